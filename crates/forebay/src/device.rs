@@ -1,0 +1,147 @@
+//! The device seam: what the engine asks of a file on a device, and nothing more.
+//!
+//! Used four ways: real files (`file`), requests in flight by io_uring or by threads (`queue`), and
+//! a simulated device with faults (`crate::sim`). Everything above this module reaches storage only
+//! through [`DeviceFile`] and [`Queue`].
+
+use std::io;
+use std::sync::Arc;
+
+/// A piece of memory to read into or write from. The bytes may be changed by other processes at any
+/// time, so this never becomes a slice (architecture 4.4.9).
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// First byte.
+    pub ptr: *mut u8,
+    /// Length in bytes.
+    pub len: usize,
+}
+
+// SAFETY: a piece is an address and a length; whoever makes one promises that the memory stays
+// mapped until the request that carries it has completed.
+unsafe impl Send for Piece {}
+// SAFETY: as above; the type offers no access of its own.
+unsafe impl Sync for Piece {}
+
+/// What a device file wants and can do, found once when it is opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// Direct reads and writes must start and end at multiples of this (`statx` `dio_offset_align`).
+    pub offset_align: u32,
+    /// Memory of direct requests must be aligned to this (`statx` `dio_mem_align`).
+    pub memory_align: u32,
+    /// Space can be reserved ahead with `fallocate`.
+    pub can_reserve: bool,
+    /// Pages must not change while they are written (checksums, parity): writers wait.
+    pub stable_writes: bool,
+    /// Device number, the key of busyness accounting.
+    pub device: u64,
+    /// Inode number.
+    pub inode: u64,
+    /// Birth time in nanoseconds since 1970, or 0 where the file system has none. With device and
+    /// inode it is the file's identity.
+    pub birth_ns: u64,
+    /// Name of the file system, for messages.
+    pub file_system: &'static str,
+}
+
+/// What `stat` says, as far as the engine cares.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceStat {
+    /// Size in bytes.
+    pub len: u64,
+    /// Bytes of space allocated (`st_blocks * 512`).
+    pub allocated: u64,
+    /// Modification time, ns since 1970.
+    pub mtime_ns: u64,
+    /// Change time, ns since 1970.
+    pub ctime_ns: u64,
+}
+
+/// One open file of a device. All calls block until done; all offsets and lengths are bytes.
+/// Errors are the operating system's.
+pub trait DeviceFile: Send + Sync {
+    /// Alignment, abilities and identity.
+    fn caps(&self) -> &Caps;
+    /// Direct read. Offset, length and memory must be aligned as [`Caps`] says. Returns the bytes
+    /// read; less than asked for only at the end of the file.
+    fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize>;
+    /// Direct write of pieces that lie one after the other in the file, aligned likewise. May write
+    /// less than asked for.
+    fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
+    /// Buffered write, for bytes that are not aligned: a file's last page, the kernel route.
+    fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
+    /// Buffered read, for files in kernel mode.
+    fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize>;
+    /// `fdatasync`.
+    fn sync_data(&self) -> io::Result<()>;
+    /// `fsync`.
+    fn sync_all(&self) -> io::Result<()>;
+    /// `ftruncate`.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Reserves space without changing the size (`fallocate`, keep size).
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Gives back space reserved beyond the end, leaving size and times as they are.
+    fn trim(&self) -> io::Result<()>;
+    /// Punches a hole (`fallocate`, punch hole, keep size).
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
+    /// Whether every byte of the range has space allocated to it, written or not (`FIEMAP`).
+    fn is_allocated(&self, offset: u64, len: u64) -> io::Result<bool>;
+    /// Size, space and times.
+    fn stat(&self) -> io::Result<DeviceStat>;
+    /// Returns when no direct write submitted earlier, by anyone, is still under way, those of dead
+    /// processes included; changes neither size nor contents.
+    fn wait_in_flight(&self) -> io::Result<()>;
+    /// Descriptors (direct, buffered) for queues that speak to the kernel themselves; `None` for a
+    /// simulated file, which queues then call instead.
+    fn descriptors(&self) -> Option<(i32, i32)> {
+        None
+    }
+}
+
+/// What a queued request does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestKind {
+    /// [`DeviceFile::read_direct`]
+    Read,
+    /// [`DeviceFile::write_direct`]
+    Write,
+    /// [`DeviceFile::write_buffered`]
+    WriteBuffered,
+}
+
+/// A request to be carried out by a [`Queue`].
+pub struct Request {
+    /// The file.
+    pub file: Arc<dyn DeviceFile>,
+    /// What to do.
+    pub kind: RequestKind,
+    /// The memory, in file order.
+    pub pieces: Vec<Piece>,
+    /// Where in the file the first piece begins.
+    pub offset: u64,
+    /// Handed back in [`Done`].
+    pub token: u64,
+}
+
+/// The end of a request.
+#[derive(Debug)]
+pub struct Done {
+    /// The request's token.
+    pub token: u64,
+    /// Bytes moved, which may be fewer than asked for, or the error.
+    pub result: io::Result<usize>,
+}
+
+/// Requests in flight. One thread owns a queue; requests may complete in any order.
+pub trait Queue: Send {
+    /// Starts a request. Never fails: an error comes back as the request's [`Done`].
+    fn submit(&mut self, request: Request);
+    /// Completed requests, appended to `done`. With `wait`, blocks until at least one has completed,
+    /// unless none is in flight.
+    fn poll(&mut self, wait: bool, done: &mut Vec<Done>);
+    /// Requests submitted and not yet handed back.
+    fn in_flight(&self) -> usize;
+    /// "io_uring", "threads" or "inline", for `doctor` and reports.
+    fn name(&self) -> &'static str;
+}

@@ -1,0 +1,8 @@
+//! Forebay's engine: buffered I/O for fast storage, in user space.
+
+pub mod device;
+pub mod ids;
+pub mod limits;
+#[cfg(feature = "sim")]
+pub mod sim;
+pub mod sync;

@@ -1,0 +1,28 @@
+//! Every fixed number of the engine, in one place, with what it follows from.
+//!
+//! Sizes are bytes unless the name says otherwise. What a user may choose is in `config`; what is
+//! here is part of the arena's layout or a bound that the code relies on.
+
+/// A page of a file: the unit of validity, dirtiness and small frames.
+pub const PAGE_BYTES: usize = 4096;
+/// A block of a file and a frame of the arena: the paper's scrap-page data zone (WSBuffer 3.2).
+pub const BLOCK_BYTES: usize = 256 * 1024;
+/// Pages in a block. The validity maps of a header are one `u64` each, so this must be 64.
+pub const BLOCK_PAGES: usize = BLOCK_BYTES / PAGE_BYTES;
+/// Frames are backed with memory in batches of this size (WSBuffer 3.2: 32 scrap pages at once).
+pub const BATCH_BYTES: usize = 8 * 1024 * 1024;
+/// Frames in a batch.
+pub const BATCH_FRAMES: usize = BATCH_BYTES / BLOCK_BYTES;
+/// The huge page that batches are aligned to.
+pub const HUGE_BYTES: usize = 2 * 1024 * 1024;
+/// Block indices are 32 bits wide, so this is the end of what a managed file can hold: 1 PiB.
+pub const FILE_BYTES_MAX: u64 = (u32::MAX as u64) * BLOCK_BYTES as u64;
+/// Longest path remembered for a file, so that a successor can find it again.
+pub const PATH_BYTES_MAX: usize = 1024;
+/// Requests at least this long are worth sending to the device at once (WSBuffer 3.3: 1 MiB).
+pub const DIRECT_BYTES_MIN: usize = 1024 * 1024;
+/// A device is busy while more bytes than this are in flight to it (WSBuffer 3.4: 4 MB).
+pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
+
+const _: () = assert!(BLOCK_PAGES == 64);
+const _: () = assert!(BATCH_BYTES % HUGE_BYTES == 0 && HUGE_BYTES % BLOCK_BYTES == 0);

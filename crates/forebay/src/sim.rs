@@ -1,0 +1,75 @@
+//! Test machinery: crash points, schedule exploration, planted bugs. Compiled only with `sim`.
+//!
+//! [`point`] is called before every access to a shared word. A test arms it on its own thread with
+//! [`crash_after`]: the n-th access then unwinds with [`Crash`] instead of happening, and nothing on
+//! the way out may touch the arena (guards ask [`crashed`]). What is left in the arena is what a
+//! client that was killed there would leave.
+
+use std::cell::Cell;
+
+thread_local! {
+    static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };
+    static COUNT: Cell<u64> = const { Cell::new(0) };
+    static CRASHED: Cell<bool> = const { Cell::new(false) };
+    static EXPLORING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The payload of the unwinding that stands for a `kill -9`.
+#[derive(Debug)]
+pub struct Crash;
+
+/// Counts a shared access; crashes the caller where a test asked for it.
+#[inline]
+pub fn point() {
+    if EXPLORING.get() {
+        #[cfg(feature = "shuttle")]
+        shuttle::thread::yield_now();
+        return;
+    }
+    COUNT.set(COUNT.get() + 1);
+    let left = COUNTDOWN.get();
+    if left == u64::MAX {
+        return;
+    }
+    if left == 0 && !CRASHED.get() {
+        CRASHED.set(true);
+        COUNTDOWN.set(u64::MAX);
+        std::panic::panic_any(Crash);
+    }
+    COUNTDOWN.set(left.saturating_sub(1));
+}
+
+/// Runs `f` as a client that dies before its `n`-th shared access (counting from 0). Returns `None`
+/// when it died, `Some` when it finished first.
+pub fn crash_after<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {
+    COUNTDOWN.set(n);
+    CRASHED.set(false);
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
+    COUNTDOWN.set(u64::MAX);
+    CRASHED.set(false);
+    match result {
+        Ok(value) => Some(value),
+        Err(payload) if payload.is::<Crash>() => None,
+        Err(payload) => std::panic::resume_unwind(payload),
+    }
+}
+
+/// Whether this thread is unwinding from a simulated death: guards must leave the arena alone.
+pub fn crashed() -> bool {
+    CRASHED.get()
+}
+
+/// Shared accesses made by this thread so far.
+pub fn count() -> u64 {
+    COUNT.get()
+}
+
+/// Whether schedule exploration drives this thread.
+pub fn exploring() -> bool {
+    EXPLORING.get()
+}
+
+/// Switches schedule exploration on or off for this operating-system thread.
+pub fn set_exploring(on: bool) {
+    EXPLORING.set(on);
+}
