@@ -18,6 +18,8 @@
 //! [`split`] cuts a request into blocks and pages. Nothing here decides where the bytes lie, and
 //! nothing here touches a header; `valid` and `dirty` are words of the header.
 
+pub mod absorb;
+pub mod give;
 pub mod map;
 pub mod page;
 pub mod split;

@@ -1,0 +1,55 @@
+//! Flush errors that stay until they have been told (promise 2, architecture section 3).
+//!
+//! A failed flush leaves its bytes owed and adds one to the file's error sequence. Every open description
+//! remembers the sequence that it has reported; the next sync or close of each returns the error. A flush
+//! that leaves nothing owed clears the errno: what was owed is on the device after all.
+
+use crate::memory::files::FileEntry;
+use crate::sync::Ordering;
+
+/// Ticks to wait after the first failure; doubles with each further one.
+const RETRY_TICKS: u32 = 64;
+
+/// Notes a failed flush. `tick` is the session's clock: background flushing waits longer after each failure.
+pub fn record(file: &FileEntry, errno: i32, tick: u32) {
+    let failures = file.failures.fetch_add(1, Ordering::Relaxed).min(8);
+    file.retry_tick.store(tick.wrapping_add(RETRY_TICKS << failures), Ordering::Relaxed);
+    loop {
+        let seen = file.error.load(Ordering::Acquire);
+        let next = ((seen >> 32).wrapping_add(1) << 32) | errno as u32 as u64;
+        if file.error.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+            return;
+        }
+    }
+}
+
+/// Notes that a flush has succeeded; clears the error if nothing is owed any more.
+pub fn succeeded(file: &FileEntry) {
+    if file.failures.load(Ordering::Relaxed) == 0 || file.owed_pages.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    file.failures.store(0, Ordering::Relaxed);
+    let seen = file.error.load(Ordering::Acquire);
+    let cleared = seen & !0xffff_ffff;
+    let _ = file.error.compare_exchange(seen, cleared, Ordering::AcqRel, Ordering::Relaxed);
+}
+
+/// Whether a background flush may be tried at `tick`.
+pub fn may_retry(file: &FileEntry, tick: u32) -> bool {
+    file.failures.load(Ordering::Relaxed) == 0
+        || tick.wrapping_sub(file.retry_tick.load(Ordering::Relaxed)) < u32::MAX / 2
+}
+
+/// The sequence as it is now, for a description that is being opened.
+pub fn sequence(file: &FileEntry) -> u32 {
+    (file.error.load(Ordering::Acquire) >> 32) as u32
+}
+
+/// The errno that a description with this `seen` sequence has not reported yet; brings `seen` up to date.
+pub fn unreported(file: &FileEntry, seen: &std::sync::atomic::AtomicU32) -> Option<i32> {
+    let word = file.error.load(Ordering::Acquire);
+    let sequence = (word >> 32) as u32;
+    let before = seen.swap(sequence, Ordering::AcqRel);
+    let errno = word as u32 as i32;
+    (before != sequence && errno != 0).then_some(errno)
+}

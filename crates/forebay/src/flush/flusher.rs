@@ -1,0 +1,576 @@
+//! Carrying out flushes: reads that fill, writes that follow, several under way at once.
+//!
+//! A [`Flusher`] belongs to one thread and has one queue. [`Flusher::flush`] walks the owed blocks of a file in
+//! ascending order; blocks that touch become one request. It never waits while it has begun a flight that is not
+//! submitted, and never waits inside an operation. Two flushers may work on one file: a header is in flight
+//! by one of them at a time, and who wants to be sure (a sync) comes back to headers that the other has.
+
+use std::sync::Arc;
+
+use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind};
+use crate::flush::select::{self, Ready};
+use crate::flush::{busy, errors};
+use crate::frame::header::{Guard, Identity};
+use crate::frame::slots;
+use crate::ids::{BlockIndex, FileId, HeaderId};
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::threads::Me;
+use crate::scrap::absorb::pages_of;
+use crate::scrap::give::fill_page;
+use crate::scrap::split::runs_of;
+use crate::sync::{Ordering, relax};
+use crate::sys::memory::AlignedBytes;
+
+/// Longest write that is put together from several blocks.
+const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
+/// Most pieces in one request; the kernel takes 1024.
+const PIECES_MAX: usize = 1024;
+
+/// What to flush.
+#[derive(Clone, Copy, Debug)]
+pub struct Scope {
+    /// Everything that is owed now, waiting for what others have in flight: a sync.
+    pub all: bool,
+    /// Stop after about this many pages.
+    pub pages_max: u64,
+    /// Only headers that have not been used since this many ticks; 0 takes all.
+    pub idle_ticks: u32,
+    /// Full blocks may be younger: idle for this many ticks.
+    pub full_idle_ticks: u32,
+    /// Fill ragged pages (stage one).
+    pub fill: bool,
+    /// Write whole pages (stage two).
+    pub write: bool,
+    /// Blocks before this one are left alone.
+    pub from: u64,
+    /// Blocks from this one on are left alone.
+    pub until: u64,
+}
+
+impl Scope {
+    /// Everything: for syncs.
+    pub const SYNC: Scope = Scope {
+        all: true,
+        pages_max: u64::MAX,
+        idle_ticks: 0,
+        full_idle_ticks: 0,
+        fill: true,
+        write: true,
+        from: 0,
+        until: u64::MAX,
+    };
+
+    /// About so many pages, whatever their age, without waiting for others.
+    pub const fn some(pages_max: u64) -> Scope {
+        Scope { all: false, pages_max, ..Scope::SYNC }
+    }
+}
+
+/// What became of a flush.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Pages written.
+    pub pages_written: u64,
+    /// Bytes read to fill ragged pages.
+    pub bytes_read: u64,
+    /// First errno of a request that failed.
+    pub errno: Option<i32>,
+    /// A holder that is gone stands in the way: repair, then flush again.
+    pub needs_repair: bool,
+}
+
+struct FillJob {
+    header: HeaderId,
+    identity: Identity,
+    epoch: u32,
+    /// The run of pages that is read.
+    pages: u64,
+    offset: u64,
+    bytes: AlignedBytes,
+}
+
+#[derive(Default)]
+struct WriteJob {
+    parts: Vec<(HeaderId, u64)>,
+    pieces: Vec<Piece>,
+    offset: u64,
+    bytes: usize,
+}
+
+enum Job {
+    Fill(FillJob),
+    Write(WriteJob),
+}
+
+/// One thread's flushing.
+pub struct Flusher {
+    queue: Box<dyn Queue>,
+    depth: usize,
+    jobs: Vec<Option<Job>>,
+    done: Vec<Done>,
+    spare: Vec<AlignedBytes>,
+    batch: WriteJob,
+}
+
+struct Work<'a, 'b> {
+    me: Me<'a>,
+    file: FileId,
+    device: &'b Arc<dyn DeviceFile>,
+    outcome: Outcome,
+    /// Headers to come back to.
+    later: Vec<(BlockIndex, HeaderId)>,
+}
+
+impl Flusher {
+    /// A flusher over a queue that may have `depth` requests under way.
+    pub fn new(queue: Box<dyn Queue>, depth: usize) -> Self {
+        Flusher {
+            queue,
+            depth: depth.max(1),
+            jobs: Vec::new(),
+            done: Vec::new(),
+            spare: Vec::new(),
+            batch: WriteJob::default(),
+        }
+    }
+
+    /// Name of the queue's kind.
+    pub fn queue_name(&self) -> &'static str {
+        self.queue.name()
+    }
+
+    /// Flushes what `scope` asks for of one file. The caller is in no operation. Returns when everything that it began
+    /// has ended.
+    pub fn flush(
+        &mut self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        scope: Scope,
+    ) -> Outcome {
+        let mut work = Work { me, file, device, outcome: Outcome::default(), later: Vec::new() };
+        self.walk(&mut work, &scope);
+        self.submit_batch(&mut work);
+        self.drain(&mut work);
+        if scope.all {
+            self.come_back(&mut work, &scope);
+        }
+        if let Some(errno) = work.outcome.errno {
+            let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
+            errors::record(me.arena.file_unchecked(file), errno, tick);
+        } else if work.outcome.pages_written > 0 {
+            me.settle_owed();
+            errors::succeeded(me.arena.file_unchecked(file));
+        }
+        work.outcome
+    }
+
+    fn walk(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
+        let mut at = scope.from;
+        let mut round = 0;
+        while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
+            let Ok(operation) = work.me.enter(work.file) else {
+                // Stopped: what has been begun must end first, then wait.
+                self.submit_batch(work);
+                self.drain(work);
+                round += 1;
+                relax(round.min(300));
+                if round > 2000 {
+                    work.outcome.needs_repair = true;
+                    return;
+                }
+                continue;
+            };
+            let entry = work.me.arena.file_unchecked(work.file);
+            let next = slots::next_owed(work.me.arena, entry, at);
+            drop(operation);
+            let Some((block, header)) = next.filter(|(b, _)| u64::from(b.0) < scope.until) else {
+                return;
+            };
+            self.visit(work, scope, block, header);
+            at = u64::from(block.0) + 1;
+            self.reap(work, false);
+        }
+    }
+
+    /// Does for one header what can be done now.
+    fn visit(&mut self, work: &mut Work<'_, '_>, scope: &Scope, block: BlockIndex, id: HeaderId) {
+        let me = work.me;
+        let identity = Identity { file: work.file, block };
+        let Ok(operation) = me.enter(work.file) else {
+            work.later.push((block, id));
+            return;
+        };
+        let entry = me.arena.file_unchecked(work.file);
+        let Some(header) = me.arena.header(id) else { return };
+        let Some(guard) = header.lock(me, id) else {
+            work.later.push((block, id));
+            return;
+        };
+        if !guard.is_for(identity) || !is_eligible(&guard, header.stamp(), scope) {
+            return;
+        }
+        let ready = select::prepare(&guard, entry);
+        match ready {
+            Ready::Nothing => {}
+            Ready::Busy => work.later.push((block, id)),
+            Ready::Fill { pages, epoch } if scope.fill => {
+                drop(guard);
+                drop(operation);
+                self.submit_fills(work, id, identity, pages, epoch);
+            }
+            Ready::Fill { .. } => {}
+            Ready::Write { pages, tail } => {
+                let runs = gather(&guard, pages);
+                let tail = tail.and_then(|(page, len)| Some((page, guard.page_bytes(page)?, len)));
+                drop(guard);
+                drop(operation);
+                self.write(work, id, identity, runs, tail);
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        id: HeaderId,
+        identity: Identity,
+        runs: Vec<(u64, usize, Vec<Piece>)>,
+        tail: Option<(usize, *mut u8, usize)>,
+    ) {
+        for (pages, start, pieces) in runs {
+            let offset = identity.block.start() + start as u64;
+            let bytes: usize = pieces.iter().map(|p| p.len).sum();
+            let fits = self.batch.bytes + bytes <= BATCH_BYTES_MAX
+                && self.batch.pieces.len() + pieces.len() <= PIECES_MAX
+                && self.batch.offset + self.batch.bytes as u64 == offset;
+            if !fits {
+                self.submit_batch(work);
+                self.batch.offset = offset;
+            }
+            self.batch.bytes += bytes;
+            self.batch.pieces.extend(pieces);
+            self.batch.parts.push((id, pages));
+        }
+        if let Some((page, ptr, len)) = tail {
+            // After what comes before it, so that the device file does not end beyond a gap for long.
+            self.submit_batch(work);
+            self.write_tail(work, id, identity, page, Piece { ptr, len });
+        }
+    }
+
+    fn submit_batch(&mut self, work: &mut Work<'_, '_>) {
+        if self.batch.parts.is_empty() {
+            return;
+        }
+        let batch = std::mem::take(&mut self.batch);
+        busy::begin(work.me.arena.superblock(), work.device.caps().device, batch.bytes as u64);
+        let request = Request {
+            file: Arc::clone(work.device),
+            kind: RequestKind::Write,
+            pieces: batch.pieces.clone(),
+            offset: batch.offset,
+            token: 0,
+        };
+        self.submit(work, request, Job::Write(batch));
+    }
+
+    /// The last page of a file goes through the kernel's cache, up to the file's end only, and is waited for: only then
+    /// can it be called clean.
+    fn write_tail(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        id: HeaderId,
+        identity: Identity,
+        page: usize,
+        piece: Piece,
+    ) {
+        let offset = identity.block.start() + (page * PAGE_BYTES) as u64;
+        let result = work.device.write_through(piece, offset);
+        let short = matches!(result, Ok(n) if n < piece.len);
+        let errno = match result {
+            Ok(_) if !short => None,
+            Ok(_) => Some(libc::EIO),
+            Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
+        };
+        let job = WriteJob { parts: vec![(id, 1 << page)], ..WriteJob::default() };
+        finish_write(work, &job, offset + piece.len as u64, errno);
+    }
+
+    /// Reads what is missing, a request for each run of pages.
+    fn submit_fills(
+        &mut self,
+        work: &mut Work<'_, '_>,
+        header: HeaderId,
+        identity: Identity,
+        pages: u64,
+        epoch: u32,
+    ) {
+        for run in runs_of(pages) {
+            let offset = identity.block.start() + u64::from(run.start) * PAGE_BYTES as u64;
+            let bytes = self.spare.pop().unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, 4096));
+            let len = run.len() * PAGE_BYTES;
+            let request = Request {
+                file: Arc::clone(work.device),
+                kind: RequestKind::Read,
+                pieces: vec![bytes.part(0, len)],
+                offset,
+                token: 0,
+            };
+            let pages = crate::scrap::split::mask(run);
+            let job = FillJob { header, identity, epoch, pages, offset, bytes };
+            self.submit(work, request, Job::Fill(job));
+        }
+    }
+
+    fn submit(&mut self, work: &mut Work<'_, '_>, mut request: Request, job: Job) {
+        while self.queue.in_flight() >= self.depth {
+            self.reap(work, true);
+        }
+        let token = match self.jobs.iter().position(Option::is_none) {
+            Some(free) => free,
+            None => {
+                self.jobs.push(None);
+                self.jobs.len() - 1
+            }
+        };
+        self.jobs[token] = Some(job);
+        request.token = token as u64;
+        self.queue.submit(request);
+    }
+
+    fn drain(&mut self, work: &mut Work<'_, '_>) {
+        while self.queue.in_flight() > 0 {
+            self.reap(work, true);
+            // A fill that has ended may have begun a flight.
+            self.submit_batch(work);
+        }
+    }
+
+    /// Handles requests that have ended.
+    fn reap(&mut self, work: &mut Work<'_, '_>, wait: bool) {
+        if self.queue.in_flight() == 0 {
+            return;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        self.queue.poll(wait, &mut done);
+        for end in done.drain(..) {
+            match self.jobs.get_mut(end.token as usize).and_then(Option::take) {
+                Some(Job::Write(job)) => end_write(work, &job, end.result),
+                Some(Job::Fill(job)) => self.end_fill(work, job, end.result),
+                None => {}
+            }
+        }
+        self.done = done;
+    }
+
+    fn end_fill(&mut self, work: &mut Work<'_, '_>, job: FillJob, result: std::io::Result<usize>) {
+        match result {
+            Ok(read) => {
+                work.outcome.bytes_read += read as u64;
+                let piece = job.bytes.piece();
+                // SAFETY: the buffer is ours; what the device did not reach is zeros.
+                unsafe {
+                    crate::memory::copy::zero(piece.ptr.add(read), BLOCK_BYTES - read);
+                }
+                merge_fill(work, &job);
+                // Written in this same flush, once every run of the header has arrived.
+                work.later.push((job.identity.block, job.header));
+            }
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                work.outcome.errno.get_or_insert(errno);
+            }
+        }
+        self.spare.push(job.bytes);
+    }
+
+    /// Goes back to headers that were busy or have been filled, until each has been written. In ascending order, so that
+    /// neighbours become one request.
+    fn come_back(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
+        let mut round = 0u32;
+        while !work.later.is_empty() && work.outcome.errno.is_none() {
+            let before = work.outcome;
+            self.revisit(work, scope);
+            if work.outcome == before && !work.later.is_empty() {
+                round += 1;
+                relax(round.min(300));
+                if round.is_multiple_of(512) && someone_gone(work) {
+                    work.outcome.needs_repair = true;
+                    return;
+                }
+            }
+        }
+    }
+
+    /// One more visit to each header that was put aside.
+    fn revisit(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
+        let mut later = std::mem::take(&mut work.later);
+        later.sort_unstable_by_key(|(block, _)| block.0);
+        later.dedup();
+        for (block, header) in later {
+            self.visit(work, scope, block, header);
+            self.reap(work, false);
+        }
+        self.submit_batch(work);
+        self.drain(work);
+    }
+}
+
+/// For background flushes: fills of this pass are written before it ends.
+impl Flusher {
+    /// As [`Flusher::flush`], then once more over what has been filled meanwhile.
+    pub fn flush_and_write_fills(
+        &mut self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        scope: Scope,
+    ) -> Outcome {
+        let first = self.flush(me, file, device, scope);
+        if first.bytes_read == 0 || first.errno.is_some() {
+            return first;
+        }
+        let second = self.flush(me, file, device, scope);
+        Outcome {
+            pages_written: first.pages_written + second.pages_written,
+            bytes_read: first.bytes_read + second.bytes_read,
+            errno: second.errno,
+            needs_repair: first.needs_repair || second.needs_repair,
+        }
+    }
+}
+
+fn is_eligible(guard: &Guard<'_>, stamp: u32, scope: &Scope) -> bool {
+    if scope.all || scope.idle_ticks == 0 {
+        return true;
+    }
+    let tick = guard.arena().superblock().tick.load(Ordering::Relaxed);
+    let idle = tick.wrapping_sub(stamp);
+    let limit = if guard.valid() == u64::MAX { scope.full_idle_ticks } else { scope.idle_ticks };
+    idle >= limit
+}
+
+/// The memory of each run of pages: mask, offset in the block, pieces.
+fn gather(guard: &Guard<'_>, pages: u64) -> Vec<(u64, usize, Vec<Piece>)> {
+    let mut runs = Vec::new();
+    for run in runs_of(pages) {
+        let start = run.start as usize * PAGE_BYTES;
+        let mask = crate::scrap::split::mask(run.clone());
+        let pieces = match guard.page_bytes(run.start as usize) {
+            Some(ptr) if guard.frame().is_some() => {
+                vec![Piece { ptr, len: run.len() * PAGE_BYTES }]
+            }
+            _ => pages_of(mask)
+                .filter_map(|page| guard.page_bytes(page))
+                .map(|ptr| Piece { ptr, len: PAGE_BYTES })
+                .collect(),
+        };
+        runs.push((mask, start, pieces));
+    }
+    runs
+}
+
+/// Puts the device's bytes into the holes of the pages that were read, unless bytes have left the header since.
+fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
+    let me = work.me;
+    let Ok(_operation) = me.enter(work.file) else { return };
+    let entry = me.arena.file_unchecked(work.file);
+    let Some(header) = me.arena.header(job.header) else { return };
+    let Some(guard) = header.lock(me, job.header) else { return };
+    let superseded = matches!(guard.state(), crate::frame::header::State::Superseded(_));
+    if !guard.is_for(job.identity) || superseded || guard.epoch() != job.epoch {
+        return;
+    }
+    let base = job.offset - job.identity.block.start();
+    for page in pages_of(job.pages & !guard.valid()) {
+        let within = page * PAGE_BYTES - base as usize;
+        let source = job.bytes.piece().ptr;
+        // SAFETY: the buffer holds the run's pages from its start; it is ours.
+        let _ = unsafe { fill_page(&guard, entry, page, source.add(within)) };
+    }
+}
+
+fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io::Result<usize>) {
+    let device = work.device.caps().device;
+    busy::end(work.me.arena.superblock(), device, job.bytes as u64);
+    let errno = match result {
+        Ok(written) if written >= job.bytes => None,
+        Ok(written) => write_rest(work.device.as_ref(), job, written).err(),
+        Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
+    };
+    finish_write(work, job, job.offset + job.bytes as u64, errno);
+}
+
+/// A request that was cut short is finished by hand: the device says why, or takes the rest.
+fn write_rest(device: &dyn DeviceFile, job: &WriteJob, written: usize) -> Result<(), i32> {
+    let mut at = written / PAGE_BYTES * PAGE_BYTES;
+    while at < job.bytes {
+        let pieces = skip(&job.pieces, at);
+        match device.write_direct(&pieces, job.offset + at as u64) {
+            Ok(n) if n >= PAGE_BYTES || at + n >= job.bytes => at += n / PAGE_BYTES * PAGE_BYTES,
+            Ok(_) => return Err(libc::EIO),
+            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+    Ok(())
+}
+
+/// The pieces without their first `bytes` bytes.
+fn skip(pieces: &[Piece], mut bytes: usize) -> Vec<Piece> {
+    let mut rest = Vec::new();
+    for piece in pieces {
+        let cut = bytes.min(piece.len);
+        bytes -= cut;
+        if cut < piece.len {
+            // SAFETY: `cut` is less than the piece's length.
+            rest.push(Piece { ptr: unsafe { piece.ptr.add(cut) }, len: piece.len - cut });
+        }
+    }
+    rest
+}
+
+/// Ends the flights of a write, in whatever headers it covered. A closed file gate does not keep it out: whoever stopped
+/// the file may be waiting for just this.
+fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, errno: Option<i32>) {
+    let me = work.me;
+    let entry = me.arena.file_unchecked(work.file);
+    for &(id, pages) in &job.parts {
+        let _operation = me.enter_past_gate(work.file);
+        let Some(header) = me.arena.header(id) else { continue };
+        let guard = loop {
+            if let Some(guard) = header.lock(me, id) {
+                break guard;
+            }
+            _operation.park();
+            relax(300);
+            _operation.unpark();
+        };
+        select::finish(&guard, entry, pages, end, errno.is_none());
+        if errno.is_none() {
+            work.outcome.pages_written += u64::from(pages.count_ones());
+        }
+    }
+    if let Some(errno) = errno {
+        work.outcome.errno.get_or_insert(errno);
+    }
+}
+
+/// Whether a header that we wait for is held, superseded or in flight by a thread that is gone.
+fn someone_gone(work: &Work<'_, '_>) -> bool {
+    use crate::frame::header::State;
+    use crate::memory::threads::is_gone;
+    let arena = work.me.arena;
+    work.later.iter().any(|&(_, id)| {
+        let Some(header) = arena.header(id) else { return false };
+        let superseder = match header.state() {
+            State::Superseded(by) => Some(by),
+            _ => None,
+        };
+        let flusher = (header.inflight() != 0).then(|| header.flusher());
+        [header.holder(), superseder, flusher]
+            .into_iter()
+            .flatten()
+            .any(|thread| is_gone(arena, thread))
+    })
+}

@@ -1,0 +1,241 @@
+//! The arena: one mapping, and typed access to what lies in it.
+//!
+//! Each accessor checks its index against the layout's counts, which were checked against the mapping's
+//! length when the arena was opened; so nothing read from shared memory can lead outside (4.4.7). The
+//! `_unchecked` forms take indices that this process has checked before and clamp instead of failing.
+//!
+//! All tables are made of atomics, so references to them may be shared with other processes; the frames'
+//! bytes are reached by address only (`copy`).
+
+use crate::error::Error;
+use crate::frame::header::Header;
+use crate::frame::slots::Node;
+use crate::ids::{FileId, FrameId, HeaderId, NodeId, SmallId, ThreadId};
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::files::FileEntry;
+use crate::memory::layout::{Counts, Layout};
+use crate::memory::mapping::Mapping;
+use crate::memory::regions::Hints;
+use crate::memory::superblock::{MAGIC, Superblock};
+use crate::memory::threads::ThreadSlot;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// A mapped arena.
+pub struct Arena {
+    mapping: Mapping,
+    layout: Layout,
+    fences: bool,
+}
+
+impl Arena {
+    /// Makes a new arena in a zeroed mapping of at least `Layout::new(counts).len` bytes. Backs the fixed
+    /// tables. `session` is the arena's random name; `fences` says that `membarrier` cannot be relied on.
+    pub fn create(
+        mapping: Mapping,
+        counts: Counts,
+        session: u64,
+        fences: bool,
+    ) -> Result<Self, Error> {
+        let layout = Layout::new(counts);
+        if mapping.len() < layout.len {
+            return Err(Error::Arena(format!(
+                "the mapping has {} bytes and the arena needs {}",
+                mapping.len(),
+                layout.len
+            )));
+        }
+        mapping.back(0, layout.nodes)?;
+        let arena = Arena { mapping, layout, fences };
+        let superblock = arena.superblock();
+        let values = [counts.threads, counts.files, counts.nodes, counts.headers, counts.frames];
+        for (word, value) in superblock.counts.iter().zip(values) {
+            word.store(value, Ordering::Relaxed);
+        }
+        superblock.session.store(session, Ordering::Relaxed);
+        superblock.fences.store(u32::from(fences), Ordering::Relaxed);
+        superblock.frames_max.store(counts.frames, Ordering::Relaxed);
+        superblock.owed_pages_max.store(u64::MAX, Ordering::Relaxed);
+        superblock.magic.store(MAGIC, Ordering::Release);
+        Ok(arena)
+    }
+
+    /// Opens an arena that exists. Refuses one of another layout, or with counts that do not fit its length.
+    pub fn open(mapping: Mapping) -> Result<Self, Error> {
+        if mapping.len() < size_of::<Superblock>() {
+            return Err(Error::Arena("shorter than a superblock".into()));
+        }
+        // SAFETY: the mapping is at least a superblock long and page-aligned; the type is all atomics,
+        // valid for any bytes, and others may write them; the borrow ends before the mapping can.
+        let superblock = unsafe { &*mapping.base().cast::<Superblock>() };
+        if superblock.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(Error::Arena("not an arena of this version, or not finished".into()));
+        }
+        let counts = superblock.counts();
+        let plausible = counts.threads > 1 && counts.files > 0 && counts.frames > 0;
+        let layout = Layout::new(counts);
+        if !plausible || layout.len > mapping.len() {
+            return Err(Error::Arena("its counts do not fit its length".into()));
+        }
+        let fences = superblock.fences.load(Ordering::Relaxed) != 0;
+        Ok(Arena { mapping, layout, fences })
+    }
+
+    /// The mapping under the arena.
+    pub fn mapping(&self) -> &Mapping {
+        &self.mapping
+    }
+
+    /// The layout.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// The counts.
+    #[inline]
+    pub fn counts(&self) -> &Counts {
+        &self.layout.counts
+    }
+
+    /// Whether entering an operation needs a full fence.
+    #[inline(always)]
+    pub fn fences(&self) -> bool {
+        self.fences
+    }
+
+    /// # Safety
+    /// `offset + (index + 1) * size_of::<T>()` lies within the mapping, and `T` is made of atomics.
+    #[inline(always)]
+    unsafe fn at<T>(&self, offset: usize, index: usize) -> &T {
+        // SAFETY: in bounds and aligned by the layout; all bit patterns are valid; other processes
+        // change the bytes only as atomics do; the mapping lives as long as `self`.
+        unsafe { &*self.mapping.base().add(offset + index * size_of::<T>()).cast::<T>() }
+    }
+
+    /// The superblock.
+    #[inline(always)]
+    pub fn superblock(&self) -> &Superblock {
+        // SAFETY: every arena is longer than its superblock.
+        unsafe { self.at(0, 0) }
+    }
+
+    /// A thread slot.
+    #[inline]
+    pub fn thread(&self, id: ThreadId) -> Option<&ThreadSlot> {
+        // SAFETY: checked against the count, which the layout was made from.
+        (id.0 < self.counts().threads).then(|| unsafe { self.at(self.layout.threads, id.index()) })
+    }
+
+    /// A thread slot whose index this process got from `threads::take`.
+    #[inline(always)]
+    pub fn thread_unchecked(&self, id: ThreadId) -> &ThreadSlot {
+        let index = id.index().min(self.layout.counts.threads as usize - 1);
+        // SAFETY: clamped to the count.
+        unsafe { self.at(self.layout.threads, index) }
+    }
+
+    /// A file-table entry.
+    #[inline]
+    pub fn file(&self, id: FileId) -> Option<&FileEntry> {
+        // SAFETY: checked against the count.
+        (id.0 < self.counts().files).then(|| unsafe { self.at(self.layout.files, id.index()) })
+    }
+
+    /// A file-table entry whose index this process has checked.
+    #[inline(always)]
+    pub fn file_unchecked(&self, id: FileId) -> &FileEntry {
+        let index = id.index().min(self.layout.counts.files as usize - 1);
+        // SAFETY: clamped to the count.
+        unsafe { self.at(self.layout.files, index) }
+    }
+
+    /// A node that has memory.
+    #[inline]
+    pub fn node(&self, id: NodeId) -> Option<&Node> {
+        let backed = self.superblock().nodes_backed.load(Ordering::Acquire);
+        // SAFETY: checked against the count; memory below `nodes_backed` has been allocated.
+        (id.0 < backed.min(self.counts().nodes))
+            .then(|| unsafe { self.at(self.layout.nodes, id.index()) })
+    }
+
+    /// A header that has memory.
+    #[inline(always)]
+    pub fn header(&self, id: HeaderId) -> Option<&Header> {
+        let backed = self.superblock().headers_backed.load(Ordering::Acquire);
+        // SAFETY: checked against the count; memory below `headers_backed` has been allocated.
+        (id.0 < backed.min(self.layout.counts.headers))
+            .then(|| unsafe { self.at(self.layout.headers, id.index()) })
+    }
+
+    /// A frame's owner word.
+    #[inline]
+    pub fn frame_owner(&self, id: FrameId) -> Option<&AtomicU32> {
+        // SAFETY: checked against the count.
+        (id.0 < self.counts().frames).then(|| unsafe { self.at(self.layout.frame_owners, id.index()) })
+    }
+
+    /// A small frame's owner word.
+    #[inline]
+    pub fn small_owner(&self, id: SmallId) -> Option<&AtomicU32> {
+        let count = self.counts().frames as usize * 64;
+        // SAFETY: checked against the count.
+        (id.index() < count).then(|| unsafe { self.at(self.layout.small_owners, id.index()) })
+    }
+
+    /// The bitmap of free parts of a carved frame.
+    #[inline]
+    pub fn carve(&self, id: FrameId) -> Option<&AtomicU64> {
+        // SAFETY: checked against the count.
+        (id.0 < self.counts().frames).then(|| unsafe { self.at(self.layout.carves, id.index()) })
+    }
+
+    fn words(&self, offset: usize, bits: usize) -> &[AtomicU64] {
+        // SAFETY: the layout set aside one bit for each thing, in whole words; see `at`.
+        unsafe {
+            std::slice::from_raw_parts(self.mapping.base().add(offset).cast(), bits.div_ceil(64))
+        }
+    }
+
+    /// Frames that are probably free.
+    pub fn frame_hints(&self) -> Hints<'_> {
+        Hints::new(self.words(self.layout.frame_hints, self.counts().frames as usize))
+    }
+
+    /// Carved frames that probably have free parts.
+    pub fn carve_hints(&self) -> Hints<'_> {
+        Hints::new(self.words(self.layout.carve_hints, self.counts().frames as usize))
+    }
+
+    /// Headers that are probably free.
+    pub fn header_hints(&self) -> Hints<'_> {
+        Hints::new(self.words(self.layout.header_hints, self.counts().headers as usize))
+    }
+
+    /// Nodes that are probably free.
+    pub fn node_hints(&self) -> Hints<'_> {
+        Hints::new(self.words(self.layout.node_hints, self.counts().nodes as usize))
+    }
+
+    /// Address of a frame's first byte.
+    #[inline]
+    pub fn frame_bytes(&self, id: FrameId) -> Option<*mut u8> {
+        // SAFETY: checked against the count; within the mapping.
+        (id.0 < self.layout.counts.frames)
+            .then(|| unsafe { self.mapping.base().add(self.frame_offset(id)) })
+    }
+
+    /// Offset of a frame in the arena file.
+    #[inline]
+    pub fn frame_offset(&self, id: FrameId) -> usize {
+        self.layout.frames + id.index() * BLOCK_BYTES
+    }
+
+    /// Address of a small frame's first byte.
+    #[inline]
+    pub fn small_bytes(&self, id: SmallId) -> Option<*mut u8> {
+        let within = id.index() < self.layout.counts.frames as usize * 64;
+        // SAFETY: checked against the count; within the mapping.
+        within.then(|| unsafe {
+            self.mapping.base().add(self.layout.frames + id.index() * PAGE_BYTES)
+        })
+    }
+}

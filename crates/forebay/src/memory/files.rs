@@ -1,0 +1,102 @@
+//! The file table's entries: one per inode that the session knows.
+//!
+//! An entry is the truth about a file that headers cannot hold: its identity, its sizes, its mode, its
+//! errors, and where it can be found again. States are in `docs/states.md`.
+
+use crate::limits::PATH_BYTES_MAX;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// One entry, 2 KiB.
+#[repr(C, align(2048))]
+pub struct FileEntry {
+    /// [`ABSENT`], [`ENTERING`] with the thread above, or [`LIVE`].
+    pub state: AtomicU32,
+    /// 0 managed, else the code of the reason for kernel mode.
+    pub kernel_reason: AtomicU32,
+    /// The thread that has stopped the file, or 0 (right: file gate).
+    pub gate: AtomicU32,
+    /// The thread that appends, or 0 (right: append lock).
+    pub append_lock: AtomicU32,
+    /// Open descriptions of this file in the session.
+    pub opens: AtomicU32,
+    /// Flags below.
+    pub flags: AtomicU32,
+    /// Device number.
+    pub device: AtomicU64,
+    /// Inode number.
+    pub inode: AtomicU64,
+    /// Birth time, ns since 1970; with device and inode the identity.
+    pub birth_ns: AtomicU64,
+    /// Size that programs see, bytes.
+    pub size: AtomicU64,
+    /// How far the device file is known to reach, bytes: beyond are zeros.
+    pub disk_end: AtomicU64,
+    /// Space is promised up to here, bytes.
+    pub reserved_end: AtomicU64,
+    /// Length of the last reservation ahead, bytes; the next is twice as long.
+    pub reserve_step: AtomicU64,
+    /// Root of the slot tree: node + 1 in the low half, its level in the high half; 0 is empty.
+    pub root: AtomicU64,
+    /// Pages owed to the device, whole frames counted as 64. Derived.
+    pub owed_pages: AtomicU64,
+    /// Sequence of flush errors (high half) and the last errno (low half, 0 after success).
+    pub error: AtomicU64,
+    /// Length + 1 that a truncation under way will leave, or 0: a repair carries it out.
+    pub truncating: AtomicU64,
+    /// Our own changes of the device file that are under way.
+    pub intents: AtomicU32,
+    /// The keeper that has descriptors of this file (its epoch).
+    pub handed_epoch: AtomicU32,
+    /// Device file's size, mtime and ctime after our last change: recovery's witness.
+    pub witness: [AtomicU64; 3],
+    /// Tick before which no flush is tried again after an error.
+    pub retry_tick: AtomicU32,
+    /// Failed flushes in a row.
+    pub failures: AtomicU32,
+    /// Length of `path`.
+    pub path_len: AtomicU32,
+    unused: [AtomicU32; 1],
+    /// Last known path, as bytes in words.
+    pub path: [AtomicU64; PATH_BYTES_MAX / 8],
+}
+
+const _: () = assert!(size_of::<FileEntry>() == 2048);
+
+/// No file.
+pub const ABSENT: u32 = 0;
+/// Being filled in by a thread (its slot in the upper half).
+pub const ENTERING: u32 = 1;
+/// Complete.
+pub const LIVE: u32 = 2;
+
+/// The file may have holes: each write asks whether its space is allocated.
+pub const HOLEY: u32 = 1;
+/// Pages must not change while in flight.
+pub const STABLE: u32 = 2;
+
+impl FileEntry {
+    /// Stores the path (cut to what fits; a path too long is not kept at all).
+    pub fn set_path(&self, path: &[u8]) {
+        use crate::sync::Ordering::{Relaxed, Release};
+        self.path_len.store(0, Release);
+        if path.len() > PATH_BYTES_MAX {
+            return;
+        }
+        for (word, chunk) in self.path.iter().zip(path.chunks(8)) {
+            let mut bytes = [0u8; 8];
+            bytes[..chunk.len()].copy_from_slice(chunk);
+            word.store(u64::from_le_bytes(bytes), Relaxed);
+        }
+        self.path_len.store(path.len() as u32, Release);
+    }
+
+    /// The stored path; empty if none is known.
+    pub fn path(&self) -> Vec<u8> {
+        use crate::sync::Ordering::{Acquire, Relaxed};
+        let len = (self.path_len.load(Acquire) as usize).min(PATH_BYTES_MAX);
+        let words = self.path.iter().take(len.div_ceil(8));
+        let mut bytes: Vec<u8> = words.flat_map(|w| w.load(Relaxed).to_le_bytes()).collect();
+        bytes.truncate(len);
+        bytes
+    }
+}

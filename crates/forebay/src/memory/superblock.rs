@@ -1,0 +1,95 @@
+//! The first pages of the arena: what it is, how large, who keeps it, and the session's few shared words.
+
+use crate::memory::layout::Counts;
+use crate::sync::{AtomicU32, AtomicU64};
+
+/// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
+/// arena lives no longer than a boot.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x01");
+
+/// The superblock, 8 KiB.
+#[repr(C, align(4096))]
+pub struct Superblock {
+    /// [`MAGIC`], stored last when an arena is made.
+    pub magic: AtomicU64,
+    /// Random, so that a path that names another arena by now is noticed.
+    pub session: AtomicU64,
+    /// [`Counts`], in its order.
+    pub counts: [AtomicU32; 5],
+    /// 1 where `membarrier` cannot be used and every entry into an operation makes a full fence.
+    pub fences: AtomicU32,
+    /// The thread that has stopped the session, or 0 (right: session gate).
+    pub gate: AtomicU32,
+    /// The thread that changes the file table, or 0 (right: table lock).
+    pub table_lock: AtomicU32,
+    /// The thread that gives memory to the arena or takes it back, or 0.
+    pub provision_lock: AtomicU32,
+    /// The thread whose life is the keeper's, or 0.
+    pub keeper: AtomicU32,
+    /// Counts keepers: descriptors handed to an earlier one must be handed over again.
+    pub keeper_epoch: AtomicU32,
+    /// Futex the keeper sleeps on; every wake-up adds one.
+    pub work: AtomicU32,
+    /// 1 while the keeper sleeps on `work`.
+    pub sleeping: AtomicU32,
+    /// Coarse clock of the session, in keeper ticks of about a millisecond while anything is dirty.
+    pub tick: AtomicU32,
+    /// Last sign of life of any keeper, ns since 1970: recovery's bound for times of our own changes.
+    pub heartbeat_ns: AtomicU64,
+    /// Pages owed to devices, whole frames counted as 64; exact after a rebuild, else late by at most
+    /// 64 pages a thread.
+    pub owed_pages: AtomicU64,
+    /// Limit on `owed_pages` at which writers wait.
+    pub owed_pages_max: AtomicU64,
+    /// Frames that may be backed at most (the memory budget); shrinks under pressure.
+    pub frames_max: AtomicU32,
+    /// Frames backed now.
+    pub frames_backed: AtomicU32,
+    /// Frames free, about.
+    pub frames_free: AtomicU32,
+    /// Headers that have memory: all below this index.
+    pub headers_backed: AtomicU32,
+    /// Nodes that have memory.
+    pub nodes_backed: AtomicU32,
+    /// Rebuilds so far.
+    pub rebuilds: AtomicU32,
+    /// Words found out of bounds or malformed, and set right, by rebuilds.
+    pub corruptions: AtomicU32,
+    /// Per device: bytes in flight and measured speeds.
+    pub devices: [DeviceWords; 16],
+    /// Full blocks of large requests, for the keeper's stage two.
+    pub eager: Ring,
+    /// How the arena lies in memory, as text: the rung of the huge-page ladder.
+    pub place: [AtomicU64; 8],
+}
+
+const _: () = assert!(size_of::<Superblock>() == 8192);
+
+/// What the session knows of one device; see `flush::busy`.
+#[repr(C)]
+pub struct DeviceWords {
+    /// Device number + 1, or 0.
+    pub key: AtomicU64,
+    /// Bytes of writes in flight.
+    pub inflight_bytes: AtomicU64,
+    /// `route::speeds::Speeds`.
+    pub speeds: [AtomicU64; 4],
+}
+
+/// A ring of hints; see `flush::ring`.
+#[repr(C)]
+pub struct Ring {
+    /// Pushes so far.
+    pub head: AtomicU64,
+    /// The hints.
+    pub slots: [AtomicU64; 256],
+}
+
+
+impl Superblock {
+    /// The recorded counts.
+    pub fn counts(&self) -> Counts {
+        let at = |i: usize| self.counts[i].load(crate::sync::Ordering::Relaxed);
+        Counts { threads: at(0), files: at(1), nodes: at(2), headers: at(3), frames: at(4) }
+    }
+}

@@ -1,0 +1,354 @@
+//! Taking a write into a header's memory, without reading anything first (WSBuffer 3.2).
+//!
+//! The order is that of `docs/states.md`: memory is found, pages are announced as dirty, bytes are copied, pages are
+//! published as valid or as runs, the file's size is raised: all under the header's lock, each one store.
+
+use crate::frame::header::Guard;
+use crate::frame::slots;
+use crate::ids::{FileId, SmallId};
+use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::arena::Arena;
+use crate::memory::files::FileEntry;
+use crate::memory::{copy, regions};
+use crate::scrap::map::ByteMap;
+use crate::scrap::page::{Merge, PageWord, Ragged, merge};
+use crate::scrap::split::{PagePart, Segment, mask};
+use crate::sync::Ordering;
+
+/// A header whose block has this many small frames moves into a frame: a quarter of the block, so a frame
+/// is never less than a quarter used, and the copy is at most 64 KiB.
+const SMALL_PAGES_MAX: u32 = 16;
+
+/// Where the bytes of a block without memory should go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// A frame: the request is large, or one of a sequence.
+    Frame,
+    /// Small frames: the request is small and alone.
+    Small,
+}
+
+/// There is no free memory; leave the operation, make room, come back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoMemory;
+
+/// Copies a segment into the block. `source` is the segment's first byte; `size_end` is the least size that the file
+/// has once these bytes are in it.
+///
+/// The guard's header describes the segment's block and is not superseded.
+///
+/// # Safety
+/// `source` is valid for `segment.len` bytes for the whole call and is not in the block's own memory.
+pub unsafe fn absorb(
+    guard: &Guard<'_>,
+    file: &FileEntry,
+    segment: &Segment,
+    source: *const u8,
+    home: Home,
+    size_end: u64,
+) -> Result<(), NoMemory> {
+    let touched = segment.touched();
+    find_home(guard, touched, home)?;
+    let span = segment.pages();
+    for part in span.head.iter().chain(&span.tail) {
+        make_room_for_run(guard, part)?;
+    }
+    announce(guard, file, touched);
+    // SAFETY: the caller's promise; the block's memory was found above.
+    unsafe { copy_in(guard, segment, source) };
+    let whole = mask(span.whole.clone());
+    if guard.valid() & whole != whole {
+        let newly = whole & !guard.valid();
+        guard.set_valid(guard.valid() | whole);
+        forget_runs(guard, newly);
+    }
+    for part in span.head.iter().chain(&span.tail) {
+        publish_part(guard, part);
+    }
+    if file.size.load(Ordering::Relaxed) < size_end {
+        file.size.fetch_max(size_end, Ordering::AcqRel);
+    }
+    guard.touch();
+    Ok(())
+}
+
+/// Marks pages as owed and counts them, before their bytes change.
+#[inline]
+pub fn announce(guard: &Guard<'_>, file: &FileEntry, pages: u64) {
+    let dirty = guard.dirty();
+    if dirty & pages != pages {
+        guard.set_dirty(dirty | pages);
+    }
+    recharge(guard, file);
+}
+
+/// Brings what is counted as owed up to date with what the header owes.
+#[inline]
+pub fn recharge(guard: &Guard<'_>, file: &FileEntry) {
+    let (was, due) = (guard.charged(), guard.charge_due());
+    if was != due {
+        change_charge(guard, file, was, due);
+    }
+}
+
+#[cold]
+fn change_charge(guard: &Guard<'_>, file: &FileEntry, was: u32, due: u32) {
+    guard.set_charged(due);
+    let change = i64::from(due) - i64::from(was);
+    guard.me.owe(change);
+    file.owed_pages.fetch_add(change as u64, Ordering::AcqRel);
+    let Some(identity) = guard.identity() else { return };
+    if was == 0 {
+        slots::mark_owed(guard.arena(), file, identity.block);
+    } else if due == 0 {
+        slots::clear_owed(guard.arena(), file, identity.block);
+    }
+}
+
+/// Sees to it that all `pages` have memory.
+#[inline]
+pub fn find_home(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoMemory> {
+    if guard.frame().is_some() {
+        return Ok(());
+    }
+    find_home_slowly(guard, pages, home)
+}
+
+#[cold]
+fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoMemory> {
+    let small = guard.small_pages();
+    let many = (small | pages).count_ones() >= SMALL_PAGES_MAX;
+    if (home == Home::Frame || many) && guard.inflight() == 0 {
+        match move_into_frame(guard, small) {
+            Ok(()) => return Ok(()),
+            // A whole frame is not to be had; small ones may be.
+            Err(NoMemory) if many => return Err(NoMemory),
+            Err(NoMemory) => {}
+        }
+    }
+    let mut rest = pages & !small;
+    while rest != 0 {
+        let page = rest.trailing_zeros() as usize;
+        rest &= rest - 1;
+        let frame = regions::take_small(guard.me).ok_or(NoMemory)?;
+        guard.set_page(page, guard.page(page).with_small(Some(frame)));
+        regions::link_small(guard.arena(), frame, guard.id);
+    }
+    Ok(())
+}
+
+/// Gives the block a frame and moves what lies in small frames there. Nothing is in flight.
+fn move_into_frame(guard: &Guard<'_>, small: u64) -> Result<(), NoMemory> {
+    let arena = guard.arena();
+    let frame = regions::take_frame(guard.me).ok_or(NoMemory)?;
+    let Some(bytes) = arena.frame_bytes(frame) else { return Err(NoMemory) };
+    for page in pages_of(small) {
+        if let Some(from) = guard.page_bytes(page) {
+            // SAFETY: `from` is a small frame of this header, whose lock we hold; the target is a page of a
+            // frame that only we hold; both are mapped as long as the arena.
+            unsafe { copy::copy(from, bytes.add(page * PAGE_BYTES), PAGE_BYTES) };
+        }
+    }
+    // From this store on the frame is where the bytes are; small frames still named beside it are left over.
+    guard.set_frame(Some(frame));
+    regions::link_frame(arena, frame, guard.id);
+    for page in pages_of(small) {
+        let word = guard.page(page);
+        guard.set_page(page, word.with_small(None));
+        if let Some(left) = word.small() {
+            regions::free_small(guard.me, left);
+        }
+    }
+    // A frame is charged whole.
+    if let Some(file) = guard.identity().and_then(|i| arena.file(i.file)) {
+        recharge(guard, file);
+    }
+    Ok(())
+}
+
+/// The pages of a mask, ascending.
+pub fn pages_of(mask: u64) -> impl Iterator<Item = usize> {
+    let mut rest = mask;
+    std::iter::from_fn(move || {
+        (rest != 0).then(|| {
+            let page = rest.trailing_zeros() as usize;
+            rest &= rest - 1;
+            page
+        })
+    })
+}
+
+/// If this part would leave two runs in its page, gives the page a map that says what the run says now.
+fn make_room_for_run(guard: &Guard<'_>, part: &PagePart) -> Result<(), NoMemory> {
+    let &(page, start, end) = part;
+    let page = page as usize;
+    if guard.valid() & (1 << page) != 0 {
+        return Ok(());
+    }
+    let word = guard.page(page);
+    let Ragged::Run { start: from, len } = word.ragged() else { return Ok(()) };
+    if merge(word.ragged(), start, end) != Merge::NeedsMap {
+        return Ok(());
+    }
+    let small = regions::take_small(guard.me).ok_or(NoMemory)?;
+    let map = map_at(guard.arena(), small).ok_or(NoMemory)?;
+    map.clear();
+    map.set(usize::from(from), usize::from(from) + usize::from(len));
+    guard.set_page(page, word.with_ragged(Ragged::Map(small)));
+    regions::link_small(guard.arena(), small, guard.id);
+    Ok(())
+}
+
+/// The map in a small frame.
+pub fn map_at(arena: &Arena, small: SmallId) -> Option<ByteMap> {
+    // SAFETY: a small frame is 4 KiB of the arena, aligned, mapped as long as the arena; a map is 512 bytes of
+    // atomics, changed only under the lock of the header that names it.
+    arena.small_bytes(small).map(|bytes| unsafe { ByteMap::new(bytes) })
+}
+
+/// # Safety
+/// As for [`absorb`]; all touched pages have memory.
+unsafe fn copy_in(guard: &Guard<'_>, segment: &Segment, source: *const u8) {
+    for_each_piece(guard, segment, |bytes, done, len| {
+        // SAFETY: `bytes` is memory of the block, under its lock; the source is the caller's.
+        unsafe { copy::copy(source.add(done), bytes, len) };
+    });
+}
+
+/// Calls `f(address, done, len)` for each contiguous part of the segment that has memory.
+#[inline]
+pub fn for_each_piece(guard: &Guard<'_>, segment: &Segment, mut f: impl FnMut(*mut u8, usize, usize)) {
+    if let Some(frame) = guard.frame() {
+        if let Some(bytes) = guard.arena().frame_bytes(frame) {
+            // SAFETY: a segment lies within its block.
+            f(unsafe { bytes.add(segment.start) }, 0, segment.len);
+        }
+        return;
+    }
+    let mut at = segment.start;
+    while at < segment.end() {
+        let (page, within) = (at / PAGE_BYTES, at % PAGE_BYTES);
+        let len = (PAGE_BYTES - within).min(segment.end() - at);
+        if let Some(bytes) = guard.page_bytes(page) {
+            // SAFETY: `within` is less than a page.
+            f(unsafe { bytes.add(within) }, at - segment.start, len);
+        }
+        at += len;
+    }
+}
+
+/// Says that bytes of a page have arrived.
+fn publish_part(guard: &Guard<'_>, part: &PagePart) {
+    let &(page, start, end) = part;
+    let page = page as usize;
+    if guard.valid() & (1 << page) != 0 {
+        return;
+    }
+    let word = guard.page(page);
+    match merge(word.ragged(), start, end) {
+        Merge::Run { start, len } => {
+            guard.set_page(page, word.with_ragged(Ragged::Run { start, len }));
+        }
+        Merge::Whole => make_whole(guard, page),
+        Merge::NeedsMap => {
+            if let Ragged::Map(small) = word.ragged()
+                && let Some(map) = map_at(guard.arena(), small)
+                && map.set(start, end)
+            {
+                make_whole(guard, page);
+            }
+        }
+    }
+}
+
+/// A page has become whole: valid first, then its run is forgotten.
+pub fn make_whole(guard: &Guard<'_>, page: usize) {
+    guard.set_valid(guard.valid() | 1 << page);
+    forget_runs(guard, 1 << page);
+}
+
+/// Forgets the runs of pages and frees their maps.
+pub fn forget_runs(guard: &Guard<'_>, pages: u64) {
+    for page in pages_of(pages) {
+        let word = guard.page(page);
+        match word.ragged() {
+            Ragged::None => {}
+            Ragged::Run { .. } => guard.set_page(page, word.with_ragged(Ragged::None)),
+            Ragged::Map(small) => {
+                guard.set_page(page, word.with_ragged(Ragged::None));
+                regions::free_small(guard.me, small);
+            }
+        }
+    }
+}
+
+/// Takes pages out of memory, dirty or not: truncation, punching, a direct write over them. Nothing is in flight.
+/// Counts in the epoch, so that no fill under way brings older bytes.
+pub fn drop_pages(guard: &Guard<'_>, file: &FileEntry, pages: u64) {
+    debug_assert_eq!(guard.inflight() & pages, 0, "pages in flight are dropped");
+    guard.next_epoch();
+    guard.set_valid(guard.valid() & !pages);
+    // Runs go before the dirty bits: a page with a run and no dirty bit is not a state.
+    forget_runs(guard, pages);
+    guard.set_dirty(guard.dirty() & !pages);
+    if guard.frame().is_none() {
+        for page in pages_of(pages) {
+            if let Some(small) = guard.page(page).small() {
+                guard.set_page(page, PageWord::EMPTY);
+                regions::free_small(guard.me, small);
+            }
+        }
+    }
+    recharge(guard, file);
+}
+
+/// Frees a header and its memory: nothing is in flight, and whatever was dirty is given up.
+pub fn free_header(guard: Guard<'_>, file: &FileEntry, file_id: FileId) {
+    use crate::frame::header::State;
+    let arena = guard.arena();
+    let Some(identity) = guard.identity() else { return };
+    debug_assert_eq!(identity.file, file_id);
+    drop_pages_before_freeing(&guard, file);
+    guard.set_state(State::Doomed);
+    slots::remove(arena, file, identity.block, guard.id);
+    if let Some(frame) = guard.frame() {
+        guard.set_frame(None);
+        regions::free_frame(arena, frame);
+    }
+    guard.clear_identity();
+    guard.set_state(State::Free);
+    let id = guard.id;
+    drop(guard);
+    arena.header_hints().set(id.0);
+}
+
+fn drop_pages_before_freeing(guard: &Guard<'_>, file: &FileEntry) {
+    drop_pages(guard, file, u64::MAX);
+}
+
+/// Puts zeros into the part of a page from `from` on, if the page is valid; cuts its run if it is not. For the page
+/// that holds the end of the file: a valid page's bytes beyond the size are zeros, always.
+pub fn cut_page(guard: &Guard<'_>, page: usize, from: usize) {
+    let bit = 1u64 << page;
+    if guard.valid() & bit != 0 {
+        if let Some(bytes) = guard.page_bytes(page) {
+            // SAFETY: within the page; we hold the header's lock, and nobody relies on bytes beyond the end.
+            unsafe { copy::zero(bytes.add(from), PAGE_BYTES - from) };
+        }
+        return;
+    }
+    let word = guard.page(page);
+    match word.ragged() {
+        Ragged::None => {}
+        Ragged::Run { .. } => {
+            guard.set_page(page, word.with_ragged(crate::scrap::page::clip(word.ragged(), from)));
+        }
+        Ragged::Map(small) => {
+            if let Some(map) = map_at(guard.arena(), small) {
+                map.clear_from(from);
+            }
+        }
+    }
+}
+
+const _: () = assert!(BLOCK_BYTES / PAGE_BYTES == BLOCK_PAGES);
