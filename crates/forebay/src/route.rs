@@ -25,6 +25,7 @@ mod kernel;
 mod lustre;
 mod plan;
 mod scrap;
+mod speeds;
 #[cfg(test)]
 mod tests;
 mod threshold;
@@ -35,6 +36,7 @@ pub use kernel::Kernel;
 pub use lustre::Lustre;
 pub use plan::{Flaw, Part, Plan, Way, aligned_middle};
 pub use scrap::Scrap;
+pub use speeds::Speeds;
 pub use threshold::Threshold;
 
 /// One write as the caller asked for it.

@@ -5,6 +5,7 @@
 mod auto;
 mod coverage;
 mod paper;
+mod speeds;
 
 use super::{CopySpeed, DeviceSpeed, NAMES, Pressure, Route, RouteOptions, Situation, by_name};
 use crate::limits::BLOCK_BYTES;
