@@ -21,6 +21,7 @@ use std::fmt;
 
 mod auto;
 mod direct;
+mod globs;
 mod kernel;
 mod lustre;
 mod plan;
@@ -32,6 +33,7 @@ mod threshold;
 
 pub use auto::Auto;
 pub use direct::Direct;
+pub use globs::{GlobError, Overrides};
 pub use kernel::Kernel;
 pub use lustre::Lustre;
 pub use plan::{Flaw, Part, Plan, Way, aligned_middle};

@@ -4,6 +4,7 @@
 
 mod auto;
 mod coverage;
+mod globs;
 mod paper;
 mod speeds;
 
