@@ -1,9 +1,16 @@
 //! Forebay's engine: buffered I/O for fast storage, in user space.
 
+pub mod config;
 pub mod device;
+pub mod error;
+pub mod flush;
+pub mod frame;
 pub mod ids;
 pub mod limits;
+pub mod memory;
+pub mod route;
 pub mod scrap;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod sync;
+pub mod sys;

@@ -1,0 +1,171 @@
+//! `auto`: the way with the least predicted time. WSBuffer's threshold (3.3) is where its authors'
+//! devices began to beat its scrap buffer; this computes that point for the machine at hand.
+//!
+//! Only the middle (M bytes of whole blocks) is in question: ragged ends go to memory either way.
+//! A request without a whole block goes to memory. All times in nanoseconds:
+//!
+//! ```text
+//! copy    C = blocks * per_block + M / copy bandwidth          first = C / blocks
+//! device  D = latency + (Q + M) / device bandwidth             Q = 4 MiB if busy, else 0
+//! bounce  B = M / copy bandwidth if user memory is unaligned, else 0
+//! wait    w = 0 below half of the dirty limit, rising to 1 at it; times the share of M that is not
+//!             dirty in memory already;  1 for synchronous writes
+//!
+//! scrap   = first + max(C - first, w * D)      the device drains while the writer copies
+//! direct  = D + B                              (+ latency, if synchronous with ragged ends)
+//! ```
+//!
+//! Direct is taken if `direct + C/8 < scrap`, or under pressure, for synchronous writes and for
+//! sparse holes if `direct <= scrap + C/8`: equal predictions leave memory and the keeper's core
+//! free where these are short, and the device idle where they are not. The margin is a share of C,
+//! not of the difference, so that a faster device never turns direct into scrap.
+//!
+//! Who measures: copies the clients, device writes whoever completes them, both into
+//! [`super::Speeds`]; pressure, busyness and cached bytes come from the session's counters, size and
+//! space from the file table. Left out: allocating space (`extends`, `hole`), which either way pays
+//! once; the flush's share of a core; later reads of the bytes; other writers to come; and the
+//! kernel route, of whose speed nothing is known here.
+
+use super::{Plan, Pressure, Route, Situation, Way, WriteRequest, aligned_middle};
+use crate::limits::{BLOCK_BYTES, BUSY_BYTES};
+
+/// Below this many 1024ths of the dirty limit nobody waits for memory.
+const WAIT_FROM: u16 = Pressure::WHOLE / 2;
+/// The margin of a decision is the copy's time over this: smaller than what predictions miss by.
+const MARGIN_DIVISOR: u64 = 8;
+
+/// The rule; it has no settings.
+#[derive(Clone, Copy, Debug)]
+pub struct Auto;
+
+impl Route for Auto {
+    fn name(&self) -> &'static str {
+        "auto"
+    }
+
+    fn plan(&self, request: &WriteRequest, situation: &Situation) -> Plan {
+        let Some((start, end)) = aligned_middle(request) else {
+            return Plan::whole(request, Way::SCRAP);
+        };
+        let times = predict(request, situation, end - start);
+        if times.direct_wins(prefers_direct(situation)) {
+            return Plan::split(request).expect("a request with a middle splits");
+        }
+        Plan::whole(
+            request,
+            Way::Scrap {
+                eager: is_worth_flushing(request, situation),
+            },
+        )
+    }
+
+    fn quick_scrap_below(&self) -> u64 {
+        BLOCK_BYTES as u64
+    }
+}
+
+/// The predicted times of a middle, in nanoseconds.
+#[derive(Clone, Copy, Debug)]
+struct Times {
+    scrap: u64,
+    direct: u64,
+    margin: u64,
+}
+
+impl Times {
+    fn direct_wins(&self, preferred: bool) -> bool {
+        if preferred {
+            self.direct <= self.scrap.saturating_add(self.margin)
+        } else {
+            self.direct.saturating_add(self.margin) < self.scrap
+        }
+    }
+}
+
+fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times {
+    let copy = copy_ns(situation, middle);
+    let device = device_ns(situation, middle);
+    Times {
+        scrap: scrap_ns(
+            copy,
+            blocks_in(middle),
+            share(device, wait_parts(situation, middle)),
+        ),
+        direct: device
+            .saturating_add(bounce_ns(request, situation, middle))
+            .saturating_add(ragged_sync_ns(request, situation, middle)),
+        margin: copy / MARGIN_DIVISOR,
+    }
+}
+
+/// Which way an even prediction goes: direct where memory is short, where the device must be waited
+/// for anyway, and where the device's own answer on a full disk saves a call to reserve space.
+fn prefers_direct(situation: &Situation) -> bool {
+    let sparse = situation.hole && !situation.extends;
+    situation.memory_pressure.parts() >= WAIT_FROM || situation.sync || sparse
+}
+
+/// Bytes that are mostly dirty already are being written again and again: flushing them at once
+/// would send each version to the device.
+fn is_worth_flushing(request: &WriteRequest, situation: &Situation) -> bool {
+    situation.sync || situation.cached_bytes < request.len / 2
+}
+
+fn copy_ns(situation: &Situation, bytes: u64) -> u64 {
+    let lookup = situation.copy.per_block_ns.saturating_mul(blocks_in(bytes));
+    lookup.saturating_add(transfer_ns(bytes, situation.copy.bytes_per_second))
+}
+
+fn device_ns(situation: &Situation, bytes: u64) -> u64 {
+    let queued = if situation.device_busy { BUSY_BYTES } else { 0 };
+    let bytes = bytes.saturating_add(queued);
+    let transfer = transfer_ns(bytes, situation.device.write_bytes_per_second);
+    situation.device.write_latency_ns.saturating_add(transfer)
+}
+
+fn bounce_ns(request: &WriteRequest, situation: &Situation, bytes: u64) -> u64 {
+    if request.memory_aligned {
+        return 0;
+    }
+    transfer_ns(bytes, situation.copy.bytes_per_second)
+}
+
+/// Ragged ends of a synchronous request need a device write of their own, after the middle's.
+fn ragged_sync_ns(request: &WriteRequest, situation: &Situation, middle: u64) -> u64 {
+    if situation.sync && middle < request.len {
+        situation.device.write_latency_ns
+    } else {
+        0
+    }
+}
+
+/// The keeper starts on the first frame once it is copied, and from then on works beside the copy.
+fn scrap_ns(copy: u64, blocks: u64, wait: u64) -> u64 {
+    let first = copy / blocks;
+    first.saturating_add(wait.max(copy - first))
+}
+
+/// The part of the device's time that a writer to memory waits for, in 1024ths.
+fn wait_parts(situation: &Situation, middle: u64) -> u64 {
+    if situation.sync {
+        return u64::from(Pressure::WHOLE);
+    }
+    let above = situation.memory_pressure.parts().saturating_sub(WAIT_FROM);
+    let rising = u128::from(above) * u128::from(Pressure::WHOLE / (Pressure::WHOLE - WAIT_FROM));
+    let fresh = middle.saturating_sub(situation.cached_bytes);
+    (rising * u128::from(fresh) / u128::from(middle)) as u64
+}
+
+fn share(ns: u64, parts: u64) -> u64 {
+    let shared = u128::from(ns) * u128::from(parts) / u128::from(Pressure::WHOLE);
+    u64::try_from(shared).unwrap_or(u64::MAX)
+}
+
+fn transfer_ns(bytes: u64, bytes_per_second: u64) -> u64 {
+    let ns = u128::from(bytes) * 1_000_000_000 / u128::from(bytes_per_second.max(1));
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+fn blocks_in(bytes: u64) -> u64 {
+    bytes / BLOCK_BYTES as u64
+}

@@ -1,0 +1,123 @@
+//! Routes by path: a list of (glob, route name), of which the first that matches decides.
+//!
+//! Not from a paper: WSBuffer has one threshold for everything (3.3). But checkpoints and logs of
+//! one program may want different routes, and their names tell them apart.
+//!
+//! Globs are matched against whole absolute paths: `*` and `?` stay within one component, `**`
+//! crosses them, `{a,b}` and `[a-z]` are alternatives, and case counts. So every glob must begin
+//! with `/`, `**/` or `{`; one that could never match is an error, not a rule that silently does
+//! nothing. Paths are compared as bytes: they need not be UTF-8.
+//!
+//! Asked once for each open file, not for each request; matching allocates. Symbolic links and `..`
+//! are not resolved here, and a file with several names has the route of the name it was opened by.
+
+use std::path::Path;
+
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+
+use super::{Route, RouteOptions, UnknownRoute, by_name};
+
+/// A rule that cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GlobError {
+    /// The glob is not one.
+    #[error("the glob {glob:?} cannot be read: {reason}")]
+    Syntax {
+        /// The glob as given.
+        glob: String,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The glob matches no absolute path.
+    #[error("the glob {glob:?} matches no absolute path; begin it with / or **/")]
+    Relative {
+        /// The glob as given.
+        glob: String,
+    },
+    /// The glob's route does not exist.
+    #[error("the glob {glob:?} asks for a route that is not there: {source}")]
+    Route {
+        /// The glob as given.
+        glob: String,
+        /// The name and the ones that exist.
+        source: UnknownRoute,
+    },
+    /// Each glob is good, but together they cannot be compiled (too large).
+    #[error("the globs cannot be compiled together: {reason}")]
+    Set {
+        /// What the compiler says.
+        reason: String,
+    },
+}
+
+/// Compiled rules, in the order given.
+#[derive(Debug, Default)]
+pub struct Overrides {
+    globs: GlobSet,
+    routes: Vec<Box<dyn Route>>,
+}
+
+impl Overrides {
+    /// Compiles (glob, route name) rules. The first bad rule is the error, and names its glob.
+    pub fn compile<G, N>(rules: &[(G, N)], options: &RouteOptions) -> Result<Self, GlobError>
+    where
+        G: AsRef<str>,
+        N: AsRef<str>,
+    {
+        let mut globs = GlobSetBuilder::new();
+        let mut routes = Vec::with_capacity(rules.len());
+        for (glob, name) in rules {
+            globs.add(compile_glob(glob.as_ref())?);
+            routes.push(route_of(glob.as_ref(), name.as_ref(), options)?);
+        }
+        let globs = globs.build().map_err(|error| GlobError::Set {
+            reason: error.to_string(),
+        })?;
+        Ok(Overrides { globs, routes })
+    }
+
+    /// The route of the first rule that matches an absolute path; `None` where none does, and for
+    /// relative paths.
+    pub fn route_for(&self, path: &Path) -> Option<&dyn Route> {
+        if !path.is_absolute() {
+            return None;
+        }
+        let first = self.globs.matches(path).into_iter().min()?;
+        Some(self.routes[first].as_ref())
+    }
+
+    /// Number of rules.
+    pub fn len(&self) -> usize {
+        self.routes.len()
+    }
+
+    /// No rules: every file has the default route.
+    pub fn is_empty(&self) -> bool {
+        self.routes.is_empty()
+    }
+}
+
+fn compile_glob(glob: &str) -> Result<globset::Glob, GlobError> {
+    if !["/", "**/", "{"]
+        .iter()
+        .any(|start| glob.starts_with(start))
+    {
+        return Err(GlobError::Relative {
+            glob: glob.to_owned(),
+        });
+    }
+    GlobBuilder::new(glob)
+        .literal_separator(true)
+        .build()
+        .map_err(|error| GlobError::Syntax {
+            glob: glob.to_owned(),
+            reason: error.kind().to_string(),
+        })
+}
+
+fn route_of(glob: &str, name: &str, options: &RouteOptions) -> Result<Box<dyn Route>, GlobError> {
+    by_name(name, options).map_err(|source| GlobError::Route {
+        glob: glob.to_owned(),
+        source,
+    })
+}
