@@ -6,3 +6,4 @@ pub mod limits;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod sync;
+pub mod sys;
