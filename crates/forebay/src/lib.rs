@@ -3,6 +3,7 @@
 pub mod device;
 pub mod ids;
 pub mod limits;
+pub mod random;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod sync;

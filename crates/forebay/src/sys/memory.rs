@@ -23,6 +23,35 @@ unsafe impl Send for Piece {}
 // SAFETY: as above; the type offers no access of its own.
 unsafe impl Sync for Piece {}
 
+impl Piece {
+    /// A copy of the bytes, torn where another process writes them meanwhile.
+    ///
+    /// # Safety
+    /// The memory is mapped, readable and initialised.
+    pub unsafe fn copy_out(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len];
+        // SAFETY: the caller promises the source; the target is fresh, ours and as long.
+        unsafe {
+            self.ptr
+                .copy_to_nonoverlapping(bytes.as_mut_ptr(), self.len)
+        };
+        bytes
+    }
+
+    /// Writes `bytes` at the piece's beginning. Panics if they do not fit.
+    ///
+    /// # Safety
+    /// The memory is mapped and writable, and `bytes` is not part of it.
+    pub unsafe fn copy_in(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.len, "more bytes than the piece holds");
+        // SAFETY: the caller promises the target, and that the two do not overlap.
+        unsafe {
+            self.ptr
+                .copy_from_nonoverlapping(bytes.as_ptr(), bytes.len())
+        };
+    }
+}
+
 /// A zeroed, aligned run of bytes, freed when dropped. Whoever hands out its pieces must not drop it
 /// before the requests that carry them have completed.
 #[derive(Debug)]
@@ -91,14 +120,9 @@ impl AlignedBytes {
 
     /// A copy of the bytes as they are now. No request on them may be in flight.
     pub fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len()];
-        // SAFETY: both are as long as that, the source is zeroed at birth and so initialised, and
-        // the caller has no request in flight that would write it meanwhile.
-        unsafe {
-            self.ptr
-                .copy_to_nonoverlapping(bytes.as_mut_ptr(), bytes.len())
-        };
-        bytes
+        // SAFETY: ours, mapped until dropped, zeroed at birth and so initialised; the caller has no
+        // request in flight that would write it meanwhile.
+        unsafe { self.piece().copy_out() }
     }
 }
 

@@ -6,13 +6,14 @@
 
 use super::perform_to_done;
 use crate::device::{Done, Queue, Request};
+use crate::random::Random;
 
 /// See the module's documentation.
 #[derive(Debug, Default)]
 pub struct Inline {
     ready: Vec<Done>,
-    /// State of the generator; `None` for the order of submission.
-    random: Option<u64>,
+    /// `None` for the order of submission.
+    random: Option<Random>,
 }
 
 impl Inline {
@@ -25,18 +26,9 @@ impl Inline {
     pub fn seeded(seed: u64) -> Self {
         Self {
             ready: Vec::new(),
-            random: Some(seed),
+            random: Some(Random::new(seed)),
         }
     }
-}
-
-/// A number below `bound` (splitmix64, Steele and others 2014).
-fn next_below(state: &mut u64, bound: usize) -> usize {
-    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    let mut z = *state;
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((z ^ (z >> 31)) % bound as u64) as usize
 }
 
 impl Queue for Inline {
@@ -53,9 +45,9 @@ impl Queue for Inline {
             return;
         }
         let at_least = usize::from(wait);
-        let count = at_least + next_below(random, self.ready.len() + 1 - at_least);
+        let count = at_least + random.below(self.ready.len() + 1 - at_least);
         for _ in 0..count {
-            let at = next_below(random, self.ready.len());
+            let at = random.below(self.ready.len());
             done.push(self.ready.swap_remove(at));
         }
     }
