@@ -1,27 +1,23 @@
 //! The device seam: what the engine asks of a file on a device, and nothing more.
 //!
-//! Used four ways: real files (`file`), requests in flight by io_uring or by threads (`queue`), and
-//! a simulated device with faults (`crate::sim`). Everything above this module reaches storage only
-//! through [`DeviceFile`] and [`Queue`].
+//! Used four ways: real files ([`file`]), requests in flight by io_uring or by threads ([`queue`]),
+//! and a simulated device with faults (`crate::sim::device`). Everything above this module reaches
+//! storage only through [`DeviceFile`] and [`Queue`].
+//!
+//! A file that cannot be served this way stays in kernel mode, and [`KernelReason`] says why.
+
+pub mod file;
+pub mod file_system;
+pub mod queue;
+pub mod reason;
+
+pub use crate::sys::memory::Piece;
+pub use file::RealFile;
+pub use queue::{Inline, Threads, best_queue};
+pub use reason::KernelReason;
 
 use std::io;
 use std::sync::Arc;
-
-/// A piece of memory to read into or write from. The bytes may be changed by other processes at any
-/// time, so this never becomes a slice (architecture 4.4.9).
-#[derive(Clone, Copy, Debug)]
-pub struct Piece {
-    /// First byte.
-    pub ptr: *mut u8,
-    /// Length in bytes.
-    pub len: usize,
-}
-
-// SAFETY: a piece is an address and a length; whoever makes one promises that the memory stays
-// mapped until the request that carries it has completed.
-unsafe impl Send for Piece {}
-// SAFETY: as above; the type offers no access of its own.
-unsafe impl Sync for Piece {}
 
 /// What a device file wants and can do, found once when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -4,6 +4,11 @@
 //! [`crash_after`]: the n-th access then unwinds with [`Crash`] instead of happening, and nothing on
 //! the way out may touch the arena (guards ask [`crashed`]). What is left in the arena is what a
 //! client that was killed there would leave.
+//!
+//! [`device`] has the simulated device: files in memory with power failures, and wrappers that inject
+//! faults or slow a file down.
+
+pub mod device;
 
 use std::cell::Cell;
 

@@ -1,0 +1,348 @@
+//! Real files: one description for direct and one for buffered I/O, both the engine's own.
+//!
+//! A program's own descriptor is never used for more than finding the inode (architecture 4.5): the
+//! two are opened again through `/proc/self/fd`, by the client, and may be handed to the keeper. All
+//! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`].
+//!
+//! **Times.** Reserving, trimming and waiting are no changes that a program should see. The kernel
+//! sets the modification time all the same, so it is put back, unless the size changed meanwhile.
+//! Putting back is the owner's right: for anyone else the time stays moved. The change time cannot be
+//! put back. A modification by an outsider in the microseconds between is dated too early.
+//!
+//! **Trim** is a truncation to the size that the file has: a hole punched beyond the end gives
+//! nothing back on ext4. The size is looked at last right before the call; an outsider's append
+//! between those two system calls is cut. Only the session appends to a managed file of its own, so
+//! this concerns outsiders alone; `docs/semantics.md` says so.
+//!
+//! **Waiting** for direct writes of others, dead processes included: `fallocate` of one byte that has
+//! space already. ext4 and XFS take the inode's lock and wait for every direct request before they
+//! look at the range, and then find nothing to do. btrfs waits for the range only, so there it is
+//! `fsync`, which waits for all ordered extents. A request that a dead process had queued but that
+//! had not reached the file system is not under way yet and cannot be waited for.
+
+use super::file_system::{FileSystem, Nature, lookup};
+use super::{Caps, DeviceFile, DeviceStat, KernelReason, Piece};
+use crate::limits::PAGE_BYTES;
+use crate::sys::stat::Stat;
+use crate::sys::{block, extents, file, memory, stat};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+/// A file of a file system, opened for direct and for buffered I/O.
+#[derive(Debug)]
+pub struct RealFile {
+    direct: OwnedFd,
+    buffered: OwnedFd,
+    caps: Caps,
+    nature: Nature,
+}
+
+impl RealFile {
+    /// Opens the file behind a caller's descriptor twice more. The descriptor itself is not used
+    /// any further.
+    pub fn reopen(fd: BorrowedFd<'_>) -> Result<Self, KernelReason> {
+        let (_, file_system) = preflight(fd)?;
+        let open = |direct| {
+            file::open_again(fd, direct)
+                .map_err(|error| KernelReason::of_open(&error, file_system.name))
+        };
+        // Without O_DIRECT first, so that "may not be written" is not mistaken for "no direct I/O".
+        let buffered = open(false)?;
+        let direct = open(true)?;
+        Self::from_descriptors(direct, buffered)
+    }
+
+    /// Takes over two descriptions of one file, as [`RealFile::reopen`] made them, perhaps in
+    /// another process. Nothing about them is believed.
+    pub fn from_descriptors(direct: OwnedFd, buffered: OwnedFd) -> Result<Self, KernelReason> {
+        check_descriptors(direct.as_fd(), buffered.as_fd())?;
+        let (stat, file_system) = preflight(direct.as_fd())?;
+        let caps = caps_of(&stat, &file_system);
+        let file = Self {
+            direct,
+            buffered,
+            caps,
+            nature: file_system.nature,
+        };
+        file.probe(&stat)?;
+        Ok(file)
+    }
+
+    /// The descriptions (direct, buffered), for sending them over a socket.
+    pub fn into_descriptors(self) -> (OwnedFd, OwnedFd) {
+        (self.direct, self.buffered)
+    }
+
+    /// Tries what is not known from tables and `statx`.
+    fn probe(&self, stat: &Stat) -> Result<(), KernelReason> {
+        let file_system = self.caps.file_system;
+        if stat.direct_align.is_none() {
+            let page = memory::AlignedBytes::new(PAGE_BYTES, PAGE_BYTES);
+            self.read_direct(page.piece(), 0)
+                .map_err(|error| match error.raw_os_error() {
+                    Some(libc::EINVAL) => KernelReason::NoDirectIo { file_system },
+                    _ => KernelReason::of_probe("direct read", &error),
+                })?;
+        }
+        if self.nature == Nature::Unknown {
+            let end = stat.len.saturating_sub(1);
+            self.reserve(end, 1)
+                .map_err(|error| match error.raw_os_error() {
+                    Some(libc::EOPNOTSUPP) => KernelReason::NoReserve { file_system },
+                    _ => KernelReason::of_probe("fallocate", &error),
+                })?;
+            self.trim()
+                .map_err(|error| KernelReason::of_probe("ftruncate", &error))?;
+        }
+        self.is_allocated(0, 1)
+            .map_err(|error| KernelReason::of_probe("FIEMAP", &error))?;
+        Ok(())
+    }
+
+    /// Runs `change`, which leaves the contents as they are, and puts the modification time back.
+    fn quietly(&self, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+        let before = stat::stat(self.buffered.as_fd())?;
+        let result = change();
+        let after = stat::stat(self.buffered.as_fd())?;
+        if after.len == before.len && after.mtime_ns != before.mtime_ns {
+            match file::set_modified(self.buffered.as_fd(), before.mtime_ns) {
+                // Not the owner: the time stays moved, as documented.
+                Err(error) if error.raw_os_error() == Some(libc::EPERM) => {}
+                other => other?,
+            }
+        }
+        result
+    }
+
+    /// Whether space lies beyond the page that holds the byte before `len`.
+    fn has_space_beyond(&self, len: u64) -> io::Result<bool> {
+        let end = len.next_multiple_of(PAGE_BYTES as u64);
+        let mut found = false;
+        extents::visit_extents(self.buffered.as_fd(), end, i64::MAX as u64, |extent| {
+            found = extent.end() > end;
+            !found
+        })?;
+        Ok(found)
+    }
+
+    fn has_shared_space(&self, offset: u64, len: u64) -> io::Result<bool> {
+        let mut found = false;
+        let end = offset.saturating_add(len);
+        extents::visit_extents(self.buffered.as_fd(), offset, end, |extent| {
+            found = extent.is_shared();
+            !found
+        })?;
+        Ok(found)
+    }
+
+    /// A byte that has space, or the first one where nothing has: then one block is allocated.
+    fn settled_byte(&self) -> io::Result<u64> {
+        let mut byte = 0;
+        extents::visit_extents(self.buffered.as_fd(), 0, i64::MAX as u64, |extent| {
+            byte = extent.start;
+            false
+        })?;
+        Ok(byte)
+    }
+}
+
+/// What can be told from any descriptor of the file, without opening it.
+fn preflight(fd: BorrowedFd<'_>) -> Result<(Stat, FileSystem), KernelReason> {
+    let stat = stat::stat(fd).map_err(|error| KernelReason::of_probe("statx", &error))?;
+    if !stat.regular {
+        return Err(KernelReason::NotRegular);
+    }
+    let magic = stat::file_system_magic(fd);
+    let magic = magic.map_err(|error| KernelReason::of_probe("statfs", &error))?;
+    let file_system = lookup(magic);
+    match refusal(fd, &stat, &file_system) {
+        Some(reason) => Err(reason),
+        None => Ok((stat, file_system)),
+    }
+}
+
+fn refusal(fd: BorrowedFd<'_>, stat: &Stat, file_system: &FileSystem) -> Option<KernelReason> {
+    let name = file_system.name;
+    if stat.append_only {
+        return Some(KernelReason::AppendOnly);
+    }
+    if stat.immutable {
+        return Some(KernelReason::Immutable);
+    }
+    if stat.compressed {
+        return Some(KernelReason::CopyOnWrite { file_system: name });
+    }
+    // Flags that cannot be read are flags that are not set.
+    if let Some(reason) = file_system.refusal(|| stat::inode_flags(fd).unwrap_or(0)) {
+        return Some(reason);
+    }
+    match stat.direct_align {
+        Some((0, _) | (_, 0)) => Some(KernelReason::NoDirectIo { file_system: name }),
+        Some((memory, offset)) if memory.max(offset) as usize > PAGE_BYTES => {
+            Some(KernelReason::CoarseAlignment {
+                bytes: memory.max(offset),
+            })
+        }
+        _ => None,
+    }
+}
+
+/// Descriptions from elsewhere: one inode, writable, not appending, the first of them direct.
+fn check_descriptors(direct: BorrowedFd, buffered: BorrowedFd) -> Result<(), KernelReason> {
+    let wrong = |what| Err(KernelReason::WrongDescriptors { what });
+    let probe = |error: io::Error| KernelReason::of_probe("statx", &error);
+    let (a, b) = (
+        stat::stat(direct).map_err(probe)?,
+        stat::stat(buffered).map_err(probe)?,
+    );
+    if (a.device, a.inode) != (b.device, b.inode) {
+        return wrong("they are of two files");
+    }
+    let flags = |fd| file::flags(fd).map_err(|error| KernelReason::of_probe("fcntl", &error));
+    let (a, b) = (flags(direct)?, flags(buffered)?);
+    if [a, b]
+        .iter()
+        .any(|flags| flags & libc::O_ACCMODE != libc::O_RDWR)
+    {
+        return wrong("not open for reading and writing");
+    }
+    if (a | b) & libc::O_APPEND != 0 {
+        return wrong("open for appending");
+    }
+    if a & libc::O_DIRECT == 0 || b & libc::O_DIRECT != 0 {
+        return wrong("not one direct and one buffered");
+    }
+    Ok(())
+}
+
+fn caps_of(stat: &Stat, file_system: &FileSystem) -> Caps {
+    let (major, minor) = (stat.device_major, stat.device_minor);
+    let (memory_align, offset_align) = stat.direct_align.unwrap_or_else(|| {
+        // Never guessed as 512: a page is right for every device that passes.
+        let bytes = block::logical_block_bytes(major, minor).unwrap_or(PAGE_BYTES as u32);
+        (bytes, bytes)
+    });
+    // A device number that is no block device's stands for several, or for a layer over others:
+    // what lies beneath may well compute checksums.
+    let stable_writes = !block::exists(major, minor)
+        || file_system.nature == Nature::CopyOnWriteUnlessFlagged
+        || block::stable_writes(major, minor).unwrap_or(false);
+    Caps {
+        offset_align,
+        memory_align,
+        can_reserve: true,
+        stable_writes,
+        device: stat.device,
+        inode: stat.inode,
+        birth_ns: since_1970(stat.birth_ns.unwrap_or(0)),
+        file_system: file_system.name,
+    }
+}
+
+/// Times before 1970 count as 1970.
+fn since_1970(ns: i128) -> u64 {
+    u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
+}
+
+impl DeviceFile for RealFile {
+    fn caps(&self) -> &Caps {
+        &self.caps
+    }
+
+    fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
+        file::read_at(self.direct.as_fd(), piece, offset)
+    }
+
+    fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        file::write_at(self.direct.as_fd(), pieces, offset)
+    }
+
+    fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        file::write_at(self.buffered.as_fd(), pieces, offset)
+    }
+
+    fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize> {
+        file::read_at(self.buffered.as_fd(), piece, offset)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        file::sync_data(self.buffered.as_fd())
+    }
+
+    fn sync_all(&self) -> io::Result<()> {
+        file::sync_all(self.buffered.as_fd())
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        file::truncate(self.buffered.as_fd(), len)
+    }
+
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        let fd = self.buffered.as_fd();
+        self.quietly(|| {
+            file::allocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)?;
+            if !self.has_shared_space(offset, len)? {
+                return Ok(());
+            }
+            // Space shared with a clone of the file: the next write would need space of its own.
+            let mode = libc::FALLOC_FL_KEEP_SIZE | libc::FALLOC_FL_UNSHARE_RANGE;
+            file::allocate(fd, mode, offset, len)
+        })
+    }
+
+    fn trim(&self) -> io::Result<()> {
+        let len = self.stat()?.len;
+        if !self.has_space_beyond(len)? {
+            return Ok(());
+        }
+        self.quietly(|| {
+            if self.stat()?.len != len {
+                // Somebody is writing: the space is in use, or will be trimmed another time.
+                return Ok(());
+            }
+            file::truncate(self.buffered.as_fd(), len)
+        })
+    }
+
+    fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        file::allocate(self.buffered.as_fd(), mode, offset, len)
+    }
+
+    fn is_allocated(&self, offset: u64, len: u64) -> io::Result<bool> {
+        let end = offset.saturating_add(len);
+        let mut covered = offset;
+        extents::visit_extents(self.buffered.as_fd(), offset, end, |extent| {
+            if extent.start > covered || !extent.is_settled() {
+                return false;
+            }
+            covered = covered.max(extent.end());
+            covered < end
+        })?;
+        Ok(covered >= end)
+    }
+
+    fn stat(&self) -> io::Result<DeviceStat> {
+        let stat = stat::stat(self.buffered.as_fd())?;
+        Ok(DeviceStat {
+            len: stat.len,
+            allocated: stat.allocated,
+            mtime_ns: since_1970(stat.mtime_ns),
+            ctime_ns: since_1970(stat.ctime_ns),
+        })
+    }
+
+    fn wait_in_flight(&self) -> io::Result<()> {
+        if self.nature == Nature::CopyOnWriteUnlessFlagged {
+            return self.sync_all();
+        }
+        self.quietly(|| {
+            let byte = self.settled_byte()?;
+            file::allocate(self.buffered.as_fd(), libc::FALLOC_FL_KEEP_SIZE, byte, 1)
+        })
+    }
+
+    fn descriptors(&self) -> Option<(i32, i32)> {
+        Some((self.direct.as_raw_fd(), self.buffered.as_raw_fd()))
+    }
+}

@@ -1,0 +1,48 @@
+//! The operating system, as thin as it can be: the only calls into libc.
+//!
+//! Each wrapper makes one call, retries `EINTR`, turns a failure into [`std::io::Error`], and decides
+//! nothing. What a call means for the engine is decided above. Every `unsafe` block answers three
+//! questions: who else touches these bytes, how long does the mapping live, are they initialised.
+//!
+//! - [`file`] opening again, reading, writing, space, sync
+//! - [`stat`] `statx`, `statfs`, inode flags
+//! - [`extents`] `FIEMAP`
+//! - [`block`] what `/sys` says about a block device
+//! - [`memory`] aligned memory of a process's own
+
+pub mod block;
+pub mod extents;
+pub mod file;
+pub mod memory;
+pub mod stat;
+
+use std::io;
+
+/// Turns the result of a libc call into an `io::Result`.
+fn check(result: libc::c_int) -> io::Result<()> {
+    if result < 0 {
+        Err(io::Error::last_os_error())
+    } else {
+        Ok(())
+    }
+}
+
+/// As [`check`], for calls that return a number of bytes.
+fn check_bytes(result: isize) -> io::Result<usize> {
+    usize::try_from(result).map_err(|_| io::Error::last_os_error())
+}
+
+/// Repeats a call for as long as a signal interrupts it before it has done anything.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            result => return result,
+        }
+    }
+}
+
+/// An offset or length as the kernel's signed type; what does not fit is `EFBIG`.
+fn offset_of(value: u64) -> io::Result<libc::off_t> {
+    libc::off_t::try_from(value).map_err(|_| io::Error::from_raw_os_error(libc::EFBIG))
+}

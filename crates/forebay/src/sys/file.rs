@@ -1,0 +1,137 @@
+//! Calls on an open file: opening it again, moving bytes, space, times and sync.
+//!
+//! Memory is always given as [`Piece`]s, which are raw: other processes may change the bytes while
+//! the kernel reads them, and no Rust reference to them is ever made. All offsets and lengths are
+//! bytes. A call may move fewer bytes than asked for, as the kernel's does.
+
+use super::memory::Piece;
+use super::{check, check_bytes, offset_of, retry};
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+/// Pieces that one vectored call takes (`UIO_MAXIOV`).
+pub const PIECES_MAX: usize = 1024;
+
+/// Bytes that one call moves at most (`MAX_RW_COUNT`, the last whole page below 2 GiB).
+pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
+
+// A piece is handed to the kernel as an `iovec`, so it must look like one.
+const _: () = {
+    assert!(size_of::<Piece>() == size_of::<libc::iovec>());
+    assert!(align_of::<Piece>() == align_of::<libc::iovec>());
+    assert!(std::mem::offset_of!(Piece, ptr) == std::mem::offset_of!(libc::iovec, iov_base));
+    assert!(std::mem::offset_of!(Piece, len) == std::mem::offset_of!(libc::iovec, iov_len));
+};
+
+/// Pieces as the kernel's type. Valid as long as `pieces` is.
+pub fn as_iovecs(pieces: &[Piece]) -> *const libc::iovec {
+    pieces.as_ptr().cast()
+}
+
+/// Opens a new description of the file behind a descriptor, through `/proc/self/fd`, for reading and
+/// writing. Permission is checked again, against the file's mode as it is now.
+pub fn open_again(fd: BorrowedFd<'_>, direct: bool) -> io::Result<OwnedFd> {
+    let path = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero byte");
+    let mut flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    if direct {
+        flags |= libc::O_DIRECT;
+    }
+    retry(|| {
+        // SAFETY: `path` is a C string of ours, initialised, alive and unshared during the call.
+        let raw = unsafe { libc::open(path.as_ptr(), flags) };
+        check(raw)?;
+        // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
+        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+    })
+}
+
+/// Status flags of a description (`O_DIRECT`, `O_APPEND`, access mode).
+pub fn flags(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    // SAFETY: the call takes no memory.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    check(flags)?;
+    Ok(flags)
+}
+
+/// `pread`.
+pub fn read_at(fd: BorrowedFd<'_>, piece: Piece, offset: u64) -> io::Result<usize> {
+    let offset = offset_of(offset)?;
+    retry(|| {
+        // SAFETY: others may change the bytes, and the kernel alone writes them here; whoever made
+        // the piece promised that it stays mapped; it need not be initialised, being written.
+        check_bytes(unsafe { libc::pread(fd.as_raw_fd(), piece.ptr.cast(), piece.len, offset) })
+    })
+}
+
+/// `pwritev2`, at most [`PIECES_MAX`] pieces at a time; stops at the first call that moved less than
+/// it was asked to. An error counts only if nothing was written before it.
+pub fn write_at(fd: BorrowedFd<'_>, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+    let mut done = 0;
+    for chunk in pieces.chunks(PIECES_MAX) {
+        let wanted: usize = chunk.iter().map(|piece| piece.len).sum();
+        let written = match write_chunk(fd, chunk, offset + done as u64) {
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => break,
+            Ok(written) => written,
+        };
+        done += written;
+        if written < wanted {
+            break;
+        }
+    }
+    Ok(done)
+}
+
+fn write_chunk(fd: BorrowedFd<'_>, chunk: &[Piece], offset: u64) -> io::Result<usize> {
+    let offset = offset_of(offset)?;
+    let count = chunk.len() as libc::c_int;
+    retry(|| {
+        // SAFETY: others may change the bytes while the kernel reads them, which tears them but no
+        // more; whoever made the pieces promised that they stay mapped and are initialised. The
+        // array of pieces is ours and has the layout of `iovec`, which is asserted above.
+        check_bytes(unsafe { libc::pwritev2(fd.as_raw_fd(), as_iovecs(chunk), count, offset, 0) })
+    })
+}
+
+/// `fallocate` with the given mode.
+pub fn allocate(fd: BorrowedFd<'_>, mode: libc::c_int, offset: u64, len: u64) -> io::Result<()> {
+    let (offset, len) = (offset_of(offset)?, offset_of(len)?);
+    // SAFETY: the call takes no memory.
+    retry(|| check(unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset, len) }))
+}
+
+/// `ftruncate`.
+pub fn truncate(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
+    let len = offset_of(len)?;
+    // SAFETY: the call takes no memory.
+    retry(|| check(unsafe { libc::ftruncate(fd.as_raw_fd(), len) }))
+}
+
+/// Sets the modification time, in nanoseconds since 1970, and leaves the access time alone. Only the
+/// file's owner may; others get `EPERM`.
+pub fn set_modified(fd: BorrowedFd<'_>, mtime_ns: i128) -> io::Result<()> {
+    let leave = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_OMIT,
+    };
+    let modified = libc::timespec {
+        tv_sec: mtime_ns.div_euclid(1_000_000_000) as libc::time_t,
+        tv_nsec: mtime_ns.rem_euclid(1_000_000_000) as libc::c_long,
+    };
+    let times = [leave, modified];
+    // SAFETY: the array is ours, initialised, and lives during the call.
+    retry(|| check(unsafe { libc::futimens(fd.as_raw_fd(), times.as_ptr()) }))
+}
+
+/// `fdatasync`.
+pub fn sync_data(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the call takes no memory.
+    retry(|| check(unsafe { libc::fdatasync(fd.as_raw_fd()) }))
+}
+
+/// `fsync`.
+pub fn sync_all(fd: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the call takes no memory.
+    retry(|| check(unsafe { libc::fsync(fd.as_raw_fd()) }))
+}

@@ -1,0 +1,110 @@
+//! `statx`, `statfs` and the inode flags, as plain values.
+//!
+//! `STATX_DIOALIGN` came with Linux 6.1 and each file system answers on its own: where it is not
+//! answered the alignment is `None`, which is not the same as "no direct I/O" (alignment 0).
+
+use super::{check, retry};
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+/// `FS_IOC_GETFLAGS`: the file's blocks are mapped by extents (ext4).
+pub const FLAG_EXTENTS: u32 = 0x0008_0000;
+/// `FS_IOC_GETFLAGS`: the file is never copied on write (btrfs, `chattr +C`).
+pub const FLAG_NO_COPY_ON_WRITE: u32 = 0x0080_0000;
+
+/// Attributes and times of an inode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// A regular file.
+    pub regular: bool,
+    /// Inode number.
+    pub inode: u64,
+    /// Device number of the file system, as `makedev` packs it.
+    pub device: u64,
+    /// Its two halves.
+    pub device_major: u32,
+    /// See `device_major`.
+    pub device_minor: u32,
+    /// Size in bytes.
+    pub len: u64,
+    /// Bytes of space allocated.
+    pub allocated: u64,
+    /// Block size of the file system in bytes (`stx_blksize`), the unit of allocation or more.
+    pub block_bytes: u32,
+    /// Modification time, ns since 1970, before it negative.
+    pub mtime_ns: i128,
+    /// Change time, likewise.
+    pub ctime_ns: i128,
+    /// Birth time, likewise; `None` where the file system keeps none.
+    pub birth_ns: Option<i128>,
+    /// (memory, offset) alignment of direct I/O in bytes; (0, 0) when there is none.
+    pub direct_align: Option<(u32, u32)>,
+    /// May only be appended to (`chattr +a`).
+    pub append_only: bool,
+    /// May not be changed (`chattr +i`).
+    pub immutable: bool,
+    /// Compressed by the file system.
+    pub compressed: bool,
+}
+
+/// `statx` of an open file.
+pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN;
+    let mut out = MaybeUninit::<libc::statx>::zeroed();
+    retry(|| {
+        let (fd, flags) = (fd.as_raw_fd(), libc::AT_EMPTY_PATH);
+        // SAFETY: the path is a constant; `out` is ours and lives during the call.
+        check(unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, out.as_mut_ptr()) })
+    })?;
+    // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
+    Ok(from_statx(&unsafe { out.assume_init() }))
+}
+
+fn from_statx(x: &libc::statx) -> Stat {
+    let answered = |bit: libc::c_uint| x.stx_mask & bit != 0;
+    let attribute = |bit: libc::c_int| x.stx_attributes & bit as u64 != 0;
+    let aligns = (x.stx_dio_mem_align, x.stx_dio_offset_align);
+    Stat {
+        regular: u32::from(x.stx_mode) & libc::S_IFMT == libc::S_IFREG,
+        inode: x.stx_ino,
+        device: libc::makedev(x.stx_dev_major, x.stx_dev_minor),
+        device_major: x.stx_dev_major,
+        device_minor: x.stx_dev_minor,
+        len: x.stx_size,
+        allocated: x.stx_blocks * 512,
+        block_bytes: x.stx_blksize,
+        mtime_ns: nanoseconds(&x.stx_mtime),
+        ctime_ns: nanoseconds(&x.stx_ctime),
+        birth_ns: answered(libc::STATX_BTIME).then(|| nanoseconds(&x.stx_btime)),
+        direct_align: answered(libc::STATX_DIOALIGN).then_some(aligns),
+        append_only: attribute(libc::STATX_ATTR_APPEND),
+        immutable: attribute(libc::STATX_ATTR_IMMUTABLE),
+        compressed: attribute(libc::STATX_ATTR_COMPRESSED),
+    }
+}
+
+fn nanoseconds(time: &libc::statx_timestamp) -> i128 {
+    i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
+}
+
+/// The magic number of the file system that a file lies on (`statfs` `f_type`).
+pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut out = MaybeUninit::<libc::statfs>::zeroed();
+    // SAFETY: `out` is ours and lives during the call.
+    retry(|| check(unsafe { libc::fstatfs(fd.as_raw_fd(), out.as_mut_ptr()) }))?;
+    // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
+    Ok(unsafe { out.assume_init() }.f_type as u32)
+}
+
+/// The inode's flags (`FS_IOC_GETFLAGS`). File systems without any answer `ENOTTY` or `EOPNOTSUPP`.
+pub fn inode_flags(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    // The request's number says `long`, but every file system reads and writes an `int`.
+    let mut flags: libc::c_long = 0;
+    retry(|| {
+        let request = libc::FS_IOC_GETFLAGS;
+        // SAFETY: `flags` is ours, initialised, and at least as large as what the kernel writes.
+        check(unsafe { libc::ioctl(fd.as_raw_fd(), request as _, &mut flags) })
+    })?;
+    Ok(flags as u32)
+}
