@@ -69,6 +69,13 @@ pub trait DeviceFile: Send + Sync {
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
     /// Buffered read, for files in kernel mode.
     fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize>;
+    /// Buffered write of the bytes before a file's end that fill no page, waiting until the device has them: only then
+    /// may the engine forget that it owes them. Not a sync: what the device has may still be in its own cache.
+    fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
+        let written = self.write_buffered(&[piece], offset)?;
+        self.sync_data()?;
+        Ok(written)
+    }
     /// `fdatasync`.
     fn sync_data(&self) -> io::Result<()>;
     /// `fsync`.

@@ -8,6 +8,7 @@ pub mod frame;
 pub mod ids;
 pub mod limits;
 pub mod memory;
+mod random;
 pub mod route;
 pub mod scrap;
 #[cfg(feature = "sim")]

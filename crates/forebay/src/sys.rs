@@ -9,10 +9,16 @@
 //! - [`extents`] `FIEMAP`
 //! - [`block`] what `/sys` says about a block device
 //! - [`memory`] aligned memory of a process's own
+//! - [`futex`] sleeping on a shared word
+//! - [`liveness`] evidence that a thread lives
+//! - [`membarrier`] barriers in other threads
 
 pub mod block;
 pub mod extents;
 pub mod file;
+pub mod futex;
+pub mod liveness;
+pub mod membarrier;
 pub mod memory;
 pub mod stat;
 

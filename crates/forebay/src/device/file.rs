@@ -261,6 +261,12 @@ impl DeviceFile for RealFile {
         file::write_at(self.buffered.as_fd(), pieces, offset)
     }
 
+    fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
+        let written = file::write_at(self.buffered.as_fd(), &[piece], offset)?;
+        file::write_back(self.buffered.as_fd(), offset, written as u64)?;
+        Ok(written)
+    }
+
     fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize> {
         file::read_at(self.buffered.as_fd(), piece, offset)
     }

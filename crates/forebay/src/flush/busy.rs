@@ -4,7 +4,7 @@
 //! rebuilt from headers after a death. Beside the count stand the measured speeds that `route::auto` predicts from.
 
 use crate::memory::superblock::{DeviceWords, Superblock};
-use crate::route::speeds::Speeds;
+use crate::route::Speeds;
 use crate::sync::Ordering;
 
 /// The device's words; takes a free place for a device seen for the first time.

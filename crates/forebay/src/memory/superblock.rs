@@ -7,7 +7,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// arena lives no longer than a boot.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x01");
 
-/// The superblock, 8 KiB.
+/// The superblock, a few pages.
 #[repr(C, align(4096))]
 pub struct Superblock {
     /// [`MAGIC`], stored last when an arena is made.
@@ -47,6 +47,8 @@ pub struct Superblock {
     pub frames_backed: AtomicU32,
     /// Frames free, about.
     pub frames_free: AtomicU32,
+    /// Where eviction looks next in the header table.
+    pub clock: AtomicU32,
     /// Headers that have memory: all below this index.
     pub headers_backed: AtomicU32,
     /// Nodes that have memory.
@@ -63,7 +65,7 @@ pub struct Superblock {
     pub place: [AtomicU64; 8],
 }
 
-const _: () = assert!(size_of::<Superblock>() == 8192);
+const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));
 
 /// What the session knows of one device; see `flush::busy`.
 #[repr(C)]
@@ -72,7 +74,7 @@ pub struct DeviceWords {
     pub key: AtomicU64,
     /// Bytes of writes in flight.
     pub inflight_bytes: AtomicU64,
-    /// `route::speeds::Speeds`.
+    /// `route::Speeds`.
     pub speeds: [AtomicU64; 4],
 }
 

@@ -135,3 +135,14 @@ pub fn sync_all(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: the call takes no memory.
     retry(|| check(unsafe { libc::fsync(fd.as_raw_fd()) }))
 }
+
+/// Starts the writing of the dirty pages of a range from the kernel's cache and waits until the device has them
+/// (`sync_file_range`). No barrier: see `fdatasync` for that.
+pub fn write_back(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<()> {
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    let (offset, len) = (super::offset_of(offset)?, super::offset_of(len)?);
+    // SAFETY: no memory is passed.
+    retry(|| check(unsafe { libc::sync_file_range(fd.as_raw_fd(), offset, len, flags) }))
+}
