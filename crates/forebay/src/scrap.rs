@@ -19,8 +19,12 @@
 //! nothing here touches a header; `valid` and `dirty` are words of the header.
 
 pub mod map;
+#[cfg(any(test, feature = "sim"))]
+pub(crate) mod model;
 pub mod page;
 pub mod split;
+#[cfg(test)]
+mod tests;
 
 pub use map::ByteMap;
 pub use page::{Merge, PageWord, Ragged, clip, holes, merge, runs};
