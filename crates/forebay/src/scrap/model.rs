@@ -196,7 +196,7 @@ pub(crate) fn spans(bits: &[bool], wanted: bool) -> Vec<(usize, usize)> {
 
 /// Wrong merges, each a mistake that is easily made; the checker must reject every one.
 #[cfg(test)]
-pub(crate) const PLANTED: [(&str, MergeFn); 6] = [
+pub(crate) const PLANTED: [(&str, MergeFn); 8] = [
     ("a byte too many", |old, start, end| {
         super::page::merge(old, start, (end + 1).min(PAGE_BYTES))
     }),
@@ -209,6 +209,24 @@ pub(crate) const PLANTED: [(&str, MergeFn); 6] = [
             Ragged::Run { start: first, len } => {
                 let last = first as usize + len as usize;
                 super::page::merge(Ragged::None, start.min(first as usize), end.max(last))
+            }
+            _ => super::page::merge(old, start, end),
+        },
+    ),
+    (
+        "a gap of one byte before the old run counts",
+        |old, start, end| match old {
+            Ragged::Run { start: first, .. } if end + 1 == first as usize => {
+                super::page::merge(old, start, end + 1)
+            }
+            _ => super::page::merge(old, start, end),
+        },
+    ),
+    (
+        "a gap of one byte after the old run counts",
+        |old, start, end| match old {
+            Ragged::Run { start: first, len } if start == (first + len + 1) as usize => {
+                super::page::merge(old, start - 1, end)
             }
             _ => super::page::merge(old, start, end),
         },
