@@ -12,6 +12,8 @@ pub mod device;
 
 use std::cell::Cell;
 
+pub mod fuzz;
+
 thread_local! {
     static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };
     static COUNT: Cell<u64> = const { Cell::new(0) };

@@ -23,7 +23,9 @@ const _: () = assert!(PAGE_BYTES.is_multiple_of(WORD_BITS));
 const _: () = assert!(size_of::<[AtomicU64; WORDS]>() == MAP_BYTES);
 
 /// A page's bitmap: bit `i` is set when byte `i` of the page is in memory.
-#[derive(Clone, Copy, Debug)]
+///
+/// Not `Copy`, so that who owns the memory can lend the map without its outliving the memory.
+#[derive(Debug)]
 pub struct ByteMap {
     words: *const AtomicU64,
 }
@@ -34,7 +36,7 @@ impl ByteMap {
     /// # Safety
     ///
     /// `ptr` is aligned to 8 bytes, and the [`MAP_BYTES`] from there on are mapped, readable and
-    /// writable, for as long as the result and its copies are used. Meanwhile every thread and
+    /// writable, for as long as the result is used. Meanwhile every thread and
     /// process that touches these bytes does so with atomic operations.
     #[inline]
     pub unsafe fn new(ptr: *mut u8) -> Self {
