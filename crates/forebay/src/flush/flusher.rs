@@ -18,7 +18,7 @@ use crate::memory::threads::Me;
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
-use crate::sync::{Ordering, relax};
+use crate::sync::Ordering;
 use crate::sys::memory::AlignedBytes;
 
 /// Longest write that is put together from several blocks.
@@ -75,8 +75,6 @@ pub struct Outcome {
     pub bytes_read: u64,
     /// First errno of a request that failed.
     pub errno: Option<i32>,
-    /// A holder that is gone stands in the way: repair, then flush again.
-    pub needs_repair: bool,
 }
 
 struct FillJob {
@@ -174,11 +172,7 @@ impl Flusher {
                 self.submit_batch(work);
                 self.drain(work);
                 round += 1;
-                relax(round.min(300));
-                if round > 2000 {
-                    work.outcome.needs_repair = true;
-                    return;
-                }
+                work.me.wait(round);
                 continue;
             };
             let entry = work.me.arena.file_unchecked(work.file);
@@ -394,11 +388,7 @@ impl Flusher {
             self.revisit(work, scope);
             if work.outcome == before && !work.later.is_empty() {
                 round += 1;
-                relax(round.min(300));
-                if round.is_multiple_of(512) && someone_gone(work) {
-                    work.outcome.needs_repair = true;
-                    return;
-                }
+                work.me.wait(round);
             }
         }
     }
@@ -436,7 +426,6 @@ impl Flusher {
             pages_written: first.pages_written + second.pages_written,
             bytes_read: first.bytes_read + second.bytes_read,
             errno: second.errno,
-            needs_repair: first.needs_repair || second.needs_repair,
         }
     }
 }
@@ -536,15 +525,15 @@ fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, errno: Option
     let me = work.me;
     let entry = me.arena.file_unchecked(work.file);
     for &(id, pages) in &job.parts {
-        let _operation = me.enter_past_gate(work.file);
+        let operation = me.enter_past_gate(work.file);
         let Some(header) = me.arena.header(id) else { continue };
+        let mut round = 0;
         let guard = loop {
             if let Some(guard) = header.lock(me, id) {
                 break guard;
             }
-            _operation.park();
-            relax(300);
-            _operation.unpark();
+            round += 1;
+            operation.wait(round);
         };
         select::finish(&guard, entry, pages, end, errno.is_none());
         if errno.is_none() {
@@ -554,23 +543,4 @@ fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, errno: Option
     if let Some(errno) = errno {
         work.outcome.errno.get_or_insert(errno);
     }
-}
-
-/// Whether a header that we wait for is held, superseded or in flight by a thread that is gone.
-fn someone_gone(work: &Work<'_, '_>) -> bool {
-    use crate::frame::header::State;
-    use crate::memory::threads::is_gone;
-    let arena = work.me.arena;
-    work.later.iter().any(|&(_, id)| {
-        let Some(header) = arena.header(id) else { return false };
-        let superseder = match header.state() {
-            State::Superseded(by) => Some(by),
-            _ => None,
-        };
-        let flusher = (header.inflight() != 0).then(|| header.flusher());
-        [header.holder(), superseder, flusher]
-            .into_iter()
-            .flatten()
-            .any(|thread| is_gone(arena, thread))
-    })
 }

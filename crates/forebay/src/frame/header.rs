@@ -229,6 +229,20 @@ impl Header {
         self.charged.load(Ordering::Relaxed)
     }
 
+    /// Memory behind the header and the header itself, bytes, as it is at this moment.
+    pub fn memory_bytes(&self) -> u64 {
+        let own = size_of::<Header>() as u64;
+        if self.frame.load(Ordering::Relaxed) != 0 {
+            return own + BLOCK_BYTES as u64;
+        }
+        let small = |page: &AtomicU64| {
+            let word = PageWord(page.load(Ordering::Relaxed));
+            let map = matches!(word.ragged(), Ragged::Map(_));
+            (u64::from(word.small().is_some()) + u64::from(map)) * PAGE_BYTES as u64
+        };
+        own + self.pages.iter().map(small).sum::<u64>()
+    }
+
     /// Makes a free header mine. One compare-and-swap of the state word decides.
     pub fn claim(&self, by: ThreadId) -> bool {
         let (free, held) = (State::Free.pack(), State::Held(by).pack());

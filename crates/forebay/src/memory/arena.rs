@@ -17,15 +17,20 @@ use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::memory::regions::Hints;
 use crate::memory::superblock::{MAGIC, Superblock};
-use crate::memory::threads::ThreadSlot;
+use crate::memory::threads::{Me, ThreadSlot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::sync::OnceLock;
 
 /// A mapped arena.
 pub struct Arena {
     mapping: Mapping,
     layout: Layout,
     fences: bool,
+    rescue: OnceLock<Rescue>,
 }
+
+/// Repairs after a death if there has been one; see [`Arena::set_rescue`].
+type Rescue = Box<dyn Fn(Me<'_>) + Send + Sync>;
 
 impl Arena {
     /// Makes a new arena in a zeroed mapping of at least `Layout::new(counts).len` bytes. Backs the fixed
@@ -45,7 +50,7 @@ impl Arena {
             )));
         }
         mapping.back(0, layout.nodes)?;
-        let arena = Arena { mapping, layout, fences };
+        let arena = Arena { mapping, layout, fences, rescue: OnceLock::new() };
         let superblock = arena.superblock();
         let values = [counts.threads, counts.files, counts.nodes, counts.headers, counts.frames];
         for (word, value) in superblock.counts.iter().zip(values) {
@@ -77,7 +82,19 @@ impl Arena {
             return Err(Error::Arena("its counts do not fit its length".into()));
         }
         let fences = superblock.fences.load(Ordering::Relaxed) != 0;
-        Ok(Arena { mapping, layout, fences })
+        Ok(Arena { mapping, layout, fences, rescue: OnceLock::new() })
+    }
+
+    /// Says how to repair after a death: what waits anywhere below the keeper calls it now and then.
+    pub fn set_rescue(&self, rescue: Rescue) {
+        let _ = self.rescue.set(rescue);
+    }
+
+    /// Called by whoever waits for another thread, idle or parked: it may have died.
+    pub fn rescue(&self, me: Me<'_>) {
+        if let Some(rescue) = self.rescue.get() {
+            rescue(me);
+        }
     }
 
     /// The mapping under the arena.
@@ -213,6 +230,14 @@ impl Arena {
     /// Nodes that are probably free.
     pub fn node_hints(&self) -> Hints<'_> {
         Hints::new(self.words(self.layout.node_hints, self.counts().nodes as usize))
+    }
+
+    /// Bytes of headers and nodes that have memory.
+    pub fn tables_backed_bytes(&self) -> u64 {
+        let superblock = self.superblock();
+        let headers = u64::from(superblock.headers_backed.load(Ordering::Relaxed));
+        let nodes = u64::from(superblock.nodes_backed.load(Ordering::Relaxed));
+        headers * size_of::<Header>() as u64 + nodes * size_of::<Node>() as u64
     }
 
     /// Address of a frame's first byte.

@@ -73,6 +73,8 @@ pub const LIVE: u32 = 2;
 pub const HOLEY: u32 = 1;
 /// Pages must not change while in flight.
 pub const STABLE: u32 = 2;
+/// A direct write beyond the end has begun: should its thread die, the device file may be longer than the file.
+pub const EXCEEDING: u32 = 4;
 
 impl FileEntry {
     /// Stores the path (cut to what fits; a path too long is not kept at all).

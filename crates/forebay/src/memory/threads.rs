@@ -209,6 +209,15 @@ impl<'a> Me<'a> {
         (gate != 0).then_some(Closed::File(ThreadId(gate)))
     }
 
+    /// Waits a moment for another thread, which may have died: now and then asks for a rescue. The caller is idle or
+    /// parked. `round` counts the waits so far.
+    pub fn wait(self, round: u32) {
+        relax(round);
+        if round == 8 || round.is_multiple_of(64) {
+            self.arena.rescue(self);
+        }
+    }
+
     /// Adds to the pages owed. Exact for the thread; the session's sum lags by at most 64 pages a thread.
     #[inline]
     pub fn owe(self, pages: i64) {
@@ -269,6 +278,13 @@ impl Operation<'_> {
             round += 1;
             relax(round);
         }
+    }
+
+    /// Waits a moment, parked.
+    pub fn wait(&self, round: u32) {
+        self.park();
+        self.me.wait(round);
+        self.unpark();
     }
 
     /// Whether someone else is waiting to be alone on the file.

@@ -1,0 +1,155 @@
+//! What one open file needs for every operation, and how an operation waits.
+//!
+//! Every operation is a loop: enter, try under the header's lock, leave; where something is in the way, the way on is
+//! decided here, outside any operation: wait a moment, repair after a death, make room.
+
+use std::sync::Arc;
+
+use crate::device::DeviceFile;
+use crate::error::{Error, Result};
+use crate::file::room;
+use crate::frame::header::{Guard, Identity, State};
+use crate::frame::slots::{self, Refused};
+use crate::ids::{BlockIndex, FileId, HeaderId};
+use crate::memory::files::FileEntry;
+use crate::memory::threads::{Me, Operation};
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+
+/// Why a step could not be done; the operation has to be left.
+#[derive(Debug)]
+pub enum Halt {
+    /// Somebody else is at work there, or has died at it.
+    Busy,
+    /// No free memory, header or node.
+    NoMemory,
+    /// The file is in kernel mode by now.
+    Kernel,
+    /// It cannot be done.
+    Failed(Error),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Halt::Failed(error)
+    }
+}
+
+/// An open managed file, as its operations see it.
+#[derive(Clone)]
+pub struct Core {
+    /// The session.
+    pub shared: Arc<Shared>,
+    /// The file's entry.
+    pub id: FileId,
+    /// The device file.
+    pub device: Arc<dyn DeviceFile>,
+}
+
+impl Core {
+    /// The file's entry.
+    #[inline(always)]
+    pub fn entry(&self) -> &FileEntry {
+        self.shared.arena.file_unchecked(self.id)
+    }
+
+    /// Runs `step` inside an operation until it succeeds or fails for good. `step` may be run many times; it keeps
+    /// its progress itself.
+    #[inline]
+    pub fn operate<'a, T>(
+        &'a self,
+        me: Me<'a>,
+        mut step: impl FnMut(&Operation<'a>) -> std::result::Result<T, Halt>,
+    ) -> std::result::Result<T, Halt> {
+        let mut round = 0;
+        loop {
+            let halt = match me.enter(self.id) {
+                Ok(operation) => {
+                    if self.entry().kernel_reason.load(Ordering::Acquire) != 0 {
+                        return Err(Halt::Kernel);
+                    }
+                    match step(&operation) {
+                        Ok(value) => return Ok(value),
+                        Err(halt) => halt,
+                    }
+                }
+                Err(_) => Halt::Busy,
+            };
+            round += 1;
+            match halt {
+                Halt::Busy => me.wait(round),
+                Halt::NoMemory => room::make(self, me, round)?,
+                other => return Err(other),
+            }
+        }
+    }
+
+    /// The header of a block, linked now if there was none.
+    #[inline]
+    pub fn header_for(&self, me: Me<'_>, block: BlockIndex) -> std::result::Result<HeaderId, Halt> {
+        match slots::lookup(me.arena, self.entry(), block) {
+            Some(header) => Ok(header),
+            None => self.link_header(me, block),
+        }
+    }
+
+    #[cold]
+    fn link_header(&self, me: Me<'_>, block: BlockIndex) -> std::result::Result<HeaderId, Halt> {
+        let arena = me.arena;
+        let claim = |i: u32| arena.header(HeaderId(i)).is_some_and(|h| h.claim(me.id));
+        // Each thread begins at a place of its own, so that two do not fetch each other's lines.
+        let taken = arena.header_hints().take(me.id.index() * 3, claim);
+        let id = HeaderId(taken.ok_or(Halt::NoMemory)?);
+        let header = arena.header(id).ok_or(Halt::NoMemory)?;
+        header.prepare(Identity { file: self.id, block });
+        match slots::install(me, self.entry(), block, id) {
+            Ok(()) => {
+                header.set_linked();
+                Ok(id)
+            }
+            Err(refused) => {
+                header.unclaim();
+                arena.header_hints().set(id.0);
+                match refused {
+                    Refused::Taken(other) => Ok(other),
+                    Refused::NoNodes => Err(Halt::NoMemory),
+                }
+            }
+        }
+    }
+
+    /// Locks the header of a block, superseded or not.
+    #[inline]
+    pub fn lock_any<'a>(
+        &self,
+        me: Me<'a>,
+        block: BlockIndex,
+    ) -> std::result::Result<Guard<'a>, Halt> {
+        let id = self.header_for(me, block)?;
+        let header = me.arena.header(id).ok_or(Halt::Busy)?;
+        let guard = header.lock(me, id).ok_or(Halt::Busy)?;
+        if guard.is_for(Identity { file: self.id, block }) { Ok(guard) } else { Err(Halt::Busy) }
+    }
+
+    /// Locks the header of a block that no direct write is over.
+    #[inline]
+    pub fn lock<'a>(&self, me: Me<'a>, block: BlockIndex) -> std::result::Result<Guard<'a>, Halt> {
+        let guard = self.lock_any(me, block)?;
+        match guard.state() {
+            State::Linked => Ok(guard),
+            _ => Err(Halt::Busy),
+        }
+    }
+
+    /// The error for a halt that ends an operation.
+    pub fn ended(halt: Halt) -> Error {
+        match halt {
+            Halt::Failed(error) => error,
+            Halt::NoMemory => Error::NoSpace { what: "the arena" },
+            Halt::Busy | Halt::Kernel => Error::Corrupt("an operation ended in the middle".into()),
+        }
+    }
+}
+
+/// A result whose halts are over.
+pub type Step<T> = Result<T>;

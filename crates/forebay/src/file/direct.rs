@@ -1,0 +1,371 @@
+//! Writing past memory: straight to the device, or through the kernel's cache into a hole.
+//!
+//! Both write the file behind the headers' backs, so both *supersede* the blocks first (`docs/locking.md`, "Direct
+//! writes against everything"; architecture 5.4). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
+//! before it is what makes that safe against flushes, fills and readers.
+
+use std::time::Instant;
+
+use crate::device::Piece;
+use crate::error::Error;
+use crate::file::core::{Core, Halt};
+use crate::flush::busy;
+use crate::frame::header::{Guard, State};
+use crate::ids::BlockIndex;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::files::EXCEEDING;
+use crate::memory::threads::{Me, Operation};
+use crate::scrap::absorb::{Home, absorb, drop_pages, free_header, pages_of};
+use crate::scrap::split::{Segment, segments};
+use crate::stats::Counter;
+use crate::sync::Ordering;
+use crate::sys::memory::AlignedBytes;
+
+/// Longest stretch that is superseded at once, in blocks: 16 MiB.
+const BLOCKS_MAX: u64 = 64;
+
+/// Writes whole blocks to the device. Returns the bytes written; fewer than `len` only if an error came after some
+/// blocks had been.
+///
+/// # Safety
+/// `source` is valid for `len` bytes for the whole call.
+pub unsafe fn write(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+) -> Result<usize, Halt> {
+    let block_bytes = BLOCK_BYTES as u64;
+    debug_assert!(offset.is_multiple_of(block_bytes) && (len as u64).is_multiple_of(block_bytes));
+    let mut done = 0usize;
+    while done < len {
+        let first = BlockIndex::of(offset + done as u64);
+        let blocks = ((len - done) as u64 / block_bytes).min(BLOCKS_MAX);
+        // SAFETY: within the caller's memory.
+        let from = unsafe { source.add(done) };
+        let step = core.operate(me, |operation| {
+            // SAFETY: as above.
+            unsafe { write_blocks(core, operation, from, first, blocks as u32) }
+        });
+        match step {
+            Ok(written) => done += written,
+            Err(_) if done > 0 => break,
+            Err(halt) => return Err(halt),
+        }
+    }
+    me.count(Counter::DirectBytes as usize, done as u64);
+    Ok(done)
+}
+
+/// # Safety
+/// `source` is valid for the blocks.
+unsafe fn write_blocks(
+    core: &Core,
+    operation: &Operation<'_>,
+    source: *const u8,
+    first: BlockIndex,
+    blocks: u32,
+) -> Result<usize, Halt> {
+    // As many as headers can be had for; at least one.
+    let blocks = supersede(core, operation, first, blocks)?;
+    let len = blocks as usize * BLOCK_BYTES;
+    let end = first.start() + len as u64;
+    let entry = core.entry();
+    let exceeds = end > entry.size.load(Ordering::Acquire);
+    if exceeds {
+        // Should this thread die, the device file is longer than the file: whoever finds the mark cuts it.
+        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    }
+    operation.park();
+    // SAFETY: the caller's promise.
+    let result = unsafe { to_device(core, operation.me, source, len, first.start()) };
+    operation.unpark();
+    // Whole blocks only: what a short write left of a block is as if it had failed.
+    let whole = match &result {
+        Ok(written) => written / BLOCK_BYTES,
+        Err(_) => 0,
+    };
+    let reached = first.start() + (whole * BLOCK_BYTES) as u64;
+    entry.disk_end.fetch_max(reached, Ordering::AcqRel);
+    for index in 0..blocks {
+        let block = BlockIndex(first.0 + index);
+        let written = (index as usize) < whole;
+        end_supersede(core, operation, block, |guard| {
+            if written { After::Gone } else { After::Stays(guard) }
+        });
+    }
+    if whole > 0 {
+        entry.size.fetch_max(reached, Ordering::AcqRel);
+    }
+    match result {
+        _ if whole > 0 => Ok(whole * BLOCK_BYTES),
+        Ok(_) => Err(Halt::Failed(Error::NoSpace { what: "write to the device" })),
+        Err(error) => Err(Halt::Failed(Error::device("write to the device", &error))),
+    }
+}
+
+/// # Safety
+/// `source` is valid for `len` bytes.
+unsafe fn to_device(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+) -> std::io::Result<usize> {
+    let caps = core.device.caps();
+    let superblock = me.arena.superblock();
+    let was_busy = busy::inflight_bytes(superblock, caps.device) > 0;
+    busy::begin(superblock, caps.device, len as u64);
+    let begun = Instant::now();
+    let aligned = (source as usize).is_multiple_of(caps.memory_align.max(1) as usize);
+    let result = if aligned {
+        let piece = Piece { ptr: source.cast_mut(), len };
+        write_all(core, piece, offset)
+    } else {
+        // SAFETY: the caller's promise.
+        unsafe { bounce(core, source, len, offset) }
+    };
+    busy::end(superblock, caps.device, len as u64);
+    if !was_busy && aligned && matches!(result, Ok(n) if n == len) {
+        let ns = begun.elapsed().as_nanos() as u64;
+        busy::observe_write(superblock, caps.device, len as u64, ns);
+    }
+    result
+}
+
+/// Writes a piece, going on after short writes. An error after some bytes gives those bytes.
+fn write_all(core: &Core, piece: Piece, offset: u64) -> std::io::Result<usize> {
+    let mut done = 0;
+    while done < piece.len {
+        // SAFETY: `done` is less than the piece's length.
+        let rest = Piece { ptr: unsafe { piece.ptr.add(done) }, len: piece.len - done };
+        match core.device.write_direct(&[rest], offset + done as u64) {
+            Ok(n) if n >= PAGE_BYTES => done += n / PAGE_BYTES * PAGE_BYTES,
+            Ok(_) => break,
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Memory that the device cannot take goes through memory that it can.
+///
+/// # Safety
+/// `source` is valid for `len` bytes.
+unsafe fn bounce(
+    core: &Core,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+) -> std::io::Result<usize> {
+    let buffer = AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES);
+    let mut done = 0;
+    while done < len {
+        let step = (len - done).min(BLOCK_BYTES);
+        // SAFETY: within the caller's memory; the buffer is ours and a block long.
+        unsafe { source.add(done).copy_to_nonoverlapping(buffer.piece().ptr, step) };
+        match write_all(core, buffer.part(0, step), offset + done as u64) {
+            Ok(n) if n == step => done += n,
+            Ok(n) => return Ok(done + n),
+            Err(_) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Supersedes blocks in ascending order, and waits until none of them is in flight. Returns how many: fewer than asked for
+/// when headers run out.
+fn supersede(
+    core: &Core,
+    operation: &Operation<'_>,
+    first: BlockIndex,
+    blocks: u32,
+) -> Result<u32, Halt> {
+    let me = operation.me;
+    let mut taken = 0;
+    while taken < blocks {
+        match core.lock(me, BlockIndex(first.0 + taken)) {
+            Ok(guard) => guard.set_state(State::Superseded(me.id)),
+            Err(Halt::NoMemory) if taken > 0 => break,
+            Err(halt) => {
+                // Nothing is kept while waiting: whoever is in the way may be waiting for us.
+                release(core, operation, first, taken);
+                return Err(halt);
+            }
+        }
+        taken += 1;
+    }
+    if wait_for_flights(core, operation, first, taken) {
+        return Ok(taken);
+    }
+    release(core, operation, first, taken);
+    Err(Halt::Busy)
+}
+
+/// Waits, parked, for writes in flight of superseded blocks. `false`: somebody wants to be alone on the file, or the one who
+/// writes is gone; give way.
+fn wait_for_flights(core: &Core, operation: &Operation<'_>, first: BlockIndex, blocks: u32) -> bool {
+    let me = operation.me;
+    for index in 0..blocks {
+        let mut round = 0;
+        loop {
+            let Ok(guard) = core.lock_any(me, BlockIndex(first.0 + index)) else { return false };
+            let (flying, flusher) = (guard.inflight() != 0, guard.flusher());
+            drop(guard);
+            if !flying {
+                break;
+            }
+            if operation.file_is_closing() || crate::memory::threads::is_gone(me.arena, flusher) {
+                return false;
+            }
+            round += 1;
+            operation.wait(round);
+        }
+    }
+    true
+}
+
+fn release(core: &Core, operation: &Operation<'_>, first: BlockIndex, blocks: u32) {
+    for index in 0..blocks {
+        end_supersede(core, operation, BlockIndex(first.0 + index), |guard| After::Stays(guard));
+    }
+}
+
+/// What becomes of a header that is no longer superseded.
+enum After<'g, 'a> {
+    /// The device has newer bytes of the whole block.
+    Gone,
+    /// It stays, as what is in memory says; clean pages may be older than the device and are dropped.
+    Stays(&'g Guard<'a>),
+}
+
+fn end_supersede<'a>(
+    core: &Core,
+    operation: &Operation<'a>,
+    block: BlockIndex,
+    decide: impl for<'g> FnOnce(&'g Guard<'a>) -> After<'g, 'a>,
+) {
+    let guard = lock_patiently(core, operation, block);
+    if guard.state() != State::Superseded(operation.me.id) {
+        return;
+    }
+    match decide(&guard) {
+        After::Gone => free_header(guard, core.entry(), core.id),
+        After::Stays(guard) => {
+            leave_superseded(guard, core.entry());
+        }
+    }
+}
+
+/// Locks a header that this thread has superseded. Only readers and flushers that look at it hold its lock, for moments;
+/// should one die, this waits, parked, until that has been repaired.
+fn lock_patiently<'a>(core: &Core, operation: &Operation<'a>, block: BlockIndex) -> Guard<'a> {
+    let mut round = 0;
+    loop {
+        if let Ok(guard) = core.lock_any(operation.me, block) {
+            return guard;
+        }
+        round += 1;
+        operation.wait(round);
+    }
+}
+
+/// Links a superseded header again. Clean pages go, since the device may hold newer bytes; what is owed stays; fills that
+/// began before see a new epoch.
+pub fn leave_superseded(guard: &Guard<'_>, entry: &crate::memory::files::FileEntry) {
+    let clean = guard.valid() & !guard.dirty() & !guard.inflight();
+    drop_pages(guard, entry, clean);
+    guard.set_state(State::Linked);
+}
+
+/// Writes through the kernel's cache, for ranges whose space is not allocated: the kernel's delayed allocation answers
+/// for a full disk. Afterwards the bytes are merged into whatever is in memory of their pages.
+///
+/// # Safety
+/// `source` is valid for `len` bytes for the whole call.
+pub unsafe fn through_kernel(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+) -> Result<usize, Halt> {
+    let mut done = 0;
+    for segment in segments(offset, len) {
+        // SAFETY: within the caller's memory.
+        let from = unsafe { source.add(segment.done) };
+        let step = core.operate(me, |operation| {
+            // SAFETY: as above.
+            unsafe { kernel_segment(core, operation, &segment, from) }
+        });
+        match step {
+            Ok(written) => done += written,
+            Err(_) if done > 0 => break,
+            Err(halt) => return Err(halt),
+        }
+        if done < segment.done + segment.len {
+            break;
+        }
+    }
+    me.count(Counter::KernelBytes as usize, done as u64);
+    Ok(done)
+}
+
+/// # Safety
+/// `source` is valid for the segment.
+unsafe fn kernel_segment(
+    core: &Core,
+    operation: &Operation<'_>,
+    segment: &Segment,
+    source: *const u8,
+) -> Result<usize, Halt> {
+    supersede(core, operation, segment.block, 1)?;
+    operation.park();
+    let at = segment.block.start() + segment.start as u64;
+    let piece = Piece { ptr: source.cast_mut(), len: segment.len };
+    let result = core.device.write_buffered(&[piece], at);
+    operation.unpark();
+    let written = *result.as_ref().unwrap_or(&0);
+    let entry = core.entry();
+    let end = at + written as u64;
+    entry.disk_end.fetch_max(end, Ordering::AcqRel);
+    let guard = lock_patiently(core, operation, segment.block);
+    if written > 0 {
+        let part = Segment { len: written, ..*segment };
+        // SAFETY: the caller's promise.
+        unsafe { merge_written(&guard, core, &part, source) };
+    }
+    guard.next_epoch();
+    guard.set_state(State::Linked);
+    entry.size.fetch_max(end, Ordering::AcqRel);
+    drop(guard);
+    match result {
+        Ok(0) => Err(Halt::Failed(Error::NoSpace { what: "write" })),
+        Ok(written) => Ok(written),
+        Err(error) => Err(Halt::Failed(Error::device("write", &error))),
+    }
+}
+
+/// Brings bytes that the kernel has taken into the pages that have bytes in memory; pages without any stay absent.
+///
+/// # Safety
+/// `source` is valid for the segment.
+unsafe fn merge_written(guard: &Guard<'_>, core: &Core, segment: &Segment, source: *const u8) {
+    let present = guard.valid() | guard.ragged();
+    for page in pages_of(segment.touched() & present) {
+        let (start, end) = crate::scrap::give::part_of(segment, page);
+        let first = page * PAGE_BYTES + start;
+        let part = Segment { start: first, len: end - start, ..*segment };
+        // SAFETY: within the segment.
+        let from = unsafe { source.add(first - segment.start) };
+        // Only a map can be short of memory, and then nothing of the page's runs touches these bytes: the page will be
+        // filled from what the kernel has.
+        // SAFETY: the caller's promise.
+        let merged = unsafe { absorb(guard, core.entry(), &part, from, Home::Small, 0) };
+        debug_assert!(merged.is_ok() || guard.valid() & (1 << page) == 0);
+    }
+}

@@ -1,0 +1,252 @@
+//! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
+
+use std::cell::RefCell;
+
+use crate::device::Piece;
+use crate::error::Error;
+use crate::file::core::{Core, Halt};
+use crate::frame::header::{Guard, Identity, State};
+use crate::frame::slots;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::copy;
+use crate::memory::threads::{Me, Operation};
+use crate::scrap::absorb::{Home, NoMemory, find_home, pages_of};
+use crate::scrap::give::{copy_out, fill_page, missing, overlay, part_of};
+use crate::scrap::split::{Segment, mask, segments};
+use crate::stats::Counter;
+use crate::sync::Ordering;
+use crate::sys::memory::AlignedBytes;
+
+/// Reads of at least this much of a block bring the whole block into a frame.
+const FRAME_BYTES_MIN: usize = 64 * 1024;
+
+thread_local! {
+    /// Memory of this thread's own for device reads, kept between them.
+    static BOUNCE: RefCell<Option<AlignedBytes>> = const { RefCell::new(None) };
+}
+
+/// Reads up to `len` bytes at `offset` into `target`; fewer only at the file's end.
+///
+/// # Safety
+/// `target` is valid for `len` bytes for the whole call.
+pub unsafe fn read(
+    core: &Core,
+    me: Me<'_>,
+    target: *mut u8,
+    len: usize,
+    offset: u64,
+    sequential: bool,
+) -> Result<usize, Halt> {
+    let size = core.entry().size.load(Ordering::Acquire);
+    let len = (size.saturating_sub(offset)).min(len as u64) as usize;
+    for segment in segments(offset, len) {
+        // SAFETY: a segment lies within the request.
+        let to = unsafe { target.add(segment.done) };
+        core.operate(me, |operation| {
+            // SAFETY: as above.
+            if unsafe { read_quickly(core, operation, &segment, to) } {
+                return Ok(());
+            }
+            // SAFETY: as above.
+            unsafe { read_slowly(core, operation, &segment, to, sequential) }
+        })?;
+    }
+    me.count(Counter::ReadBytes as usize, len as u64);
+    Ok(len)
+}
+
+/// Copies pages that are whole in memory, without the lock. `false`: something is missing or changing.
+///
+/// # Safety
+/// `target` is valid for the segment.
+#[inline]
+unsafe fn read_quickly(
+    core: &Core,
+    operation: &Operation<'_>,
+    segment: &Segment,
+    target: *mut u8,
+) -> bool {
+    let arena = operation.me.arena;
+    let identity = Identity { file: core.id, block: segment.block };
+    let Some(id) = slots::lookup(arena, core.entry(), segment.block) else { return false };
+    let Some(header) = arena.header(id) else { return false };
+    let Some(peek) = header.peek(identity) else { return false };
+    let touched = segment.touched();
+    if peek.valid & touched != touched {
+        return false;
+    }
+    let copied = match peek.frame.and_then(|frame| arena.frame_bytes(frame)) {
+        Some(bytes) => {
+            // SAFETY: within the frame, which stays mapped; if it is given away meanwhile the version tells. The target is
+            // the caller's.
+            unsafe { copy::copy(bytes.add(segment.start), target, segment.len) };
+            true
+        }
+        // SAFETY: as above, by pages.
+        None => unsafe { copy_small(operation, header, segment, target) },
+    };
+    let good = copied && header.unchanged(&peek);
+    if good {
+        header.touch(arena.superblock().tick.load(Ordering::Relaxed));
+    }
+    good
+}
+
+/// # Safety
+/// `target` is valid for the segment.
+unsafe fn copy_small(
+    operation: &Operation<'_>,
+    header: &crate::frame::header::Header,
+    segment: &Segment,
+    target: *mut u8,
+) -> bool {
+    for page in pages_of(segment.touched()) {
+        let (start, end) = part_of(segment, page);
+        let bytes = header.peek_small(page).and_then(|s| operation.me.arena.small_bytes(s));
+        let Some(bytes) = bytes else { return false };
+        let at = page * PAGE_BYTES + start - segment.start;
+        // SAFETY: within the small frame, which stays mapped; the target is the caller's.
+        unsafe { copy::copy(bytes.add(start), target.add(at), end - start) };
+    }
+    true
+}
+
+/// Reads a segment of which something is not whole in memory.
+///
+/// # Safety
+/// `target` is valid for the segment.
+unsafe fn read_slowly(
+    core: &Core,
+    operation: &Operation<'_>,
+    segment: &Segment,
+    target: *mut u8,
+    sequential: bool,
+) -> Result<(), Halt> {
+    let guard = core.lock_any(operation.me, segment.block)?;
+    let absent = missing(&guard, segment);
+    if absent == 0 {
+        // SAFETY: the caller's promise.
+        unsafe { copy_out(&guard, segment, target) };
+        return Ok(());
+    }
+    // The slot was looked at first: whatever is flushed and evicted from here on changes the epoch.
+    let disk_end = core.entry().disk_end.load(Ordering::Acquire);
+    let epoch = guard.epoch();
+    let span = pages_to_read(&guard, segment, absent, sequential);
+    drop(guard);
+    operation.park();
+    let result = BOUNCE.with(|bounce| {
+        let mut bounce = bounce.borrow_mut();
+        let buffer = bounce.get_or_insert_with(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
+        let read = read_device(core, segment, &span, buffer, disk_end);
+        operation.unpark();
+        // SAFETY: the caller's promise.
+        read.and_then(|()| unsafe { merge(core, operation, segment, &span, buffer, epoch, target) })
+    });
+    operation.me.count(Counter::DeviceReadBytes as usize, (span.len() * PAGE_BYTES) as u64);
+    result
+}
+
+/// The run of pages that is read from the device: the missing ones and what lies between them, or the whole block.
+fn pages_to_read(
+    guard: &Guard<'_>,
+    segment: &Segment,
+    absent: u64,
+    sequential: bool,
+) -> std::ops::Range<u32> {
+    let nothing_there = guard.valid() | guard.dirty() == 0 || guard.frame().is_some();
+    if (segment.len >= FRAME_BYTES_MIN || sequential) && nothing_there {
+        return 0..crate::limits::BLOCK_PAGES as u32;
+    }
+    absent.trailing_zeros()..64 - absent.leading_zeros()
+}
+
+/// Reads the span into the buffer at the place it has in the block; zeros where the device file does not reach.
+fn read_device(
+    core: &Core,
+    segment: &Segment,
+    span: &std::ops::Range<u32>,
+    buffer: &AlignedBytes,
+    disk_end: u64,
+) -> Result<(), Halt> {
+    let start = span.start as usize * PAGE_BYTES;
+    let len = span.len() * PAGE_BYTES;
+    let offset = segment.block.start() + start as u64;
+    let piece = buffer.part(start, len);
+    let mut got = 0;
+    while got < len && offset + (got as u64) < disk_end {
+        // SAFETY: `got` is less than the piece's length.
+        let rest = Piece { ptr: unsafe { piece.ptr.add(got) }, len: len - got };
+        match core.device.read_direct(rest, offset + got as u64) {
+            Ok(0) => break,
+            Ok(n) => {
+                got += n;
+                if !n.is_multiple_of(PAGE_BYTES) {
+                    break;
+                }
+            }
+            Err(error) => return Err(Error::device("read from the device", &error).into()),
+        }
+    }
+    // SAFETY: the buffer is this thread's own.
+    unsafe { copy::zero(piece.ptr.add(got), len - got) };
+    Ok(())
+}
+
+/// Keeps what was read, if nothing has left the header since, and gives the segment to the caller.
+///
+/// # Safety
+/// `target` is valid for the segment.
+unsafe fn merge(
+    core: &Core,
+    operation: &Operation<'_>,
+    segment: &Segment,
+    span: &std::ops::Range<u32>,
+    buffer: &AlignedBytes,
+    epoch: u32,
+    target: *mut u8,
+) -> Result<(), Halt> {
+    let guard = core.lock_any(operation.me, segment.block)?;
+    if guard.epoch() != epoch {
+        return Err(Halt::Busy);
+    }
+    let keep = guard.state() == State::Linked && keep_pages(core, &guard, span, buffer).is_ok();
+    if keep {
+        // SAFETY: the caller's promise; nothing is missing now.
+        unsafe { copy_out(&guard, segment, target) };
+        return Ok(());
+    }
+    // Nowhere to keep it, or a direct write is over the block: the device's bytes, with newer ones from memory over them.
+    let from = buffer.piece().ptr;
+    for page in pages_of(segment.touched()) {
+        let (start, end) = part_of(segment, page);
+        let at = page * PAGE_BYTES + start;
+        // SAFETY: the buffer holds a block; the target is the caller's.
+        unsafe {
+            let to = target.add(at - segment.start);
+            if span.contains(&(page as u32)) {
+                copy::copy(from.add(at), to, end - start);
+            }
+            overlay(&guard, page, start, end, to);
+        }
+    }
+    Ok(())
+}
+
+fn keep_pages(
+    core: &Core,
+    guard: &Guard<'_>,
+    span: &std::ops::Range<u32>,
+    buffer: &AlignedBytes,
+) -> Result<(), NoMemory> {
+    let within = crate::flush::select::pages_within_size(guard, core.entry());
+    let wanted = mask(span.clone()) & !guard.valid() & within;
+    // A frame is taken only if there is one to spare: reading ahead of room would evict what is in use.
+    let home = if span.len() == crate::limits::BLOCK_PAGES { Home::Frame } else { Home::Small };
+    find_home(guard, wanted, home)?;
+    for page in pages_of(wanted) {
+        // SAFETY: the buffer holds a block's pages at their places, as of the header's epoch.
+        unsafe { fill_page(guard, core.entry(), page, buffer.piece().ptr.add(page * PAGE_BYTES))? };
+    }
+    Ok(())
+}

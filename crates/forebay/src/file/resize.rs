@@ -1,0 +1,211 @@
+//! Truncating and punching: alone on the file (`docs/locking.md`, file gate), device and memory in an order in which a
+//! death at any point leaves one of the two outcomes.
+//!
+//! Truncation notes its target in the entry first (`truncating`), so that a repair carries it out; the store of the size
+//! commits it. Punching frees the device's space first: should memory's newer bytes outlive a death, the punch has not happened.
+
+use crate::error::Error;
+use crate::file::core::{Core, Halt};
+use crate::file::write::mark_holey;
+use crate::frame::header::{Guard, Identity};
+use crate::frame::slots;
+use crate::ids::{BlockIndex, HeaderId};
+use crate::limits::{FILE_BYTES_MAX, PAGE_BYTES};
+use crate::memory::copy;
+use crate::memory::files::EXCEEDING;
+use crate::memory::threads::{FileStop, Me, Operation, stop_file};
+use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of};
+use crate::scrap::give::part_of;
+use crate::scrap::split::{Segment, mask, segments};
+use crate::sync::Ordering;
+
+/// Stops the file, however long it takes, and enters an operation on it.
+fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>), Halt> {
+    let mut round = 0;
+    loop {
+        if let Some(stop) = stop_file(me, core.id) {
+            if let Ok(operation) = me.enter_stopped(core.id) {
+                if core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
+                    return Err(Halt::Kernel);
+                }
+                return Ok((stop, operation));
+            }
+        }
+        round += 1;
+        me.wait(round);
+    }
+}
+
+/// Sets the file's length, bytes.
+pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
+    if len > FILE_BYTES_MAX {
+        return Err(Error::Device { errno: libc::EFBIG, operation: "truncate" }.into());
+    }
+    let (_stop, operation) = alone(core, me)?;
+    set_len_alone(core, &operation, len)
+}
+
+/// As [`set_len`], for a caller that is alone on the file.
+pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result<(), Halt> {
+    let entry = core.entry();
+    let old = entry.size.load(Ordering::Acquire);
+    land_flights(core, operation, BlockIndex::of(old.min(len)));
+    entry.truncating.store(len + 1, Ordering::Release);
+    // The device frees what was reserved beyond the new end, so it must be asked for again.
+    let reserved = entry.reserved_end.load(Ordering::Acquire);
+    if len > reserved {
+        mark_holey(core);
+    }
+    entry.reserved_end.store(reserved.min(len), Ordering::Release);
+    operation.park();
+    let done = core.device.set_len(len);
+    operation.unpark();
+    if let Err(error) = done {
+        entry.truncating.store(0, Ordering::Release);
+        return Err(Error::device("truncate", &error).into());
+    }
+    entry.size.store(len, Ordering::Release);
+    drop_beyond(core, operation, len)?;
+    entry.disk_end.store(len, Ordering::Release);
+    entry.truncating.store(0, Ordering::Release);
+    Ok(())
+}
+
+/// Waits, parked, until no header from `first` on is in flight.
+fn land_flights(core: &Core, operation: &Operation<'_>, first: BlockIndex) {
+    let arena = operation.me.arena;
+    let mut at = u64::from(first.0);
+    while let Some((block, id)) = slots::next_linked(arena, core.entry(), at) {
+        let mut round = 0;
+        while arena.header(id).is_some_and(|h| h.inflight() != 0) {
+            round += 1;
+            operation.wait(round);
+        }
+        at = u64::from(block.0) + 1;
+    }
+}
+
+/// Locks a header found in the tree, while alone on the file: only flushers look at it, for moments.
+fn lock_found<'a>(
+    core: &Core,
+    operation: &Operation<'a>,
+    block: BlockIndex,
+    id: HeaderId,
+) -> Option<Guard<'a>> {
+    let header = operation.me.arena.header(id)?;
+    let mut round = 0;
+    loop {
+        if let Some(guard) = header.lock(operation.me, id) {
+            return guard.is_for(Identity { file: core.id, block }).then_some(guard);
+        }
+        round += 1;
+        operation.wait(round);
+    }
+}
+
+fn drop_beyond(core: &Core, operation: &Operation<'_>, len: u64) -> Result<(), Halt> {
+    let arena = operation.me.arena;
+    let mut at = u64::from(BlockIndex::of(len).0);
+    while let Some((block, id)) = slots::next_linked(arena, core.entry(), at) {
+        at = u64::from(block.0) + 1;
+        let Some(guard) = lock_found(core, operation, block, id) else { continue };
+        if block.start() >= len {
+            free_header(guard, core.entry(), core.id);
+        } else {
+            cut_block(core, &guard, (len - block.start()) as usize);
+        }
+    }
+    Ok(())
+}
+
+/// Takes everything from byte `end` of a block on out of memory.
+pub fn cut_block(core: &Core, guard: &Guard<'_>, end: usize) {
+    cut(guard, core.entry(), end);
+}
+
+/// As [`cut_block`], for repairs. Pages wholly beyond go; the page with the end keeps its bytes below it.
+pub fn cut(guard: &Guard<'_>, entry: &crate::memory::files::FileEntry, end: usize) {
+    let first_gone = end.div_ceil(PAGE_BYTES) as u32;
+    if first_gone < 64 {
+        drop_pages(guard, entry, mask(first_gone..64));
+    } else {
+        guard.next_epoch();
+    }
+    if !end.is_multiple_of(PAGE_BYTES) {
+        cut_page(guard, end / PAGE_BYTES, end % PAGE_BYTES);
+    }
+}
+
+/// Punches a hole; the part beyond the file's end is ignored. The size does not change.
+pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt> {
+    let (_stop, operation) = alone(core, me)?;
+    let entry = core.entry();
+    let size = entry.size.load(Ordering::Acquire);
+    let end = offset.saturating_add(len).min(size);
+    if offset >= end {
+        return Ok(());
+    }
+    mark_holey(core);
+    land_flights(core, &operation, BlockIndex::of(offset));
+    operation.park();
+    let done = core.device.punch(offset, end - offset);
+    operation.unpark();
+    done.map_err(|e| Error::device("punch a hole", &e))?;
+    // The file's last page as a whole, so that nothing of it stays owed beyond need.
+    let memory_end = if end == size { end.next_multiple_of(PAGE_BYTES as u64) } else { end };
+    for segment in segments(offset, (memory_end - offset) as usize) {
+        let found = slots::lookup(operation.me.arena, entry, segment.block);
+        let Some(id) = found else { continue };
+        if let Some(guard) = lock_found(core, &operation, segment.block, id) {
+            punch_block(core, &guard, &segment);
+        }
+    }
+    Ok(())
+}
+
+fn punch_block(core: &Core, guard: &Guard<'_>, segment: &Segment) {
+    let span = segment.pages();
+    drop_pages(guard, core.entry(), mask(span.whole.clone()));
+    let present = guard.valid() | guard.ragged();
+    for page in pages_of(segment.touched() & present & !mask(span.whole)) {
+        zero_part(core, guard, page, part_of(segment, page));
+    }
+}
+
+/// Makes a part of a page that has bytes in memory zeros. The device's bytes of the part are zeros already, so of a
+/// ragged page only what its runs hold needs to change.
+fn zero_part(core: &Core, guard: &Guard<'_>, page: usize, (start, end): (usize, usize)) {
+    announce(guard, core.entry(), 1 << page);
+    let Some(bytes) = guard.page_bytes(page) else { return };
+    // Bytes of the part that no run holds are not looked at by anyone, so all may be zeroed.
+    // SAFETY: within the page, under the header's lock.
+    unsafe { copy::zero(bytes.add(start), end - start) };
+}
+
+/// A device file that a dead direct write has left longer than the file is cut. Called by whoever finds the mark.
+pub fn heal_length(core: &Core, me: Me<'_>) -> Result<(), Halt> {
+    if core.entry().flags.load(Ordering::Acquire) & EXCEEDING == 0 {
+        return Ok(());
+    }
+    let (_stop, operation) = alone(core, me)?;
+    let entry = core.entry();
+    let size = entry.size.load(Ordering::Acquire);
+    let stat = core.device.stat().map_err(|e| Error::device("stat", &e))?;
+    if stat.len > size {
+        set_len_alone(core, &operation, size)?;
+    }
+    entry.flags.fetch_and(!EXCEEDING, Ordering::AcqRel);
+    Ok(())
+}
+
+/// Carries out a truncation whose thread died in the middle.
+pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
+    let target = core.entry().truncating.load(Ordering::Acquire);
+    let Some(len) = target.checked_sub(1) else { return Ok(()) };
+    let (_stop, operation) = alone(core, me)?;
+    // Nobody else may have finished it meanwhile.
+    if core.entry().truncating.load(Ordering::Acquire) != target {
+        return Ok(());
+    }
+    set_len_alone(core, &operation, len)
+}

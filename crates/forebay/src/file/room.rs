@@ -1,0 +1,63 @@
+//! Making room when an operation finds no free frame, header or node.
+//!
+//! In this order: give the arena more memory up to its budget, evict what is clean, flush what is owed and evict it. A
+//! full budget slows callers down to the device's speed and fails nothing (promise 5); it never needs the keeper.
+
+use crate::evict;
+use crate::file::core::{Core, Halt};
+use crate::flush::{Outcome, Scope};
+use crate::keeper::provision;
+use crate::memory::threads::Me;
+use crate::sync::Ordering;
+
+/// Frames to free at once: more than asked for, so that the next caller finds one.
+const FRAMES_AT_ONCE: u32 = 4;
+/// Rounds without any progress after which the arena must be too small for its tables.
+const ROUNDS_MAX: u32 = 20_000;
+
+/// Makes room, or waits for those who are making it. The caller is in no operation.
+pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
+    if provision::more(&core.shared, me) {
+        return Ok(());
+    }
+    // First what has not been used of late, then anything.
+    let idle_ticks = if round < 2 { 64 } else { 0 };
+    if evict::evict(me, FRAMES_AT_ONCE, idle_ticks) > 0 {
+        return Ok(());
+    }
+    core.shared.wake_keeper();
+    let pages = u64::from(FRAMES_AT_ONCE) * 64;
+    if flush_some(core, me, pages).pages_written > 0 {
+        evict::evict(me, FRAMES_AT_ONCE, 0);
+        return Ok(());
+    }
+    me.wait(round);
+    if round > ROUNDS_MAX {
+        let free = me.arena.superblock().frames_free.load(Ordering::Relaxed);
+        return Err(Halt::Failed(crate::error::Error::Session(format!(
+            "the arena has no room and nothing can be flushed or evicted ({free} frames free); \
+             give the session more memory"
+        ))));
+    }
+    Ok(())
+}
+
+/// Flushes about `pages` pages of this file, or of any other that this process has open.
+pub fn flush_some(core: &Core, me: Me<'_>, pages: u64) -> Outcome {
+    let mut flusher = core.shared.own_flusher();
+    let scope = Scope::some(pages);
+    let outcome = flusher.flush_and_write_fills(me, core.id, &core.device, scope);
+    if outcome.pages_written > 0 {
+        return outcome;
+    }
+    for (id, device) in core.shared.open_devices() {
+        if id == core.id {
+            continue;
+        }
+        let outcome = flusher.flush_and_write_fills(me, id, &device, scope);
+        if outcome.pages_written > 0 {
+            return outcome;
+        }
+    }
+    outcome
+}

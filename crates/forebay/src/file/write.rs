@@ -1,0 +1,238 @@
+//! Writing: route, then memory, the device, or the kernel (architecture section 5; WSBuffer 3.3, Algorithm 1).
+
+use crate::error::{Error, Result};
+use crate::file::core::{Core, Halt};
+use crate::file::{direct, reserve, room};
+use crate::flush::{busy, ring};
+use crate::frame::header::Identity;
+use crate::limits::{BUSY_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
+use crate::memory::files::{HOLEY, STABLE};
+use crate::memory::threads::{Me, Operation};
+use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
+use crate::scrap::absorb::{Home, absorb};
+use crate::scrap::split::{Segment, segments};
+use crate::stats::Counter;
+use crate::sync::Ordering;
+
+/// Requests from this length on put their bytes in frames at once.
+const FRAME_BYTES_MIN: usize = 64 * 1024;
+
+/// What a write knows beyond its bytes.
+#[derive(Clone, Copy)]
+pub struct Intent<'r> {
+    /// The file's route.
+    pub route: &'r dyn Route,
+    /// The request follows others without a gap, and they have passed a frame's worth of small ones.
+    pub sequential: bool,
+    /// The caller will sync at once.
+    pub sync: bool,
+}
+
+/// Writes `len` bytes from `source` at `offset`. Returns the bytes written: fewer than asked for only if an error came
+/// after some had been.
+///
+/// # Safety
+/// `source` is valid for `len` bytes for the whole call.
+pub unsafe fn write(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+    intent: Intent<'_>,
+) -> std::result::Result<usize, Halt> {
+    let end = offset.checked_add(len as u64).filter(|&end| end <= FILE_BYTES_MAX);
+    let end = end.ok_or(Error::Device { errno: libc::EFBIG, operation: "write" })?;
+    if len == 0 {
+        return Ok(0);
+    }
+    throttle(core, me)?;
+    let hole = reserve::ahead(core, offset, end)?;
+    if (len as u64) < intent.route.quick_scrap_below() && !hole {
+        // SAFETY: the caller's promise.
+        unsafe { scrap(core, me, source, len, offset, intent.sequential, false)? };
+        return Ok(len);
+    }
+    let plan = plan(core, me, source, len, offset, hole, intent);
+    // SAFETY: the caller's promise.
+    unsafe { carry_out(core, me, source, offset, &plan, intent.sequential) }
+}
+
+fn plan(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+    hole: bool,
+    intent: Intent<'_>,
+) -> Plan {
+    let superblock = me.arena.superblock();
+    let entry = core.entry();
+    let caps = core.device.caps();
+    let middle = offset.next_multiple_of(crate::limits::BLOCK_BYTES as u64) - offset;
+    let at_middle = source as usize + middle as usize;
+    let request = WriteRequest {
+        offset,
+        len: len as u64,
+        memory_aligned: at_middle.is_multiple_of(caps.memory_align.max(1) as usize),
+    };
+    if hole {
+        return Plan::whole(&request, Way::Kernel);
+    }
+    let speeds = busy::speeds(superblock, caps.device);
+    let page = PAGE_BYTES as u64;
+    let situation = Situation {
+        memory_pressure: Pressure::of(
+            superblock.owed_pages.load(Ordering::Relaxed).saturating_mul(page),
+            superblock.owed_pages_max.load(Ordering::Relaxed).saturating_mul(page),
+        ),
+        device_busy: busy::inflight_bytes(superblock, caps.device) > BUSY_BYTES,
+        cached_bytes: 0,
+        device: speeds.device(),
+        copy: speeds.copy(),
+        extends: offset + len as u64 > entry.size.load(Ordering::Relaxed),
+        hole,
+        sync: intent.sync,
+    };
+    let plan = intent.route.plan(&request, &situation);
+    debug_assert!(plan.check(&request).is_ok());
+    plan
+}
+
+/// # Safety
+/// As for [`write`].
+unsafe fn carry_out(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    offset: u64,
+    plan: &Plan,
+    sequential: bool,
+) -> std::result::Result<usize, Halt> {
+    let mut done = 0usize;
+    for part in plan.parts() {
+        let at = (part.offset - offset) as usize;
+        let len = part.len as usize;
+        // SAFETY: parts lie within the request.
+        let from = unsafe { source.add(at) };
+        // SAFETY: as above.
+        let written = match part.way {
+            Way::Scrap { eager } => unsafe {
+                scrap(core, me, from, len, part.offset, sequential, eager).map(|()| len)
+            },
+            Way::Direct => unsafe { direct::write(core, me, from, len, part.offset) },
+            Way::Kernel => unsafe { direct::through_kernel(core, me, from, len, part.offset) },
+        };
+        match written {
+            Ok(n) if n == len => done += n,
+            Ok(n) => return Ok(done + n),
+            Err(_) if done > 0 => return Ok(done),
+            Err(halt) => return Err(halt),
+        }
+    }
+    Ok(done)
+}
+
+/// Writes into memory.
+///
+/// # Safety
+/// As for [`write`].
+pub(crate) unsafe fn scrap(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+    sequential: bool,
+    eager: bool,
+) -> std::result::Result<(), Halt> {
+    let home =
+        if sequential || len >= FRAME_BYTES_MIN { Home::Frame } else { Home::Small };
+    for segment in segments(offset, len) {
+        let size_end = segment.block.start() + segment.end() as u64;
+        // SAFETY: a segment lies within the request.
+        let from = unsafe { source.add(segment.done) };
+        let full = core.operate(me, |operation| {
+            // SAFETY: as above.
+            unsafe { scrap_segment(core, operation, &segment, from, home, size_end) }
+        })?;
+        if eager && full {
+            ring::push(&me.arena.superblock().eager, Identity { file: core.id, block: segment.block });
+            core.shared.wake_keeper();
+        }
+    }
+    me.count(Counter::ScrapBytes as usize, len as u64);
+    Ok(())
+}
+
+/// One segment; whether its block is whole now.
+///
+/// # Safety
+/// `source` is valid for the segment.
+#[inline]
+unsafe fn scrap_segment(
+    core: &Core,
+    operation: &Operation<'_>,
+    segment: &Segment,
+    source: *const u8,
+    home: Home,
+    size_end: u64,
+) -> std::result::Result<bool, Halt> {
+    let guard = core.lock(operation.me, segment.block)?;
+    let entry = core.entry();
+    let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
+    if stable && guard.inflight() & segment.touched() != 0 {
+        return Err(Halt::Busy);
+    }
+    // SAFETY: the caller's promise.
+    unsafe { absorb(&guard, entry, segment, source, home, size_end) }.map_err(|_| Halt::NoMemory)?;
+    Ok(guard.valid() == u64::MAX)
+}
+
+/// Above the limit on owed bytes the writer flushes, or waits for those who do: the only place where a writer waits for
+/// memory that is not short (architecture 5.6).
+#[inline]
+fn throttle(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
+    let superblock = me.arena.superblock();
+    let owed = superblock.owed_pages.load(Ordering::Relaxed) as i64;
+    let limit = superblock.owed_pages_max.load(Ordering::Relaxed) as i64;
+    let file_limit = core.shared.file_owed_pages_max;
+    let file_owed = core.entry().owed_pages.load(Ordering::Relaxed);
+    if owed < limit && file_owed < file_limit {
+        return Ok(());
+    }
+    slow_down(core, me)
+}
+
+#[cold]
+fn slow_down(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
+    core.shared.wake_keeper();
+    let superblock = me.arena.superblock();
+    for round in 0..64 {
+        let outcome = room::flush_some(core, me, 256);
+        me.settle_owed();
+        let owed = superblock.owed_pages.load(Ordering::Relaxed) as i64;
+        let under = owed < superblock.owed_pages_max.load(Ordering::Relaxed) as i64
+            && core.entry().owed_pages.load(Ordering::Relaxed) < core.shared.file_owed_pages_max;
+        if under {
+            break;
+        }
+        if outcome.pages_written == 0 {
+            // All in flight by others, or failing: their speed is ours. A failing device is reported by sync; memory's own
+            // limit still holds, so going on is safe.
+            me.wait(300 + round);
+        }
+    }
+    Ok(())
+}
+
+/// Notes that the file has holes from now on.
+pub(crate) fn mark_holey(core: &Core) {
+    core.entry().flags.fetch_or(HOLEY, Ordering::AcqRel);
+}
+
+/// The result of a whole write as callers see it.
+pub fn finish(result: std::result::Result<usize, Halt>) -> Result<usize> {
+    result.map_err(Core::ended)
+}

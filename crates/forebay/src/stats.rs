@@ -1,0 +1,101 @@
+//! Counters of a session. Each thread counts in its own slot; reading adds them up.
+
+use crate::ids::ThreadId;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::arena::Arena;
+use crate::memory::threads::COUNTERS;
+use crate::sync::Ordering;
+use serde::Serialize;
+
+/// Which counter of a thread's slot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    /// Bytes that writes left in memory.
+    ScrapBytes = 0,
+    /// Bytes that writes sent straight to the device.
+    DirectBytes = 1,
+    /// Bytes that writes sent through the kernel's cache.
+    KernelBytes = 2,
+    /// Bytes read by callers.
+    ReadBytes = 3,
+    /// Bytes read from devices for readers.
+    DeviceReadBytes = 4,
+    /// Bytes read from devices to fill ragged pages.
+    FillReadBytes = 5,
+    /// Bytes that flushes wrote to devices.
+    FlushedBytes = 6,
+    /// Syncs.
+    Syncs = 7,
+}
+
+const _: () = assert!((Counter::Syncs as usize) < COUNTERS);
+
+/// A session's counters at one moment. Bytes unless the name says otherwise.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Stats {
+    /// Written into memory, to be flushed later.
+    pub scrap_bytes: u64,
+    /// Written straight to the device.
+    pub direct_bytes: u64,
+    /// Written through the kernel's cache.
+    pub kernel_bytes: u64,
+    /// Read by callers.
+    pub read_bytes: u64,
+    /// Read from devices: for readers and for fills.
+    pub device_read_bytes: u64,
+    /// Written to devices: flushed and direct.
+    pub device_write_bytes: u64,
+    /// Memory that the arena holds: frames, headers and nodes that are backed.
+    pub memory_held_bytes: u64,
+    /// Of that, frames that are free.
+    pub memory_free_bytes: u64,
+    /// Owed to devices now: pages that are dirty or in flight, whole pages counted.
+    pub dirty_bytes: u64,
+    /// Owed as the limits count it: a frame with anything dirty counts whole.
+    pub owed_bytes: u64,
+    /// Memory in use by headers that owe something: frames, small frames, headers.
+    pub owed_memory_bytes: u64,
+    /// Repairs after deaths.
+    pub rebuilds: u32,
+    /// Words that a rebuild found wrong and set right.
+    pub corruptions: u32,
+}
+
+impl Stats {
+    /// Adds up. Walks all headers, so not for hot paths.
+    pub fn collect(arena: &Arena) -> Self {
+        let sum = |counter: Counter| -> u64 {
+            (0..arena.counts().threads)
+                .filter_map(|id| arena.thread(ThreadId(id)))
+                .map(|slot| slot.counters[counter as usize].load(Ordering::Relaxed))
+                .sum()
+        };
+        let superblock = arena.superblock();
+        let frames = u64::from(superblock.frames_backed.load(Ordering::Relaxed));
+        let free = u64::from(superblock.frames_free.load(Ordering::Relaxed)).min(frames);
+        let mut stats = Stats {
+            scrap_bytes: sum(Counter::ScrapBytes),
+            direct_bytes: sum(Counter::DirectBytes),
+            kernel_bytes: sum(Counter::KernelBytes),
+            read_bytes: sum(Counter::ReadBytes),
+            device_read_bytes: sum(Counter::DeviceReadBytes) + sum(Counter::FillReadBytes),
+            device_write_bytes: sum(Counter::FlushedBytes) + sum(Counter::DirectBytes),
+            memory_held_bytes: frames * BLOCK_BYTES as u64 + arena.tables_backed_bytes(),
+            memory_free_bytes: free * BLOCK_BYTES as u64,
+            owed_bytes: superblock.owed_pages.load(Ordering::Relaxed) * PAGE_BYTES as u64,
+            rebuilds: superblock.rebuilds.load(Ordering::Relaxed),
+            corruptions: superblock.corruptions.load(Ordering::Relaxed),
+            ..Stats::default()
+        };
+        for id in 0..superblock.headers_backed.load(Ordering::Acquire) {
+            let Some(header) = arena.header(crate::ids::HeaderId(id)) else { continue };
+            let owed = header.owed();
+            if owed != 0 {
+                stats.dirty_bytes += u64::from(owed.count_ones()) * PAGE_BYTES as u64;
+                stats.owed_memory_bytes += header.memory_bytes();
+            }
+        }
+        stats
+    }
+}
