@@ -1,0 +1,235 @@
+//! What a user may choose, where the choices come from, and which one wins.
+//!
+//! Every option has one key, used in all three places, the stronger last: the file ([`locate`] says
+//! which), the environment (`FOREBAY_` and the key in capitals), and the embedding program or
+//! command line ([`Options`]). A key that does not exist is an error wherever it stands, with the
+//! nearest one that does: a misspelt limit must not silently be no limit.
+//!
+//! [`Config`] is the outcome: plain values, complete and checked against each other, and for each
+//! where it came from. It does not change while a session lives.
+
+mod error;
+pub mod interval;
+pub mod locate;
+pub mod options;
+pub mod resolve;
+pub mod routes;
+pub mod size;
+
+pub use error::ConfigError;
+pub use options::{Explained, Options, Origin, Origins};
+pub use resolve::Builder;
+pub use routes::{Route, RouteRule, RouteTable};
+
+use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
+use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// How requests reach the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum IoEngine {
+    /// io_uring where the kernel lets us, else threads.
+    #[default]
+    Auto,
+    /// io_uring, or an error.
+    IoUring,
+    /// A pool of threads that block.
+    Threads,
+}
+
+/// All options of the engine. Durations are `None` where the user said "never".
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Bytes of memory the session may hold: frames, headers and tables. A multiple of nothing in
+    /// particular; at least 2 MiB.
+    pub memory: u64,
+    /// Bytes that may be dirty in the whole session. Writers wait above it.
+    pub dirty_bytes_max: u64,
+    /// Dirty bytes of the session from which on the keeper writes back without being asked.
+    pub dirty_background: u64,
+    /// Bytes that may be dirty in one file; `None` for no limit but the session's.
+    pub file_dirty_bytes_max: Option<u64>,
+    /// The route of requests that no rule of `routes` names.
+    pub route: Route,
+    /// Routes by path; the first rule that matches wins.
+    pub routes: Vec<RouteRule>,
+    /// Requests of at least this many bytes may go to the device at once (WSBuffer 3.3).
+    pub direct_min: u64,
+    /// A device with more bytes than this in flight is busy (WSBuffer 3.4).
+    pub busy_bytes: u64,
+    /// How long a full frame is left alone before it is written back.
+    pub flush_after: Option<Duration>,
+    /// How long any byte may stay dirty while there is nothing else to do.
+    pub flush_interval: Option<Duration>,
+    /// The directory for the arena's file, before all others.
+    pub arena_dir: Option<PathBuf>,
+    /// Name of the session, as [`crate::memory::place::is_session_name`] has it.
+    pub session: String,
+    /// How long a session does nothing before it gives memory back.
+    pub idle_after: Option<Duration>,
+    /// Requests in flight to one device, 1 to 4096.
+    pub queue_depth: u32,
+    /// How requests reach the device.
+    pub io_engine: IoEngine,
+    /// Where recovery keeps bytes that cannot be written back.
+    pub kept_dir: PathBuf,
+    /// The arena lies on the heap of this process instead of in a file: for tests.
+    pub heap_backed: bool,
+    /// Where each value came from, at the time the configuration was made.
+    pub origins: Origins,
+}
+
+impl Config {
+    /// The configuration of this process: file, environment, defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`], naming what is wrong, where, and what to write instead.
+    pub fn load() -> Result<Self, ConfigError> {
+        Self::load_with(Options::default())
+    }
+
+    /// [`Config::load`] with options that are stronger than file and environment.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn load_with(options: Options) -> Result<Self, ConfigError> {
+        Builder::of_this_process()?.options(options).build()
+    }
+
+    /// Defaults and nothing else to begin with: for embedding programs that read no file.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// A configuration so small that a file of six blocks already evicts, flushes and splits, for
+    /// tests: 8 frames of memory, half of it dirty at most, nothing driven by time, on the heap.
+    pub fn tiny() -> Self {
+        let frames = |count: u64| count * BLOCK_BYTES as u64;
+        Self {
+            memory: HUGE_BYTES as u64,
+            dirty_bytes_max: frames(4),
+            dirty_background: frames(2),
+            file_dirty_bytes_max: None,
+            route: Route::Auto,
+            routes: Vec::new(),
+            direct_min: frames(2),
+            busy_bytes: frames(2),
+            flush_after: None,
+            flush_interval: None,
+            arena_dir: None,
+            session: "tiny".to_owned(),
+            idle_after: None,
+            queue_depth: 4,
+            io_engine: IoEngine::Threads,
+            kept_dir: std::env::temp_dir().join("forebay-kept"),
+            heap_backed: true,
+            origins: Origins::default(),
+        }
+    }
+
+    /// Each value and where it came from, in the order of the documentation. Values are written as
+    /// the configuration file would have them.
+    pub fn explain(&self) -> Vec<Explained> {
+        options::explain(&self.as_options(), &self.origins)
+    }
+
+    /// Checks the values against each other.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], naming the first option that cannot be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        use size::Size;
+        let text = |bytes: u64| Size::Bytes(bytes).to_string();
+        let memory = text(self.memory);
+        let rules = [
+            (
+                self.memory >= HUGE_BYTES as u64,
+                "memory",
+                memory.clone(),
+                "give at least 2MiB".to_owned(),
+            ),
+            (
+                (PAGE_BYTES as u64..=self.memory).contains(&self.dirty_bytes_max),
+                "dirty_bytes_max",
+                text(self.dirty_bytes_max),
+                format!("give 4KiB to memory, which is {memory}"),
+            ),
+            (
+                self.dirty_background <= self.dirty_bytes_max,
+                "dirty_background",
+                text(self.dirty_background),
+                format!(
+                    "give at most dirty_bytes_max, which is {}",
+                    text(self.dirty_bytes_max)
+                ),
+            ),
+            (
+                self.file_dirty_bytes_max
+                    .is_none_or(|bytes| bytes >= PAGE_BYTES as u64),
+                "file_dirty_bytes_max",
+                text(self.file_dirty_bytes_max.unwrap_or(0)),
+                "give at least 4KiB, or leave it out for no limit".to_owned(),
+            ),
+            (
+                self.direct_min >= PAGE_BYTES as u64,
+                "direct_min",
+                text(self.direct_min),
+                "give at least 4KiB; to send nothing to the device at once, set route to scrap"
+                    .to_owned(),
+            ),
+            (
+                (1..=4096).contains(&self.queue_depth),
+                "queue_depth",
+                self.queue_depth.to_string(),
+                "give 1 to 4096".to_owned(),
+            ),
+            (
+                crate::memory::place::is_session_name(&self.session),
+                "session",
+                self.session.clone(),
+                "give 1 to 64 letters, digits, dots, underscores and hyphens".to_owned(),
+            ),
+            (
+                self.arena_dir.as_ref().is_none_or(|dir| dir.is_absolute()),
+                "arena_dir",
+                self.arena_dir
+                    .clone()
+                    .unwrap_or_default()
+                    .display()
+                    .to_string(),
+                "write the path from / on".to_owned(),
+            ),
+            (
+                self.kept_dir.is_absolute(),
+                "kept_dir",
+                self.kept_dir.display().to_string(),
+                "write the path from / on".to_owned(),
+            ),
+        ];
+        for (holds, key, value, remedy) in rules {
+            if !holds {
+                let origin = self.origins.of(key).to_string();
+                return Err(ConfigError::Value {
+                    key: key.to_owned(),
+                    value,
+                    origin,
+                    remedy,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// The routes by path, ready to be asked.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] for a pattern that is none; a loaded configuration has none such.
+    pub fn route_table(&self) -> Result<RouteTable, ConfigError> {
+        RouteTable::new(self.route, &self.routes)
+    }
+}
+
+#[cfg(test)]
+mod tests;

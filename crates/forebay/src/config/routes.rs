@@ -1,0 +1,138 @@
+//! Routes by path: which rule names a file, and the table that answers quickly.
+//!
+//! Patterns are globs over the whole absolute path: `*` and `?` stay within one name, `**` crosses
+//! directories, `{a,b}` are alternatives. A pattern without a slash matches the file's name in any
+//! directory, as in `.gitignore`.
+
+use super::ConfigError;
+use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use serde::{Deserialize, Serialize};
+use std::path::Path;
+
+/// What is preferred for the requests of a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Route {
+    /// The way predicted to be faster, per request.
+    #[default]
+    Auto,
+    /// By size alone: at least `direct_min` goes to the device at once, the rest to memory
+    /// (WSBuffer 3.3).
+    Threshold,
+    /// To the device at once wherever alignment allows.
+    Direct,
+    /// To memory, always.
+    Scrap,
+    /// Not managed: the kernel answers.
+    Kernel,
+}
+
+/// A route for some paths.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RouteRule {
+    /// Which paths; see the module's documentation.
+    pub glob: String,
+    /// Their route.
+    pub route: Route,
+}
+
+/// All rules, compiled.
+#[derive(Clone, Debug)]
+pub struct RouteTable {
+    set: GlobSet,
+    routes: Vec<Route>,
+    otherwise: Route,
+}
+
+impl RouteTable {
+    /// Compiles the rules; `otherwise` is for paths that none names.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`] with the pattern that is none.
+    pub fn new(otherwise: Route, rules: &[RouteRule]) -> Result<Self, ConfigError> {
+        let wrong = |glob: &str, error: &globset::Error| ConfigError::Value {
+            key: "routes".to_owned(),
+            value: glob.to_owned(),
+            origin: "routes".to_owned(),
+            remedy: format!(
+                "{}; write a pattern such as /scratch/**/*.ckpt",
+                error.kind()
+            ),
+        };
+        let mut builder = GlobSetBuilder::new();
+        for rule in rules {
+            let anywhere = !rule.glob.contains('/');
+            let pattern = if anywhere {
+                format!("**/{}", rule.glob)
+            } else {
+                rule.glob.clone()
+            };
+            let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
+            builder.add(glob.map_err(|error| wrong(&rule.glob, &error))?);
+        }
+        let set = builder.build().map_err(|error| wrong("", &error))?;
+        let routes = rules.iter().map(|rule| rule.route).collect();
+        Ok(Self {
+            set,
+            routes,
+            otherwise,
+        })
+    }
+
+    /// The route of a file, by its absolute path: the first rule that matches.
+    pub fn route_of(&self, path: &Path) -> Route {
+        // Indices come back in the order of the rules.
+        self.set
+            .matches(path)
+            .first()
+            .map_or(self.otherwise, |&first| self.routes[first])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table(rules: &[(&str, Route)]) -> RouteTable {
+        let rules: Vec<_> = rules
+            .iter()
+            .map(|&(glob, route)| RouteRule {
+                glob: glob.to_owned(),
+                route,
+            })
+            .collect();
+        RouteTable::new(Route::Auto, &rules).unwrap()
+    }
+
+    #[test]
+    fn the_first_match_wins() {
+        let table = table(&[
+            ("*.log", Route::Kernel),
+            ("/scratch/keep/**", Route::Scrap),
+            ("/scratch/**", Route::Direct),
+            ("/data/*.bin", Route::Threshold),
+        ]);
+        let cases = [
+            ("/scratch/a.log", Route::Kernel),
+            ("/scratch/keep/x/y", Route::Scrap),
+            ("/scratch/x/y", Route::Direct),
+            ("/data/a.bin", Route::Threshold),
+            ("/data/deep/a.bin", Route::Auto),
+            ("/home/x", Route::Auto),
+        ];
+        for (path, route) in cases {
+            assert_eq!(table.route_of(Path::new(path)), route, "{path}");
+        }
+    }
+
+    #[test]
+    fn a_broken_pattern_is_named() {
+        let rule = RouteRule {
+            glob: "/a/[".to_owned(),
+            route: Route::Auto,
+        };
+        let error = RouteTable::new(Route::Auto, &[rule]).unwrap_err();
+        assert!(error.to_string().contains("/a/["), "{error}");
+    }
+}

@@ -1,0 +1,11 @@
+//! The arena's memory: where it lies, how it is mapped, and how much of it there may be.
+//!
+//! [`place`] finds the best file system for the arena's file and creates it there, [`mapping`] makes
+//! it addressable and gives it memory, [`cgroup`] says how much memory this process may use and
+//! whether it is running short. All three are asked when a session starts and by the keeper's slow
+//! loop; none of them is on the way of a read or a write.
+
+pub mod cgroup;
+pub mod mapping;
+pub mod mounts;
+pub mod place;
