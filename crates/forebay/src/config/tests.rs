@@ -209,10 +209,10 @@ fn bad_values_name_place_and_remedy() {
     let table = [
         ("memory", "lots", "4GiB or 25%"),
         ("memory", "9G", "test allows 8192 MiB"),
-        ("memory", "1M", "at least 2MiB"),
+        ("memory", "1M", "give 2MiB or more"),
         ("dirty_bytes_max", "3G", "which is 2GiB"),
         ("dirty_background", "100%", "at most dirty_bytes_max"),
-        ("file_dirty_bytes_max", "1", "at least 4KiB"),
+        ("file_dirty_bytes_max", "1", "4KiB or more, or none"),
         ("direct_min", "10%", "in bytes"),
         ("direct_min", "0", "route to scrap"),
         ("flush_after", "5", "500ms"),
