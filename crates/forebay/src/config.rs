@@ -8,6 +8,7 @@
 //! [`Config`] is the outcome: plain values, complete and checked against each other, and for each
 //! where it came from. It does not change while a session lives.
 
+mod check;
 mod error;
 pub mod interval;
 pub mod locate;
@@ -21,7 +22,7 @@ pub use options::{Explained, Options, Origin, Origins};
 pub use resolve::Builder;
 pub use routes::{Route, RouteRule, RouteTable};
 
-use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, HUGE_BYTES};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -133,93 +134,6 @@ impl Config {
     /// the configuration file would have them.
     pub fn explain(&self) -> Vec<Explained> {
         options::explain(&self.as_options(), &self.origins)
-    }
-
-    /// Checks the values against each other.
-    ///
-    /// # Errors
-    /// [`ConfigError::Value`], naming the first option that cannot be.
-    pub fn check(&self) -> Result<(), ConfigError> {
-        use size::Size;
-        let text = |bytes: u64| Size::Bytes(bytes).to_string();
-        let memory = text(self.memory);
-        let rules = [
-            (
-                self.memory >= HUGE_BYTES as u64,
-                "memory",
-                memory.clone(),
-                "give at least 2MiB".to_owned(),
-            ),
-            (
-                (PAGE_BYTES as u64..=self.memory).contains(&self.dirty_bytes_max),
-                "dirty_bytes_max",
-                text(self.dirty_bytes_max),
-                format!("give 4KiB to memory, which is {memory}"),
-            ),
-            (
-                self.dirty_background <= self.dirty_bytes_max,
-                "dirty_background",
-                text(self.dirty_background),
-                format!(
-                    "give at most dirty_bytes_max, which is {}",
-                    text(self.dirty_bytes_max)
-                ),
-            ),
-            (
-                self.file_dirty_bytes_max
-                    .is_none_or(|bytes| bytes >= PAGE_BYTES as u64),
-                "file_dirty_bytes_max",
-                text(self.file_dirty_bytes_max.unwrap_or(0)),
-                "give at least 4KiB, or leave it out for no limit".to_owned(),
-            ),
-            (
-                self.direct_min >= PAGE_BYTES as u64,
-                "direct_min",
-                text(self.direct_min),
-                "give at least 4KiB; to send nothing to the device at once, set route to scrap"
-                    .to_owned(),
-            ),
-            (
-                (1..=4096).contains(&self.queue_depth),
-                "queue_depth",
-                self.queue_depth.to_string(),
-                "give 1 to 4096".to_owned(),
-            ),
-            (
-                crate::memory::place::is_session_name(&self.session),
-                "session",
-                self.session.clone(),
-                "give 1 to 64 letters, digits, dots, underscores and hyphens".to_owned(),
-            ),
-            (
-                self.arena_dir.as_ref().is_none_or(|dir| dir.is_absolute()),
-                "arena_dir",
-                self.arena_dir
-                    .clone()
-                    .unwrap_or_default()
-                    .display()
-                    .to_string(),
-                "write the path from / on".to_owned(),
-            ),
-            (
-                self.kept_dir.is_absolute(),
-                "kept_dir",
-                self.kept_dir.display().to_string(),
-                "write the path from / on".to_owned(),
-            ),
-        ];
-        for (holds, key, value, remedy) in rules {
-            if !holds {
-                let origin = self.origins.of(key).to_string();
-                return Err(ConfigError::Value {
-                    key: key.to_owned(),
-                    value,
-                    origin,
-                    remedy,
-                });
-            }
-        }
-        Ok(())
     }
 
     /// The routes by path, ready to be asked.

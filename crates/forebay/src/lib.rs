@@ -3,15 +3,20 @@
 pub mod config;
 pub mod device;
 pub mod error;
+pub mod evict;
+pub mod file;
 pub mod flush;
 pub mod frame;
 pub mod ids;
+pub mod keeper;
 pub mod limits;
 pub mod memory;
 mod random;
 pub mod route;
 pub mod scrap;
-#[cfg(feature = "sim")]
-pub mod sim;
+pub mod session;
+pub mod stats;
 pub mod sync;
 pub mod sys;
+#[cfg(feature = "sim")]
+pub mod sim;

@@ -275,12 +275,17 @@ fn unknown(key: &str, origin: &Origin) -> ConfigError {
     }
 }
 
-/// The option spelt most like the key.
+/// The option spelt most like the key; one that has all the key's words comes first.
 fn nearest_key(key: &str) -> &'static str {
     let key = key.to_ascii_lowercase().replace('-', "_");
+    let lacks_words = |known: &str| {
+        !key.split('_')
+            .all(|word| known.split('_').any(|w| w == word))
+    };
+    let distance = |known: &&str| (lacks_words(known), edits(&key, known));
     KEYS.iter()
         .copied()
-        .min_by_key(|known| edits(&key, known))
+        .min_by_key(distance)
         .unwrap_or_default()
 }
 

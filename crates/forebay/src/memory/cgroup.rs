@@ -43,6 +43,14 @@ pub fn available() -> Limits {
     System::here().limits()
 }
 
+/// Bytes that this process could still take before the kernel must kill somebody: what is left under
+/// the tightest limit, counting page cache that can be dropped, and of the machine's memory. `None`
+/// when nothing can be read. Giving the arena memory beyond this is deadly, not an error
+/// ([`Mapping::back`](super::mapping::Mapping::back)); others take memory too, so leave a margin.
+pub fn headroom() -> Option<u64> {
+    System::here().headroom()
+}
+
 /// Version of a cgroup hierarchy: the files have other names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
@@ -101,6 +109,22 @@ impl System {
             limits.source = limit.file.display().to_string();
         }
         limits
+    }
+
+    /// See [`headroom`].
+    pub fn headroom(&self) -> Option<u64> {
+        let machine = self
+            .read(Path::new("/proc/meminfo"))
+            .and_then(|text| parse_meminfo(&text));
+        let levels = self.levels();
+        let left = levels.iter().filter_map(|level| {
+            Some(
+                self.tightest(level)?
+                    .bytes
+                    .saturating_sub(self.used(level)?),
+            )
+        });
+        left.chain(machine.map(|memory| memory.available)).min()
     }
 
     /// The directories from this process's memory cgroup up to the top of what is mounted, of

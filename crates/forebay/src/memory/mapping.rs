@@ -147,28 +147,34 @@ impl Mapping {
     /// Gives the range memory and maps it, so that touching it cannot fail. The range is widened to
     /// whole pages; what has memory already keeps its bytes. New bytes are zero.
     ///
+    /// The memory is charged to the caller's cgroup, and a cgroup at its limit does not make this
+    /// fail: the kernel kills somebody. So ask [`headroom`](super::cgroup::headroom) first.
+    ///
     /// # Errors
-    /// `ENOSPC` when the file system is full or (hugetlbfs) no huge page is free, `ENOMEM` when the
-    /// memory cgroup is at its limit. The range may then be backed in part: release it.
+    /// `ENOSPC` when the file system is full or (hugetlbfs) no huge page is free. The range may then
+    /// be backed in part: release it.
     pub fn back(&self, offset: usize, len: usize) -> io::Result<()> {
         let range = self.widen(offset, len)?;
         let Backing::File(file) = &self.backing else {
             return Ok(());
         };
-        fallocate(file, libc::FALLOC_FL_KEEP_SIZE, &range)?;
-        self.populate_pages(&range)
+        // Not fallocate first: it does not know this mapping's wish for huge pages, so that on tmpfs
+        // with huge=advise it would take small ones, for good.
+        match self.populate_pages(&range) {
+            // Before Linux 5.14. With the memory there, touching it maps it.
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
+                fallocate(file, libc::FALLOC_FL_KEEP_SIZE, &range)
+            }
+            result => result,
+        }
     }
 
     /// Maps memory that the range has already into this process, ahead of its first use: for a
-    /// process that joins a session, a tenth to a hundredth of what touching page by page costs.
-    ///
-    /// # Errors
-    /// As [`Mapping::back`]: a range without memory is given some.
-    pub fn populate(&self, offset: usize, len: usize) -> io::Result<()> {
-        let range = self.widen(offset, len)?;
-        match self.backing {
-            Backing::Heap(_) => Ok(()),
-            Backing::File(_) => self.populate_pages(&range),
+    /// process that joins a session, a fraction of what touching page by page costs. A failure costs
+    /// time later and nothing else, so it is no error.
+    pub fn populate(&self, offset: usize, len: usize) {
+        if let (Backing::File(_), Ok(range)) = (&self.backing, self.widen(offset, len)) {
+            let _ = self.populate_pages(&range);
         }
     }
 
@@ -233,8 +239,6 @@ impl Mapping {
             };
             match error.raw_os_error() {
                 Some(libc::EINTR | libc::EAGAIN) => continue,
-                // Before Linux 5.14. The memory is there all the same; touching maps it.
-                Some(libc::EINVAL) => return Ok(()),
                 // The kernel's word for "this touch would have been a SIGBUS".
                 Some(libc::EFAULT) => return Err(io::Error::from_raw_os_error(libc::ENOSPC)),
                 _ => return Err(error),

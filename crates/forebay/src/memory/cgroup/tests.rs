@@ -33,6 +33,7 @@ fn no_cgroup_is_the_machine() {
     assert_eq!(limits.total_bytes, 8 * GIB);
     assert_eq!((limits.cgroup_limit, limits.cgroup_used), (None, None));
     assert_eq!(limits.source, "MemTotal");
+    assert_eq!(system.headroom(), Some(6 * GIB));
 }
 
 #[test]
@@ -64,6 +65,7 @@ fn the_tightest_of_nested_v2_groups() {
     assert_eq!(limits.cgroup_limit, Some(GIB));
     assert_eq!(limits.cgroup_used, Some(GIB / 4));
     assert_eq!(limits.source, "/sys/fs/cgroup/a/memory.high");
+    assert_eq!(system.headroom(), Some(GIB - GIB / 4));
 }
 
 #[test]

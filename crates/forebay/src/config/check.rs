@@ -1,0 +1,109 @@
+//! The values of a configuration against each other and against what the engine can do.
+//!
+//! Each rule names the one option to change and what to write there. Rules about the machine (how
+//! much memory there is) are where the machine is asked, in [`super::resolve`].
+
+use super::size::Size;
+use super::{Config, ConfigError};
+use crate::limits::{HUGE_BYTES, PAGE_BYTES};
+use crate::memory::place::is_session_name;
+
+/// Requests in flight to one device at most; the largest ring that every kernel gives.
+const QUEUE_DEPTH_MAX: u32 = 4096;
+
+/// Smallest number of dirty bytes that lets a write finish.
+const DIRTY_BYTES_MIN: u64 = PAGE_BYTES as u64;
+
+impl Config {
+    /// Checks the values. Those of a loaded configuration have been; those that a program changed
+    /// afterwards have not.
+    ///
+    /// # Errors
+    /// [`ConfigError::Value`], naming the first option that cannot be.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        self.check_bytes()?;
+        self.check_names()?;
+        let depth = self.queue_depth;
+        self.rule(
+            (1..=QUEUE_DEPTH_MAX).contains(&depth),
+            "queue_depth",
+            depth,
+            || format!("give 1 to {QUEUE_DEPTH_MAX}"),
+        )
+    }
+
+    fn check_bytes(&self) -> Result<(), ConfigError> {
+        let text = Size::Bytes;
+        let (memory, dirty) = (self.memory, self.dirty_bytes_max);
+        let least = HUGE_BYTES as u64;
+        self.rule(memory >= least, "memory", text(memory), || {
+            format!("give {} or more", text(least))
+        })?;
+        let fits = (DIRTY_BYTES_MIN..=memory).contains(&dirty);
+        self.rule(fits, "dirty_bytes_max", text(dirty), || {
+            format!("give 4KiB or more, up to memory, which is {}", text(memory))
+        })?;
+        let background = self.dirty_background;
+        self.rule(
+            background <= dirty,
+            "dirty_background",
+            text(background),
+            || format!("give at most dirty_bytes_max, which is {}", text(dirty)),
+        )?;
+        let file = self.file_dirty_bytes_max.unwrap_or(dirty);
+        self.rule(
+            file >= DIRTY_BYTES_MIN,
+            "file_dirty_bytes_max",
+            text(file),
+            || "give 4KiB or more, or none".to_owned(),
+        )?;
+        let direct = self.direct_min;
+        self.rule(
+            direct >= PAGE_BYTES as u64,
+            "direct_min",
+            text(direct),
+            || {
+                "give 4KiB or more; to send nothing to the device at once, set route to scrap"
+                    .to_owned()
+            },
+        )
+    }
+
+    fn check_names(&self) -> Result<(), ConfigError> {
+        self.rule(
+            is_session_name(&self.session),
+            "session",
+            &self.session,
+            || "give 1 to 64 letters, digits, dots, underscores and hyphens".to_owned(),
+        )?;
+        let dirs = [
+            ("arena_dir", self.arena_dir.as_ref()),
+            ("kept_dir", Some(&self.kept_dir)),
+        ];
+        for (key, dir) in dirs {
+            let Some(dir) = dir else { continue };
+            self.rule(dir.is_absolute(), key, dir.display(), || {
+                "write it from / on".to_owned()
+            })?;
+        }
+        Ok(())
+    }
+
+    fn rule(
+        &self,
+        holds: bool,
+        key: &str,
+        value: impl ToString,
+        remedy: impl FnOnce() -> String,
+    ) -> Result<(), ConfigError> {
+        if holds {
+            return Ok(());
+        }
+        Err(ConfigError::Value {
+            key: key.to_owned(),
+            value: value.to_string(),
+            origin: self.origins.of(key).to_string(),
+            remedy: remedy(),
+        })
+    }
+}
