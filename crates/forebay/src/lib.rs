@@ -20,3 +20,9 @@ pub mod sync;
 pub mod sys;
 #[cfg(feature = "sim")]
 pub mod sim;
+
+pub use config::Config;
+pub use error::{Error, Result};
+pub use file::{File, OpenOptions};
+pub use session::Session;
+pub use stats::Stats;

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use crate::device::DeviceFile;
-use crate::error::{Error, Result};
-use crate::file::room;
+use crate::error::Error;
+use crate::file::{resize, room};
 use crate::frame::header::{Guard, Identity, State};
 use crate::frame::slots::{self, Refused};
 use crate::ids::{BlockIndex, FileId, HeaderId};
-use crate::memory::files::FileEntry;
+use crate::memory::files::{FileEntry, TRUNCATING};
 use crate::memory::threads::{Me, Operation};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -23,6 +23,8 @@ pub enum Halt {
     Busy,
     /// No free memory, header or node.
     NoMemory,
+    /// A truncation was left in the middle by a death, and has to be finished first.
+    Truncating,
     /// The file is in kernel mode by now.
     Kernel,
     /// It cannot be done.
@@ -65,12 +67,17 @@ impl Core {
         loop {
             let halt = match me.enter(self.id) {
                 Ok(operation) => {
-                    if self.entry().kernel_reason.load(Ordering::Acquire) != 0 {
+                    let entry = self.entry();
+                    if entry.kernel_reason.load(Ordering::Acquire) != 0 {
                         return Err(Halt::Kernel);
                     }
-                    match step(&operation) {
-                        Ok(value) => return Ok(value),
-                        Err(halt) => halt,
+                    if entry.flags.load(Ordering::Relaxed) & TRUNCATING != 0 {
+                        Halt::Truncating
+                    } else {
+                        match step(&operation) {
+                            Ok(value) => return Ok(value),
+                            Err(halt) => halt,
+                        }
                     }
                 }
                 Err(_) => Halt::Busy,
@@ -79,6 +86,7 @@ impl Core {
             match halt {
                 Halt::Busy => me.wait(round),
                 Halt::NoMemory => room::make(self, me, round)?,
+                Halt::Truncating => resize::finish_truncation(self, me)?,
                 other => return Err(other),
             }
         }
@@ -146,10 +154,7 @@ impl Core {
         match halt {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
-            Halt::Busy | Halt::Kernel => Error::Corrupt("an operation ended in the middle".into()),
+            Halt::Busy | Halt::Truncating | Halt::Kernel => Error::Corrupt("an operation ended in the middle".into()),
         }
     }
 }
-
-/// A result whose halts are over.
-pub type Step<T> = Result<T>;

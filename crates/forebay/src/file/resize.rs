@@ -12,7 +12,7 @@ use crate::frame::slots;
 use crate::ids::{BlockIndex, HeaderId};
 use crate::limits::{FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::copy;
-use crate::memory::files::EXCEEDING;
+use crate::memory::files::{EXCEEDING, TRUNCATING};
 use crate::memory::threads::{FileStop, Me, Operation, stop_file};
 use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of};
 use crate::scrap::give::part_of;
@@ -51,6 +51,7 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     let old = entry.size.load(Ordering::Acquire);
     land_flights(core, operation, BlockIndex::of(old.min(len)));
     entry.truncating.store(len + 1, Ordering::Release);
+    entry.flags.fetch_or(TRUNCATING, Ordering::AcqRel);
     // The device frees what was reserved beyond the new end, so it must be asked for again.
     let reserved = entry.reserved_end.load(Ordering::Acquire);
     if len > reserved {
@@ -61,13 +62,13 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     let done = core.device.set_len(len);
     operation.unpark();
     if let Err(error) = done {
-        entry.truncating.store(0, Ordering::Release);
+        entry.flags.fetch_and(!TRUNCATING, Ordering::AcqRel);
         return Err(Error::device("truncate", &error).into());
     }
     entry.size.store(len, Ordering::Release);
     drop_beyond(core, operation, len)?;
     entry.disk_end.store(len, Ordering::Release);
-    entry.truncating.store(0, Ordering::Release);
+    entry.flags.fetch_and(!TRUNCATING, Ordering::AcqRel);
     Ok(())
 }
 
@@ -200,12 +201,14 @@ pub fn heal_length(core: &Core, me: Me<'_>) -> Result<(), Halt> {
 
 /// Carries out a truncation whose thread died in the middle.
 pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
-    let target = core.entry().truncating.load(Ordering::Acquire);
-    let Some(len) = target.checked_sub(1) else { return Ok(()) };
     let (_stop, operation) = alone(core, me)?;
-    // Nobody else may have finished it meanwhile.
-    if core.entry().truncating.load(Ordering::Acquire) != target {
+    let entry = core.entry();
+    // Somebody else may have finished it meanwhile.
+    if entry.flags.load(Ordering::Acquire) & TRUNCATING == 0 {
         return Ok(());
     }
+    let target = entry.truncating.load(Ordering::Acquire);
+    let len = target.checked_sub(1).filter(|&len| len <= FILE_BYTES_MAX);
+    let len = len.unwrap_or_else(|| entry.size.load(Ordering::Acquire));
     set_len_alone(core, &operation, len)
 }

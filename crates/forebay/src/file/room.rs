@@ -46,7 +46,7 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
 pub fn flush_some(core: &Core, me: Me<'_>, pages: u64) -> Outcome {
     let mut flusher = core.shared.own_flusher();
     let scope = Scope::some(pages);
-    let outcome = flusher.flush_and_write_fills(me, core.id, &core.device, scope);
+    let outcome = core.shared.flush_with(&mut flusher, me, core.id, &core.device, scope);
     if outcome.pages_written > 0 {
         return outcome;
     }
@@ -54,7 +54,7 @@ pub fn flush_some(core: &Core, me: Me<'_>, pages: u64) -> Outcome {
         if id == core.id {
             continue;
         }
-        let outcome = flusher.flush_and_write_fills(me, id, &device, scope);
+        let outcome = core.shared.flush_with(&mut flusher, me, id, &device, scope);
         if outcome.pages_written > 0 {
             return outcome;
         }

@@ -18,6 +18,7 @@ use crate::memory::threads::Me;
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
+use crate::stats::Counter;
 use crate::sync::Ordering;
 use crate::sys::memory::AlignedBytes;
 
@@ -146,6 +147,8 @@ impl Flusher {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
+        // Should this thread die, its flights are looked for though it is in no operation.
+        me.slot().flushing.store(1, Ordering::Release);
         let mut work = Work { me, file, device, outcome: Outcome::default(), later: Vec::new() };
         self.walk(&mut work, &scope);
         self.submit_batch(&mut work);
@@ -153,6 +156,10 @@ impl Flusher {
         if scope.all {
             self.come_back(&mut work, &scope);
         }
+        me.slot().flushing.store(0, Ordering::Release);
+        let page = PAGE_BYTES as u64;
+        me.count(Counter::FlushedBytes as usize, work.outcome.pages_written * page);
+        me.count(Counter::FillReadBytes as usize, work.outcome.bytes_read);
         if let Some(errno) = work.outcome.errno {
             let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
             errors::record(me.arena.file_unchecked(file), errno, tick);

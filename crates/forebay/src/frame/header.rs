@@ -397,6 +397,17 @@ impl<'a> Guard<'a> {
         }
     }
 
+    /// Flights of the dead that nobody could wait for yet: they belong to no thread that will ever be.
+    pub(crate) fn orphan_flights(&self) {
+        self.header.flusher.store(u32::MAX, Ordering::Release);
+    }
+
+    /// Forgets flights that are nobody's: for repairs.
+    pub(crate) fn forget_flights(&self) {
+        self.header.inflight.store(0, Ordering::Release);
+        self.header.flusher.store(0, Ordering::Relaxed);
+    }
+
     /// The frame.
     #[inline]
     pub fn frame(&self) -> Option<FrameId> {

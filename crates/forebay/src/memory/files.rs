@@ -68,6 +68,8 @@ pub const ABSENT: u32 = 0;
 pub const ENTERING: u32 = 1;
 /// Complete.
 pub const LIVE: u32 = 2;
+/// Dropped; may be used again, but a search goes on past it.
+pub const GONE: u32 = 3;
 
 /// The file may have holes: each write asks whether its space is allocated.
 pub const HOLEY: u32 = 1;
@@ -75,6 +77,8 @@ pub const HOLEY: u32 = 1;
 pub const STABLE: u32 = 2;
 /// A direct write beyond the end has begun: should its thread die, the device file may be longer than the file.
 pub const EXCEEDING: u32 = 4;
+/// A truncation is under way, or was when its thread died: `truncating` says to what length.
+pub const TRUNCATING: u32 = 8;
 
 impl FileEntry {
     /// Stores the path (cut to what fits; a path too long is not kept at all).

@@ -73,6 +73,16 @@ pub struct Layout {
 }
 
 impl Layout {
+    /// Offset of the header table.
+    pub fn headers_offset(&self) -> usize {
+        self.headers
+    }
+
+    /// Offset of the node table.
+    pub fn nodes_offset(&self) -> usize {
+        self.nodes
+    }
+
     /// Lays out an arena.
     pub fn new(counts: Counts) -> Self {
         let mut at = 0usize;

@@ -81,6 +81,23 @@ impl<'a> Hints<'a> {
         }
     }
 
+    /// How many are set, counting no further than about `enough`.
+    pub fn count_about(&self, enough: usize) -> usize {
+        let mut count = 0;
+        for word in self.words {
+            count += word.load(Ordering::Relaxed).count_ones() as usize;
+            if count >= enough {
+                break;
+            }
+        }
+        count
+    }
+
+    /// Clears the whole map.
+    pub fn clear_all(&self) {
+        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
     /// Takes free ones out of the map, beginning about `start`, until `claim` accepts one.
     pub fn take(&self, start: usize, mut claim: impl FnMut(u32) -> bool) -> Option<u32> {
         let count = self.words.len();

@@ -53,6 +53,8 @@ pub struct Superblock {
     pub headers_backed: AtomicU32,
     /// Nodes that have memory.
     pub nodes_backed: AtomicU32,
+    /// Headers with flights of the dead in files that no repairer had open.
+    pub orphans: AtomicU32,
     /// Rebuilds so far.
     pub rebuilds: AtomicU32,
     /// Words found out of bounds or malformed, and set right, by rebuilds.

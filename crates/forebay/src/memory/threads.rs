@@ -33,6 +33,8 @@ pub struct ThreadSlot {
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
+    /// 1 while the thread may have writes in flight outside an operation.
+    pub flushing: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
     /// Counters, see `stats`.
@@ -84,6 +86,7 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
         }
         slot.op.store(0, Ordering::Relaxed);
         slot.slain.store(0, Ordering::Relaxed);
+        slot.flushing.store(0, Ordering::Relaxed);
         slot.pid.store(std::process::id(), Ordering::Relaxed);
         slot.has_mutex.store(0, Ordering::Relaxed);
         if real {
@@ -109,6 +112,8 @@ pub fn release(me: Me<'_>) {
 /// Frees the slot of a thread that has died.
 pub(crate) fn bury(arena: &Arena, id: ThreadId) {
     let Some(slot) = arena.thread(id) else { return };
+    let delta = slot.owed_delta.swap(0, Ordering::Relaxed);
+    arena.superblock().owed_pages.fetch_add(delta, Ordering::Relaxed);
     slot.has_mutex.store(0, Ordering::Relaxed);
     slot.op.store(0, Ordering::Relaxed);
     slot.state.store(FREE, Ordering::Release);
@@ -144,9 +149,17 @@ pub fn dead(arena: &Arena) -> Vec<ThreadId> {
     (1..arena.counts().threads).map(ThreadId).filter(|&id| is_dead(arena, id)).collect()
 }
 
-/// Whether a dead thread was in the middle of an operation, so that a rebuild is owed.
+/// Whether a dead thread was in the middle of an operation or a flush, so that a rebuild is owed.
 pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
-    arena.thread(id).is_some_and(|slot| slot.op.load(Ordering::Acquire) != 0)
+    arena.thread(id).is_some_and(|slot| {
+        slot.op.load(Ordering::Acquire) != 0 || slot.flushing.load(Ordering::Acquire) != 0
+    })
+}
+
+/// The file that a thread is at work on, by its operation word.
+pub fn works_on(arena: &Arena, id: ThreadId) -> Option<FileId> {
+    let word = arena.thread(id)?.op.load(Ordering::Acquire);
+    ((word & !PARKED) as u32).checked_sub(1).map(FileId)
 }
 
 impl<'a> Me<'a> {

@@ -6,9 +6,12 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
-use crate::device::DeviceFile;
+use crate::device::{DeviceFile, Inline};
 use crate::error::{Error, Result};
+use crate::file::table;
+use crate::flush::{Flusher, Outcome, Scope};
 use crate::ids::{FileId, ThreadId};
+use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
@@ -28,6 +31,8 @@ pub struct Shared {
     devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
     route: Box<dyn Route>,
     overrides: Overrides,
+    /// Pages that one file may owe.
+    pub file_owed_pages_max: u64,
 }
 
 impl Shared {
@@ -40,8 +45,11 @@ impl Shared {
             config.routes.iter().map(|rule| (rule.glob.as_str(), rule.route.name())).collect();
         let overrides =
             Overrides::compile(&rules, &options).map_err(|e| Error::Session(e.to_string()))?;
+        let file_owed_pages_max =
+            config.file_dirty_bytes_max.map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
         Ok(Shared {
             arena,
+            file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
             devices: Mutex::new(HashMap::new()),
@@ -67,6 +75,12 @@ impl Shared {
         self.overrides.route_for(path).unwrap_or(self.route.as_ref())
     }
 
+    /// The route for a file that is open. Overrides are looked up when there are any.
+    #[inline]
+    pub fn route_for_file(&self, _file: FileId, path: &Path) -> &dyn Route {
+        if self.overrides.is_empty() { self.route.as_ref() } else { self.route_for(path) }
+    }
+
     fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
         // A panic elsewhere leaves the map as it was: every change is one insert or remove.
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
@@ -90,6 +104,43 @@ impl Shared {
     /// All entries that this process has device files for.
     pub fn open_devices(&self) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
         self.devices().iter().map(|(id, device)| (*id, Arc::clone(device))).collect()
+    }
+
+    /// A flusher for a caller's own thread: one request at a time, no threads, no io_uring.
+    pub fn own_flusher(&self) -> Flusher {
+        Flusher::new(Box::new(Inline::new()), 1)
+    }
+
+    /// Flushes in the caller's own thread, and notes for recovery that the changes to the device file are ours.
+    pub fn flush(
+        &self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        scope: Scope,
+    ) -> Outcome {
+        self.flush_with(&mut self.own_flusher(), me, file, device, scope)
+    }
+
+    /// As [`Shared::flush`], with a flusher of the caller's.
+    pub fn flush_with(
+        &self,
+        flusher: &mut Flusher,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        scope: Scope,
+    ) -> Outcome {
+        let entry = self.arena.file_unchecked(file);
+        entry.intents.fetch_add(1, Ordering::AcqRel);
+        let outcome = flusher.flush_and_write_fills(me, file, device, scope);
+        if entry.intents.fetch_sub(1, Ordering::AcqRel) == 1
+            && outcome.pages_written > 0
+            && let Ok(stat) = device.stat()
+        {
+            table::witness(entry, &stat);
+        }
+        outcome
     }
 
     /// Wakes the keeper if it sleeps.

@@ -1,0 +1,440 @@
+//! Files as programs see them: the Rust API's [`File`], and the operations behind it.
+//!
+//! [`table`] finds a file's entry; [`core`] is how every operation waits; [`write`](mod@write), [`direct`], [`read`](mod@read),
+//! [`append`], [`resize`] and [`settle`] carry operations out; [`reserve`] asks for space before a write is
+//! acknowledged; [`room`] makes room in memory. A file that cannot be managed is served by the kernel, with the reason.
+
+pub mod append;
+pub mod core;
+pub mod direct;
+pub mod options;
+pub mod read;
+pub mod reserve;
+pub mod resize;
+pub mod room;
+pub mod settle;
+pub mod table;
+pub mod write;
+
+use std::fs;
+use std::io::{IoSlice, IoSliceMut};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+pub use self::options::OpenOptions;
+use self::core::{Core, Halt};
+use self::settle::Durability;
+use self::write::Intent;
+use crate::error::{Error, Result};
+use crate::limits::BLOCK_BYTES;
+
+/// Sequential bytes after which a stream of small requests is given whole frames.
+const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
+
+/// An open file.
+///
+/// May be used by many threads at once; each call is one operation on its own offset, as `pread` and `pwrite` are.
+/// Dropping it closes it without hearing of errors: use [`File::close`].
+///
+/// ```
+/// # fn main() -> forebay::error::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("data");
+/// let session = forebay::Session::open(forebay::Config::tiny())?;
+/// let file = session.open_file(&path, forebay::OpenOptions::new().read(true).write(true).create(true))?;
+/// file.write_at(b"ragged", 100)?;
+/// let mut bytes = [0; 6];
+/// assert_eq!(file.read_at(&mut bytes, 100)?, 6);
+/// assert_eq!(&bytes, b"ragged");
+/// file.sync_data()?;
+/// file.close()
+/// # }
+/// ```
+pub struct File {
+    kind: Kind,
+    path: PathBuf,
+    readable: bool,
+    writable: bool,
+    appends: bool,
+    closed: bool,
+}
+
+enum Kind {
+    Managed(Box<Managed>),
+    Kernel { file: fs::File, reason: String },
+}
+
+struct Managed {
+    core: Core,
+    /// The descriptor that the program asked for; kernel mode and errors of its own use it, flushes never do.
+    file: fs::File,
+    /// Error sequence that this description has reported.
+    seen: AtomicU32,
+    /// Where the last request ended, and where its sequence began: hints, torn values do no harm.
+    last_end: AtomicU64,
+    run_start: AtomicU64,
+}
+
+impl Managed {
+    /// Whether a request at `offset` goes on where the last ended, and has done so for a while.
+    #[inline]
+    fn is_sequential(&self, offset: u64, len: usize) -> bool {
+        let follows = self.last_end.load(Relaxed) == offset;
+        self.last_end.store(offset + len as u64, Relaxed);
+        if !follows {
+            self.run_start.store(offset, Relaxed);
+            return false;
+        }
+        offset.wrapping_sub(self.run_start.load(Relaxed)) >= SEQUENTIAL_BYTES
+    }
+}
+
+impl File {
+    pub(crate) fn managed(core: Core, file: fs::File, path: &Path, options: &OpenOptions) -> Self {
+        let seen = crate::flush::errors::sequence(core.entry());
+        let managed = Managed {
+            core,
+            file,
+            seen: AtomicU32::new(seen),
+            last_end: AtomicU64::new(u64::MAX),
+            run_start: AtomicU64::new(0),
+        };
+        Self::with(Kind::Managed(Box::new(managed)), path, options)
+    }
+
+    pub(crate) fn kernel(file: fs::File, reason: String, path: &Path, options: &OpenOptions) -> Self {
+        Self::with(Kind::Kernel { file, reason }, path, options)
+    }
+
+    fn with(kind: Kind, path: &Path, options: &OpenOptions) -> Self {
+        File {
+            kind,
+            path: path.to_owned(),
+            readable: options.reads(),
+            writable: options.writes(),
+            appends: options.appends(),
+            closed: false,
+        }
+    }
+
+    /// The path that it was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Why the kernel serves this file, or `None` while the engine does.
+    pub fn kernel_reason(&self) -> Option<String> {
+        match &self.kind {
+            Kind::Kernel { reason, .. } => Some(reason.clone()),
+            Kind::Managed(managed) => {
+                let code = managed.core.entry().kernel_reason.load(Relaxed);
+                (code != 0).then(|| format!("given to the kernel (code {code})"))
+            }
+        }
+    }
+
+    /// Writes at `offset`, bytes. Returns how many were written: all, unless an error came after some were.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] when the file system cannot promise the space; [`Error::InvalidInput`] when the file is not
+    /// open for writing; the device's for bytes that go straight to it. Bytes left in memory report the device's
+    /// errors at the next sync or close.
+    #[inline]
+    pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        if !self.writable {
+            return Err(Error::InvalidInput("the file is not open for writing"));
+        }
+        let managed = match &self.kind {
+            Kind::Managed(managed) => managed,
+            Kind::Kernel { file, .. } => return by_kernel(file.write_at(bytes, offset), "write"),
+        };
+        if self.appends {
+            return self.append_managed(managed, bytes).map(|(_, written)| written);
+        }
+        let core = &managed.core;
+        let me = core.shared.me()?;
+        let intent = Intent {
+            route: core.shared.route_for_file(core.id, &self.path),
+            sequential: managed.is_sequential(offset, bytes.len()),
+            sync: false,
+        };
+        // SAFETY: a slice is valid for its length.
+        match unsafe { write::write(core, me, bytes.as_ptr(), bytes.len(), offset, intent) } {
+            Err(Halt::Kernel) => by_kernel(managed.file.write_at(bytes, offset), "write"),
+            result => write::finish(result),
+        }
+    }
+
+    /// Writes at the file's end, wherever that is. Returns the offset.
+    ///
+    /// # Errors
+    /// As for [`File::write_at`].
+    pub fn append(&self, bytes: &[u8]) -> Result<u64> {
+        if !self.writable {
+            return Err(Error::InvalidInput("the file is not open for writing"));
+        }
+        match &self.kind {
+            Kind::Managed(managed) => self.append_managed(managed, bytes).map(|(at, _)| at),
+            Kind::Kernel { file, .. } => append_by_kernel(file, bytes),
+        }
+    }
+
+    fn append_managed(&self, managed: &Managed, bytes: &[u8]) -> Result<(u64, usize)> {
+        let core = &managed.core;
+        let me = core.shared.me()?;
+        let end = core.entry().size.load(Relaxed);
+        let intent = Intent {
+            route: core.shared.route_for_file(core.id, &self.path),
+            sequential: managed.is_sequential(end, bytes.len()),
+            sync: false,
+        };
+        // SAFETY: a slice is valid for its length.
+        match unsafe { append::append(core, me, bytes.as_ptr(), bytes.len(), intent) } {
+            Err(Halt::Kernel) => {
+                append_by_kernel(&managed.file, bytes).map(|offset| (offset, bytes.len()))
+            }
+            result => result.map_err(Core::ended),
+        }
+    }
+
+    /// Reads at `offset`, bytes. Returns how many: fewer than asked for only at the file's end.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] when the file is not open for reading; the device's, for bytes that are not in memory.
+    #[inline]
+    pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
+        if !self.readable {
+            return Err(Error::InvalidInput("the file is not open for reading"));
+        }
+        let managed = match &self.kind {
+            Kind::Managed(managed) => managed,
+            Kind::Kernel { file, .. } => return by_kernel(file.read_at(bytes, offset), "read"),
+        };
+        let core = &managed.core;
+        let me = core.shared.me()?;
+        let sequential = managed.is_sequential(offset, bytes.len());
+        // SAFETY: a slice is valid for its length.
+        let read =
+            unsafe { read::read(core, me, bytes.as_mut_ptr(), bytes.len(), offset, sequential) };
+        match read {
+            Err(Halt::Kernel) => by_kernel(managed.file.read_at(bytes, offset), "read"),
+            result => result.map_err(Core::ended),
+        }
+    }
+
+    /// Writes several buffers one after the other at `offset`, as `pwritev` does.
+    ///
+    /// # Errors
+    /// As for [`File::write_at`].
+    pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
+            match self.write_at(buffer, offset + done as u64) {
+                Ok(n) if n == buffer.len() => done += n,
+                Ok(n) => return Ok(done + n),
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads into several buffers one after the other from `offset`, as `preadv` does.
+    ///
+    /// # Errors
+    /// As for [`File::read_at`].
+    pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        let mut done = 0;
+        for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
+            match self.read_at(buffer, offset + done as u64) {
+                Ok(n) if n == buffer.len() => done += n,
+                Ok(n) => return Ok(done + n),
+                Err(_) if done > 0 => return Ok(done),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Makes all bytes written so far durable, and what is needed to read them (`fdatasync`).
+    ///
+    /// # Errors
+    /// The first error since this description last heard of one. Bytes that could not be written stay in memory and
+    /// are tried again.
+    pub fn sync_data(&self) -> Result<()> {
+        self.settle(Durability::Data)
+    }
+
+    /// Makes all bytes and metadata durable (`fsync`).
+    ///
+    /// # Errors
+    /// As for [`File::sync_data`].
+    pub fn sync_all(&self) -> Result<()> {
+        self.settle(Durability::All)
+    }
+
+    /// Hands all bytes written so far to the device, so that programs outside the session see them. Not durable yet.
+    ///
+    /// # Errors
+    /// As for [`File::sync_data`].
+    pub fn flush(&self) -> Result<()> {
+        self.settle(Durability::Written)
+    }
+
+    fn settle(&self, durability: Durability) -> Result<()> {
+        match &self.kind {
+            Kind::Managed(managed) => {
+                let core = &managed.core;
+                settle::settle(core, core.shared.me()?, durability, &managed.seen)
+            }
+            Kind::Kernel { file, .. } => match durability {
+                Durability::Written => Ok(()),
+                Durability::Data => by_kernel(file.sync_data(), "sync"),
+                Durability::All => by_kernel(file.sync_all(), "sync"),
+            },
+        }
+    }
+
+    /// Sets the length, bytes: what is beyond is gone, what is new is zeros.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] when the file is not open for writing; the file system's.
+    pub fn set_len(&self, len: u64) -> Result<()> {
+        if !self.writable {
+            return Err(Error::InvalidInput("the file is not open for writing"));
+        }
+        match &self.kind {
+            Kind::Managed(managed) => {
+                let core = &managed.core;
+                match resize::set_len(core, core.shared.me()?, len) {
+                    Err(Halt::Kernel) => by_kernel(managed.file.set_len(len), "truncate"),
+                    result => result.map_err(Core::ended),
+                }
+            }
+            Kind::Kernel { file, .. } => by_kernel(file.set_len(len), "truncate"),
+        }
+    }
+
+    /// Makes a range zeros and gives its space back. The length does not change.
+    ///
+    /// # Errors
+    /// [`Error::InvalidInput`] when the file is not open for writing; the file system's, some of which cannot.
+    pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
+        if !self.writable {
+            return Err(Error::InvalidInput("the file is not open for writing"));
+        }
+        if len == 0 {
+            return Err(Error::InvalidInput("an empty range cannot be punched"));
+        }
+        match &self.kind {
+            Kind::Managed(managed) => {
+                let core = &managed.core;
+                match resize::punch(core, core.shared.me()?, offset, len) {
+                    Err(Halt::Kernel) => punch_by_kernel(&managed.file, offset, len),
+                    result => result.map_err(Core::ended),
+                }
+            }
+            Kind::Kernel { file, .. } => punch_by_kernel(file, offset, len),
+        }
+    }
+
+    /// The length, bytes.
+    ///
+    /// # Errors
+    /// The kernel's, for files that it serves.
+    pub fn len(&self) -> Result<u64> {
+        match &self.kind {
+            Kind::Managed(managed) => {
+                let entry = managed.core.entry();
+                if entry.kernel_reason.load(Relaxed) == 0 {
+                    return Ok(entry.size.load(std::sync::atomic::Ordering::Acquire));
+                }
+                by_kernel(managed.file.metadata().map(|m| m.len()), "stat")
+            }
+            Kind::Kernel { file, .. } => by_kernel(file.metadata().map(|m| m.len()), "stat"),
+        }
+    }
+
+    /// Whether the length is 0.
+    ///
+    /// # Errors
+    /// As for [`File::len`].
+    pub fn is_empty(&self) -> Result<bool> {
+        self.len().map(|len| len == 0)
+    }
+
+    /// Gives the file to the kernel for good: what is owed is flushed, what is in memory is dropped.
+    ///
+    /// # Errors
+    /// As for [`File::sync_data`]; the file stays managed then.
+    pub fn to_kernel(&self) -> Result<()> {
+        match &self.kind {
+            Kind::Managed(managed) => {
+                settle::to_kernel(&managed.core, managed.core.shared.me()?, 1)
+            }
+            Kind::Kernel { .. } => Ok(()),
+        }
+    }
+
+    /// Closes: everything is handed to the device, and errors not yet heard of are returned. Not durable by itself.
+    ///
+    /// # Errors
+    /// As for [`File::sync_data`]. The file is closed all the same; bytes that could not be written stay in the session's
+    /// memory and are tried again.
+    pub fn close(mut self) -> Result<()> {
+        self.close_once()
+    }
+
+    fn close_once(&mut self) -> Result<()> {
+        if std::mem::replace(&mut self.closed, true) {
+            return Ok(());
+        }
+        match &self.kind {
+            Kind::Managed(managed) => {
+                let core = &managed.core;
+                settle::close(core, core.shared.me()?, &managed.seen)
+            }
+            Kind::Kernel { .. } => Ok(()),
+        }
+    }
+
+    /// What tests need to look behind the file.
+    #[doc(hidden)]
+    pub fn core(&self) -> Option<&Core> {
+        match &self.kind {
+            Kind::Managed(managed) => Some(&managed.core),
+            Kind::Kernel { .. } => None,
+        }
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        let _ = self.close_once();
+    }
+}
+
+fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {
+    result.map_err(|error| Error::device(operation, &error))
+}
+
+fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {
+    use std::io::{Seek, Write};
+    let mut file = file;
+    by_kernel(file.seek(std::io::SeekFrom::End(0)), "seek")?;
+    by_kernel(file.write_all(bytes), "append")?;
+    by_kernel(file.stream_position(), "seek").map(|end| end - bytes.len() as u64)
+}
+
+fn punch_by_kernel(file: &fs::File, offset: u64, len: u64) -> Result<()> {
+    use std::os::fd::AsFd;
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    by_kernel(crate::sys::file::allocate(file.as_fd(), mode, offset, len), "punch a hole")
+}
+

@@ -1,0 +1,85 @@
+//! How a file is opened, in the manner of `std::fs::OpenOptions`.
+
+use std::fs;
+use std::path::Path;
+
+/// Options for `Session::open_file`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct OpenOptions {
+    read: bool,
+    write: bool,
+    append: bool,
+    truncate: bool,
+    create: bool,
+    create_new: bool,
+}
+
+impl OpenOptions {
+    /// Nothing asked for yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// For reading.
+    pub fn read(&mut self, yes: bool) -> &mut Self {
+        self.read = yes;
+        self
+    }
+
+    /// For writing.
+    pub fn write(&mut self, yes: bool) -> &mut Self {
+        self.write = yes;
+        self
+    }
+
+    /// Every write goes to the end.
+    pub fn append(&mut self, yes: bool) -> &mut Self {
+        self.append = yes;
+        self
+    }
+
+    /// What is in the file is dropped.
+    pub fn truncate(&mut self, yes: bool) -> &mut Self {
+        self.truncate = yes;
+        self
+    }
+
+    /// The file is made if it is not there.
+    pub fn create(&mut self, yes: bool) -> &mut Self {
+        self.create = yes;
+        self
+    }
+
+    /// The file is made, and must not be there.
+    pub fn create_new(&mut self, yes: bool) -> &mut Self {
+        self.create_new = yes;
+        self
+    }
+
+    pub(crate) fn reads(&self) -> bool {
+        self.read
+    }
+
+    pub(crate) fn writes(&self) -> bool {
+        self.write || self.append
+    }
+
+    pub(crate) fn appends(&self) -> bool {
+        self.append
+    }
+
+    pub(crate) fn truncates(&self) -> bool {
+        self.truncate
+    }
+
+    /// Opens the program's own descriptor. Truncation is left out: it goes through the engine, which may have bytes of the
+    /// file in memory.
+    pub(crate) fn open(&self, path: &Path) -> std::io::Result<fs::File> {
+        fs::OpenOptions::new()
+            .read(self.read)
+            .write(self.write || self.append)
+            .create(self.create)
+            .create_new(self.create_new)
+            .open(path)
+    }
+}

@@ -1,0 +1,100 @@
+//! Bringing a file to its device: sync, close, and giving a file to the kernel.
+
+use std::sync::atomic::AtomicU32;
+
+use crate::error::{Error, Result};
+use crate::evict;
+use crate::file::core::Core;
+use crate::file::{resize, table};
+use crate::flush::{Outcome, Scope, errors};
+use crate::memory::threads::{Me, stop_file};
+use crate::stats::Counter;
+use crate::sync::Ordering;
+
+/// How much a sync promises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Durability {
+    /// The bytes are with the device: what close and outsiders need.
+    Written,
+    /// `fdatasync`.
+    Data,
+    /// `fsync`.
+    All,
+}
+
+/// Flushes everything that is owed, and makes it as durable as asked. `seen` is the description's error sequence: an
+/// error that it has not reported is reported now, even if this flush succeeds, unless everything has been written since.
+pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
+    let outcome = flush(core, me, Scope::SYNC);
+    resize::heal_length(core, me).map_err(Core::ended)?;
+    let synced = match durability {
+        Durability::Written => Ok(()),
+        Durability::Data => core.device.sync_data(),
+        Durability::All => core.device.sync_all(),
+    };
+    me.count(Counter::Syncs as usize, 1);
+    // Asked after the flush: this call's own failure is in the sequence as well.
+    let errno = errors::unreported(core.entry(), seen).or(outcome.errno);
+    if let Some(errno) = errno {
+        return Err(Error::device("flush", &std::io::Error::from_raw_os_error(errno)));
+    }
+    synced.map_err(|e| Error::device("sync", &e))
+}
+
+/// Flushes within a scope, noting for recovery that the changes to the device file are ours.
+pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
+    let entry = core.entry();
+    if entry.owed_pages.load(Ordering::Acquire) == 0 {
+        return Outcome::default();
+    }
+    core.shared.flush(me, core.id, &core.device, scope)
+}
+
+/// The last close of a description: flush, and with the file's last one, give reserved space back.
+pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
+    let settled = settle(core, me, Durability::Written, seen);
+    if table::close(me, core.id) == 0 {
+        trim(core, me);
+    }
+    settled
+}
+
+/// Gives back what was reserved beyond the end. Best effort: a failure costs space, not bytes.
+fn trim(core: &Core, me: Me<'_>) {
+    let entry = core.entry();
+    if entry.reserve_step.load(Ordering::Relaxed) == 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let Some(_stop) = stop_file(me, core.id) else { return };
+    if entry.opens.load(Ordering::Acquire) != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let size = entry.size.load(Ordering::Acquire);
+    entry.reserved_end.store(size.min(entry.reserved_end.load(Ordering::Acquire)), Ordering::Release);
+    entry.reserve_step.store(0, Ordering::Relaxed);
+    if core.device.trim().is_ok()
+        && let Ok(stat) = core.device.stat()
+    {
+        table::witness(entry, &stat);
+    }
+}
+
+/// Gives the file to the kernel from now on: everything is flushed and dropped from memory first. `reason` is a code that
+/// is not 0.
+pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
+    let seen = AtomicU32::new(errors::sequence(core.entry()));
+    loop {
+        settle(core, me, Durability::Written, &seen)?;
+        evict::evict_file(me, core.id);
+        let Some(_stop) = stop_file(me, core.id) else {
+            me.wait(64);
+            continue;
+        };
+        let entry = core.entry();
+        // Somebody may have written between the flush and the stop.
+        if entry.owed_pages.load(Ordering::Acquire) == 0 {
+            entry.kernel_reason.store(reason, Ordering::Release);
+            return Ok(());
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Giving memory to the arena, and taking it back.
+//!
+//! Frames, headers and nodes get memory in batches, backed and touched before anyone may use them, so that nobody takes
+//! SIGBUS because the file system was small (architecture 4.1). One thread at a time does it, named in
+//! `provision_lock`. The keeper does it ahead of need; whoever is out of memory may do it too.
+//!
+//! Memory goes back by huge pages whose frames are all free: they are taken like any frame, then the session is stopped for a
+//! moment, because a reader without a lock may still be copying from them, and then the hole is punched.
+
+use crate::frame::header::Header;
+use crate::frame::slots::Node;
+use crate::ids::{FrameId, ThreadId};
+use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES};
+use crate::memory::arena::Arena;
+use crate::memory::cgroup;
+use crate::memory::regions::{self, Owner};
+use crate::memory::threads::{self, Me};
+use crate::session::shared::Shared;
+use crate::sync::{AtomicU32, Ordering};
+
+/// Frames in a huge page: the least that is backed or given back.
+const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
+/// Below this many free headers or nodes, more get memory.
+const TABLE_LOW: usize = 64;
+
+/// Gives the arena more of whatever it is short of, within its budget. `true` if anything was given.
+pub fn more(shared: &Shared, me: Me<'_>) -> bool {
+    let arena = me.arena;
+    let superblock = arena.superblock();
+    let lock = &superblock.provision_lock;
+    if let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
+        if threads::is_gone(arena, ThreadId(holder)) {
+            let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        return false;
+    }
+    let frames_free = superblock.frames_free.load(Ordering::Relaxed);
+    let mut given = false;
+    if frames_free == 0 || frames_free > u32::MAX / 2 {
+        given |= more_frames(shared, arena, BATCH_BYTES);
+    }
+    given |= more_headers(arena);
+    given |= more_nodes(arena);
+    lock.store(0, Ordering::Release);
+    given
+}
+
+/// Backs frames until `bytes` of them are free or the budget is reached: ahead of need.
+pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
+    let frames = (bytes / BLOCK_BYTES as u64) as u32;
+    let superblock = me.arena.superblock();
+    let lock = &superblock.provision_lock;
+    if lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return;
+    }
+    while superblock.frames_free.load(Ordering::Relaxed) < frames
+        && more_frames(shared, me.arena, BATCH_BYTES)
+    {}
+    more_headers(me.arena);
+    more_nodes(me.arena);
+    lock.store(0, Ordering::Release);
+}
+
+/// Backs up to `bytes` of frames. Under the provision lock.
+fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
+    let superblock = arena.superblock();
+    let room = superblock
+        .frames_max
+        .load(Ordering::Relaxed)
+        .saturating_sub(superblock.frames_backed.load(Ordering::Relaxed));
+    let mut wanted = room.min((bytes / BLOCK_BYTES) as u32);
+    if !shared.config.heap_backed
+        && let Some(headroom) = cgroup::headroom()
+    {
+        // A cgroup at its limit kills; stay a batch away from it.
+        let frames = headroom.saturating_sub(BATCH_BYTES as u64) / BLOCK_BYTES as u64;
+        wanted = wanted.min(u32::try_from(frames).unwrap_or(u32::MAX));
+    }
+    let mut given = false;
+    while wanted >= HUGE_FRAMES.min(room.max(1)) && wanted > 0 {
+        let Some(first) = unbacked_run(arena) else { break };
+        let count = HUGE_FRAMES.min(wanted);
+        let offset = arena.frame_offset(first);
+        if arena.mapping().back(offset, HUGE_BYTES).is_err() {
+            // The file system is smaller than the budget: what there is, is the budget.
+            let backed = superblock.frames_backed.load(Ordering::Relaxed);
+            superblock.frames_max.store(backed.max(1), Ordering::Relaxed);
+            break;
+        }
+        let _ = arena.mapping().collapse(offset, HUGE_BYTES);
+        superblock.frames_backed.fetch_add(count, Ordering::Relaxed);
+        for index in 0..count {
+            regions::free_frame(arena, FrameId(first.0 + index));
+        }
+        wanted -= count;
+        given = true;
+    }
+    given
+}
+
+/// The first huge page whose frames have no memory.
+fn unbacked_run(arena: &Arena) -> Option<FrameId> {
+    let is_unbacked = |id: u32| {
+        arena.frame_owner(FrameId(id)).is_some_and(|owner| {
+            Owner::unpack(owner.load(Ordering::Acquire)) == Owner::Unbacked
+        })
+    };
+    (0..arena.counts().frames)
+        .step_by(HUGE_FRAMES as usize)
+        .find(|&first| (first..first + HUGE_FRAMES).all(is_unbacked))
+        .map(FrameId)
+}
+
+fn more_headers(arena: &Arena) -> bool {
+    let superblock = arena.superblock();
+    more_of(
+        arena,
+        &superblock.headers_backed,
+        arena.counts().headers,
+        arena.layout().headers_offset(),
+        size_of::<Header>(),
+        arena.header_hints().count_about(TABLE_LOW),
+        |id| arena.header_hints().set(id),
+    )
+}
+
+fn more_nodes(arena: &Arena) -> bool {
+    let superblock = arena.superblock();
+    more_of(
+        arena,
+        &superblock.nodes_backed,
+        arena.counts().nodes,
+        arena.layout().nodes_offset(),
+        size_of::<Node>(),
+        arena.node_hints().count_about(TABLE_LOW),
+        |id| arena.node_hints().set(id),
+    )
+}
+
+/// Backs the next huge page's worth of a table if few of its entries are free. Zeroed memory is free entries.
+fn more_of(
+    arena: &Arena,
+    backed: &AtomicU32,
+    count: u32,
+    offset: usize,
+    entry_bytes: usize,
+    free: usize,
+    set_free: impl Fn(u32),
+) -> bool {
+    let from = backed.load(Ordering::Acquire);
+    if free >= TABLE_LOW || from >= count {
+        return false;
+    }
+    // Whole huge pages; the entry that straddles the end of one waits for the next.
+    let held = (from as usize * entry_bytes).next_multiple_of(HUGE_BYTES);
+    if arena.mapping().back(offset + held, HUGE_BYTES).is_err() {
+        return false;
+    }
+    let until = (((held + HUGE_BYTES) / entry_bytes) as u32).min(count);
+    backed.store(until, Ordering::Release);
+    (from..until).for_each(set_free);
+    until > from
+}
+
+/// Gives free memory back until at most `frames` frames are backed. Returns the bytes given back. The caller is in no
+/// operation.
+pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
+    let arena = me.arena;
+    let superblock = arena.superblock();
+    let lock = &superblock.provision_lock;
+    if lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+        return 0;
+    }
+    let mut runs = Vec::new();
+    let mut first = arena.counts().frames / HUGE_FRAMES * HUGE_FRAMES;
+    while first >= HUGE_FRAMES {
+        first -= HUGE_FRAMES;
+        let backed = superblock.frames_backed.load(Ordering::Relaxed);
+        if backed.saturating_sub(runs.len() as u32 * HUGE_FRAMES) <= frames {
+            break;
+        }
+        if take_run(me, FrameId(first)) {
+            runs.push(FrameId(first));
+        }
+    }
+    let given = punch_runs(me, &runs);
+    lock.store(0, Ordering::Release);
+    given
+}
+
+/// Takes all frames of a huge page, or none.
+fn take_run(me: Me<'_>, first: FrameId) -> bool {
+    let held = Owner::Held(me.id).pack();
+    let free = Owner::Free.pack();
+    for index in 0..HUGE_FRAMES {
+        let Some(owner) = me.arena.frame_owner(FrameId(first.0 + index)) else { return false };
+        if owner.compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            for taken in 0..index {
+                let frame = FrameId(first.0 + taken);
+                if let Some(owner) = me.arena.frame_owner(frame) {
+                    owner.store(free, Ordering::Release);
+                    me.arena.frame_hints().set(frame.0);
+                }
+            }
+            return false;
+        }
+    }
+    true
+}
+
+fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
+    if runs.is_empty() {
+        return 0;
+    }
+    // Readers that copied from these frames before we took them have left their operations when this returns.
+    let stopped = threads::stop_session(me).is_some();
+    let superblock = me.arena.superblock();
+    let mut given = 0;
+    for &first in runs {
+        let offset = me.arena.frame_offset(first);
+        let punched = stopped && me.arena.mapping().release(offset, HUGE_BYTES).is_ok();
+        let word = if punched { Owner::Unbacked } else { Owner::Free }.pack();
+        for index in 0..HUGE_FRAMES {
+            let frame = FrameId(first.0 + index);
+            me.arena.frame_hints().clear(frame.0);
+            if let Some(owner) = me.arena.frame_owner(frame) {
+                owner.store(word, Ordering::Release);
+            }
+            if !punched {
+                me.arena.frame_hints().set(frame.0);
+            }
+        }
+        if punched {
+            superblock.frames_backed.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+            superblock.frames_free.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+            given += HUGE_BYTES as u64;
+        }
+    }
+    given
+}

@@ -1,0 +1,474 @@
+//! Making everything that is derived anew from linked headers and the file table (architecture 4.4.8).
+//!
+//! One function, used after a death, by `recover`, and by the arena checker. It runs with the session stopped: nobody is
+//! active, the living are idle or parked and keep what they own (held memory, superseded headers, flights). The dead
+//! are given as a set that was taken after the stop, so that nobody dies in between unnoticed.
+//!
+//! Nothing read from the arena is trusted: indices are checked, a frame claimed twice stays with the first header,
+//! and what is set right is counted as a corruption.
+
+use std::collections::HashSet;
+
+use crate::frame::header::{Guard, Header, State};
+use crate::frame::slots;
+use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
+use crate::limits::BLOCK_PAGES;
+use crate::memory::arena::Arena;
+use crate::memory::files::{ABSENT, EXCEEDING, FileEntry, LIVE};
+use crate::memory::regions::{Owner, small_of};
+use crate::memory::threads::Me;
+use crate::scrap::absorb::pages_of;
+use crate::scrap::page::{PageWord, Ragged};
+use crate::scrap::split::mask;
+use crate::sync::Ordering;
+
+/// What a rebuild found.
+#[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Findings {
+    /// Headers that describe blocks.
+    pub linked: u32,
+    /// Headers of the dead that were freed.
+    pub freed: u32,
+    /// Locks of the dead that were opened.
+    pub unlocked: u32,
+    /// Headers with writes of the dead in flight that are owed again.
+    pub reowed: u32,
+    /// Headers whose flights nobody here can wait for, since the file is not open in this process.
+    pub orphaned: u32,
+    /// Frames free afterwards.
+    pub frames_free: u32,
+    /// Words that were wrong in a way no death explains.
+    pub corruptions: u32,
+}
+
+/// Who is dead, and which files' devices have been asked to finish what the dead had under way.
+pub struct Dead<'d> {
+    /// Threads that are gone.
+    pub threads: &'d dyn Fn(ThreadId) -> bool,
+    /// Files whose devices have nothing of the dead under way.
+    pub landed: &'d dyn Fn(FileId) -> bool,
+}
+
+struct Rebuild<'a, 'd> {
+    me: Me<'a>,
+    dead: &'d Dead<'d>,
+    frames: HashSet<FrameId>,
+    smalls: HashSet<SmallId>,
+    findings: Findings,
+}
+
+/// Rebuilds. The session is stopped by `me`.
+pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
+    let mut work = Rebuild {
+        me,
+        dead,
+        frames: HashSet::new(),
+        smalls: HashSet::new(),
+        findings: Findings::default(),
+    };
+    work.prepare_files();
+    work.headers();
+    work.owners();
+    work.trees_and_charges();
+    work.release_locks();
+    let superblock = me.arena.superblock();
+    superblock.orphans.store(work.findings.orphaned, Ordering::Release);
+    superblock.rebuilds.fetch_add(1, Ordering::Relaxed);
+    superblock.corruptions.fetch_add(work.findings.corruptions, Ordering::Relaxed);
+    work.findings
+}
+
+fn is_live(arena: &Arena, file: FileId) -> Option<&FileEntry> {
+    arena.file(file).filter(|entry| entry.state.load(Ordering::Acquire) == LIVE)
+}
+
+impl<'a> Rebuild<'a, '_> {
+    fn arena(&self) -> &'a Arena {
+        self.me.arena
+    }
+
+    fn all_headers(&self) -> impl Iterator<Item = (HeaderId, &'a Header)> + use<'a> {
+        let arena = self.me.arena;
+        let backed = arena.superblock().headers_backed.load(Ordering::Acquire);
+        (0..backed.min(arena.counts().headers))
+            .map(HeaderId)
+            .filter_map(move |id| Some((id, arena.header(id)?)))
+    }
+
+    /// Entries that a dead thread was filling in are dropped; derived words go to zero.
+    fn prepare_files(&mut self) {
+        for id in (0..self.arena().counts().files).map(FileId) {
+            let entry = self.arena().file_unchecked(id);
+            let state = entry.state.load(Ordering::Acquire);
+            if state & 7 == crate::memory::files::ENTERING && (self.dead.threads)(ThreadId(state >> 3)) {
+                entry.state.store(ABSENT, Ordering::Release);
+            }
+            entry.owed_pages.store(0, Ordering::Relaxed);
+            slots::forget_tree(entry);
+        }
+    }
+
+    fn headers(&mut self) {
+        for (id, header) in self.all_headers() {
+            if header.holder().is_some() {
+                header.force_unlock();
+                self.findings.unlocked += 1;
+            }
+            let Some(guard) = header.try_lock(self.me, id) else { continue };
+            self.one_header(guard);
+        }
+    }
+
+    fn one_header(&mut self, guard: Guard<'a>) {
+        match guard.state() {
+            State::Free => self.make_free(&guard),
+            State::Held(by) if !(self.dead.threads)(by) => {}
+            State::Held(_) | State::Doomed => {
+                self.findings.freed += 1;
+                self.make_free(&guard);
+            }
+            State::Linked | State::Superseded(_) => self.linked(&guard),
+        }
+        guard.set_charged(guard.charge_due());
+    }
+
+    fn make_free(&mut self, guard: &Guard<'a>) {
+        guard.set_valid(0);
+        guard.set_dirty(0);
+        guard.forget_flights();
+        guard.set_frame(None);
+        for page in 0..BLOCK_PAGES {
+            if guard.page(page) != PageWord::EMPTY {
+                guard.set_page(page, PageWord::EMPTY);
+            }
+        }
+        guard.set_charged(0);
+        guard.next_epoch();
+        guard.clear_identity();
+        guard.set_state(State::Free);
+    }
+
+    fn linked(&mut self, guard: &Guard<'a>) {
+        let arena = self.arena();
+        let live = guard.identity().and_then(|i| Some((i, is_live(arena, i.file)?)));
+        let Some((identity, entry)) = live else {
+            self.findings.corruptions += 1;
+            self.make_free(guard);
+            return;
+        };
+        self.memory_of(guard);
+        self.flights_of(guard, identity.file);
+        let size = entry.size.load(Ordering::Acquire);
+        let end = size.saturating_sub(identity.block.start()).min(crate::limits::BLOCK_BYTES as u64);
+        self.cut(guard, end as usize);
+        if let State::Superseded(by) = guard.state()
+            && (self.dead.threads)(by)
+        {
+            let clean = guard.valid() & !guard.dirty() & !guard.inflight();
+            guard.set_valid(guard.valid() & !clean);
+            guard.next_epoch();
+            guard.set_state(State::Linked);
+        }
+        let owed = guard.dirty() | guard.inflight();
+        if guard.state() == State::Linked && guard.valid() | owed == 0 {
+            self.forget_memory(guard);
+            self.make_free(guard);
+            return;
+        }
+        self.findings.linked += 1;
+    }
+
+    /// Claims the header's frame or small frames; what somebody else has claimed, or does not exist, is taken away.
+    fn memory_of(&mut self, guard: &Guard<'a>) {
+        if let Some(frame) = guard.frame()
+            && (self.arena().frame_owner(frame).is_none() || !self.frames.insert(frame))
+        {
+            self.findings.corruptions += 1;
+            guard.set_valid(0);
+            guard.set_dirty(0);
+            guard.set_frame(None);
+        }
+        let in_frame = guard.frame().is_some();
+        for page in 0..BLOCK_PAGES {
+            let word = guard.page(page);
+            if word == PageWord::EMPTY {
+                continue;
+            }
+            if !word.is_wellformed() {
+                self.findings.corruptions += 1;
+                self.lose_page(guard, page);
+                continue;
+            }
+            match word.small() {
+                // Left over from moving into the frame.
+                Some(_) if in_frame => guard.set_page(page, word.with_small(None)),
+                Some(small) if !self.claim_small(small) => self.lose_page(guard, page),
+                _ => {}
+            }
+            if let Ragged::Map(map) = guard.page(page).ragged()
+                && !self.claim_small(map)
+            {
+                guard.set_page(page, guard.page(page).with_ragged(Ragged::None));
+            }
+        }
+        self.bytes_need_memory(guard);
+    }
+
+    /// Valid pages without memory cannot be.
+    fn bytes_need_memory(&mut self, guard: &Guard<'a>) {
+        if guard.frame().is_some() {
+            return;
+        }
+        let small = guard.small_pages();
+        for page in pages_of((guard.valid() | guard.ragged()) & !small) {
+            self.findings.corruptions += 1;
+            self.lose_page(guard, page);
+        }
+        // Announced, and no memory came: nothing is owed.
+        guard.set_dirty(guard.dirty() & small);
+    }
+
+    fn lose_page(&mut self, guard: &Guard<'a>, page: usize) {
+        guard.set_valid(guard.valid() & !(1 << page));
+        guard.set_dirty(guard.dirty() & !(1 << page));
+        guard.set_page(page, PageWord::EMPTY);
+    }
+
+    fn claim_small(&mut self, small: SmallId) -> bool {
+        let exists = self.arena().small_owner(small).is_some();
+        if exists && self.smalls.insert(small) {
+            return true;
+        }
+        self.findings.corruptions += 1;
+        false
+    }
+
+    /// Flights of the dead are owed again, once the device has nothing of theirs under way; until then nobody's.
+    fn flights_of(&mut self, guard: &Guard<'a>, file: FileId) {
+        let flying = guard.inflight();
+        if flying == 0 {
+            guard.forget_flights();
+            return;
+        }
+        if !(self.dead.threads)(guard.flusher()) {
+            return;
+        }
+        if (self.dead.landed)(file) {
+            guard.end_flight(flying, false);
+            self.findings.reowed += 1;
+        } else {
+            guard.orphan_flights();
+            self.findings.orphaned += 1;
+        }
+    }
+
+    /// Bytes beyond the file's end were never acknowledged: they go.
+    fn cut(&mut self, guard: &Guard<'a>, end: usize) {
+        let first_gone = end.div_ceil(crate::limits::PAGE_BYTES) as u32;
+        let gone = mask(first_gone..BLOCK_PAGES as u32) & !guard.inflight();
+        let present = guard.valid() | guard.dirty();
+        if gone & present != 0 {
+            guard.set_valid(guard.valid() & !gone);
+            for page in pages_of(gone) {
+                guard.set_page(page, guard.page(page).with_ragged(Ragged::None));
+            }
+            guard.set_dirty(guard.dirty() & !gone);
+            guard.next_epoch();
+        }
+        if !end.is_multiple_of(crate::limits::PAGE_BYTES) {
+            let page = end / crate::limits::PAGE_BYTES;
+            crate::scrap::absorb::cut_page(guard, page, end % crate::limits::PAGE_BYTES);
+        }
+        // A run left beside a valid bit is out of date.
+        for page in pages_of(guard.valid()) {
+            let word = guard.page(page);
+            if word.ragged() != Ragged::None {
+                if let Ragged::Map(map) = word.ragged() {
+                    self.smalls.remove(&map);
+                }
+                guard.set_page(page, word.with_ragged(Ragged::None));
+            }
+        }
+    }
+
+    fn forget_memory(&mut self, guard: &Guard<'a>) {
+        if let Some(frame) = guard.frame() {
+            self.frames.remove(&frame);
+        }
+        for page in 0..BLOCK_PAGES {
+            let word = guard.page(page);
+            word.small().map(|small| self.smalls.remove(&small));
+            if let Ragged::Map(map) = word.ragged() {
+                self.smalls.remove(&map);
+            }
+        }
+    }
+
+    /// Owner words and the maps of free frames.
+    fn owners(&mut self) {
+        let arena = self.arena();
+        arena.frame_hints().clear_all();
+        arena.carve_hints().clear_all();
+        let mut carved = HashSet::new();
+        for small in &self.smalls {
+            carved.insert(FrameId(small.0 / BLOCK_PAGES as u32));
+        }
+        let mut links = Vec::new();
+        for (id, header) in self.all_headers() {
+            if matches!(header.state(), State::Linked | State::Superseded(_)) {
+                links.push((id, header));
+            }
+        }
+        for frame in (0..arena.counts().frames).map(FrameId) {
+            self.one_frame(frame, carved.contains(&frame));
+        }
+        for (id, header) in links {
+            self.link_memory(id, header);
+        }
+        let superblock = arena.superblock();
+        superblock.frames_free.store(self.findings.frames_free, Ordering::Relaxed);
+    }
+
+    fn one_frame(&mut self, frame: FrameId, is_carved: bool) {
+        let arena = self.arena();
+        let Some(owner) = arena.frame_owner(frame) else { return };
+        let was = Owner::unpack(owner.load(Ordering::Acquire));
+        if self.frames.contains(&frame) && !is_carved {
+            return;
+        }
+        match was {
+            Owner::Unbacked => {}
+            Owner::Held(by) if !(self.dead.threads)(by) => {}
+            Owner::Carved => self.carve(frame, is_carved),
+            _ => self.set_free(frame),
+        }
+    }
+
+    fn set_free(&mut self, frame: FrameId) {
+        let arena = self.arena();
+        if let Some(owner) = arena.frame_owner(frame) {
+            owner.store(Owner::Free.pack(), Ordering::Release);
+            arena.frame_hints().set(frame.0);
+            self.findings.frames_free += 1;
+        }
+    }
+
+    /// A carved frame's parts: held by the living, claimed by headers, or free.
+    fn carve(&mut self, frame: FrameId, used: bool) {
+        let arena = self.arena();
+        let mut free = 0u64;
+        let mut held = false;
+        for part in 0..BLOCK_PAGES as u32 {
+            let small = small_of(frame, part);
+            let Some(owner) = arena.small_owner(small) else { return };
+            match Owner::unpack(owner.load(Ordering::Acquire)) {
+                _ if self.smalls.contains(&small) => {}
+                Owner::Held(by) if !(self.dead.threads)(by) => held = true,
+                _ => {
+                    owner.store(Owner::Free.pack(), Ordering::Release);
+                    free |= 1 << part;
+                }
+            }
+        }
+        if !used && !held {
+            self.set_free(frame);
+            return;
+        }
+        if let Some(bits) = arena.carve(frame) {
+            bits.store(free, Ordering::Release);
+        }
+        if free != 0 {
+            arena.carve_hints().set(frame.0);
+        }
+    }
+
+    fn link_memory(&mut self, id: HeaderId, header: &'a Header) {
+        let arena = self.arena();
+        let linked = Owner::Linked(id).pack();
+        let Some(guard) = header.try_lock(self.me, id) else { return };
+        if let Some(owner) = guard.frame().and_then(|frame| arena.frame_owner(frame)) {
+            owner.store(linked, Ordering::Release);
+        }
+        for page in 0..BLOCK_PAGES {
+            let word = guard.page(page);
+            let map = match word.ragged() {
+                Ragged::Map(map) => Some(map),
+                _ => None,
+            };
+            for small in word.small().into_iter().chain(map) {
+                if let Some(owner) = arena.small_owner(small) {
+                    owner.store(linked, Ordering::Release);
+                }
+            }
+        }
+        guard.set_charged(guard.charge_due());
+    }
+
+    fn trees_and_charges(&mut self) {
+        let arena = self.arena();
+        slots::free_all_nodes(arena, |thread| (self.dead.threads)(thread));
+        arena.header_hints().clear_all();
+        let mut owed_pages = 0u64;
+        for (id, header) in self.all_headers() {
+            match (header.state(), header.identity()) {
+                (State::Free, _) => arena.header_hints().set(id.0),
+                (State::Linked | State::Superseded(_), Some(identity)) => {
+                    owed_pages += self.hang(id, header, identity.file, identity.block);
+                }
+                _ => {}
+            }
+        }
+        for thread in (0..arena.counts().threads).map(ThreadId) {
+            arena.thread_unchecked(thread).owed_delta.store(0, Ordering::Relaxed);
+        }
+        arena.superblock().owed_pages.store(owed_pages, Ordering::Release);
+    }
+
+    /// Puts a header into its file's tree. Two for one block cannot be; the second is dropped.
+    fn hang(&mut self, id: HeaderId, header: &'a Header, file: FileId, block: BlockIndex) -> u64 {
+        let arena = self.arena();
+        let entry = arena.file_unchecked(file);
+        if slots::install(self.me, entry, block, id).is_err() {
+            self.findings.corruptions += 1;
+            if let Some(guard) = header.try_lock(self.me, id) {
+                self.make_free(&guard);
+            }
+            return 0;
+        }
+        let charged = u64::from(header.charged());
+        if charged != 0 {
+            entry.owed_pages.fetch_add(charged, Ordering::Relaxed);
+            slots::mark_owed(arena, entry, block);
+        }
+        charged
+    }
+
+    /// Words that name a dead holder, and marks that the dead have left on files.
+    fn release_locks(&mut self) {
+        let arena = self.arena();
+        let superblock = arena.superblock();
+        for word in [&superblock.table_lock, &superblock.provision_lock] {
+            self.release(word);
+        }
+        for id in (0..arena.counts().files).map(FileId) {
+            let entry = arena.file_unchecked(id);
+            self.release(&entry.gate);
+            self.release(&entry.append_lock);
+        }
+        for thread in (1..arena.counts().threads).map(ThreadId).filter(|&t| (self.dead.threads)(t)) {
+            // Where the dead was at work on a file, it may have been writing past the end.
+            if let Some(entry) = crate::memory::threads::works_on(arena, thread)
+                .and_then(|file| arena.file(file))
+            {
+                entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+            }
+        }
+    }
+
+    fn release(&self, word: &crate::sync::AtomicU32) {
+        let holder = word.load(Ordering::Acquire);
+        if holder != 0 && (self.dead.threads)(ThreadId(holder)) {
+            word.store(0, Ordering::Release);
+        }
+    }
+}
