@@ -25,4 +25,5 @@ pub const DIRECT_BYTES_MIN: usize = 1024 * 1024;
 pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
 
 const _: () = assert!(BLOCK_PAGES == 64);
-const _: () = assert!(BATCH_BYTES % HUGE_BYTES == 0 && HUGE_BYTES % BLOCK_BYTES == 0);
+const _: () =
+    assert!(BATCH_BYTES.is_multiple_of(HUGE_BYTES) && HUGE_BYTES.is_multiple_of(BLOCK_BYTES));
