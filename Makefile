@@ -6,7 +6,7 @@
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
 
-test: ## everything that must hold before a commit: checks, tests, real file systems
+test: ## everything that must hold before a commit: the checks and every test
 	@scripts/install-test-deps.sh
 	@scripts/test.sh
 
