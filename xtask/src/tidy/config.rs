@@ -21,7 +21,7 @@ pub struct Order {
     pub common: Vec<String>,
     /// All other modules, highest rank first. A module may import those of lower ranks.
     pub ranks: Vec<Rank>,
-    /// Imports allowed against the order.
+    /// Imports allowed against the order. Each turns the order round for its pair.
     pub exceptions: Vec<Exception>,
 }
 
@@ -95,13 +95,17 @@ impl Order {
         self.common.iter().any(|name| name == module)
     }
 
+    fn is_exception(&self, from: &str, to: &str) -> bool {
+        let mut entries = self.exceptions.iter();
+        entries.any(|entry| entry.from == from && entry.to == to)
+    }
+
     /// Whether `from` may import `to`. Both must be known; `from` may be common.
     pub fn allows(&self, from: &str, to: &str) -> bool {
-        let excepted = self
-            .exceptions
-            .iter()
-            .any(|entry| entry.from == from && entry.to == to);
-        if from == to || excepted || self.is_common(to) {
+        if self.is_exception(to, from) {
+            return false;
+        }
+        if from == to || self.is_exception(from, to) || self.is_common(to) {
             return true;
         }
         match (self.height(from), self.height(to)) {

@@ -141,7 +141,7 @@ fn order_allows_what_points_down_and_listed_neighbours() {
     assert_clean(&[
         (
             &module("frame"),
-            "//! M.\nuse crate::memory::A;\nuse crate::{sys, sync::B};\n",
+            "//! M.\nuse crate::memory::A;\nuse crate::{store, sync::B};\n",
         ),
         (&module("keeper"), "//! M.\nuse crate::file::A;\n"),
         (&module("file"), "//! M.\nuse super::keeper::A;\n"),
@@ -183,6 +183,18 @@ fn canary_order_common_module_imports_ranked() {
     let finding = only(&[(&module("limits"), "//! M.\nuse crate::sys::A;\n")]);
     assert!(
         finding.message.contains("`limits` must not import `sys`"),
+        "{finding}"
+    );
+}
+
+#[test]
+fn canary_order_an_exception_makes_no_cycle() {
+    let finding = only(&[
+        (&module("sys"), "//! M.\nuse crate::frame::Excepted;\n"),
+        (&module("frame"), "//! M.\nuse crate::sys::A;\n"),
+    ]);
+    assert!(
+        finding.message.contains("`frame` must not import `sys`"),
         "{finding}"
     );
 }
