@@ -8,7 +8,7 @@
 set -euo pipefail
 
 cargo_fuzz_version=0.13.2
-seconds=${1:-60}
+seconds=${1:-${FUZZ_SECONDS:-60}}
 shift || true
 
 if ! [[ $seconds =~ ^[1-9][0-9]*$ ]]; then

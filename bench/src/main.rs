@@ -1,1 +1,3 @@
+//! Measurements of Forebay against the kernel.
+
 fn main() {}

@@ -1,0 +1,38 @@
+# The everyday commands. `make help` lists them; each is a script that can be run by itself.
+
+.DEFAULT_GOAL := help
+.PHONY: help test check soak bench fuzz miri deny tidy fmt
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+test: ## everything that must hold before a commit: the checks and every test
+	@scripts/install-test-deps.sh
+	@scripts/test.sh
+
+check: ## the checks alone: format, lints, docs, source rules, dependencies
+	@scripts/install-deny.sh
+	@scripts/check.sh
+
+soak: ## the tests with many more random cases, and the long ones; SOAK_CASES=N to choose
+	@scripts/install-test-deps.sh
+	@scripts/soak.sh
+
+bench: ## measurements against the kernel; ARGS='...' are passed on
+	@cargo run --release --quiet --package forebay-bench -- $(ARGS)
+
+fuzz: ## every fuzz target for a while; FUZZ_SECONDS=N each
+	@scripts/fuzz.sh
+
+miri: ## the engine's unit tests under Miri, where the toolchain has it
+	@scripts/miri.sh
+
+deny: ## licences, sources and versions of dependencies; installs cargo-deny if need be
+	@scripts/install-deny.sh
+	@cargo deny check bans licenses sources
+
+tidy: ## the source rules alone
+	@cargo xtask tidy
+
+fmt: ## formats the sources in place
+	@cargo fmt --all

@@ -1,0 +1,164 @@
+# Counting what ran. Sourced by the scripts beside it; runs nothing by itself.
+#
+# Three kinds of work: `check` is a command that passes or fails as one, `suite` a run of cargo test
+# whose results are summed up, `run_script` a file that counts for itself. What did not run is never
+# counted as passed: it is listed with its reason, and a run in which nothing ran is a failure.
+# tests/run.d/counting.sh holds this file to it.
+
+set -u -o pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+# Output is read by this file as well as by people.
+export CARGO_TERM_COLOR=never
+
+passed=0
+failed=0
+skipped=0
+failures=()
+skips=()
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+log="$scratch/log"
+
+# count PASSED FAILED SKIPPED
+count() {
+    passed=$((passed + $1))
+    failed=$((failed + $2))
+    skipped=$((skipped + $3))
+}
+
+# fail REASON: one failure more, of something that could not be counted otherwise.
+fail() {
+    count 0 1 0
+    failures+=("$1")
+}
+
+# skip NAME REASON: something that did not run.
+skip() {
+    count 0 0 1
+    skips+=("$1: $2")
+    printf '\n== %s: SKIPPED, %s\n' "$1" "$2"
+}
+
+# check NAME COMMAND...
+check() {
+    local name=$1 start=$SECONDS
+    shift
+    printf '\n== %s\n' "$name"
+    if "$@"; then
+        count 1 0 0
+        printf '== %s: passed (%d s)\n' "$name" $((SECONDS - start))
+    else
+        fail "$name"
+        printf '== %s: FAILED (%d s)\n' "$name" $((SECONDS - start))
+    fi
+}
+
+# suite NAME COMMAND...: a run of cargo test. Its lines `test result: ...` are summed up.
+suite() {
+    local name=$1 start=$SECONDS status ok bad ignored
+    shift
+    printf '\n== tests: %s\n' "$name"
+    "$@" 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    read -r ok bad ignored < <(
+        grep -oE 'test result: [a-zA-Z]+\. [0-9]+ passed; [0-9]+ failed; [0-9]+ ignored' "$log" |
+            awk '{ ok += $4; bad += $6; ignored += $8 } END { print ok + 0, bad + 0, ignored + 0 }'
+    )
+    count "$ok" "$bad" "$ignored"
+    if [ "$bad" -gt 0 ]; then
+        failures+=("tests: $name: $bad failed")
+    elif [ "$status" -ne 0 ]; then
+        fail "tests: $name: did not build, or a test program died (exit $status)"
+    elif [ "$ok" -eq 0 ]; then
+        fail "tests: $name: ran no test"
+    fi
+    if [ "$ignored" -gt 0 ]; then
+        skips+=("tests: $name: $ignored ignored; make soak runs them")
+    fi
+    printf '== tests: %s: %d passed, %d failed, %d ignored (%d s)\n' \
+        "$name" "$ok" "$bad" "$ignored" $((SECONDS - start))
+}
+
+# run_script FILE: runs it with bash. Exit 77 means that it could not run here, with the reason in
+# its last line. A closing line `N passed, N failed` (one word and a colon may stand before it, and
+# `, N skipped` follow) is added to the counts; without one the file counts as a single test.
+run_script() {
+    local file=$1 name start=$SECONDS status closing ok bad left
+    name=$(basename "$file")
+    printf '\n== %s\n' "$name"
+    bash "$file" </dev/null 2>&1 | tee "$log"
+    status=${PIPESTATUS[0]}
+    if [ "$status" -eq 77 ]; then
+        skip "$name" "$(tail -n 1 "$log")"
+        return
+    fi
+    closing=$(grep -E '^([[:alnum:]_-]+: )?[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log" |
+        tail -n 1)
+    if [ -n "$closing" ]; then
+        read -r ok bad left < <(grep -oE '[0-9]+ (passed|failed|skipped)' <<<"$closing" |
+            awk '{ n[$2] = $1 } END { print n["passed"] + 0, n["failed"] + 0, n["skipped"] + 0 }')
+    else
+        ok=$((status == 0 ? 1 : 0)) bad=$((status == 0 ? 0 : 1)) left=0
+    fi
+    count "$ok" "$bad" "$left"
+    [ "$left" -eq 0 ] || skips+=("$name: $left skipped, see its output")
+    if [ "$bad" -gt 0 ]; then
+        failures+=("$name: $bad failed")
+    elif [ "$status" -ne 0 ]; then
+        fail "$name: exit $status"
+    elif [ "$ok" -eq 0 ]; then
+        fail "$name: ran nothing and did not say so with exit 77"
+    fi
+    printf '== %s: %d passed, %d failed (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
+}
+
+# run_scripts FOLDER: every script of a folder, in order of name.
+run_scripts() {
+    local file
+    for file in "$1"/*.sh; do
+        [ -e "$file" ] || continue
+        run_script "$file"
+    done
+}
+
+# The checks. Documentation is built with `sim`, because plain modules link into it.
+checks() {
+    check format cargo fmt --all --check
+    check 'source rules' cargo xtask tidy
+    check 'lints' cargo clippy --quiet --workspace --all-targets -- -D warnings
+    check 'lints with sim' \
+        cargo clippy --quiet --workspace --all-targets --features forebay/sim -- -D warnings
+    check documentation env RUSTDOCFLAGS='-D warnings' \
+        cargo doc --quiet --workspace --no-deps --features forebay/sim
+    if cargo deny --version >/dev/null 2>&1; then
+        check dependencies cargo deny --log-level error check bans licenses sources
+    else
+        skip dependencies 'cargo-deny is not installed: make deny installs and runs it'
+    fi
+}
+
+# suites ARGUMENTS...: the tests of all crates, in the plain build and with `sim`; arguments go to
+# the test programs. xtask has no such feature, so it runs once.
+suites() {
+    suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
+    suite 'with sim' \
+        cargo test --workspace --exclude xtask --features forebay/sim --no-fail-fast -- "$@"
+    if [ -e crates/forebay/tests/schedule.rs ] || [ -e crates/forebay/tests/schedule/main.rs ]; then
+        suite 'schedules' \
+            cargo test --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
+    fi
+}
+
+# Prints what failed and what did not run, and the one closing line. Never returns.
+finish() {
+    local entry closing
+    printf '\n== summary (%d s)\n' "$SECONDS"
+    [ $((passed + failed)) -gt 0 ] || fail 'nothing ran'
+    for entry in ${skips[@]+"${skips[@]}"}; do printf 'not run: %s\n' "$entry"; done
+    for entry in ${failures[@]+"${failures[@]}"}; do printf 'FAILED: %s\n' "$entry"; done
+    closing="forebay: $passed passed, $failed failed"
+    [ "$skipped" -eq 0 ] || closing="$closing, $skipped skipped"
+    printf '%s\n' "$closing"
+    [ "$failed" -eq 0 ]
+    exit
+}
