@@ -4,7 +4,8 @@
 # Makes the file systems in memory, so nothing is left behind but time spent. Two more lie on a file
 # of a file system that the test freezes: so a direct write can be held up for as long as it takes to
 # see that waiting for it waits.
-set -euo pipefail
+set -Eeuo pipefail
+trap 'echo "$0: failed: $BASH_COMMAND" >&2' ERR
 cd "$(dirname "$0")/../.."
 # shellcheck source=tests/lib/mounts.sh
 . tests/lib/mounts.sh
@@ -26,7 +27,7 @@ store=$MOUNTS/store
 mounts_make xfs "$store" 320M mkfs.xfs -q
 mounts_make ext4 "$store" 64M mkfs.ext4 -q -F
 mounts_make ext4-1k "$store" 64M mkfs.ext4 -q -F -b 1024
-mounts_make ext2 "$store" 64M mkfs.ext4 -q -F -O ^extents,^has_journal
+mounts_make ext2 "$store" 64M mke2fs -q -F -t ext2
 mounts_make btrfs "$store" 128M mkfs.btrfs -q
 install -d -m 1777 "$MOUNTS/btrfs/no-copy"
 chattr +C "$MOUNTS/btrfs/no-copy"

@@ -64,6 +64,24 @@ fn prepare(dir: &Path, target: Target) -> Arc<RealFile> {
     Arc::new(file)
 }
 
+/// Whether waiting ends while the device stands still and nothing is under way. Without this, a wait
+/// that merely needs the device would look like one that waits for the write.
+fn ends_at_once_when_idle(dir: &Path, floor: &Path) -> bool {
+    let file = prepare(dir, Target::Written);
+    let frozen = Frozen::freeze(floor);
+    let (sender, receiver) = channel();
+    let thread = std::thread::spawn(move || sender.send(file.wait_in_flight()));
+    let early = receiver.recv_timeout(MOMENT);
+    drop(frozen);
+    let ended = early.is_ok();
+    early
+        .or_else(|_| receiver.recv())
+        .expect("an answer")
+        .expect("waiting does not fail");
+    thread.join().expect("no panic").expect("somebody listens");
+    ended
+}
+
 /// Starts a write, holds it up, and sees whether `wait` ends before it does.
 fn waits_for_a_write(dir: &Path, floor: &Path, target: Target) -> bool {
     let file = prepare(dir, target);
@@ -109,13 +127,17 @@ fn waiting_ends_after_writes_that_the_device_holds_up() {
     }
     for stall in stalls.split(':').filter(|stall| !stall.is_empty()) {
         let (dir, floor) = stall.split_once('=').expect("directory=floor");
+        let (dir, floor) = (Path::new(dir), Path::new(floor));
+        assert!(
+            ends_at_once_when_idle(dir, floor),
+            "{}: waits for nothing",
+            dir.display()
+        );
         for target in [Target::Written, Target::Reserved, Target::Beyond] {
-            let waited = waits_for_a_write(Path::new(dir), Path::new(floor), target);
-            println!(
-                "{dir}: {target:?}: {}",
-                if waited { "waits" } else { "does not wait" }
-            );
-            assert!(waited, "{dir}: {target:?}");
+            let waited = waits_for_a_write(dir, floor, target);
+            let answer = if waited { "waits" } else { "does not wait" };
+            println!("{}: {target:?}: {answer}", dir.display());
+            assert!(waited, "{}: {target:?}", dir.display());
         }
     }
 }
