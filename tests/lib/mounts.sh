@@ -6,6 +6,8 @@
 #   mounts_tmpfs NAME SIZE  a tmpfs on $MOUNTS/NAME
 #   mounts_make NAME DIR SIZE MKFS...
 #                           a file of SIZE in DIR, made a file system by MKFS, on $MOUNTS/NAME
+#                           ($MOUNTS_LOSETUP: options for losetup)
+#   mounts_overlay NAME DIR an overlay over an empty directory, changes going to DIR
 #   mounts_end              takes everything down now
 #
 # Nothing here is quiet about a failure: a mount that cannot be undone is named.
@@ -34,12 +36,22 @@ mounts_make() {
     truncate -s "$size" "$dir/$name.img"
     "$@" "$dir/$name.img" >/dev/null
     local device
-    device=$(losetup --find --show "$dir/$name.img")
+    # shellcheck disable=SC2086 # options, or nothing
+    device=$(losetup --find --show ${MOUNTS_LOSETUP:-} "$dir/$name.img")
     MOUNTS_STACK+=("loop $device")
     mkdir "$MOUNTS/$name"
     mount "$device" "$MOUNTS/$name"
     MOUNTS_STACK+=("mount $MOUNTS/$name")
     chmod 1777 "$MOUNTS/$name"
+}
+
+mounts_overlay() {
+    local name=$1 dir=$2
+    mkdir "$MOUNTS/$name" "$dir/lower" "$dir/upper" "$dir/work"
+    chmod 1777 "$dir/upper"
+    mount -t overlay -o "lowerdir=$dir/lower,upperdir=$dir/upper,workdir=$dir/work" \
+        forebay-tests "$MOUNTS/$name"
+    MOUNTS_STACK+=("mount $MOUNTS/$name")
 }
 
 mounts_undo() {

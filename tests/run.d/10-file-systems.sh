@@ -16,7 +16,7 @@ skip() {
 }
 
 [[ $(id -u) -eq 0 ]] || skip "not root, so nothing can be mounted"
-for tool in mkfs.xfs mkfs.ext4 mkfs.btrfs fsfreeze losetup chattr; do
+for tool in mkfs.xfs mkfs.ext4 mkfs.btrfs fsfreeze losetup chattr setpriv; do
     command -v "$tool" >/dev/null || skip "$tool is missing (make test-deps installs it)"
 done
 [[ -e /dev/loop-control ]] || skip "no loop devices"
@@ -42,8 +42,23 @@ for kind in xfs ext4 btrfs; do
 done
 chattr +C "$MOUNTS/on-floor-btrfs"
 
+# A device of larger sectors, and a layer over another file system.
+MOUNTS_LOSETUP=--sector-size=4096 mounts_make xfs-4k "$store" 320M mkfs.xfs -q -s size=4096
+mounts_overlay overlay "$MOUNTS/xfs"
+
 m=$MOUNTS
-export FOREBAY_TEST_DIRS="$m/xfs:$m/ext4:$m/ext4-1k:$m/ext2:$m/btrfs:$m/btrfs/no-copy:$store"
+export FOREBAY_TEST_DIRS="$m/xfs:$m/xfs-4k:$m/ext4:$m/ext4-1k:$m/ext2:$m/btrfs:$m/btrfs/no-copy"
+FOREBAY_TEST_DIRS+=":$m/overlay:$store"
 FOREBAY_TEST_STALLS=$(IFS=:; echo "${stalled[*]}")
 export FOREBAY_TEST_STALLS
-cargo test -q -p forebay --features sim --test device_files -- --nocapture --test-threads=1
+
+test=(cargo test -q -p forebay --features sim --test device_files)
+"${test[@]}" -- --nocapture --test-threads=1
+
+# Once more as somebody without rights, who can neither freeze nor read the build's directory.
+program=$("${test[@]}" --no-run --message-format=json 2>/dev/null |
+    sed -n 's/.*"executable":"\([^"]*device_files[^"]*\)".*/\1/p')
+install -m 755 "$program" "$store/device_files"
+cd /
+FOREBAY_TEST_STALLS="" setpriv --reuid=65534 --regid=65534 --clear-groups \
+    "$store/device_files" --test-threads=1

@@ -309,7 +309,9 @@ impl DeviceFile for RealFile {
         let fd = self.buffered.as_fd();
         self.quietly(|| {
             file::allocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)?;
-            if !self.has_shared_space(offset, len)? {
+            // ext4 has no clones, so it is not asked.
+            let may_share = self.nature != Nature::InPlaceWithExtents;
+            if !may_share || !self.has_shared_space(offset, len)? {
                 return Ok(());
             }
             // Space shared with a clone of the file: the next write would need space of its own.

@@ -4,7 +4,7 @@ use crate::places::{self, Place, is_root, run};
 use forebay::device::file_system::Nature;
 use forebay::device::{DeviceFile, KernelReason, RealFile};
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::Command;
@@ -135,6 +135,31 @@ fn a_running_program_is_not_opened_for_writing() {
             errno: libc::ETXTBSY,
         };
         assert_eq!(refusal.unwrap_err(), reason, "{}", place.dir.display());
+        std::fs::remove_file(path).expect("removed");
+    }
+}
+
+#[test]
+fn a_lease_is_left_alone_without_waiting() {
+    // Breaking a lease raises this signal, whose default is death.
+    // SAFETY: ignoring a signal installs no code.
+    unsafe { libc::signal(libc::SIGIO, libc::SIG_IGN) };
+    for place in places::managed() {
+        let path = named(&place, "leased");
+        let own = File::open(&path).expect("the file");
+        // SAFETY: the call takes numbers only.
+        let leased = unsafe { libc::fcntl(own.as_raw_fd(), libc::F_SETLEASE, libc::F_RDLCK) };
+        if leased == 0 {
+            let refusal = RealFile::reopen(own.as_fd()).map(drop);
+            assert_eq!(
+                refusal.unwrap_err(),
+                KernelReason::Leased,
+                "{}",
+                place.dir.display()
+            );
+        } else {
+            println!("skip {}: no leases", place.dir.display());
+        }
         std::fs::remove_file(path).expect("removed");
     }
 }
