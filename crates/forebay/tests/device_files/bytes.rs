@@ -15,18 +15,23 @@ const REQUESTS: usize = 16;
 const FILE_BYTES: usize = REQUESTS * REQUEST_BYTES;
 
 fn queues() -> Vec<Box<dyn Queue>> {
-    let mut queues: Vec<Box<dyn Queue>> = vec![
+    let queues: [Box<dyn Queue>; 4] = [
         Box::new(Threads::new(2).expect("threads")),
         Box::new(Inline::new()),
         Box::new(Inline::seeded(1)),
         best_queue(8),
     ];
+    queues.into_iter().chain(uring()).collect()
+}
+
+/// The ring itself, since the best queue may be another.
+fn uring() -> Option<Box<dyn Queue>> {
     #[cfg(feature = "keeper")]
     match Uring::new(4) {
-        Ok(queue) => queues.push(Box::new(queue)),
+        Ok(queue) => return Some(Box::new(queue)),
         Err(error) => println!("skip io_uring: {error}"),
     }
-    queues
+    None
 }
 
 /// Moves the memory to or from the file, a request for each part, `piece_bytes` to a piece.
