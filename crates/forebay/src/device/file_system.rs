@@ -5,6 +5,7 @@
 //! that other machines change it, that overwriting needs new space.
 
 use super::KernelReason;
+use crate::sys::stat::{FLAG_EXTENTS, FLAG_NO_COPY_ON_WRITE};
 
 /// A property of a file system that decides how its files are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,22 +92,27 @@ pub fn lookup(magic: u32) -> FileSystem {
 }
 
 impl FileSystem {
-    /// Why no file, or not this one with inode flags `flags`, can be managed; `None` if it may.
-    /// `flags` is asked for only where it matters.
-    pub fn refusal(&self, flags: impl Fn() -> u32) -> Option<KernelReason> {
-        use crate::sys::stat::{FLAG_EXTENTS, FLAG_NO_COPY_ON_WRITE};
+    /// Whether files here may be managed as far as the table knows, or the reason why not. The
+    /// inode's flags are asked for only where they matter.
+    pub fn admit(
+        &self,
+        flags: impl FnOnce() -> Result<u32, KernelReason>,
+    ) -> Result<(), KernelReason> {
         let file_system = self.name;
         match self.nature {
-            Nature::InPlace | Nature::Unknown => None,
-            Nature::InPlaceWithExtents if flags() & FLAG_EXTENTS != 0 => None,
-            Nature::InPlaceWithExtents => Some(KernelReason::NoReserve { file_system }),
-            Nature::CopyOnWriteUnlessFlagged if flags() & FLAG_NO_COPY_ON_WRITE != 0 => None,
-            Nature::CopyOnWriteUnlessFlagged | Nature::CopyOnWrite => {
-                Some(KernelReason::CopyOnWrite { file_system })
-            }
-            Nature::Memory => Some(KernelReason::InMemory { file_system }),
-            Nature::Network => Some(KernelReason::Network { file_system }),
-            Nature::Fuse => Some(KernelReason::Fuse),
+            Nature::InPlace | Nature::Unknown => Ok(()),
+            Nature::InPlaceWithExtents => match flags()? & FLAG_EXTENTS {
+                0 => Err(KernelReason::NoReserve { file_system }),
+                _ => Ok(()),
+            },
+            Nature::CopyOnWriteUnlessFlagged => match flags()? & FLAG_NO_COPY_ON_WRITE {
+                0 => Err(KernelReason::CopyOnWrite { file_system }),
+                _ => Ok(()),
+            },
+            Nature::CopyOnWrite => Err(KernelReason::CopyOnWrite { file_system }),
+            Nature::Memory => Err(KernelReason::InMemory { file_system }),
+            Nature::Network => Err(KernelReason::Network { file_system }),
+            Nature::Fuse => Err(KernelReason::Fuse),
         }
     }
 }
@@ -114,7 +120,6 @@ impl FileSystem {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::stat::{FLAG_EXTENTS, FLAG_NO_COPY_ON_WRITE};
 
     #[test]
     fn numbers_are_unique() {
@@ -129,20 +134,24 @@ mod tests {
     #[test]
     fn flags_decide_for_ext4_and_btrfs() {
         let (ext4, btrfs) = (lookup(0xef53), lookup(0x9123_683e));
-        assert_eq!(ext4.refusal(|| FLAG_EXTENTS), None);
+        assert_eq!(ext4.admit(|| Ok(FLAG_EXTENTS)), Ok(()));
         assert!(matches!(
-            ext4.refusal(|| 0),
-            Some(KernelReason::NoReserve { .. })
+            ext4.admit(|| Ok(0)),
+            Err(KernelReason::NoReserve { .. })
         ));
-        assert_eq!(btrfs.refusal(|| FLAG_NO_COPY_ON_WRITE), None);
+        assert_eq!(btrfs.admit(|| Ok(FLAG_NO_COPY_ON_WRITE)), Ok(()));
         assert!(matches!(
-            btrfs.refusal(|| 0),
-            Some(KernelReason::CopyOnWrite { .. })
+            btrfs.admit(|| Ok(0)),
+            Err(KernelReason::CopyOnWrite { .. })
         ));
+        assert_eq!(
+            ext4.admit(|| Err(KernelReason::Fuse)),
+            Err(KernelReason::Fuse)
+        );
     }
 
     #[test]
     fn unknown_ones_are_left_to_the_probes() {
-        assert_eq!(lookup(0x1234_5678).refusal(|| 0), None);
+        assert_eq!(lookup(0x1234_5678).admit(|| unreachable!()), Ok(()));
     }
 }

@@ -50,6 +50,8 @@ pub enum KernelReason {
         /// The error of that open.
         errno: i32,
     },
+    /// Another open description holds a lease (`F_SETLEASE`), which opening for writing would break.
+    Leased,
     /// `chattr +a`.
     AppendOnly,
     /// `chattr +i`.
@@ -80,6 +82,7 @@ impl KernelReason {
         match errno {
             libc::EACCES | libc::EROFS | libc::ETXTBSY | libc::EPERM => Self::ReadOnly { errno },
             libc::EINVAL => Self::NoDirectIo { file_system },
+            libc::EWOULDBLOCK => Self::Leased,
             _ => Self::OpenFailed { errno },
         }
     }
@@ -136,6 +139,10 @@ impl fmt::Display for KernelReason {
                 "cannot be opened for writing again ({}): let its mode, its mount and the programs \
                  that run it allow writing",
                 os_message(*errno)
+            ),
+            Self::Leased => write!(
+                f,
+                "a lease is held on the file: end the file server that holds it, or its lease"
             ),
             Self::AppendOnly => write!(f, "append-only: `chattr -a` lifts it"),
             Self::Immutable => write!(f, "immutable: `chattr -i` lifts it"),

@@ -8,7 +8,7 @@ use super::memory::Piece;
 use super::{check, check_bytes, offset_of, retry};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
 /// Pieces that one vectored call takes (`UIO_MAXIOV`).
 pub const PIECES_MAX: usize = 1024;
@@ -30,7 +30,8 @@ pub fn as_iovecs(pieces: &[Piece]) -> *const libc::iovec {
 }
 
 /// Opens a new description of the file behind a descriptor, through `/proc/self/fd`, for reading and
-/// writing. Permission is checked again, against the file's mode as it is now.
+/// writing. Permission is checked again, against the file's mode as it is now. Where somebody holds a
+/// lease on the file, the answer is `EWOULDBLOCK`, instead of waiting for as long as he is given.
 pub fn open_again(fd: BorrowedFd<'_>, direct: bool) -> io::Result<OwnedFd> {
     let path = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero byte");
     let mut flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
@@ -42,8 +43,16 @@ pub fn open_again(fd: BorrowedFd<'_>, direct: bool) -> io::Result<OwnedFd> {
         let raw = unsafe { libc::open(path.as_ptr(), flags) };
         check(raw)?;
         // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
-        Ok(unsafe { OwnedFd::from_raw_fd(raw) })
+        let again = unsafe { OwnedFd::from_raw_fd(raw) };
+        // The flag was for the opening; io_uring would answer `EAGAIN` on some file systems.
+        set_blocking(again.as_fd(), flags & !libc::O_NONBLOCK)?;
+        Ok(again)
     })
+}
+
+fn set_blocking(fd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
+    // SAFETY: the call takes no memory.
+    check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) })
 }
 
 /// Status flags of a description (`O_DIRECT`, `O_APPEND`, access mode).

@@ -112,6 +112,50 @@ fn dropping_a_queue_carries_out_what_was_submitted() {
     }
 }
 
+/// Lets the calling thread, and no other, get `EPERM` from a system call, as a sandbox would.
+#[cfg(feature = "keeper")]
+fn forbid(call: libc::c_long) {
+    const LOAD_NUMBER: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+    const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+    const RETURN: u16 = (libc::BPF_RET | libc::BPF_K) as u16;
+    let step = |code, jt, jf, k| libc::sock_filter { code, jt, jf, k };
+    let mut filter = [
+        step(LOAD_NUMBER, 0, 0, 0),
+        step(JUMP_IF_EQUAL, 0, 1, call as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32),
+        step(RETURN, 0, 0, libc::SECCOMP_RET_ALLOW),
+    ];
+    let program = libc::sock_fprog {
+        len: filter.len() as u16,
+        filter: filter.as_mut_ptr(),
+    };
+    // SAFETY: the program and its filter are ours and live during the calls, which copy them.
+    unsafe {
+        assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+        let mode = libc::SECCOMP_SET_MODE_FILTER;
+        assert_eq!(
+            libc::syscall(libc::SYS_seccomp, mode, 0, &raw const program),
+            0
+        );
+    }
+}
+
+#[test]
+#[cfg(feature = "keeper")]
+fn where_io_uring_is_refused_threads_take_over() {
+    for call in [libc::SYS_io_uring_setup, libc::SYS_io_uring_enter] {
+        let name = std::thread::spawn(move || {
+            forbid(call);
+            best_queue(4).name()
+        });
+        assert_eq!(
+            name.join().expect("no panic"),
+            "threads",
+            "system call {call}"
+        );
+    }
+}
+
 #[test]
 fn a_seed_decides_the_order() {
     let Some(file) = file() else { return };

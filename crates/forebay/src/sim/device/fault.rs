@@ -24,6 +24,9 @@ pub enum Outcome {
     /// A transfer is cut to half its bytes, rounded down to the file's alignment; where that is
     /// nothing, and for other calls, it proceeds.
     Short,
+    /// As `Short`, but it reports this error: what lies on the device afterwards is not known to
+    /// the caller. For other calls than transfers the same as `Errno`.
+    Torn(i32),
     /// It has no effect and reports success: a planted bug, for tests of tests.
     Swallow,
 }
@@ -100,19 +103,29 @@ impl Before for FaultPlan {
         match self.outcome {
             Outcome::Errno(errno) => Verdict::Fail(io::Error::from_raw_os_error(errno)),
             Outcome::Swallow => Verdict::Pretend,
-            Outcome::Short => shorten(call),
+            Outcome::Short => match half_of(call) {
+                0 => Verdict::Proceed,
+                half => Verdict::Shorten(half),
+            },
+            Outcome::Torn(errno) => {
+                let error = io::Error::from_raw_os_error(errno);
+                match half_of(call) {
+                    0 => Verdict::Fail(error),
+                    half => Verdict::Tear(half, error),
+                }
+            }
         }
     }
 }
 
-fn shorten(call: &Call) -> Verdict {
+/// Half the bytes of a transfer, rounded down to what the device moves at once; 0 for other calls.
+fn half_of(call: &Call) -> usize {
     let direct = matches!(call.kind, CallKind::ReadDirect | CallKind::WriteDirect);
     let align = if direct { u64::from(call.align) } else { 1 };
-    let half = call.len / 2 / align * align;
     let transfer = Kinds::READS.contains(call.kind) || Kinds::WRITES.contains(call.kind);
-    if transfer && half > 0 {
-        Verdict::Shorten(half as usize)
+    if transfer {
+        (call.len / 2 / align * align) as usize
     } else {
-        Verdict::Proceed
+        0
     }
 }

@@ -1,7 +1,7 @@
 //! The test machinery tested: a checker that cannot fail checks nothing.
 
 use super::*;
-use crate::device::{Done, Inline, Queue, Request, RequestKind};
+use crate::device::{Done, Inline, Queue, Request, RequestKind, Threads};
 use crate::sys::memory::AlignedBytes;
 use std::collections::HashSet;
 use std::io;
@@ -168,6 +168,39 @@ fn kinds_repetition_and_short_writes() {
         5
     );
     assert_eq!((plan.calls(), plan.tripped()), (4, 3));
+}
+
+#[test]
+fn a_torn_write_leaves_half_and_reports_the_error() {
+    let plan = FaultPlan::nth(1, Kinds::ALL, Outcome::Torn(libc::EIO), Repeat::ForEver);
+    let file = faulty(SimDisk::new(SimOptions::default()).create(), &plan);
+    write(&*file, 0, 1, 1024).unwrap();
+    assert_eq!(
+        write(&*file, 0, 2, 1024).unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
+    assert_eq!(file.inner().contents(), [[2; 512], [1; 512]].concat());
+    assert_eq!(
+        file.sync_data().unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
+}
+
+#[test]
+fn a_panic_of_a_file_reaches_whoever_polls() {
+    let file = SimDisk::new(SimOptions::default()).create();
+    let memory = AlignedBytes::new(512, 512);
+    let mut queue = Threads::new(1).expect("a thread");
+    let pieces = vec![memory.piece()];
+    queue.submit(Request {
+        file,
+        kind: RequestKind::Write,
+        pieces,
+        offset: 1,
+        token: 0,
+    });
+    let poll = std::panic::AssertUnwindSafe(|| queue.poll(true, &mut Vec::new()));
+    assert!(std::panic::catch_unwind(poll).is_err());
 }
 
 #[test]

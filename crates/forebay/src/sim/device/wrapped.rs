@@ -12,6 +12,8 @@ pub enum Verdict {
     Proceed,
     /// The file gets the first so many bytes of it.
     Shorten(usize),
+    /// The file gets the first so many bytes of it, and the caller the error.
+    Tear(usize, io::Error),
     /// The file never sees it.
     Fail(io::Error),
     /// The file never sees it, and the caller is told that all went well: a planted bug, for tests
@@ -53,7 +55,7 @@ impl<F: DeviceFile + ?Sized, B: Before> Wrapped<F, B> {
     ) -> io::Result<T> {
         match self.ask(kind, range) {
             Verdict::Proceed | Verdict::Shorten(_) => make(&self.inner),
-            Verdict::Fail(error) => Err(error),
+            Verdict::Fail(error) | Verdict::Tear(_, error) => Err(error),
             Verdict::Pretend => Ok(pretended),
         }
     }
@@ -70,6 +72,10 @@ impl<F: DeviceFile + ?Sized, B: Before> Wrapped<F, B> {
         match self.ask(kind, (offset, len as u64)) {
             Verdict::Proceed => make(&self.inner, pieces),
             Verdict::Shorten(bytes) => make(&self.inner, &first_bytes(pieces, bytes)),
+            Verdict::Tear(bytes, error) => {
+                make(&self.inner, &first_bytes(pieces, bytes))?;
+                Err(error)
+            }
             Verdict::Fail(error) => Err(error),
             Verdict::Pretend => Ok(len),
         }
