@@ -10,10 +10,27 @@
 //! | who is asked | [`Target`]; [`StdFiles`] is the kernel's own answer |
 //! | who asks | [`drive`], [`Driver`], [`replay`] |
 //! | where do operations come from | [`generate`], [`ops`] for proptest |
+//! | what is the smallest list that still fails | [`shrink`] |
 //!
 //! The bytes of a write follow from its seed and from where they lie in the file ([`fill`]), so a
 //! byte that is out of date, in the wrong place or lost can be told from its value, and a list of
 //! operations is small however much it writes. They are never zero: zero means *hole*.
+//!
+//! ```
+//! use forebay_model::{Op, Profile, StdFiles, drive, generate, shrink, to_lines};
+//!
+//! let directory = tempfile::tempdir()?;
+//! let mut run = |ops: &[Op]| {
+//!     let mut target = StdFiles::new(directory.path(), 2, 2).expect("new files for each run");
+//!     drive(ops, &mut target)
+//! };
+//! let ops = generate(1, &Profile::TINY, 50);
+//! if let Err(mismatch) = run(&ops) {
+//!     let small = shrink(ops, |ops| run(ops).is_err());
+//!     panic!("{mismatch}\n{}", to_lines(&small));
+//! }
+//! # Ok::<(), std::io::Error>(())
+//! ```
 //!
 //! The crate does not depend on the engine: front ends that live in other processes use it too. It
 //! knows nothing of time, names, permissions or memory budgets; each of those has tests of its own.
@@ -27,6 +44,7 @@ mod mismatch;
 mod model;
 mod op;
 mod profile;
+mod shrink;
 mod std_files;
 mod survive;
 mod target;
@@ -40,6 +58,7 @@ pub use mismatch::{Details, Guess, Mismatch, Origin, Place};
 pub use model::Model;
 pub use op::{Access, Op};
 pub use profile::{Kind, Profile, Sizes};
+pub use shrink::shrink;
 pub use std_files::StdFiles;
 pub use target::{ErrorClass, Expected, Outcome, Target};
 
