@@ -9,7 +9,7 @@
 //! | what may be left after power loss | [`Model::may_be_after_power_loss`] |
 //! | who is asked | [`Target`]; [`StdFiles`] is the kernel's own answer |
 //! | who asks | [`drive`], [`Driver`], [`replay`] |
-//! | where do operations come from | [`generate`], [`ops`] for proptest |
+//! | where do operations come from | [`generate`], [`ops`] for proptest, [`PartitionPlan`] for threads |
 //! | what is the smallest list that still fails | [`shrink`] |
 //!
 //! The bytes of a write follow from its seed and from where they lie in the file ([`fill`]), so a
@@ -42,7 +42,9 @@ mod generate;
 mod lines;
 mod mismatch;
 mod model;
+mod monotone;
 mod op;
+mod partition;
 mod profile;
 mod shrink;
 mod std_files;
@@ -56,7 +58,9 @@ pub use generate::{Decoder, Dice, SplitMix64, generate, ops};
 pub use lines::{LineError, from_lines, to_lines};
 pub use mismatch::{Details, Guess, Mismatch, Origin, Place};
 pub use model::Model;
+pub use monotone::MonotoneReader;
 pub use op::{Access, Op};
+pub use partition::{PartitionPlan, Stripe, Version};
 pub use profile::{Kind, Profile, Sizes};
 pub use shrink::shrink;
 pub use std_files::StdFiles;

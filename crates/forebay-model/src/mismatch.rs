@@ -115,6 +115,13 @@ impl Mismatch {
         &self.0
     }
 
+    /// Says which worker of a plan found it, and at which operation of its list.
+    pub(crate) fn by_worker(mut self, worker: usize, index: usize, op: &Op) -> Self {
+        self.0.what = format!("worker {worker}: {}", self.0.what);
+        self.0.tail = vec![(index, op.clone())];
+        self
+    }
+
     pub(crate) fn at(mut self, place: Place) -> Self {
         self.0.place = Some(place);
         self
