@@ -3,8 +3,7 @@
 //! The file's bytes are a function of (generation, offset): a random pattern of 61 pages, repeated,
 //! and shifted by the generation. 61 is prime and near no size the engine uses, so a page, block or
 //! frame that lands in the wrong place shows. Each run has generations of its own, so that bytes left
-//! on the device by an earlier run show as well. The pattern is small, so that reading it
-//! costs every side the same, and little.
+//! on the device by an earlier run show as well.
 
 use std::io;
 use std::ops::{Deref, DerefMut};
@@ -99,12 +98,17 @@ impl Generation {
 /// The bytes that all sides write.
 pub struct Source {
     bytes: Mapping,
+    /// The part of the memory that requests begin in: a multiple of the pattern.
+    sweep: u64,
 }
 
 impl Source {
-    /// A source for requests of up to `request_bytes_max`.
-    pub fn new(request_bytes_max: usize) -> io::Result<Self> {
-        let mut bytes = Mapping::new(PATTERN as usize + request_bytes_max)?;
+    /// A source for requests of up to `request_bytes_max` that takes its bytes from at least
+    /// `sweep_min` of memory, one part after the other as the file offset grows: how much of it a
+    /// processor's caches hold is part of what a copy costs. The bytes do not depend on it.
+    pub fn new(request_bytes_max: usize, sweep_min: u64) -> io::Result<Self> {
+        let sweep = sweep_min.max(1).next_multiple_of(PATTERN);
+        let mut bytes = Mapping::new(sweep as usize + request_bytes_max)?;
         let mut random = Random::new(0x0F0E_BA11);
         for word in bytes[..PATTERN as usize].chunks_exact_mut(8) {
             word.copy_from_slice(&random.next().to_le_bytes());
@@ -113,14 +117,14 @@ impl Source {
         for part in rest.chunks_mut(PATTERN as usize) {
             part.copy_from_slice(&pattern[..part.len()]);
         }
-        Ok(Source { bytes })
+        Ok(Source { bytes, sweep })
     }
 
     /// What the file holds at `offset` once `generation` has been written there. Page-aligned in
     /// memory where `offset` is page-aligned.
     #[inline]
     pub fn at(&self, generation: Generation, offset: u64, len: usize) -> &[u8] {
-        let position = ((offset + generation.shift()) % PATTERN) as usize;
+        let position = ((offset + generation.shift()) % self.sweep) as usize;
         &self.bytes[position..position + len]
     }
 }
@@ -155,7 +159,7 @@ mod tests {
 
     #[test]
     fn bytes_follow_the_offset_whatever_the_request() {
-        let source = Source::new(1 << 20).unwrap();
+        let source = Source::new(1 << 20, 0).unwrap();
         let generation = Generation(3);
         let long = source.at(generation, 5000, 1 << 20);
         for start in [0usize, 1, 4095, 200_000, 900_000] {
@@ -167,8 +171,18 @@ mod tests {
     }
 
     #[test]
+    fn bytes_do_not_depend_on_the_memory_they_come_from() {
+        let small = Source::new(PAGE, 0).unwrap();
+        let large = Source::new(PAGE, 3 * PATTERN + 1).unwrap();
+        for offset in (0..10 * PATTERN).step_by(77_777) {
+            let bytes = |source: &Source| source.at(Generation(5), offset, PAGE).to_vec();
+            assert_eq!(bytes(&small), bytes(&large), "{offset}");
+        }
+    }
+
+    #[test]
     fn misplaced_blocks_and_old_generations_show() {
-        let source = Source::new(PAGE).unwrap();
+        let source = Source::new(PAGE, 0).unwrap();
         let page = |generation, offset| source.at(Generation(generation), offset, PAGE);
         for generation in 1..61 {
             assert_ne!(page(0, 0), page(generation, 0));

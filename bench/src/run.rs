@@ -21,6 +21,9 @@ pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 /// Requests by which a file is brought into memory: too small to pass by it.
 const FILL_REQUEST: u32 = 64 << 10;
 const CHECK_CHUNK: u64 = 1 << 20;
+const REQUEST_BYTES_MAX: usize = 5 << 20;
+/// More than the last-level cache that one core can use, on any machine so far.
+const LARGE_SOURCE_BYTES: u64 = 256 << 20;
 /// Less than this is not worth warming exactly.
 const WARM_BYTES_MIN: u64 = 64 << 20;
 
@@ -32,8 +35,10 @@ pub struct Bench {
     pub runs: usize,
     /// The core to pin the timed loop to.
     pub pin: Option<usize>,
-    /// Bytes to write.
-    pub source: Source,
+    /// Bytes to write in small requests, as from a buffer that stays in the processor's cache.
+    small_source: Source,
+    /// The same bytes, spread over memory larger than any cache.
+    large_source: Source,
     generation: u64,
 }
 
@@ -76,14 +81,15 @@ struct Step<'a> {
 }
 
 impl Bench {
-    /// A bench for requests of up to 4 MiB.
+    /// A bench for requests of up to 5 MiB.
     pub fn new(storage: Storage, runs: usize, pin: Option<usize>) -> Result<Self> {
-        let source = Source::new(5 << 20).context("memory for the bytes to write")?;
+        let what = "memory for the bytes to write";
         Ok(Bench {
             storage,
             runs,
             pin,
-            source,
+            small_source: Source::new(REQUEST_BYTES_MAX, 0).context(what)?,
+            large_source: Source::new(REQUEST_BYTES_MAX, LARGE_SOURCE_BYTES).context(what)?,
             generation: 0,
         })
     }
@@ -228,10 +234,10 @@ impl Bench {
         side.read_all(&mut buffer, &requests)
     }
 
-    /// Writes of this bench's bytes.
+    /// Writes of this bench's bytes, from little memory.
     pub fn writes<'a>(&'a self, requests: &'a [Request], generation: Generation) -> Writes<'a> {
         Writes {
-            source: &self.source,
+            source: &self.small_source,
             generation,
             requests,
         }
@@ -243,7 +249,10 @@ impl Bench {
         } = *step;
         let mut buffer = Mapping::new(FILL_REQUEST as usize).context("read buffer")?;
         buffer.touch();
-        let writes = self.writes(requests, step.written);
+        let mut writes = self.writes(requests, step.written);
+        if workload.writes_from_large_memory() {
+            writes.source = &self.large_source;
+        }
         let weighs = workload.weighs_memory();
         let held_before = if weighs {
             kernel_file_memory().context("meminfo")?
@@ -312,7 +321,7 @@ impl Bench {
         } else {
             workload.span
         };
-        let mut expected = Expected::new(&self.source, len, requests);
+        let mut expected = Expected::new(&self.small_source, len, requests);
         if matches!(workload.before, Before::Cold | Before::InMemory) {
             expected.base = Some(step.base);
         }

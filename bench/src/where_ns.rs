@@ -4,6 +4,7 @@
 
 use crate::failure::{Context, Result};
 use crate::memory::{PAGE, warm};
+use crate::meter::Pinned;
 use crate::report::columns;
 use crate::requests::{Request, Shape, make};
 use crate::run::Bench;
@@ -68,6 +69,7 @@ fn time_side(
     let path = place.dir.join("forebay-bench.data");
     let mut side = kind.start().context(&name)?;
     side.open(&path).context(&name)?;
+    side.warm(size).context(&name)?;
     let (base, _) = bench.next_generations();
     let outcome = bench.fill_memory(side.as_mut(), size, base).context(&name);
     let outcome = outcome.and_then(|()| time(bench, requests, side.as_mut()));
@@ -83,6 +85,7 @@ fn time(bench: &mut Bench, requests: &[Request], side: &mut dyn Side) -> Result<
         let (_, generation) = bench.next_generations();
         warm(requests.len() as u64 * PAGE as u64).context("warm memory")?;
         let writes = bench.writes(requests, generation);
+        let _pinned = bench.pin.map(Pinned::to).transpose().context("pin")?;
         let start = std::time::Instant::now();
         side.write_all(&writes).context("where-ns")?;
         runs.push(start.elapsed().as_nanos() as f64 / requests.len() as f64);

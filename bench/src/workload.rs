@@ -192,6 +192,15 @@ impl Workload {
         make(self.shape, self.span, self.bytes)
     }
 
+    /// Whether the bytes come from memory larger than any processor's cache: programs that write
+    /// in MiB write data that they have, not a small buffer that they fill again and again.
+    pub fn writes_from_large_memory(&self) -> bool {
+        match self.shape {
+            Shape::Sequential { len } | Shape::RaggedRun { len } => len >= 1 << 20,
+            Shape::RandomPages | Shape::RaggedPages { .. } => false,
+        }
+    }
+
     /// Whether a line asks how much memory is held before the sync.
     pub fn weighs_memory(&self) -> bool {
         self.lines

@@ -49,7 +49,7 @@ fn a_ragged_run_has_no_gap_and_ends_where_asked() {
 
 #[test]
 fn expected_bytes_are_base_with_requests_over_it() {
-    let source = Source::new(PAGE).unwrap();
+    let source = Source::new(PAGE, 0).unwrap();
     let requests = [Request {
         offset: 4196,
         len: 3896,
@@ -66,7 +66,7 @@ fn expected_bytes_are_base_with_requests_over_it() {
 
 #[test]
 fn a_sparse_file_is_compared_around_its_requests() {
-    let source = Source::new(PAGE).unwrap();
+    let source = Source::new(PAGE, 0).unwrap();
     let requests = [Request {
         offset: 1 << 30,
         len: 4096,

@@ -25,7 +25,7 @@ pub struct Forebay {
 impl Forebay {
     /// Opens a session that routes by `route`.
     pub fn new(route: Route) -> io::Result<Self> {
-        let session = Session::open(Config {
+        let session = Session::start(Config {
             route,
             ..Config::default()
         })
