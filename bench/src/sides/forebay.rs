@@ -1,0 +1,102 @@
+//! The engine as a side: everything the harness knows of its API.
+//!
+//! Each run has a session of its own, ended with the side, so that neither its memory nor its keeper
+//! is there while another side is measured.
+
+use std::io;
+use std::path::Path;
+
+use forebay::{Config, File, OpenOptions, Route, Session};
+
+use super::{Side, SideStats, not_open};
+
+/// Route by predicted times.
+pub const AUTO: Route = Route::Auto;
+/// Route by the paper's fixed threshold.
+pub const THRESHOLD: Route = Route::Threshold;
+
+/// A session with one file.
+pub struct Forebay {
+    // Before the session: a file is dropped while its session is there.
+    file: Option<File>,
+    session: Session,
+}
+
+impl Forebay {
+    /// Opens a session that routes by `route`.
+    pub fn new(route: Route) -> io::Result<Self> {
+        let session = Session::start(Config {
+            route,
+            ..Config::default()
+        })
+        .map_err(to_io)?;
+        Ok(Forebay {
+            file: None,
+            session,
+        })
+    }
+
+    #[inline]
+    fn file(&self) -> io::Result<&File> {
+        self.file.as_ref().ok_or_else(not_open)
+    }
+}
+
+fn to_io(error: impl Into<io::Error>) -> io::Error {
+    error.into()
+}
+
+impl Side for Forebay {
+    fn open(&mut self, path: &Path) -> io::Result<()> {
+        let options = OpenOptions::new().read(true).write(true).create(true);
+        self.file = Some(self.session.open(path, options).map_err(to_io)?);
+        Ok(())
+    }
+
+    #[inline]
+    fn write_at(&mut self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let count = self.file()?.write_at(bytes, offset).map_err(to_io)?;
+        if count == bytes.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::WriteZero.into())
+        }
+    }
+
+    #[inline]
+    fn read_at(&mut self, bytes: &mut [u8], offset: u64) -> io::Result<()> {
+        let count = self.file()?.read_at(bytes, offset).map_err(to_io)?;
+        if count == bytes.len() {
+            Ok(())
+        } else {
+            Err(io::ErrorKind::UnexpectedEof.into())
+        }
+    }
+
+    fn sync(&mut self) -> io::Result<()> {
+        self.file()?.sync_all().map_err(to_io)
+    }
+
+    fn close(&mut self) -> io::Result<()> {
+        self.file
+            .take()
+            .map_or(Ok(()), |file| file.close().map_err(to_io))
+    }
+
+    fn stats(&self) -> Option<SideStats> {
+        let stats = self.session.stats();
+        Some(SideStats {
+            scrap_bytes: stats.scrap_bytes,
+            direct_bytes: stats.direct_bytes,
+            kernel_bytes: stats.kernel_bytes,
+            device_read_bytes: stats.device_read_bytes,
+            device_write_bytes: stats.device_write_bytes,
+            memory_held_bytes: stats.memory_held_bytes,
+            dirty_bytes: stats.dirty_bytes,
+        })
+    }
+
+    fn warm(&mut self, bytes: u64) -> io::Result<()> {
+        self.session.warm(bytes).map_err(to_io)
+    }
+}
