@@ -138,13 +138,13 @@ impl File {
     /// Writes at `offset`, bytes. Returns how many were written: all, unless an error came after some were.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] when the file system cannot promise the space; [`Error::InvalidInput`] when the file is not
+    /// [`Error::NoSpace`] when the file system cannot promise the space; `EBADF` when the file is not
     /// open for writing; the device's for bytes that go straight to it. Bytes left in memory report the device's
     /// errors at the next sync or close.
     #[inline]
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         if !self.writable {
-            return Err(Error::InvalidInput("the file is not open for writing"));
+            return Err(not_open_for("write"));
         }
         let managed = match &self.kind {
             Kind::Managed(managed) => managed,
@@ -173,7 +173,7 @@ impl File {
     /// As for [`File::write_at`].
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         if !self.writable {
-            return Err(Error::InvalidInput("the file is not open for writing"));
+            return Err(not_open_for("write"));
         }
         match &self.kind {
             Kind::Managed(managed) => self.append_managed(managed, bytes).map(|(at, _)| at),
@@ -206,7 +206,7 @@ impl File {
     #[inline]
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
         if !self.readable {
-            return Err(Error::InvalidInput("the file is not open for reading"));
+            return Err(not_open_for("read"));
         }
         let managed = match &self.kind {
             Kind::Managed(managed) => managed,
@@ -229,6 +229,9 @@ impl File {
     /// # Errors
     /// As for [`File::write_at`].
     pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
+        if !self.writable {
+            return Err(not_open_for("write"));
+        }
         let mut done = 0;
         for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
             match self.write_at(buffer, offset + done as u64) {
@@ -246,6 +249,9 @@ impl File {
     /// # Errors
     /// As for [`File::read_at`].
     pub fn read_vectored_at(&self, buffers: &mut [IoSliceMut<'_>], offset: u64) -> Result<usize> {
+        if !self.readable {
+            return Err(not_open_for("read"));
+        }
         let mut done = 0;
         for buffer in buffers.iter_mut().filter(|buffer| !buffer.is_empty()) {
             match self.read_at(buffer, offset + done as u64) {
@@ -303,7 +309,7 @@ impl File {
     /// [`Error::InvalidInput`] when the file is not open for writing; the file system's.
     pub fn set_len(&self, len: u64) -> Result<()> {
         if !self.writable {
-            return Err(Error::InvalidInput("the file is not open for writing"));
+            return Err(Error::InvalidInput("a file that is not open for writing cannot be resized"));
         }
         match &self.kind {
             Kind::Managed(managed) => {
@@ -323,7 +329,7 @@ impl File {
     /// [`Error::InvalidInput`] when the file is not open for writing; the file system's, some of which cannot.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
         if !self.writable {
-            return Err(Error::InvalidInput("the file is not open for writing"));
+            return Err(not_open_for("write"));
         }
         if len == 0 {
             return Err(Error::InvalidInput("an empty range cannot be punched"));
@@ -400,6 +406,11 @@ impl File {
         }
     }
 
+    /// Whether it was opened for appending.
+    pub fn is_append(&self) -> bool {
+        self.appends
+    }
+
     /// What tests need to look behind the file.
     #[doc(hidden)]
     pub fn core(&self) -> Option<&Core> {
@@ -418,6 +429,10 @@ impl Drop for File {
         }
         let _ = self.close_once();
     }
+}
+
+fn not_open_for(operation: &'static str) -> Error {
+    Error::Device { errno: libc::EBADF, operation }
 }
 
 fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {

@@ -113,6 +113,18 @@ impl Session {
         Ok(file)
     }
 
+    /// Opens a device file that has no path in the file system: simulations.
+    #[doc(hidden)]
+    pub fn open_device(
+        &self,
+        device: Arc<dyn DeviceFile>,
+        name: &str,
+        options: &OpenOptions,
+    ) -> Result<File> {
+        let nothing = std::fs::File::open("/dev/null").map_err(|e| Error::device("open", &e))?;
+        self.manage(device, nothing, Path::new(name), options)
+    }
+
     /// Manages a device file: an entry in the table, a place in the registry.
     #[doc(hidden)]
     pub fn manage_device(&self, device: Arc<dyn DeviceFile>, path: &Path) -> Result<Core> {

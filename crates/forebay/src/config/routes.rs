@@ -27,6 +27,19 @@ pub enum Route {
     Kernel,
 }
 
+impl Route {
+    /// The name, as configuration and [`crate::route::by_name`] have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Route::Auto => "auto",
+            Route::Threshold => "threshold",
+            Route::Direct => "direct",
+            Route::Scrap => "scrap",
+            Route::Kernel => "kernel",
+        }
+    }
+}
+
 /// A route for some paths.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

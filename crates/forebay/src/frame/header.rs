@@ -265,11 +265,6 @@ impl Header {
         self.state.store(State::Free.pack(), Ordering::Release);
     }
 
-    /// Sets the state during a rebuild, with the session stopped.
-    pub(crate) fn repair_state(&self, state: State) {
-        self.state.store(state.pack(), Ordering::Release);
-    }
-
     /// One line for people and for failing tests.
     pub fn describe(&self) -> String {
         let identity = match self.identity() {

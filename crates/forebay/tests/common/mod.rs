@@ -1,0 +1,184 @@
+//! What several test programs share: the engine as a target of the reference model.
+#![allow(dead_code)]
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use forebay::device::DeviceFile;
+use forebay::sim::device::{SimDisk, SimOptions};
+use forebay::{Config, File, OpenOptions, Session};
+use forebay_model::{Access, ErrorClass, Op, Outcome, Target, fill};
+
+/// Where an engine's files are.
+pub enum Store {
+    /// On a simulated disk.
+    Sim(Vec<Arc<dyn DeviceFile>>),
+    /// In a directory.
+    Dir(PathBuf),
+}
+
+impl Store {
+    /// Empty files on a simulated disk of `bytes` bytes.
+    pub fn sim(files: usize, bytes: u64) -> (SimDisk, Store) {
+        let disk = SimDisk::new(SimOptions { capacity_bytes: bytes, ..SimOptions::default() });
+        let devices = (0..files).map(|_| disk.create() as Arc<dyn DeviceFile>).collect();
+        (disk, Store::Sim(devices))
+    }
+
+    fn open(&self, session: &Session, file: u8, access: Access, truncate: bool) -> forebay::Result<File> {
+        let mut options = OpenOptions::new();
+        match access {
+            Access::ReadWrite => options.read(true).write(true),
+            Access::ReadOnly => options.read(true),
+            Access::WriteOnly => options.write(true),
+            Access::Append => options.read(true).append(true),
+        };
+        options.truncate(truncate);
+        match self {
+            Store::Sim(devices) => {
+                let device = Arc::clone(&devices[usize::from(file)]);
+                session.open_device(device, &format!("sim-{file}"), &options)
+            }
+            Store::Dir(dir) => {
+                let path = dir.join(format!("file-{file}"));
+                if !path.exists() {
+                    std::fs::File::create(&path).expect("a file can be made");
+                }
+                session.open_file(&path, &options)
+            }
+        }
+    }
+}
+
+/// The engine, driven by the model's operations.
+pub struct Engine {
+    pub session: Session,
+    pub store: Store,
+    pub files: Vec<Vec<Option<File>>>,
+}
+
+impl Engine {
+    /// Opens `handles` read-write handles on each of `files` files.
+    pub fn new(config: Config, store: Store, files: usize, handles: usize) -> Self {
+        let session = Session::open(config).expect("a session can be opened");
+        Self::over(session, store, files, handles)
+    }
+
+    /// The same over a session that is there.
+    pub fn over(session: Session, store: Store, files: usize, handles: usize) -> Self {
+        let open = |file: usize| {
+            let file = u8::try_from(file).expect("few files");
+            let opened = store.open(&session, file, Access::ReadWrite, false);
+            Some(opened.expect("a file can be opened"))
+        };
+        let files = (0..files).map(|file| (0..handles).map(|_| open(file)).collect()).collect();
+        Engine { session, store, files }
+    }
+
+    pub fn handle(&self, file: u8, handle: u8) -> &File {
+        self.files[usize::from(file)][usize::from(handle)].as_ref().expect("an open handle")
+    }
+
+    fn bytes_for(file: &File, appends: bool, len: u32, seed: u32, offset: u64) -> forebay::Result<Vec<u8>> {
+        let mut bytes = vec![0; len as usize];
+        let at = if appends { file.len()? } else { offset };
+        fill(seed, at, &mut bytes);
+        Ok(bytes)
+    }
+
+    fn try_run(&mut self, op: &Op) -> forebay::Result<Outcome> {
+        match *op {
+            Op::Reopen { file, handle, access, truncate } => {
+                let slot = &mut self.files[usize::from(file)][usize::from(handle)];
+                let closed = slot.take().map_or(Ok(()), File::close);
+                *slot = Some(self.store.open(&self.session, file, access, truncate)?);
+                closed.map(|()| Outcome::Done)
+            }
+            Op::CloseAll { file } => {
+                let mut result = Ok(());
+                for slot in &mut self.files[usize::from(file)] {
+                    let closed = slot.take().map_or(Ok(()), File::close);
+                    result = result.and(closed);
+                }
+                for handle in 0..self.files[usize::from(file)].len() {
+                    let opened = self.store.open(&self.session, file, Access::ReadWrite, false)?;
+                    self.files[usize::from(file)][handle] = Some(opened);
+                }
+                result.map(|()| Outcome::Done)
+            }
+            Op::Evict { file } => {
+                if let Some(core) = self.handle(file, 0).core() {
+                    let me = core.shared.me()?;
+                    forebay::evict::evict_file(me, core.id);
+                }
+                Ok(Outcome::Done)
+            }
+            Op::KeeperStep { steps } => {
+                for files in &self.files {
+                    if let Some(core) = files[0].as_ref().and_then(File::core) {
+                        let me = core.shared.me()?;
+                        let scope = forebay::flush::Scope::some(u64::from(steps) * 16);
+                        core.shared.flush(me, core.id, &core.device, scope);
+                    }
+                }
+                Ok(Outcome::Done)
+            }
+            _ => self.run_on_file(op),
+        }
+    }
+
+    fn run_on_file(&mut self, op: &Op) -> forebay::Result<Outcome> {
+        let appends = |file: &File| file.is_append();
+        match *op {
+            Op::Write { file, handle, offset, len, seed } => {
+                let f = self.handle(file, handle);
+                let bytes = Self::bytes_for(f, appends(f), len, seed, offset)?;
+                Ok(Outcome::Wrote(f.write_at(&bytes, offset)? as u64))
+            }
+            Op::WriteVectored { file, handle, offset, ref lens, seed } => {
+                let f = self.handle(file, handle);
+                let total: u32 = lens.iter().sum();
+                let bytes = Self::bytes_for(f, appends(f), total, seed, offset)?;
+                let mut rest = bytes.as_slice();
+                let mut slices = Vec::new();
+                for &len in lens {
+                    let (head, tail) = rest.split_at(len as usize);
+                    slices.push(std::io::IoSlice::new(head));
+                    rest = tail;
+                }
+                Ok(Outcome::Wrote(f.write_vectored_at(&slices, offset)? as u64))
+            }
+            Op::Append { file, handle, len, seed } => {
+                let f = self.handle(file, handle);
+                let bytes = Self::bytes_for(f, true, len, seed, 0)?;
+                Ok(Outcome::AppendedAt(f.append(&bytes)?))
+            }
+            Op::Read { file, handle, offset, len } => {
+                let mut bytes = vec![0; len as usize];
+                let n = self.handle(file, handle).read_at(&mut bytes, offset)?;
+                bytes.truncate(n);
+                Ok(Outcome::Bytes(bytes))
+            }
+            Op::SetLen { file, handle, len } => {
+                self.handle(file, handle).set_len(len).map(|()| Outcome::Done)
+            }
+            Op::Punch { file, handle, offset, len } => {
+                self.handle(file, handle).punch(offset, len).map(|()| Outcome::Done)
+            }
+            Op::SyncData { file, handle } => {
+                self.handle(file, handle).sync_data().map(|()| Outcome::Done)
+            }
+            Op::SyncAll { file, handle } => {
+                self.handle(file, handle).sync_all().map(|()| Outcome::Done)
+            }
+            Op::Len { file, handle } => self.handle(file, handle).len().map(Outcome::Length),
+            _ => unreachable!("handled by the caller"),
+        }
+    }
+}
+
+impl Target for Engine {
+    fn run(&mut self, op: &Op) -> Outcome {
+        self.try_run(op).unwrap_or_else(|error| Outcome::Failed(ErrorClass::from_errno(error.errno())))
+    }
+}

@@ -1,0 +1,66 @@
+//! The engine against the reference model: one thread, a simulated disk, an arena of eight frames.
+#![cfg(feature = "sim")]
+
+mod common;
+
+use common::{Engine, Store};
+use forebay::Config;
+use forebay_model::{Op, Profile, drive, generate, shrink};
+
+const FILES: usize = 3;
+const HANDLES: usize = 2;
+
+fn run(ops: &[Op], config: Config) -> Result<(), String> {
+    let (files, handles) = Op::extent(ops);
+    let (files, handles) = (files.max(FILES), handles.max(HANDLES));
+    let (_disk, store) = Store::sim(files, 1 << 40);
+    let mut engine = Engine::new(config, store, files, handles);
+    drive(ops, &mut engine).map_err(|mismatch| format!("{mismatch}"))
+}
+
+fn check(seed: u64, profile: &Profile, count: usize, config: impl Fn() -> Config) {
+    let ops = generate(seed, profile, count);
+    if let Err(mismatch) = run(&ops, config()) {
+        let small = shrink(ops, |ops| run(ops, config()).is_err());
+        let again = run(&small, config()).err().unwrap_or_default();
+        panic!(
+            "seed {seed}: {mismatch}\nshrunk to {} operations:\n{}\n{again}",
+            small.len(),
+            forebay_model::to_lines(&small)
+        );
+    }
+}
+
+#[test]
+fn small_operations_agree_with_the_model() {
+    for seed in 0..60 {
+        check(seed, &Profile::TINY, 300, Config::tiny);
+    }
+}
+
+#[test]
+fn large_operations_agree_with_the_model() {
+    for seed in 0..20 {
+        check(seed, &Profile::LARGE, 60, Config::tiny);
+    }
+}
+
+#[test]
+fn sparse_operations_agree_with_the_model() {
+    for seed in 0..20 {
+        // Bases that a disk in memory can hold.
+        let profile = Profile { bases: &[0, 16 << 20, 70 << 20], ..Profile::SPARSE };
+        check(seed, &profile, 150, Config::tiny);
+    }
+}
+
+#[test]
+fn every_route_agrees_with_the_model() {
+    use forebay::config::Route;
+    for route in [Route::Threshold, Route::Direct, Route::Scrap] {
+        for seed in 100..110 {
+            check(seed, &Profile::LARGE, 60, || Config { route, ..Config::tiny() });
+            check(seed, &Profile::TINY, 200, || Config { route, ..Config::tiny() });
+        }
+    }
+}
