@@ -23,8 +23,8 @@ use std::path::{Path, PathBuf};
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-pub use self::options::OpenOptions;
 use self::core::{Core, Halt};
+pub use self::options::OpenOptions;
 use self::settle::Durability;
 use self::write::Intent;
 use crate::error::{Error, Result};
@@ -70,6 +70,8 @@ struct Managed {
     core: Core,
     /// The descriptor that the program asked for; kernel mode and errors of its own use it, flushes never do.
     file: fs::File,
+    /// The keeper (its epoch) that has the file's descriptors from this description.
+    handed: AtomicU32,
     /// Error sequence that this description has reported.
     seen: AtomicU32,
     /// Where the last request ended, and where its sequence began: hints, torn values do no harm.
@@ -78,6 +80,14 @@ struct Managed {
 }
 
 impl Managed {
+    /// Before a byte is acknowledged, the keeper has what it needs to write it.
+    #[inline]
+    fn hand_over(&self) {
+        self.core
+            .shared
+            .hand_over(self.core.id, self.core.device.as_ref(), &self.handed);
+    }
+
     /// Whether a request at `offset` goes on where the last ended, and has done so for a while.
     #[inline]
     fn is_sequential(&self, offset: u64, len: usize) -> bool {
@@ -98,13 +108,19 @@ impl File {
             core,
             file,
             seen: AtomicU32::new(seen),
+            handed: AtomicU32::new(0),
             last_end: AtomicU64::new(u64::MAX),
             run_start: AtomicU64::new(0),
         };
         Self::with(Kind::Managed(Box::new(managed)), path, options)
     }
 
-    pub(crate) fn kernel(file: fs::File, reason: String, path: &Path, options: &OpenOptions) -> Self {
+    pub(crate) fn kernel(
+        file: fs::File,
+        reason: String,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Self {
         Self::with(Kind::Kernel { file, reason }, path, options)
     }
 
@@ -151,10 +167,13 @@ impl File {
             Kind::Kernel { file, .. } => return by_kernel(file.write_at(bytes, offset), "write"),
         };
         if self.appends {
-            return self.append_managed(managed, bytes).map(|(_, written)| written);
+            return self
+                .append_managed(managed, bytes)
+                .map(|(_, written)| written);
         }
         let core = &managed.core;
         let me = core.shared.me()?;
+        managed.hand_over();
         let intent = Intent {
             route: core.shared.route_for_file(core.id, &self.path),
             sequential: managed.is_sequential(offset, bytes.len()),
@@ -184,6 +203,7 @@ impl File {
     fn append_managed(&self, managed: &Managed, bytes: &[u8]) -> Result<(u64, usize)> {
         let core = &managed.core;
         let me = core.shared.me()?;
+        managed.hand_over();
         let end = core.entry().size.load(Relaxed);
         let intent = Intent {
             route: core.shared.route_for_file(core.id, &self.path),
@@ -216,8 +236,16 @@ impl File {
         let me = core.shared.me()?;
         let sequential = managed.is_sequential(offset, bytes.len());
         // SAFETY: a slice is valid for its length.
-        let read =
-            unsafe { read::read(core, me, bytes.as_mut_ptr(), bytes.len(), offset, sequential) };
+        let read = unsafe {
+            read::read(
+                core,
+                me,
+                bytes.as_mut_ptr(),
+                bytes.len(),
+                offset,
+                sequential,
+            )
+        };
         match read {
             Err(Halt::Kernel) => by_kernel(managed.file.read_at(bytes, offset), "read"),
             result => result.map_err(Core::ended),
@@ -309,7 +337,9 @@ impl File {
     /// [`Error::InvalidInput`] when the file is not open for writing; the file system's.
     pub fn set_len(&self, len: u64) -> Result<()> {
         if !self.writable {
-            return Err(Error::InvalidInput("a file that is not open for writing cannot be resized"));
+            return Err(Error::InvalidInput(
+                "a file that is not open for writing cannot be resized",
+            ));
         }
         match &self.kind {
             Kind::Managed(managed) => {
@@ -400,7 +430,9 @@ impl File {
         match &self.kind {
             Kind::Managed(managed) => {
                 let core = &managed.core;
-                settle::close(core, core.shared.me()?, &managed.seen)
+                let closed = settle::close(core, core.shared.me()?, &managed.seen);
+                core.shared.released(core.id, &managed.handed);
+                closed
             }
             Kind::Kernel { .. } => Ok(()),
         }
@@ -432,7 +464,10 @@ impl Drop for File {
 }
 
 fn not_open_for(operation: &'static str) -> Error {
-    Error::Device { errno: libc::EBADF, operation }
+    Error::Device {
+        errno: libc::EBADF,
+        operation,
+    }
 }
 
 fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {
@@ -450,6 +485,8 @@ fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {
 fn punch_by_kernel(file: &fs::File, offset: u64, len: u64) -> Result<()> {
     use std::os::fd::AsFd;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    by_kernel(crate::sys::file::allocate(file.as_fd(), mode, offset, len), "punch a hole")
+    by_kernel(
+        crate::sys::file::allocate(file.as_fd(), mode, offset, len),
+        "punch a hole",
+    )
 }
-

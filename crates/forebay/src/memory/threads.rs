@@ -101,7 +101,9 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
 /// Gives the calling thread's slot back.
 pub fn release(me: Me<'_>) {
     me.settle_owed();
-    let Some(slot) = me.arena.thread(me.id) else { return };
+    let Some(slot) = me.arena.thread(me.id) else {
+        return;
+    };
     if slot.has_mutex.swap(0, Ordering::Relaxed) == 1 {
         liveness::let_go(&slot.mutex);
     }
@@ -113,7 +115,10 @@ pub fn release(me: Me<'_>) {
 pub(crate) fn bury(arena: &Arena, id: ThreadId) {
     let Some(slot) = arena.thread(id) else { return };
     let delta = slot.owed_delta.swap(0, Ordering::Relaxed);
-    arena.superblock().owed_pages.fetch_add(delta, Ordering::Relaxed);
+    arena
+        .superblock()
+        .owed_pages
+        .fetch_add(delta, Ordering::Relaxed);
     slot.has_mutex.store(0, Ordering::Relaxed);
     slot.op.store(0, Ordering::Relaxed);
     slot.state.store(FREE, Ordering::Release);
@@ -128,7 +133,9 @@ pub fn slay(arena: &Arena, id: ThreadId) {
 
 /// Whether the slot is taken and its thread has died.
 pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
-    let Some(slot) = arena.thread(id) else { return true };
+    let Some(slot) = arena.thread(id) else {
+        return true;
+    };
     if slot.state.load(Ordering::Acquire) != TAKEN {
         return false;
     }
@@ -146,7 +153,10 @@ pub fn is_gone(arena: &Arena, id: ThreadId) -> bool {
 
 /// Taken slots whose threads have died.
 pub fn dead(arena: &Arena) -> Vec<ThreadId> {
-    (1..arena.counts().threads).map(ThreadId).filter(|&id| is_dead(arena, id)).collect()
+    (1..arena.counts().threads)
+        .map(ThreadId)
+        .filter(|&id| is_dead(arena, id))
+        .collect()
 }
 
 /// Whether a dead thread was in the middle of an operation or a flush, so that a rebuild is owed.
@@ -247,14 +257,20 @@ impl<'a> Me<'a> {
         let slot = self.slot();
         let delta = slot.owed_delta.load(Ordering::Relaxed);
         slot.owed_delta.store(0, Ordering::Relaxed);
-        self.arena.superblock().owed_pages.fetch_add(delta, Ordering::Relaxed);
+        self.arena
+            .superblock()
+            .owed_pages
+            .fetch_add(delta, Ordering::Relaxed);
     }
 
     /// Adds to one of this thread's counters.
     #[inline]
     pub fn count(self, counter: usize, amount: u64) {
         let word = &self.slot().counters[counter];
-        word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        word.store(
+            word.load(Ordering::Relaxed).wrapping_add(amount),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -302,7 +318,12 @@ impl Operation<'_> {
 
     /// Whether someone else is waiting to be alone on the file.
     pub fn file_is_closing(&self) -> bool {
-        let gate = self.me.arena.file_unchecked(self.file).gate.load(Ordering::Acquire);
+        let gate = self
+            .me
+            .arena
+            .file_unchecked(self.file)
+            .gate
+            .load(Ordering::Acquire);
         gate != 0 && gate != self.me.id.0
     }
 }
@@ -372,7 +393,8 @@ pub struct FileStop<'a> {
 /// Stops every operation on one file. `None` as for [`stop_session`].
 pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
     let gate = &me.arena.file_unchecked(file).gate;
-    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
     let stop = FileStop { me, file };
     barrier(me.arena);
     let here = u64::from(file.0) + 1;
@@ -385,13 +407,20 @@ impl Drop for FileStop<'_> {
         if crate::sim::crashed() {
             return;
         }
-        self.me.arena.file_unchecked(self.file).gate.store(0, Ordering::Release);
+        self.me
+            .arena
+            .file_unchecked(self.file)
+            .gate
+            .store(0, Ordering::Release);
     }
 }
 
 fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
     let begun = Instant::now();
-    for id in (1..me.arena.counts().threads).map(ThreadId).filter(|&id| id != me.id) {
+    for id in (1..me.arena.counts().threads)
+        .map(ThreadId)
+        .filter(|&id| id != me.id)
+    {
         let slot = me.arena.thread_unchecked(id);
         let mut round = 0;
         // Acquire pairs with the release of `leave` and `park`: what that thread did is seen.

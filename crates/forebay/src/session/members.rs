@@ -24,7 +24,10 @@ impl Drop for Memberships {
     fn drop(&mut self) {
         for membership in self.0.borrow_mut().drain(..) {
             if let Some(session) = membership.session.upgrade() {
-                threads::release(Me { arena: &session.arena, id: membership.id });
+                threads::release(Me {
+                    arena: &session.arena,
+                    id: membership.id,
+                });
             }
         }
     }
@@ -51,7 +54,10 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
     ALL.with(|all| {
         let mut all = all.0.borrow_mut();
         all.retain(|m| m.session.strong_count() > 0);
-        let known = all.iter().find(|m| m.instance == session.instance).map(|m| m.id);
+        let known = all
+            .iter()
+            .find(|m| m.instance == session.instance)
+            .map(|m| m.id);
         let id = match known {
             Some(id) => id,
             None => {
@@ -63,7 +69,11 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
                     ))
                 })?;
                 let session_weak = Arc::downgrade(session);
-                all.push(Membership { instance: session.instance, id, session: session_weak });
+                all.push(Membership {
+                    instance: session.instance,
+                    id,
+                    session: session_weak,
+                });
                 id
             }
         };
