@@ -15,13 +15,14 @@ use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::{File, OpenOptions, table};
-use crate::keeper::repair;
+use crate::keeper::{provision, repair};
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::session::shared::Shared;
 use crate::stats::Stats;
 use crate::sync::Ordering;
+use crate::sys::membarrier;
 
 /// Thread slots and file-table entries of an arena.
 const THREADS: u32 = 1024;
@@ -51,7 +52,9 @@ impl Session {
             if config.heap_backed { (TINY_THREADS, TINY_FILES) } else { (THREADS, FILES) };
         let counts = Counts::for_memory(config.memory, threads, files);
         let mapping = Mapping::heap(Layout::new(counts).len);
-        let arena = Arena::create(mapping, counts, 0, true)?;
+        // Simulated threads are not stopped by barriers of the kernel's.
+        let fences = cfg!(feature = "sim") || !membarrier::register();
+        let arena = Arena::create(mapping, counts, 0, fences)?;
         Self::with_arena(arena, config)
     }
 
@@ -133,6 +136,16 @@ impl Session {
         let id = table::open(&self.shared, me, &device, path.as_os_str().as_bytes())?;
         let device = self.shared.keep_device(id, device);
         Ok(Core { shared: Arc::clone(&self.shared), id, device })
+    }
+
+    /// Backs memory for `bytes` bytes of data ahead of need, as far as the budget goes: what a session that has run for a
+    /// while has done already.
+    ///
+    /// # Errors
+    /// [`Error::Session`] when all thread slots are taken.
+    pub fn warm(&self, bytes: u64) -> Result<()> {
+        provision::ahead(&self.shared, self.shared.me()?, bytes);
+        Ok(())
     }
 
     /// The session's counters.
