@@ -92,9 +92,9 @@ fn seq_write(size: u64) -> Vec<Workload> {
         operation: Operation::WriteSyncClose,
         span: size,
         bytes: size,
-        // The kernel's 3.2 µs against a bare shared-memory path's 0.43, plus 0.1 for the features.
+        // The kernel's 3.2 µs against a bare shared-memory path's 0.43, plus 0.1 for the features, and some room.
         lines: vec![
-            line(Metric::TimeReturned, Target::Times(6.0)),
+            line(Metric::TimeReturned, Target::Times(5.0)),
             line(Metric::TimeDurable, NEVER_SLOWER),
         ],
     };
@@ -117,9 +117,9 @@ fn overwrite(size: u64) -> Workload {
         operation: Operation::WriteSyncClose,
         span: size,
         bytes: size,
-        // 1.9 µs against 0.40, plus 0.1 for the features.
+        // 1.9 µs against 0.40, plus 0.1 for the features, and some room.
         lines: vec![
-            line(Metric::TimeReturned, Target::Times(3.8)),
+            line(Metric::TimeReturned, Target::Times(3.5)),
             line(Metric::TimeDurable, NEVER_SLOWER),
         ],
     }
@@ -136,10 +136,10 @@ fn ragged(size: u64, sequential: bool) -> Workload {
         span: size,
         // Tens of microseconds each: 16,384 requests are enough for a mean.
         bytes: size.min(64 << 20),
-        // The kernel's 37 to 59 µs are nearly all read-before-write, which the engine never does:
-        // 20 leaves it 2 µs, four times a fresh write.
+        // The kernel's 37 to 59 µs (70 and more on ext4) are nearly all read-before-write, which the engine never
+        // does: 40 leaves it 1 µs, twice a fresh write.
         lines: vec![
-            line(Metric::TimeReturned, Target::Times(20.0)),
+            line(Metric::TimeReturned, Target::Times(40.0)),
             line(Metric::TimeDurable, NEVER_SLOWER),
         ],
     }
@@ -163,7 +163,7 @@ fn write_sync(name: &str, len: u32, size: u64) -> Vec<Workload> {
         bytes: size,
         // WSBuffer's least gain for writes of 1 MiB and more (section 4.2, Figure 8).
         lines: vec![
-            line(Metric::SpeedDurable, Target::Times(1.14)),
+            line(Metric::SpeedDurable, Target::Times(1.15)),
             shown(Metric::SpeedReturned),
         ],
     };
@@ -184,7 +184,7 @@ fn ragged_run(size: u64) -> Workload {
         bytes: size,
         // WSBuffer, Table 4: partial-page writes of 2 MB.
         lines: vec![
-            line(Metric::MemoryWritten, Target::AtMost(0.177)),
+            line(Metric::MemoryWritten, Target::AtMost(0.18)),
             line(Metric::SpeedDurable, NEVER_SLOWER),
         ],
     }
@@ -201,8 +201,8 @@ fn sparse(size: u64) -> Workload {
         bytes: size / 4,
         // A page, its share of headers and slots, and some room; 64 would be a whole frame each.
         lines: vec![
-            line(Metric::MemoryHeld, Target::AtMost(1.25)),
-            line(Metric::DeviceWritten, Target::AtMost(1.25)),
+            line(Metric::MemoryHeld, Target::AtMost(1.3)),
+            line(Metric::DeviceWritten, Target::AtMost(1.3)),
             shown(Metric::EngineDeviceWritten),
             line(Metric::TimeDurable, NEVER_SLOWER),
         ],
@@ -222,8 +222,8 @@ fn read(size: u64, order: &str) -> Workload {
         operation: Operation::Read,
         span: size,
         bytes: size,
-        // 1.0 µs against 0.30, plus 0.1 for the features.
-        lines: vec![line(Metric::TimeReturned, Target::Times(2.5))],
+        // 1.0 µs against a bare path's 0.30: what is left of 3.3 times.
+        lines: vec![line(Metric::TimeReturned, Target::Times(3.0))],
     }
 }
 

@@ -275,8 +275,12 @@ impl Bench {
         run.returned_s = meter.elapsed().as_secs_f64();
         if weighs {
             run.memory_held = Some(match side.stats() {
-                // Not the growth: memory that was backed ahead is held as well.
-                Some(stats) => stats.memory_held_bytes,
+                // For what is owed at this moment, scaled to what was written: a keeper may have written
+                // part of it back.
+                Some(stats) => {
+                    let per_byte = stats.owed_memory_bytes as f64 / stats.dirty_bytes.max(1) as f64;
+                    (per_byte * run.bytes as f64) as u64
+                }
                 None => kernel_file_memory()
                     .context("meminfo")?
                     .saturating_sub(held_before),

@@ -57,6 +57,8 @@ pub struct SideStats {
     pub device_write_bytes: u64,
     /// Memory held for the file's bytes at this moment.
     pub memory_held_bytes: u64,
+    /// Of that, memory of blocks that owe something to the device.
+    pub owed_memory_bytes: u64,
     /// Bytes owed to the device at this moment.
     pub dirty_bytes: u64,
 }

@@ -71,7 +71,7 @@ pub enum Metric {
     SpeedDurable,
     /// Bytes through memory for each byte written.
     MemoryWritten,
-    /// Memory held before the sync for each byte written.
+    /// Memory held before the sync for each byte that waits to be written.
     MemoryHeld,
     /// Device bytes for each byte written, by the device's count.
     DeviceWritten,
@@ -112,7 +112,7 @@ impl Metric {
             Metric::SpeedClosed => "bandwidth, done = closed",
             Metric::SpeedDurable => "bandwidth, done = durable",
             Metric::MemoryWritten => "bytes through memory per byte written",
-            Metric::MemoryHeld => "memory held before the sync per byte written",
+            Metric::MemoryHeld => "memory held before the sync per dirty byte",
             Metric::DeviceWritten => "device bytes per byte written, counted by the device",
             Metric::EngineDeviceWritten => "device bytes per byte written, counted by the engine",
         }

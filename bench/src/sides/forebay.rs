@@ -5,8 +5,10 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use forebay::{Config, File, OpenOptions, Route, Session};
+use forebay::config::{Options, Route};
+use forebay::{Config, File, OpenOptions, Session};
 
 use super::{Side, SideStats, not_open};
 
@@ -25,9 +27,17 @@ pub struct Forebay {
 impl Forebay {
     /// Opens a session that routes by `route`.
     pub fn new(route: Route) -> io::Result<Self> {
-        let session = Session::start(Config {
-            route,
-            ..Config::default()
+        let options = Options {
+            route: Some(route),
+            ..Options::default()
+        };
+        let config = Config::builder().options(options).build();
+        let config = config.map_err(|error| io::Error::other(error.to_string()))?;
+        static SESSIONS: AtomicU32 = AtomicU32::new(0);
+        let number = SESSIONS.fetch_add(1, Relaxed);
+        let session = Session::open(Config {
+            session: format!("bench-{}-{number}", std::process::id()),
+            ..config
         })
         .map_err(to_io)?;
         Ok(Forebay {
@@ -48,8 +58,14 @@ fn to_io(error: impl Into<io::Error>) -> io::Error {
 
 impl Side for Forebay {
     fn open(&mut self, path: &Path) -> io::Result<()> {
-        let options = OpenOptions::new().read(true).write(true).create(true);
-        self.file = Some(self.session.open(path, options).map_err(to_io)?);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = self.session.open_file(path, &options).map_err(to_io)?;
+        if let Some(reason) = file.kernel_reason() {
+            // A measurement of the kernel under the engine's name would be a lie.
+            return Err(io::Error::other(format!("not managed: {reason}")));
+        }
+        self.file = Some(file);
         Ok(())
     }
 
@@ -92,6 +108,7 @@ impl Side for Forebay {
             device_read_bytes: stats.device_read_bytes,
             device_write_bytes: stats.device_write_bytes,
             memory_held_bytes: stats.memory_held_bytes,
+            owed_memory_bytes: stats.owed_memory_bytes,
             dirty_bytes: stats.dirty_bytes,
         })
     }

@@ -117,7 +117,9 @@ impl Session {
         if config.heap_backed {
             let counts = Counts::for_memory(config.memory, TINY_THREADS, TINY_FILES);
             let mapping = Mapping::heap(Layout::new(counts).len);
-            let arena = Arena::create(mapping, counts, 0, true)?;
+            // Simulated threads are not stopped by barriers of the kernel's.
+            let fences = cfg!(feature = "sim") || !membarrier::register();
+            let arena = Arena::create(mapping, counts, 0, fences)?;
             set_budgets(&arena, &config);
             return Self::with_arena(arena, None, config);
         }

@@ -26,8 +26,10 @@ use std::ptr::NonNull;
 /// What the mapped bytes come from.
 #[derive(Debug)]
 enum Backing {
-    /// The allocator; the layout that was asked for.
+    /// The allocator, under Miri; the layout that was asked for.
     Heap(Layout),
+    /// Memory of this process's own.
+    Anonymous,
     /// A file on tmpfs or hugetlbfs.
     File(File),
 }
@@ -52,14 +54,31 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Zeroed memory of at least `len` bytes from the allocator, for tests and Miri. It is backed
-    /// from the start and no other process sees it.
+    /// Zeroed memory of at least `len` bytes that no other process sees, for tests and for sessions of
+    /// one process. It may be touched from the start; memory is taken when it is touched or backed, in
+    /// huge pages where the system gives them to those who ask.
     ///
     /// # Panics
-    /// When `len` is 0 or the allocator has no such memory.
+    /// When `len` is 0 or there is no such memory.
     pub fn heap(len: usize) -> Self {
         assert!(len > 0, "a mapping holds at least one byte");
         let len = len.next_multiple_of(HUGE_BYTES);
+        if cfg!(miri) {
+            return Self::from_allocator(len);
+        }
+        let base = map_aligned(None, len).expect("addresses for a heap arena");
+        let mapping = Self {
+            base,
+            len,
+            page_bytes: PAGE_BYTES,
+            backing: Backing::Anonymous,
+        };
+        mapping.ask_for_huge_pages();
+        mapping
+    }
+
+    /// What Miri has instead of `mmap`.
+    fn from_allocator(len: usize) -> Self {
         let layout = Layout::from_size_align(len, HUGE_BYTES).expect("a length below isize::MAX");
         // SAFETY: the layout is not empty. The bytes are zeroed, nobody else has them, and they live
         // until `drop` frees them with the same layout.
@@ -107,7 +126,7 @@ impl Mapping {
         if page_bytes > HUGE_BYTES {
             return Err(invalid("pages larger than 2 MiB cannot hold an arena"));
         }
-        let base = map_aligned(&file, len)?;
+        let base = map_aligned(Some(&file), len)?;
         let mapping = Self {
             base,
             len,
@@ -139,7 +158,7 @@ impl Mapping {
     /// The file, or `None` for a mapping on the heap.
     pub fn file(&self) -> Option<&File> {
         match &self.backing {
-            Backing::Heap(_) => None,
+            Backing::Heap(_) | Backing::Anonymous => None,
             Backing::File(file) => Some(file),
         }
     }
@@ -155,16 +174,17 @@ impl Mapping {
     /// be backed in part: release it.
     pub fn back(&self, offset: usize, len: usize) -> io::Result<()> {
         let range = self.widen(offset, len)?;
-        let Backing::File(file) = &self.backing else {
+        if matches!(self.backing, Backing::Heap(_)) {
             return Ok(());
-        };
+        }
         // Not fallocate first: it does not know this mapping's wish for huge pages, so that on tmpfs
         // with huge=advise it would take small ones, for good.
         match self.populate_pages(&range) {
             // Before Linux 5.14. With the memory there, touching it maps it.
-            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
-                fallocate(file, libc::FALLOC_FL_KEEP_SIZE, &range)
-            }
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => match self.file() {
+                Some(file) => fallocate(file, libc::FALLOC_FL_KEEP_SIZE, &range),
+                None => Ok(()),
+            },
             result => result,
         }
     }
@@ -194,6 +214,7 @@ impl Mapping {
                 libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
                 &range,
             ),
+            Backing::Anonymous => self.advise(&range, libc::MADV_DONTNEED),
             Backing::Heap(_) => {
                 // SAFETY: the range lies in the mapping, which lives as long as `self`, and is
                 // initialised; that nobody else uses it is what releasing it means.
@@ -211,7 +232,8 @@ impl Mapping {
     /// `InvalidInput` for a range outside the mapping.
     pub fn collapse(&self, offset: usize, len: usize) -> io::Result<bool> {
         let range = self.widen(offset, len)?;
-        if matches!(self.backing, Backing::Heap(_)) {
+        if matches!(self.backing, Backing::Heap(_) | Backing::Anonymous) {
+            // Huge pages were asked for before the first touch; what is not huge then stays small.
             return Ok(false);
         }
         if self.page_bytes == HUGE_BYTES {
@@ -248,7 +270,8 @@ impl Mapping {
 
     fn advise(&self, range: &Range<usize>, advice: libc::c_int) -> io::Result<()> {
         // SAFETY: the range was bound-checked against this mapping, which is ours while `self`
-        // lives. None of the advices used here changes a byte, so others may use them meanwhile.
+        // lives. The only advice used here that changes bytes is that of `release`, whose caller
+        // answers for nobody else using them.
         let rc = unsafe { libc::madvise(self.base().add(range.start).cast(), range.len(), advice) };
         check(rc)
     }
@@ -271,7 +294,7 @@ impl Drop for Mapping {
             // SAFETY: allocated in `heap` with this layout; whoever holds the pointer promised not
             // to use it longer than the mapping.
             Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base(), layout) },
-            Backing::File(_) => {
+            Backing::File(_) | Backing::Anonymous => {
                 // SAFETY: the range was mapped in `map_aligned` and is unmapped once, here. Other
                 // processes have mappings of their own, which stay.
                 let rc = unsafe { libc::munmap(self.base().cast(), self.len) };
@@ -281,9 +304,9 @@ impl Drop for Mapping {
     }
 }
 
-/// Maps `len` bytes of the file at an address aligned to 2 MiB: reserve more addresses than needed,
-/// map over the aligned part, give the rest back.
-fn map_aligned(file: &File, len: usize) -> io::Result<NonNull<u8>> {
+/// Maps `len` bytes of the file, or of nothing, at an address aligned to 2 MiB: reserve more addresses
+/// than needed, map over the aligned part, give the rest back.
+fn map_aligned(file: Option<&File>, len: usize) -> io::Result<NonNull<u8>> {
     let reserved = len
         .checked_add(HUGE_BYTES)
         .ok_or_else(|| invalid("the arena is too long"))?;
@@ -307,10 +330,15 @@ fn map_aligned(file: &File, len: usize) -> io::Result<NonNull<u8>> {
     let base = raw.wrapping_add(head);
     // Without MAP_NORESERVE each process that maps a hugetlbfs file would set huge pages aside for
     // all of it, and the second would fail; `back` takes pages one range at a time instead.
-    let flags = libc::MAP_SHARED | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    let kind = match file {
+        Some(_) => libc::MAP_SHARED,
+        None => libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    };
+    let flags = kind | libc::MAP_FIXED | libc::MAP_NORESERVE;
     let access = libc::PROT_READ | libc::PROT_WRITE;
+    let descriptor = file.map_or(-1, AsRawFd::as_raw_fd);
     // SAFETY: replaces addresses reserved above, of which nobody knows; `head + len` stays inside.
-    let mapped = unsafe { libc::mmap(base.cast(), len, access, flags, file.as_raw_fd(), 0) };
+    let mapped = unsafe { libc::mmap(base.cast(), len, access, flags, descriptor, 0) };
     if mapped == libc::MAP_FAILED {
         let error = io::Error::last_os_error();
         unmap(raw, reserved);
