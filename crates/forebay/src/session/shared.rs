@@ -23,8 +23,8 @@ static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
 /// One process's side of a session.
 pub struct Shared {
-    /// The arena.
-    pub arena: Arena,
+    /// The arena. Threads that have slots in it keep it mapped until they end: their robust mutexes lie in it.
+    pub arena: Arc<Arena>,
     /// The configuration that this process was given.
     pub config: Config,
     /// Distinguishes sessions of one process from one another.
@@ -60,7 +60,7 @@ impl Shared {
             .file_dirty_bytes_max
             .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
         Ok(Shared {
-            arena,
+            arena: Arc::new(arena),
             arena_path,
             keeps: AtomicBool::new(false),
             line: Line::default(),
@@ -228,6 +228,7 @@ impl Shared {
 /// recovery.
 impl Drop for Shared {
     fn drop(&mut self) {
+        members::leave(self.instance);
         let (Some(path), Some(file)) = (&self.arena_path, self.arena.mapping().file()) else {
             return;
         };
