@@ -58,6 +58,10 @@ pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, Durability::Written, seen);
     if table::close(me, core.id) == 0 {
         trim(core, me);
+        // Nobody can open a file without a name again: its memory is of no more use.
+        if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
+            evict::evict_file(me, core.id);
+        }
     }
     settled
 }

@@ -6,6 +6,7 @@
 //! by one of them at a time, and who wants to be sure (a sync) comes back to headers that the other has.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind};
 use crate::flush::select::{self, Ready};
@@ -98,6 +99,8 @@ struct WriteJob {
     pieces: Vec<Piece>,
     offset: u64,
     bytes: usize,
+    /// When it was submitted, if the device had nothing else to do: then its time tells the device's speed.
+    begun: Option<Instant>,
 }
 
 enum Job {
@@ -170,7 +173,7 @@ impl Flusher {
         flush: impl FnOnce(&mut Self, &mut Work<'_, '_>),
     ) -> Outcome {
         // Should this thread die, its flights are looked for though it is in no operation.
-        me.slot().flushing.store(1, Ordering::Release);
+        let owning = me.own();
         let mut work = Work {
             me,
             file,
@@ -181,7 +184,7 @@ impl Flusher {
         flush(self, &mut work);
         self.submit_batch(&mut work);
         self.drain(&mut work);
-        me.slot().flushing.store(0, Ordering::Release);
+        drop(owning);
         let page = PAGE_BYTES as u64;
         me.count(
             Counter::FlushedBytes as usize,
@@ -302,7 +305,10 @@ impl Flusher {
         if self.batch.parts.is_empty() {
             return;
         }
-        let batch = std::mem::take(&mut self.batch);
+        let mut batch = std::mem::take(&mut self.batch);
+        let device = work.device.caps().device;
+        let idle = busy::inflight_bytes(work.me.arena.superblock(), device) == 0;
+        batch.begun = idle.then(Instant::now);
         busy::begin(
             work.me.arena.superblock(),
             work.device.caps().device,
@@ -598,6 +604,12 @@ fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
 fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io::Result<usize>) {
     let device = work.device.caps().device;
     busy::end(work.me.arena.superblock(), device, job.bytes as u64);
+    if let (Some(begun), Ok(written)) = (job.begun, &result)
+        && *written == job.bytes
+    {
+        let ns = begun.elapsed().as_nanos() as u64;
+        busy::observe_write(work.me.arena.superblock(), device, job.bytes as u64, ns);
+    }
     let errno = match result {
         Ok(written) if written >= job.bytes => None,
         Ok(written) => write_rest(work.device.as_ref(), job, written).err(),

@@ -33,8 +33,8 @@ pub struct ThreadSlot {
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
-    /// 1 while the thread may have writes in flight outside an operation.
-    pub flushing: AtomicU32,
+    /// How many things the thread owns outside an operation: flights, locks of tables, gates.
+    owns: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
     /// Counters, see `stats`.
@@ -86,7 +86,7 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
         }
         slot.op.store(0, Ordering::Relaxed);
         slot.slain.store(0, Ordering::Relaxed);
-        slot.flushing.store(0, Ordering::Relaxed);
+        slot.owns.store(0, Ordering::Relaxed);
         slot.pid.store(std::process::id(), Ordering::Relaxed);
         slot.has_mutex.store(0, Ordering::Relaxed);
         if real {
@@ -159,10 +159,10 @@ pub fn dead(arena: &Arena) -> Vec<ThreadId> {
         .collect()
 }
 
-/// Whether a dead thread was in the middle of an operation or a flush, so that a rebuild is owed.
+/// Whether a dead thread was in the middle of something, so that a rebuild is owed.
 pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     arena.thread(id).is_some_and(|slot| {
-        slot.op.load(Ordering::Acquire) != 0 || slot.flushing.load(Ordering::Acquire) != 0
+        slot.op.load(Ordering::Acquire) != 0 || slot.owns.load(Ordering::Acquire) != 0
     })
 }
 
@@ -230,6 +230,13 @@ impl<'a> Me<'a> {
         }
         let gate = self.arena.file_unchecked(file).gate.load(Ordering::Acquire);
         (gate != 0).then_some(Closed::File(ThreadId(gate)))
+    }
+
+    /// Notes that this thread is about to own something outside an operation.
+    pub fn own(self) -> Owning<'a> {
+        let owns = &self.slot().owns;
+        owns.store(owns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        Owning { me: self }
     }
 
     /// Waits a moment for another thread, which may have died: now and then asks for a rescue. The caller is idle or
@@ -354,6 +361,22 @@ fn barrier(arena: &Arena) {
     }
 }
 
+/// Says that a thread owns something outside an operation: should it die, what it owned is looked for.
+pub struct Owning<'a> {
+    me: Me<'a>,
+}
+
+impl Drop for Owning<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        let owns = &self.me.slot().owns;
+        owns.store(owns.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
+    }
+}
+
 /// The session is stopped while this lives.
 pub struct SessionStop<'a> {
     me: Me<'a>,
@@ -388,14 +411,16 @@ impl Drop for SessionStop<'_> {
 pub struct FileStop<'a> {
     me: Me<'a>,
     file: FileId,
+    _owning: Owning<'a>,
 }
 
 /// Stops every operation on one file. `None` as for [`stop_session`].
 pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
+    let owning = me.own();
     let gate = &me.arena.file_unchecked(file).gate;
     gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
         .ok()?;
-    let stop = FileStop { me, file };
+    let stop = FileStop { me, file, _owning: owning };
     barrier(me.arena);
     let here = u64::from(file.0) + 1;
     wait_for_others(me, |word| word & !PARKED == here).then_some(stop)
