@@ -178,6 +178,12 @@ impl Shared {
         }
     }
 
+    /// Whether the keeper of today has a description's descriptors.
+    #[inline]
+    pub fn is_handed(&self, handed: &AtomicU32) -> bool {
+        handed.load(Relaxed) == self.arena.superblock().keeper_epoch.load(Ordering::Relaxed)
+    }
+
     /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
     /// last. Best effort: without a keeper this process flushes by itself.
     #[inline]
