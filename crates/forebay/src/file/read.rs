@@ -14,7 +14,7 @@ use crate::scrap::absorb::{Home, NoMemory, find_home, pages_of};
 use crate::scrap::give::{copy_out, fill_page, missing, overlay, part_of};
 use crate::scrap::split::{Segment, mask, segments};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::memory::AlignedBytes;
 
 /// Reads of at least this much of a block bring the whole block into a frame.
@@ -135,14 +135,14 @@ unsafe fn read_slowly(
     let span = pages_to_read(&guard, segment, absent, sequential);
     drop(guard);
     operation.park();
-    let result = BOUNCE.with(|bounce| {
-        let mut bounce = bounce.borrow_mut();
-        let buffer = bounce.get_or_insert_with(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
-        let read = read_device(core, segment, &span, buffer, disk_end);
-        operation.unpark();
-        // SAFETY: the caller's promise.
-        read.and_then(|()| unsafe { merge(core, operation, segment, &span, buffer, epoch, target) })
-    });
+    // Taken out, not borrowed: who waits holds nothing that others may want.
+    let buffer = BOUNCE.take().unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
+    let read = read_device(core, segment, &span, &buffer, disk_end);
+    operation.unpark();
+    // SAFETY: the caller's promise.
+    let result = read
+        .and_then(|()| unsafe { merge(core, operation, segment, &span, &buffer, epoch, target) });
+    BOUNCE.set(Some(buffer));
     operation.me.count(Counter::DeviceReadBytes as usize, (span.len() * PAGE_BYTES) as u64);
     result
 }

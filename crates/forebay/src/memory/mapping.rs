@@ -26,8 +26,8 @@ use std::ptr::NonNull;
 /// What the mapped bytes come from.
 #[derive(Debug)]
 enum Backing {
-    /// The allocator; the layout that was asked for.
-    Heap(Layout),
+    /// The allocator; what it gave for the layout that was asked for.
+    Heap(NonNull<u8>, Layout),
     /// A file on tmpfs or hugetlbfs.
     File(File),
 }
@@ -60,18 +60,22 @@ impl Mapping {
     pub fn heap(len: usize) -> Self {
         assert!(len > 0, "a mapping holds at least one byte");
         let len = len.next_multiple_of(HUGE_BYTES);
-        let layout = Layout::from_size_align(len, HUGE_BYTES).expect("a length below isize::MAX");
+        // Aligned by hand: asked for the alignment, the allocator would write all zeros itself instead of
+        // taking them from the kernel as they are touched.
+        let layout = Layout::from_size_align(len + HUGE_BYTES, 16);
+        let layout = layout.expect("a length below isize::MAX");
         // SAFETY: the layout is not empty. The bytes are zeroed, nobody else has them, and they live
         // until `drop` frees them with the same layout.
-        let base = unsafe { std::alloc::alloc_zeroed(layout) };
-        let Some(base) = NonNull::new(base) else {
+        let Some(raw) = NonNull::new(unsafe { std::alloc::alloc_zeroed(layout) }) else {
             std::alloc::handle_alloc_error(layout)
         };
+        // SAFETY: what is skipped is less than the huge page that was asked for in addition.
+        let base = unsafe { raw.add(raw.align_offset(HUGE_BYTES)) };
         Self {
             base,
             len,
             page_bytes: PAGE_BYTES,
-            backing: Backing::Heap(layout),
+            backing: Backing::Heap(raw, layout),
         }
     }
 
@@ -139,7 +143,7 @@ impl Mapping {
     /// The file, or `None` for a mapping on the heap.
     pub fn file(&self) -> Option<&File> {
         match &self.backing {
-            Backing::Heap(_) => None,
+            Backing::Heap(..) => None,
             Backing::File(file) => Some(file),
         }
     }
@@ -194,7 +198,7 @@ impl Mapping {
                 libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE,
                 &range,
             ),
-            Backing::Heap(_) => {
+            Backing::Heap(..) => {
                 // SAFETY: the range lies in the mapping, which lives as long as `self`, and is
                 // initialised; that nobody else uses it is what releasing it means.
                 unsafe { self.base().add(offset).write_bytes(0, len) };
@@ -211,7 +215,7 @@ impl Mapping {
     /// `InvalidInput` for a range outside the mapping.
     pub fn collapse(&self, offset: usize, len: usize) -> io::Result<bool> {
         let range = self.widen(offset, len)?;
-        if matches!(self.backing, Backing::Heap(_)) {
+        if matches!(self.backing, Backing::Heap(..)) {
             return Ok(false);
         }
         if self.page_bytes == HUGE_BYTES {
@@ -270,7 +274,7 @@ impl Drop for Mapping {
         match self.backing {
             // SAFETY: allocated in `heap` with this layout; whoever holds the pointer promised not
             // to use it longer than the mapping.
-            Backing::Heap(layout) => unsafe { std::alloc::dealloc(self.base(), layout) },
+            Backing::Heap(raw, layout) => unsafe { std::alloc::dealloc(raw.as_ptr(), layout) },
             Backing::File(_) => {
                 // SAFETY: the range was mapped in `map_aligned` and is unmapped once, here. Other
                 // processes have mappings of their own, which stay.
