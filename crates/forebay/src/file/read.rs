@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::frame::header::{Guard, Identity, State};
 use crate::frame::slots;
+use crate::ids::HeaderId;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::threads::{Me, Operation};
@@ -131,7 +132,7 @@ unsafe fn read_slowly(
     }
     // The slot was looked at first: whatever is flushed and evicted from here on changes the epoch.
     let disk_end = core.entry().disk_end.load(Ordering::Acquire);
-    let epoch = guard.epoch();
+    let seen = (guard.id, guard.epoch());
     let span = pages_to_read(&guard, segment, absent, sequential);
     drop(guard);
     operation.park();
@@ -141,7 +142,7 @@ unsafe fn read_slowly(
     operation.unpark();
     // SAFETY: the caller's promise.
     let result = read
-        .and_then(|()| unsafe { merge(core, operation, segment, &span, &buffer, epoch, target) });
+        .and_then(|()| unsafe { merge(core, operation, segment, &span, &buffer, seen, target) });
     BOUNCE.set(Some(buffer));
     operation.me.count(Counter::DeviceReadBytes as usize, (span.len() * PAGE_BYTES) as u64);
     result
@@ -193,7 +194,8 @@ fn read_device(
     Ok(())
 }
 
-/// Keeps what was read, if nothing has left the header since, and gives the segment to the caller.
+/// Keeps what was read, if nothing has left the header since, and gives the segment to the caller. `seen` is which
+/// header described the block before the read, and its epoch; another one's epoch says nothing.
 ///
 /// # Safety
 /// `target` is valid for the segment.
@@ -203,11 +205,12 @@ unsafe fn merge(
     segment: &Segment,
     span: &std::ops::Range<u32>,
     buffer: &AlignedBytes,
-    epoch: u32,
+    seen: (HeaderId, u32),
     target: *mut u8,
 ) -> Result<(), Halt> {
     let guard = core.lock_any(operation.me, segment.block)?;
-    if guard.epoch() != epoch {
+    let same = guard.id == seen.0 || planted!(AnyHeader);
+    if !same || guard.epoch() != seen.1 {
         return Err(Halt::Busy);
     }
     let keep = guard.state() == State::Linked && keep_pages(core, &guard, span, buffer).is_ok();

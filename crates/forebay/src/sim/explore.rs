@@ -36,7 +36,7 @@ pub fn set(on: bool) {
 
 /// A shared access: perhaps this thread's last, perhaps another's turn.
 pub fn point() {
-    if QUIET.get() > 0 || CRASHED.get() {
+    if QUIET.get() > 0 || CRASHED.get() || std::thread::panicking() {
         return;
     }
     if STRIDE.get() > 1 {
