@@ -214,12 +214,13 @@ unsafe fn merge(
         return Err(Halt::Busy);
     }
     let keep = guard.state() == State::Linked && keep_pages(core, &guard, span, buffer).is_ok();
-    if keep {
+    // A file that has become shorter since the read began keeps nothing beyond its end.
+    if keep && missing(&guard, segment) == 0 {
         // SAFETY: the caller's promise; nothing is missing now.
         unsafe { copy_out(&guard, segment, target) };
         return Ok(());
     }
-    // Nowhere to keep it, or a direct write is over the block: the device's bytes, with newer ones from memory over them.
+    // Nowhere to keep it all, or a direct write is over the block: the device's bytes, with newer ones from memory over them.
     let from = buffer.piece().ptr;
     for page in pages_of(segment.touched()) {
         let (start, end) = part_of(segment, page);
