@@ -8,6 +8,10 @@
 //! Life cycle: `docs/states.md`. A [`Guard`] is the header lock; dropping it publishes and unlocks. Reading without
 //! the lock: [`Header::peek`].
 
+mod look;
+
+pub use look::Look;
+
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;

@@ -8,6 +8,8 @@
 //!
 //! A reader may follow a tree only inside an operation on the file: nodes are freed with the file stopped.
 
+pub mod visit;
+
 use crate::ids::{BlockIndex, HeaderId, NodeId, ThreadId};
 use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;

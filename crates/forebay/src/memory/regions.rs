@@ -81,6 +81,12 @@ impl<'a> Hints<'a> {
         }
     }
 
+    /// Whether `index` is said to be free.
+    pub fn is_set(&self, index: u32) -> bool {
+        let word = self.words.get(index as usize / 64);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (index % 64)) != 0)
+    }
+
     /// How many are set, counting no further than about `enough`.
     pub fn count_about(&self, enough: usize) -> usize {
         let mut count = 0;
