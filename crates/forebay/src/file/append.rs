@@ -20,7 +20,12 @@ impl<'a> AppendLock<'a> {
         let mut round = 0;
         loop {
             match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return AppendLock { core, _owning: owning },
+                Ok(_) => {
+                    return AppendLock {
+                        core,
+                        _owning: owning,
+                    };
+                }
                 Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => {
                     // What it had not acknowledged is before the size or dropped; nothing else is behind this lock.
                     let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);

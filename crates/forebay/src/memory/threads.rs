@@ -235,7 +235,10 @@ impl<'a> Me<'a> {
     /// Notes that this thread is about to own something outside an operation.
     pub fn own(self) -> Owning<'a> {
         let owns = &self.slot().owns;
-        owns.store(owns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        owns.store(
+            owns.load(Ordering::Relaxed).wrapping_add(1),
+            Ordering::Release,
+        );
         Owning { me: self }
     }
 
@@ -373,7 +376,10 @@ impl Drop for Owning<'_> {
             return;
         }
         let owns = &self.me.slot().owns;
-        owns.store(owns.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
+        owns.store(
+            owns.load(Ordering::Relaxed).wrapping_sub(1),
+            Ordering::Release,
+        );
     }
 }
 
@@ -420,7 +426,11 @@ pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
     let gate = &me.arena.file_unchecked(file).gate;
     gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
         .ok()?;
-    let stop = FileStop { me, file, _owning: owning };
+    let stop = FileStop {
+        me,
+        file,
+        _owning: owning,
+    };
     barrier(me.arena);
     let here = u64::from(file.0) + 1;
     wait_for_others(me, |word| word & !PARKED == here).then_some(stop)
