@@ -55,7 +55,10 @@ fn assert_finished(plan: &PartitionPlan, dir: &Path) {
 fn assert_gone(session: &str) {
     let config = config(session);
     let arena = workers::arena_path(&config);
-    assert!(!arena.exists(), "{} is left behind", arena.display());
+    if arena.exists() {
+        let report = forebay::keeper::recover::recover(&arena, &config);
+        panic!("{} is left behind: {report:?}", arena.display());
+    }
     assert!(
         !arena.with_extension("sock").exists(),
         "a socket is left behind"

@@ -366,7 +366,7 @@ pub fn answer(outcome: &Outcome) -> String {
     match outcome {
         Outcome::Bytes(bytes) => {
             let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
-            format!("{} bytes: {hex}", bytes.len())
+            format!("{} bytes {hex}.", bytes.len())
         }
         other => format!("{other:?}"),
     }
