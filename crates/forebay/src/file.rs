@@ -466,6 +466,7 @@ impl File {
                 let core = &managed.core;
                 let closed = settle::close(core, core.shared.me()?, &managed.seen);
                 core.shared.released(core.id, &managed.handed);
+                core.shared.closed(core.id, &core.device);
                 closed
             }
             Kind::Kernel { .. } => Ok(()),

@@ -108,7 +108,8 @@ fn find_or_enter(
     Some(id)
 }
 
-fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+/// Whether the entry is this device file's.
+pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
     let caps = device.caps();
     entry.device.load(Ordering::Relaxed) == caps.device
         && entry.inode.load(Ordering::Relaxed) == caps.inode

@@ -168,7 +168,7 @@ impl House {
             self.rest_if_idle(shared, me);
             drop_unused_devices(shared);
         }
-        let owed = superblock.owed_pages.load(Ordering::Relaxed) != 0;
+        let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };
         self.serve(shared, pause);
     }
@@ -240,9 +240,7 @@ impl House {
             return;
         }
         let superblock = me.arena.superblock();
-        if self.last_use.1.elapsed() < idle_after
-            || superblock.owed_pages.load(Ordering::Relaxed) != 0
-        {
+        if self.last_use.1.elapsed() < idle_after || superblock.owed_about() != 0 {
             return;
         }
         evict::evict(me, u32::MAX / 4, 0);
@@ -294,7 +292,7 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     if entry.owed_pages.load(Ordering::Acquire) == 0 || !errors::may_retry(entry, tick) {
         return None;
     }
-    let owed = superblock.owed_pages.load(Ordering::Relaxed) * PAGE_BYTES as u64;
+    let owed = superblock.owed_about() * PAGE_BYTES as u64;
     if owed > shared.config.dirty_background {
         return Some(Scope::some(PASS_PAGES));
     }
@@ -417,7 +415,7 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
     }
     let superblock = shared.arena.superblock();
     superblock.sleeping.store(1, Ordering::Release);
-    let owed = superblock.owed_pages.load(Ordering::Relaxed) != 0;
+    let owed = superblock.owed_about() != 0;
     let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };
     futex::wait(shared.work(), seen, timeout);
     superblock.sleeping.store(0, Ordering::Release);
