@@ -159,7 +159,7 @@ impl Engine {
         }
     }
 
-    fn run_on_file(&mut self, op: &Op) -> forebay::Result<Outcome> {
+    fn write(&mut self, op: &Op) -> forebay::Result<Outcome> {
         let appends = |file: &File| file.is_append();
         match *op {
             Op::Write {
@@ -202,6 +202,13 @@ impl Engine {
                 let bytes = Self::bytes_for(f, true, len, seed, 0)?;
                 Ok(Outcome::AppendedAt(f.append(&bytes)?))
             }
+            _ => unreachable!("handled by the caller"),
+        }
+    }
+
+    fn run_on_file(&mut self, op: &Op) -> forebay::Result<Outcome> {
+        match *op {
+            Op::Write { .. } | Op::WriteVectored { .. } | Op::Append { .. } => self.write(op),
             Op::Read {
                 file,
                 handle,
