@@ -29,6 +29,7 @@ impl Forebay {
     pub fn new(route: Route) -> io::Result<Self> {
         let options = Options {
             route: Some(route),
+            arena_dir: crate::place::arena_dir().map(Path::to_owned),
             ..Options::default()
         };
         let config = Config::builder().options(options).build();

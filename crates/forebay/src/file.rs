@@ -1,6 +1,6 @@
 //! Files as programs see them: the Rust API's [`File`], and the operations behind it.
 //!
-//! [`table`] finds a file's entry; [`core`] is how every operation waits; [`write`](mod@write), [`direct`], [`read`](mod@read),
+//! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests; [`write`](mod@write), [`direct`], [`read`](mod@read),
 //! [`append`], [`resize`] and [`settle`] carry operations out; [`reserve`] asks for space before a write is
 //! acknowledged; [`room`] makes room in memory. A file that cannot be managed is served by the kernel, with the reason.
 
@@ -8,6 +8,7 @@ pub mod append;
 pub mod core;
 pub mod direct;
 pub mod options;
+pub mod quick;
 pub mod read;
 pub mod reserve;
 pub mod resize;
@@ -21,17 +22,15 @@ use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use self::core::{Core, Halt};
 pub use self::options::OpenOptions;
+use self::quick::Recent;
 use self::settle::Durability;
 use self::write::Intent;
 use crate::error::{Error, Result};
-use crate::limits::BLOCK_BYTES;
-
-/// Sequential bytes after which a stream of small requests is given whole frames.
-const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
+use crate::memory::threads::Me;
 
 /// An open file.
 ///
@@ -74,43 +73,37 @@ struct Managed {
     handed: AtomicU32,
     /// Error sequence that this description has reported.
     seen: AtomicU32,
-    /// Where the last request ended, and where its sequence began: hints, torn values do no harm.
-    last_end: AtomicU64,
-    run_start: AtomicU64,
+    /// Writes shorter than this may try the short way. 0: none may.
+    quick_write_below: u64,
+    recent: Recent,
 }
 
 impl Managed {
     /// Before a byte is acknowledged, the keeper has what it needs to write it.
     #[inline]
     fn hand_over(&self) {
-        self.core
-            .shared
-            .hand_over(self.core.id, self.core.device.as_ref(), &self.handed);
-    }
-
-    /// Whether a request at `offset` goes on where the last ended, and has done so for a while.
-    #[inline]
-    fn is_sequential(&self, offset: u64, len: usize) -> bool {
-        let follows = self.last_end.load(Relaxed) == offset;
-        self.last_end.store(offset + len as u64, Relaxed);
-        if !follows {
-            self.run_start.store(offset, Relaxed);
-            return false;
-        }
-        offset.wrapping_sub(self.run_start.load(Relaxed)) >= SEQUENTIAL_BYTES
+        let core = &self.core;
+        core.shared
+            .hand_over(core.id, core.device.as_ref(), &self.handed);
     }
 }
 
 impl File {
     pub(crate) fn managed(core: Core, file: fs::File, path: &Path, options: &OpenOptions) -> Self {
         let seen = crate::flush::errors::sequence(core.entry());
+        let plain = options.writes() && !options.appends();
+        let quick_write_below = if plain {
+            core.shared.route_for(path).quick_scrap_below()
+        } else {
+            0
+        };
         let managed = Managed {
             core,
             file,
-            seen: AtomicU32::new(seen),
             handed: AtomicU32::new(0),
-            last_end: AtomicU64::new(u64::MAX),
-            run_start: AtomicU64::new(0),
+            seen: AtomicU32::new(seen),
+            quick_write_below,
+            recent: Recent::default(),
         };
         Self::with(Kind::Managed(Box::new(managed)), path, options)
     }
@@ -159,24 +152,57 @@ impl File {
     /// errors at the next sync or close.
     #[inline]
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        let Kind::Managed(managed) = &self.kind else {
+            return self.write_elsewhere(bytes, offset);
+        };
+        let core = &managed.core;
+        let me = core.shared.me()?;
+        let stream = managed.recent.stream(me);
+        let sequential = stream.is_sequential(offset, bytes.len());
+        let handed = core.shared.is_handed(&managed.handed);
+        if handed && (bytes.len() as u64) < managed.quick_write_below {
+            let (source, len) = (bytes.as_ptr(), bytes.len());
+            // SAFETY: a slice is valid for its length.
+            if unsafe { quick::write(core, me, stream, source, len, offset, sequential) } {
+                return Ok(len);
+            }
+        }
+        self.write_managed(managed, me, bytes, offset, sequential)
+    }
+
+    #[cold]
+    fn write_elsewhere(&self, bytes: &[u8], offset: u64) -> Result<usize> {
+        match &self.kind {
+            Kind::Kernel { file, .. } if self.writable => {
+                by_kernel(file.write_at(bytes, offset), "write")
+            }
+            _ => Err(not_open_for("write")),
+        }
+    }
+
+    #[inline(never)]
+    fn write_managed(
+        &self,
+        managed: &Managed,
+        me: Me<'_>,
+        bytes: &[u8],
+        offset: u64,
+        sequential: bool,
+    ) -> Result<usize> {
         if !self.writable {
             return Err(not_open_for("write"));
         }
-        let managed = match &self.kind {
-            Kind::Managed(managed) => managed,
-            Kind::Kernel { file, .. } => return by_kernel(file.write_at(bytes, offset), "write"),
-        };
         if self.appends {
             return self
                 .append_managed(managed, bytes)
                 .map(|(_, written)| written);
         }
-        let core = &managed.core;
-        let me = core.shared.me()?;
         managed.hand_over();
+        let core = &managed.core;
+        let route = core.shared.route_for_file(core.id, &self.path);
         let intent = Intent {
-            route: core.shared.route_for_file(core.id, &self.path),
-            sequential: managed.is_sequential(offset, bytes.len()),
+            route,
+            sequential,
             sync: false,
         };
         // SAFETY: a slice is valid for its length.
@@ -207,7 +233,7 @@ impl File {
         let end = core.entry().size.load(Relaxed);
         let intent = Intent {
             route: core.shared.route_for_file(core.id, &self.path),
-            sequential: managed.is_sequential(end, bytes.len()),
+            sequential: managed.recent.stream(me).is_sequential(end, bytes.len()),
             sync: false,
         };
         // SAFETY: a slice is valid for its length.
@@ -234,19 +260,27 @@ impl File {
         };
         let core = &managed.core;
         let me = core.shared.me()?;
-        let sequential = managed.is_sequential(offset, bytes.len());
+        let stream = managed.recent.stream(me);
+        let sequential = stream.is_sequential(offset, bytes.len());
+        let (target, len) = (bytes.as_mut_ptr(), bytes.len());
         // SAFETY: a slice is valid for its length.
-        let read = unsafe {
-            read::read(
-                core,
-                me,
-                bytes.as_mut_ptr(),
-                bytes.len(),
-                offset,
-                sequential,
-            )
-        };
-        match read {
+        if unsafe { quick::read(core, me, stream, target, len, offset, sequential) } {
+            return Ok(len);
+        }
+        Self::read_managed(managed, me, bytes, offset, sequential)
+    }
+
+    #[inline(never)]
+    fn read_managed(
+        managed: &Managed,
+        me: Me<'_>,
+        bytes: &mut [u8],
+        offset: u64,
+        sequential: bool,
+    ) -> Result<usize> {
+        let (core, target, len) = (&managed.core, bytes.as_mut_ptr(), bytes.len());
+        // SAFETY: a slice is valid for its length.
+        match unsafe { read::read(core, me, target, len, offset, sequential) } {
             Err(Halt::Kernel) => by_kernel(managed.file.read_at(bytes, offset), "read"),
             result => result.map_err(Core::ended),
         }

@@ -265,6 +265,8 @@ impl Session {
     /// The system's for the path; [`Error::Session`] when the session's tables are full.
     pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
+        // Routes match whole paths, and a recovery has another working directory.
+        let path = &std::path::absolute(path).map_err(|e| Error::device("open", &e))?;
         let file = options.open(path).map_err(|e| Error::device("open", &e))?;
         let route = self.shared.route_for(path);
         if route.name() == "kernel" {

@@ -5,7 +5,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::write::{self, Intent};
 use crate::ids::ThreadId;
 use crate::memory::threads::{self, Me, Owning};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// Holds a file's append lock.
 struct AppendLock<'a> {
@@ -59,8 +59,10 @@ pub unsafe fn append(
     len: usize,
     intent: Intent<'_>,
 ) -> Result<(u64, usize), Halt> {
+    let end = || core.entry().size.load(Ordering::Acquire);
+    let early = planted!(EarlyEnd).then(end);
     let _lock = AppendLock::take(core, me);
-    let offset = core.entry().size.load(Ordering::Acquire);
+    let offset = early.unwrap_or_else(end);
     // SAFETY: the caller's promise.
     let written = unsafe { write::write(core, me, source, len, offset, intent)? };
     Ok((offset, written))

@@ -55,6 +55,16 @@ impl Core {
         self.shared.arena.file_unchecked(self.id)
     }
 
+    /// Changes the device file, noting for recovery that the change is ours: what the file looks like afterwards is
+    /// remembered, and a change under way at a death is known for one.
+    pub fn change<T>(&self, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
+        let entry = self.entry();
+        entry.intents.fetch_add(1, Ordering::AcqRel);
+        let result = change(self.device.as_ref());
+        self.shared.end_intent(self.id, &self.device);
+        result
+    }
+
     /// Runs `step` inside an operation until it succeeds or fails for good. `step` may be run many times; it keeps
     /// its progress itself.
     #[inline]

@@ -18,7 +18,7 @@ use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, absorb, drop_pages, free_header, pages_of};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::memory::AlignedBytes;
 
 /// Longest stretch that is superseded at once, in blocks: 16 MiB.
@@ -79,7 +79,8 @@ unsafe fn write_blocks(
     }
     operation.park();
     // SAFETY: the caller's promise.
-    let result = unsafe { to_device(core, operation.me, source, len, first.start()) };
+    let result =
+        core.change(|_| unsafe { to_device(core, operation.me, source, len, first.start()) });
     operation.unpark();
     // Whole blocks only: what a short write left of a block is as if it had failed.
     let whole = match &result {
@@ -215,7 +216,7 @@ fn supersede(
         }
         taken += 1;
     }
-    if wait_for_flights(core, operation, first, taken) {
+    if planted!(NoLanding) || wait_for_flights(core, operation, first, taken) {
         return Ok(taken);
     }
     release(core, operation, first, taken);
@@ -355,7 +356,7 @@ unsafe fn kernel_segment(
         ptr: source.cast_mut(),
         len: segment.len,
     };
-    let result = core.device.write_buffered(&[piece], at);
+    let result = core.change(|device| device.write_buffered(&[piece], at));
     operation.unpark();
     let written = *result.as_ref().unwrap_or(&0);
     let entry = core.entry();

@@ -65,11 +65,10 @@ fn grow(core: &Core, from: u64, end: u64) -> Result<(), Error> {
         (end - from).next_multiple_of(4096) + step
     };
     let exact = (end - from).next_multiple_of(4096);
-    let got = match core.device.reserve(from, ahead) {
+    let got = match core.change(|device| device.reserve(from, ahead)) {
         Ok(()) => ahead,
         Err(_) => {
-            core.device
-                .reserve(from, exact)
+            core.change(|device| device.reserve(from, exact))
                 .map_err(|e| Error::device("reserve space", &e))?;
             exact
         }

@@ -86,11 +86,7 @@ fn trim(core: &Core, me: Me<'_>) {
         Ordering::Release,
     );
     entry.reserve_step.store(0, Ordering::Relaxed);
-    if core.device.trim().is_ok()
-        && let Ok(stat) = core.device.stat()
-    {
-        table::witness(entry, &stat);
-    }
+    let _ = core.change(|device| device.trim());
 }
 
 /// Gives the file to the kernel from now on: everything is flushed and dropped from memory first. `reason` is a code that

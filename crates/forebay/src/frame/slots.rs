@@ -8,11 +8,13 @@
 //!
 //! A reader may follow a tree only inside an operation on the file: nodes are freed with the file stopped.
 
+pub mod visit;
+
 use crate::ids::{BlockIndex, HeaderId, NodeId, ThreadId};
 use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
 use crate::memory::threads::Me;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, planted};
 
 /// Slots of a node.
 const SLOTS: usize = 64;
@@ -192,6 +194,8 @@ fn take_node(me: Me<'_>) -> Option<NodeId> {
     };
     let id = NodeId(arena.node_hints().take(me.id.index(), claim)?);
     let node = arena.node(id)?;
+    #[cfg(feature = "sim")]
+    let _quiet = crate::sim::explore::quiet();
     node.slots
         .iter()
         .for_each(|slot| slot.store(0, Ordering::Relaxed));
@@ -225,7 +229,7 @@ pub fn mark_owed(arena: &Arena, file: &FileEntry, block: BlockIndex) {
                 .checked_sub(1)
                 .and_then(|next| arena.node(NodeId(next)));
         }
-        if file.root.load(Ordering::Acquire) == word {
+        if file.root.load(Ordering::Acquire) == word || planted!(MarkOnce) {
             return;
         }
     }

@@ -59,6 +59,8 @@ struct Rebuild<'a, 'd> {
 
 /// Rebuilds. The session is stopped by `me`.
 pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
+    #[cfg(feature = "sim")]
+    let _sparse = crate::sim::explore::sparse(16);
     let mut work = Rebuild {
         me,
         dead,

@@ -387,7 +387,7 @@ fn write_eagerly(
             next = Some(hint);
             None
         });
-        shared.end_intent(me, first.file, &device);
+        shared.end_intent(first.file, &device);
         if next.is_none() {
             next = ring::pop(hints, cursor);
         }

@@ -18,7 +18,7 @@
 //! Direct is taken if `direct + C/8 < scrap`; under pressure, for synchronous writes and for
 //! sparse holes if `direct <= scrap + C/8`: equal predictions leave memory and the keeper's core
 //! free where these are short, and the device idle where they are not. From 1 MiB of blocks on
-//! (the paper's threshold) it is taken if `direct <= scrap + C`: bytes in memory must still go to
+//! (the paper's threshold), from memory that the device takes as it is, it is taken if `direct <= scrap + C`: bytes in memory must still go to
 //! the device, at the cost of a core and of memory, so the copy has to give the caller back at least
 //! half of its time to be worth that. Margins are shares of C, not of the difference, so that a
 //! faster device never turns direct into scrap.
@@ -51,7 +51,7 @@ impl Route for Auto {
             return Plan::whole(request, Way::SCRAP);
         };
         let times = predict(request, situation, end - start);
-        let large = end - start >= DIRECT_BYTES_MIN as u64;
+        let large = request.memory_aligned && end - start >= DIRECT_BYTES_MIN as u64;
         if times.direct_wins(prefers_direct(situation), large) {
             return Plan::split(request).expect("a request with a middle splits");
         }

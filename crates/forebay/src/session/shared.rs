@@ -203,18 +203,24 @@ impl Shared {
         let entry = self.arena.file_unchecked(file);
         entry.intents.fetch_add(1, Ordering::AcqRel);
         let outcome = flusher.flush_and_write_fills(me, file, device, scope);
-        self.end_intent(me, file, device);
+        self.end_intent(file, device);
         outcome
     }
 
     /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
-    pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
-        let entry = me.arena.file_unchecked(file);
+    pub fn end_intent(&self, file: FileId, device: &Arc<dyn DeviceFile>) {
+        let entry = self.arena.file_unchecked(file);
         if entry.intents.fetch_sub(1, Ordering::AcqRel) == 1
             && let Ok(stat) = device.stat()
         {
             table::witness(entry, &stat);
         }
+    }
+
+    /// Whether the keeper of today has a description's descriptors.
+    #[inline]
+    pub fn is_handed(&self, handed: &AtomicU32) -> bool {
+        handed.load(Relaxed) == self.arena.superblock().keeper_epoch.load(Ordering::Relaxed)
     }
 
     /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to

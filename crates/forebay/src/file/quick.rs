@@ -1,0 +1,330 @@
+//! The short way: a request within one block whose bytes lie in a frame, done in one look at one header.
+//!
+//! Everything else, and whatever is in the way, is left to [`super::write`](mod@super::write) and [`super::read`](mod@super::read),
+//! which do the same by the same steps: the short way changes nothing before it knows that it will succeed. The order of its
+//! stores is that of `docs/states.md`; what each step costs is in `docs/performance.md`.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use crate::file::core::Core;
+use crate::frame::header::{Guard, Header, Identity, State};
+use crate::frame::slots;
+use crate::ids::{BlockIndex, HeaderId};
+use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::copy;
+use crate::memory::files::{HOLEY, STABLE, TRUNCATING};
+use crate::memory::threads::{Me, Operation};
+use crate::scrap::page::{Merge, Ragged, merge};
+use crate::stats::Counter;
+use crate::sync::Ordering;
+
+/// Sequential bytes after which a stream of small requests is given whole frames.
+const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
+/// Streams that an open file tells apart, by the caller's thread slot.
+const STREAMS: usize = 8;
+
+/// What an open file remembers of each thread's requests. All of it is hints: threads that share a place, and torn
+/// values, cost speed and nothing else.
+#[derive(Default)]
+pub struct Recent {
+    streams: [Stream; STREAMS],
+}
+
+/// A cache line of its own: threads that share an open file do not fetch each other's.
+#[repr(align(64))]
+pub struct Stream {
+    /// Where the last request ended.
+    last_end: AtomicU64,
+    /// Where its sequence began.
+    run_start: AtomicU64,
+    /// Block of the last request in the upper half, its header + 1 in the lower.
+    header: AtomicU64,
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        let none = AtomicU64::new(u64::MAX);
+        Stream {
+            last_end: none,
+            run_start: AtomicU64::new(0),
+            header: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Recent {
+    /// The calling thread's stream.
+    #[inline]
+    pub fn stream(&self, me: Me<'_>) -> &Stream {
+        &self.streams[me.id.index() % STREAMS]
+    }
+}
+
+impl Stream {
+    /// Whether a request at `offset` goes on where the last ended, and has done so for a while.
+    #[inline]
+    pub fn is_sequential(&self, offset: u64, len: usize) -> bool {
+        let follows = self.last_end.load(Relaxed) == offset;
+        self.last_end
+            .store(offset.wrapping_add(len as u64), Relaxed);
+        if !follows {
+            self.run_start.store(offset, Relaxed);
+            return false;
+        }
+        offset.wrapping_sub(self.run_start.load(Relaxed)) >= SEQUENTIAL_BYTES
+    }
+
+    /// The header that the block probably has: the last request's if it was for the same block, without a walk down the
+    /// tree. Who gets it checks its identity.
+    #[inline]
+    fn header_of<'a>(
+        &self,
+        core: &Core,
+        me: Me<'a>,
+        block: BlockIndex,
+    ) -> Option<(HeaderId, &'a Header)> {
+        let known = self.header.load(Relaxed);
+        let id = if (known >> 32) as u32 == block.0 && known as u32 != 0 {
+            HeaderId(known as u32 - 1)
+        } else {
+            let id = slots::lookup(me.arena, core.entry(), block)?;
+            self.header
+                .store(u64::from(block.0) << 32 | u64::from(id.0 + 1), Relaxed);
+            id
+        };
+        Some((id, me.arena.header(id)?))
+    }
+}
+
+/// Pages of a block that the bytes from `start` on touch; at least one byte, all in the block.
+#[inline]
+fn touched(start: usize, len: usize) -> u64 {
+    let (first, last) = (start / PAGE_BYTES, (start + len - 1) / PAGE_BYTES);
+    u64::MAX >> (BLOCK_PAGES - 1 - (last - first)) << first
+}
+
+/// Whether the bytes begin and end on pages.
+#[inline]
+fn is_whole(start: usize, len: usize) -> bool {
+    (start | len).is_multiple_of(PAGE_BYTES)
+}
+
+/// Writes into a frame that owes something already: such a write adds nothing to what is owed as the limits count it, so
+/// it never waits for them. `false`: nothing was done.
+///
+/// # Safety
+/// `source` is valid for `len` bytes for the whole call.
+#[inline]
+pub unsafe fn write(
+    core: &Core,
+    me: Me<'_>,
+    stream: &Stream,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+    sequential: bool,
+) -> bool {
+    let start = (offset % BLOCK_BYTES as u64) as usize;
+    let Some(end) = offset.checked_add(len as u64) else {
+        return false;
+    };
+    if len == 0 || start + len > BLOCK_BYTES {
+        return false;
+    }
+    let Ok(operation) = me.enter(core.id) else {
+        return false;
+    };
+    let entry = core.entry();
+    let flags = entry.flags.load(Ordering::Relaxed);
+    if flags & (HOLEY | TRUNCATING) != 0
+        || end > entry.reserved_end.load(Ordering::Acquire)
+        || entry.kernel_reason.load(Ordering::Acquire) != 0
+    {
+        return false;
+    }
+    let block = BlockIndex::of(offset);
+    let Some((id, header)) = stream.header_of(core, me, block) else {
+        return false;
+    };
+    let Some(guard) = header.try_lock(me, id) else {
+        return false;
+    };
+    let identity = Identity {
+        file: core.id,
+        block,
+    };
+    let stable = flags & STABLE != 0;
+    // SAFETY: the caller's promise; the bytes lie within the block.
+    if !unsafe { into_frame(&guard, identity, start, source, len, stable, sequential) } {
+        return false;
+    }
+    if entry.size.load(Ordering::Relaxed) < end {
+        entry.size.fetch_max(end, Ordering::AcqRel);
+    }
+    drop(guard);
+    drop(operation);
+    me.count(Counter::ScrapBytes as usize, len as u64);
+    true
+}
+
+/// # Safety
+/// `source` is valid for `len` bytes; `start + len` is at most a block.
+#[inline(always)]
+unsafe fn into_frame(
+    guard: &Guard<'_>,
+    identity: Identity,
+    start: usize,
+    source: *const u8,
+    len: usize,
+    stable: bool,
+    sequential: bool,
+) -> bool {
+    if !guard.is_for(identity) || guard.state() != State::Linked {
+        return false;
+    }
+    let Some(bytes) = guard
+        .frame()
+        .and_then(|frame| guard.arena().frame_bytes(frame))
+    else {
+        return false;
+    };
+    let pages = touched(start, len);
+    // A frame that owes anything is counted whole, so what is counted stays right.
+    if guard.charged() != BLOCK_PAGES as u32 || (stable && guard.inflight() & pages != 0) {
+        return false;
+    }
+    let (valid, dirty) = (guard.valid(), guard.dirty());
+    let newly = pages & !valid;
+    // A page without dirty bytes has no run, so whole pages that have none need no look at their words.
+    let run = if newly == 0 || (newly & dirty == 0 && is_whole(start, len)) {
+        None
+    } else {
+        match run_after(guard, start, len) {
+            Some(run) => Some(run),
+            None => return false,
+        }
+    };
+    if dirty & pages != pages {
+        guard.set_dirty(dirty | pages);
+    }
+    // SAFETY: within the frame, under its header's lock; the source is the caller's.
+    unsafe {
+        let target = bytes.add(start);
+        if sequential {
+            copy::stream(source, target, len)
+        } else {
+            copy::copy(source, target, len)
+        }
+    }
+    if newly != 0 {
+        match run {
+            None => guard.set_valid(valid | newly),
+            Some(run) => {
+                let page = start / PAGE_BYTES;
+                guard.set_page(page, guard.page(page).with_ragged(run));
+            }
+        }
+    }
+    guard.touch();
+    true
+}
+
+/// The run that a page has once `start..start + len` has been written into it, if it is in one page and one run says
+/// it, and the page does not become whole.
+#[inline]
+fn run_after(guard: &Guard<'_>, start: usize, len: usize) -> Option<Ragged> {
+    let (page, from) = (start / PAGE_BYTES, start % PAGE_BYTES);
+    if from + len > PAGE_BYTES {
+        return None;
+    }
+    match merge(guard.page(page).ragged(), from, from + len) {
+        Merge::Run { start, len } => Some(Ragged::Run { start, len }),
+        Merge::Whole | Merge::NeedsMap => None,
+    }
+}
+
+/// Reads bytes that are whole in a frame, without a lock. `false`: nothing of use was read.
+///
+/// # Safety
+/// `target` is valid for `len` bytes for the whole call.
+#[inline]
+pub unsafe fn read(
+    core: &Core,
+    me: Me<'_>,
+    stream: &Stream,
+    target: *mut u8,
+    len: usize,
+    offset: u64,
+    sequential: bool,
+) -> bool {
+    let start = (offset % BLOCK_BYTES as u64) as usize;
+    let Some(end) = offset.checked_add(len as u64) else {
+        return false;
+    };
+    if len == 0 || start + len > BLOCK_BYTES {
+        return false;
+    }
+    let Ok(operation) = me.enter(core.id) else {
+        return false;
+    };
+    let entry = core.entry();
+    if entry.flags.load(Ordering::Relaxed) & TRUNCATING != 0
+        || end > entry.size.load(Ordering::Acquire)
+        || entry.kernel_reason.load(Ordering::Acquire) != 0
+    {
+        return false;
+    }
+    let identity = Identity {
+        file: core.id,
+        block: BlockIndex::of(offset),
+    };
+    let Some((_, header)) = stream.header_of(core, me, identity.block) else {
+        return false;
+    };
+    // SAFETY: the caller's promise; the bytes lie within the block.
+    if !unsafe { from_frame(&operation, header, identity, start, target, len, sequential) } {
+        return false;
+    }
+    drop(operation);
+    me.count(Counter::ReadBytes as usize, len as u64);
+    true
+}
+
+/// # Safety
+/// `target` is valid for `len` bytes; `start + len` is at most a block.
+#[inline(always)]
+unsafe fn from_frame(
+    operation: &Operation<'_>,
+    header: &Header,
+    identity: Identity,
+    start: usize,
+    target: *mut u8,
+    len: usize,
+    sequential: bool,
+) -> bool {
+    let arena = operation.me.arena;
+    let Some(peek) = header.peek(identity) else {
+        return false;
+    };
+    if touched(start, len) & !peek.valid != 0 {
+        return false;
+    }
+    let Some(bytes) = peek.frame.and_then(|frame| arena.frame_bytes(frame)) else {
+        return false;
+    };
+    // SAFETY: within the frame, which stays mapped; if it is given away meanwhile the version tells. The target is the
+    // caller's.
+    unsafe {
+        let source = bytes.add(start);
+        if sequential {
+            copy::stream(source, target, len)
+        } else {
+            copy::copy(source, target, len)
+        }
+    }
+    if !header.unchanged(&peek) {
+        return false;
+    }
+    header.touch(arena.superblock().tick.load(Ordering::Relaxed));
+    true
+}
