@@ -92,5 +92,7 @@ pub fn set_exploring(on: bool) {
 /// A session over an arena on the heap with tables of just these sizes: small enough that threads meet.
 pub fn session(config: Config, counts: Counts) -> Result<Session> {
     let mapping = Mapping::heap(Layout::new(counts).len);
-    Session::with_arena(Arena::create(mapping, counts, 0, true)?, config)
+    let arena = Arena::create(mapping, counts, 0, true)?;
+    crate::session::set_budgets(&arena, &config);
+    Session::with_arena(arena, None, config)
 }
