@@ -216,7 +216,12 @@ impl Worker {
 
     /// Waits until it is in the session.
     pub fn await_ready(&mut self) {
-        assert_eq!(self.next(), "ready");
+        let mut line = self.next();
+        if let Some(reason) = line.strip_prefix("kernel ") {
+            eprintln!("worker {}: served by the kernel: {reason}", self.pid());
+            line = self.next();
+        }
+        assert_eq!(line, "ready");
     }
 
     /// Its process id.
@@ -443,21 +448,20 @@ fn work(spec: &Spec) -> Result<(), String> {
             ops,
         } => {
             let plan = plan(seed, workers, ops);
-            let engine = Engine::over(session, Store::Dir(spec.dir.clone()), 2, 1);
+            let engine = engine(session, spec, 2, 1);
             begin();
             plan.drive_worker(me, &mut Telling { engine, count: 0 })
                 .map_err(|mismatch| mismatch.to_string())
         }
         &Work::Alone { seed, ops } => {
             let ops = alone_ops(seed, ops);
-            let engine = Engine::over(session, Store::Dir(spec.dir.clone()), 2, 2);
+            let engine = engine(session, spec, 2, 2);
             begin();
             alone(&ops, engine)
         }
         &Work::Appends { me, count } => appends(&session, &spec.dir, me, count),
         &Work::Commands { files } => {
-            let store = Store::Dir(spec.dir.clone());
-            commands(Engine::over(session, store, files, 1));
+            commands(engine(session, spec, files, 1));
             Ok(())
         }
         Work::Recover { .. } => Ok(()),
@@ -467,6 +471,20 @@ fn work(spec: &Spec) -> Result<(), String> {
 fn begin() {
     say("ready");
     hear();
+}
+
+/// The engine of a worker; all its files are managed, or none of them, by what the file system can do.
+fn engine(session: Session, spec: &Spec, files: usize, handles: usize) -> Engine {
+    let engine = Engine::over(session, Store::Dir(spec.dir.clone()), files, handles);
+    let reason = engine.handle(0, 0).kernel_reason();
+    for file in 0..files as u8 {
+        let other = engine.handle(file, 0).kernel_reason();
+        assert_eq!(other, reason, "why the kernel serves file {file}");
+    }
+    if let Some(reason) = reason {
+        say(&format!("kernel {reason}"));
+    }
+    engine
 }
 
 fn alone(ops: &[Op], mut engine: Engine) -> Result<(), String> {
