@@ -117,6 +117,10 @@ fn measure(arguments: &Arguments) -> Result<()> {
     storage.prepare()?;
     let conditions = Conditions::now(runs);
     println!("{}", conditions.line());
+    match place::arena_dir() {
+        Some(_) => println!("the engine's arena: on a tmpfs with huge=always, made for this run"),
+        None => println!("the engine's arena: where the engine's own ladder puts it"),
+    }
     if runs < RUNS_MIN {
         println!("fewer than {RUNS_MIN} runs of each side: not to be quoted");
     }
@@ -131,6 +135,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
         &arguments.rows
     };
     let outcome = measure_rows(&mut bench, rows, size, &mut report);
+    drop(bench);
+    place::forget_arena_dir();
     // What was measured before a failure is worth keeping.
     if let Some(path) = &arguments.json {
         let text = serde_json::to_string_pretty(&report).expect("plain data becomes JSON");

@@ -10,6 +10,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
@@ -37,6 +38,22 @@ impl FileSystem {
             FileSystem::Ext4 => "ext4",
             FileSystem::Btrfs => "btrfs",
         }
+    }
+}
+
+/// Where the engine's arena goes, if not where the engine itself would put it.
+static ARENA_DIR: OnceLock<PathBuf> = OnceLock::new();
+
+/// Where the engine's arena goes, if not where the engine itself would put it: with a made device, a tmpfs with huge
+/// pages.
+pub fn arena_dir() -> Option<&'static Path> {
+    ARENA_DIR.get().map(PathBuf::as_path)
+}
+
+/// Removes the mount point of the arena's tmpfs; the mount goes with the process.
+pub fn forget_arena_dir() {
+    if let Some(dir) = arena_dir() {
+        made::unmount(dir);
     }
 }
 
@@ -75,7 +92,11 @@ impl Storage {
         match self {
             Storage::Dir(dir) if dir.is_dir() => Ok(()),
             Storage::Dir(dir) => Err(Failure::Usage(format!("{} is no directory", dir.display()))),
-            Storage::Make(_) => made::hide_mounts().context("own mount namespace (needs root)"),
+            Storage::Make(_) => {
+                made::hide_mounts().context("own mount namespace (needs root)")?;
+                let _ = ARENA_DIR.set(made::mount_huge_pages()?);
+                Ok(())
+            }
         }
     }
 

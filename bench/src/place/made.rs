@@ -58,6 +58,28 @@ pub fn hide_mounts() -> io::Result<()> {
     Ok(())
 }
 
+/// Mounts a tmpfs with huge pages for the engine's arena, in this process's own view of the mounts: what an administrator
+/// would set up. It goes with the process.
+pub fn mount_huge_pages() -> Result<PathBuf> {
+    let dir = std::env::temp_dir().join(format!("forebay-bench-arena-{}", std::process::id()));
+    fs::create_dir(&dir).context("mount point of the arena")?;
+    let target = c_string(&dir);
+    // SAFETY: terminated strings.
+    let code = unsafe {
+        libc::mount(
+            c"none".as_ptr(),
+            target.as_ptr(),
+            c"tmpfs".as_ptr(),
+            0,
+            c"huge=always,mode=1777,size=60%".as_ptr().cast(),
+        )
+    };
+    if code != 0 {
+        return Err(io::Error::last_os_error()).context("mount a tmpfs with huge pages");
+    }
+    Ok(dir)
+}
+
 /// A mounted file system that is gone when this is dropped.
 pub struct MadeDevice {
     dir: PathBuf,
@@ -86,17 +108,22 @@ impl MadeDevice {
 
 impl Drop for MadeDevice {
     fn drop(&mut self) {
-        let target = c_string(&self.dir);
-        // SAFETY: a terminated path. A busy mount (a session's keeper may be about to leave) is
-        // detached from the tree at once and unmounted by the kernel when its last user goes.
-        unsafe {
-            if libc::umount2(target.as_ptr(), 0) != 0 {
-                libc::umount2(target.as_ptr(), libc::MNT_DETACH);
-            }
-        }
-        // An empty directory left behind is no harm.
-        let _ = fs::remove_dir(&self.dir);
+        unmount(&self.dir);
     }
+}
+
+/// Unmounts and removes the mount point. A busy mount (a session's keeper may be about to leave) is detached from the tree
+/// at once and unmounted by the kernel when its last user goes.
+pub fn unmount(dir: &Path) {
+    let target = c_string(dir);
+    // SAFETY: a terminated path.
+    unsafe {
+        if libc::umount2(target.as_ptr(), 0) != 0 {
+            libc::umount2(target.as_ptr(), libc::MNT_DETACH);
+        }
+    }
+    // An empty directory left behind is no harm.
+    let _ = fs::remove_dir(dir);
 }
 
 /// A memory file, backed ahead where a third of the memory allows it: otherwise the first writes to

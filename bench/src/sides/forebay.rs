@@ -5,6 +5,7 @@
 
 use std::io;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::config::{Options, Route};
 use forebay::{Config, File, OpenOptions, Session};
@@ -28,12 +29,15 @@ impl Forebay {
     pub fn new(route: Route) -> io::Result<Self> {
         let options = Options {
             route: Some(route),
+            arena_dir: crate::place::arena_dir().map(Path::to_owned),
             ..Options::default()
         };
         let config = Config::builder().options(options).build();
         let config = config.map_err(|error| io::Error::other(error.to_string()))?;
+        static SESSIONS: AtomicU32 = AtomicU32::new(0);
+        let number = SESSIONS.fetch_add(1, Relaxed);
         let session = Session::open(Config {
-            heap_backed: true,
+            session: format!("bench-{}-{number}", std::process::id()),
             ..config
         })
         .map_err(to_io)?;

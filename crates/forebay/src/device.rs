@@ -52,6 +52,8 @@ pub struct DeviceStat {
     pub mtime_ns: u64,
     /// Change time, ns since 1970.
     pub ctime_ns: u64,
+    /// Names that the file has; 0 once it is unlinked.
+    pub links: u32,
 }
 
 /// One open file of a device. All calls block until done; all offsets and lengths are bytes.

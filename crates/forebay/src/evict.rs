@@ -22,7 +22,10 @@ pub fn evict(me: Me<'_>, frames: u32, idle_ticks: u32) -> u32 {
     if backed == 0 {
         return 0;
     }
-    let goal = superblock.frames_free.load(Ordering::Relaxed).saturating_add(frames);
+    let goal = superblock
+        .frames_free
+        .load(Ordering::Relaxed)
+        .saturating_add(frames);
     let mut freed = 0;
     for _ in 0..LOOK_MAX.min(backed.saturating_mul(2)) {
         let at = superblock.clock.fetch_add(1, Ordering::Relaxed) % backed;
@@ -39,7 +42,9 @@ pub fn evict(me: Me<'_>, frames: u32, idle_ticks: u32) -> u32 {
 
 /// Evicts one header, if it is clean and has been idle.
 pub fn try_evict(me: Me<'_>, id: HeaderId, idle_ticks: u32) -> bool {
-    let Some(header) = me.arena.header(id) else { return false };
+    let Some(header) = me.arena.header(id) else {
+        return false;
+    };
     if header.state() != State::Linked || header.owed() != 0 {
         return false;
     }
@@ -47,10 +52,18 @@ pub fn try_evict(me: Me<'_>, id: HeaderId, idle_ticks: u32) -> bool {
     if tick.wrapping_sub(header.stamp()) < idle_ticks {
         return false;
     }
-    let Some(identity) = header.identity() else { return false };
-    let Some(file) = me.arena.file(identity.file) else { return false };
-    let Ok(_operation) = me.enter(identity.file) else { return false };
-    let Some(guard) = header.try_lock(me, id) else { return false };
+    let Some(identity) = header.identity() else {
+        return false;
+    };
+    let Some(file) = me.arena.file(identity.file) else {
+        return false;
+    };
+    let Ok(_operation) = me.enter(identity.file) else {
+        return false;
+    };
+    let Some(guard) = header.try_lock(me, id) else {
+        return false;
+    };
     let still = guard.is_for(identity) && guard.state() == State::Linked;
     if !still || guard.dirty() | guard.inflight() != 0 {
         return false;
@@ -64,10 +77,14 @@ pub fn evict_file(me: Me<'_>, file: crate::ids::FileId) -> u32 {
     let mut at = 0;
     let mut freed = 0;
     loop {
-        let Ok(operation) = me.enter(file) else { return freed };
+        let Ok(operation) = me.enter(file) else {
+            return freed;
+        };
         let next = slots::next_linked(me.arena, me.arena.file_unchecked(file), at);
         drop(operation);
-        let Some((block, header)) = next else { return freed };
+        let Some((block, header)) = next else {
+            return freed;
+        };
         freed += u32::from(try_evict(me, header, 0));
         at = u64::from(block.0) + 1;
     }

@@ -5,6 +5,7 @@
 //! acknowledged; [`room`] makes room in memory. A file that cannot be managed is served by the kernel, with the reason.
 
 pub mod append;
+mod by_kernel;
 pub mod core;
 pub mod direct;
 pub mod options;
@@ -24,8 +25,9 @@ use std::path::{Path, PathBuf};
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-pub use self::options::OpenOptions;
+use self::by_kernel::{append_by_kernel, by_kernel, not_open_for, punch_by_kernel};
 use self::core::{Core, Halt};
+pub use self::options::OpenOptions;
 use self::quick::Recent;
 use self::settle::Durability;
 use self::write::Intent;
@@ -69,6 +71,8 @@ struct Managed {
     core: Core,
     /// The descriptor that the program asked for; kernel mode and errors of its own use it, flushes never do.
     file: fs::File,
+    /// The keeper (its epoch) that has the file's descriptors from this description.
+    handed: AtomicU32,
     /// Error sequence that this description has reported.
     seen: AtomicU32,
     /// Writes shorter than this may try the short way. 0: none may.
@@ -76,23 +80,42 @@ struct Managed {
     recent: Recent,
 }
 
+impl Managed {
+    /// Before a byte is acknowledged, the keeper has what it needs to write it.
+    #[inline]
+    fn hand_over(&self) {
+        self.core
+            .shared
+            .hand_over(self.core.id, self.core.device.as_ref(), &self.handed);
+    }
+}
+
 impl File {
     pub(crate) fn managed(core: Core, file: fs::File, path: &Path, options: &OpenOptions) -> Self {
         let seen = crate::flush::errors::sequence(core.entry());
         let plain = options.writes() && !options.appends();
-        let quick_write_below =
-            if plain { core.shared.route_for(path).quick_scrap_below() } else { 0 };
+        let quick_write_below = if plain {
+            core.shared.route_for(path).quick_scrap_below()
+        } else {
+            0
+        };
         let managed = Managed {
             core,
             file,
             seen: AtomicU32::new(seen),
             quick_write_below,
             recent: Recent::default(),
+            handed: AtomicU32::new(0),
         };
         Self::with(Kind::Managed(Box::new(managed)), path, options)
     }
 
-    pub(crate) fn kernel(file: fs::File, reason: String, path: &Path, options: &OpenOptions) -> Self {
+    pub(crate) fn kernel(
+        file: fs::File,
+        reason: String,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Self {
         Self::with(Kind::Kernel { file, reason }, path, options)
     }
 
@@ -131,9 +154,12 @@ impl File {
     /// errors at the next sync or close.
     #[inline]
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<usize> {
-        let Kind::Managed(managed) = &self.kind else { return self.write_elsewhere(bytes, offset) };
+        let Kind::Managed(managed) = &self.kind else {
+            return self.write_elsewhere(bytes, offset);
+        };
         let core = &managed.core;
         let me = core.shared.me()?;
+        managed.hand_over();
         let stream = managed.recent.stream(me);
         let sequential = stream.is_sequential(offset, bytes.len());
         if (bytes.len() as u64) < managed.quick_write_below {
@@ -169,11 +195,16 @@ impl File {
             return Err(not_open_for("write"));
         }
         if self.appends {
-            return self.append_managed(managed, bytes).map(|(_, written)| written);
+            return self
+                .append_managed(managed, bytes)
+                .map(|(_, written)| written);
         }
         let core = &managed.core;
-        let route = core.shared.route_for_file(core.id, &self.path);
-        let intent = Intent { route, sequential, sync: false };
+        let intent = Intent {
+            route: core.shared.route_for_file(core.id, &self.path),
+            sequential,
+            sync: false,
+        };
         // SAFETY: a slice is valid for its length.
         match unsafe { write::write(core, me, bytes.as_ptr(), bytes.len(), offset, intent) } {
             Err(Halt::Kernel) => by_kernel(managed.file.write_at(bytes, offset), "write"),
@@ -198,6 +229,7 @@ impl File {
     fn append_managed(&self, managed: &Managed, bytes: &[u8]) -> Result<(u64, usize)> {
         let core = &managed.core;
         let me = core.shared.me()?;
+        managed.hand_over();
         let end = core.entry().size.load(Relaxed);
         let intent = Intent {
             route: core.shared.route_for_file(core.id, &self.path),
@@ -339,7 +371,9 @@ impl File {
     /// [`Error::InvalidInput`] when the file is not open for writing; the file system's.
     pub fn set_len(&self, len: u64) -> Result<()> {
         if !self.writable {
-            return Err(Error::InvalidInput("a file that is not open for writing cannot be resized"));
+            return Err(Error::InvalidInput(
+                "a file that is not open for writing cannot be resized",
+            ));
         }
         match &self.kind {
             Kind::Managed(managed) => {
@@ -430,7 +464,9 @@ impl File {
         match &self.kind {
             Kind::Managed(managed) => {
                 let core = &managed.core;
-                settle::close(core, core.shared.me()?, &managed.seen)
+                let closed = settle::close(core, core.shared.me()?, &managed.seen);
+                core.shared.released(core.id, &managed.handed);
+                closed
             }
             Kind::Kernel { .. } => Ok(()),
         }
@@ -460,26 +496,3 @@ impl Drop for File {
         let _ = self.close_once();
     }
 }
-
-fn not_open_for(operation: &'static str) -> Error {
-    Error::Device { errno: libc::EBADF, operation }
-}
-
-fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {
-    result.map_err(|error| Error::device(operation, &error))
-}
-
-fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {
-    use std::io::{Seek, Write};
-    let mut file = file;
-    by_kernel(file.seek(std::io::SeekFrom::End(0)), "seek")?;
-    by_kernel(file.write_all(bytes), "append")?;
-    by_kernel(file.stream_position(), "seek").map(|end| end - bytes.len() as u64)
-}
-
-fn punch_by_kernel(file: &fs::File, offset: u64, len: u64) -> Result<()> {
-    use std::os::fd::AsFd;
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    by_kernel(crate::sys::file::allocate(file.as_fd(), mode, offset, len), "punch a hole")
-}
-

@@ -1,8 +1,10 @@
 //! The keeper: what happens later, and what happens after a death.
 //!
-//! [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
-//! death, and may be called by anyone.
+//! [`run`] is the keeper's threads. [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
+//! death, and may be called by anyone. [`recover`] saves what a wholly dead session has left.
 
 pub mod provision;
 pub mod rebuild;
+pub mod recover;
 pub mod repair;
+pub mod run;

@@ -15,11 +15,11 @@ mod random;
 pub mod route;
 pub mod scrap;
 pub mod session;
+#[cfg(feature = "sim")]
+pub mod sim;
 pub mod stats;
 pub mod sync;
 pub mod sys;
-#[cfg(feature = "sim")]
-pub mod sim;
 
 pub use config::Config;
 pub use error::{Error, Result};

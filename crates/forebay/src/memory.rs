@@ -5,14 +5,14 @@
 //! whether it is running short. All three are asked when a session starts and by the keeper's slow
 //! loop; none of them is on the way of a read or a write.
 
-pub mod cgroup;
-pub mod mapping;
-pub mod mounts;
-pub mod place;
 pub mod arena;
+pub mod cgroup;
 pub mod copy;
 pub mod files;
 pub mod layout;
+pub mod mapping;
+pub mod mounts;
+pub mod place;
 pub mod regions;
 pub mod superblock;
 pub mod threads;

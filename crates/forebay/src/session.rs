@@ -3,11 +3,13 @@
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
 //! slots, [`handoff`] the descriptors that clients hand to the keeper.
 
+pub mod handoff;
 pub mod members;
 pub mod shared;
 
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::Config;
@@ -15,14 +17,55 @@ use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::{File, OpenOptions, table};
+use crate::ids::ThreadId;
+use crate::keeper::recover::recover;
+use crate::keeper::run::{self, Hosting};
 use crate::keeper::{provision, repair};
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
+use crate::memory::place::{self, PlaceKind, Placement};
+use crate::memory::threads;
 use crate::session::shared::Shared;
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::membarrier;
+
+/// How often, and how long apart, a session that is being made or recovered by somebody else is tried again.
+const JOIN_TRIES: u32 = 500;
+const JOIN_PAUSE: std::time::Duration = std::time::Duration::from_millis(10);
+
+/// How an arena lies in memory.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct ArenaPlace {
+    /// The rung of the huge-page ladder; `None` on the heap.
+    pub kind: Option<PlaceKind>,
+    /// The arena's file.
+    pub path: Option<PathBuf>,
+    /// Bytes of it that this process has mapped by huge pages.
+    pub huge_bytes: u64,
+}
+
+/// Limits as the configuration of the arena's maker says.
+fn set_budgets(arena: &Arena, config: &Config) {
+    let superblock = arena.superblock();
+    let frames = (config.memory / crate::limits::BLOCK_BYTES as u64).max(1);
+    let frames = u32::try_from(frames)
+        .unwrap_or(u32::MAX)
+        .min(arena.counts().frames);
+    superblock.frames_max.store(frames, Ordering::Relaxed);
+    let pages = (config.dirty_bytes_max / crate::limits::PAGE_BYTES as u64).max(1);
+    superblock.owed_pages_max.store(pages, Ordering::Relaxed);
+}
+
+/// A word that no other session has.
+fn random_word() -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new()
+        .build_hasher()
+        .finish()
+        | 1
+}
 
 /// Thread slots and file-table entries of an arena.
 const THREADS: u32 = 1024;
@@ -43,32 +86,177 @@ const TINY_FILES: u32 = 16;
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<Shared>,
+    /// Threads that keep, or stand by; stopped with the last clone of this session.
+    _hosting: Option<Arc<Hosting>>,
 }
 
 impl Session {
-    /// Makes a session of this process's own.
+    /// Joins the session that the configuration names, or starts it, and hosts a keeper in this process: its threads
+    /// keep the session, or stand by while another process does. What a dead session of that name has left is recovered
+    /// first.
+    ///
+    /// With `heap_backed`, the session is this process's own, without a keeper: for tests.
+    ///
+    /// # Errors
+    /// [`Error::Arena`] when no memory file system will do, or the arena of that name is of another version;
+    /// [`Error::Session`] when it cannot be joined.
     pub fn open(config: Config) -> Result<Self> {
-        let (threads, files) =
-            if config.heap_backed { (TINY_THREADS, TINY_FILES) } else { (THREADS, FILES) };
-        let counts = Counts::for_memory(config.memory, threads, files);
-        let mapping = Mapping::heap(Layout::new(counts).len);
-        // Simulated threads are not stopped by barriers of the kernel's.
-        let fences = cfg!(feature = "sim") || !membarrier::register();
-        let arena = Arena::create(mapping, counts, 0, fences)?;
-        Self::with_arena(arena, config)
+        let mut session = Self::join(config)?;
+        if !session.shared.config.heap_backed {
+            session._hosting = Some(Arc::new(Hosting::start(&session.shared)?));
+            session.await_keeper();
+        }
+        Ok(session)
     }
 
-    /// Over an arena that is there: sets the budget, installs repairs, backs the first memory.
-    pub(crate) fn with_arena(arena: Arena, config: Config) -> Result<Self> {
-        let page = crate::limits::PAGE_BYTES as u64;
-        let superblock = arena.superblock();
-        let frames = (config.memory / crate::limits::BLOCK_BYTES as u64).max(1);
-        let frames = u32::try_from(frames).unwrap_or(u32::MAX).min(arena.counts().frames);
-        superblock.frames_max.store(frames, Ordering::Relaxed);
-        superblock.owed_pages_max.store((config.dirty_bytes_max / page).max(1), Ordering::Relaxed);
-        let shared = Arc::new(Shared::new(arena, config)?);
+    /// As [`Session::open`], without hosting a keeper: this process starts no threads.
+    ///
+    /// # Errors
+    /// As for [`Session::open`].
+    pub fn join(config: Config) -> Result<Self> {
+        if config.heap_backed {
+            let counts = Counts::for_memory(config.memory, TINY_THREADS, TINY_FILES);
+            let mapping = Mapping::heap(Layout::new(counts).len);
+            // Simulated threads are not stopped by barriers of the kernel's.
+            let fences = cfg!(feature = "sim") || !membarrier::register();
+            let arena = Arena::create(mapping, counts, 0, fences)?;
+            set_budgets(&arena, &config);
+            return Self::with_arena(arena, None, config);
+        }
+        let placement = place::place(config.arena_dir.as_deref(), config.memory)?;
+        let path = placement.arena_path(&config.session);
+        for _ in 0..JOIN_TRIES {
+            if let Some(session) = Self::try_join(&placement, &path, &config)? {
+                return Ok(session);
+            }
+            std::thread::sleep(JOIN_PAUSE);
+        }
+        Err(Error::Session(format!(
+            "the session's arena {} is being made or recovered by another process that does not finish; \
+             remove it if no such process exists",
+            path.display()
+        )))
+    }
+
+    /// One try: `None` when somebody else is making or recovering the arena at this moment.
+    fn try_join(placement: &Placement, path: &Path, config: &Config) -> Result<Option<Self>> {
+        let fences = !membarrier::register();
+        if !path.exists() {
+            let Ok(file) = placement.create(&config.session) else {
+                return Ok(None);
+            };
+            // Held until the arena is complete: nobody recovers it meanwhile.
+            let Ok(lock) = file.try_clone() else {
+                return Ok(None);
+            };
+            if lock.try_lock_shared().is_err() {
+                return Ok(None);
+            }
+            let memory = config.memory.min(placement.bytes);
+            let counts = Counts::for_memory(memory, THREADS, FILES);
+            let mapping = Mapping::create(file, Layout::new(counts).len)
+                .map_err(|e| Error::device("make the arena", &e))?;
+            let arena = Arena::create(mapping, counts, random_word(), fences)?;
+            arena.superblock().set_place(placement.kind as u64);
+            set_budgets(&arena, config);
+            let session = Self::with_arena(arena, Some(path.to_owned()), config.clone())?;
+            return Ok(Some(session));
+        }
+        let Some(arena) = Self::attach(placement, config)? else {
+            return Self::unfinished(path, config);
+        };
+        let dead = (1..arena.counts().threads).all(|id| threads::is_gone(&arena, ThreadId(id)));
+        let arena = if dead {
+            drop(arena);
+            match recover(path, config) {
+                Ok(_) => return Ok(None),
+                // Some process has it mapped, with no thread at work in it just now: the session lives.
+                Err(Error::Session(_)) => match Self::attach(placement, config)? {
+                    Some(arena) => arena,
+                    None => return Ok(None),
+                },
+                Err(error) => return Err(error),
+            }
+        } else {
+            arena
+        };
+        if fences && !arena.fences() {
+            return Err(Error::Session(
+                "this process may not use membarrier and the session relies on it; allow the call, or \
+                 give this process a session of its own"
+                    .into(),
+            ));
+        }
+        Self::with_arena(arena, Some(path.to_owned()), config.clone()).map(Some)
+    }
+
+    /// Maps the arena that is there. `None`: it is not finished, or its maker or a recovery has it to itself.
+    fn attach(placement: &Placement, config: &Config) -> Result<Option<Arena>> {
+        let Ok(file) = placement.open(&config.session) else {
+            return Ok(None);
+        };
+        if file.try_lock_shared().is_err() {
+            return Ok(None);
+        }
+        if !matches!(file.metadata(), Ok(seen) if seen.nlink() > 0) {
+            // The last process has just left and removed it.
+            return Ok(None);
+        }
+        let Ok(mapping) = Mapping::attach(file) else {
+            return Ok(None);
+        };
+        Ok(Arena::open(mapping).ok())
+    }
+
+    /// An arena without its magic: its maker is at work, or has died at it.
+    fn unfinished(path: &Path, config: &Config) -> Result<Option<Self>> {
+        match recover(path, config) {
+            Ok(_) | Err(Error::Session(_)) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn with_arena(arena: Arena, path: Option<PathBuf>, config: Config) -> Result<Self> {
+        let shared = Arc::new(Shared::new(arena, path, config)?);
         repair::install(&shared);
-        Ok(Session { shared })
+        // A slot for this thread, so that the session counts as alive from here on.
+        shared.me()?;
+        Ok(Session {
+            shared,
+            _hosting: None,
+        })
+    }
+
+    /// Waits for a moment until somebody keeps the session.
+    fn await_keeper(&self) {
+        for _ in 0..200 {
+            if run::has_keeper(&self.shared) {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    }
+
+    /// Gives the session this much memory ahead of need, bytes, so that the first writes do not pay for first touches.
+    ///
+    /// # Errors
+    /// [`Error::Session`] when the calling thread finds no slot.
+    pub fn warm(&self, bytes: u64) -> Result<()> {
+        provision::ahead(&self.shared, self.shared.me()?, bytes);
+        Ok(())
+    }
+
+    /// How the arena lies in memory, and how much of it is on huge pages.
+    ///
+    /// # Errors
+    /// The system's, when its accounts cannot be read.
+    pub fn place(&self) -> Result<ArenaPlace> {
+        let huge = place::huge_bytes(self.shared.arena.mapping());
+        Ok(ArenaPlace {
+            kind: self.shared.arena.superblock().place(),
+            path: self.shared.arena_path.clone(),
+            huge_bytes: huge.map_err(|e| Error::device("read the memory account", &e))?,
+        })
     }
 
     /// Opens a file. One that the engine cannot manage is served by the kernel: [`File::kernel_reason`] says why.
@@ -77,6 +265,8 @@ impl Session {
     /// The system's for the path; [`Error::Session`] when the session's tables are full.
     pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
         let path = path.as_ref();
+        // Routes match whole paths, and a recovery has another working directory.
+        let path = &std::path::absolute(path).map_err(|e| Error::device("open", &e))?;
         let file = options.open(path).map_err(|e| Error::device("open", &e))?;
         let route = self.shared.route_for(path);
         if route.name() == "kernel" {
@@ -135,17 +325,11 @@ impl Session {
         let me = self.shared.me()?;
         let id = table::open(&self.shared, me, &device, path.as_os_str().as_bytes())?;
         let device = self.shared.keep_device(id, device);
-        Ok(Core { shared: Arc::clone(&self.shared), id, device })
-    }
-
-    /// Backs memory for `bytes` bytes of data ahead of need, as far as the budget goes: what a session that has run for a
-    /// while has done already.
-    ///
-    /// # Errors
-    /// [`Error::Session`] when all thread slots are taken.
-    pub fn warm(&self, bytes: u64) -> Result<()> {
-        provision::ahead(&self.shared, self.shared.me()?, bytes);
-        Ok(())
+        Ok(Core {
+            shared: Arc::clone(&self.shared),
+            id,
+            device,
+        })
     }
 
     /// The session's counters.

@@ -89,7 +89,9 @@ impl Stats {
             ..Stats::default()
         };
         for id in 0..superblock.headers_backed.load(Ordering::Acquire) {
-            let Some(header) = arena.header(crate::ids::HeaderId(id)) else { continue };
+            let Some(header) = arena.header(crate::ids::HeaderId(id)) else {
+                continue;
+            };
             let owed = header.owed();
             if owed != 0 {
                 stats.dirty_bytes += u64::from(owed.count_ones()) * PAGE_BYTES as u64;

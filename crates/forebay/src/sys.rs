@@ -7,6 +7,7 @@
 //! - [`file`] opening again, reading, writing, space, sync
 //! - [`stat`] `statx`, `statfs`, inode flags
 //! - [`extents`] `FIEMAP`
+//! - [`socket`] messages with descriptors
 //! - [`block`] what `/sys` says about a block device
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
@@ -20,6 +21,7 @@ pub mod futex;
 pub mod liveness;
 pub mod membarrier;
 pub mod memory;
+pub mod socket;
 pub mod stat;
 
 use std::io;

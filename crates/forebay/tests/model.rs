@@ -49,7 +49,10 @@ fn large_operations_agree_with_the_model() {
 fn sparse_operations_agree_with_the_model() {
     for seed in 0..20 {
         // Bases that a disk in memory can hold.
-        let profile = Profile { bases: &[0, 16 << 20, 70 << 20], ..Profile::SPARSE };
+        let profile = Profile {
+            bases: &[0, 16 << 20, 70 << 20],
+            ..Profile::SPARSE
+        };
         check(seed, &profile, 150, Config::tiny);
     }
 }
@@ -59,8 +62,14 @@ fn every_route_agrees_with_the_model() {
     use forebay::config::Route;
     for route in [Route::Threshold, Route::Direct, Route::Scrap] {
         for seed in 100..110 {
-            check(seed, &Profile::LARGE, 60, || Config { route, ..Config::tiny() });
-            check(seed, &Profile::TINY, 200, || Config { route, ..Config::tiny() });
+            check(seed, &Profile::LARGE, 60, || Config {
+                route,
+                ..Config::tiny()
+            });
+            check(seed, &Profile::TINY, 200, || Config {
+                route,
+                ..Config::tiny()
+            });
         }
     }
 }

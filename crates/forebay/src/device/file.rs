@@ -365,6 +365,7 @@ impl DeviceFile for RealFile {
             allocated: stat.allocated,
             mtime_ns: since_1970(stat.mtime_ns),
             ctime_ns: since_1970(stat.ctime_ns),
+            links: stat.links,
         })
     }
 

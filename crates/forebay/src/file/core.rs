@@ -109,7 +109,10 @@ impl Core {
         let taken = arena.header_hints().take(me.id.index() * 3, claim);
         let id = HeaderId(taken.ok_or(Halt::NoMemory)?);
         let header = arena.header(id).ok_or(Halt::NoMemory)?;
-        header.prepare(Identity { file: self.id, block });
+        header.prepare(Identity {
+            file: self.id,
+            block,
+        });
         match slots::install(me, self.entry(), block, id) {
             Ok(()) => {
                 header.set_linked();
@@ -136,7 +139,14 @@ impl Core {
         let id = self.header_for(me, block)?;
         let header = me.arena.header(id).ok_or(Halt::Busy)?;
         let guard = header.lock(me, id).ok_or(Halt::Busy)?;
-        if guard.is_for(Identity { file: self.id, block }) { Ok(guard) } else { Err(Halt::Busy) }
+        if guard.is_for(Identity {
+            file: self.id,
+            block,
+        }) {
+            Ok(guard)
+        } else {
+            Err(Halt::Busy)
+        }
     }
 
     /// Locks the header of a block that no direct write is over.
@@ -154,7 +164,9 @@ impl Core {
         match halt {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
-            Halt::Busy | Halt::Truncating | Halt::Kernel => Error::Corrupt("an operation ended in the middle".into()),
+            Halt::Busy | Halt::Truncating | Halt::Kernel => {
+                Error::Corrupt("an operation ended in the middle".into())
+            }
         }
     }
 }

@@ -92,7 +92,11 @@ unsafe fn write_blocks(
         let block = BlockIndex(first.0 + index);
         let written = (index as usize) < whole;
         end_supersede(core, operation, block, |guard| {
-            if written { After::Gone } else { After::Stays(guard) }
+            if written {
+                After::Gone
+            } else {
+                After::Stays(guard)
+            }
         });
     }
     if whole > 0 {
@@ -100,7 +104,9 @@ unsafe fn write_blocks(
     }
     match result {
         _ if whole > 0 => Ok(whole * BLOCK_BYTES),
-        Ok(_) => Err(Halt::Failed(Error::NoSpace { what: "write to the device" })),
+        Ok(_) => Err(Halt::Failed(Error::NoSpace {
+            what: "write to the device",
+        })),
         Err(error) => Err(Halt::Failed(Error::device("write to the device", &error))),
     }
 }
@@ -121,7 +127,10 @@ unsafe fn to_device(
     let begun = Instant::now();
     let aligned = (source as usize).is_multiple_of(caps.memory_align.max(1) as usize);
     let result = if aligned {
-        let piece = Piece { ptr: source.cast_mut(), len };
+        let piece = Piece {
+            ptr: source.cast_mut(),
+            len,
+        };
         write_all(core, piece, offset)
     } else {
         // SAFETY: the caller's promise.
@@ -140,7 +149,10 @@ fn write_all(core: &Core, piece: Piece, offset: u64) -> std::io::Result<usize> {
     let mut done = 0;
     while done < piece.len {
         // SAFETY: `done` is less than the piece's length.
-        let rest = Piece { ptr: unsafe { piece.ptr.add(done) }, len: piece.len - done };
+        let rest = Piece {
+            ptr: unsafe { piece.ptr.add(done) },
+            len: piece.len - done,
+        };
         match core.device.write_direct(&[rest], offset + done as u64) {
             Ok(n) if n >= PAGE_BYTES => done += n / PAGE_BYTES * PAGE_BYTES,
             Ok(_) => break,
@@ -166,7 +178,11 @@ unsafe fn bounce(
     while done < len {
         let step = (len - done).min(BLOCK_BYTES);
         // SAFETY: within the caller's memory; the buffer is ours and a block long.
-        unsafe { source.add(done).copy_to_nonoverlapping(buffer.piece().ptr, step) };
+        unsafe {
+            source
+                .add(done)
+                .copy_to_nonoverlapping(buffer.piece().ptr, step)
+        };
         match write_all(core, buffer.part(0, step), offset + done as u64) {
             Ok(n) if n == step => done += n,
             Ok(n) => return Ok(done + n),
@@ -208,12 +224,19 @@ fn supersede(
 
 /// Waits, parked, for writes in flight of superseded blocks. `false`: somebody wants to be alone on the file, or the one who
 /// writes is gone; give way.
-fn wait_for_flights(core: &Core, operation: &Operation<'_>, first: BlockIndex, blocks: u32) -> bool {
+fn wait_for_flights(
+    core: &Core,
+    operation: &Operation<'_>,
+    first: BlockIndex,
+    blocks: u32,
+) -> bool {
     let me = operation.me;
     for index in 0..blocks {
         let mut round = 0;
         loop {
-            let Ok(guard) = core.lock_any(me, BlockIndex(first.0 + index)) else { return false };
+            let Ok(guard) = core.lock_any(me, BlockIndex(first.0 + index)) else {
+                return false;
+            };
             let (flying, flusher) = (guard.inflight() != 0, guard.flusher());
             drop(guard);
             if !flying {
@@ -231,7 +254,9 @@ fn wait_for_flights(core: &Core, operation: &Operation<'_>, first: BlockIndex, b
 
 fn release(core: &Core, operation: &Operation<'_>, first: BlockIndex, blocks: u32) {
     for index in 0..blocks {
-        end_supersede(core, operation, BlockIndex(first.0 + index), |guard| After::Stays(guard));
+        end_supersede(core, operation, BlockIndex(first.0 + index), |guard| {
+            After::Stays(guard)
+        });
     }
 }
 
@@ -326,7 +351,10 @@ unsafe fn kernel_segment(
     supersede(core, operation, segment.block, 1)?;
     operation.park();
     let at = segment.block.start() + segment.start as u64;
-    let piece = Piece { ptr: source.cast_mut(), len: segment.len };
+    let piece = Piece {
+        ptr: source.cast_mut(),
+        len: segment.len,
+    };
     let result = core.device.write_buffered(&[piece], at);
     operation.unpark();
     let written = *result.as_ref().unwrap_or(&0);
@@ -335,7 +363,10 @@ unsafe fn kernel_segment(
     entry.disk_end.fetch_max(end, Ordering::AcqRel);
     let guard = lock_patiently(core, operation, segment.block);
     if written > 0 {
-        let part = Segment { len: written, ..*segment };
+        let part = Segment {
+            len: written,
+            ..*segment
+        };
         // SAFETY: the caller's promise.
         unsafe { merge_written(&guard, core, &part, source) };
     }
@@ -359,7 +390,11 @@ unsafe fn merge_written(guard: &Guard<'_>, core: &Core, segment: &Segment, sourc
     for page in pages_of(segment.touched() & present) {
         let (start, end) = crate::scrap::give::part_of(segment, page);
         let first = page * PAGE_BYTES + start;
-        let part = Segment { start: first, len: end - start, ..*segment };
+        let part = Segment {
+            start: first,
+            len: end - start,
+            ..*segment
+        };
         // SAFETY: within the segment.
         let from = unsafe { source.add(first - segment.start) };
         // Only a map can be short of memory, and then nothing of the page's runs touches these bytes: the page will be

@@ -44,7 +44,11 @@ pub struct Stream {
 impl Default for Stream {
     fn default() -> Self {
         let none = AtomicU64::new(u64::MAX);
-        Stream { last_end: none, run_start: AtomicU64::new(0), header: AtomicU64::new(0) }
+        Stream {
+            last_end: none,
+            run_start: AtomicU64::new(0),
+            header: AtomicU64::new(0),
+        }
     }
 }
 
@@ -61,7 +65,8 @@ impl Stream {
     #[inline]
     pub fn is_sequential(&self, offset: u64, len: usize) -> bool {
         let follows = self.last_end.load(Relaxed) == offset;
-        self.last_end.store(offset.wrapping_add(len as u64), Relaxed);
+        self.last_end
+            .store(offset.wrapping_add(len as u64), Relaxed);
         if !follows {
             self.run_start.store(offset, Relaxed);
             return false;
@@ -72,13 +77,19 @@ impl Stream {
     /// The header that the block probably has: the last request's if it was for the same block, without a walk down the
     /// tree. Who gets it checks its identity.
     #[inline]
-    fn header_of<'a>(&self, core: &Core, me: Me<'a>, block: BlockIndex) -> Option<(HeaderId, &'a Header)> {
+    fn header_of<'a>(
+        &self,
+        core: &Core,
+        me: Me<'a>,
+        block: BlockIndex,
+    ) -> Option<(HeaderId, &'a Header)> {
         let known = self.header.load(Relaxed);
         let id = if (known >> 32) as u32 == block.0 && known as u32 != 0 {
             HeaderId(known as u32 - 1)
         } else {
             let id = slots::lookup(me.arena, core.entry(), block)?;
-            self.header.store(u64::from(block.0) << 32 | u64::from(id.0 + 1), Relaxed);
+            self.header
+                .store(u64::from(block.0) << 32 | u64::from(id.0 + 1), Relaxed);
             id
         };
         Some((id, me.arena.header(id)?))
@@ -114,11 +125,15 @@ pub unsafe fn write(
     sequential: bool,
 ) -> bool {
     let start = (offset % BLOCK_BYTES as u64) as usize;
-    let Some(end) = offset.checked_add(len as u64) else { return false };
+    let Some(end) = offset.checked_add(len as u64) else {
+        return false;
+    };
     if len == 0 || start + len > BLOCK_BYTES {
         return false;
     }
-    let Ok(operation) = me.enter(core.id) else { return false };
+    let Ok(operation) = me.enter(core.id) else {
+        return false;
+    };
     let entry = core.entry();
     let flags = entry.flags.load(Ordering::Relaxed);
     if flags & (HOLEY | TRUNCATING) != 0
@@ -128,9 +143,16 @@ pub unsafe fn write(
         return false;
     }
     let block = BlockIndex::of(offset);
-    let Some((id, header)) = stream.header_of(core, me, block) else { return false };
-    let Some(guard) = header.try_lock(me, id) else { return false };
-    let identity = Identity { file: core.id, block };
+    let Some((id, header)) = stream.header_of(core, me, block) else {
+        return false;
+    };
+    let Some(guard) = header.try_lock(me, id) else {
+        return false;
+    };
+    let identity = Identity {
+        file: core.id,
+        block,
+    };
     let stable = flags & STABLE != 0;
     // SAFETY: the caller's promise; the bytes lie within the block.
     if !unsafe { into_frame(&guard, identity, start, source, len, stable, sequential) } {
@@ -160,7 +182,10 @@ unsafe fn into_frame(
     if !guard.is_for(identity) || guard.state() != State::Linked {
         return false;
     }
-    let Some(bytes) = guard.frame().and_then(|frame| guard.arena().frame_bytes(frame)) else {
+    let Some(bytes) = guard
+        .frame()
+        .and_then(|frame| guard.arena().frame_bytes(frame))
+    else {
         return false;
     };
     let pages = touched(start, len);
@@ -185,7 +210,11 @@ unsafe fn into_frame(
     // SAFETY: within the frame, under its header's lock; the source is the caller's.
     unsafe {
         let target = bytes.add(start);
-        if sequential { copy::stream(source, target, len) } else { copy::copy(source, target, len) }
+        if sequential {
+            copy::stream(source, target, len)
+        } else {
+            copy::copy(source, target, len)
+        }
     }
     if newly != 0 {
         match run {
@@ -229,11 +258,15 @@ pub unsafe fn read(
     sequential: bool,
 ) -> bool {
     let start = (offset % BLOCK_BYTES as u64) as usize;
-    let Some(end) = offset.checked_add(len as u64) else { return false };
+    let Some(end) = offset.checked_add(len as u64) else {
+        return false;
+    };
     if len == 0 || start + len > BLOCK_BYTES {
         return false;
     }
-    let Ok(operation) = me.enter(core.id) else { return false };
+    let Ok(operation) = me.enter(core.id) else {
+        return false;
+    };
     let entry = core.entry();
     if entry.flags.load(Ordering::Relaxed) & TRUNCATING != 0
         || end > entry.size.load(Ordering::Acquire)
@@ -241,8 +274,13 @@ pub unsafe fn read(
     {
         return false;
     }
-    let identity = Identity { file: core.id, block: BlockIndex::of(offset) };
-    let Some((_, header)) = stream.header_of(core, me, identity.block) else { return false };
+    let identity = Identity {
+        file: core.id,
+        block: BlockIndex::of(offset),
+    };
+    let Some((_, header)) = stream.header_of(core, me, identity.block) else {
+        return false;
+    };
     // SAFETY: the caller's promise; the bytes lie within the block.
     if !unsafe { from_frame(&operation, header, identity, start, target, len, sequential) } {
         return false;
@@ -265,16 +303,24 @@ unsafe fn from_frame(
     sequential: bool,
 ) -> bool {
     let arena = operation.me.arena;
-    let Some(peek) = header.peek(identity) else { return false };
+    let Some(peek) = header.peek(identity) else {
+        return false;
+    };
     if touched(start, len) & !peek.valid != 0 {
         return false;
     }
-    let Some(bytes) = peek.frame.and_then(|frame| arena.frame_bytes(frame)) else { return false };
+    let Some(bytes) = peek.frame.and_then(|frame| arena.frame_bytes(frame)) else {
+        return false;
+    };
     // SAFETY: within the frame, which stays mapped; if it is given away meanwhile the version tells. The target is the
     // caller's.
     unsafe {
         let source = bytes.add(start);
-        if sequential { copy::stream(source, target, len) } else { copy::copy(source, target, len) }
+        if sequential {
+            copy::stream(source, target, len)
+        } else {
+            copy::copy(source, target, len)
+        }
     }
     if !header.unchanged(&peek) {
         return false;

@@ -67,10 +67,19 @@ unsafe fn read_quickly(
     target: *mut u8,
 ) -> bool {
     let arena = operation.me.arena;
-    let identity = Identity { file: core.id, block: segment.block };
-    let Some(id) = slots::lookup(arena, core.entry(), segment.block) else { return false };
-    let Some(header) = arena.header(id) else { return false };
-    let Some(peek) = header.peek(identity) else { return false };
+    let identity = Identity {
+        file: core.id,
+        block: segment.block,
+    };
+    let Some(id) = slots::lookup(arena, core.entry(), segment.block) else {
+        return false;
+    };
+    let Some(header) = arena.header(id) else {
+        return false;
+    };
+    let Some(peek) = header.peek(identity) else {
+        return false;
+    };
     let touched = segment.touched();
     if peek.valid & touched != touched {
         return false;
@@ -102,7 +111,9 @@ unsafe fn copy_small(
 ) -> bool {
     for page in pages_of(segment.touched()) {
         let (start, end) = part_of(segment, page);
-        let bytes = header.peek_small(page).and_then(|s| operation.me.arena.small_bytes(s));
+        let bytes = header
+            .peek_small(page)
+            .and_then(|s| operation.me.arena.small_bytes(s));
         let Some(bytes) = bytes else { return false };
         let at = page * PAGE_BYTES + start - segment.start;
         // SAFETY: within the small frame, which stays mapped; the target is the caller's.
@@ -143,7 +154,10 @@ unsafe fn read_slowly(
         // SAFETY: the caller's promise.
         read.and_then(|()| unsafe { merge(core, operation, segment, &span, buffer, epoch, target) })
     });
-    operation.me.count(Counter::DeviceReadBytes as usize, (span.len() * PAGE_BYTES) as u64);
+    operation.me.count(
+        Counter::DeviceReadBytes as usize,
+        (span.len() * PAGE_BYTES) as u64,
+    );
     result
 }
 
@@ -176,7 +190,10 @@ fn read_device(
     let mut got = 0;
     while got < len && offset + (got as u64) < disk_end {
         // SAFETY: `got` is less than the piece's length.
-        let rest = Piece { ptr: unsafe { piece.ptr.add(got) }, len: len - got };
+        let rest = Piece {
+            ptr: unsafe { piece.ptr.add(got) },
+            len: len - got,
+        };
         match core.device.read_direct(rest, offset + got as u64) {
             Ok(0) => break,
             Ok(n) => {
@@ -242,11 +259,22 @@ fn keep_pages(
     let within = crate::flush::select::pages_within_size(guard, core.entry());
     let wanted = mask(span.clone()) & !guard.valid() & within;
     // A frame is taken only if there is one to spare: reading ahead of room would evict what is in use.
-    let home = if span.len() == crate::limits::BLOCK_PAGES { Home::Frame } else { Home::Small };
+    let home = if span.len() == crate::limits::BLOCK_PAGES {
+        Home::Frame
+    } else {
+        Home::Small
+    };
     find_home(guard, wanted, home)?;
     for page in pages_of(wanted) {
         // SAFETY: the buffer holds a block's pages at their places, as of the header's epoch.
-        unsafe { fill_page(guard, core.entry(), page, buffer.piece().ptr.add(page * PAGE_BYTES))? };
+        unsafe {
+            fill_page(
+                guard,
+                core.entry(),
+                page,
+                buffer.piece().ptr.add(page * PAGE_BYTES),
+            )?
+        };
     }
     Ok(())
 }

@@ -44,7 +44,11 @@ fn slowly(core: &Core, offset: u64, end: u64, holey: bool) -> Result<bool, Error
         }
     }
     if end > reserved {
-        grow(core, reserved.max(offset / 4096 * 4096).max(size.min(reserved)), end)?;
+        grow(
+            core,
+            reserved.max(offset / 4096 * 4096).max(size.min(reserved)),
+            end,
+        )?;
     }
     Ok(false)
 }
@@ -64,7 +68,9 @@ fn grow(core: &Core, from: u64, end: u64) -> Result<(), Error> {
     let got = match core.device.reserve(from, ahead) {
         Ok(()) => ahead,
         Err(_) => {
-            core.device.reserve(from, exact).map_err(|e| Error::device("reserve space", &e))?;
+            core.device
+                .reserve(from, exact)
+                .map_err(|e| Error::device("reserve space", &e))?;
             exact
         }
     };

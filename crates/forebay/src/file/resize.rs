@@ -39,7 +39,11 @@ fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>)
 /// Sets the file's length, bytes.
 pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
     if len > FILE_BYTES_MAX {
-        return Err(Error::Device { errno: libc::EFBIG, operation: "truncate" }.into());
+        return Err(Error::Device {
+            errno: libc::EFBIG,
+            operation: "truncate",
+        }
+        .into());
     }
     let (_stop, operation) = alone(core, me)?;
     set_len_alone(core, &operation, len)
@@ -57,7 +61,9 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     if len > reserved {
         mark_holey(core);
     }
-    entry.reserved_end.store(reserved.min(len), Ordering::Release);
+    entry
+        .reserved_end
+        .store(reserved.min(len), Ordering::Release);
     operation.park();
     let done = core.device.set_len(len);
     operation.unpark();
@@ -97,7 +103,12 @@ fn lock_found<'a>(
     let mut round = 0;
     loop {
         if let Some(guard) = header.lock(operation.me, id) {
-            return guard.is_for(Identity { file: core.id, block }).then_some(guard);
+            return guard
+                .is_for(Identity {
+                    file: core.id,
+                    block,
+                })
+                .then_some(guard);
         }
         round += 1;
         operation.wait(round);
@@ -109,7 +120,9 @@ fn drop_beyond(core: &Core, operation: &Operation<'_>, len: u64) -> Result<(), H
     let mut at = u64::from(BlockIndex::of(len).0);
     while let Some((block, id)) = slots::next_linked(arena, core.entry(), at) {
         at = u64::from(block.0) + 1;
-        let Some(guard) = lock_found(core, operation, block, id) else { continue };
+        let Some(guard) = lock_found(core, operation, block, id) else {
+            continue;
+        };
         if block.start() >= len {
             free_header(guard, core.entry(), core.id);
         } else {
@@ -153,7 +166,11 @@ pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt>
     operation.unpark();
     done.map_err(|e| Error::device("punch a hole", &e))?;
     // The file's last page as a whole, so that nothing of it stays owed beyond need.
-    let memory_end = if end == size { end.next_multiple_of(PAGE_BYTES as u64) } else { end };
+    let memory_end = if end == size {
+        end.next_multiple_of(PAGE_BYTES as u64)
+    } else {
+        end
+    };
     for segment in segments(offset, (memory_end - offset) as usize) {
         let found = slots::lookup(operation.me.arena, entry, segment.block);
         let Some(id) = found else { continue };
@@ -177,7 +194,9 @@ fn punch_block(core: &Core, guard: &Guard<'_>, segment: &Segment) {
 /// ragged page only what its runs hold needs to change.
 fn zero_part(core: &Core, guard: &Guard<'_>, page: usize, (start, end): (usize, usize)) {
     announce(guard, core.entry(), 1 << page);
-    let Some(bytes) = guard.page_bytes(page) else { return };
+    let Some(bytes) = guard.page_bytes(page) else {
+        return;
+    };
     // Bytes of the part that no run holds are not looked at by anyone, so all may be zeroed.
     // SAFETY: within the page, under the header's lock.
     unsafe { copy::zero(bytes.add(start), end - start) };

@@ -46,7 +46,9 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
 pub fn flush_some(core: &Core, me: Me<'_>, pages: u64) -> Outcome {
     let mut flusher = core.shared.own_flusher();
     let scope = Scope::some(pages);
-    let outcome = core.shared.flush_with(&mut flusher, me, core.id, &core.device, scope);
+    let outcome = core
+        .shared
+        .flush_with(&mut flusher, me, core.id, &core.device, scope);
     if outcome.pages_written > 0 {
         return outcome;
     }

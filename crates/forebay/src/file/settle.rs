@@ -36,7 +36,10 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
     // Asked after the flush: this call's own failure is in the sequence as well.
     let errno = errors::unreported(core.entry(), seen).or(outcome.errno);
     if let Some(errno) = errno {
-        return Err(Error::device("flush", &std::io::Error::from_raw_os_error(errno)));
+        return Err(Error::device(
+            "flush",
+            &std::io::Error::from_raw_os_error(errno),
+        ));
     }
     synced.map_err(|e| Error::device("sync", &e))
 }
@@ -55,6 +58,10 @@ pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, Durability::Written, seen);
     if table::close(me, core.id) == 0 {
         trim(core, me);
+        // Nobody can open a file without a name again: its memory is of no more use.
+        if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
+            evict::evict_file(me, core.id);
+        }
     }
     settled
 }
@@ -62,15 +69,22 @@ pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
 /// Gives back what was reserved beyond the end. Best effort: a failure costs space, not bytes.
 fn trim(core: &Core, me: Me<'_>) {
     let entry = core.entry();
-    if entry.reserve_step.load(Ordering::Relaxed) == 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+    if entry.reserve_step.load(Ordering::Relaxed) == 0
+        || entry.owed_pages.load(Ordering::Acquire) != 0
+    {
         return;
     }
-    let Some(_stop) = stop_file(me, core.id) else { return };
+    let Some(_stop) = stop_file(me, core.id) else {
+        return;
+    };
     if entry.opens.load(Ordering::Acquire) != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
         return;
     }
     let size = entry.size.load(Ordering::Acquire);
-    entry.reserved_end.store(size.min(entry.reserved_end.load(Ordering::Acquire)), Ordering::Release);
+    entry.reserved_end.store(
+        size.min(entry.reserved_end.load(Ordering::Acquire)),
+        Ordering::Release,
+    );
     entry.reserve_step.store(0, Ordering::Relaxed);
     if core.device.trim().is_ok()
         && let Ok(stat) = core.device.stat()

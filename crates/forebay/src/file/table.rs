@@ -26,9 +26,11 @@ pub fn open(
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let mut round = 0;
     loop {
+        let owning = me.own();
         if lock(me) {
             let found = find_or_enter(me, device, &stat, path);
             unlock(me);
+            drop(owning);
             match found {
                 Some(id) => {
                     freshen(me, id, &stat);
@@ -115,21 +117,37 @@ fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
 
 fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, path: &[u8]) {
     let entry = me.arena.file_unchecked(id);
-    entry.state.store(ENTERING | (me.id.0 << 3), Ordering::Release);
+    entry
+        .state
+        .store(ENTERING | (me.id.0 << 3), Ordering::Release);
     let caps = device.caps();
     entry.device.store(caps.device, Ordering::Relaxed);
     entry.inode.store(caps.inode, Ordering::Relaxed);
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
-    for word in [&entry.kernel_reason, &entry.gate, &entry.append_lock, &entry.intents] {
+    for word in [
+        &entry.kernel_reason,
+        &entry.gate,
+        &entry.append_lock,
+        &entry.intents,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
-    for word in [&entry.root, &entry.owed_pages, &entry.error, &entry.truncating, &entry.reserve_step] {
+    for word in [
+        &entry.root,
+        &entry.owed_pages,
+        &entry.error,
+        &entry.truncating,
+        &entry.reserve_step,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     entry.failures.store(0, Ordering::Relaxed);
     entry.handed_epoch.store(0, Ordering::Relaxed);
-    entry.flags.store(if caps.stable_writes { STABLE } else { 0 }, Ordering::Relaxed);
+    entry.flags.store(
+        if caps.stable_writes { STABLE } else { 0 },
+        Ordering::Relaxed,
+    );
     take_sizes(entry, stat);
     witness(entry, stat);
     entry.opens.store(1, Ordering::Relaxed);
@@ -157,7 +175,11 @@ pub fn witness(entry: &FileEntry, stat: &DeviceStat) {
 /// Whether the device file is as [`witness`] last saw it.
 pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
     let values = [stat.len, stat.mtime_ns, stat.ctime_ns];
-    entry.witness.iter().zip(values).all(|(word, value)| word.load(Ordering::Acquire) == value)
+    entry
+        .witness
+        .iter()
+        .zip(values)
+        .all(|(word, value)| word.load(Ordering::Acquire) == value)
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
@@ -194,6 +216,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
                 && entry.opens.load(Ordering::Acquire) == 0
                 && entry.owed_pages.load(Ordering::Acquire) == 0
         };
+        let _owning = me.own();
         if !is_idle() || !lock(me) {
             continue;
         }

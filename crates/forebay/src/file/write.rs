@@ -41,8 +41,13 @@ pub unsafe fn write(
     offset: u64,
     intent: Intent<'_>,
 ) -> std::result::Result<usize, Halt> {
-    let end = offset.checked_add(len as u64).filter(|&end| end <= FILE_BYTES_MAX);
-    let end = end.ok_or(Error::Device { errno: libc::EFBIG, operation: "write" })?;
+    let end = offset
+        .checked_add(len as u64)
+        .filter(|&end| end <= FILE_BYTES_MAX);
+    let end = end.ok_or(Error::Device {
+        errno: libc::EFBIG,
+        operation: "write",
+    })?;
     if len == 0 {
         return Ok(0);
     }
@@ -84,8 +89,14 @@ fn plan(
     let page = PAGE_BYTES as u64;
     let situation = Situation {
         memory_pressure: Pressure::of(
-            superblock.owed_pages.load(Ordering::Relaxed).saturating_mul(page),
-            superblock.owed_pages_max.load(Ordering::Relaxed).saturating_mul(page),
+            superblock
+                .owed_pages
+                .load(Ordering::Relaxed)
+                .saturating_mul(page),
+            superblock
+                .owed_pages_max
+                .load(Ordering::Relaxed)
+                .saturating_mul(page),
         ),
         device_busy: busy::inflight_bytes(superblock, caps.device) > BUSY_BYTES,
         cached_bytes: 0,
@@ -147,8 +158,11 @@ pub(crate) unsafe fn scrap(
     sequential: bool,
     eager: bool,
 ) -> std::result::Result<(), Halt> {
-    let home =
-        if sequential || len >= FRAME_BYTES_MIN { Home::Frame } else { Home::Small };
+    let home = if sequential || len >= FRAME_BYTES_MIN {
+        Home::Frame
+    } else {
+        Home::Small
+    };
     for segment in segments(offset, len) {
         let size_end = segment.block.start() + segment.end() as u64;
         // SAFETY: a segment lies within the request.
@@ -158,7 +172,13 @@ pub(crate) unsafe fn scrap(
             unsafe { scrap_segment(core, operation, &segment, from, home, size_end) }
         })?;
         if eager && full {
-            ring::push(&me.arena.superblock().eager, Identity { file: core.id, block: segment.block });
+            ring::push(
+                &me.arena.superblock().eager,
+                Identity {
+                    file: core.id,
+                    block: segment.block,
+                },
+            );
             core.shared.wake_keeper();
         }
     }
@@ -186,7 +206,8 @@ unsafe fn scrap_segment(
         return Err(Halt::Busy);
     }
     // SAFETY: the caller's promise.
-    unsafe { absorb(&guard, entry, segment, source, home, size_end) }.map_err(|_| Halt::NoMemory)?;
+    unsafe { absorb(&guard, entry, segment, source, home, size_end) }
+        .map_err(|_| Halt::NoMemory)?;
     Ok(guard.valid() == u64::MAX)
 }
 

@@ -13,7 +13,10 @@ pub fn words(superblock: &Superblock, device: u64) -> Option<&DeviceWords> {
     for words in &superblock.devices {
         let seen = words.key.load(Ordering::Acquire);
         let taken = seen == 0
-            && words.key.compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+            && words
+                .key
+                .compare_exchange(0, key, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
         if seen == key || taken || words.key.load(Ordering::Acquire) == key {
             return Some(words);
         }
@@ -65,7 +68,9 @@ pub fn observe_copy(superblock: &Superblock, device: u64, bytes: u64, ns: u64) {
 }
 
 fn update(superblock: &Superblock, device: u64, change: impl FnOnce(&mut Speeds)) {
-    let Some(words) = words(superblock, device) else { return };
+    let Some(words) = words(superblock, device) else {
+        return;
+    };
     let mut speeds = speeds(superblock, device);
     change(&mut speeds);
     for (value, word) in speeds.to_words().iter().zip(&words.speeds) {

@@ -25,7 +25,11 @@ pub enum Fill {
 pub fn choose(ragged: u64, dirty: u64, valid: u64) -> Fill {
     let pages = bytes_moved(ragged) + bytes_moved(dirty);
     let block = bytes_moved(!valid) + BLOCK_BYTES + REQUEST_BYTES;
-    if ragged != 0 && block < pages { Fill::Block } else { Fill::Pages }
+    if ragged != 0 && block < pages {
+        Fill::Block
+    } else {
+        Fill::Pages
+    }
 }
 
 /// Cost of moving the pages of a mask, one request a run, in bytes.

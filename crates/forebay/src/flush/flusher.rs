@@ -6,6 +6,7 @@
 //! by one of them at a time, and who wants to be sure (a sync) comes back to headers that the other has.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind};
 use crate::flush::select::{self, Ready};
@@ -63,7 +64,11 @@ impl Scope {
 
     /// About so many pages, whatever their age, without waiting for others.
     pub const fn some(pages_max: u64) -> Scope {
-        Scope { all: false, pages_max, ..Scope::SYNC }
+        Scope {
+            all: false,
+            pages_max,
+            ..Scope::SYNC
+        }
     }
 }
 
@@ -94,6 +99,8 @@ struct WriteJob {
     pieces: Vec<Piece>,
     offset: u64,
     bytes: usize,
+    /// When it was submitted, if the device had nothing else to do: then its time tells the device's speed.
+    begun: Option<Instant>,
 }
 
 enum Job {
@@ -147,25 +154,53 @@ impl Flusher {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
+        self.run(me, file, device, |flusher, work| {
+            flusher.walk(work, &scope);
+            flusher.submit_batch(work);
+            flusher.drain(work);
+            if scope.all {
+                flusher.come_back(work, &scope);
+            }
+        })
+    }
+
+    /// Carries out a flush and draws up the account.
+    fn run(
+        &mut self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        flush: impl FnOnce(&mut Self, &mut Work<'_, '_>),
+    ) -> Outcome {
         // Should this thread die, its flights are looked for though it is in no operation.
-        me.slot().flushing.store(1, Ordering::Release);
-        let mut work = Work { me, file, device, outcome: Outcome::default(), later: Vec::new() };
-        self.walk(&mut work, &scope);
+        let owning = me.own();
+        let mut work = Work {
+            me,
+            file,
+            device,
+            outcome: Outcome::default(),
+            later: Vec::new(),
+        };
+        flush(self, &mut work);
         self.submit_batch(&mut work);
         self.drain(&mut work);
-        if scope.all {
-            self.come_back(&mut work, &scope);
-        }
-        me.slot().flushing.store(0, Ordering::Release);
+        drop(owning);
         let page = PAGE_BYTES as u64;
-        me.count(Counter::FlushedBytes as usize, work.outcome.pages_written * page);
+        me.count(
+            Counter::FlushedBytes as usize,
+            work.outcome.pages_written * page,
+        );
         me.count(Counter::FillReadBytes as usize, work.outcome.bytes_read);
+        let entry = me.arena.file_unchecked(file);
         if let Some(errno) = work.outcome.errno {
-            let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
-            errors::record(me.arena.file_unchecked(file), errno, tick);
+            errors::record(
+                entry,
+                errno,
+                me.arena.superblock().tick.load(Ordering::Relaxed),
+            );
         } else if work.outcome.pages_written > 0 {
             me.settle_owed();
-            errors::succeeded(me.arena.file_unchecked(file));
+            errors::succeeded(entry);
         }
         work.outcome
     }
@@ -197,18 +232,24 @@ impl Flusher {
     /// Does for one header what can be done now.
     fn visit(&mut self, work: &mut Work<'_, '_>, scope: &Scope, block: BlockIndex, id: HeaderId) {
         let me = work.me;
-        let identity = Identity { file: work.file, block };
+        let identity = Identity {
+            file: work.file,
+            block,
+        };
         let Ok(operation) = me.enter(work.file) else {
             work.later.push((block, id));
             return;
         };
         let entry = me.arena.file_unchecked(work.file);
-        let Some(header) = me.arena.header(id) else { return };
+        let Some(header) = me.arena.header(id) else {
+            return;
+        };
         let Some(guard) = header.lock(me, id) else {
             work.later.push((block, id));
             return;
         };
-        if !guard.is_for(identity) || !is_eligible(&guard, header.stamp(), scope) {
+        let wanted = guard.is_for(identity) && is_eligible(&guard, header.stamp(), scope);
+        if !wanted || (!scope.write && guard.ragged() == 0) {
             return;
         }
         let ready = select::prepare(&guard, entry);
@@ -264,8 +305,15 @@ impl Flusher {
         if self.batch.parts.is_empty() {
             return;
         }
-        let batch = std::mem::take(&mut self.batch);
-        busy::begin(work.me.arena.superblock(), work.device.caps().device, batch.bytes as u64);
+        let mut batch = std::mem::take(&mut self.batch);
+        let device = work.device.caps().device;
+        let idle = busy::inflight_bytes(work.me.arena.superblock(), device) == 0;
+        batch.begun = idle.then(Instant::now);
+        busy::begin(
+            work.me.arena.superblock(),
+            work.device.caps().device,
+            batch.bytes as u64,
+        );
         let request = Request {
             file: Arc::clone(work.device),
             kind: RequestKind::Write,
@@ -294,7 +342,10 @@ impl Flusher {
             Ok(_) => Some(libc::EIO),
             Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
         };
-        let job = WriteJob { parts: vec![(id, 1 << page)], ..WriteJob::default() };
+        let job = WriteJob {
+            parts: vec![(id, 1 << page)],
+            ..WriteJob::default()
+        };
         finish_write(work, &job, offset + piece.len as u64, errno);
     }
 
@@ -309,7 +360,10 @@ impl Flusher {
     ) {
         for run in runs_of(pages) {
             let offset = identity.block.start() + u64::from(run.start) * PAGE_BYTES as u64;
-            let bytes = self.spare.pop().unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, 4096));
+            let bytes = self
+                .spare
+                .pop()
+                .unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, 4096));
             let len = run.len() * PAGE_BYTES;
             let request = Request {
                 file: Arc::clone(work.device),
@@ -319,7 +373,14 @@ impl Flusher {
                 token: 0,
             };
             let pages = crate::scrap::split::mask(run);
-            let job = FillJob { header, identity, epoch, pages, offset, bytes };
+            let job = FillJob {
+                header,
+                identity,
+                epoch,
+                pages,
+                offset,
+                bytes,
+            };
             self.submit(work, request, Job::Fill(job));
         }
     }
@@ -414,6 +475,43 @@ impl Flusher {
     }
 }
 
+/// For large requests as they come in.
+impl Flusher {
+    /// Flushes the blocks that `next` names, keeping several requests under way, until it names none while nothing is.
+    pub fn flush_stream(
+        &mut self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        mut next: impl FnMut() -> Option<BlockIndex>,
+    ) -> Outcome {
+        self.run(me, file, device, |flusher, work| {
+            loop {
+                while let Some(block) = next() {
+                    if let Some(id) = flusher.find(work, block) {
+                        flusher.visit(work, &Scope::some(u64::MAX), block, id);
+                    }
+                    flusher.reap(work, false);
+                }
+                flusher.submit_batch(work);
+                if flusher.queue.in_flight() == 0 {
+                    return;
+                }
+                flusher.reap(work, true);
+            }
+        })
+    }
+
+    fn find(&self, work: &Work<'_, '_>, block: BlockIndex) -> Option<HeaderId> {
+        let _operation = work.me.enter(work.file).ok()?;
+        slots::lookup(
+            work.me.arena,
+            work.me.arena.file_unchecked(work.file),
+            block,
+        )
+    }
+}
+
 /// For background flushes: fills of this pass are written before it ends.
 impl Flusher {
     /// As [`Flusher::flush`], then once more over what has been filled meanwhile.
@@ -443,7 +541,11 @@ fn is_eligible(guard: &Guard<'_>, stamp: u32, scope: &Scope) -> bool {
     }
     let tick = guard.arena().superblock().tick.load(Ordering::Relaxed);
     let idle = tick.wrapping_sub(stamp);
-    let limit = if guard.valid() == u64::MAX { scope.full_idle_ticks } else { scope.idle_ticks };
+    let limit = if guard.valid() == u64::MAX {
+        scope.full_idle_ticks
+    } else {
+        scope.idle_ticks
+    };
     idle >= limit
 }
 
@@ -455,11 +557,17 @@ fn gather(guard: &Guard<'_>, pages: u64) -> Vec<(u64, usize, Vec<Piece>)> {
         let mask = crate::scrap::split::mask(run.clone());
         let pieces = match guard.page_bytes(run.start as usize) {
             Some(ptr) if guard.frame().is_some() => {
-                vec![Piece { ptr, len: run.len() * PAGE_BYTES }]
+                vec![Piece {
+                    ptr,
+                    len: run.len() * PAGE_BYTES,
+                }]
             }
             _ => pages_of(mask)
                 .filter_map(|page| guard.page_bytes(page))
-                .map(|ptr| Piece { ptr, len: PAGE_BYTES })
+                .map(|ptr| Piece {
+                    ptr,
+                    len: PAGE_BYTES,
+                })
                 .collect(),
         };
         runs.push((mask, start, pieces));
@@ -470,10 +578,16 @@ fn gather(guard: &Guard<'_>, pages: u64) -> Vec<(u64, usize, Vec<Piece>)> {
 /// Puts the device's bytes into the holes of the pages that were read, unless bytes have left the header since.
 fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
     let me = work.me;
-    let Ok(_operation) = me.enter(work.file) else { return };
+    let Ok(_operation) = me.enter(work.file) else {
+        return;
+    };
     let entry = me.arena.file_unchecked(work.file);
-    let Some(header) = me.arena.header(job.header) else { return };
-    let Some(guard) = header.lock(me, job.header) else { return };
+    let Some(header) = me.arena.header(job.header) else {
+        return;
+    };
+    let Some(guard) = header.lock(me, job.header) else {
+        return;
+    };
     let superseded = matches!(guard.state(), crate::frame::header::State::Superseded(_));
     if !guard.is_for(job.identity) || superseded || guard.epoch() != job.epoch {
         return;
@@ -490,6 +604,12 @@ fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
 fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io::Result<usize>) {
     let device = work.device.caps().device;
     busy::end(work.me.arena.superblock(), device, job.bytes as u64);
+    if let (Some(begun), Ok(written)) = (job.begun, &result)
+        && *written == job.bytes
+    {
+        let ns = begun.elapsed().as_nanos() as u64;
+        busy::observe_write(work.me.arena.superblock(), device, job.bytes as u64, ns);
+    }
     let errno = match result {
         Ok(written) if written >= job.bytes => None,
         Ok(written) => write_rest(work.device.as_ref(), job, written).err(),
@@ -520,7 +640,10 @@ fn skip(pieces: &[Piece], mut bytes: usize) -> Vec<Piece> {
         bytes -= cut;
         if cut < piece.len {
             // SAFETY: `cut` is less than the piece's length.
-            rest.push(Piece { ptr: unsafe { piece.ptr.add(cut) }, len: piece.len - cut });
+            rest.push(Piece {
+                ptr: unsafe { piece.ptr.add(cut) },
+                len: piece.len - cut,
+            });
         }
     }
     rest
@@ -533,7 +656,9 @@ fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, errno: Option
     let entry = me.arena.file_unchecked(work.file);
     for &(id, pages) in &job.parts {
         let operation = me.enter_past_gate(work.file);
-        let Some(header) = me.arena.header(id) else { continue };
+        let Some(header) = me.arena.header(id) else {
+            continue;
+        };
         let mut round = 0;
         let guard = loop {
             if let Some(guard) = header.lock(me, id) {

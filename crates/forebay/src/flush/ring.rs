@@ -27,7 +27,10 @@ pub fn pop(ring: &Ring, cursor: &mut u64) -> Option<Identity> {
         let word = ring.slots[*cursor as usize % ring.slots.len()].swap(0, Ordering::AcqRel);
         *cursor = cursor.wrapping_add(1);
         if let Some(file) = (word >> 32).checked_sub(1) {
-            return Some(Identity { file: FileId(file as u32), block: BlockIndex(word as u32) });
+            return Some(Identity {
+                file: FileId(file as u32),
+                block: BlockIndex(word as u32),
+            });
         }
     }
     None

@@ -43,7 +43,11 @@ pub enum Ready {
 /// Decides, and for [`Ready::Write`] begins the flight.
 pub fn prepare(guard: &Guard<'_>, file: &FileEntry) -> Ready {
     if guard.inflight() != 0 || matches!(guard.state(), State::Superseded(_)) {
-        return if guard.dirty() | guard.inflight() == 0 { Ready::Nothing } else { Ready::Busy };
+        return if guard.dirty() | guard.inflight() == 0 {
+            Ready::Nothing
+        } else {
+            Ready::Busy
+        };
     }
     if guard.dirty() == 0 {
         return Ready::Nothing;
@@ -52,7 +56,10 @@ pub fn prepare(guard: &Guard<'_>, file: &FileEntry) -> Ready {
     finish_what_needs_no_read(guard, file);
     let ragged = guard.ragged();
     if ragged != 0 {
-        return Ready::Fill { pages: pages_to_fill(guard, file, ragged), epoch: guard.epoch() };
+        return Ready::Fill {
+            pages: pages_to_fill(guard, file, ragged),
+            epoch: guard.epoch(),
+        };
     }
     begin(guard, file)
 }
@@ -68,7 +75,9 @@ fn forget_empty(guard: &Guard<'_>, file: &FileEntry) {
 
 /// Makes ragged pages whole whose missing bytes are known: beyond the file's end, or beyond the device's.
 fn finish_what_needs_no_read(guard: &Guard<'_>, file: &FileEntry) {
-    let Some(identity) = guard.identity() else { return };
+    let Some(identity) = guard.identity() else {
+        return;
+    };
     for page in pages_of(guard.ragged()) {
         let live = bytes_within_size(guard, file, page);
         if live > 0 && live < PAGE_BYTES && covered(guard, page, 0, live) {
@@ -97,7 +106,9 @@ fn pages_to_fill(guard: &Guard<'_>, file: &FileEntry, ragged: u64) -> u64 {
 
 /// Pages of the block with at least one byte below the file's size.
 pub fn pages_within_size(guard: &Guard<'_>, file: &FileEntry) -> u64 {
-    let Some(identity) = guard.identity() else { return 0 };
+    let Some(identity) = guard.identity() else {
+        return 0;
+    };
     let size = file.size.load(Ordering::Acquire);
     let bytes = size.saturating_sub(identity.block.start());
     mask(0..bytes.div_ceil(PAGE_BYTES as u64).min(BLOCK_PAGES as u64) as u32)

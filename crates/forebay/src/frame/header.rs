@@ -100,7 +100,10 @@ impl Identity {
 
     fn unpack(word: u64) -> Option<Self> {
         let file = (word >> 32).checked_sub(1)?;
-        Some(Identity { file: FileId(file as u32), block: BlockIndex(word as u32) })
+        Some(Identity {
+            file: FileId(file as u32),
+            block: BlockIndex(word as u32),
+        })
     }
 }
 
@@ -123,8 +126,16 @@ impl Header {
             return None;
         }
         let valid = self.valid.load(Ordering::Relaxed);
-        let frame = self.frame.load(Ordering::Relaxed).checked_sub(1).map(FrameId);
-        Some(Peek { version, valid, frame })
+        let frame = self
+            .frame
+            .load(Ordering::Relaxed)
+            .checked_sub(1)
+            .map(FrameId);
+        Some(Peek {
+            version,
+            valid,
+            frame,
+        })
     }
 
     /// The small frame of a page, for a reader that has peeked and will ask [`Header::unchanged`].
@@ -163,10 +174,17 @@ impl Header {
             return None;
         }
         let mine = seen | u64::from(me.id.0);
-        self.lock.compare_exchange(seen, mine, Ordering::Acquire, Ordering::Relaxed).ok()?;
+        self.lock
+            .compare_exchange(seen, mine, Ordering::Acquire, Ordering::Relaxed)
+            .ok()?;
         // A store-store fence for the lock-free reader: it must see the lock before any changed byte.
         fence(Ordering::Release);
-        Some(Guard { header: self, me, id, version: seen })
+        Some(Guard {
+            header: self,
+            me,
+            id,
+            version: seen,
+        })
     }
 
     /// Locks, waiting for a moment. `None`: held for longer than a moment; leave the operation, ask whether
@@ -246,7 +264,9 @@ impl Header {
     /// Makes a free header mine. One compare-and-swap of the state word decides.
     pub fn claim(&self, by: ThreadId) -> bool {
         let (free, held) = (State::Free.pack(), State::Held(by).pack());
-        self.state.compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        self.state
+            .compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
     }
 
     /// Prepares a held header for its block. It is not reachable yet.
@@ -356,7 +376,9 @@ impl<'a> Guard<'a> {
 
     /// Counts that bytes have left.
     pub fn next_epoch(&self) {
-        self.header.epoch.store(self.epoch().wrapping_add(1), Ordering::Relaxed);
+        self.header
+            .epoch
+            .store(self.epoch().wrapping_add(1), Ordering::Relaxed);
     }
 
     /// Stores the map of valid pages: after the bytes.
@@ -376,14 +398,20 @@ impl<'a> Guard<'a> {
     /// Moves pages from dirty to in flight.
     pub fn begin_flight(&self, pages: u64) {
         self.header.flusher.store(self.me.id.0, Ordering::Relaxed);
-        self.header.inflight.store(self.inflight() | pages, Ordering::Release);
-        self.header.dirty.store(self.dirty() & !pages, Ordering::Release);
+        self.header
+            .inflight
+            .store(self.inflight() | pages, Ordering::Release);
+        self.header
+            .dirty
+            .store(self.dirty() & !pages, Ordering::Release);
     }
 
     /// Ends the flight of pages: clean, or dirty again.
     pub fn end_flight(&self, pages: u64, written: bool) {
         if !written {
-            self.header.dirty.store(self.dirty() | pages, Ordering::Release);
+            self.header
+                .dirty
+                .store(self.dirty() | pages, Ordering::Release);
         }
         let left = self.inflight() & !pages;
         self.header.inflight.store(left, Ordering::Release);
@@ -406,12 +434,18 @@ impl<'a> Guard<'a> {
     /// The frame.
     #[inline]
     pub fn frame(&self) -> Option<FrameId> {
-        self.header.frame.load(Ordering::Relaxed).checked_sub(1).map(FrameId)
+        self.header
+            .frame
+            .load(Ordering::Relaxed)
+            .checked_sub(1)
+            .map(FrameId)
     }
 
     /// Stores the frame.
     pub fn set_frame(&self, frame: Option<FrameId>) {
-        self.header.frame.store(frame.map_or(0, |f| f.0 + 1), Ordering::Release);
+        self.header
+            .frame
+            .store(frame.map_or(0, |f| f.0 + 1), Ordering::Release);
     }
 
     /// A page's word.
@@ -431,9 +465,10 @@ impl<'a> Guard<'a> {
     pub fn page_bytes(&self, page: usize) -> Option<*mut u8> {
         match self.frame() {
             // SAFETY: a page's offset lies within the frame.
-            Some(frame) => {
-                self.arena().frame_bytes(frame).map(|b| unsafe { b.add(page * PAGE_BYTES) })
-            }
+            Some(frame) => self
+                .arena()
+                .frame_bytes(frame)
+                .map(|b| unsafe { b.add(page * PAGE_BYTES) }),
             None => self.arena().small_bytes(self.page(page).small()?),
         }
     }
@@ -455,7 +490,9 @@ impl<'a> Guard<'a> {
     /// Pages that have a small frame.
     pub fn small_pages(&self) -> u64 {
         let has = |page: &usize| self.page(*page).small().is_some();
-        (0..BLOCK_PAGES).filter(has).fold(0, |mask, page| mask | 1 << page)
+        (0..BLOCK_PAGES)
+            .filter(has)
+            .fold(0, |mask, page| mask | 1 << page)
     }
 
     /// Pages charged.
@@ -484,7 +521,8 @@ impl<'a> Guard<'a> {
     /// Notes a use.
     #[inline]
     pub fn touch(&self) {
-        self.header.touch(self.arena().superblock().tick.load(Ordering::Relaxed));
+        self.header
+            .touch(self.arena().superblock().tick.load(Ordering::Relaxed));
     }
 
     /// Makes the header describe nothing. Its memory has been taken away and its slot cleared.
@@ -513,24 +551,61 @@ pub fn assert_header(guard: &Guard<'_>) {
     let owed = guard.dirty() | guard.inflight();
     match guard.state() {
         State::Free => {
-            assert!(guard.identity().is_none(), "free but describes a block: {}", describe());
-            assert!(guard.valid() | owed == 0, "free but holds bytes: {}", describe());
-            assert!(guard.frame().is_none(), "free but has a frame: {}", describe());
+            assert!(
+                guard.identity().is_none(),
+                "free but describes a block: {}",
+                describe()
+            );
+            assert!(
+                guard.valid() | owed == 0,
+                "free but holds bytes: {}",
+                describe()
+            );
+            assert!(
+                guard.frame().is_none(),
+                "free but has a frame: {}",
+                describe()
+            );
         }
-        State::Doomed => assert!(guard.valid() | owed == 0, "doomed but holds bytes: {}", describe()),
-        State::Held(_) => assert!(guard.valid() | owed == 0, "held but holds bytes: {}", describe()),
+        State::Doomed => assert!(
+            guard.valid() | owed == 0,
+            "doomed but holds bytes: {}",
+            describe()
+        ),
+        State::Held(_) => assert!(
+            guard.valid() | owed == 0,
+            "held but holds bytes: {}",
+            describe()
+        ),
         State::Linked | State::Superseded(_) => {
-            assert!(guard.identity().is_some(), "linked to nothing: {}", describe());
+            assert!(
+                guard.identity().is_some(),
+                "linked to nothing: {}",
+                describe()
+            );
             if guard.inflight() != 0 {
-                assert!(guard.flusher() != ThreadId::NOBODY, "in flight by nobody: {}", describe());
+                assert!(
+                    guard.flusher() != ThreadId::NOBODY,
+                    "in flight by nobody: {}",
+                    describe()
+                );
             }
             if guard.frame().is_none() {
                 let homeless = (guard.valid() | guard.ragged()) & !guard.small_pages();
-                assert!(homeless == 0, "bytes without memory {homeless:016x}: {}", describe());
+                assert!(
+                    homeless == 0,
+                    "bytes without memory {homeless:016x}: {}",
+                    describe()
+                );
             }
         }
     }
-    assert_eq!(guard.charged(), guard.charge_due(), "charge is off: {}", describe());
+    assert_eq!(
+        guard.charged(),
+        guard.charge_due(),
+        "charge is off: {}",
+        describe()
+    );
 }
 
 const _: () = assert!(BLOCK_BYTES / PAGE_BYTES == BLOCK_PAGES);

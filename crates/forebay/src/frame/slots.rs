@@ -56,7 +56,10 @@ impl Root {
 
     fn of(word: u64) -> Option<Self> {
         let node = (word as u32).checked_sub(1)?;
-        Some(Root { node: NodeId(node), level: ((word >> 32) as u32).min(LEVEL_MAX) })
+        Some(Root {
+            node: NodeId(node),
+            level: ((word >> 32) as u32).min(LEVEL_MAX),
+        })
     }
 
     /// Whether the tree under this root reaches the block.
@@ -155,7 +158,10 @@ fn tall_root(me: Me<'_>, file: &FileEntry, block: BlockIndex) -> Option<Root> {
         }
         let id = take_node(me)?;
         let node = me.arena.node(id)?;
-        let mut root = Root { node: id, level: old.map_or(0, |old| old.level + 1) };
+        let mut root = Root {
+            node: id,
+            level: old.map_or(0, |old| old.level + 1),
+        };
         if let Some(old) = old {
             node.slots[0].store(old.node.0 + 1, Ordering::Relaxed);
             node.owed.store(1, Ordering::Relaxed);
@@ -164,7 +170,10 @@ fn tall_root(me: Me<'_>, file: &FileEntry, block: BlockIndex) -> Option<Root> {
                 root.level += 1;
             }
         }
-        match file.root.compare_exchange(word, root.pack(), Ordering::AcqRel, Ordering::Relaxed) {
+        match file
+            .root
+            .compare_exchange(word, root.pack(), Ordering::AcqRel, Ordering::Relaxed)
+        {
             Ok(_) => node.state.store(NODE_LINKED, Ordering::Release),
             Err(_) => free_node(me.arena, id),
         }
@@ -176,12 +185,16 @@ fn take_node(me: Me<'_>) -> Option<NodeId> {
     let held = 1 | (me.id.0 << 3);
     let claim = |i: u32| {
         arena.node(NodeId(i)).is_some_and(|n| {
-            n.state.compare_exchange(0, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            n.state
+                .compare_exchange(0, held, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
         })
     };
     let id = NodeId(arena.node_hints().take(me.id.index(), claim)?);
     let node = arena.node(id)?;
-    node.slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
+    node.slots
+        .iter()
+        .for_each(|slot| slot.store(0, Ordering::Relaxed));
     node.owed.store(0, Ordering::Relaxed);
     Some(id)
 }
@@ -208,7 +221,9 @@ pub fn mark_owed(arena: &Arena, file: &FileEntry, block: BlockIndex) {
                 here.owed.fetch_or(bit, Ordering::AcqRel);
             }
             let below = here.slots[slot_index(block, level)].load(Ordering::Acquire);
-            node = below.checked_sub(1).and_then(|next| arena.node(NodeId(next)));
+            node = below
+                .checked_sub(1)
+                .and_then(|next| arena.node(NodeId(next)));
         }
         if file.root.load(Ordering::Acquire) == word {
             return;
@@ -219,7 +234,8 @@ pub fn mark_owed(arena: &Arena, file: &FileEntry, block: BlockIndex) {
 /// Says that nothing of the block is owed any more. Under the header's lock.
 pub fn clear_owed(arena: &Arena, file: &FileEntry, block: BlockIndex) {
     if let Some(leaf) = leaf(arena, file, block) {
-        leaf.owed.fetch_and(!(1 << slot_index(block, 0)), Ordering::AcqRel);
+        leaf.owed
+            .fetch_and(!(1 << slot_index(block, 0)), Ordering::AcqRel);
     }
 }
 
@@ -270,9 +286,13 @@ fn descend(
         }
         let first = rest.trailing_zeros();
         if first > slot {
-            return Err((at / (width * SLOTS as u64)) * width * SLOTS as u64 + u64::from(first) * width);
+            return Err(
+                (at / (width * SLOTS as u64)) * width * SLOTS as u64 + u64::from(first) * width
+            );
         }
-        let below = here.slots[slot as usize].load(Ordering::Acquire).checked_sub(1);
+        let below = here.slots[slot as usize]
+            .load(Ordering::Acquire)
+            .checked_sub(1);
         let past = (at / width + 1) * width;
         match (below, level) {
             (None, _) => return Err(past),
@@ -310,7 +330,9 @@ fn drop_below(arena: &Arena, id: NodeId, level: u32) {
 pub(crate) fn free_all_nodes(arena: &Arena, is_gone: impl Fn(ThreadId) -> bool) {
     let backed = arena.superblock().nodes_backed.load(Ordering::Acquire);
     for index in 0..backed {
-        let Some(node) = arena.node(NodeId(index)) else { return };
+        let Some(node) = arena.node(NodeId(index)) else {
+            return;
+        };
         let state = node.state.load(Ordering::Acquire);
         let held_by_living = state & 7 == 1 && !is_gone(ThreadId(state >> 3));
         if !held_by_living {

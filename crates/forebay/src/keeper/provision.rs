@@ -27,6 +27,7 @@ const TABLE_LOW: usize = 64;
 pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
     let superblock = arena.superblock();
+    let _owning = me.own();
     let lock = &superblock.provision_lock;
     if let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
         if threads::is_gone(arena, ThreadId(holder)) {
@@ -49,9 +50,15 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
 pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
     let frames = (bytes / BLOCK_BYTES as u64) as u32;
     let superblock = me.arena.superblock();
+    let _owning = me.own();
     let lock = &superblock.provision_lock;
-    if lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        return;
+    let mut round = 0;
+    while lock
+        .compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
+        round += 1;
+        me.wait(round);
     }
     while superblock.frames_free.load(Ordering::Relaxed) < frames
         && more_frames(shared, me.arena, BATCH_BYTES)
@@ -78,13 +85,17 @@ fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
     }
     let mut given = false;
     while wanted >= HUGE_FRAMES.min(room.max(1)) && wanted > 0 {
-        let Some(first) = unbacked_run(arena) else { break };
+        let Some(first) = unbacked_run(arena) else {
+            break;
+        };
         let count = HUGE_FRAMES.min(wanted);
         let offset = arena.frame_offset(first);
         if arena.mapping().back(offset, HUGE_BYTES).is_err() {
             // The file system is smaller than the budget: what there is, is the budget.
             let backed = superblock.frames_backed.load(Ordering::Relaxed);
-            superblock.frames_max.store(backed.max(1), Ordering::Relaxed);
+            superblock
+                .frames_max
+                .store(backed.max(1), Ordering::Relaxed);
             break;
         }
         let _ = arena.mapping().collapse(offset, HUGE_BYTES);
@@ -101,9 +112,9 @@ fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
 /// The first huge page whose frames have no memory.
 fn unbacked_run(arena: &Arena) -> Option<FrameId> {
     let is_unbacked = |id: u32| {
-        arena.frame_owner(FrameId(id)).is_some_and(|owner| {
-            Owner::unpack(owner.load(Ordering::Acquire)) == Owner::Unbacked
-        })
+        arena
+            .frame_owner(FrameId(id))
+            .is_some_and(|owner| Owner::unpack(owner.load(Ordering::Acquire)) == Owner::Unbacked)
     };
     (0..arena.counts().frames)
         .step_by(HUGE_FRAMES as usize)
@@ -167,8 +178,12 @@ fn more_of(
 pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
     let arena = me.arena;
     let superblock = arena.superblock();
+    let _owning = me.own();
     let lock = &superblock.provision_lock;
-    if lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire).is_err() {
+    if lock
+        .compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .is_err()
+    {
         return 0;
     }
     let mut runs = Vec::new();
@@ -193,8 +208,13 @@ fn take_run(me: Me<'_>, first: FrameId) -> bool {
     let held = Owner::Held(me.id).pack();
     let free = Owner::Free.pack();
     for index in 0..HUGE_FRAMES {
-        let Some(owner) = me.arena.frame_owner(FrameId(first.0 + index)) else { return false };
-        if owner.compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+        let Some(owner) = me.arena.frame_owner(FrameId(first.0 + index)) else {
+            return false;
+        };
+        if owner
+            .compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
             for taken in 0..index {
                 let frame = FrameId(first.0 + taken);
                 if let Some(owner) = me.arena.frame_owner(frame) {
@@ -219,7 +239,12 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
     for &first in runs {
         let offset = me.arena.frame_offset(first);
         let punched = stopped && me.arena.mapping().release(offset, HUGE_BYTES).is_ok();
-        let word = if punched { Owner::Unbacked } else { Owner::Free }.pack();
+        let word = if punched {
+            Owner::Unbacked
+        } else {
+            Owner::Free
+        }
+        .pack();
         for index in 0..HUGE_FRAMES {
             let frame = FrameId(first.0 + index);
             me.arena.frame_hints().clear(frame.0);
@@ -231,8 +256,12 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
             }
         }
         if punched {
-            superblock.frames_backed.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
-            superblock.frames_free.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+            superblock
+                .frames_backed
+                .fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+            superblock
+                .frames_free
+                .fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
             given += HUGE_BYTES as u64;
         }
     }

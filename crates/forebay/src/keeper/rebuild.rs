@@ -72,14 +72,20 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
     work.trees_and_charges();
     work.release_locks();
     let superblock = me.arena.superblock();
-    superblock.orphans.store(work.findings.orphaned, Ordering::Release);
+    superblock
+        .orphans
+        .store(work.findings.orphaned, Ordering::Release);
     superblock.rebuilds.fetch_add(1, Ordering::Relaxed);
-    superblock.corruptions.fetch_add(work.findings.corruptions, Ordering::Relaxed);
+    superblock
+        .corruptions
+        .fetch_add(work.findings.corruptions, Ordering::Relaxed);
     work.findings
 }
 
 fn is_live(arena: &Arena, file: FileId) -> Option<&FileEntry> {
-    arena.file(file).filter(|entry| entry.state.load(Ordering::Acquire) == LIVE)
+    arena
+        .file(file)
+        .filter(|entry| entry.state.load(Ordering::Acquire) == LIVE)
 }
 
 impl<'a> Rebuild<'a, '_> {
@@ -100,7 +106,9 @@ impl<'a> Rebuild<'a, '_> {
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
             let state = entry.state.load(Ordering::Acquire);
-            if state & 7 == crate::memory::files::ENTERING && (self.dead.threads)(ThreadId(state >> 3)) {
+            if state & 7 == crate::memory::files::ENTERING
+                && (self.dead.threads)(ThreadId(state >> 3))
+            {
                 entry.state.store(ABSENT, Ordering::Release);
             }
             entry.owed_pages.store(0, Ordering::Relaxed);
@@ -114,7 +122,9 @@ impl<'a> Rebuild<'a, '_> {
                 header.force_unlock();
                 self.findings.unlocked += 1;
             }
-            let Some(guard) = header.try_lock(self.me, id) else { continue };
+            let Some(guard) = header.try_lock(self.me, id) else {
+                continue;
+            };
             self.one_header(guard);
         }
     }
@@ -150,7 +160,9 @@ impl<'a> Rebuild<'a, '_> {
 
     fn linked(&mut self, guard: &Guard<'a>) {
         let arena = self.arena();
-        let live = guard.identity().and_then(|i| Some((i, is_live(arena, i.file)?)));
+        let live = guard
+            .identity()
+            .and_then(|i| Some((i, is_live(arena, i.file)?)));
         let Some((identity, entry)) = live else {
             self.findings.corruptions += 1;
             self.make_free(guard);
@@ -159,7 +171,9 @@ impl<'a> Rebuild<'a, '_> {
         self.memory_of(guard);
         self.flights_of(guard, identity.file);
         let size = entry.size.load(Ordering::Acquire);
-        let end = size.saturating_sub(identity.block.start()).min(crate::limits::BLOCK_BYTES as u64);
+        let end = size
+            .saturating_sub(identity.block.start())
+            .min(crate::limits::BLOCK_BYTES as u64);
         self.cut(guard, end as usize);
         if let State::Superseded(by) = guard.state()
             && (self.dead.threads)(by)
@@ -326,12 +340,16 @@ impl<'a> Rebuild<'a, '_> {
             self.link_memory(id, header);
         }
         let superblock = arena.superblock();
-        superblock.frames_free.store(self.findings.frames_free, Ordering::Relaxed);
+        superblock
+            .frames_free
+            .store(self.findings.frames_free, Ordering::Relaxed);
     }
 
     fn one_frame(&mut self, frame: FrameId, is_carved: bool) {
         let arena = self.arena();
-        let Some(owner) = arena.frame_owner(frame) else { return };
+        let Some(owner) = arena.frame_owner(frame) else {
+            return;
+        };
         let was = Owner::unpack(owner.load(Ordering::Acquire));
         if self.frames.contains(&frame) && !is_carved {
             return;
@@ -360,7 +378,9 @@ impl<'a> Rebuild<'a, '_> {
         let mut held = false;
         for part in 0..BLOCK_PAGES as u32 {
             let small = small_of(frame, part);
-            let Some(owner) = arena.small_owner(small) else { return };
+            let Some(owner) = arena.small_owner(small) else {
+                return;
+            };
             match Owner::unpack(owner.load(Ordering::Acquire)) {
                 _ if self.smalls.contains(&small) => {}
                 Owner::Held(by) if !(self.dead.threads)(by) => held = true,
@@ -385,7 +405,9 @@ impl<'a> Rebuild<'a, '_> {
     fn link_memory(&mut self, id: HeaderId, header: &'a Header) {
         let arena = self.arena();
         let linked = Owner::Linked(id).pack();
-        let Some(guard) = header.try_lock(self.me, id) else { return };
+        let Some(guard) = header.try_lock(self.me, id) else {
+            return;
+        };
         if let Some(owner) = guard.frame().and_then(|frame| arena.frame_owner(frame)) {
             owner.store(linked, Ordering::Release);
         }
@@ -419,9 +441,15 @@ impl<'a> Rebuild<'a, '_> {
             }
         }
         for thread in (0..arena.counts().threads).map(ThreadId) {
-            arena.thread_unchecked(thread).owed_delta.store(0, Ordering::Relaxed);
+            arena
+                .thread_unchecked(thread)
+                .owed_delta
+                .store(0, Ordering::Relaxed);
         }
-        arena.superblock().owed_pages.store(owed_pages, Ordering::Release);
+        arena
+            .superblock()
+            .owed_pages
+            .store(owed_pages, Ordering::Release);
     }
 
     /// Puts a header into its file's tree. Two for one block cannot be; the second is dropped.
@@ -455,10 +483,13 @@ impl<'a> Rebuild<'a, '_> {
             self.release(&entry.gate);
             self.release(&entry.append_lock);
         }
-        for thread in (1..arena.counts().threads).map(ThreadId).filter(|&t| (self.dead.threads)(t)) {
+        for thread in (1..arena.counts().threads)
+            .map(ThreadId)
+            .filter(|&t| (self.dead.threads)(t))
+        {
             // Where the dead was at work on a file, it may have been writing past the end.
-            if let Some(entry) = crate::memory::threads::works_on(arena, thread)
-                .and_then(|file| arena.file(file))
+            if let Some(entry) =
+                crate::memory::threads::works_on(arena, thread).and_then(|file| arena.file(file))
             {
                 entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
             }

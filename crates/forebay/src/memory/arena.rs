@@ -50,15 +50,30 @@ impl Arena {
             )));
         }
         mapping.back(0, layout.nodes)?;
-        let arena = Arena { mapping, layout, fences, rescue: OnceLock::new() };
+        let arena = Arena {
+            mapping,
+            layout,
+            fences,
+            rescue: OnceLock::new(),
+        };
         let superblock = arena.superblock();
-        let values = [counts.threads, counts.files, counts.nodes, counts.headers, counts.frames];
+        let values = [
+            counts.threads,
+            counts.files,
+            counts.nodes,
+            counts.headers,
+            counts.frames,
+        ];
         for (word, value) in superblock.counts.iter().zip(values) {
             word.store(value, Ordering::Relaxed);
         }
         superblock.session.store(session, Ordering::Relaxed);
-        superblock.fences.store(u32::from(fences), Ordering::Relaxed);
-        superblock.frames_max.store(counts.frames, Ordering::Relaxed);
+        superblock
+            .fences
+            .store(u32::from(fences), Ordering::Relaxed);
+        superblock
+            .frames_max
+            .store(counts.frames, Ordering::Relaxed);
         superblock.owed_pages_max.store(u64::MAX, Ordering::Relaxed);
         superblock.magic.store(MAGIC, Ordering::Release);
         Ok(arena)
@@ -73,7 +88,9 @@ impl Arena {
         // valid for any bytes, and others may write them; the borrow ends before the mapping can.
         let superblock = unsafe { &*mapping.base().cast::<Superblock>() };
         if superblock.magic.load(Ordering::Acquire) != MAGIC {
-            return Err(Error::Arena("not an arena of this version, or not finished".into()));
+            return Err(Error::Arena(
+                "not an arena of this version, or not finished".into(),
+            ));
         }
         let counts = superblock.counts();
         let plausible = counts.threads > 1 && counts.files > 0 && counts.frames > 0;
@@ -82,7 +99,12 @@ impl Arena {
             return Err(Error::Arena("its counts do not fit its length".into()));
         }
         let fences = superblock.fences.load(Ordering::Relaxed) != 0;
-        Ok(Arena { mapping, layout, fences, rescue: OnceLock::new() })
+        Ok(Arena {
+            mapping,
+            layout,
+            fences,
+            rescue: OnceLock::new(),
+        })
     }
 
     /// Says how to repair after a death: what waits anywhere below the keeper calls it now and then.
@@ -125,7 +147,13 @@ impl Arena {
     unsafe fn at<T>(&self, offset: usize, index: usize) -> &T {
         // SAFETY: in bounds and aligned by the layout; all bit patterns are valid; other processes
         // change the bytes only as atomics do; the mapping lives as long as `self`.
-        unsafe { &*self.mapping.base().add(offset + index * size_of::<T>()).cast::<T>() }
+        unsafe {
+            &*self
+                .mapping
+                .base()
+                .add(offset + index * size_of::<T>())
+                .cast::<T>()
+        }
     }
 
     /// The superblock.
@@ -187,7 +215,8 @@ impl Arena {
     #[inline]
     pub fn frame_owner(&self, id: FrameId) -> Option<&AtomicU32> {
         // SAFETY: checked against the count.
-        (id.0 < self.counts().frames).then(|| unsafe { self.at(self.layout.frame_owners, id.index()) })
+        (id.0 < self.counts().frames)
+            .then(|| unsafe { self.at(self.layout.frame_owners, id.index()) })
     }
 
     /// A small frame's owner word.
@@ -260,7 +289,9 @@ impl Arena {
         let within = id.index() < self.layout.counts.frames as usize * 64;
         // SAFETY: checked against the count; within the mapping.
         within.then(|| unsafe {
-            self.mapping.base().add(self.layout.frames + id.index() * PAGE_BYTES)
+            self.mapping
+                .base()
+                .add(self.layout.frames + id.index() * PAGE_BYTES)
         })
     }
 }

@@ -63,7 +63,10 @@ unsafe fn stream_avx2(source: *const u8, target: *mut u8, len: usize) {
         let from = source.add(at).cast::<__m256i>();
         let to = target.add(at).cast::<__m256i>();
         let (a, b) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
-        let (c, d) = (_mm256_loadu_si256(from.add(2)), _mm256_loadu_si256(from.add(3)));
+        let (c, d) = (
+            _mm256_loadu_si256(from.add(2)),
+            _mm256_loadu_si256(from.add(3)),
+        );
         _mm256_storeu_si256(to, a);
         _mm256_storeu_si256(to.add(1), b);
         _mm256_storeu_si256(to.add(2), c);

@@ -95,7 +95,9 @@ impl<'a> Hints<'a> {
 
     /// Clears the whole map.
     pub fn clear_all(&self) {
-        self.words.iter().for_each(|word| word.store(0, Ordering::Relaxed));
+        self.words
+            .iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
     }
 
     /// Takes free ones out of the map, beginning about `start`, until `claim` accepts one.
@@ -109,7 +111,8 @@ impl<'a> Hints<'a> {
                 let bit = seen.trailing_zeros();
                 seen &= seen - 1;
                 let index = at as u32 * 64 + bit;
-                if word.fetch_and(!(1 << bit), Ordering::Acquire) & (1 << bit) != 0 && claim(index) {
+                if word.fetch_and(!(1 << bit), Ordering::Acquire) & (1 << bit) != 0 && claim(index)
+                {
                     return Some(index);
                 }
             }
@@ -122,25 +125,37 @@ impl<'a> Hints<'a> {
 fn claim(owner: &AtomicU32, by: ThreadId) -> bool {
     let held = Owner::Held(by).pack();
     let free = Owner::Free.pack();
-    owner.compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    owner
+        .compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
 }
 
 /// Takes a free frame. `None`: room must be made (evict, flush, back more).
 pub fn take_frame(me: Me<'_>) -> Option<FrameId> {
     let arena = me.arena;
     let start = me.id.index() * 7;
-    let taken = arena
-        .frame_hints()
-        .take(start, |i| arena.frame_owner(FrameId(i)).is_some_and(|owner| claim(owner, me.id)))?;
-    arena.superblock().frames_free.fetch_sub(1, Ordering::Relaxed);
+    let taken = arena.frame_hints().take(start, |i| {
+        arena
+            .frame_owner(FrameId(i))
+            .is_some_and(|owner| claim(owner, me.id))
+    })?;
+    arena
+        .superblock()
+        .frames_free
+        .fetch_sub(1, Ordering::Relaxed);
     Some(FrameId(taken))
 }
 
 /// Gives a frame back. The caller holds it, or has just unlinked it under the header's lock.
 pub fn free_frame(arena: &Arena, frame: FrameId) {
-    let Some(owner) = arena.frame_owner(frame) else { return };
+    let Some(owner) = arena.frame_owner(frame) else {
+        return;
+    };
     owner.store(Owner::Free.pack(), Ordering::Release);
-    arena.superblock().frames_free.fetch_add(1, Ordering::Relaxed);
+    arena
+        .superblock()
+        .frames_free
+        .fetch_add(1, Ordering::Relaxed);
     arena.frame_hints().set(frame.0);
 }
 
@@ -233,7 +248,9 @@ pub fn free_small(me: Me<'_>, small: SmallId) {
     let arena = me.arena;
     let frame = FrameId(small.0 / BLOCK_PAGES as u32);
     let part = small.0 % BLOCK_PAGES as u32;
-    let (Some(owner), Some(free)) = (arena.small_owner(small), arena.carve(frame)) else { return };
+    let (Some(owner), Some(free)) = (arena.small_owner(small), arena.carve(frame)) else {
+        return;
+    };
     owner.store(Owner::Free.pack(), Ordering::Release);
     let before = free.fetch_or(1 << part, Ordering::AcqRel);
     if before | (1 << part) == u64::MAX {
@@ -246,8 +263,13 @@ pub fn free_small(me: Me<'_>, small: SmallId) {
 /// Makes a carved frame free again if all its parts are free: whoever takes all 64 bits owns the frame.
 fn uncarve(me: Me<'_>, frame: FrameId) {
     let arena = me.arena;
-    let (Some(free), Some(owner)) = (arena.carve(frame), arena.frame_owner(frame)) else { return };
-    if free.compare_exchange(u64::MAX, 0, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+    let (Some(free), Some(owner)) = (arena.carve(frame), arena.frame_owner(frame)) else {
+        return;
+    };
+    if free
+        .compare_exchange(u64::MAX, 0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
         return;
     }
     arena.carve_hints().clear(frame.0);

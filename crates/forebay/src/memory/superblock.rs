@@ -1,6 +1,7 @@
 //! The first pages of the arena: what it is, how large, who keeps it, and the session's few shared words.
 
 use crate::memory::layout::Counts;
+use crate::memory::place::PlaceKind;
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
@@ -63,8 +64,8 @@ pub struct Superblock {
     pub devices: [DeviceWords; 16],
     /// Full blocks of large requests, for the keeper's stage two.
     pub eager: Ring,
-    /// How the arena lies in memory, as text: the rung of the huge-page ladder.
-    pub place: [AtomicU64; 8],
+    /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
+    pub place: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));
@@ -89,11 +90,32 @@ pub struct Ring {
     pub slots: [AtomicU64; 256],
 }
 
-
 impl Superblock {
+    /// Notes the rung of the ladder.
+    pub fn set_place(&self, kind: u64) {
+        self.place.store(kind + 1, crate::sync::Ordering::Relaxed);
+    }
+
+    /// The rung of the ladder.
+    pub fn place(&self) -> Option<PlaceKind> {
+        match self.place.load(crate::sync::Ordering::Relaxed) {
+            1 => Some(PlaceKind::Configured),
+            2 => Some(PlaceKind::Hugetlb),
+            3 => Some(PlaceKind::HugeTmpfs),
+            4 => Some(PlaceKind::Plain),
+            _ => None,
+        }
+    }
+
     /// The recorded counts.
     pub fn counts(&self) -> Counts {
         let at = |i: usize| self.counts[i].load(crate::sync::Ordering::Relaxed);
-        Counts { threads: at(0), files: at(1), nodes: at(2), headers: at(3), frames: at(4) }
+        Counts {
+            threads: at(0),
+            files: at(1),
+            nodes: at(2),
+            headers: at(3),
+            frames: at(4),
+        }
     }
 }

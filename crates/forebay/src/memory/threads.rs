@@ -33,8 +33,8 @@ pub struct ThreadSlot {
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
-    /// 1 while the thread may have writes in flight outside an operation.
-    pub flushing: AtomicU32,
+    /// How many things the thread owns outside an operation: flights, locks of tables, gates.
+    owns: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
     /// Counters, see `stats`.
@@ -86,7 +86,7 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
         }
         slot.op.store(0, Ordering::Relaxed);
         slot.slain.store(0, Ordering::Relaxed);
-        slot.flushing.store(0, Ordering::Relaxed);
+        slot.owns.store(0, Ordering::Relaxed);
         slot.pid.store(std::process::id(), Ordering::Relaxed);
         slot.has_mutex.store(0, Ordering::Relaxed);
         if real {
@@ -101,7 +101,9 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
 /// Gives the calling thread's slot back.
 pub fn release(me: Me<'_>) {
     me.settle_owed();
-    let Some(slot) = me.arena.thread(me.id) else { return };
+    let Some(slot) = me.arena.thread(me.id) else {
+        return;
+    };
     if slot.has_mutex.swap(0, Ordering::Relaxed) == 1 {
         liveness::let_go(&slot.mutex);
     }
@@ -113,7 +115,10 @@ pub fn release(me: Me<'_>) {
 pub(crate) fn bury(arena: &Arena, id: ThreadId) {
     let Some(slot) = arena.thread(id) else { return };
     let delta = slot.owed_delta.swap(0, Ordering::Relaxed);
-    arena.superblock().owed_pages.fetch_add(delta, Ordering::Relaxed);
+    arena
+        .superblock()
+        .owed_pages
+        .fetch_add(delta, Ordering::Relaxed);
     slot.has_mutex.store(0, Ordering::Relaxed);
     slot.op.store(0, Ordering::Relaxed);
     slot.state.store(FREE, Ordering::Release);
@@ -128,7 +133,9 @@ pub fn slay(arena: &Arena, id: ThreadId) {
 
 /// Whether the slot is taken and its thread has died.
 pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
-    let Some(slot) = arena.thread(id) else { return true };
+    let Some(slot) = arena.thread(id) else {
+        return true;
+    };
     if slot.state.load(Ordering::Acquire) != TAKEN {
         return false;
     }
@@ -146,13 +153,16 @@ pub fn is_gone(arena: &Arena, id: ThreadId) -> bool {
 
 /// Taken slots whose threads have died.
 pub fn dead(arena: &Arena) -> Vec<ThreadId> {
-    (1..arena.counts().threads).map(ThreadId).filter(|&id| is_dead(arena, id)).collect()
+    (1..arena.counts().threads)
+        .map(ThreadId)
+        .filter(|&id| is_dead(arena, id))
+        .collect()
 }
 
-/// Whether a dead thread was in the middle of an operation or a flush, so that a rebuild is owed.
+/// Whether a dead thread was in the middle of something, so that a rebuild is owed.
 pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     arena.thread(id).is_some_and(|slot| {
-        slot.op.load(Ordering::Acquire) != 0 || slot.flushing.load(Ordering::Acquire) != 0
+        slot.op.load(Ordering::Acquire) != 0 || slot.owns.load(Ordering::Acquire) != 0
     })
 }
 
@@ -222,6 +232,13 @@ impl<'a> Me<'a> {
         (gate != 0).then_some(Closed::File(ThreadId(gate)))
     }
 
+    /// Notes that this thread is about to own something outside an operation.
+    pub fn own(self) -> Owning<'a> {
+        let owns = &self.slot().owns;
+        owns.store(owns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
+        Owning { me: self }
+    }
+
     /// Waits a moment for another thread, which may have died: now and then asks for a rescue. The caller is idle or
     /// parked. `round` counts the waits so far.
     pub fn wait(self, round: u32) {
@@ -247,14 +264,20 @@ impl<'a> Me<'a> {
         let slot = self.slot();
         let delta = slot.owed_delta.load(Ordering::Relaxed);
         slot.owed_delta.store(0, Ordering::Relaxed);
-        self.arena.superblock().owed_pages.fetch_add(delta, Ordering::Relaxed);
+        self.arena
+            .superblock()
+            .owed_pages
+            .fetch_add(delta, Ordering::Relaxed);
     }
 
     /// Adds to one of this thread's counters.
     #[inline]
     pub fn count(self, counter: usize, amount: u64) {
         let word = &self.slot().counters[counter];
-        word.store(word.load(Ordering::Relaxed).wrapping_add(amount), Ordering::Relaxed);
+        word.store(
+            word.load(Ordering::Relaxed).wrapping_add(amount),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -302,7 +325,12 @@ impl Operation<'_> {
 
     /// Whether someone else is waiting to be alone on the file.
     pub fn file_is_closing(&self) -> bool {
-        let gate = self.me.arena.file_unchecked(self.file).gate.load(Ordering::Acquire);
+        let gate = self
+            .me
+            .arena
+            .file_unchecked(self.file)
+            .gate
+            .load(Ordering::Acquire);
         gate != 0 && gate != self.me.id.0
     }
 }
@@ -330,6 +358,22 @@ fn barrier(arena: &Arena) {
         fence(Ordering::SeqCst);
     } else {
         membarrier::global_expedited();
+    }
+}
+
+/// Says that a thread owns something outside an operation: should it die, what it owned is looked for.
+pub struct Owning<'a> {
+    me: Me<'a>,
+}
+
+impl Drop for Owning<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        let owns = &self.me.slot().owns;
+        owns.store(owns.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
     }
 }
 
@@ -367,13 +411,16 @@ impl Drop for SessionStop<'_> {
 pub struct FileStop<'a> {
     me: Me<'a>,
     file: FileId,
+    _owning: Owning<'a>,
 }
 
 /// Stops every operation on one file. `None` as for [`stop_session`].
 pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
+    let owning = me.own();
     let gate = &me.arena.file_unchecked(file).gate;
-    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
-    let stop = FileStop { me, file };
+    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
+    let stop = FileStop { me, file, _owning: owning };
     barrier(me.arena);
     let here = u64::from(file.0) + 1;
     wait_for_others(me, |word| word & !PARKED == here).then_some(stop)
@@ -385,13 +432,20 @@ impl Drop for FileStop<'_> {
         if crate::sim::crashed() {
             return;
         }
-        self.me.arena.file_unchecked(self.file).gate.store(0, Ordering::Release);
+        self.me
+            .arena
+            .file_unchecked(self.file)
+            .gate
+            .store(0, Ordering::Release);
     }
 }
 
 fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
     let begun = Instant::now();
-    for id in (1..me.arena.counts().threads).map(ThreadId).filter(|&id| id != me.id) {
+    for id in (1..me.arena.counts().threads)
+        .map(ThreadId)
+        .filter(|&id| id != me.id)
+    {
         let slot = me.arena.thread_unchecked(id);
         let mut round = 0;
         // Acquire pairs with the release of `leave` and `park`: what that thread did is seen.

@@ -15,10 +15,13 @@
 //! direct  = D + B                              (+ latency, if synchronous with ragged ends)
 //! ```
 //!
-//! Direct is taken if `direct + C/8 < scrap`, or under pressure, for synchronous writes and for
+//! Direct is taken if `direct + C/8 < scrap`; under pressure, for synchronous writes and for
 //! sparse holes if `direct <= scrap + C/8`: equal predictions leave memory and the keeper's core
-//! free where these are short, and the device idle where they are not. The margin is a share of C,
-//! not of the difference, so that a faster device never turns direct into scrap.
+//! free where these are short, and the device idle where they are not. From 1 MiB of blocks on
+//! (the paper's threshold), from memory that the device takes as it is, it is taken if `direct <= scrap + C`: bytes in memory must still go to
+//! the device, at the cost of a core and of memory, so the copy has to give the caller back at least
+//! half of its time to be worth that. Margins are shares of C, not of the difference, so that a
+//! faster device never turns direct into scrap.
 //!
 //! Who measures: copies the clients, device writes whoever completes them, both into
 //! [`super::Speeds`]; pressure, busyness and cached bytes come from the session's counters, size and
@@ -27,7 +30,7 @@
 //! kernel route, of whose speed nothing is known here.
 
 use super::{Plan, Pressure, Route, Situation, Way, WriteRequest, aligned_middle};
-use crate::limits::{BLOCK_BYTES, BUSY_BYTES};
+use crate::limits::{BLOCK_BYTES, BUSY_BYTES, DIRECT_BYTES_MIN};
 
 /// Below this many 1024ths of the dirty limit nobody waits for memory.
 const WAIT_FROM: u16 = Pressure::WHOLE / 2;
@@ -48,7 +51,8 @@ impl Route for Auto {
             return Plan::whole(request, Way::SCRAP);
         };
         let times = predict(request, situation, end - start);
-        if times.direct_wins(prefers_direct(situation)) {
+        let large = request.memory_aligned && end - start >= DIRECT_BYTES_MIN as u64;
+        if times.direct_wins(prefers_direct(situation), large) {
             return Plan::split(request).expect("a request with a middle splits");
         }
         Plan::whole(
@@ -70,11 +74,14 @@ struct Times {
     scrap: u64,
     direct: u64,
     margin: u64,
+    copy: u64,
 }
 
 impl Times {
-    fn direct_wins(&self, preferred: bool) -> bool {
-        if preferred {
+    fn direct_wins(&self, preferred: bool, large: bool) -> bool {
+        if large {
+            self.direct <= self.scrap.saturating_add(self.copy)
+        } else if preferred {
             self.direct <= self.scrap.saturating_add(self.margin)
         } else {
             self.direct.saturating_add(self.margin) < self.scrap
@@ -95,6 +102,7 @@ fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times 
             .saturating_add(bounce_ns(request, situation, middle))
             .saturating_add(ragged_sync_ns(request, situation, middle)),
         margin: copy / MARGIN_DIVISOR,
+        copy,
     }
 }
 

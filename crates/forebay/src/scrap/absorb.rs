@@ -97,7 +97,9 @@ fn change_charge(guard: &Guard<'_>, file: &FileEntry, was: u32, due: u32) {
     let change = i64::from(due) - i64::from(was);
     guard.me.owe(change);
     file.owed_pages.fetch_add(change as u64, Ordering::AcqRel);
-    let Some(identity) = guard.identity() else { return };
+    let Some(identity) = guard.identity() else {
+        return;
+    };
     if was == 0 {
         slots::mark_owed(guard.arena(), file, identity.block);
     } else if due == 0 {
@@ -141,7 +143,9 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
 fn move_into_frame(guard: &Guard<'_>, small: u64) -> Result<(), NoMemory> {
     let arena = guard.arena();
     let frame = regions::take_frame(guard.me).ok_or(NoMemory)?;
-    let Some(bytes) = arena.frame_bytes(frame) else { return Err(NoMemory) };
+    let Some(bytes) = arena.frame_bytes(frame) else {
+        return Err(NoMemory);
+    };
     for page in pages_of(small) {
         if let Some(from) = guard.page_bytes(page) {
             // SAFETY: `from` is a small frame of this header, whose lock we hold; the target is a page of a
@@ -186,7 +190,9 @@ fn make_room_for_run(guard: &Guard<'_>, part: &PagePart) -> Result<(), NoMemory>
         return Ok(());
     }
     let word = guard.page(page);
-    let Ragged::Run { start: from, len } = word.ragged() else { return Ok(()) };
+    let Ragged::Run { start: from, len } = word.ragged() else {
+        return Ok(());
+    };
     if merge(word.ragged(), start, end) != Merge::NeedsMap {
         return Ok(());
     }
@@ -203,7 +209,9 @@ fn make_room_for_run(guard: &Guard<'_>, part: &PagePart) -> Result<(), NoMemory>
 pub fn map_at(arena: &Arena, small: SmallId) -> Option<ByteMap> {
     // SAFETY: a small frame is 4 KiB of the arena, aligned, mapped as long as the arena; a map is 512 bytes of
     // atomics, changed only under the lock of the header that names it.
-    arena.small_bytes(small).map(|bytes| unsafe { ByteMap::new(bytes) })
+    arena
+        .small_bytes(small)
+        .map(|bytes| unsafe { ByteMap::new(bytes) })
 }
 
 /// # Safety
@@ -217,7 +225,11 @@ unsafe fn copy_in(guard: &Guard<'_>, segment: &Segment, source: *const u8) {
 
 /// Calls `f(address, done, len)` for each contiguous part of the segment that has memory.
 #[inline]
-pub fn for_each_piece(guard: &Guard<'_>, segment: &Segment, mut f: impl FnMut(*mut u8, usize, usize)) {
+pub fn for_each_piece(
+    guard: &Guard<'_>,
+    segment: &Segment,
+    mut f: impl FnMut(*mut u8, usize, usize),
+) {
     if let Some(frame) = guard.frame() {
         if let Some(bytes) = guard.arena().frame_bytes(frame) {
             // SAFETY: a segment lies within its block.
@@ -306,7 +318,9 @@ pub fn drop_pages(guard: &Guard<'_>, file: &FileEntry, pages: u64) {
 pub fn free_header(guard: Guard<'_>, file: &FileEntry, file_id: FileId) {
     use crate::frame::header::State;
     let arena = guard.arena();
-    let Some(identity) = guard.identity() else { return };
+    let Some(identity) = guard.identity() else {
+        return;
+    };
     debug_assert_eq!(identity.file, file_id);
     drop_pages_before_freeing(&guard, file);
     guard.set_state(State::Doomed);
@@ -341,7 +355,10 @@ pub fn cut_page(guard: &Guard<'_>, page: usize, from: usize) {
     match word.ragged() {
         Ragged::None => {}
         Ragged::Run { .. } => {
-            guard.set_page(page, word.with_ragged(crate::scrap::page::clip(word.ragged(), from)));
+            guard.set_page(
+                page,
+                word.with_ragged(crate::scrap::page::clip(word.ragged(), from)),
+            );
         }
         Ragged::Map(small) => {
             if let Some(map) = map_at(guard.arena(), small) {

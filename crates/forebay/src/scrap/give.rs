@@ -8,7 +8,9 @@ use crate::ids::SmallId;
 use crate::limits::PAGE_BYTES;
 use crate::memory::copy;
 use crate::memory::files::FileEntry;
-use crate::scrap::absorb::{Home, NoMemory, find_home, for_each_piece, make_whole, map_at, pages_of};
+use crate::scrap::absorb::{
+    Home, NoMemory, find_home, for_each_piece, make_whole, map_at, pages_of,
+};
 use crate::scrap::map::ByteMap;
 use crate::scrap::page::{Ragged, holes, runs};
 use crate::scrap::split::Segment;
@@ -80,7 +82,9 @@ pub unsafe fn fill_page(
         return Ok(());
     }
     find_home(guard, bit, Home::Small)?;
-    let Some(target) = guard.page_bytes(page) else { return Err(NoMemory) };
+    let Some(target) = guard.page_bytes(page) else {
+        return Err(NoMemory);
+    };
     let beyond = bytes_within_size(guard, file, page);
     let ragged = guard.page(page).ragged();
     holes(&ragged, map_of(guard, &ragged).as_ref(), |start, end| {
@@ -98,7 +102,9 @@ pub unsafe fn fill_page(
 
 /// How many of a page's bytes lie below the file's size.
 pub fn bytes_within_size(guard: &Guard<'_>, file: &FileEntry, page: usize) -> usize {
-    let Some(identity) = guard.identity() else { return 0 };
+    let Some(identity) = guard.identity() else {
+        return 0;
+    };
     let start = identity.block.start() + (page * PAGE_BYTES) as u64;
     let size = file.size.load(Ordering::Acquire);
     size.saturating_sub(start).min(PAGE_BYTES as u64) as usize
@@ -110,7 +116,9 @@ pub fn bytes_within_size(guard: &Guard<'_>, file: &FileEntry, page: usize) -> us
 /// # Safety
 /// `target` is valid for `end - start` bytes and holds the device's bytes of that part.
 pub unsafe fn overlay(guard: &Guard<'_>, page: usize, start: usize, end: usize, target: *mut u8) {
-    let Some(bytes) = guard.page_bytes(page) else { return };
+    let Some(bytes) = guard.page_bytes(page) else {
+        return;
+    };
     let copy_part = |from: usize, to: usize| {
         let (from, to) = (from.max(start), to.min(end));
         if from < to {

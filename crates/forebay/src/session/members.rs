@@ -8,25 +8,31 @@ use std::sync::{Arc, Weak};
 
 use crate::error::{Error, Result};
 use crate::ids::ThreadId;
+use crate::memory::arena::Arena;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
 
 struct Membership {
     instance: u64,
     id: ThreadId,
+    /// Keeps the arena mapped: the kernel and libc follow this thread's list of robust mutexes into it.
+    arena: Arc<Arena>,
     session: Weak<Shared>,
 }
 
 #[derive(Default)]
 struct Memberships(RefCell<Vec<Membership>>);
 
+fn end(membership: Membership) {
+    threads::release(Me {
+        arena: &membership.arena,
+        id: membership.id,
+    });
+}
+
 impl Drop for Memberships {
     fn drop(&mut self) {
-        for membership in self.0.borrow_mut().drain(..) {
-            if let Some(session) = membership.session.upgrade() {
-                threads::release(Me { arena: &session.arena, id: membership.id });
-            }
-        }
+        self.0.borrow_mut().drain(..).for_each(end);
     }
 }
 
@@ -50,8 +56,13 @@ pub fn current(session: &Arc<Shared>) -> Result<ThreadId> {
 fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
     ALL.with(|all| {
         let mut all = all.0.borrow_mut();
-        all.retain(|m| m.session.strong_count() > 0);
-        let known = all.iter().find(|m| m.instance == session.instance).map(|m| m.id);
+        // Sessions that this process has left meanwhile.
+        all.extract_if(.., |m| m.session.strong_count() == 0)
+            .for_each(end);
+        let known = all
+            .iter()
+            .find(|m| m.instance == session.instance)
+            .map(|m| m.id);
         let id = match known {
             Some(id) => id,
             None => {
@@ -63,7 +74,12 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
                     ))
                 })?;
                 let session_weak = Arc::downgrade(session);
-                all.push(Membership { instance: session.instance, id, session: session_weak });
+                all.push(Membership {
+                    instance: session.instance,
+                    id,
+                    arena: Arc::clone(&session.arena),
+                    session: session_weak,
+                });
                 id
             }
         };
@@ -76,4 +92,19 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
 pub fn forget(instance: u64) {
     ALL.with(|all| all.0.borrow_mut().retain(|m| m.instance != instance));
     LAST.set((0, 0));
+}
+
+/// Gives the calling thread's slot in a session back: the process is leaving it.
+pub fn leave(instance: u64) {
+    // While a thread's locals are being dropped its memberships end by themselves.
+    let _ = ALL.try_with(|all| {
+        if let Ok(mut all) = all.0.try_borrow_mut() {
+            all.extract_if(.., |m| m.instance == instance).for_each(end);
+        }
+    });
+    let _ = LAST.try_with(|last| {
+        if last.get().0 == instance {
+            last.set((0, 0));
+        }
+    });
 }

@@ -1,8 +1,8 @@
 //! What all of a process's files of one session share: the arena, the configuration, the devices.
 
 use std::collections::HashMap;
-use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
@@ -15,15 +15,16 @@ use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
+use crate::session::handoff::{self, Line};
 use crate::session::members;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{self, Ordering};
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
 /// One process's side of a session.
 pub struct Shared {
-    /// The arena.
-    pub arena: Arena,
+    /// The arena. Threads that have slots in it keep it mapped until they end: their robust mutexes lie in it.
+    pub arena: Arc<Arena>,
     /// The configuration that this process was given.
     pub config: Config,
     /// Distinguishes sessions of one process from one another.
@@ -33,22 +34,36 @@ pub struct Shared {
     overrides: Overrides,
     /// Pages that one file may owe.
     pub file_owed_pages_max: u64,
+    /// The arena's file; `None` on the heap.
+    pub arena_path: Option<PathBuf>,
+    /// Whether the keeper is in this process.
+    pub keeps: AtomicBool,
+    line: Line,
 }
 
 impl Shared {
     /// Over an open arena.
-    pub fn new(arena: Arena, config: Config) -> Result<Self> {
-        let options = RouteOptions { direct_bytes_min: config.direct_min };
+    pub fn new(arena: Arena, arena_path: Option<PathBuf>, config: Config) -> Result<Self> {
+        let options = RouteOptions {
+            direct_bytes_min: config.direct_min,
+        };
         let route = route::by_name(config.route.name(), &options)
             .map_err(|e| Error::Session(e.to_string()))?;
-        let rules: Vec<_> =
-            config.routes.iter().map(|rule| (rule.glob.as_str(), rule.route.name())).collect();
+        let rules: Vec<_> = config
+            .routes
+            .iter()
+            .map(|rule| (rule.glob.as_str(), rule.route.name()))
+            .collect();
         let overrides =
             Overrides::compile(&rules, &options).map_err(|e| Error::Session(e.to_string()))?;
-        let file_owed_pages_max =
-            config.file_dirty_bytes_max.map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
+        let file_owed_pages_max = config
+            .file_dirty_bytes_max
+            .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
         Ok(Shared {
-            arena,
+            arena: Arc::new(arena),
+            arena_path,
+            keeps: AtomicBool::new(false),
+            line: Line::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -62,23 +77,35 @@ impl Shared {
     #[inline]
     pub fn me(self: &Arc<Self>) -> Result<Me<'_>> {
         let id = members::current(self)?;
-        Ok(Me { arena: &self.arena, id })
+        Ok(Me {
+            arena: &self.arena,
+            id,
+        })
     }
 
     /// A thread slot taken by other means, as a member.
     pub fn as_thread(&self, id: ThreadId) -> Me<'_> {
-        Me { arena: &self.arena, id }
+        Me {
+            arena: &self.arena,
+            id,
+        }
     }
 
     /// The route for a file.
     pub fn route_for(&self, path: &Path) -> &dyn Route {
-        self.overrides.route_for(path).unwrap_or(self.route.as_ref())
+        self.overrides
+            .route_for(path)
+            .unwrap_or(self.route.as_ref())
     }
 
     /// The route for a file that is open. Overrides are looked up when there are any.
     #[inline]
     pub fn route_for_file(&self, _file: FileId, path: &Path) -> &dyn Route {
-        if self.overrides.is_empty() { self.route.as_ref() } else { self.route_for(path) }
+        if self.overrides.is_empty() {
+            self.route.as_ref()
+        } else {
+            self.route_for(path)
+        }
     }
 
     fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
@@ -103,7 +130,10 @@ impl Shared {
 
     /// All entries that this process has device files for.
     pub fn open_devices(&self) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
-        self.devices().iter().map(|(id, device)| (*id, Arc::clone(device))).collect()
+        self.devices()
+            .iter()
+            .map(|(id, device)| (*id, Arc::clone(device)))
+            .collect()
     }
 
     /// A flusher for a caller's own thread: one request at a time, no threads, no io_uring.
@@ -134,13 +164,49 @@ impl Shared {
         let entry = self.arena.file_unchecked(file);
         entry.intents.fetch_add(1, Ordering::AcqRel);
         let outcome = flusher.flush_and_write_fills(me, file, device, scope);
+        self.end_intent(me, file, device);
+        outcome
+    }
+
+    /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
+    pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+        let entry = me.arena.file_unchecked(file);
         if entry.intents.fetch_sub(1, Ordering::AcqRel) == 1
-            && outcome.pages_written > 0
             && let Ok(stat) = device.stat()
         {
             table::witness(entry, &stat);
         }
-        outcome
+    }
+
+    /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
+    /// last. Best effort: without a keeper this process flushes by itself.
+    #[inline]
+    pub fn hand_over(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32) {
+        let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
+        if handed.load(Relaxed) != epoch {
+            self.hand_over_to(file, device, handed, epoch);
+        }
+    }
+
+    #[cold]
+    fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
+        handed.store(epoch, Relaxed);
+        if !self.keeps.load(Relaxed) && self.arena_path.is_some() {
+            self.line.hand_over(self, file, device, epoch);
+        }
+    }
+
+    /// Tells a keeper elsewhere that a description has been closed.
+    pub fn released(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = handed.load(Relaxed);
+        if epoch != 0 && !self.keeps.load(Relaxed) && self.arena_path.is_some() {
+            self.line.release(self, file, epoch);
+        }
+    }
+
+    /// The arena's random name.
+    pub fn session_name_word(&self) -> u64 {
+        self.arena.superblock().session.load(Ordering::Relaxed)
     }
 
     /// Wakes the keeper if it sleeps.
@@ -153,7 +219,24 @@ impl Shared {
     }
 
     /// The word the keeper sleeps on.
-    pub fn work(&self) -> &AtomicU32 {
+    pub fn work(&self) -> &sync::AtomicU32 {
         &self.arena.superblock().work
+    }
+}
+
+/// The last process to leave in good order removes the arena, unless something in it is still owed: then it waits for a
+/// recovery.
+impl Drop for Shared {
+    fn drop(&mut self) {
+        members::leave(self.instance);
+        let (Some(path), Some(file)) = (&self.arena_path, self.arena.mapping().file()) else {
+            return;
+        };
+        let owed = self.arena.superblock().owed_pages.load(Ordering::Acquire);
+        // Everybody who maps the arena holds this lock shared.
+        if owed == 0 && file.try_lock().is_ok() {
+            let _ = std::fs::remove_file(path);
+            let _ = std::fs::remove_file(handoff::socket_path(path));
+        }
     }
 }

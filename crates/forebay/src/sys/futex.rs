@@ -11,7 +11,15 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
     };
     // SAFETY: the word is mapped for the whole call; others change it as an atomic; the time is ours.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAIT, expected, &timeout, 0, 0);
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAIT,
+            expected,
+            &timeout,
+            0,
+            0,
+        );
     }
 }
 
@@ -19,6 +27,14 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
 pub fn wake(word: &AtomicU32) {
     // SAFETY: as above.
     unsafe {
-        libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX, 0, 0, 0);
+        libc::syscall(
+            libc::SYS_futex,
+            word.as_ptr(),
+            libc::FUTEX_WAKE,
+            i32::MAX,
+            0,
+            0,
+            0,
+        );
     }
 }

@@ -16,6 +16,8 @@ pub const FLAG_NO_COPY_ON_WRITE: u32 = 0x0080_0000;
 /// Attributes and times of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
+    /// Names of the file.
+    pub links: u32,
     /// A regular file.
     pub regular: bool,
     /// Inode number.
@@ -68,6 +70,7 @@ fn from_statx(x: &libc::statx) -> Stat {
     Stat {
         regular: u32::from(x.stx_mode) & libc::S_IFMT == libc::S_IFREG,
         inode: x.stx_ino,
+        links: x.stx_nlink,
         device: libc::makedev(x.stx_dev_major, x.stx_dev_minor),
         device_major: x.stx_dev_major,
         device_minor: x.stx_dev_minor,

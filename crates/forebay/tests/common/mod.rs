@@ -20,12 +20,23 @@ pub enum Store {
 impl Store {
     /// Empty files on a simulated disk of `bytes` bytes.
     pub fn sim(files: usize, bytes: u64) -> (SimDisk, Store) {
-        let disk = SimDisk::new(SimOptions { capacity_bytes: bytes, ..SimOptions::default() });
-        let devices = (0..files).map(|_| disk.create() as Arc<dyn DeviceFile>).collect();
+        let disk = SimDisk::new(SimOptions {
+            capacity_bytes: bytes,
+            ..SimOptions::default()
+        });
+        let devices = (0..files)
+            .map(|_| disk.create() as Arc<dyn DeviceFile>)
+            .collect();
         (disk, Store::Sim(devices))
     }
 
-    fn open(&self, session: &Session, file: u8, access: Access, truncate: bool) -> forebay::Result<File> {
+    fn open(
+        &self,
+        session: &Session,
+        file: u8,
+        access: Access,
+        truncate: bool,
+    ) -> forebay::Result<File> {
         let mut options = OpenOptions::new();
         match access {
             Access::ReadWrite => options.read(true).write(true),
@@ -71,15 +82,29 @@ impl Engine {
             let opened = store.open(&session, file, Access::ReadWrite, false);
             Some(opened.expect("a file can be opened"))
         };
-        let files = (0..files).map(|file| (0..handles).map(|_| open(file)).collect()).collect();
-        Engine { session, store, files }
+        let files = (0..files)
+            .map(|file| (0..handles).map(|_| open(file)).collect())
+            .collect();
+        Engine {
+            session,
+            store,
+            files,
+        }
     }
 
     pub fn handle(&self, file: u8, handle: u8) -> &File {
-        self.files[usize::from(file)][usize::from(handle)].as_ref().expect("an open handle")
+        self.files[usize::from(file)][usize::from(handle)]
+            .as_ref()
+            .expect("an open handle")
     }
 
-    fn bytes_for(file: &File, appends: bool, len: u32, seed: u32, offset: u64) -> forebay::Result<Vec<u8>> {
+    fn bytes_for(
+        file: &File,
+        appends: bool,
+        len: u32,
+        seed: u32,
+        offset: u64,
+    ) -> forebay::Result<Vec<u8>> {
         let mut bytes = vec![0; len as usize];
         let at = if appends { file.len()? } else { offset };
         fill(seed, at, &mut bytes);
@@ -88,7 +113,12 @@ impl Engine {
 
     fn try_run(&mut self, op: &Op) -> forebay::Result<Outcome> {
         match *op {
-            Op::Reopen { file, handle, access, truncate } => {
+            Op::Reopen {
+                file,
+                handle,
+                access,
+                truncate,
+            } => {
                 let slot = &mut self.files[usize::from(file)][usize::from(handle)];
                 let closed = slot.take().map_or(Ok(()), File::close);
                 *slot = Some(self.store.open(&self.session, file, access, truncate)?);
@@ -101,7 +131,9 @@ impl Engine {
                     result = result.and(closed);
                 }
                 for handle in 0..self.files[usize::from(file)].len() {
-                    let opened = self.store.open(&self.session, file, Access::ReadWrite, false)?;
+                    let opened = self
+                        .store
+                        .open(&self.session, file, Access::ReadWrite, false)?;
                     self.files[usize::from(file)][handle] = Some(opened);
                 }
                 result.map(|()| Outcome::Done)
@@ -130,12 +162,24 @@ impl Engine {
     fn run_on_file(&mut self, op: &Op) -> forebay::Result<Outcome> {
         let appends = |file: &File| file.is_append();
         match *op {
-            Op::Write { file, handle, offset, len, seed } => {
+            Op::Write {
+                file,
+                handle,
+                offset,
+                len,
+                seed,
+            } => {
                 let f = self.handle(file, handle);
                 let bytes = Self::bytes_for(f, appends(f), len, seed, offset)?;
                 Ok(Outcome::Wrote(f.write_at(&bytes, offset)? as u64))
             }
-            Op::WriteVectored { file, handle, offset, ref lens, seed } => {
+            Op::WriteVectored {
+                file,
+                handle,
+                offset,
+                ref lens,
+                seed,
+            } => {
                 let f = self.handle(file, handle);
                 let total: u32 = lens.iter().sum();
                 let bytes = Self::bytes_for(f, appends(f), total, seed, offset)?;
@@ -148,26 +192,44 @@ impl Engine {
                 }
                 Ok(Outcome::Wrote(f.write_vectored_at(&slices, offset)? as u64))
             }
-            Op::Append { file, handle, len, seed } => {
+            Op::Append {
+                file,
+                handle,
+                len,
+                seed,
+            } => {
                 let f = self.handle(file, handle);
                 let bytes = Self::bytes_for(f, true, len, seed, 0)?;
                 Ok(Outcome::AppendedAt(f.append(&bytes)?))
             }
-            Op::Read { file, handle, offset, len } => {
+            Op::Read {
+                file,
+                handle,
+                offset,
+                len,
+            } => {
                 let mut bytes = vec![0; len as usize];
                 let n = self.handle(file, handle).read_at(&mut bytes, offset)?;
                 bytes.truncate(n);
                 Ok(Outcome::Bytes(bytes))
             }
-            Op::SetLen { file, handle, len } => {
-                self.handle(file, handle).set_len(len).map(|()| Outcome::Done)
-            }
-            Op::Punch { file, handle, offset, len } => {
-                self.handle(file, handle).punch(offset, len).map(|()| Outcome::Done)
-            }
-            Op::SyncData { file, handle } => {
-                self.handle(file, handle).sync_data().map(|()| Outcome::Done)
-            }
+            Op::SetLen { file, handle, len } => self
+                .handle(file, handle)
+                .set_len(len)
+                .map(|()| Outcome::Done),
+            Op::Punch {
+                file,
+                handle,
+                offset,
+                len,
+            } => self
+                .handle(file, handle)
+                .punch(offset, len)
+                .map(|()| Outcome::Done),
+            Op::SyncData { file, handle } => self
+                .handle(file, handle)
+                .sync_data()
+                .map(|()| Outcome::Done),
             Op::SyncAll { file, handle } => {
                 self.handle(file, handle).sync_all().map(|()| Outcome::Done)
             }
@@ -179,6 +241,7 @@ impl Engine {
 
 impl Target for Engine {
     fn run(&mut self, op: &Op) -> Outcome {
-        self.try_run(op).unwrap_or_else(|error| Outcome::Failed(ErrorClass::from_errno(error.errno())))
+        self.try_run(op)
+            .unwrap_or_else(|error| Outcome::Failed(ErrorClass::from_errno(error.errno())))
     }
 }

@@ -117,7 +117,7 @@ fn overwriting_dirty_bytes_needs_no_room_even_at_the_limit() {
 
 #[test]
 fn even_predictions_go_direct_under_pressure_only() {
-    // Copying and the device both take exactly a millisecond.
+    // Copying and the device take exactly as long; below a mebibyte, where that alone decides.
     let even = Situation {
         device: DeviceSpeed {
             write_bytes_per_second: MIB * 1000,
@@ -129,23 +129,46 @@ fn even_predictions_go_direct_under_pressure_only() {
         },
         ..calm()
     };
-    assert!(!is_direct(&aligned(MIB), &even));
+    assert!(!is_direct(&aligned(2 * BLOCK), &even));
     assert!(is_direct(
-        &aligned(MIB),
+        &aligned(2 * BLOCK),
         &Situation {
             memory_pressure: Pressure::of(1, 2),
             ..even
         }
     ));
-    assert!(is_direct(&aligned(MIB), &Situation { hole: true, ..even }));
+    assert!(is_direct(&aligned(2 * BLOCK), &Situation { hole: true, ..even }));
     assert!(!is_direct(
-        &aligned(MIB),
+        &aligned(2 * BLOCK),
         &Situation {
             hole: true,
             extends: true,
             ..even
         }
     ));
+}
+
+#[test]
+fn from_a_mebibyte_on_a_copy_must_halve_the_time() {
+    let slower_by = |times: u64| Situation {
+        device: DeviceSpeed {
+            write_bytes_per_second: MIB * 1000,
+            write_latency_ns: 0,
+        },
+        copy: CopySpeed {
+            bytes_per_second: MIB * 1000 * times,
+            per_block_ns: 0,
+        },
+        ..calm()
+    };
+    assert!(is_direct(&aligned(MIB), &slower_by(2)));
+    assert!(!is_direct(&aligned(MIB), &slower_by(3)));
+    assert!(!is_direct(&aligned(2 * BLOCK), &slower_by(2)));
+    let unaligned = WriteRequest {
+        memory_aligned: false,
+        ..aligned(MIB)
+    };
+    assert!(!is_direct(&unaligned, &slower_by(2)));
 }
 
 #[test]

@@ -266,6 +266,7 @@ impl DeviceFile for SimFile {
             allocated: state.image.units() * UNIT_BYTES,
             mtime_ns: state.mtime_ns,
             ctime_ns: state.ctime_ns,
+            links: 1,
         })
     }
 

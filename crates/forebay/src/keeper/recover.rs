@@ -1,0 +1,418 @@
+//! Saving what a wholly dead session has left in its arena.
+//!
+//! Everything acknowledged is in the arena's file, which outlives every process. Recovery maps it, rebuilds it, finds each
+//! file that is owed something by its path, proves that it is the same inode (device, number, birth time) and that nobody
+//! else has changed it since our own last change, waits for what the dead had under way, and flushes. A file that was
+//! changed by someone else, or cannot be found, is never written: its bytes are kept aside, with a note of where they
+//! belong, and reported. The arena is removed only when nothing in it is needed any more.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::FileExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::config::Config;
+use crate::device::DeviceFile;
+use crate::error::{Error, Result};
+use crate::file::core::Core;
+use crate::file::{resize, settle, table};
+use crate::flush::{Scope, errors};
+use crate::frame::header::Identity;
+use crate::frame::slots;
+use crate::ids::{FileId, ThreadId};
+use crate::keeper::rebuild::Findings;
+use crate::keeper::{repair, run};
+use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::arena::Arena;
+use crate::memory::files::{FileEntry, LIVE};
+use crate::memory::mapping::Mapping;
+use crate::memory::threads::{self, Me};
+use crate::scrap::give::part_of;
+use crate::scrap::map::ByteMap;
+use crate::scrap::page::{Ragged, runs};
+use crate::scrap::split::Segment;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+
+/// How far a change of ours may be dated after the session's last sign of life: the clock of file times is coarse, and a
+/// write may have been under way.
+const LATE_NS: u64 = 2_000_000_000;
+
+/// What became of one file.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "outcome")]
+pub enum Saved {
+    /// Its bytes are in the file, and synced.
+    Written {
+        /// The file.
+        path: PathBuf,
+        /// Bytes written.
+        bytes: u64,
+    },
+    /// Its bytes are aside.
+    Kept {
+        /// The file as it was known.
+        path: PathBuf,
+        /// Where the bytes are, at the offsets that they have in the file.
+        kept: PathBuf,
+        /// Why they were not written.
+        reason: String,
+        /// Bytes kept.
+        bytes: u64,
+    },
+    /// The device refused; the bytes are still in the arena.
+    Failed {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// What a recovery found and did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Report {
+    /// The arena.
+    pub arena: PathBuf,
+    /// Files that were owed something.
+    pub files: Vec<Saved>,
+    /// What the rebuild found.
+    pub findings: Findings,
+    /// Whether the arena was removed: nothing in it is needed any more.
+    pub removed: bool,
+}
+
+/// Recovers the arena at `path`. Refuses while any process of the session lives.
+///
+/// # Errors
+/// [`Error::Session`] when the session is alive; [`Error::Arena`] when the file is not an arena. Files that cannot be
+/// saved are in the report, not errors.
+pub fn recover(path: &Path, config: &Config) -> Result<Report> {
+    let file = fs::OpenOptions::new().read(true).write(true).open(path);
+    let file = file.map_err(|e| Error::Arena(format!("{}: {e}", path.display())))?;
+    let _only_one = lock_file(&file)?;
+    let len = file
+        .metadata()
+        .map_err(|e| Error::Arena(e.to_string()))?
+        .len();
+    if len == 0 {
+        // Its maker died before it could hold anything.
+        remove(path);
+        return Ok(empty_report(path));
+    }
+    let mapping = Mapping::attach(file).map_err(|e| Error::Arena(e.to_string()))?;
+    let arena = match Arena::open(mapping) {
+        Ok(arena) => arena,
+        Err(_) if !has_magic(path) => {
+            remove(path);
+            return Ok(empty_report(path));
+        }
+        Err(error) => return Err(error),
+    };
+    refuse_if_alive(&arena)?;
+    slay_all(&arena);
+    let shared = Arc::new(Shared::new(arena, Some(path.to_owned()), config.clone())?);
+    let me = shared.me()?;
+    run::adopt_owed_files(&shared);
+    let findings = repair::after_death(&shared, me)
+        .ok_or_else(|| Error::Session("another process is recovering this arena".into()))?;
+    let files = save_all(&shared, me);
+    let removed = files
+        .iter()
+        .all(|saved| !matches!(saved, Saved::Failed { .. }));
+    if removed {
+        remove(path);
+    }
+    Ok(Report {
+        arena: path.to_owned(),
+        files,
+        findings,
+        removed,
+    })
+}
+
+fn empty_report(path: &Path) -> Report {
+    let findings = Findings::default();
+    Report {
+        arena: path.to_owned(),
+        files: Vec::new(),
+        findings,
+        removed: true,
+    }
+}
+
+fn remove(path: &Path) {
+    let _ = fs::remove_file(path);
+    let _ = fs::remove_file(crate::session::handoff::socket_path(path));
+}
+
+/// Whether the arena was ever finished: an arena without its magic holds nothing.
+fn has_magic(path: &Path) -> bool {
+    let mut word = [0; 8];
+    let read = fs::File::open(path).and_then(|file| file.read_exact_at(&mut word, 0));
+    read.is_ok() && word != [0; 8]
+}
+
+/// Two recoveries of one arena would undo each other.
+fn lock_file(file: &fs::File) -> Result<fs::File> {
+    let lock = file.try_clone().map_err(|e| Error::Arena(e.to_string()))?;
+    lock.try_lock().map_err(|_| {
+        Error::Session("the session is in use, or is being recovered by another process".into())
+    })?;
+    Ok(lock)
+}
+
+fn refuse_if_alive(arena: &Arena) -> Result<()> {
+    let living = (1..arena.counts().threads)
+        .map(ThreadId)
+        .find(|&id| !threads::is_gone(arena, id));
+    match living {
+        None => Ok(()),
+        Some(id) => {
+            let pid = arena
+                .thread(id)
+                .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
+            Err(Error::Session(format!(
+                "process {pid} still uses the session; end it first, or let it finish"
+            )))
+        }
+    }
+}
+
+/// Every thread of the session is gone, so all that its slots name is dead.
+fn slay_all(arena: &Arena) {
+    for id in (1..arena.counts().threads).map(ThreadId) {
+        threads::slay(arena, id);
+    }
+}
+
+fn save_all(shared: &Arc<Shared>, me: Me<'_>) -> Vec<Saved> {
+    let mut saved = Vec::new();
+    for id in (0..shared.arena.counts().files).map(FileId) {
+        let entry = shared.arena.file_unchecked(id);
+        if entry.state.load(Ordering::Acquire) != LIVE {
+            continue;
+        }
+        let flags = entry.flags.load(Ordering::Acquire);
+        let unfinished =
+            flags & (crate::memory::files::TRUNCATING | crate::memory::files::EXCEEDING);
+        let reserved = entry.reserve_step.load(Ordering::Relaxed) != 0;
+        if entry.owed_pages.load(Ordering::Acquire) != 0 || unfinished != 0 || reserved {
+            saved.extend(save(shared, me, id, entry));
+        }
+    }
+    saved
+}
+
+fn path_of(entry: &FileEntry) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    PathBuf::from(std::ffi::OsString::from_vec(entry.path()))
+}
+
+fn save(shared: &Arc<Shared>, me: Me<'_>, id: FileId, entry: &FileEntry) -> Option<Saved> {
+    let last_life_ns = shared
+        .arena
+        .superblock()
+        .heartbeat_ns
+        .load(Ordering::Relaxed);
+    let path = path_of(entry);
+    let owes = entry.owed_pages.load(Ordering::Acquire) != 0;
+    let Some(device) = shared.device(id) else {
+        let reason = "the file is not where it was, or is another file by now, or cannot be opened";
+        return owes.then(|| keep_aside(shared, me, id, path, reason.into()));
+    };
+    if let Some(reason) = changed_by_others(entry, device.as_ref(), last_life_ns) {
+        return owes.then(|| keep_aside(shared, me, id, path, reason));
+    }
+    let core = Core {
+        shared: Arc::clone(shared),
+        id,
+        device,
+    };
+    let bytes = entry.owed_pages.load(Ordering::Acquire) * PAGE_BYTES as u64;
+    match write_back(&core, me) {
+        Ok(()) if bytes == 0 => None,
+        Ok(()) => Some(Saved::Written { path, bytes }),
+        Err(error) => Some(Saved::Failed {
+            path,
+            reason: error.to_string(),
+        }),
+    }
+}
+
+/// Why the device file may not be written: somebody else has changed it since our own last change.
+fn changed_by_others(
+    entry: &FileEntry,
+    device: &dyn DeviceFile,
+    last_life_ns: u64,
+) -> Option<String> {
+    let stat = match device.stat() {
+        Ok(stat) => stat,
+        Err(error) => return Some(format!("its state cannot be read: {error}")),
+    };
+    if table::is_as_witnessed(entry, &stat) {
+        return None;
+    }
+    // A change of ours was under way at the end: what it left is dated before the session's last sign of life.
+    let ours_under_way = entry.intents.load(Ordering::Acquire) != 0;
+    let in_time = stat.mtime_ns.max(stat.ctime_ns) <= last_life_ns.saturating_add(LATE_NS);
+    let shrunk = stat.len < entry.witness[0].load(Ordering::Acquire)
+        && entry.flags.load(Ordering::Acquire) & crate::memory::files::TRUNCATING == 0;
+    if ours_under_way && in_time && !shrunk {
+        return None;
+    }
+    Some("the file was changed by another program after the session's last write to it".into())
+}
+
+fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
+    if core.entry().flags.load(Ordering::Acquire) & crate::memory::files::TRUNCATING != 0 {
+        resize::finish_truncation(core, me).map_err(Core::ended)?;
+    }
+    let seen = std::sync::atomic::AtomicU32::new(errors::sequence(core.entry()));
+    let outcome = settle::flush(core, me, Scope::SYNC);
+    if let Some(errno) = outcome.errno {
+        return Err(Error::device(
+            "flush",
+            &std::io::Error::from_raw_os_error(errno),
+        ));
+    }
+    settle::settle(core, me, settle::Durability::All, &seen)?;
+    core.entry().opens.store(0, Ordering::Release);
+    core.device
+        .trim()
+        .map_err(|e| Error::device("give reserved space back", &e))
+}
+
+#[derive(Serialize)]
+struct Note<'n> {
+    path: &'n Path,
+    reason: &'n str,
+    size: u64,
+    /// Offset and length of each run that is in the kept file; everything else in it is a hole.
+    runs: Vec<(u64, u64)>,
+}
+
+/// Writes the owed bytes of a file into a sparse file of their own, with a note beside it.
+fn keep_aside(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    id: FileId,
+    path: PathBuf,
+    reason: String,
+) -> Saved {
+    match try_keep(shared, me, id, &path, &reason) {
+        Ok((kept, bytes)) => Saved::Kept {
+            path,
+            kept,
+            reason,
+            bytes,
+        },
+        Err(error) => {
+            let dir = shared.config.kept_dir.display();
+            let reason = format!("{reason}; and its bytes cannot be kept in {dir}: {error}");
+            Saved::Failed { path, reason }
+        }
+    }
+}
+
+fn try_keep(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    id: FileId,
+    path: &Path,
+    reason: &str,
+) -> std::io::Result<(PathBuf, u64)> {
+    let dir = &shared.config.kept_dir;
+    fs::create_dir_all(dir)?;
+    let entry = shared.arena.file_unchecked(id);
+    let name = path
+        .file_name()
+        .map_or_else(|| "unnamed".into(), |n| n.to_string_lossy().into_owned());
+    let inode = entry.inode.load(Ordering::Acquire);
+    let stem = format!("{name}.{:x}.{inode}", shared.session_name_word());
+    let kept = dir.join(format!("{stem}.bytes"));
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .open(&kept)?;
+    let size = entry.size.load(Ordering::Acquire);
+    file.set_len(size)?;
+    let mut all_runs = Vec::new();
+    let mut bytes = 0;
+    let mut at = 0;
+    while let Some((block, header)) = slots::next_owed(&shared.arena, entry, at) {
+        at = u64::from(block.0) + 1;
+        let Some(header_ref) = shared.arena.header(header) else {
+            continue;
+        };
+        let Some(guard) = header_ref.try_lock(me, header) else {
+            continue;
+        };
+        if !guard.is_for(Identity { file: id, block }) {
+            continue;
+        }
+        for (offset, data) in owed_bytes(&guard, size) {
+            file.write_all_at(&data, offset)?;
+            bytes += data.len() as u64;
+            all_runs.push((offset, data.len() as u64));
+        }
+    }
+    file.sync_all()?;
+    let note = Note {
+        path,
+        reason,
+        size,
+        runs: all_runs,
+    };
+    let mut beside = fs::File::create(dir.join(format!("{stem}.json")))?;
+    beside.write_all(serde_json::to_string_pretty(&note)?.as_bytes())?;
+    beside.sync_all()?;
+    Ok((kept, bytes))
+}
+
+/// The bytes that a header owes: offset in the file, and bytes.
+fn owed_bytes(guard: &crate::frame::header::Guard<'_>, size: u64) -> Vec<(u64, Vec<u8>)> {
+    let Some(identity) = guard.identity() else {
+        return Vec::new();
+    };
+    let whole = Segment {
+        block: identity.block,
+        start: 0,
+        len: BLOCK_PAGES * PAGE_BYTES,
+        done: 0,
+    };
+    let mut parts = Vec::new();
+    for page in crate::scrap::absorb::pages_of(guard.dirty() | guard.inflight()) {
+        let mut take = |start: usize, end: usize| {
+            let offset = identity.block.start() + (page * PAGE_BYTES + start) as u64;
+            let len = size.saturating_sub(offset).min((end - start) as u64) as usize;
+            if len > 0
+                && let Some(from) = guard.page_bytes(page)
+            {
+                let mut bytes = vec![0; len];
+                // SAFETY: within the page; nobody else is in this session any more; the target is ours.
+                unsafe { crate::memory::copy::copy(from.add(start), bytes.as_mut_ptr(), len) };
+                parts.push((offset, bytes));
+            }
+        };
+        if guard.valid() & (1 << page) != 0 {
+            let (start, end) = part_of(&whole, page);
+            take(start, end);
+        } else {
+            let ragged = guard.page(page).ragged();
+            runs(&ragged, map_of(guard, ragged).as_ref(), take);
+        }
+    }
+    parts
+}
+
+fn map_of(guard: &crate::frame::header::Guard<'_>, ragged: Ragged) -> Option<ByteMap> {
+    match ragged {
+        Ragged::Map(small) => crate::scrap::absorb::map_at(guard.arena(), small),
+        _ => None,
+    }
+}

@@ -1,0 +1,464 @@
+//! The keeper's threads: one for the house (memory, repairs, descriptors, the clock), one for each stage of flushing.
+//!
+//! One process of a session keeps; the keeper's life is that of its house thread, whose slot `superblock.keeper` names. Every
+//! process that hosts a keeper runs the house thread; those that find a living keeper stand by, and one of them takes over
+//! when it dies. Nothing is lost in between, since clients repair, flush and evict by themselves (`docs/locking.md`).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::config::IoEngine;
+use crate::device::{DeviceFile, Queue, Threads, best_queue};
+use crate::error::Error;
+use crate::evict;
+use crate::flush::{Flusher, Scope, busy, errors, ring};
+use crate::ids::{FileId, ThreadId};
+use crate::keeper::{provision, repair};
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::cgroup::{self, System};
+use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING};
+use crate::memory::threads::{self, Me};
+use crate::session::handoff::Desk;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+use crate::sys::futex;
+
+/// How often a keeper looks around while something is owed, and while nothing is.
+const BUSY_TICK: Duration = Duration::from_millis(2);
+const IDLE_TICK: Duration = Duration::from_millis(50);
+/// How often memory pressure is looked at.
+const PRESSURE_EVERY: Duration = Duration::from_millis(500);
+/// Free memory that the keeper keeps ready, bytes, and how much it backs at once.
+const READY_BYTES: u64 = 16 * 1024 * 1024;
+/// Pages that one background pass over a file writes at most, so that other files get their turn.
+const PASS_PAGES: u64 = 4096;
+/// What the budget falls to at least under pressure, bytes.
+const BUDGET_MIN: u64 = 16 * 1024 * 1024;
+
+/// The threads of a process that hosts a keeper. Dropping stops them.
+pub struct Hosting {
+    stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Hosting {
+    /// Starts the threads.
+    pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        let bodies: [(&str, fn(&Arc<Shared>, &AtomicBool)); 3] = [
+            ("forebay-house", house),
+            ("forebay-fill", stage_one),
+            ("forebay-write", stage_two),
+        ];
+        for (name, body) in bodies {
+            let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
+            let thread = std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || body(&shared, &stop))
+                .map_err(|error| {
+                    Error::Session(format!("cannot start a keeper thread: {error}"))
+                })?;
+            threads.push(thread);
+        }
+        Ok(Hosting {
+            stop,
+            shared: Arc::clone(shared),
+            threads,
+        })
+    }
+}
+
+impl Drop for Hosting {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        self.shared.work().fetch_add(1, Ordering::AcqRel);
+        futex::wake(self.shared.work());
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// Whether some thread lives that keeps the session.
+pub fn has_keeper(shared: &Shared) -> bool {
+    let keeper = shared.arena.superblock().keeper.load(Ordering::Acquire);
+    keeper != 0 && !threads::is_gone(&shared.arena, ThreadId(keeper))
+}
+
+/// Becomes the keeper if there is none.
+fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
+    let superblock = me.arena.superblock();
+    let word = &superblock.keeper;
+    let seen = word.load(Ordering::Acquire);
+    if seen == me.id.0 {
+        return true;
+    }
+    if seen != 0 && !threads::is_gone(me.arena, ThreadId(seen)) {
+        return false;
+    }
+    if word
+        .compare_exchange(seen, me.id.0, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return false;
+    }
+    superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
+    adopt_owed_files(shared);
+    shared.keeps.store(true, Relaxed);
+    true
+}
+
+struct House {
+    begun: Instant,
+    tick_base: u32,
+    desk: Option<Desk>,
+    watch: cgroup::Watch,
+    looked_at_pressure: Instant,
+    last_use: (u64, Instant),
+}
+
+fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
+    let Ok(me) = shared.me() else { return };
+    let mut house = House {
+        begun: Instant::now(),
+        tick_base: me.arena.superblock().tick.load(Ordering::Relaxed),
+        desk: None,
+        watch: cgroup::Watch::new(System::here()),
+        looked_at_pressure: Instant::now(),
+        last_use: (0, Instant::now()),
+    };
+    while !stop.load(Relaxed) {
+        if take_office(shared, me) {
+            house.keep(shared, me);
+        } else {
+            house.tick_base = me.arena.superblock().tick.load(Ordering::Relaxed);
+            house.begun = Instant::now();
+            std::thread::sleep(IDLE_TICK);
+        }
+    }
+    if shared.keeps.swap(false, Relaxed) {
+        let keeper = &me.arena.superblock().keeper;
+        let _ = keeper.compare_exchange(me.id.0, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+impl House {
+    /// One round.
+    fn keep(&mut self, shared: &Arc<Shared>, me: Me<'_>) {
+        let superblock = me.arena.superblock();
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default();
+        superblock
+            .heartbeat_ns
+            .store(now.as_nanos() as u64, Ordering::Relaxed);
+        let tick = self
+            .tick_base
+            .wrapping_add(self.begun.elapsed().as_millis() as u32);
+        superblock.tick.store(tick, Ordering::Relaxed);
+        repair::if_needed(shared, me);
+        self.keep_ready(shared, me);
+        if self.looked_at_pressure.elapsed() > PRESSURE_EVERY {
+            self.looked_at_pressure = Instant::now();
+            self.heed_pressure(shared, me);
+            self.rest_if_idle(shared, me);
+            drop_unused_devices(shared);
+        }
+        let owed = superblock.owed_pages.load(Ordering::Relaxed) != 0;
+        let pause = if owed { BUSY_TICK } else { IDLE_TICK };
+        self.serve(shared, pause);
+    }
+
+    fn serve(&mut self, shared: &Arc<Shared>, pause: Duration) {
+        if self.desk.is_none() {
+            self.desk = shared
+                .arena_path
+                .as_deref()
+                .and_then(|path| Desk::open(path).ok());
+        }
+        match &mut self.desk {
+            Some(desk) => desk.serve(shared, pause.as_millis() as i32),
+            None => std::thread::sleep(pause),
+        }
+    }
+
+    /// Memory ahead of need: first-touch costs are the keeper's.
+    fn keep_ready(&self, shared: &Shared, me: Me<'_>) {
+        let superblock = me.arena.superblock();
+        let free = u64::from(superblock.frames_free.load(Ordering::Relaxed)) * BLOCK_BYTES as u64;
+        if free >= READY_BYTES {
+            return;
+        }
+        let backed = superblock.frames_backed.load(Ordering::Relaxed);
+        if backed < superblock.frames_max.load(Ordering::Relaxed) {
+            provision::ahead(shared, me, READY_BYTES);
+        } else {
+            let frames = ((READY_BYTES - free) / BLOCK_BYTES as u64) as u32;
+            evict::evict(me, frames.min(backed / 8), 1000);
+        }
+    }
+
+    /// Shrinks before the kernel has to, and grows again when the pressure is gone.
+    fn heed_pressure(&mut self, shared: &Shared, me: Me<'_>) {
+        let superblock = me.arena.superblock();
+        let full = (shared.config.memory / BLOCK_BYTES as u64) as u32;
+        let full = full.clamp(1, me.arena.counts().frames);
+        let budget = superblock.frames_max.load(Ordering::Relaxed);
+        let pressed = match self.watch.pressure() {
+            cgroup::Pressure::High => true,
+            cgroup::Pressure::Some(used) => used > 0.9,
+            cgroup::Pressure::None => false,
+        };
+        if pressed {
+            let least = ((BUDGET_MIN / BLOCK_BYTES as u64) as u32).min(full);
+            let smaller = (budget - budget / 8).max(least);
+            superblock.frames_max.store(smaller, Ordering::Relaxed);
+            let backed = superblock.frames_backed.load(Ordering::Relaxed);
+            if backed > smaller {
+                evict::evict(me, backed - smaller, 0);
+                provision::give_back(me, smaller);
+            }
+        } else if budget < full {
+            superblock
+                .frames_max
+                .store((budget + budget / 8 + 1).min(full), Ordering::Relaxed);
+        }
+    }
+
+    /// A session that does nothing gives its memory back.
+    fn rest_if_idle(&mut self, shared: &Shared, me: Me<'_>) {
+        let Some(idle_after) = shared.config.idle_after else {
+            return;
+        };
+        let uses = uses_so_far(me);
+        if uses != self.last_use.0 {
+            self.last_use = (uses, Instant::now());
+            return;
+        }
+        let superblock = me.arena.superblock();
+        if self.last_use.1.elapsed() < idle_after
+            || superblock.owed_pages.load(Ordering::Relaxed) != 0
+        {
+            return;
+        }
+        evict::evict(me, u32::MAX / 4, 0);
+        let ready = (READY_BYTES / BLOCK_BYTES as u64) as u32;
+        provision::give_back(me, ready);
+    }
+}
+
+/// A number that changes whenever any thread reads or writes.
+fn uses_so_far(me: Me<'_>) -> u64 {
+    (0..me.arena.counts().threads)
+        .filter_map(|id| me.arena.thread(ThreadId(id)))
+        .flat_map(|slot| slot.counters.iter().take(4))
+        .map(|counter| counter.load(Ordering::Relaxed))
+        .fold(0, u64::wrapping_add)
+}
+
+/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails.
+fn drop_unused_devices(shared: &Shared) {
+    for (id, _) in shared.open_devices() {
+        let entry = shared.arena.file_unchecked(id);
+        if entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0
+        {
+            shared.drop_device(id);
+        }
+    }
+}
+
+fn queue(shared: &Shared) -> Box<dyn Queue> {
+    let depth = shared.config.queue_depth as usize;
+    if shared.config.io_engine == IoEngine::Threads
+        && let Ok(threads) = Threads::new(depth.min(8))
+    {
+        return Box::new(threads);
+    }
+    best_queue(depth)
+}
+
+fn ticks(duration: Option<Duration>) -> u32 {
+    duration.map_or(u32::MAX, |d| {
+        u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1)
+    })
+}
+
+/// What a background pass over a file takes: everything above the background limit, else what has been left alone.
+fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
+    let superblock = shared.arena.superblock();
+    let tick = superblock.tick.load(Ordering::Relaxed);
+    if entry.owed_pages.load(Ordering::Acquire) == 0 || !errors::may_retry(entry, tick) {
+        return None;
+    }
+    let owed = superblock.owed_pages.load(Ordering::Relaxed) * PAGE_BYTES as u64;
+    if owed > shared.config.dirty_background {
+        return Some(Scope::some(PASS_PAGES));
+    }
+    Some(Scope {
+        idle_ticks: ticks(shared.config.flush_interval),
+        full_idle_ticks: ticks(shared.config.flush_after),
+        ..Scope::some(PASS_PAGES)
+    })
+}
+
+/// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
+fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
+    let Ok(me) = shared.me() else { return };
+    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    while !stop.load(Relaxed) {
+        let mut filled = 0;
+        if shared.keeps.load(Relaxed) {
+            for (id, device) in shared.open_devices() {
+                let entry = shared.arena.file_unchecked(id);
+                let device_id = device.caps().device;
+                let busy = busy::inflight_bytes(shared.arena.superblock(), device_id);
+                if busy > shared.config.busy_bytes {
+                    continue;
+                }
+                if let Some(scope) = background_scope(shared, entry) {
+                    let scope = Scope {
+                        write: false,
+                        ..scope
+                    };
+                    filled += flusher.flush(me, id, &device, scope).bytes_read;
+                }
+            }
+        }
+        if filled == 0 {
+            std::thread::sleep(IDLE_TICK);
+        }
+    }
+}
+
+/// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
+fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
+    let Ok(me) = shared.me() else { return };
+    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    let mut cursor = 0;
+    let mut swept = Instant::now();
+    while !stop.load(Relaxed) {
+        let seen = shared.work().load(Ordering::Acquire);
+        let mut worked = false;
+        if shared.keeps.load(Relaxed) {
+            worked |= write_eagerly(shared, me, &mut flusher, &mut cursor);
+            if !worked || swept.elapsed() > BUSY_TICK * 8 {
+                swept = Instant::now();
+                worked |= sweep(shared, me, &mut flusher);
+            }
+        }
+        if !worked {
+            sleep_on(shared, stop, seen);
+        }
+    }
+}
+
+/// Drains the ring of hints: neighbours of one file become one request each, several under way at once.
+fn write_eagerly(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    flusher: &mut Flusher,
+    cursor: &mut u64,
+) -> bool {
+    let hints = &me.arena.superblock().eager;
+    let mut worked = false;
+    let mut next = ring::pop(hints, cursor);
+    while let Some(first) = next.take() {
+        worked = true;
+        let Some(device) = shared.device(first.file) else {
+            next = ring::pop(hints, cursor);
+            continue;
+        };
+        let entry = shared.arena.file_unchecked(first.file);
+        entry.intents.fetch_add(1, Ordering::AcqRel);
+        let mut given = Some(first.block);
+        flusher.flush_stream(me, first.file, &device, || {
+            if let Some(block) = given.take() {
+                return Some(block);
+            }
+            if next.is_some() {
+                return None;
+            }
+            let hint = ring::pop(hints, cursor)?;
+            if hint.file == first.file {
+                return Some(hint.block);
+            }
+            next = Some(hint);
+            None
+        });
+        shared.end_intent(me, first.file, &device);
+        if next.is_none() {
+            next = ring::pop(hints, cursor);
+        }
+    }
+    worked
+}
+
+fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
+    let mut written = 0;
+    for (id, device) in shared.open_devices() {
+        let entry = shared.arena.file_unchecked(id);
+        if let Some(scope) = background_scope(shared, entry) {
+            written += shared
+                .flush_with(flusher, me, id, &device, scope)
+                .pages_written;
+        }
+    }
+    written > 0
+}
+
+/// Sleeps until work comes, or for a tick: a lost hint costs no more than that.
+fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
+    if stop.load(Relaxed) {
+        return;
+    }
+    let superblock = shared.arena.superblock();
+    superblock.sleeping.store(1, Ordering::Release);
+    let owed = superblock.owed_pages.load(Ordering::Relaxed) != 0;
+    let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };
+    futex::wait(shared.work(), seen, timeout);
+    superblock.sleeping.store(0, Ordering::Release);
+}
+
+/// The device of a file that this keeper has no descriptors of, reopened by its last known path; `None` if what is there is
+/// not the same inode.
+pub fn reopen(entry: &FileEntry) -> Option<crate::device::RealFile> {
+    use std::os::fd::AsFd;
+    use std::os::unix::ffi::OsStringExt;
+    let path = std::ffi::OsString::from_vec(entry.path());
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(path)
+        .ok()?;
+    let device = crate::device::RealFile::reopen(file.as_fd()).ok()?;
+    let caps = device.caps();
+    let same = entry.device.load(Ordering::Acquire) == caps.device
+        && entry.inode.load(Ordering::Acquire) == caps.inode
+        && entry.birth_ns.load(Ordering::Acquire) == caps.birth_ns;
+    same.then_some(device)
+}
+
+/// Gives a new keeper, or a recovery, the devices of files that owe something, or were being changed, and whose clients may be
+/// gone.
+pub fn adopt_owed_files(shared: &Arc<Shared>) {
+    for id in (0..shared.arena.counts().files).map(FileId) {
+        let entry = shared.arena.file_unchecked(id);
+        let live = entry.state.load(Ordering::Acquire) == crate::memory::files::LIVE;
+        let unfinished = entry.owed_pages.load(Ordering::Acquire) != 0
+            || entry.intents.load(Ordering::Acquire) != 0
+            || entry.reserve_step.load(Ordering::Relaxed) != 0
+            || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+            || entry.opens.load(Ordering::Acquire) != 0;
+        if live
+            && unfinished
+            && shared.device(id).is_none()
+            && let Some(device) = reopen(entry)
+        {
+            shared.keep_device(id, Arc::new(device));
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The engine against the reference model on real files and a real arena, with a keeper at work beside it.
+//!
+//! Runs in every directory that `FOREBAY_TEST_DIRS` names (separated by colons) and in a temporary one. Where the file
+//! system cannot be managed the kernel serves the files, and the results are the same.
+#![cfg(feature = "sim")]
+
+mod common;
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use common::{Engine, Store};
+use forebay::{Config, Session};
+use forebay_model::{Profile, drive, generate};
+
+fn directories() -> Vec<tempfile::TempDir> {
+    let named = std::env::var("FOREBAY_TEST_DIRS").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = named
+        .split(':')
+        .filter(|d| !d.is_empty())
+        .map(PathBuf::from)
+        .collect();
+    dirs.push(PathBuf::from(env!("CARGO_TARGET_TMPDIR")));
+    dirs.into_iter()
+        .map(|dir| tempfile::tempdir_in(dir).expect("a test directory"))
+        .collect()
+}
+
+fn config(name: &str) -> Config {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 32 << 20;
+    config.dirty_bytes_max = 16 << 20;
+    config.dirty_background = 4 << 20;
+    config.flush_after = Some(Duration::from_millis(5));
+    config.flush_interval = Some(Duration::from_millis(20));
+    config.session = format!("test-{name}-{}", std::process::id());
+    config
+}
+
+fn drive_in_every_directory(
+    name: &str,
+    seeds: std::ops::Range<u64>,
+    profile: &Profile,
+    count: usize,
+) {
+    let session = Session::open(config(name)).expect("a session");
+    for dir in directories() {
+        for seed in seeds.clone() {
+            let ops = generate(seed, profile, count);
+            let store = Store::Dir(dir.path().join(seed.to_string()));
+            std::fs::create_dir(dir.path().join(seed.to_string())).expect("a directory");
+            let mut engine = Engine::over(session.clone(), store, 3, 2);
+            if let Err(mismatch) = drive(&ops, &mut engine) {
+                panic!("{} seed {seed}: {mismatch}", dir.path().display());
+            }
+        }
+    }
+}
+
+#[test]
+fn small_operations_on_real_files() {
+    drive_in_every_directory("small", 0..20, &Profile::TINY, 200);
+}
+
+#[test]
+fn large_operations_on_real_files() {
+    drive_in_every_directory("large", 0..10, &Profile::LARGE, 60);
+}
+
+#[test]
+fn sparse_operations_on_real_files() {
+    drive_in_every_directory("sparse", 0..10, &Profile::SPARSE, 100);
+}
