@@ -431,9 +431,10 @@ impl Flusher {
             Ok(read) => {
                 work.outcome.bytes_read += read as u64;
                 let piece = job.bytes.piece();
-                // SAFETY: the buffer is ours; what the device did not reach is zeros.
+                let asked = job.pages.count_ones() as usize * PAGE_BYTES;
+                // SAFETY: the buffer is ours and as long as was asked for; what the device did not reach is zeros.
                 unsafe {
-                    crate::memory::copy::zero(piece.ptr.add(read), BLOCK_BYTES - read);
+                    crate::memory::copy::zero(piece.ptr.add(read), asked.saturating_sub(read));
                 }
                 merge_fill(work, &job);
                 // Written in this same flush, once every run of the header has arrived.
