@@ -85,7 +85,7 @@ impl World {
             ..Config::tiny()
         };
         let counts =
-            Counts { threads: 8, files: 2, nodes: 64, headers: shape.headers, frames: 8 };
+            Counts { threads: 24, files: 2, nodes: 64, headers: shape.headers, frames: 8 };
         let session = sim::session(config, counts).expect("a session");
         let options = SimOptions { offset_align: 4096, ..SimOptions::default() };
         let disk = SimDisk::new(options);
@@ -129,12 +129,32 @@ impl World {
         n: u64,
         work: impl FnOnce(&Member) + Send + 'static,
     ) -> JoinHandle<()> {
+        self.spawn(move |member| member.die_within(n, work))
+    }
+
+    /// Repairs what the dead have left that nobody has met.
+    pub fn repair(self: &Arc<Self>) {
+        sim::set_exploring(false);
         let member = self.member();
-        shuttle::thread::spawn(move || {
-            if die_after(n, || work(&member)).is_none() {
-                threads::slay(member.me().arena, member.id);
-            }
-        })
+        for _ in 0..3 {
+            forebay::keeper::repair::if_needed(self.session.shared(), member.me());
+        }
+        assert_eq!(threads::dead(member.me().arena), [], "dead and not buried");
+        assert_eq!(member.me().arena.superblock().corruptions.load(Ordering::Relaxed), 0, "corruptions");
+        threads::release(member.me());
+    }
+
+    /// As [`World::check_at_rest`], after a repair.
+    pub fn check_after_death(self: &Arc<Self>) {
+        self.repair();
+        self.check_at_rest();
+    }
+
+    /// Flushes every file.
+    pub fn flush_all(self: &Arc<Self>) {
+        let member = self.member();
+        (0..self.files.len()).for_each(|file| member.flush_late(file));
+        threads::release(member.me());
     }
 
     /// What must be true when everybody has ended: files agree with their histories, on the device too;
@@ -159,6 +179,13 @@ impl World {
 }
 
 impl Member {
+    /// Works, and dies before its `n`-th shared access unless it has ended by then.
+    pub fn die_within(&self, n: u64, work: impl FnOnce(&Member)) {
+        if die_after(n, || work(self)).is_none() {
+            threads::slay(self.me().arena, self.id);
+        }
+    }
+
     pub fn me(&self) -> Me<'_> {
         self.world.session.shared().as_thread(self.id)
     }
