@@ -158,7 +158,7 @@ fn tall_root(me: Me<'_>, file: &FileEntry, block: BlockIndex) -> Option<Root> {
         let mut root = Root { node: id, level: old.map_or(0, |old| old.level + 1) };
         if let Some(old) = old {
             node.slots[0].store(old.node.0 + 1, Ordering::Relaxed);
-            node.owed.store(1, Ordering::Relaxed);
+            node.owed.store(u64::from(!planted!(BareRoot)), Ordering::Relaxed);
         } else {
             while !root.reaches(block) {
                 root.level += 1;
@@ -212,7 +212,7 @@ pub fn mark_owed(arena: &Arena, file: &FileEntry, block: BlockIndex) {
             let below = here.slots[slot_index(block, level)].load(Ordering::Acquire);
             node = below.checked_sub(1).and_then(|next| arena.node(NodeId(next)));
         }
-        if file.root.load(Ordering::Acquire) == word || planted!(MarkOnce) {
+        if file.root.load(Ordering::Acquire) == word {
             return;
         }
     }

@@ -139,18 +139,16 @@ fn two_die() {
     let world = world();
     let _exploring = world.explore();
     let (first, second) = (dice() % 700, dice() % 3000);
-    let victims = [
-        world.spawn(move |member| {
-            member.die_within(first, |member| member.write(0, 10, 2000, 3000));
-            let next = member.world.member();
-            next.die_within(second, |member| {
-                member.write(0, 11, 2500, 3000);
-                member.sync(0);
-            });
-        }),
-    ];
+    let victims = world.spawn(move |member| {
+        member.die_within(first, |member| member.write(0, 10, 2000, 3000));
+        let next = member.world.member();
+        next.die_within(second, |member| {
+            member.write(0, 11, 2500, 3000);
+            member.sync(0);
+        });
+    });
     let [a, b] = survivors(&world);
-    join(victims.into_iter().chain([a, b]));
+    join([victims, a, b]);
     world.check_after_death();
 }
 
@@ -174,6 +172,7 @@ fn slots_of_the_dead_are_taken_again() {
                 assert!(mine.lock().expect("no panic").insert(new.id), "a slot has two owners");
                 new.write(0, new.id.0 * 10, 0, 10);
                 assert!(!threads::is_gone(new.me().arena, new.id), "alive and taken for dead");
+                mine.lock().expect("no panic").remove(&new.id);
             }
         })
     };

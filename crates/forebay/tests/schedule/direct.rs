@@ -28,7 +28,7 @@ fn direct_against_scrap() {
 }
 
 /// Older bytes under way to the device must not land after newer ones.
-fn direct_against_a_flight() {
+pub fn direct_against_a_flight() {
     let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
     world.member().write(0, 1, 100, 9000);
     let _exploring = world.explore();

@@ -28,7 +28,7 @@ fn two_flushers() {
     world.check_at_rest();
 }
 
-fn sync_against_a_writer() {
+pub fn sync_against_a_writer() {
     let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
     let _exploring = world.explore();
     let writer = world.spawn(|member| {

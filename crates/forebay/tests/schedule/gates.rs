@@ -29,7 +29,7 @@ fn work(member: &Member, inside: &Inside) {
         return me.wait(1);
     };
     inside.within.fetch_add(1, Relaxed);
-    for _ in 0..2 {
+    for _ in 0..4 {
         inside.active.fetch_add(1, Relaxed);
         sim::point();
         inside.active.fetch_sub(1, Relaxed);
@@ -40,7 +40,7 @@ fn work(member: &Member, inside: &Inside) {
     inside.within.fetch_sub(1, Relaxed);
 }
 
-fn stops_are_alone() {
+pub fn stops_are_alone() {
     let world = World::new(Shape::default());
     let inside = Arc::new(Inside::default());
     let _exploring = world.explore();
@@ -53,7 +53,7 @@ fn stops_are_alone() {
         world.spawn(move |member| {
             for _ in 0..2 {
                 if let Some(_stop) = stop_session(member.me()) {
-                    for _ in 0..4 {
+                    for _ in 0..10 {
                         assert_eq!(inside.active.load(Relaxed), 0, "active in a stopped session");
                         sim::point();
                     }
@@ -126,7 +126,7 @@ fn punching_against_flushers() {
 }
 
 /// Appended records lie one after the other, each in one piece.
-fn two_append() {
+pub fn two_append() {
     const LEN: u64 = 3000;
     let world = World::new(Shape { len: 0, ..Shape::default() });
     let places = Arc::new(Mutex::new(Vec::new()));

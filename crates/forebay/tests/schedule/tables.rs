@@ -73,7 +73,7 @@ fn owed(member: &Member) -> HashSet<u32> {
 }
 
 /// Blocks far apart make the tree taller while others are marked: no mark may be lost.
-fn marks_under_growing_roots() {
+pub fn marks_under_growing_roots() {
     let world = World::new(Shape::default());
     let _exploring = world.explore();
     let marker = |blocks: [u32; 2]| {
@@ -159,7 +159,7 @@ fn frames_have_one_owner() {
 }
 
 /// Small frames and whole ones of the same memory.
-fn small_frames_have_one_owner() {
+pub fn small_frames_have_one_owner() {
     let world = World::new(Shape { frames: 2, ..Shape::default() });
     let owned = Owned::default();
     let _exploring = world.explore();

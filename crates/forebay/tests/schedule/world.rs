@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use forebay::config::{Config, Route};
 use forebay::device::DeviceFile;
@@ -64,6 +65,15 @@ pub struct World {
 pub struct Member {
     pub world: Arc<World>,
     pub id: ThreadId,
+    dead: AtomicBool,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if !self.dead.load(Relaxed) && !std::thread::panicking() {
+            threads::release(self.me());
+        }
+    }
 }
 
 /// Starts exploring; ends it when dropped.
@@ -85,7 +95,7 @@ impl World {
             ..Config::tiny()
         };
         let counts =
-            Counts { threads: 24, files: 2, nodes: 64, headers: shape.headers, frames: 8 };
+            Counts { threads: 10, files: 2, nodes: 64, headers: shape.headers, frames: 8 };
         let session = sim::session(config, counts).expect("a session");
         let options = SimOptions { offset_align: 4096, ..SimOptions::default() };
         let disk = SimDisk::new(options);
@@ -114,7 +124,7 @@ impl World {
     /// A slot for one more thread.
     pub fn member(self: &Arc<Self>) -> Member {
         let id = threads::take(&self.session.shared().arena, false).expect("a free slot");
-        Member { world: Arc::clone(self), id }
+        Member { world: Arc::clone(self), id, dead: AtomicBool::new(false) }
     }
 
     /// Starts a thread.
@@ -141,7 +151,6 @@ impl World {
         }
         assert_eq!(threads::dead(member.me().arena), [], "dead and not buried");
         assert_eq!(member.me().arena.superblock().corruptions.load(Ordering::Relaxed), 0, "corruptions");
-        threads::release(member.me());
     }
 
     /// As [`World::check_at_rest`], after a repair.
@@ -154,7 +163,6 @@ impl World {
     pub fn flush_all(self: &Arc<Self>) {
         let member = self.member();
         (0..self.files.len()).for_each(|file| member.flush_late(file));
-        threads::release(member.me());
     }
 
     /// What must be true when everybody has ended: files agree with their histories, on the device too;
@@ -182,6 +190,7 @@ impl Member {
     /// Works, and dies before its `n`-th shared access unless it has ended by then.
     pub fn die_within(&self, n: u64, work: impl FnOnce(&Member)) {
         if die_after(n, || work(self)).is_none() {
+            self.dead.store(true, Relaxed);
             threads::slay(self.me().arena, self.id);
         }
     }
@@ -324,7 +333,6 @@ impl Member {
         assert_eq!(arena.frame_hints().count_about(1000), backed as usize, "hints of free frames");
         let headers = arena.header_hints().count_about(1000);
         assert_eq!(headers, arena.counts().headers as usize, "hints of free headers");
-        threads::release(self.me());
         let owed = arena.superblock().owed_pages.load(Ordering::Relaxed) as i64;
         assert!(owed.unsigned_abs() <= 64 * 8, "{owed} pages counted as owed");
     }
