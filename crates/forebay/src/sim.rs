@@ -54,6 +54,15 @@ pub fn point() {
     COUNTDOWN.set(left.saturating_sub(1));
 }
 
+/// [`point`] in the middle of a copy.
+pub fn pause() {
+    if explore::is_on() {
+        explore::pause()
+    } else {
+        point()
+    }
+}
+
 /// Runs `f` as a client that dies before its `n`-th shared access (counting from 0). Returns `None`
 /// when it died, `Some` when it finished first.
 pub fn crash_after<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {

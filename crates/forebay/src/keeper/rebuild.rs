@@ -359,7 +359,12 @@ impl<'a> Rebuild<'a, '_> {
         match was {
             Owner::Unbacked => {}
             Owner::Held(by) if !(self.dead.threads)(by) => {}
-            Owner::Carved => self.carve(frame, is_carved),
+            // Parts in use make a carved frame, whatever its own word says: who carved it may have died at that.
+            _ if is_carved => {
+                owner.store(Owner::Carved.pack(), Ordering::Release);
+                self.carve(frame, true);
+            }
+            Owner::Carved => self.carve(frame, false),
             _ => self.set_free(frame),
         }
     }

@@ -22,6 +22,7 @@ pub const COUNTERS: usize = 16;
 /// A slot, 256 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
+    /// Free, taken or being buried, and above that which of the slot's lives this is.
     state: AtomicU32,
     /// Process id, for people; never used as evidence of life.
     pub pid: AtomicU32,
@@ -46,6 +47,10 @@ const _: () = assert!(size_of::<ThreadSlot>() == 256);
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
+const BURIED: u32 = 2;
+const KIND_MASK: u32 = 3;
+/// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
+const LIFE: u32 = 4;
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
 /// How long a stop waits for the others before it gives up.
@@ -76,19 +81,17 @@ pub enum Closed {
 pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
     for index in 1..arena.counts().threads {
         let slot = arena.thread(ThreadId(index))?;
-        if slot.state.load(Ordering::Relaxed) != FREE
+        let free = slot.state.load(Ordering::Relaxed);
+        let mine = free.wrapping_add(LIFE) | TAKEN;
+        if free & KIND_MASK != FREE
             || slot
                 .state
-                .compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange(free, mine, Ordering::AcqRel, Ordering::Relaxed)
                 .is_err()
         {
             continue;
         }
-        slot.op.store(0, Ordering::Relaxed);
-        slot.slain.store(0, Ordering::Relaxed);
-        slot.owns.store(0, Ordering::Relaxed);
         slot.pid.store(std::process::id(), Ordering::Relaxed);
-        slot.has_mutex.store(0, Ordering::Relaxed);
         if real {
             liveness::hold(&slot.mutex);
             slot.has_mutex.store(1, Ordering::Release);
@@ -107,21 +110,54 @@ pub fn release(me: Me<'_>) {
     if slot.has_mutex.swap(0, Ordering::Relaxed) == 1 {
         liveness::let_go(&slot.mutex);
     }
-    slot.op.store(0, Ordering::Relaxed);
-    slot.state.store(FREE, Ordering::Release);
+    slot.make_free();
 }
 
-/// Frees the slot of a thread that has died.
+/// Frees the slot of a thread that has died. Of several that try, one does.
 pub(crate) fn bury(arena: &Arena, id: ThreadId) {
     let Some(slot) = arena.thread(id) else { return };
+    let Some(life) = slot.dead_life() else { return };
+    let buried = life & !KIND_MASK | BURIED;
+    if slot
+        .state
+        .compare_exchange(life, buried, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
     let delta = slot.owed_delta.swap(0, Ordering::Relaxed);
     arena
         .superblock()
         .owed_pages
         .fetch_add(delta, Ordering::Relaxed);
     slot.has_mutex.store(0, Ordering::Relaxed);
-    slot.op.store(0, Ordering::Relaxed);
-    slot.state.store(FREE, Ordering::Release);
+    slot.make_free();
+}
+
+impl ThreadSlot {
+    /// Which life of the slot has ended by a death, if the present one has.
+    fn dead_life(&self) -> Option<u32> {
+        let life = self.state.load(Ordering::Acquire);
+        let died = life & KIND_MASK == TAKEN
+            && (self.slain.load(Ordering::Acquire) == 1
+                || (self.has_mutex.load(Ordering::Acquire) == 1
+                    && liveness::owner_died(&self.mutex)));
+        // What was seen is evidence of this life only if it still is this life.
+        (died && self.state.load(Ordering::Acquire) == life).then_some(life)
+    }
+
+    fn is_taken(&self) -> bool {
+        self.state.load(Ordering::Acquire) & KIND_MASK == TAKEN
+    }
+
+    /// Leaves nothing of this life, evidence of its end least of all, and lets the next begin.
+    fn make_free(&self) {
+        self.op.store(0, Ordering::Relaxed);
+        self.owns.store(0, Ordering::Relaxed);
+        self.slain.store(0, Ordering::Relaxed);
+        let life = self.state.load(Ordering::Relaxed) & !KIND_MASK;
+        self.state.store(life | FREE, Ordering::Release);
+    }
 }
 
 /// Declares a slot dead, for tests and for sessions all of whose processes are gone.
@@ -133,20 +169,15 @@ pub fn slay(arena: &Arena, id: ThreadId) {
 
 /// Whether the slot is taken and its thread has died.
 pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
-    let Some(slot) = arena.thread(id) else {
-        return true;
-    };
-    if slot.state.load(Ordering::Acquire) != TAKEN {
-        return false;
-    }
-    slot.slain.load(Ordering::Acquire) == 1
-        || (slot.has_mutex.load(Ordering::Acquire) == 1 && liveness::owner_died(&slot.mutex))
+    arena
+        .thread(id)
+        .is_none_or(|slot| slot.dead_life().is_some())
 }
 
 /// Whether whoever is named in a lock word cannot release it: dead, or no longer there.
 pub fn is_gone(arena: &Arena, id: ThreadId) -> bool {
     match arena.thread(id) {
-        Some(slot) => slot.state.load(Ordering::Acquire) != TAKEN || is_dead(arena, id),
+        Some(slot) => !slot.is_taken() || is_dead(arena, id),
         None => true,
     }
 }
@@ -159,11 +190,28 @@ pub fn dead(arena: &Arena) -> Vec<ThreadId> {
         .collect()
 }
 
-/// Whether a dead thread was in the middle of something, so that a rebuild is owed.
+/// Whether a dead thread was in the middle of an operation or a flush, or had a gate or a lock, so that a rebuild is owed.
 pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     arena.thread(id).is_some_and(|slot| {
-        slot.op.load(Ordering::Acquire) != 0 || slot.owns.load(Ordering::Acquire) != 0
+        slot.op.load(Ordering::Acquire) != 0
+            || slot.owns.load(Ordering::Acquire) != 0
+            || is_named(arena, id)
     })
+}
+
+/// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
+/// slot that was freed under them would leave them held by whoever takes it next.
+fn is_named(arena: &Arena, id: ThreadId) -> bool {
+    let superblock = arena.superblock();
+    let own = [
+        &superblock.gate,
+        &superblock.table_lock,
+        &superblock.provision_lock,
+    ];
+    let files = (0..arena.counts().files).filter_map(|file| arena.file(FileId(file)));
+    own.into_iter()
+        .chain(files.flat_map(|file| [&file.gate, &file.append_lock]))
+        .any(|word| word.load(Ordering::Acquire) == id.0)
 }
 
 /// The file that a thread is at work on, by its operation word.
