@@ -12,6 +12,7 @@
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
 use crate::memory::arena::Arena;
+use crate::memory::files::ENTERING;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, relax};
 use crate::sys::{liveness, membarrier};
 use std::time::{Duration, Instant};
@@ -33,7 +34,7 @@ pub struct ThreadSlot {
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
-    /// 1 while the thread may have writes in flight outside an operation.
+    /// File index + 1 while the thread may have writes in flight outside an operation, or [`SETTLING`].
     pub flushing: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
@@ -48,6 +49,8 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
+/// No file, but something that a death leaves half done.
+const SETTLING: u32 = u32::MAX;
 /// How long a stop waits for the others before it gives up.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -156,10 +159,38 @@ pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     })
 }
 
+/// Whether a lock, a gate or a table entry names the thread: what it can own between operations.
+pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
+    let superblock = arena.superblock();
+    let names = |word: &AtomicU32| word.load(Ordering::Acquire) == id.0;
+    let entering = ENTERING | (id.0 << 3);
+    names(&superblock.gate)
+        || names(&superblock.table_lock)
+        || names(&superblock.provision_lock)
+        || (0..arena.counts().files).filter_map(|file| arena.file(FileId(file))).any(|entry| {
+            names(&entry.gate)
+                || names(&entry.append_lock)
+                || entry.state.load(Ordering::Acquire) == entering
+        })
+}
+
+/// Whether the session is stopped by somebody who is gone: what its rebuild has left is not to be entered before another
+/// rebuild has gone over it.
+pub fn gate_is_abandoned(arena: &Arena) -> bool {
+    let holder = arena.superblock().gate.load(Ordering::Acquire);
+    holder != 0 && is_gone(arena, ThreadId(holder))
+}
+
 /// The file that a thread is at work on, by its operation word.
 pub fn works_on(arena: &Arena, id: ThreadId) -> Option<FileId> {
     let word = arena.thread(id)?.op.load(Ordering::Acquire);
     ((word & !PARKED) as u32).checked_sub(1).map(FileId)
+}
+
+/// The file that a thread flushes, in or between operations.
+pub fn flushes(arena: &Arena, id: ThreadId) -> Option<FileId> {
+    let word = arena.thread(id)?.flushing.load(Ordering::Acquire);
+    word.checked_sub(1).filter(|_| word != SETTLING).map(FileId)
 }
 
 impl<'a> Me<'a> {
@@ -246,8 +277,15 @@ impl<'a> Me<'a> {
     pub fn settle_owed(self) {
         let slot = self.slot();
         let delta = slot.owed_delta.load(Ordering::Relaxed);
+        if delta == 0 {
+            return;
+        }
+        // A death between the two steps is one that calls for a rebuild, which counts anew.
+        let before = slot.flushing.load(Ordering::Relaxed);
+        slot.flushing.store(if before == 0 { SETTLING } else { before }, Ordering::Release);
         slot.owed_delta.store(0, Ordering::Relaxed);
         self.arena.superblock().owed_pages.fetch_add(delta, Ordering::Relaxed);
+        slot.flushing.store(before, Ordering::Release);
     }
 
     /// Adds to one of this thread's counters.
@@ -283,7 +321,7 @@ impl Operation<'_> {
                 Some(Closed::Session(by)) => {
                     self.park();
                     if is_gone(self.me.arena, by) {
-                        open_abandoned_gate(self.me.arena, by);
+                        self.me.arena.rescue(self.me);
                     }
                 }
                 _ => return,
@@ -318,13 +356,6 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// A session gate whose holder died is opened; the repair that it was for is still owed, which the dead
-/// slots themselves show.
-pub(crate) fn open_abandoned_gate(arena: &Arena, by: ThreadId) {
-    let gate = &arena.superblock().gate;
-    let _ = gate.compare_exchange(by.0, 0, Ordering::AcqRel, Ordering::Relaxed);
-}
-
 fn barrier(arena: &Arena) {
     if arena.fences() {
         fence(Ordering::SeqCst);
@@ -342,12 +373,25 @@ pub struct SessionStop<'a> {
 /// time; the caller must be idle.
 pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
     let gate = &me.arena.superblock().gate;
+    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
+    stopped(me)
+}
+
+/// As [`stop_session`], for a rebuild: takes the gate over from a holder that is gone. It stays closed in between, since
+/// that holder may have been in the middle of a rebuild.
+pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
+    let gate = &me.arena.superblock().gate;
     if let Err(holder) = gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-        if is_gone(me.arena, ThreadId(holder)) {
-            open_abandoned_gate(me.arena, ThreadId(holder));
+        if !is_gone(me.arena, ThreadId(holder)) {
+            return None;
         }
-        return None;
+        gate.compare_exchange(holder, me.id.0, Ordering::AcqRel, Ordering::Relaxed).ok()?;
     }
+    stopped(me)
+}
+
+/// Waits until all others have stopped for a gate that is closed.
+fn stopped(me: Me<'_>) -> Option<SessionStop<'_>> {
     let stop = SessionStop { me };
     barrier(me.arena);
     wait_for_others(me, |word| word != 0 && word & PARKED == 0).then_some(stop)
