@@ -148,7 +148,7 @@ impl Flusher {
         scope: Scope,
     ) -> Outcome {
         // Should this thread die, its flights are looked for though it is in no operation.
-        me.slot().flushing.store(1, Ordering::Release);
+        let before = me.slot().flushing.swap(file.0 + 1, Ordering::AcqRel);
         let mut work = Work { me, file, device, outcome: Outcome::default(), later: Vec::new() };
         self.walk(&mut work, &scope);
         self.submit_batch(&mut work);
@@ -156,7 +156,6 @@ impl Flusher {
         if scope.all {
             self.come_back(&mut work, &scope);
         }
-        me.slot().flushing.store(0, Ordering::Release);
         let page = PAGE_BYTES as u64;
         me.count(Counter::FlushedBytes as usize, work.outcome.pages_written * page);
         me.count(Counter::FillReadBytes as usize, work.outcome.bytes_read);
@@ -167,6 +166,7 @@ impl Flusher {
             me.settle_owed();
             errors::succeeded(me.arena.file_unchecked(file));
         }
+        me.slot().flushing.store(before, Ordering::Release);
         work.outcome
     }
 

@@ -132,6 +132,8 @@ impl Shared {
         scope: Scope,
     ) -> Outcome {
         let entry = self.arena.file_unchecked(file);
+        // Said first: should this thread die, a rebuild counts the intents of this file anew.
+        me.slot().flushing.store(file.0 + 1, Ordering::Release);
         entry.intents.fetch_add(1, Ordering::AcqRel);
         let outcome = flusher.flush_and_write_fills(me, file, device, scope);
         if entry.intents.fetch_sub(1, Ordering::AcqRel) == 1
@@ -140,6 +142,7 @@ impl Shared {
         {
             table::witness(entry, &stat);
         }
+        me.slot().flushing.store(0, Ordering::Release);
         outcome
     }
 
