@@ -12,6 +12,7 @@
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
 use crate::memory::arena::Arena;
+use crate::memory::files::ENTERING;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, planted, relax};
 use crate::sys::{liveness, membarrier};
 use std::time::{Duration, Instant};
@@ -34,8 +35,8 @@ pub struct ThreadSlot {
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
-    /// How many things the thread owns outside an operation: flights, locks of tables, gates.
-    owns: AtomicU32,
+    /// File index + 1 while the thread may have writes in flight outside an operation, or [`SETTLING`].
+    pub flushing: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
     /// Counters, see `stats`.
@@ -53,6 +54,8 @@ const KIND_MASK: u32 = 3;
 const LIFE: u32 = 4;
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
+/// No file, but something that a death leaves half done.
+const SETTLING: u32 = u32::MAX;
 /// How long a stop waits for the others before it gives up.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -153,7 +156,7 @@ impl ThreadSlot {
     /// Leaves nothing of this life, evidence of its end least of all, and lets the next begin.
     fn make_free(&self) {
         self.op.store(0, Ordering::Relaxed);
-        self.owns.store(0, Ordering::Relaxed);
+        self.flushing.store(0, Ordering::Relaxed);
         self.slain.store(0, Ordering::Relaxed);
         let life = self.state.load(Ordering::Relaxed) & !KIND_MASK;
         self.state.store(life | FREE, Ordering::Release);
@@ -194,30 +197,45 @@ pub fn dead(arena: &Arena) -> Vec<ThreadId> {
 pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     arena.thread(id).is_some_and(|slot| {
         slot.op.load(Ordering::Acquire) != 0
-            || slot.owns.load(Ordering::Acquire) != 0
+            || slot.flushing.load(Ordering::Acquire) != 0
             || is_named(arena, id)
     })
 }
 
-/// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
-/// slot that was freed under them would leave them held by whoever takes it next.
-fn is_named(arena: &Arena, id: ThreadId) -> bool {
+/// Whether a lock, a gate or a table entry names the thread: what it can own between operations.
+pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     let superblock = arena.superblock();
-    let own = [
-        &superblock.gate,
-        &superblock.table_lock,
-        &superblock.provision_lock,
-    ];
-    let files = (0..arena.counts().files).filter_map(|file| arena.file(FileId(file)));
-    own.into_iter()
-        .chain(files.flat_map(|file| [&file.gate, &file.append_lock]))
-        .any(|word| word.load(Ordering::Acquire) == id.0)
+    let names = |word: &AtomicU32| word.load(Ordering::Acquire) == id.0;
+    let entering = ENTERING | (id.0 << 3);
+    names(&superblock.gate)
+        || names(&superblock.table_lock)
+        || names(&superblock.provision_lock)
+        || (0..arena.counts().files)
+            .filter_map(|file| arena.file(FileId(file)))
+            .any(|entry| {
+                names(&entry.gate)
+                    || names(&entry.append_lock)
+                    || entry.state.load(Ordering::Acquire) == entering
+            })
+}
+
+/// Whether the session is stopped by somebody who is gone: what its rebuild has left is not to be entered before another
+/// rebuild has gone over it.
+pub fn gate_is_abandoned(arena: &Arena) -> bool {
+    let holder = arena.superblock().gate.load(Ordering::Acquire);
+    holder != 0 && is_gone(arena, ThreadId(holder))
 }
 
 /// The file that a thread is at work on, by its operation word.
 pub fn works_on(arena: &Arena, id: ThreadId) -> Option<FileId> {
     let word = arena.thread(id)?.op.load(Ordering::Acquire);
     ((word & !PARKED) as u32).checked_sub(1).map(FileId)
+}
+
+/// The file that a thread flushes, in or between operations.
+pub fn flushes(arena: &Arena, id: ThreadId) -> Option<FileId> {
+    let word = arena.thread(id)?.flushing.load(Ordering::Acquire);
+    word.checked_sub(1).filter(|_| word != SETTLING).map(FileId)
 }
 
 impl<'a> Me<'a> {
@@ -281,16 +299,6 @@ impl<'a> Me<'a> {
         (gate != 0).then_some(Closed::File(ThreadId(gate)))
     }
 
-    /// Notes that this thread is about to own something outside an operation.
-    pub fn own(self) -> Owning<'a> {
-        let owns = &self.slot().owns;
-        owns.store(
-            owns.load(Ordering::Relaxed).wrapping_add(1),
-            Ordering::Release,
-        );
-        Owning { me: self }
-    }
-
     /// Waits a moment for another thread, which may have died: now and then asks for a rescue. The caller is idle or
     /// parked. `round` counts the waits so far.
     pub fn wait(self, round: u32) {
@@ -315,11 +323,21 @@ impl<'a> Me<'a> {
     pub fn settle_owed(self) {
         let slot = self.slot();
         let delta = slot.owed_delta.load(Ordering::Relaxed);
+        if delta == 0 {
+            return;
+        }
+        // A death between the two steps is one that calls for a rebuild, which counts anew.
+        let before = slot.flushing.load(Ordering::Relaxed);
+        slot.flushing.store(
+            if before == 0 { SETTLING } else { before },
+            Ordering::Release,
+        );
         slot.owed_delta.store(0, Ordering::Relaxed);
         self.arena
             .superblock()
             .owed_pages
             .fetch_add(delta, Ordering::Relaxed);
+        slot.flushing.store(before, Ordering::Release);
     }
 
     /// Adds to one of this thread's counters.
@@ -358,7 +376,7 @@ impl Operation<'_> {
                 Some(Closed::Session(by)) if !planted!(DeafUnpark) => {
                     self.park();
                     if is_gone(self.me.arena, by) {
-                        open_abandoned_gate(self.me.arena, by);
+                        self.me.arena.rescue(self.me);
                     }
                 }
                 _ => return,
@@ -398,37 +416,11 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// A session gate whose holder died is opened; the repair that it was for is still owed, which the dead
-/// slots themselves show.
-pub(crate) fn open_abandoned_gate(arena: &Arena, by: ThreadId) {
-    let gate = &arena.superblock().gate;
-    let _ = gate.compare_exchange(by.0, 0, Ordering::AcqRel, Ordering::Relaxed);
-}
-
 fn barrier(arena: &Arena) {
     if arena.fences() {
         fence(Ordering::SeqCst);
     } else {
         membarrier::global_expedited();
-    }
-}
-
-/// Says that a thread owns something outside an operation: should it die, what it owned is looked for.
-pub struct Owning<'a> {
-    me: Me<'a>,
-}
-
-impl Drop for Owning<'_> {
-    fn drop(&mut self) {
-        #[cfg(feature = "sim")]
-        if crate::sim::crashed() {
-            return;
-        }
-        let owns = &self.me.slot().owns;
-        owns.store(
-            owns.load(Ordering::Relaxed).wrapping_sub(1),
-            Ordering::Release,
-        );
     }
 }
 
@@ -441,12 +433,27 @@ pub struct SessionStop<'a> {
 /// time; the caller must be idle.
 pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
     let gate = &me.arena.superblock().gate;
+    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
+    stopped(me)
+}
+
+/// As [`stop_session`], for a rebuild: takes the gate over from a holder that is gone. It stays closed in between, since
+/// that holder may have been in the middle of a rebuild.
+pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
+    let gate = &me.arena.superblock().gate;
     if let Err(holder) = gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-        if is_gone(me.arena, ThreadId(holder)) {
-            open_abandoned_gate(me.arena, ThreadId(holder));
+        if !is_gone(me.arena, ThreadId(holder)) {
+            return None;
         }
-        return None;
+        gate.compare_exchange(holder, me.id.0, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
     }
+    stopped(me)
+}
+
+/// Waits until all others have stopped for a gate that is closed.
+fn stopped(me: Me<'_>) -> Option<SessionStop<'_>> {
     let stop = SessionStop { me };
     barrier(me.arena);
     wait_for_others(me, |word| word != 0 && word & PARKED == 0).then_some(stop)
@@ -466,20 +473,14 @@ impl Drop for SessionStop<'_> {
 pub struct FileStop<'a> {
     me: Me<'a>,
     file: FileId,
-    _owning: Owning<'a>,
 }
 
 /// Stops every operation on one file. `None` as for [`stop_session`].
 pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
-    let owning = me.own();
     let gate = &me.arena.file_unchecked(file).gate;
     gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
         .ok()?;
-    let stop = FileStop {
-        me,
-        file,
-        _owning: owning,
-    };
+    let stop = FileStop { me, file };
     barrier(me.arena);
     let here = u64::from(file.0) + 1;
     wait_for_others(me, |word| word & !PARKED == here).then_some(stop)

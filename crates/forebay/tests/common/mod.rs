@@ -1,6 +1,8 @@
 //! What several test programs share: the engine as a target of the reference model.
 #![allow(dead_code)]
 
+pub mod watch;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
