@@ -57,12 +57,9 @@ impl Core {
 
     /// Changes the device file, noting for recovery that the change is ours: what the file looks like afterwards is
     /// remembered, and a change under way at a death is known for one.
-    pub fn change<T>(&self, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
-        let entry = self.entry();
-        entry.intents.fetch_add(1, Ordering::AcqRel);
-        let result = change(self.device.as_ref());
-        self.shared.end_intent(self.id, &self.device);
-        result
+    pub fn change<T>(&self, me: Me<'_>, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
+        self.shared
+            .change(me, self.id, &self.device, || change(self.device.as_ref()))
     }
 
     /// Runs `step` inside an operation until it succeeds or fails for good. `step` may be run many times; it keeps

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
-use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
+use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE, UNWITNESSED};
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -124,12 +124,7 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     entry.inode.store(caps.inode, Ordering::Relaxed);
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
-    for word in [
-        &entry.kernel_reason,
-        &entry.gate,
-        &entry.append_lock,
-        &entry.intents,
-    ] {
+    for word in [&entry.kernel_reason, &entry.gate, &entry.append_lock] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [
@@ -169,6 +164,9 @@ pub fn witness(entry: &FileEntry, stat: &DeviceStat) {
     for (word, value) in entry.witness.iter().zip(values) {
         word.store(value, Ordering::Release);
     }
+    if entry.flags.load(Ordering::Relaxed) & UNWITNESSED != 0 {
+        entry.flags.fetch_and(!UNWITNESSED, Ordering::AcqRel);
+    }
 }
 
 /// Whether the device file is as [`witness`] last saw it.
@@ -184,9 +182,8 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
 fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
-    let idle = entry.opens.load(Ordering::Acquire) == 1
-        && entry.owed_pages.load(Ordering::Acquire) == 0
-        && entry.intents.load(Ordering::Acquire) == 0;
+    let idle =
+        entry.opens.load(Ordering::Acquire) == 1 && entry.owed_pages.load(Ordering::Acquire) == 0;
     if !idle || is_as_witnessed(entry, stat) {
         return;
     }

@@ -9,12 +9,14 @@
 
 use std::collections::HashSet;
 
+use crate::flush::busy;
 use crate::frame::header::{Guard, Header, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::BLOCK_PAGES;
+use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE};
+use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE, UNWITNESSED};
 use crate::memory::regions::{Owner, small_of};
 use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
@@ -73,6 +75,7 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
     work.owners();
     work.trees_and_charges();
     work.release_locks();
+    work.count_flights();
     let superblock = me.arena.superblock();
     superblock
         .orphans
@@ -502,8 +505,9 @@ impl<'a> Rebuild<'a, '_> {
             .map(ThreadId)
             .filter(|&t| (self.dead.threads)(t))
         {
-            if let Some(file) = threads::flushes(arena, thread) {
-                self.count_intents(file);
+            // Where it was changing a device file, that change is ours though nobody has seen it end.
+            if let Some(entry) = threads::flushes(arena, thread).and_then(|file| arena.file(file)) {
+                entry.flags.fetch_or(UNWITNESSED, Ordering::AcqRel);
             }
             // Where the dead was at work on a file, it may have been writing past the end.
             if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
@@ -513,16 +517,20 @@ impl<'a> Rebuild<'a, '_> {
         }
     }
 
-    /// The living who flush a file each change it; the dead do no more.
-    fn count_intents(&self, file: FileId) {
+    /// Bytes in flight to devices: the living's flights. Direct writes of the living are missed for as long as they last.
+    fn count_flights(&self) {
         let arena = self.arena();
-        let living = (1..arena.counts().threads).map(ThreadId).filter(|&thread| {
-            !(self.dead.threads)(thread) && threads::flushes(arena, thread) == Some(file)
-        });
-        if let Some(entry) = arena.file(file) {
-            entry
-                .intents
-                .store(living.count() as u32, Ordering::Release);
+        let superblock = arena.superblock();
+        for words in &superblock.devices {
+            words.inflight_bytes.store(0, Ordering::Relaxed);
+        }
+        for (_, header) in self.all_headers() {
+            let pages = u64::from(header.inflight().count_ones());
+            let file = header.identity().and_then(|i| arena.file(i.file));
+            if let (1.., Some(entry)) = (pages, file) {
+                let device = entry.device.load(Ordering::Relaxed);
+                busy::begin(superblock, device, pages * PAGE_BYTES as u64);
+            }
         }
     }
 

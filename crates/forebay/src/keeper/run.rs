@@ -18,7 +18,7 @@ use crate::ids::{FileId, ThreadId};
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING};
+use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING, UNWITNESSED};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -370,10 +370,8 @@ fn write_eagerly(
             next = ring::pop(hints, cursor);
             continue;
         };
-        let entry = shared.arena.file_unchecked(first.file);
-        entry.intents.fetch_add(1, Ordering::AcqRel);
         let mut given = Some(first.block);
-        flusher.flush_stream(me, first.file, &device, || {
+        let more = || {
             if let Some(block) = given.take() {
                 return Some(block);
             }
@@ -386,8 +384,10 @@ fn write_eagerly(
             }
             next = Some(hint);
             None
+        };
+        shared.change(me, first.file, &device, || {
+            flusher.flush_stream(me, first.file, &device, more)
         });
-        shared.end_intent(first.file, &device);
         if next.is_none() {
             next = ring::pop(hints, cursor);
         }
@@ -447,9 +447,8 @@ pub fn adopt_owed_files(shared: &Arc<Shared>) {
         let entry = shared.arena.file_unchecked(id);
         let live = entry.state.load(Ordering::Acquire) == crate::memory::files::LIVE;
         let unfinished = entry.owed_pages.load(Ordering::Acquire) != 0
-            || entry.intents.load(Ordering::Acquire) != 0
             || entry.reserve_step.load(Ordering::Relaxed) != 0
-            || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+            || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | UNWITNESSED) != 0
             || entry.opens.load(Ordering::Acquire) != 0;
         if live
             && unfinished

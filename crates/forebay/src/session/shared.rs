@@ -200,24 +200,28 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
-        let entry = self.arena.file_unchecked(file);
-        // Said first: should this thread die, a rebuild counts the intents of this file anew.
-        me.slot().flushing.store(file.0 + 1, Ordering::Release);
-        entry.intents.fetch_add(1, Ordering::AcqRel);
-        let outcome = flusher.flush_and_write_fills(me, file, device, scope);
-        self.end_intent(file, device);
-        me.slot().flushing.store(0, Ordering::Release);
-        outcome
+        self.change(me, file, device, || {
+            flusher.flush_and_write_fills(me, file, device, scope)
+        })
     }
 
-    /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
-    pub fn end_intent(&self, file: FileId, device: &Arc<dyn DeviceFile>) {
-        let entry = self.arena.file_unchecked(file);
-        if entry.intents.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Ok(stat) = device.stat()
-        {
-            table::witness(entry, &stat);
+    /// Changes a device file. While it lasts the thread's slot says so: should it die, the repair marks the file as
+    /// changed by us; afterwards what the file looks like is remembered.
+    pub fn change<T>(
+        &self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        change: impl FnOnce() -> T,
+    ) -> T {
+        let word = &me.slot().flushing;
+        let before = word.swap(file.0 + 1, Ordering::AcqRel);
+        let result = change();
+        if let Ok(stat) = device.stat() {
+            table::witness(self.arena.file_unchecked(file), &stat);
         }
+        word.store(before, Ordering::Release);
+        result
     }
 
     /// Whether the keeper of today has a description's descriptors.
