@@ -53,7 +53,7 @@ pub unsafe fn append(
     intent: Intent<'_>,
 ) -> Result<(u64, usize), Halt> {
     let _lock = AppendLock::take(core, me);
-    let offset = core.entry().size.load(Ordering::Acquire);
+    let offset = core.size(me)?;
     // SAFETY: the caller's promise.
     let written = unsafe { write::write(core, me, source, len, offset, intent)? };
     Ok((offset, written))

@@ -19,7 +19,7 @@ use crate::session::shared::Shared;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Frames in a huge page: the least that is backed or given back.
-const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
+pub(crate) const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
 /// Below this many free headers or nodes, more get memory.
 const TABLE_LOW: usize = 64;
 
@@ -218,17 +218,11 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
     let mut given = 0;
     for &first in runs {
         let offset = me.arena.frame_offset(first);
+        // Before the memory goes: should this thread die, no frame without memory is taken for a free one.
+        set_owners(me.arena, first, if stopped { Owner::Unbacked } else { Owner::Free });
         let punched = stopped && me.arena.mapping().release(offset, HUGE_BYTES).is_ok();
-        let word = if punched { Owner::Unbacked } else { Owner::Free }.pack();
-        for index in 0..HUGE_FRAMES {
-            let frame = FrameId(first.0 + index);
-            me.arena.frame_hints().clear(frame.0);
-            if let Some(owner) = me.arena.frame_owner(frame) {
-                owner.store(word, Ordering::Release);
-            }
-            if !punched {
-                me.arena.frame_hints().set(frame.0);
-            }
+        if stopped && !punched {
+            set_owners(me.arena, first, Owner::Free);
         }
         if punched {
             superblock.frames_backed.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
@@ -237,4 +231,17 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
         }
     }
     given
+}
+
+/// Says of the frames of a huge page, which the caller holds, that they are free, or have no memory.
+fn set_owners(arena: &Arena, first: FrameId, word: Owner) {
+    for frame in (first.0..first.0 + HUGE_FRAMES).map(FrameId) {
+        arena.frame_hints().clear(frame.0);
+        if let Some(owner) = arena.frame_owner(frame) {
+            owner.store(word.pack(), Ordering::Release);
+        }
+        if word == Owner::Free {
+            arena.frame_hints().set(frame.0);
+        }
+    }
 }
