@@ -19,10 +19,8 @@ impl<'a> AppendLock<'a> {
         loop {
             match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return AppendLock { core },
-                Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => {
-                    // What it had not acknowledged is before the size or dropped; nothing else is behind this lock.
-                    let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
-                }
+                // What it had not acknowledged is dropped by the repair that its death calls for, which opens the lock.
+                Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => me.arena.rescue(me),
                 Err(_) => {}
             }
             round += 1;

@@ -30,7 +30,8 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     let lock = &superblock.provision_lock;
     if let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
         if threads::is_gone(arena, ThreadId(holder)) {
-            let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+            // What it had begun to give is found by the rebuild that its death calls for, which opens the lock.
+            arena.rescue(me);
         }
         return false;
     }

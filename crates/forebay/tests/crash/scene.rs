@@ -71,8 +71,16 @@ impl World {
         shared.me().expect("a thread slot").id
     }
 
-    /// A client begins `act` and dies before its `n`-th access. `None`: it died.
+    /// A client begins `act` and dies before its `n`-th access. `None`: it died. Handles that it has taken along are
+    /// opened again.
     pub fn die(&mut self, act: &Act, n: u64) -> Option<()> {
+        let ended = self.die_untouched(act, n);
+        self.open_missing();
+        ended
+    }
+
+    /// As [`World::die`]; nobody touches anything afterwards.
+    pub fn die_untouched(&mut self, act: &Act, n: u64) -> Option<()> {
         let victim = self.become_somebody_else();
         let ended = match act {
             Act::Op(op) => sim::crash_after(n, || {
@@ -85,12 +93,11 @@ impl World {
             threads::slay(&self.engine.session.shared().arena, victim);
         }
         self.become_somebody_else();
-        self.open_missing();
         ended
     }
 
     /// A victim may have died between a close and an open.
-    fn open_missing(&mut self) {
+    pub fn open_missing(&mut self) {
         for file in 0..FILES {
             for handle in 0..HANDLES {
                 if self.engine.files[file][handle].is_none() {
