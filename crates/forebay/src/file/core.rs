@@ -62,6 +62,16 @@ impl Core {
             .change(me, self.id, &self.device, || change(self.device.as_ref()))
     }
 
+    /// The file's size, once a truncation that a death has left in the middle is finished: nobody may see a size from
+    /// before it and then bytes from after it.
+    #[inline]
+    pub fn size(&self, me: Me<'_>) -> std::result::Result<u64, Halt> {
+        if self.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0 {
+            resize::finish_truncation(self, me)?;
+        }
+        Ok(self.entry().size.load(Ordering::Acquire))
+    }
+
     /// Runs `step` inside an operation until it succeeds or fails for good. `step` may be run many times; it keeps
     /// its progress itself.
     #[inline]

@@ -72,11 +72,6 @@ unsafe fn write_blocks(
     let len = blocks as usize * BLOCK_BYTES;
     let end = first.start() + len as u64;
     let entry = core.entry();
-    let exceeds = end > entry.size.load(Ordering::Acquire);
-    if exceeds {
-        // Should this thread die, the device file is longer than the file: whoever finds the mark cuts it.
-        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
-    }
     operation.park();
     // SAFETY: the caller's promise.
     let result = core.change(operation.me, |_| unsafe {
@@ -89,6 +84,9 @@ unsafe fn write_blocks(
         Err(_) => 0,
     };
     let reached = first.start() + (whole * BLOCK_BYTES) as u64;
+    if reached < end && end > entry.size.load(Ordering::Acquire) {
+        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    }
     entry.disk_end.fetch_max(reached, Ordering::AcqRel);
     for index in 0..blocks {
         let block = BlockIndex(first.0 + index);
@@ -362,6 +360,9 @@ unsafe fn kernel_segment(
     let written = *result.as_ref().unwrap_or(&0);
     let entry = core.entry();
     let end = at + written as u64;
+    if written < segment.len && at + segment.len as u64 > entry.size.load(Ordering::Acquire) {
+        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    }
     entry.disk_end.fetch_max(end, Ordering::AcqRel);
     let guard = lock_patiently(core, operation, segment.block);
     if written > 0 {

@@ -56,8 +56,8 @@ fn lock(me: Me<'_>) -> bool {
         Ok(_) => true,
         Err(holder) => {
             if threads::is_gone(me.arena, ThreadId(holder)) {
-                // What it was entering is dropped by the repair that its death calls for; adding one entry is one store.
-                let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+                // What it was entering is dropped by the repair that its death calls for, which opens the lock.
+                me.arena.rescue(me);
             }
             false
         }

@@ -13,8 +13,8 @@ use crate::flush::busy;
 use crate::frame::header::{Guard, Header, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
-use crate::limits::BLOCK_PAGES;
-use crate::limits::PAGE_BYTES;
+use crate::keeper::provision::HUGE_FRAMES;
+use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE, UNWITNESSED};
 use crate::memory::regions::{Owner, small_of};
@@ -286,7 +286,7 @@ impl<'a> Rebuild<'a, '_> {
 
     /// Bytes beyond the file's end were never acknowledged: they go.
     fn cut(&mut self, guard: &Guard<'a>, end: usize) {
-        let first_gone = end.div_ceil(crate::limits::PAGE_BYTES) as u32;
+        let first_gone = end.div_ceil(PAGE_BYTES) as u32;
         let gone = mask(first_gone..BLOCK_PAGES as u32) & !guard.inflight();
         let present = guard.valid() | guard.dirty();
         if gone & present != 0 {
@@ -297,9 +297,9 @@ impl<'a> Rebuild<'a, '_> {
             guard.set_dirty(guard.dirty() & !gone);
             guard.next_epoch();
         }
-        if !end.is_multiple_of(crate::limits::PAGE_BYTES) {
-            let page = end / crate::limits::PAGE_BYTES;
-            crate::scrap::absorb::cut_page(guard, page, end % crate::limits::PAGE_BYTES);
+        if !end.is_multiple_of(PAGE_BYTES) {
+            let page = end / PAGE_BYTES;
+            crate::scrap::absorb::cut_page(guard, page, end % PAGE_BYTES);
         }
         // A run left beside a valid bit is out of date.
         for page in pages_of(guard.valid()) {
@@ -352,10 +352,49 @@ impl<'a> Rebuild<'a, '_> {
         for (id, header) in links {
             self.link_memory(id, header);
         }
+        self.half_given();
         let superblock = arena.superblock();
         superblock
             .frames_free
             .store(self.findings.frames_free, Ordering::Relaxed);
+    }
+
+    /// Huge pages that the dead have begun to give, or to take back, are given in full, as far as the budget goes: where one
+    /// frame has memory, all of its huge page have. Not while somebody who lives is giving.
+    fn half_given(&mut self) {
+        let arena = self.arena();
+        let superblock = arena.superblock();
+        let lock = &superblock.provision_lock;
+        self.release(lock);
+        let mine = self.me.id.0;
+        if lock
+            .compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        let has_memory = |id: u32| {
+            arena.frame_owner(FrameId(id)).is_some_and(|owner| {
+                Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
+            })
+        };
+        let frames = arena.counts().frames;
+        let mut backed = (0..frames).filter(|&id| has_memory(id)).count() as u32;
+        let most = superblock.frames_max.load(Ordering::Relaxed);
+        for first in (0..frames).step_by(HUGE_FRAMES as usize) {
+            let huge = first..(first + HUGE_FRAMES).min(frames);
+            if !huge.clone().any(has_memory) {
+                continue;
+            }
+            for id in huge.filter(|&id| !has_memory(id)) {
+                if backed < most {
+                    self.set_free(FrameId(id));
+                    backed += 1;
+                }
+            }
+        }
+        superblock.frames_backed.store(backed, Ordering::Relaxed);
+        lock.store(0, Ordering::Release);
     }
 
     fn one_frame(&mut self, frame: FrameId, is_carved: bool) {
@@ -468,6 +507,27 @@ impl<'a> Rebuild<'a, '_> {
             .superblock()
             .owed_pages
             .store(owed_pages, Ordering::Release);
+        self.bytes_in_flight();
+    }
+
+    /// What the living have under way; the dead have nothing any more.
+    fn bytes_in_flight(&self) {
+        let superblock = self.arena().superblock();
+        for words in &superblock.devices {
+            words.inflight_bytes.store(0, Ordering::Relaxed);
+        }
+        for (_, header) in self.all_headers() {
+            let pages = match header.state() {
+                State::Linked => header.inflight().count_ones() as usize,
+                State::Superseded(_) => BLOCK_PAGES,
+                _ => 0,
+            };
+            let entry = header.identity().and_then(|i| self.arena().file(i.file));
+            if let Some(entry) = entry.filter(|_| pages > 0) {
+                let device = entry.device.load(Ordering::Relaxed);
+                busy::begin(superblock, device, (pages * PAGE_BYTES) as u64);
+            }
+        }
     }
 
     /// Puts a header into its file's tree. Two for one block cannot be; the second is dropped.
