@@ -7,7 +7,7 @@
 //! Nothing read from the arena is trusted: indices are checked, a frame claimed twice stays with the first header,
 //! and what is set right is counted as a corruption.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::frame::header::{Guard, Header, State};
 use crate::frame::slots;
@@ -97,7 +97,8 @@ impl<'a> Rebuild<'a, '_> {
             .filter_map(move |id| Some((id, arena.header(id)?)))
     }
 
-    /// Entries that a dead thread was filling in are dropped; derived words go to zero.
+    /// Entries that a dead thread was filling in are dropped; trees are forgotten. What a file owes is not set to zero
+    /// meanwhile: a sync looks at it outside of any operation, and would take a file that owes much for a clean one.
     fn prepare_files(&mut self) {
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
@@ -105,7 +106,6 @@ impl<'a> Rebuild<'a, '_> {
             if state & 7 == crate::memory::files::ENTERING && (self.dead.threads)(ThreadId(state >> 3)) {
                 entry.state.store(ABSENT, Ordering::Release);
             }
-            entry.owed_pages.store(0, Ordering::Relaxed);
             slots::forget_tree(entry);
         }
     }
@@ -415,20 +415,25 @@ impl<'a> Rebuild<'a, '_> {
         let arena = self.arena();
         slots::free_all_nodes(arena, |thread| (self.dead.threads)(thread));
         arena.header_hints().clear_all();
-        let mut owed_pages = 0u64;
+        let mut owed = HashMap::new();
         for (id, header) in self.all_headers() {
             match (header.state(), header.identity()) {
                 (State::Free, _) => arena.header_hints().set(id.0),
                 (State::Linked | State::Superseded(_), Some(identity)) => {
-                    owed_pages += self.hang(id, header, identity.file, identity.block);
+                    let charged = self.hang(id, header, identity.file, identity.block);
+                    *owed.entry(identity.file).or_insert(0u64) += charged;
                 }
                 _ => {}
             }
         }
+        for id in (0..arena.counts().files).map(FileId) {
+            let pages = owed.get(&id).copied().unwrap_or(0);
+            arena.file_unchecked(id).owed_pages.store(pages, Ordering::Release);
+        }
         for thread in (0..arena.counts().threads).map(ThreadId) {
             arena.thread_unchecked(thread).owed_delta.store(0, Ordering::Relaxed);
         }
-        arena.superblock().owed_pages.store(owed_pages, Ordering::Release);
+        arena.superblock().owed_pages.store(owed.values().sum(), Ordering::Release);
     }
 
     /// Puts a header into its file's tree. Two for one block cannot be; the second is dropped.
@@ -444,7 +449,6 @@ impl<'a> Rebuild<'a, '_> {
         }
         let charged = u64::from(header.charged());
         if charged != 0 {
-            entry.owed_pages.fetch_add(charged, Ordering::Relaxed);
             slots::mark_owed(arena, entry, block);
         }
         charged
