@@ -5,6 +5,7 @@
 //! acknowledged; [`room`] makes room in memory. A file that cannot be managed is served by the kernel, with the reason.
 
 pub mod append;
+mod by_kernel;
 pub mod core;
 pub mod direct;
 pub mod options;
@@ -24,6 +25,7 @@ use std::path::{Path, PathBuf};
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use self::by_kernel::{append_by_kernel, by_kernel, not_open_for, punch_by_kernel};
 use self::core::{Core, Halt};
 pub use self::options::OpenOptions;
 use self::quick::Recent;
@@ -496,32 +498,4 @@ impl Drop for File {
         }
         let _ = self.close_once();
     }
-}
-
-fn not_open_for(operation: &'static str) -> Error {
-    Error::Device {
-        errno: libc::EBADF,
-        operation,
-    }
-}
-
-fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {
-    result.map_err(|error| Error::device(operation, &error))
-}
-
-fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {
-    use std::io::{Seek, Write};
-    let mut file = file;
-    by_kernel(file.seek(std::io::SeekFrom::End(0)), "seek")?;
-    by_kernel(file.write_all(bytes), "append")?;
-    by_kernel(file.stream_position(), "seek").map(|end| end - bytes.len() as u64)
-}
-
-fn punch_by_kernel(file: &fs::File, offset: u64, len: u64) -> Result<()> {
-    use std::os::fd::AsFd;
-    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    by_kernel(
-        crate::sys::file::allocate(file.as_fd(), mode, offset, len),
-        "punch a hole",
-    )
 }

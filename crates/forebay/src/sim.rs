@@ -49,9 +49,19 @@ pub fn point() {
     if left == 0 && !CRASHED.get() {
         CRASHED.set(true);
         COUNTDOWN.set(u64::MAX);
-        std::panic::panic_any(Crash);
+        // Not `panic_any`: the hook would print every death.
+        std::panic::resume_unwind(Box::new(Crash));
     }
     COUNTDOWN.set(left.saturating_sub(1));
+}
+
+/// [`point`] in the middle of a copy.
+pub fn pause() {
+    if explore::is_on() {
+        explore::pause()
+    } else {
+        point()
+    }
 }
 
 /// Runs `f` as a client that dies before its `n`-th shared access (counting from 0). Returns `None`

@@ -4,27 +4,22 @@
 use crate::file::core::{Core, Halt};
 use crate::file::write::{self, Intent};
 use crate::ids::ThreadId;
-use crate::memory::threads::{self, Me, Owning};
+use crate::memory::threads::{self, Me};
 use crate::sync::{Ordering, planted};
 
 /// Holds a file's append lock.
 struct AppendLock<'a> {
     core: &'a Core,
-    _owning: Owning<'a>,
 }
 
 impl<'a> AppendLock<'a> {
     fn take(core: &'a Core, me: Me<'a>) -> Self {
-        let owning = me.own();
         let word = &core.entry().append_lock;
         let mut round = 0;
         loop {
             match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => {
-                    return AppendLock {
-                        core,
-                        _owning: owning,
-                    };
+                    return AppendLock { core };
                 }
                 Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => {
                     // What it had not acknowledged is before the size or dropped; nothing else is behind this lock.

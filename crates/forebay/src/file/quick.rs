@@ -20,6 +20,8 @@ use crate::sync::Ordering;
 
 /// Sequential bytes after which a stream of small requests is given whole frames.
 const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
+/// Longest gap between requests of one sequence: such a sequence touches every page.
+const GAP_MAX: u64 = PAGE_BYTES as u64;
 /// Streams that an open file tells apart, by the caller's thread slot.
 const STREAMS: usize = 8;
 
@@ -61,10 +63,10 @@ impl Recent {
 }
 
 impl Stream {
-    /// Whether a request at `offset` goes on where the last ended, and has done so for a while.
+    /// Whether a request at `offset` goes on about where the last ended, and has done so for a while.
     #[inline]
     pub fn is_sequential(&self, offset: u64, len: usize) -> bool {
-        let follows = self.last_end.load(Relaxed) == offset;
+        let follows = offset.wrapping_sub(self.last_end.load(Relaxed)) <= GAP_MAX;
         self.last_end
             .store(offset.wrapping_add(len as u64), Relaxed);
         if !follows {

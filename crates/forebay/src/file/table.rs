@@ -26,11 +26,9 @@ pub fn open(
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let mut round = 0;
     loop {
-        let owning = me.own();
         if lock(me) {
             let found = find_or_enter(me, device, &stat, path);
             unlock(me);
-            drop(owning);
             match found {
                 Some(id) => {
                     freshen(me, id, &stat);
@@ -217,7 +215,6 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
                 && entry.opens.load(Ordering::Acquire) == 0
                 && entry.owed_pages.load(Ordering::Acquire) == 0
         };
-        let _owning = me.own();
         if !is_idle() || !lock(me) {
             continue;
         }

@@ -3,8 +3,8 @@
 //! A small table in the arena, by device number; a device that finds no place counts as never busy. Counts are
 //! rebuilt from headers after a death. Beside the count stand the measured speeds that `route::auto` predicts from.
 
+use crate::flush::speeds::Speeds;
 use crate::memory::superblock::{DeviceWords, Superblock};
-use crate::route::Speeds;
 use crate::sync::Ordering;
 
 /// The device's words; takes a free place for a device seen for the first time.

@@ -173,7 +173,7 @@ impl Flusher {
         flush: impl FnOnce(&mut Self, &mut Work<'_, '_>),
     ) -> Outcome {
         // Should this thread die, its flights are looked for though it is in no operation.
-        let owning = me.own();
+        let before = me.slot().flushing.swap(file.0 + 1, Ordering::AcqRel);
         let mut work = Work {
             me,
             file,
@@ -184,7 +184,7 @@ impl Flusher {
         flush(self, &mut work);
         self.submit_batch(&mut work);
         self.drain(&mut work);
-        drop(owning);
+
         let page = PAGE_BYTES as u64;
         me.count(
             Counter::FlushedBytes as usize,
@@ -202,6 +202,7 @@ impl Flusher {
             me.settle_owed();
             errors::succeeded(entry);
         }
+        me.slot().flushing.store(before, Ordering::Release);
         work.outcome
     }
 
@@ -431,9 +432,10 @@ impl Flusher {
             Ok(read) => {
                 work.outcome.bytes_read += read as u64;
                 let piece = job.bytes.piece();
-                // SAFETY: the buffer is ours; what the device did not reach is zeros.
+                let asked = job.pages.count_ones() as usize * PAGE_BYTES;
+                // SAFETY: the buffer is ours and as long as was asked for; what the device did not reach is zeros.
                 unsafe {
-                    crate::memory::copy::zero(piece.ptr.add(read), BLOCK_BYTES - read);
+                    crate::memory::copy::zero(piece.ptr.add(read), asked.saturating_sub(read));
                 }
                 merge_fill(work, &job);
                 // Written in this same flush, once every run of the header has arrived.

@@ -12,11 +12,11 @@ mod look;
 
 pub use look::Look;
 
+use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::threads::Me;
-use crate::scrap::page::{PageWord, Ragged};
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, patience, planted, relax};
 
 /// A header, nine cache lines; all that a read or write of whole pages touches is in the first.

@@ -166,7 +166,8 @@ fn tall_root(me: Me<'_>, file: &FileEntry, block: BlockIndex) -> Option<Root> {
         };
         if let Some(old) = old {
             node.slots[0].store(old.node.0 + 1, Ordering::Relaxed);
-            node.owed.store(1, Ordering::Relaxed);
+            node.owed
+                .store(u64::from(!planted!(BareRoot)), Ordering::Relaxed);
         } else {
             while !root.reaches(block) {
                 root.level += 1;
@@ -229,7 +230,7 @@ pub fn mark_owed(arena: &Arena, file: &FileEntry, block: BlockIndex) {
                 .checked_sub(1)
                 .and_then(|next| arena.node(NodeId(next)));
         }
-        if file.root.load(Ordering::Acquire) == word || planted!(MarkOnce) {
+        if file.root.load(Ordering::Acquire) == word {
             return;
         }
     }

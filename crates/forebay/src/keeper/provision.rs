@@ -27,7 +27,6 @@ const TABLE_LOW: usize = 64;
 pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
     let superblock = arena.superblock();
-    let _owning = me.own();
     let lock = &superblock.provision_lock;
     if let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
         if threads::is_gone(arena, ThreadId(holder)) {
@@ -50,7 +49,6 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
 pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
     let frames = (bytes / BLOCK_BYTES as u64) as u32;
     let superblock = me.arena.superblock();
-    let _owning = me.own();
     let lock = &superblock.provision_lock;
     let mut round = 0;
     while lock
@@ -178,7 +176,6 @@ fn more_of(
 pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
     let arena = me.arena;
     let superblock = arena.superblock();
-    let _owning = me.own();
     let lock = &superblock.provision_lock;
     if lock
         .compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)

@@ -14,9 +14,9 @@ use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::BLOCK_PAGES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{ABSENT, EXCEEDING, FileEntry, LIVE};
+use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE};
 use crate::memory::regions::{Owner, small_of};
-use crate::memory::threads::Me;
+use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::page::{PageWord, Ragged};
 use crate::scrap::split::mask;
@@ -111,7 +111,8 @@ impl<'a> Rebuild<'a, '_> {
             if state & 7 == crate::memory::files::ENTERING
                 && (self.dead.threads)(ThreadId(state >> 3))
             {
-                entry.state.store(ABSENT, Ordering::Release);
+                // Not absent: entries that were made when this one was another's are found past it.
+                entry.state.store(GONE, Ordering::Release);
             }
             entry.owed_pages.store(0, Ordering::Relaxed);
             slots::forget_tree(entry);
@@ -145,6 +146,8 @@ impl<'a> Rebuild<'a, '_> {
     }
 
     fn make_free(&mut self, guard: &Guard<'a>) {
+        // Should this repair die too, the next must not take it for a linked header of nothing.
+        guard.set_state(State::Doomed);
         guard.set_valid(0);
         guard.set_dirty(0);
         guard.forget_flights();
@@ -286,7 +289,7 @@ impl<'a> Rebuild<'a, '_> {
         if gone & present != 0 {
             guard.set_valid(guard.valid() & !gone);
             for page in pages_of(gone) {
-                guard.set_page(page, guard.page(page).with_ragged(Ragged::None));
+                self.forget_run(guard, page);
             }
             guard.set_dirty(guard.dirty() & !gone);
             guard.next_epoch();
@@ -297,13 +300,18 @@ impl<'a> Rebuild<'a, '_> {
         }
         // A run left beside a valid bit is out of date.
         for page in pages_of(guard.valid()) {
-            let word = guard.page(page);
-            if word.ragged() != Ragged::None {
-                if let Ragged::Map(map) = word.ragged() {
-                    self.smalls.remove(&map);
-                }
-                guard.set_page(page, word.with_ragged(Ragged::None));
-            }
+            self.forget_run(guard, page);
+        }
+    }
+
+    /// Takes a page's run away; its map is free again.
+    fn forget_run(&mut self, guard: &Guard<'a>, page: usize) {
+        let word = guard.page(page);
+        if let Ragged::Map(map) = word.ragged() {
+            self.smalls.remove(&map);
+        }
+        if word.ragged() != Ragged::None {
+            guard.set_page(page, word.with_ragged(Ragged::None));
         }
     }
 
@@ -359,7 +367,12 @@ impl<'a> Rebuild<'a, '_> {
         match was {
             Owner::Unbacked => {}
             Owner::Held(by) if !(self.dead.threads)(by) => {}
-            Owner::Carved => self.carve(frame, is_carved),
+            // Parts in use make a carved frame, whatever its own word says: who carved it may have died at that.
+            _ if is_carved => {
+                owner.store(Owner::Carved.pack(), Ordering::Release);
+                self.carve(frame, true);
+            }
+            Owner::Carved => self.carve(frame, false),
             _ => self.set_free(frame),
         }
     }
@@ -489,12 +502,27 @@ impl<'a> Rebuild<'a, '_> {
             .map(ThreadId)
             .filter(|&t| (self.dead.threads)(t))
         {
+            if let Some(file) = threads::flushes(arena, thread) {
+                self.count_intents(file);
+            }
             // Where the dead was at work on a file, it may have been writing past the end.
-            if let Some(entry) =
-                crate::memory::threads::works_on(arena, thread).and_then(|file| arena.file(file))
+            if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
             {
                 entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
             }
+        }
+    }
+
+    /// The living who flush a file each change it; the dead do no more.
+    fn count_intents(&self, file: FileId) {
+        let arena = self.arena();
+        let living = (1..arena.counts().threads).map(ThreadId).filter(|&thread| {
+            !(self.dead.threads)(thread) && threads::flushes(arena, thread) == Some(file)
+        });
+        if let Some(entry) = arena.file(file) {
+            entry
+                .intents
+                .store(living.count() as u32, Ordering::Release);
         }
     }
 

@@ -77,7 +77,7 @@ pub struct DeviceWords {
     pub key: AtomicU64,
     /// Bytes of writes in flight.
     pub inflight_bytes: AtomicU64,
-    /// `route::Speeds`.
+    /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 4],
 }
 

@@ -201,9 +201,12 @@ impl Shared {
         scope: Scope,
     ) -> Outcome {
         let entry = self.arena.file_unchecked(file);
+        // Said first: should this thread die, a rebuild counts the intents of this file anew.
+        me.slot().flushing.store(file.0 + 1, Ordering::Release);
         entry.intents.fetch_add(1, Ordering::AcqRel);
         let outcome = flusher.flush_and_write_fills(me, file, device, scope);
         self.end_intent(file, device);
+        me.slot().flushing.store(0, Ordering::Release);
         outcome
     }
 

@@ -10,12 +10,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::{CRASHED, Crash};
 
+/// Turns that a thread gives away at most, now and then, so that others get far.
+const LONG_TURNS: u32 = 300;
+
 thread_local! {
     static ON: Cell<bool> = const { Cell::new(false) };
     static QUIET: Cell<u32> = const { Cell::new(0) };
     /// Every so many accesses of a long walk is a turn.
     static STRIDE: Cell<u32> = const { Cell::new(1) };
     static SKIPPED: Cell<u32> = const { Cell::new(0) };
+    static DICE: Cell<u32> = const { Cell::new(1) };
     /// The thread that is to die, and its accesses until then.
     static VICTIM: Cell<Option<(usize, u64)>> = const { Cell::new(None) };
 }
@@ -29,6 +33,9 @@ pub fn is_on() -> bool {
 /// Switches exploration on or off.
 pub fn set(on: bool) {
     ON.set(on);
+    if on {
+        DICE.set(first_dice());
+    }
     QUIET.set(0);
     STRIDE.set(1);
     VICTIM.set(None);
@@ -56,7 +63,41 @@ pub fn point() {
         }
         VICTIM.set(Some((victim, left - 1)));
     }
-    switch();
+    linger(256);
+}
+
+/// As [`point`], in the middle of a copy, where others should get far now and then.
+pub fn pause() {
+    point();
+    if QUIET.get() == 0 && !CRASHED.get() && !std::thread::panicking() {
+        linger(8);
+    }
+}
+
+/// Most turns are short; one in `rarity` is long.
+fn linger(rarity: u32) {
+    let mut dice = DICE.get();
+    dice ^= dice << 13;
+    dice ^= dice >> 17;
+    dice ^= dice << 5;
+    DICE.set(dice);
+    let turns = if dice.is_multiple_of(rarity) {
+        dice / rarity % LONG_TURNS
+    } else {
+        0
+    };
+    (0..=turns).for_each(|_| switch());
+}
+
+#[cfg(feature = "shuttle")]
+fn first_dice() -> u32 {
+    use shuttle::rand::RngCore;
+    shuttle::rand::thread_rng().next_u32() | 1
+}
+
+#[cfg(not(feature = "shuttle"))]
+fn first_dice() -> u32 {
+    1
 }
 
 #[cfg(feature = "shuttle")]

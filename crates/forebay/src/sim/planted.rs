@@ -20,8 +20,8 @@ pub enum Bug {
     EarlyFree,
     /// The last free part of a carved frame makes it whole without asking for all others.
     LooseUncarve,
-    /// Marks of what is owed are set in the tree that was there first, though it has grown.
-    MarkOnce,
+    /// A new root does not say that something is owed below it.
+    BareRoot,
     /// Pages are clean when their write ends, whatever was written meanwhile.
     LateClean,
     /// A direct write does not wait for flights.

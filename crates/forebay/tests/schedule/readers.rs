@@ -10,7 +10,7 @@ crate::scenarios!(
     readers_against_truncation,
 );
 
-fn readers_against_a_writer() {
+pub fn readers_against_a_writer() {
     let world = World::new(Shape::default());
     world.member().write(0, 1, 0, 2 * PAGE as usize);
     let _exploring = world.explore();
@@ -30,7 +30,7 @@ fn readers_against_a_writer() {
 }
 
 /// Two files over one frame: bytes of one must never be read as the other's.
-fn readers_against_reuse() {
+pub fn readers_against_reuse() {
     let world = World::new(Shape {
         files: 2,
         frames: 1,
@@ -62,7 +62,7 @@ fn readers_against_reuse() {
 }
 
 /// A block's small pages move into a frame under readers and writers of other small pages.
-fn readers_against_small_frames_that_move() {
+pub fn readers_against_small_frames_that_move() {
     let world = World::new(Shape {
         frames: 4,
         ..Shape::default()
@@ -87,7 +87,7 @@ fn readers_against_small_frames_that_move() {
 }
 
 /// What a reader brings from the device is not kept if newer bytes have gone by meanwhile.
-fn readers_against_fills_and_eviction() {
+pub fn readers_against_fills_and_eviction() {
     let world = World::new(Shape {
         headers: 128,
         ..Shape::default()
@@ -112,7 +112,7 @@ fn readers_against_fills_and_eviction() {
 }
 
 /// A read that began before the file became shorter gives old bytes or zeros, never another file's.
-fn readers_against_truncation() {
+pub fn readers_against_truncation() {
     let world = World::new(Shape {
         files: 2,
         frames: 2,

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use forebay::config::{Config, Route};
 use forebay::device::DeviceFile;
@@ -69,6 +70,15 @@ pub struct World {
 pub struct Member {
     pub world: Arc<World>,
     pub id: ThreadId,
+    dead: AtomicBool,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if !self.dead.load(Relaxed) && !std::thread::panicking() {
+            threads::release(self.me());
+        }
+    }
 }
 
 /// Starts exploring; ends it when dropped.
@@ -90,7 +100,7 @@ impl World {
             ..Config::tiny()
         };
         let counts = Counts {
-            threads: 8,
+            threads: 10,
             files: 2,
             nodes: 64,
             headers: shape.headers,
@@ -141,6 +151,7 @@ impl World {
         Member {
             world: Arc::clone(self),
             id,
+            dead: AtomicBool::new(false),
         }
     }
 
@@ -156,12 +167,39 @@ impl World {
         n: u64,
         work: impl FnOnce(&Member) + Send + 'static,
     ) -> JoinHandle<()> {
+        self.spawn(move |member| member.die_within(n, work))
+    }
+
+    /// Repairs what the dead have left that nobody has met.
+    pub fn repair(self: &Arc<Self>) {
+        sim::set_exploring(false);
         let member = self.member();
-        shuttle::thread::spawn(move || {
-            if die_after(n, || work(&member)).is_none() {
-                threads::slay(member.me().arena, member.id);
-            }
-        })
+        for _ in 0..3 {
+            forebay::keeper::repair::if_needed(self.session.shared(), member.me());
+        }
+        assert_eq!(threads::dead(member.me().arena), [], "dead and not buried");
+        assert_eq!(
+            member
+                .me()
+                .arena
+                .superblock()
+                .corruptions
+                .load(Ordering::Relaxed),
+            0,
+            "corruptions"
+        );
+    }
+
+    /// As [`World::check_at_rest`], after a repair.
+    pub fn check_after_death(self: &Arc<Self>) {
+        self.repair();
+        self.check_at_rest();
+    }
+
+    /// Flushes every file.
+    pub fn flush_all(self: &Arc<Self>) {
+        let member = self.member();
+        (0..self.files.len()).for_each(|file| member.flush_late(file));
     }
 
     /// What must be true when everybody has ended: files agree with their histories, on the device too;
@@ -193,6 +231,14 @@ impl World {
 }
 
 impl Member {
+    /// Works, and dies before its `n`-th shared access unless it has ended by then.
+    pub fn die_within(&self, n: u64, work: impl FnOnce(&Member)) {
+        if die_after(n, || work(self)).is_none() {
+            self.dead.store(true, Relaxed);
+            threads::slay(self.me().arena, self.id);
+        }
+    }
+
     pub fn me(&self) -> Me<'_> {
         self.world.session.shared().as_thread(self.id)
     }
@@ -370,7 +416,6 @@ impl Member {
             arena.counts().headers as usize,
             "hints of free headers"
         );
-        threads::release(self.me());
         let owed = arena.superblock().owed_pages.load(Ordering::Relaxed) as i64;
         assert!(
             owed.unsigned_abs() <= 64 * 8,

@@ -1,9 +1,9 @@
 //! A header as a value, for who looks at all of them at once: the arena checker.
 
 use crate::frame::header::{Header, Identity, State};
+use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{FrameId, ThreadId};
 use crate::limits::BLOCK_PAGES;
-use crate::scrap::page::{PageWord, Ragged};
 use crate::sync::Ordering;
 
 /// What a header's words said, each at the moment it was read.

@@ -1,3 +1,5 @@
+//! The checker on arenas that agree and on arenas that were tampered with.
+
 use super::check;
 use crate::config::Config;
 use crate::ids::{FrameId, HeaderId};
