@@ -57,11 +57,10 @@ impl Core {
 
     /// Changes the device file, noting for recovery that the change is ours: what the file looks like afterwards is
     /// remembered, and a change under way at a death is known for one.
-    pub fn change<T>(&self, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
-        let entry = self.entry();
-        entry.intents.fetch_add(1, Ordering::AcqRel);
+    pub fn change<T>(&self, me: Me<'_>, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
+        self.shared.begin_intent(me, self.id);
         let result = change(self.device.as_ref());
-        self.shared.end_intent(self.id, &self.device);
+        self.shared.end_intent(me, self.id, &self.device);
         result
     }
 

@@ -79,8 +79,9 @@ unsafe fn write_blocks(
     }
     operation.park();
     // SAFETY: the caller's promise.
-    let result =
-        core.change(|_| unsafe { to_device(core, operation.me, source, len, first.start()) });
+    let result = core.change(operation.me, |_| unsafe {
+        to_device(core, operation.me, source, len, first.start())
+    });
     operation.unpark();
     // Whole blocks only: what a short write left of a block is as if it had failed.
     let whole = match &result {
@@ -356,7 +357,7 @@ unsafe fn kernel_segment(
         ptr: source.cast_mut(),
         len: segment.len,
     };
-    let result = core.change(|device| device.write_buffered(&[piece], at));
+    let result = core.change(operation.me, |device| device.write_buffered(&[piece], at));
     operation.unpark();
     let written = *result.as_ref().unwrap_or(&0);
     let entry = core.entry();

@@ -65,7 +65,7 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
         .reserved_end
         .store(reserved.min(len), Ordering::Release);
     operation.park();
-    let done = core.change(|device| device.set_len(len));
+    let done = core.change(operation.me, |device| device.set_len(len));
     operation.unpark();
     if let Err(error) = done {
         entry.flags.fetch_and(!TRUNCATING, Ordering::AcqRel);
@@ -162,7 +162,7 @@ pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt>
     mark_holey(core);
     land_flights(core, &operation, BlockIndex::of(offset));
     operation.park();
-    let done = core.change(|device| device.punch(offset, end - offset));
+    let done = core.change(operation.me, |device| device.punch(offset, end - offset));
     operation.unpark();
     done.map_err(|e| Error::device("punch a hole", &e))?;
     // The file's last page as a whole, so that nothing of it stays owed beyond need.

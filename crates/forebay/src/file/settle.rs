@@ -86,7 +86,7 @@ fn trim(core: &Core, me: Me<'_>) {
         Ordering::Release,
     );
     entry.reserve_step.store(0, Ordering::Relaxed);
-    let _ = core.change(|device| device.trim());
+    let _ = core.change(me, |device| device.trim());
 }
 
 /// Gives the file to the kernel from now on: everything is flushed and dropped from memory first. `reason` is a code that

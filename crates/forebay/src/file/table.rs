@@ -124,12 +124,8 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     entry.inode.store(caps.inode, Ordering::Relaxed);
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
-    for word in [
-        &entry.kernel_reason,
-        &entry.gate,
-        &entry.append_lock,
-        &entry.intents,
-    ] {
+    entry.forget_intents(me.arena.counts().threads);
+    for word in [&entry.kernel_reason, &entry.gate, &entry.append_lock] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [
@@ -148,7 +144,7 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
         Ordering::Relaxed,
     );
     take_sizes(entry, stat);
-    witness(entry, stat);
+    witness(entry, stat, entry.changes.load(Ordering::Acquire));
     entry.opens.store(1, Ordering::Relaxed);
     entry.state.store(LIVE, Ordering::Release);
 }
@@ -163,12 +159,16 @@ fn take_sizes(entry: &FileEntry, stat: &DeviceStat) {
     }
 }
 
-/// Remembers what the device file looks like after our own last change.
-pub fn witness(entry: &FileEntry, stat: &DeviceStat) {
+/// Remembers what the device file looks like after our own last change, the one that `changes` counts.
+pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
+    entry
+        .witnessed
+        .store(changes.wrapping_sub(1), Ordering::Release);
     let values = [stat.len, stat.mtime_ns, stat.ctime_ns];
     for (word, value) in entry.witness.iter().zip(values) {
         word.store(value, Ordering::Release);
     }
+    entry.witnessed.store(changes, Ordering::Release);
 }
 
 /// Whether the device file is as [`witness`] last saw it.
@@ -186,13 +186,13 @@ fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
     let idle = entry.opens.load(Ordering::Acquire) == 1
         && entry.owed_pages.load(Ordering::Acquire) == 0
-        && entry.intents.load(Ordering::Acquire) == 0;
+        && !entry.is_unwitnessed(me.arena.counts().threads);
     if !idle || is_as_witnessed(entry, stat) {
         return;
     }
     evict::evict_file(me, id);
     take_sizes(entry, stat);
-    witness(entry, stat);
+    witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
 /// Takes one open description away. Returns how many are left.

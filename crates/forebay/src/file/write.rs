@@ -52,7 +52,7 @@ pub unsafe fn write(
         return Ok(0);
     }
     throttle(core, me)?;
-    let hole = reserve::ahead(core, offset, end)?;
+    let hole = reserve::ahead(core, me, offset, end)?;
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.
         unsafe { scrap(core, me, source, len, offset, intent.sequential, false)? };

@@ -502,27 +502,11 @@ impl<'a> Rebuild<'a, '_> {
             .map(ThreadId)
             .filter(|&t| (self.dead.threads)(t))
         {
-            if let Some(file) = threads::flushes(arena, thread) {
-                self.count_intents(file);
-            }
             // Where the dead was at work on a file, it may have been writing past the end.
             if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
             {
                 entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
             }
-        }
-    }
-
-    /// The living who flush a file each change it; the dead do no more.
-    fn count_intents(&self, file: FileId) {
-        let arena = self.arena();
-        let living = (1..arena.counts().threads).map(ThreadId).filter(|&thread| {
-            !(self.dead.threads)(thread) && threads::flushes(arena, thread) == Some(file)
-        });
-        if let Some(entry) = arena.file(file) {
-            entry
-                .intents
-                .store(living.count() as u32, Ordering::Release);
         }
     }
 

@@ -200,23 +200,35 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
-        let entry = self.arena.file_unchecked(file);
-        // Said first: should this thread die, a rebuild counts the intents of this file anew.
-        me.slot().flushing.store(file.0 + 1, Ordering::Release);
-        entry.intents.fetch_add(1, Ordering::AcqRel);
+        self.begin_intent(me, file);
         let outcome = flusher.flush_and_write_fills(me, file, device, scope);
-        self.end_intent(file, device);
-        me.slot().flushing.store(0, Ordering::Release);
+        self.end_intent(me, file, device);
         outcome
     }
 
+    /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
+    /// unless it is dated long after the session's last sign of life, which this is.
+    pub fn begin_intent(&self, me: Me<'_>, file: FileId) {
+        me.arena.superblock().show_life();
+        me.arena.file_unchecked(file).begin_intent(me.id);
+    }
+
     /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
-    pub fn end_intent(&self, file: FileId, device: &Arc<dyn DeviceFile>) {
-        let entry = self.arena.file_unchecked(file);
-        if entry.intents.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Ok(stat) = device.stat()
-        {
-            table::witness(entry, &stat);
+    pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+        let entry = me.arena.file_unchecked(file);
+        entry.end_intent(me.id);
+        loop {
+            let changes = entry.changes.load(Ordering::Acquire);
+            // Whoever is at it will look.
+            if entry.is_changing(me.arena.counts().threads) {
+                return;
+            }
+            let Ok(stat) = device.stat() else { return };
+            table::witness(entry, &stat, changes);
+            // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
+            if entry.changes.load(Ordering::Acquire) == changes {
+                return;
+            }
         }
     }
 
