@@ -7,5 +7,6 @@ pub mod check;
 pub mod provision;
 pub mod rebuild;
 pub mod recover;
+pub mod reopen;
 pub mod repair;
 pub mod run;

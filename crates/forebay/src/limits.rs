@@ -19,6 +19,8 @@ pub const HUGE_BYTES: usize = 2 * 1024 * 1024;
 pub const FILE_BYTES_MAX: u64 = (u32::MAX as u64) * BLOCK_BYTES as u64;
 /// Longest path remembered for a file, so that a successor can find it again.
 pub const PATH_BYTES_MAX: usize = 1024;
+/// Most threads that may take part in a session at once, slot 0 (nobody) included.
+pub const THREADS_MAX: u32 = 1024;
 /// Requests at least this long are worth sending to the device at once (WSBuffer 3.3: 1 MiB).
 pub const DIRECT_BYTES_MIN: usize = 1024 * 1024;
 /// A device is busy while more bytes than this are in flight to it (WSBuffer 3.4: 4 MB).

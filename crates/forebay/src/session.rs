@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::{File, OpenOptions, table};
 use crate::ids::ThreadId;
-use crate::keeper::recover::recover;
+use crate::keeper::recover::{Report, Saved, recover};
 use crate::keeper::run::{self, Hosting};
 use crate::keeper::{provision, repair};
 use crate::memory::arena::Arena;
@@ -58,6 +58,22 @@ pub(crate) fn set_budgets(arena: &Arena, config: &Config) {
     superblock.owed_pages_max.store(pages, Ordering::Relaxed);
 }
 
+/// A session cannot begin while bytes of its predecessor are in the arena and nowhere else.
+fn all_saved(report: &Report) -> Result<()> {
+    if report.removed {
+        return Ok(());
+    }
+    let failed = report.files.iter().filter_map(|saved| match saved {
+        Saved::Failed { path, reason } => Some(format!("{}: {reason}", path.display())),
+        _ => None,
+    });
+    Err(Error::Session(format!(
+        "an earlier session of this name has left bytes that cannot be saved now, in {}: {}",
+        report.arena.display(),
+        failed.collect::<Vec<_>>().join("; ")
+    )))
+}
+
 /// A word that no other session has.
 fn random_word() -> u64 {
     use std::hash::{BuildHasher, Hasher};
@@ -67,8 +83,13 @@ fn random_word() -> u64 {
         | 1
 }
 
+/// Whether the file still has a name.
+fn is_linked(file: &std::fs::File) -> bool {
+    matches!(file.metadata(), Ok(seen) if seen.nlink() > 0)
+}
+
 /// Thread slots and file-table entries of an arena.
-const THREADS: u32 = 1024;
+const THREADS: u32 = crate::limits::THREADS_MAX;
 const FILES: u32 = 4096;
 /// The same for a tiny arena, on the heap of a test.
 const TINY_THREADS: u32 = 64;
@@ -149,7 +170,8 @@ impl Session {
             let Ok(lock) = file.try_clone() else {
                 return Ok(None);
             };
-            if lock.try_lock_shared().is_err() {
+            if lock.try_lock_shared().is_err() || !is_linked(&lock) {
+                // Somebody took the empty file for one whose maker has died.
                 return Ok(None);
             }
             let memory = config.memory.min(placement.bytes);
@@ -169,7 +191,7 @@ impl Session {
         let arena = if dead {
             drop(arena);
             match recover(path, config) {
-                Ok(_) => return Ok(None),
+                Ok(report) => return all_saved(&report).map(|()| None),
                 // Some process has it mapped, with no thread at work in it just now: the session lives.
                 Err(Error::Session(_)) => match Self::attach(placement, config)? {
                     Some(arena) => arena,
@@ -198,7 +220,7 @@ impl Session {
         if file.try_lock_shared().is_err() {
             return Ok(None);
         }
-        if !matches!(file.metadata(), Ok(seen) if seen.nlink() > 0) {
+        if !is_linked(&file) {
             // The last process has just left and removed it.
             return Ok(None);
         }
@@ -211,7 +233,8 @@ impl Session {
     /// An arena without its magic: its maker is at work, or has died at it.
     fn unfinished(path: &Path, config: &Config) -> Result<Option<Self>> {
         match recover(path, config) {
-            Ok(_) | Err(Error::Session(_)) => Ok(None),
+            Ok(report) => all_saved(&report).map(|()| None),
+            Err(Error::Session(_)) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
-use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE, UNWITNESSED};
+use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -124,6 +124,7 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     entry.inode.store(caps.inode, Ordering::Relaxed);
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
+    entry.forget_intents(me.arena.counts().threads);
     for word in [&entry.kernel_reason, &entry.gate, &entry.append_lock] {
         word.store(0, Ordering::Relaxed);
     }
@@ -143,7 +144,7 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
         Ordering::Relaxed,
     );
     take_sizes(entry, stat);
-    witness(entry, stat);
+    witness(entry, stat, entry.changes.load(Ordering::Acquire));
     entry.opens.store(1, Ordering::Relaxed);
     entry.state.store(LIVE, Ordering::Release);
 }
@@ -158,15 +159,16 @@ fn take_sizes(entry: &FileEntry, stat: &DeviceStat) {
     }
 }
 
-/// Remembers what the device file looks like after our own last change.
-pub fn witness(entry: &FileEntry, stat: &DeviceStat) {
+/// Remembers what the device file looks like after our own last change, the one that `changes` counts.
+pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
+    entry
+        .witnessed
+        .store(changes.wrapping_sub(1), Ordering::Release);
     let values = [stat.len, stat.mtime_ns, stat.ctime_ns];
     for (word, value) in entry.witness.iter().zip(values) {
         word.store(value, Ordering::Release);
     }
-    if entry.flags.load(Ordering::Relaxed) & UNWITNESSED != 0 {
-        entry.flags.fetch_and(!UNWITNESSED, Ordering::AcqRel);
-    }
+    entry.witnessed.store(changes, Ordering::Release);
 }
 
 /// Whether the device file is as [`witness`] last saw it.
@@ -182,14 +184,15 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
 fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
-    let idle =
-        entry.opens.load(Ordering::Acquire) == 1 && entry.owed_pages.load(Ordering::Acquire) == 0;
+    let idle = entry.opens.load(Ordering::Acquire) == 1
+        && entry.owed_pages.load(Ordering::Acquire) == 0
+        && !entry.is_unwitnessed(me.arena.counts().threads);
     if !idle || is_as_witnessed(entry, stat) {
         return;
     }
     evict::evict_file(me, id);
     take_sizes(entry, stat);
-    witness(entry, stat);
+    witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
 /// Takes one open description away. Returns how many are left.

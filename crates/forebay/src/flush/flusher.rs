@@ -307,6 +307,7 @@ impl Flusher {
             return;
         }
         let mut batch = std::mem::take(&mut self.batch);
+        work.me.arena.superblock().show_life();
         let device = work.device.caps().device;
         let idle = busy::inflight_bytes(work.me.arena.superblock(), device) == 0;
         batch.begun = idle.then(Instant::now);
@@ -336,6 +337,7 @@ impl Flusher {
         piece: Piece,
     ) {
         let offset = identity.block.start() + (page * PAGE_BYTES) as u64;
+        work.me.arena.superblock().show_life();
         let result = work.device.write_through(piece, offset);
         let short = matches!(result, Ok(n) if n < piece.len);
         let errno = match result {

@@ -16,7 +16,7 @@ use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::keeper::provision::HUGE_FRAMES;
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE, UNWITNESSED};
+use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE};
 use crate::memory::regions::{Owner, small_of};
 use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
@@ -562,10 +562,6 @@ impl<'a> Rebuild<'a, '_> {
             .map(ThreadId)
             .filter(|&t| (self.dead.threads)(t))
         {
-            // Where it was changing a device file, that change is ours though nobody has seen it end.
-            if let Some(entry) = threads::flushes(arena, thread).and_then(|file| arena.file(file)) {
-                entry.flags.fetch_or(UNWITNESSED, Ordering::AcqRel);
-            }
             // Where the dead was at work on a file, it may have been writing past the end.
             if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
             {

@@ -6,9 +6,10 @@
 //! changed by someone else, or cannot be found, is never written: its bytes are kept aside, with a note of where they
 //! belong, and reported. The arena is removed only when nothing in it is needed any more.
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -24,10 +25,11 @@ use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::rebuild::Findings;
+use crate::keeper::reopen::{Absent, path_of, reopen};
 use crate::keeper::{repair, run};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{FileEntry, LIVE, UNWITNESSED};
+use crate::memory::files::{FileEntry, LIVE, TRUNCATING};
 use crate::memory::mapping::Mapping;
 use crate::memory::threads::{self, Me};
 use crate::scrap::give::part_of;
@@ -93,33 +95,35 @@ pub struct Report {
 pub fn recover(path: &Path, config: &Config) -> Result<Report> {
     let file = fs::OpenOptions::new().read(true).write(true).open(path);
     let file = file.map_err(|e| Error::Arena(format!("{}: {e}", path.display())))?;
-    let _only_one = lock_file(&file)?;
-    let len = file
-        .metadata()
-        .map_err(|e| Error::Arena(e.to_string()))?
-        .len();
-    if len == 0 {
+    let _only_one = lock_file(&file, path)?;
+    let meta = file.metadata().map_err(|e| Error::Arena(e.to_string()))?;
+    if meta.len() == 0 {
         // Its maker died before it could hold anything.
         remove(path);
         return Ok(empty_report(path));
     }
-    let mapping = Mapping::attach(file).map_err(|e| Error::Arena(e.to_string()))?;
+    let named = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
+    let mapping = Mapping::attach(file).map_err(|e| named(&e))?;
     let arena = match Arena::open(mapping) {
         Ok(arena) => arena,
         Err(_) if !has_magic(path) => {
             remove(path);
             return Ok(empty_report(path));
         }
+        Err(Error::Arena(why)) => return Err(named(&why)),
         Err(error) => return Err(error),
     };
     refuse_if_alive(&arena)?;
     slay_all(&arena);
-    let shared = Arc::new(Shared::new(arena, Some(path.to_owned()), config.clone())?);
+    // Without its path: this is no member of the session that might be the last to leave.
+    let shared = Arc::new(Shared::new(arena, None, config.clone())?);
     let me = shared.me()?;
-    run::adopt_owed_files(&shared);
+    // Before anything is changed: waiting for what the dead had under way changes the files' times.
+    let found = judge_all(&shared);
+    shared.arena.superblock().show_life();
     let findings = repair::after_death(&shared, me)
         .ok_or_else(|| Error::Session("another process is recovering this arena".into()))?;
-    let files = save_all(&shared, me);
+    let files = save_all(&shared, me, &found);
     let removed = files
         .iter()
         .all(|saved| !matches!(saved, Saved::Failed { .. }));
@@ -132,6 +136,50 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
         findings,
         removed,
     })
+}
+
+/// What may be done with a file.
+enum Standing {
+    /// It is as the session left it, and may be written.
+    Ours,
+    /// Its bytes are for keeping aside, for this reason.
+    Foreign(String),
+    /// It cannot be reached now; its bytes stay in the arena.
+    Unreachable(String),
+}
+
+/// Finds all files that something may have to be done for, and says what may be done.
+fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
+    let last_life_ns = shared
+        .arena
+        .superblock()
+        .heartbeat_ns
+        .load(Ordering::Relaxed);
+    // What is derived, as what a file owes, may not be right yet where somebody died at work.
+    let at_work: Vec<FileId> = (1..shared.arena.counts().threads)
+        .filter_map(|id| threads::works_on(&shared.arena, ThreadId(id)))
+        .collect();
+    let mut found = HashMap::new();
+    for id in (0..shared.arena.counts().files).map(FileId) {
+        let entry = shared.arena.file_unchecked(id);
+        let wanted = at_work.contains(&id) || run::is_unfinished(shared, entry);
+        if entry.state.load(Ordering::Acquire) != LIVE || !wanted {
+            continue;
+        }
+        let standing = match reopen(entry) {
+            Err(Absent::Gone(reason)) => Standing::Foreign(reason),
+            Err(Absent::Unreachable(reason)) => Standing::Unreachable(reason),
+            Ok(device) => match changed_by_others(shared, entry, &device, last_life_ns) {
+                Some(reason) => Standing::Foreign(reason),
+                None => {
+                    shared.keep_device(id, Arc::new(device));
+                    Standing::Ours
+                }
+            },
+        };
+        found.insert(id, standing);
+    }
+    found
 }
 
 fn empty_report(path: &Path) -> Report {
@@ -157,11 +205,30 @@ fn has_magic(path: &Path) -> bool {
 }
 
 /// Two recoveries of one arena would undo each other.
-fn lock_file(file: &fs::File) -> Result<fs::File> {
+fn lock_file(file: &fs::File, path: &Path) -> Result<fs::File> {
     let lock = file.try_clone().map_err(|e| Error::Arena(e.to_string()))?;
-    lock.try_lock().map_err(|_| {
-        Error::Session("the session is in use, or is being recovered by another process".into())
-    })?;
+    if lock.try_lock().is_err() {
+        // Who lives is named, if it can be told.
+        let look = Mapping::attach(file.try_clone().map_err(|e| Error::Arena(e.to_string()))?);
+        if let Ok(mapping) = look
+            && let Ok(arena) = Arena::open(mapping)
+        {
+            refuse_if_alive(&arena)?;
+        }
+        return Err(Error::Session(
+            "the session is in use, or is being recovered by another process".into(),
+        ));
+    }
+    // Whoever had the lock may have removed the file, and another session may have begun under its name.
+    let same = match (lock.metadata(), fs::metadata(path)) {
+        (Ok(mine), Ok(named)) => (mine.dev(), mine.ino()) == (named.dev(), named.ino()),
+        _ => false,
+    };
+    if !same {
+        return Err(Error::Session(
+            "the session has just been recovered, or has ended".into(),
+        ));
+    }
     Ok(lock)
 }
 
@@ -189,53 +256,52 @@ fn slay_all(arena: &Arena) {
     }
 }
 
-fn save_all(shared: &Arc<Shared>, me: Me<'_>) -> Vec<Saved> {
+fn save_all(shared: &Arc<Shared>, me: Me<'_>, found: &HashMap<FileId, Standing>) -> Vec<Saved> {
     let mut saved = Vec::new();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        if entry.state.load(Ordering::Acquire) != LIVE {
-            continue;
-        }
-        let flags = entry.flags.load(Ordering::Acquire);
-        let unfinished =
-            flags & (crate::memory::files::TRUNCATING | crate::memory::files::EXCEEDING);
-        let reserved = entry.reserve_step.load(Ordering::Relaxed) != 0;
-        if entry.owed_pages.load(Ordering::Acquire) != 0 || unfinished != 0 || reserved {
-            saved.extend(save(shared, me, id, entry));
+        if entry.state.load(Ordering::Acquire) == LIVE && run::is_unfinished(shared, entry) {
+            saved.extend(save(shared, me, id, found.get(&id)));
         }
     }
     saved
 }
 
-fn path_of(entry: &FileEntry) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt;
-    PathBuf::from(std::ffi::OsString::from_vec(entry.path()))
-}
-
-fn save(shared: &Arc<Shared>, me: Me<'_>, id: FileId, entry: &FileEntry) -> Option<Saved> {
-    let last_life_ns = shared
-        .arena
-        .superblock()
-        .heartbeat_ns
-        .load(Ordering::Relaxed);
+fn save(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    id: FileId,
+    standing: Option<&Standing>,
+) -> Option<Saved> {
+    let entry = shared.arena.file_unchecked(id);
     let path = path_of(entry);
-    let owes = entry.owed_pages.load(Ordering::Acquire) != 0;
-    let Some(device) = shared.device(id) else {
-        let reason = "the file is not where it was, or is another file by now, or cannot be opened";
-        return owes.then(|| keep_aside(shared, me, id, path, reason.into()));
+    let owed = entry.owed_pages.load(Ordering::Acquire);
+    let device = match standing {
+        Some(Standing::Ours) => shared.device(id),
+        _ => None,
     };
-    if let Some(reason) = changed_by_others(entry, device.as_ref(), last_life_ns) {
-        return owes.then(|| keep_aside(shared, me, id, path, reason));
-    }
+    let Some(device) = device else {
+        let reason = match standing {
+            Some(Standing::Foreign(reason)) => reason.clone(),
+            Some(Standing::Unreachable(reason)) => {
+                let reason = reason.clone();
+                return (owed != 0).then_some(Saved::Failed { path, reason });
+            }
+            _ => "it was not known before the rebuild".into(),
+        };
+        return (owed != 0).then(|| keep_aside(shared, me, id, path, reason));
+    };
     let core = Core {
         shared: Arc::clone(shared),
         id,
         device,
     };
-    let bytes = entry.owed_pages.load(Ordering::Acquire) * PAGE_BYTES as u64;
     match write_back(&core, me) {
-        Ok(()) if bytes == 0 => None,
-        Ok(()) => Some(Saved::Written { path, bytes }),
+        Ok(()) if owed == 0 => None,
+        Ok(()) => Some(Saved::Written {
+            path,
+            bytes: owed * PAGE_BYTES as u64,
+        }),
         Err(error) => Some(Saved::Failed {
             path,
             reason: error.to_string(),
@@ -245,6 +311,7 @@ fn save(shared: &Arc<Shared>, me: Me<'_>, id: FileId, entry: &FileEntry) -> Opti
 
 /// Why the device file may not be written: somebody else has changed it since our own last change.
 fn changed_by_others(
+    shared: &Shared,
     entry: &FileEntry,
     device: &dyn DeviceFile,
     last_life_ns: u64,
@@ -257,18 +324,20 @@ fn changed_by_others(
         return None;
     }
     // A change of ours was under way at the end: what it left is dated before the session's last sign of life.
-    let ours_under_way = entry.flags.load(Ordering::Acquire) & UNWITNESSED != 0;
+    let threads = shared.arena.counts().threads;
+    let changing = entry.is_changing(threads);
     let in_time = stat.mtime_ns.max(stat.ctime_ns) <= last_life_ns.saturating_add(LATE_NS);
-    let shrunk = stat.len < entry.witness[0].load(Ordering::Acquire)
-        && entry.flags.load(Ordering::Acquire) & crate::memory::files::TRUNCATING == 0;
-    if ours_under_way && in_time && !shrunk {
+    let shrunk = changing
+        && stat.len < entry.witness[0].load(Ordering::Acquire)
+        && entry.flags.load(Ordering::Acquire) & TRUNCATING == 0;
+    if entry.is_unwitnessed(threads) && in_time && !shrunk {
         return None;
     }
     Some("the file was changed by another program after the session's last write to it".into())
 }
 
 fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
-    if core.entry().flags.load(Ordering::Acquire) & crate::memory::files::TRUNCATING != 0 {
+    if core.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0 {
         resize::finish_truncation(core, me).map_err(Core::ended)?;
     }
     let seen = std::sync::atomic::AtomicU32::new(errors::sequence(core.entry()));

@@ -8,6 +8,7 @@ use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::keeper::provision;
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
 use crate::memory::arena::Arena;
+use crate::memory::files::LIVE;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -41,7 +42,7 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
         .map(|id| ThreadId(id) != me.id && threads::is_gone(arena, ThreadId(id)))
         .collect();
     let is_gone = |id: ThreadId| gone.get(id.index()).copied().unwrap_or(true);
-    let landed = land(shared, arena, &is_gone);
+    let landed = land(shared, me, &is_gone);
     let findings = rebuild(
         me,
         &Dead {
@@ -49,6 +50,7 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
             landed: &|file| landed.contains(&file),
         },
     );
+    settle_intents(shared, me, &is_gone);
     for id in (1..arena.counts().threads).map(ThreadId) {
         if is_gone(id) && threads::is_dead(arena, id) {
             threads::bury(arena, id);
@@ -58,7 +60,8 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
 }
 
 /// Asks the devices of files with flights of the dead to finish what is under way. Returns the files that have.
-fn land(shared: &Shared, arena: &Arena, is_gone: &dyn Fn(ThreadId) -> bool) -> HashSet<FileId> {
+fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> HashSet<FileId> {
+    let arena = me.arena;
     let mut flying = HashSet::new();
     let backed = arena.superblock().headers_backed.load(Ordering::Acquire);
     for header in (0..backed).filter_map(|id| arena.header(HeaderId(id))) {
@@ -71,11 +74,36 @@ fn land(shared: &Shared, arena: &Arena, is_gone: &dyn Fn(ThreadId) -> bool) -> H
         }
     }
     flying.retain(|&file| {
-        shared
-            .device(file)
-            .is_some_and(|d| d.wait_in_flight().is_ok())
+        let Some(device) = shared.device(file) else {
+            return false;
+        };
+        // Waiting may change the file's times.
+        shared.begin_intent(me, file);
+        let landed = device.wait_in_flight().is_ok();
+        shared.end_intent(me, file, &device);
+        landed
     });
     flying
+}
+
+/// What the dead were changing is as they left it: remembered, where this process has the file open. Elsewhere the note
+/// stays, which makes a recovery look at times instead.
+fn settle_intents(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) {
+    let threads = me.arena.counts().threads;
+    for file in (0..me.arena.counts().files).map(FileId) {
+        let entry = me.arena.file_unchecked(file);
+        if entry.state.load(Ordering::Acquire) != LIVE || !entry.is_changing(threads) {
+            continue;
+        }
+        let Some(device) = shared.device(file) else {
+            continue;
+        };
+        for dead in (1..threads).map(ThreadId).filter(|&id| is_gone(id)) {
+            if entry.has_intent(dead) {
+                shared.end_intent(Me { id: dead, ..me }, file, &device);
+            }
+        }
+    }
 }
 
 /// Whether flights that an earlier repair could not wait for are in files that this process has open.

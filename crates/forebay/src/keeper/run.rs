@@ -7,18 +7,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::config::IoEngine;
-use crate::device::{DeviceFile, Queue, Threads, best_queue};
+use crate::device::{Queue, Threads, best_queue};
 use crate::error::Error;
 use crate::evict;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::{FileId, ThreadId};
+use crate::keeper::reopen::reopen;
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING, UNWITNESSED};
+use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -150,12 +151,7 @@ impl House {
     /// One round.
     fn keep(&mut self, shared: &Arc<Shared>, me: Me<'_>) {
         let superblock = me.arena.superblock();
-        let now = SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default();
-        superblock
-            .heartbeat_ns
-            .store(now.as_nanos() as u64, Ordering::Relaxed);
+        superblock.show_life();
         let tick = self
             .tick_base
             .wrapping_add(self.begun.elapsed().as_millis() as u32);
@@ -421,41 +417,28 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
     superblock.sleeping.store(0, Ordering::Release);
 }
 
-/// The device of a file that this keeper has no descriptors of, reopened by its last known path; `None` if what is there is
-/// not the same inode.
-pub fn reopen(entry: &FileEntry) -> Option<crate::device::RealFile> {
-    use std::os::fd::AsFd;
-    use std::os::unix::ffi::OsStringExt;
-    let path = std::ffi::OsString::from_vec(entry.path());
-    let file = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path)
-        .ok()?;
-    let device = crate::device::RealFile::reopen(file.as_fd()).ok()?;
-    let caps = device.caps();
-    let same = entry.device.load(Ordering::Acquire) == caps.device
-        && entry.inode.load(Ordering::Acquire) == caps.inode
-        && entry.birth_ns.load(Ordering::Acquire) == caps.birth_ns;
-    same.then_some(device)
-}
-
 /// Gives a new keeper, or a recovery, the devices of files that owe something, or were being changed, and whose clients may be
 /// gone.
 pub fn adopt_owed_files(shared: &Arc<Shared>) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
         let live = entry.state.load(Ordering::Acquire) == crate::memory::files::LIVE;
-        let unfinished = entry.owed_pages.load(Ordering::Acquire) != 0
-            || entry.reserve_step.load(Ordering::Relaxed) != 0
-            || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | UNWITNESSED) != 0
-            || entry.opens.load(Ordering::Acquire) != 0;
+        let unfinished = is_unfinished(shared, entry) || entry.opens.load(Ordering::Acquire) != 0;
         if live
             && unfinished
             && shared.device(id).is_none()
-            && let Some(device) = reopen(entry)
+            && let Ok(device) = reopen(entry)
         {
             shared.keep_device(id, Arc::new(device));
         }
     }
+}
+
+/// Whether something of the file is not as it should be on its device: owed bytes, a change under way, space reserved
+/// beyond the end, a length that was being changed.
+pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
+    entry.owed_pages.load(Ordering::Acquire) != 0
+        || entry.is_changing(shared.arena.counts().threads)
+        || entry.reserve_step.load(Ordering::Relaxed) != 0
+        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
 }

@@ -3,8 +3,9 @@
 //! An entry is the truth about a file that headers cannot hold: its identity, its sizes, its mode, its
 //! errors, and where it can be found again. States are in `docs/states.md`.
 
-use crate::limits::PATH_BYTES_MAX;
-use crate::sync::{AtomicU32, AtomicU64};
+use crate::ids::ThreadId;
+use crate::limits::{PATH_BYTES_MAX, THREADS_MAX};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// One entry, 2 KiB.
 #[repr(C, align(2048))]
@@ -45,6 +46,10 @@ pub struct FileEntry {
     pub truncating: AtomicU64,
     /// The keeper that has descriptors of this file (its epoch).
     pub handed_epoch: AtomicU32,
+    /// Changes of the device file that we have begun so far.
+    pub changes: AtomicU32,
+    /// `changes` when the witness was taken: another count than that says that the witness is out of date.
+    pub witnessed: AtomicU32,
     /// Device file's size, mtime and ctime after our last change: recovery's witness.
     pub witness: [AtomicU64; 3],
     /// Tick before which no flush is tried again after an error.
@@ -53,10 +58,15 @@ pub struct FileEntry {
     pub failures: AtomicU32,
     /// Length of `path`.
     pub path_len: AtomicU32,
-    unused: [AtomicU32; 2],
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
+    /// Threads that are changing the device file, a bit each. A bit that a death has left says that how the file looks may
+    /// be the dead thread's doing.
+    intents: [AtomicU32; INTENT_WORDS],
 }
+
+/// One bit for each thread slot that an arena may have.
+const INTENT_WORDS: usize = THREADS_MAX as usize / 32;
 
 const _: () = assert!(size_of::<FileEntry>() == 2048);
 
@@ -78,10 +88,54 @@ pub const STABLE: u32 = 2;
 pub const EXCEEDING: u32 = 4;
 /// A truncation is under way, or was when its thread died: `truncating` says to what length.
 pub const TRUNCATING: u32 = 8;
-/// A thread died while it changed the device file: the file may differ from its witness by that.
-pub const UNWITNESSED: u32 = 16;
 
 impl FileEntry {
+    /// Notes that a thread is about to change the device file.
+    pub fn begin_intent(&self, thread: ThreadId) {
+        let (word, bit) = self.intent(thread);
+        word.fetch_or(bit, Ordering::AcqRel);
+        self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Takes the note away.
+    pub fn end_intent(&self, thread: ThreadId) {
+        let (word, bit) = self.intent(thread);
+        word.fetch_and(!bit, Ordering::AcqRel);
+    }
+
+    /// Whether a thread has noted a change.
+    pub fn has_intent(&self, thread: ThreadId) -> bool {
+        let (word, bit) = self.intent(thread);
+        word.load(Ordering::Acquire) & bit != 0
+    }
+
+    /// Whether any of `threads` threads has noted a change.
+    pub fn is_changing(&self, threads: u32) -> bool {
+        let words = self.intents.iter().take(threads.div_ceil(32) as usize);
+        words
+            .into_iter()
+            .any(|word| word.load(Ordering::Acquire) != 0)
+    }
+
+    /// Whether how the device file looks may be our own doing, unwitnessed: somebody changes it, or died changing it.
+    pub fn is_unwitnessed(&self, threads: u32) -> bool {
+        self.is_changing(threads)
+            || self.witnessed.load(Ordering::Acquire) != self.changes.load(Ordering::Acquire)
+    }
+
+    /// Takes all notes away: the entry is being made.
+    pub fn forget_intents(&self, threads: u32) {
+        let words = self.intents.iter().take(threads.div_ceil(32) as usize);
+        words
+            .into_iter()
+            .for_each(|word| word.store(0, Ordering::Relaxed));
+    }
+
+    fn intent(&self, thread: ThreadId) -> (&AtomicU32, u32) {
+        let index = thread.0.min(THREADS_MAX - 1);
+        (&self.intents[index as usize / 32], 1 << (index % 32))
+    }
+
     /// Stores the path (cut to what fits; a path too long is not kept at all).
     pub fn set_path(&self, path: &[u8]) {
         use crate::sync::Ordering::{Relaxed, Release};

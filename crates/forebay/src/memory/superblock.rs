@@ -35,7 +35,7 @@ pub struct Superblock {
     pub sleeping: AtomicU32,
     /// Coarse clock of the session, in keeper ticks of about a millisecond while anything is dirty.
     pub tick: AtomicU32,
-    /// Last sign of life of any keeper, ns since 1970: recovery's bound for times of our own changes.
+    /// Last sign of life of the session, ns since 1970: recovery's bound for times of our own changes.
     pub heartbeat_ns: AtomicU64,
     /// Pages owed to devices, whole frames counted as 64; exact after a rebuild, else late by at most
     /// 64 pages a thread.
@@ -91,6 +91,13 @@ pub struct Ring {
 }
 
 impl Superblock {
+    /// Notes that the session lives, for recovery.
+    pub fn show_life(&self) {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let ns = now.unwrap_or_default().as_nanos() as u64;
+        self.heartbeat_ns.store(ns, crate::sync::Ordering::Relaxed);
+    }
+
     /// Pages owed to devices, about. Threads add their parts late, so that the sum of what has been added may be below zero
     /// for a while: then it is 0.
     pub fn owed_about(&self) -> u64 {

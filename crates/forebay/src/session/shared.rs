@@ -205,8 +205,8 @@ impl Shared {
         })
     }
 
-    /// Changes a device file. While it lasts the thread's slot says so: should it die, the repair marks the file as
-    /// changed by us; afterwards what the file looks like is remembered.
+    /// Changes a device file, noting for recovery that the change is ours. While it lasts the thread's slot says so: should
+    /// it die, even between operations, a repair looks at the file.
     pub fn change<T>(
         &self,
         me: Me<'_>,
@@ -216,12 +216,37 @@ impl Shared {
     ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
+        self.begin_intent(me, file);
         let result = change();
-        if let Ok(stat) = device.stat() {
-            table::witness(self.arena.file_unchecked(file), &stat);
-        }
+        self.end_intent(me, file, device);
         word.store(before, Ordering::Release);
         result
+    }
+
+    /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
+    /// unless it is dated long after the session's last sign of life, which this is.
+    pub fn begin_intent(&self, me: Me<'_>, file: FileId) {
+        me.arena.superblock().show_life();
+        me.arena.file_unchecked(file).begin_intent(me.id);
+    }
+
+    /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
+    pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+        let entry = me.arena.file_unchecked(file);
+        entry.end_intent(me.id);
+        loop {
+            let changes = entry.changes.load(Ordering::Acquire);
+            // Whoever is at it will look.
+            if entry.is_changing(me.arena.counts().threads) {
+                return;
+            }
+            let Ok(stat) = device.stat() else { return };
+            table::witness(entry, &stat, changes);
+            // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
+            if entry.changes.load(Ordering::Acquire) == changes {
+                return;
+            }
+        }
     }
 
     /// Whether the keeper of today has a description's descriptors.

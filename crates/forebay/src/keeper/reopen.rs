@@ -1,0 +1,75 @@
+//! Finding a file again by what its entry remembers: the path that it was opened by, and what it is.
+
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+
+use crate::device::{DeviceFile, RealFile};
+use crate::file::table;
+use crate::memory::files::FileEntry;
+use crate::sync::Ordering;
+
+/// Why a file cannot be opened again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Absent {
+    /// It is not there any more, or another file has its name: trying again will not help.
+    Gone(String),
+    /// It may well be there, and cannot be reached now.
+    Unreachable(String),
+}
+
+/// The path that the file was opened by last.
+pub fn path_of(entry: &FileEntry) -> PathBuf {
+    PathBuf::from(std::ffi::OsString::from_vec(entry.path()))
+}
+
+/// Opens the file behind an entry, and proves that it is the same inode.
+pub fn reopen(entry: &FileEntry) -> Result<RealFile, Absent> {
+    let path = path_of(entry);
+    let opened = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(&path);
+    let file = opened.map_err(|error| why_not(entry, &path, &error))?;
+    let meta = file
+        .metadata()
+        .map_err(|e| Absent::Unreachable(e.to_string()))?;
+    let same = entry.device.load(Ordering::Acquire) == meta.dev()
+        && entry.inode.load(Ordering::Acquire) == meta.ino();
+    if !same {
+        return Err(Absent::Gone("another file has its name by now".into()));
+    }
+    let device =
+        RealFile::reopen(file.as_fd()).map_err(|reason| Absent::Unreachable(reason.to_string()))?;
+    let caps = device.caps();
+    if caps.inode != meta.ino() || !table::is_same(entry, &device) {
+        return Err(Absent::Gone(
+            "another file has its name and number by now".into(),
+        ));
+    }
+    Ok(device)
+}
+
+fn why_not(entry: &FileEntry, path: &Path, error: &io::Error) -> Absent {
+    let gone = [libc::ENOENT, libc::ENOTDIR, libc::ELOOP, libc::EISDIR];
+    if !error
+        .raw_os_error()
+        .is_some_and(|errno| gone.contains(&errno))
+    {
+        return Absent::Unreachable(format!("it cannot be opened: {error}"));
+    }
+    // A path that leads to another file system than before leads to a place where nothing is mounted.
+    let there = path
+        .ancestors()
+        .skip(1)
+        .find_map(|dir| Some((dir, dir.metadata().ok()?)));
+    match there {
+        Some((dir, meta)) if meta.dev() != entry.device.load(Ordering::Acquire) => {
+            let dir = dir.display();
+            Absent::Unreachable(format!("its file system is not mounted at {dir}; mount it"))
+        }
+        _ => Absent::Gone("the file is not where it was".into()),
+    }
+}

@@ -1,0 +1,232 @@
+//! File systems for tests: loop devices over files in memory, mounted while a value lives. Needs root; where something is
+//! missing, the reason comes back instead.
+#![allow(dead_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+static COUNT: AtomicU32 = AtomicU32::new(0);
+
+fn run(program: &str, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .map_err(|error| format!("{program}: {error}"))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(format!("{program} {}: {said}", arguments.join(" ")))
+}
+
+/// A name that no other test process uses.
+pub fn unique(what: &str) -> String {
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("forebay-test-{what}-{}-{count}", std::process::id())
+}
+
+/// A file system on a loop device, mounted.
+pub struct Disk {
+    image: PathBuf,
+    device: String,
+    dir: PathBuf,
+    options: String,
+}
+
+impl Disk {
+    /// Makes one of `kind` ("xfs", "ext4", "btrfs") with `mib` MiB, mounted with `options`.
+    pub fn new(kind: &str, mib: u64, options: &str) -> Result<Disk, String> {
+        // SAFETY: a call without arguments.
+        if unsafe { libc::geteuid() } != 0 {
+            return Err("not root, so nothing can be mounted".into());
+        }
+        let name = unique(kind);
+        let image = Path::new("/dev/shm").join(format!("{name}.img"));
+        let file = fs::File::create(&image).map_err(|e| e.to_string())?;
+        file.set_len(mib << 20).map_err(|e| e.to_string())?;
+        drop(file);
+        let mut disk = Disk {
+            device: String::new(),
+            dir: std::env::temp_dir().join(&name),
+            image,
+            options: options.to_owned(),
+        };
+        let image = disk.image.to_str().expect("plain").to_owned();
+        match kind {
+            // Smaller ones than it likes; only tests want them.
+            "xfs" => {
+                let small = ["-q", "-f", "-d", "agcount=1", "-l", "size=8m"];
+                let env = Command::new("mkfs.xfs")
+                    .args(if mib < 300 { &small[..] } else { &small[..2] })
+                    .arg(&image)
+                    .envs([("TEST_DIR", "1"), ("TEST_DEV", "1"), ("QA_CHECK_FS", "1")])
+                    .output()
+                    .map_err(|error| format!("mkfs.xfs: {error}"))?;
+                if !env.status.success() {
+                    return Err(String::from_utf8_lossy(&env.stderr).into_owned());
+                }
+            }
+            "ext4" => drop(run("mkfs.ext4", &["-q", "-F", "-O", "quota", &image])?),
+            _ => drop(run(&format!("mkfs.{kind}"), &["-q", &image])?),
+        }
+        disk.device = run("losetup", &["--find", "--show", &image])?;
+        fs::create_dir(&disk.dir).map_err(|e| e.to_string())?;
+        disk.mount()?;
+        Ok(disk)
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.dir
+    }
+
+    /// Its block device.
+    pub fn device(&self) -> &str {
+        &self.device
+    }
+
+    fn dir_text(&self) -> &str {
+        self.dir.to_str().expect("plain")
+    }
+
+    /// Mounts it, as it was at first.
+    pub fn mount(&self) -> Result<(), String> {
+        let mut arguments = vec![self.device.as_str(), self.dir_text()];
+        if !self.options.is_empty() {
+            arguments.extend(["-o", &self.options]);
+        }
+        run("mount", &arguments).map(drop)
+    }
+
+    /// Unmounts it; busy file systems refuse.
+    pub fn unmount(&self) -> Result<(), String> {
+        run("umount", &[self.dir_text()]).map(drop)
+    }
+
+    /// Makes it read-only, or writable again.
+    pub fn remount(&self, option: &str) -> Result<(), String> {
+        let options = format!("remount,{option}");
+        run("mount", &["-o", &options, self.dir_text()]).map(drop)
+    }
+
+    /// Runs a program on it.
+    pub fn tool(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
+        run(program, arguments)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if run("mountpoint", &["-q", self.dir_text()]).is_ok() && self.unmount().is_err() {
+            let _ = run("umount", &["--lazy", self.dir_text()]);
+        }
+        if !self.device.is_empty() {
+            let _ = run("losetup", &["--detach", &self.device]);
+        }
+        let _ = fs::remove_dir(&self.dir);
+        let _ = fs::remove_file(&self.image);
+    }
+}
+
+/// A tmpfs, mounted.
+pub struct Tmpfs(PathBuf);
+
+impl Tmpfs {
+    /// One of `mib` MiB.
+    pub fn new(mib: u64) -> Result<Tmpfs, String> {
+        let dir = std::env::temp_dir().join(unique("tmpfs"));
+        fs::create_dir(&dir).map_err(|e| e.to_string())?;
+        let options = format!("size={mib}m,mode=1777");
+        let target = dir.to_str().expect("plain");
+        run(
+            "mount",
+            &["-t", "tmpfs", "-o", &options, "forebay-tests", target],
+        )?;
+        Ok(Tmpfs(dir))
+    }
+
+    /// Where it is mounted.
+    pub fn dir(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Tmpfs {
+    fn drop(&mut self) {
+        let target = self.0.to_str().expect("plain");
+        if run("umount", &[target]).is_err() {
+            let _ = run("umount", &["--lazy", target]);
+        }
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
+/// A cgroup of version 1, removed with this value.
+pub struct Group(PathBuf);
+
+impl Group {
+    fn new(controller: &str) -> Result<Group, String> {
+        let top = Path::new("/sys/fs/cgroup").join(controller);
+        if !top.join("cgroup.procs").exists() {
+            return Err(format!("no {controller} cgroup of version 1"));
+        }
+        let dir = top.join(unique("group"));
+        fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+        Ok(Group(dir))
+    }
+
+    fn set(&self, file: &str, text: &str) -> Result<(), String> {
+        let path = self.0.join(file);
+        fs::write(&path, text).map_err(|error| format!("{}: {error}", path.display()))
+    }
+
+    /// One whose members write to the disk's device at this speed, bytes a second.
+    pub fn slow_writes(disk: &Disk, speed: u64) -> Result<Group, String> {
+        let name = disk.device.trim_start_matches("/dev/");
+        let number =
+            fs::read_to_string(format!("/sys/block/{name}/dev")).map_err(|e| e.to_string())?;
+        let group = Self::new("blkio")?;
+        group.set(
+            "blkio.throttle.write_bps_device",
+            &format!("{} {speed}", number.trim()),
+        )?;
+        Ok(group)
+    }
+
+    /// One whose members may hold this much memory.
+    pub fn little_memory(bytes: u64) -> Result<Group, String> {
+        let group = Self::new("memory")?;
+        group.set("memory.limit_in_bytes", &bytes.to_string())?;
+        Ok(group)
+    }
+
+    /// A value of the group.
+    pub fn get(&self, file: &str) -> String {
+        fs::read_to_string(self.0.join(file)).unwrap_or_default()
+    }
+
+    /// Puts a process into it, with all its threads.
+    pub fn add(&self, pid: u32) -> Result<(), String> {
+        self.set("cgroup.procs", &pid.to_string())
+    }
+
+    /// The file that takes new members.
+    pub fn door(&self) -> PathBuf {
+        self.0.join("cgroup.procs")
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The kernel lets go of the dead a moment later.
+        for _ in 0..200 {
+            if fs::remove_dir(&self.0).is_ok() {
+                return;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        eprintln!("still there: {}", self.0.display());
+    }
+}

@@ -1,0 +1,330 @@
+//! `kill -9` of clients, keepers' hosts, and all at once, at random moments under load: what was acknowledged is in the
+//! files, by the survivors' work or by recovery.
+//!
+//! Writes of the dead may still be under way at the device, so the device is slow where root can make it so. Each round
+//! prints its seed when it fails; `FOREBAY_TEST_SEED` runs the rounds from that one. `FOREBAY_TEST_KILLS` says how many
+//! rounds the long test makes.
+#![cfg(feature = "sim")]
+
+mod common;
+mod disks;
+mod workers;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use disks::{Disk, Group};
+use forebay::keeper::recover::{Report, Saved, recover};
+use forebay_model::{Driver, Model, Op, SplitMix64};
+use workers::{
+    Ended, Spec, Work, Worker, alone_ops, arena_path, config, plan, record, session_name,
+};
+
+/// Bytes a second of the slow device.
+const SPEED: u64 = 24 << 20;
+
+/// Where the files of a series of rounds are.
+struct Ground {
+    dir: PathBuf,
+    /// Makes its members' writes slow.
+    group: Option<Group>,
+    _disk: Option<Disk>,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Ground {
+    fn new() -> Ground {
+        let slow = Disk::new("xfs", 320, "").and_then(|disk| {
+            let group = Group::slow_writes(&disk, SPEED)?;
+            Ok((disk, group))
+        });
+        match slow {
+            Ok((disk, group)) => Ground {
+                dir: disk.dir().to_owned(),
+                group: Some(group),
+                _disk: Some(disk),
+                _dir: None,
+            },
+            Err(reason) => {
+                eprintln!("the device is as fast as it is: {reason}");
+                let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+                Ground {
+                    dir: dir.path().to_owned(),
+                    group: None,
+                    _disk: None,
+                    _dir: Some(dir),
+                }
+            }
+        }
+    }
+
+    /// A directory for one round, removed with it.
+    fn round(&self) -> tempfile::TempDir {
+        tempfile::tempdir_in(&self.dir).expect("a directory")
+    }
+
+    fn start(&self, spec: &Spec) -> Worker {
+        let worker = Worker::ready(spec);
+        if let Some(group) = &self.group {
+            group.add(worker.pid()).expect("a member of the group");
+        }
+        worker
+    }
+}
+
+/// Runs rounds with seeds from `first` on; the seed of one that fails is printed.
+fn rounds(first: u64, count: u64, round: impl Fn(&Ground, u64)) {
+    let ground = Ground::new();
+    let asked = std::env::var("FOREBAY_TEST_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let seeds = asked.map_or(first..first + count, |seed: u64| seed..seed + 1);
+    for seed in seeds {
+        let result =
+            std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| round(&ground, seed)));
+        if let Err(payload) = result {
+            eprintln!("the round of seed {seed} has failed: FOREBAY_TEST_SEED={seed} repeats it");
+            std::panic::resume_unwind(payload);
+        }
+    }
+}
+
+/// Recovers a session if it has left anything. Everything must go into the files: nobody else has touched them.
+fn recover_all(session: &str) -> Option<Report> {
+    let config = config(session);
+    let arena = arena_path(&config);
+    if !arena.exists() {
+        return None;
+    }
+    let report = recover(&arena, &config).expect("a dead session can be recovered");
+    let written = |saved: &Saved| matches!(saved, Saved::Written { .. });
+    assert!(report.files.iter().all(written), "{report:?}");
+    assert!(report.removed && !arena.exists(), "{report:?}");
+    assert_eq!(report.findings.corruptions, 0, "{report:?}");
+    Some(report)
+}
+
+fn check(model: &Model, in_flight: &[Op], dir: &Path) {
+    for file in 0..model.files() as u8 {
+        let image = std::fs::File::open(dir.join(format!("file-{file}"))).expect("the file");
+        if let Err(mismatch) = model.after_death(file, in_flight, &image) {
+            panic!("{mismatch}\nin flight: {in_flight:?}");
+        }
+    }
+}
+
+/// Kills some of the workers after a while; how everybody ended.
+fn kill_some(mut all: Vec<Worker>, victims: &[bool], random: &mut SplitMix64) -> Vec<Ended> {
+    all.iter_mut().for_each(Worker::go);
+    std::thread::sleep(Duration::from_micros(random.below(150_000)));
+    for (worker, _) in all.iter_mut().zip(victims).filter(|(_, dies)| **dies) {
+        worker.kill();
+    }
+    let ended: Vec<Ended> = all.into_iter().map(Worker::end).collect();
+    for (worker, dies) in ended.iter().zip(victims) {
+        match dies {
+            true => worker.assert_good_or_killed(),
+            false => worker.assert_good(),
+        }
+    }
+    ended
+}
+
+/// Who dies of three: one, the keeper's host and others, or all.
+fn victims(random: &mut SplitMix64) -> [bool; 3] {
+    match random.below(6) {
+        0 => [false, false, true],
+        1 => [true, false, false],
+        2 => [true, false, true],
+        3 => [true, true, false],
+        _ => [true, true, true],
+    }
+}
+
+/// Three processes, each with bytes of its own in two files.
+fn shared_files(ground: &Ground, seed: u64) {
+    let mut random = SplitMix64::new(seed);
+    let session = session_name("kill");
+    let dir = ground.round();
+    let ops = 300;
+    let plan = plan(seed, 3, ops);
+    for op in &plan.prepare {
+        let Op::SetLen { file, len, .. } = *op else {
+            panic!("plans set lengths");
+        };
+        let made = std::fs::File::create(dir.path().join(format!("file-{file}"))).expect("a file");
+        made.set_len(len).expect("a length");
+    }
+    let hosts = [true, random.below(2) == 0, false];
+    let all = (0..3).map(|me| {
+        let work = Work::Partition {
+            seed,
+            workers: 3,
+            me,
+            ops,
+        };
+        ground.start(&Spec::new(&session, dir.path(), hosts[me], work))
+    });
+    let victims = victims(&mut random);
+    let ended = kill_some(all.collect(), &victims, &mut random);
+    recover_all(&session);
+    let mut driver = Driver::for_ops(&[plan.prepare.as_slice(), &plan.workers.concat()].concat());
+    let model = driver.model_mut();
+    plan.prepare.iter().for_each(|op| drop(model.apply(op)));
+    let mut in_flight = Vec::new();
+    for (worker, ops) in ended.iter().zip(&plan.workers) {
+        let done = worker.acknowledged();
+        ops[..done].iter().for_each(|op| drop(model.apply(op)));
+        in_flight.extend(ops.get(done).cloned());
+    }
+    check(model, &in_flight, dir.path());
+}
+
+/// One process with everything that a file can be asked, beside a keeper in another or in itself.
+fn alone(ground: &Ground, seed: u64) {
+    let mut random = SplitMix64::new(seed);
+    let session = session_name("kill");
+    let dir = ground.round();
+    let list = 300;
+    let work = Work::Alone { seed, ops: list };
+    let keeper = Spec::new(&session, dir.path(), true, Work::Commands { files: 1 });
+    let keeper = (random.below(2) == 0).then(|| ground.start(&keeper));
+    let hosts = keeper.is_none() && random.below(3) > 0;
+    let worker = ground.start(&Spec::new(&session, dir.path(), hosts, work));
+    let ended = kill_some(vec![worker], &[true], &mut random);
+    if let Some(mut keeper) = keeper {
+        if random.below(2) == 0 {
+            keeper.kill();
+        }
+        keeper.end().assert_good_or_killed();
+    }
+    recover_all(&session);
+    let ops = alone_ops(seed, list);
+    let mut driver = Driver::for_ops(&ops);
+    let done = ended[0].acknowledged();
+    ops[..done]
+        .iter()
+        .for_each(|op| drop(driver.model_mut().apply(op)));
+    let in_flight: Vec<Op> = ops.get(done).cloned().into_iter().collect();
+    check(driver.model(), &in_flight, dir.path());
+}
+
+/// Three processes append to one file.
+fn appends(ground: &Ground, seed: u64) {
+    let mut random = SplitMix64::new(seed);
+    let session = session_name("kill");
+    let dir = ground.round();
+    let start = |me: usize| {
+        let work = Work::Appends { me, count: 200 };
+        ground.start(&Spec::new(&session, dir.path(), me == 0, work))
+    };
+    let all = (0..3).map(start).collect();
+    let victims = victims(&mut random);
+    let ended = kill_some(all, &victims, &mut random);
+    recover_all(&session);
+    let bytes = std::fs::read(dir.path().join("file-0")).expect("the file");
+    let mut taken = Vec::new();
+    for (me, worker) in ended.iter().enumerate() {
+        for (index, offset) in worker.appends() {
+            let expected = record(me, index);
+            let at = offset as usize;
+            let found = bytes.get(at..at + expected.len());
+            assert!(
+                found == Some(&expected[..]),
+                "record {index} of {me} at {at} is lost or torn"
+            );
+            taken.push(at..at + expected.len());
+        }
+    }
+    taken.sort_by_key(|range| range.start);
+    assert!(
+        taken.windows(2).all(|two| two[0].end <= two[1].start),
+        "records overlap"
+    );
+}
+
+/// A recovery is killed at some moment; the next one finishes.
+fn interrupted_recovery(ground: &Ground, seed: u64) {
+    let mut random = SplitMix64::new(seed);
+    let session = session_name("kill");
+    let dir = ground.round();
+    let list = 200;
+    let work = Work::Alone { seed, ops: list };
+    let hosts = random.below(2) == 0;
+    let worker = ground.start(&Spec::new(&session, dir.path(), hosts, work));
+    let ended = kill_some(vec![worker], &[true], &mut random);
+    let path = arena_path(&config(&session));
+    for _ in 0..1 + random.below(3) {
+        if !path.exists() {
+            break;
+        }
+        let work = Work::Recover { path: path.clone() };
+        let mut recovery = ground.start(&Spec::new(&session, dir.path(), false, work));
+        recovery.go();
+        std::thread::sleep(Duration::from_micros(random.below(40_000)));
+        recovery.kill();
+        recovery.end().assert_good_or_killed();
+    }
+    recover_all(&session);
+    let ops = alone_ops(seed, list);
+    let mut driver = Driver::for_ops(&ops);
+    let done = ended[0].acknowledged();
+    ops[..done]
+        .iter()
+        .for_each(|op| drop(driver.model_mut().apply(op)));
+    let in_flight: Vec<Op> = ops.get(done).cloned().into_iter().collect();
+    check(driver.model(), &in_flight, dir.path());
+}
+
+#[test]
+fn killed_processes_that_share_files_lose_nothing() {
+    rounds(1000, 35, shared_files);
+}
+
+#[test]
+fn a_killed_process_loses_nothing_whatever_it_does() {
+    rounds(2000, 35, alone);
+}
+
+#[test]
+fn killed_appenders_lose_and_tear_nothing() {
+    rounds(3000, 15, appends);
+}
+
+#[test]
+fn a_recovery_that_is_killed_can_be_done_again() {
+    rounds(4000, 15, interrupted_recovery);
+}
+
+fn long(first: u64, round: fn(&Ground, u64)) {
+    let kills = std::env::var("FOREBAY_TEST_KILLS")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    // A quarter for each kind of round.
+    let count = kills.unwrap_or(10_000u64).div_ceil(4);
+    rounds(first, count, round);
+}
+
+#[test]
+#[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
+fn thousands_of_kills_shared() {
+    long(1_000_000, shared_files);
+}
+
+#[test]
+#[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
+fn thousands_of_kills_alone() {
+    long(2_000_000, alone);
+}
+
+#[test]
+#[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
+fn thousands_of_kills_appending() {
+    long(3_000_000, appends);
+}
+
+#[test]
+#[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
+fn thousands_of_kills_recovering() {
+    long(4_000_000, interrupted_recovery);
+}
