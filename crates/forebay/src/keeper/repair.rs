@@ -32,7 +32,7 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
 /// waiting and comes back.
 pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     let arena = me.arena;
-    let _stop = threads::stop_session(me)?;
+    let _stop = threads::stop_session_for_rebuild(me)?;
     // Whoever gives memory to the arena is in no operation, so the stop does not stop it.
     let _hold = provision::hold(me);
     // Once, after the stop: who dies from here on is the next repair's.

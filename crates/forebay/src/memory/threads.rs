@@ -184,7 +184,7 @@ pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
 
 /// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
 /// slot that was freed under them would leave them held by whoever takes it next.
-fn is_named(arena: &Arena, id: ThreadId) -> bool {
+pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     let superblock = arena.superblock();
     let own = [&superblock.gate, &superblock.table_lock, &superblock.provision_lock];
     let files = (0..arena.counts().files).filter_map(|file| arena.file(FileId(file)));
@@ -320,8 +320,8 @@ impl Operation<'_> {
             match self.me.gates_after_barrier(self.file) {
                 Some(Closed::Session(by)) if !planted!(DeafUnpark) => {
                     self.park();
-                    if is_gone(self.me.arena, by) {
-                        open_abandoned_gate(self.me.arena, by);
+                    if round % 16 == 4 && is_gone(self.me.arena, by) {
+                        self.me.arena.rescue(self.me);
                     }
                 }
                 _ => return,
@@ -356,13 +356,6 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// A session gate whose holder died is opened; the repair that it was for is still owed, which the dead
-/// slots themselves show.
-pub(crate) fn open_abandoned_gate(arena: &Arena, by: ThreadId) {
-    let gate = &arena.superblock().gate;
-    let _ = gate.compare_exchange(by.0, 0, Ordering::AcqRel, Ordering::Relaxed);
-}
-
 fn barrier(arena: &Arena) {
     if arena.fences() {
         fence(Ordering::SeqCst);
@@ -379,16 +372,29 @@ pub struct SessionStop<'a> {
 /// Stops every operation of the session. `None` if somebody else holds the gate, or a thread did not stop in
 /// time; the caller must be idle.
 pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
-    let gate = &me.arena.superblock().gate;
-    if let Err(holder) = gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-        if is_gone(me.arena, ThreadId(holder)) {
-            open_abandoned_gate(me.arena, ThreadId(holder));
-        }
+    close_session(me, 0)
+}
+
+/// As [`stop_session`], for a rebuild: a gate whose holder has died is taken over. It is never just opened, since the dead may
+/// have been in the middle of a rebuild; only a rebuild may open it.
+pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
+    let holder = me.arena.superblock().gate.load(Ordering::Acquire);
+    if holder != 0 && !is_gone(me.arena, ThreadId(holder)) {
         return None;
     }
-    let stop = SessionStop { me };
+    close_session(me, holder)
+}
+
+fn close_session(me: Me<'_>, from: u32) -> Option<SessionStop<'_>> {
+    let gate = &me.arena.superblock().gate;
+    gate.compare_exchange(from, me.id.0, Ordering::AcqRel, Ordering::Acquire).ok()?;
     barrier(me.arena);
-    wait_for_others(me, |word| word != 0 && word & PARKED == 0).then_some(stop)
+    if wait_for_others(me, |word| word != 0 && word & PARKED == 0) {
+        return Some(SessionStop { me });
+    }
+    // Open, or abandoned still.
+    gate.store(from, Ordering::Release);
+    None
 }
 
 impl Drop for SessionStop<'_> {
