@@ -149,13 +149,36 @@ fn the_device_agrees(disk: &Disk, engine: &mut Engine, seed: u64) {
     }
 }
 
+/// A round that takes longer than this hangs: a thread that has failed may have left others waiting for it.
+const ROUND_MAX: Duration = Duration::from_secs(90);
+
+/// Ends the program if nothing has been heard for too long.
+fn watch_over(name: &str, heard: std::sync::mpsc::Receiver<u64>) {
+    use std::sync::mpsc::RecvTimeoutError::Timeout;
+    let mut last = None;
+    loop {
+        match heard.recv_timeout(ROUND_MAX) {
+            Ok(seed) => last = Some(seed),
+            Err(Timeout) => {
+                eprintln!("{name}: the round with seed {last:?} hangs");
+                std::process::abort();
+            }
+            Err(_) => return,
+        }
+    }
+}
+
 /// Rounds with fresh seeds for a while.
-fn rounds(name: &str, time: Duration, round: impl Fn(u64)) {
+fn rounds(name: &'static str, time: Duration, round: impl Fn(u64)) {
     let end = Instant::now() + time;
     let first = fresh_seed();
     let mut count = 0;
+    let (tell, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || watch_over(name, heard));
     while Instant::now() < end {
-        round(first.wrapping_add(count));
+        let seed = first.wrapping_add(count);
+        tell.send(seed).expect("somebody watches");
+        round(seed);
         count += 1;
     }
     eprintln!("{name}: {count} rounds with seeds from {first}");
@@ -164,7 +187,7 @@ fn rounds(name: &str, time: Duration, round: impl Fn(u64)) {
 #[test]
 fn disjoint_writers_and_monotone_readers() {
     (0..4).for_each(partition);
-    rounds("partition", Duration::from_secs(8), partition);
+    rounds("partition", Duration::from_secs(10), partition);
 }
 
 #[test]
@@ -329,7 +352,11 @@ fn deaths(seed: u64) {
         while Instant::now() < end && !living.iter().any(|thread| thread.is_finished()) {
             let mut own = SplitMix64::new(random.next_u64());
             scope.spawn(move || live_and_die(file, &mut own, SURVIVORS)).join().expect("a death or an end");
-            lives.fetch_add(1, Relaxed);
+            if lives.fetch_add(1, Relaxed).is_multiple_of(16) {
+                // Slots of the dead whom nobody has met.
+                let shared = session.shared();
+                repair::if_needed(shared, shared.me().expect("a slot"));
+            }
         }
         done.store(true, Relaxed);
         living.into_iter().for_each(|thread| thread.join().expect("no mismatch"));
