@@ -55,6 +55,14 @@ impl Session {
         Self::with_arena(arena, config)
     }
 
+    /// Makes a session over an arena on the heap with tables of just these sizes: so small that threads meet.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub fn simulated(config: Config, counts: Counts) -> Result<Self> {
+        let mapping = Mapping::heap(Layout::new(counts).len);
+        Self::with_arena(Arena::create(mapping, counts, 0, true)?, config)
+    }
+
     /// Over an arena that is there: sets the budget, installs repairs, backs the first memory.
     pub(crate) fn with_arena(arena: Arena, config: Config) -> Result<Self> {
         let page = crate::limits::PAGE_BYTES as u64;

@@ -20,7 +20,8 @@ use forebay::sim::device::{Pace, SimDisk, SimFile, SimOptions, slowed};
 use forebay::sim::{Crash, crash_after};
 use forebay::{Config, File, OpenOptions, Session, evict};
 use forebay_model::{
-    BLOCK_BYTES, MonotoneReader, Op, Outcome, PartitionPlan, Profile, SplitMix64, Target, byte_at, fill,
+    BLOCK_BYTES, MonotoneReader, Op, Outcome, PartitionPlan, Profile, SplitMix64, Target, byte_at,
+    fill,
 };
 
 const WORKERS: usize = 4;
@@ -28,12 +29,16 @@ const WORKERS: usize = 4;
 const OPS: usize = 150;
 
 fn fresh_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970");
     now.as_nanos() as u64
 }
 
 fn long() -> Duration {
-    let seconds = std::env::var("FOREBAY_THREADS_SECONDS").ok().and_then(|s| s.parse().ok());
+    let seconds = std::env::var("FOREBAY_THREADS_SECONDS")
+        .ok()
+        .and_then(|s| s.parse().ok());
     Duration::from_secs(seconds.unwrap_or(300))
 }
 
@@ -50,10 +55,18 @@ impl Disk {
         let pace = Pace::new(Duration::from_micros(50), None);
         let files: Vec<_> = (0..files).map(|_| disk.create()).collect();
         let device = |file: &Arc<SimFile>| -> Arc<dyn DeviceFile> {
-            if seed.is_multiple_of(2) { Arc::clone(file) as _ } else { slowed(Arc::clone(file), &pace) }
+            if seed.is_multiple_of(2) {
+                Arc::clone(file) as _
+            } else {
+                slowed(Arc::clone(file), &pace)
+            }
         };
         let devices = files.iter().map(device).collect();
-        Disk { files, devices, _disk: disk }
+        Disk {
+            files,
+            devices,
+            _disk: disk,
+        }
     }
 
     fn store(&self) -> Store {
@@ -65,8 +78,17 @@ impl Disk {
 fn session(seed: u64) -> Session {
     let routes = [Route::Auto, Route::Scrap, Route::Direct, Route::Threshold];
     let route = routes[(seed / 2 % 4) as usize];
-    let direct_min = if seed % 3 == 0 { BLOCK_BYTES } else { 2 * BLOCK_BYTES };
-    Session::open(Config { route, direct_min, ..Config::tiny() }).expect("a session")
+    let direct_min = if seed.is_multiple_of(3) {
+        BLOCK_BYTES
+    } else {
+        2 * BLOCK_BYTES
+    };
+    Session::open(Config {
+        route,
+        direct_min,
+        ..Config::tiny()
+    })
+    .expect("a session")
 }
 
 /// What goes on behind everybody's back until `done`: flushes, evictions, memory given back, stops.
@@ -74,12 +96,18 @@ fn disturb(mut engine: Engine, seed: u64, done: &AtomicBool) {
     let mut random = SplitMix64::new(seed);
     while !done.load(Relaxed) {
         let file = random.below(engine.files.len() as u64) as u8;
-        let core = engine.handle(file, 0).core().expect("a managed file").clone();
+        let core = engine
+            .handle(file, 0)
+            .core()
+            .expect("a managed file")
+            .clone();
         let me = core.shared.me().expect("a slot");
         match random.below(8) {
             0 | 1 => {
                 let steps = 1 + random.below(8) as u8;
-                engine.run(&Op::KeeperStep { steps: steps.into() });
+                engine.run(&Op::KeeperStep {
+                    steps: steps.into(),
+                });
             }
             2 => _ = evict::evict_file(me, core.id),
             3 => _ = evict::evict(me, 2, 0),
@@ -99,9 +127,16 @@ fn watch(plan: &PartitionPlan, mut engine: Engine, seed: u64, done: &AtomicBool)
         let file = random.below(u64::from(Profile::PARTITION.files)) as u8;
         let offset = random.below(Profile::PARTITION.window - 1);
         let len = (1 + random.below(20_000)).min(Profile::PARTITION.window - offset) as u32;
-        match engine.run(&Op::Read { file, handle: 0, offset, len }) {
+        match engine.run(&Op::Read {
+            file,
+            handle: 0,
+            offset,
+            len,
+        }) {
             Outcome::Bytes(bytes) if bytes.len() == len as usize => {
-                reader.observe(file, offset, &bytes).unwrap_or_else(|m| panic!("watcher: {m}"));
+                reader
+                    .observe(file, offset, &bytes)
+                    .unwrap_or_else(|m| panic!("watcher: {m}"));
             }
             odd => panic!("a watcher's read: {odd:?}"),
         }
@@ -116,7 +151,9 @@ fn partition(seed: u64) {
     let files = disk.files.len();
     let engine = || Engine::over(session.clone(), disk.store(), files, 1);
     let mut first = engine();
-    plan.prepare.iter().for_each(|op| assert_eq!(first.run(op), Outcome::Done));
+    plan.prepare
+        .iter()
+        .for_each(|op| assert_eq!(first.run(op), Outcome::Done));
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (plan, done, engine) = (&plan, &done, &engine);
@@ -131,9 +168,14 @@ fn partition(seed: u64) {
         scope.spawn(move || watch(plan, engine(), seed, done));
         let ended: Vec<_> = workers.into_iter().map(|worker| worker.join()).collect();
         done.store(true, Relaxed);
-        assert!(ended.iter().all(Result::is_ok), "seed {seed}: a worker failed");
+        assert!(
+            ended.iter().all(Result::is_ok),
+            "seed {seed}: a worker failed"
+        );
     });
-    plan.finished().finish(&mut first).unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
+    plan.finished()
+        .finish(&mut first)
+        .unwrap_or_else(|mismatch| panic!("seed {seed}: {mismatch}"));
     the_device_agrees(&disk, &mut first, seed);
 }
 
@@ -144,8 +186,16 @@ fn the_device_agrees(disk: &Disk, engine: &mut Engine, seed: u64) {
         assert_eq!(engine.run(&Op::SyncData { file, handle: 0 }), Outcome::Done);
         let contents = device.contents();
         let len = contents.len() as u32;
-        let read = engine.run(&Op::Read { file, handle: 0, offset: 0, len });
-        assert!(read == Outcome::Bytes(contents), "seed {seed}: the device has other bytes in file {file}");
+        let read = engine.run(&Op::Read {
+            file,
+            handle: 0,
+            offset: 0,
+            len,
+        });
+        assert!(
+            read == Outcome::Bytes(contents),
+            "seed {seed}: the device has other bytes in file {file}"
+        );
     }
 }
 
@@ -198,12 +248,16 @@ fn disjoint_writers_and_monotone_readers_for_long() {
 
 fn open(session: &Session, device: &Arc<dyn DeviceFile>, name: &str) -> File {
     let options = OpenOptions::new().read(true).write(true).clone();
-    session.open_device(Arc::clone(device), name, &options).expect("a file")
+    session
+        .open_device(Arc::clone(device), name, &options)
+        .expect("a file")
 }
+
+/// Bytes of a record.
+const RECORD_BYTES: usize = 3001;
 
 /// Records of several threads, while another file of the session is cut and punched.
 fn appends_and_truncations(seed: u64) {
-    const LEN: usize = 3001;
     const RECORDS: u32 = 60;
     let disk = Disk::new(2, seed);
     let session = session(seed);
@@ -213,7 +267,7 @@ fn appends_and_truncations(seed: u64) {
         let mut places = Vec::new();
         for _ in 0..RECORDS {
             let record = next.fetch_add(1, Relaxed);
-            let mut bytes = vec![0; LEN];
+            let mut bytes = vec![0; RECORD_BYTES];
             fill(record, 0, &mut bytes);
             places.push((log.append(&bytes).expect("an append"), record));
         }
@@ -225,7 +279,9 @@ fn appends_and_truncations(seed: u64) {
             let at = random.below(3 * BLOCK_BYTES);
             match random.below(4) {
                 0 => other.set_len(at).expect("a truncation"),
-                1 => other.punch(at, 1 + random.below(BLOCK_BYTES)).expect("a hole"),
+                1 => other
+                    .punch(at, 1 + random.below(BLOCK_BYTES))
+                    .expect("a hole"),
                 2 => log.sync_data().expect("a sync"),
                 _ => _ = other.write_at(&[7; 9000], at).expect("a write"),
             }
@@ -235,8 +291,13 @@ fn appends_and_truncations(seed: u64) {
         let mut random = SplitMix64::new(seed + 1);
         let mut bytes = vec![0xEE; 100_000];
         while !done.load(Relaxed) {
-            let n = other.read_at(&mut bytes, random.below(3 * BLOCK_BYTES)).expect("a read");
-            assert!(bytes[..n].iter().all(|&b| b == 0 || b == 7), "seed {seed}: foreign bytes");
+            let n = other
+                .read_at(&mut bytes, random.below(3 * BLOCK_BYTES))
+                .expect("a read");
+            assert!(
+                bytes[..n].iter().all(|&b| b == 0 || b == 7),
+                "seed {seed}: foreign bytes"
+            );
             bytes.fill(0xEE);
         }
     };
@@ -245,15 +306,28 @@ fn appends_and_truncations(seed: u64) {
         let others = [scope.spawn(cut), scope.spawn(read)];
         let places: Vec<_> = appenders.into_iter().map(|a| a.join()).collect();
         done.store(true, Relaxed);
-        others.into_iter().for_each(|o| o.join().expect("no mismatch"));
-        places.into_iter().flat_map(|p| p.expect("no mismatch")).collect::<Vec<_>>()
+        others
+            .into_iter()
+            .for_each(|o| o.join().expect("no mismatch"));
+        places
+            .into_iter()
+            .flat_map(|p| p.expect("no mismatch"))
+            .collect::<Vec<_>>()
     });
     places.sort_unstable();
     log.sync_data().expect("a sync");
-    let device = disk.files[0].contents();
-    for (index, (at, record)) in places.into_iter().enumerate() {
-        assert_eq!(at, (index * LEN) as u64, "seed {seed}: records overlap or leave gaps");
-        let bytes = &device[at as usize..at as usize + LEN];
+    records_are_whole(&disk.files[0].contents(), &places, seed);
+}
+
+/// Records lie one after the other, each in one piece.
+fn records_are_whole(device: &[u8], places: &[(u64, u32)], seed: u64) {
+    for (index, &(at, record)) in places.iter().enumerate() {
+        assert_eq!(
+            at,
+            (index * RECORD_BYTES) as u64,
+            "seed {seed}: records overlap or leave gaps"
+        );
+        let bytes = &device[at as usize..at as usize + RECORD_BYTES];
         let good = bytes.iter().zip(0..).all(|(&b, i)| b == byte_at(record, i));
         assert!(good, "seed {seed}: the record at {at} is not of one piece");
     }
@@ -296,14 +370,22 @@ fn survive(file: &File, index: u64, seeds: &AtomicU32, done: &AtomicBool) {
         let len = 1 + random.below((OWN_BYTES - from).min(9000));
         let part = &mut expected[from as usize..(from + len) as usize];
         fill(seeds.fetch_add(1, Relaxed), start + from, part);
-        assert_eq!(file.write_at(part, start + from).expect("a write"), part.len());
+        assert_eq!(
+            file.write_at(part, start + from).expect("a write"),
+            part.len()
+        );
         if random.below(8) == 0 {
             file.sync_data().expect("a sync");
         }
         let mut found = vec![0xEE; OWN_BYTES as usize];
         file.read_at(&mut found, start).expect("a read");
         let odd = found.iter().zip(&expected).position(|(a, b)| a != b);
-        assert_eq!(odd, None, "a survivor's bytes have changed at {}", start + odd.unwrap_or(0) as u64);
+        assert_eq!(
+            odd,
+            None,
+            "a survivor's bytes have changed at {}",
+            start + odd.unwrap_or(0) as u64
+        );
     }
 }
 
@@ -345,13 +427,17 @@ fn deaths(seed: u64) {
     let (seeds, done, lives) = (AtomicU32::new(1), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let (file, seeds, done, lives) = (&file, &seeds, &done, &lives);
-        let living: Vec<_> =
-            (0..SURVIVORS).map(|index| scope.spawn(move || survive(file, index, seeds, done))).collect();
+        let living: Vec<_> = (0..SURVIVORS)
+            .map(|index| scope.spawn(move || survive(file, index, seeds, done)))
+            .collect();
         let mut random = SplitMix64::new(seed);
         let end = Instant::now() + Duration::from_millis(700);
         while Instant::now() < end && !living.iter().any(|thread| thread.is_finished()) {
             let mut own = SplitMix64::new(random.next_u64());
-            scope.spawn(move || live_and_die(file, &mut own, SURVIVORS)).join().expect("a death or an end");
+            scope
+                .spawn(move || live_and_die(file, &mut own, SURVIVORS))
+                .join()
+                .expect("a death or an end");
             if lives.fetch_add(1, Relaxed).is_multiple_of(16) {
                 // Slots of the dead whom nobody has met.
                 let shared = session.shared();
@@ -359,13 +445,23 @@ fn deaths(seed: u64) {
             }
         }
         done.store(true, Relaxed);
-        living.into_iter().for_each(|thread| thread.join().expect("no mismatch"));
+        living
+            .into_iter()
+            .for_each(|thread| thread.join().expect("no mismatch"));
     });
     let shared = session.shared();
     repair::if_needed(shared, shared.me().expect("a slot"));
-    assert_eq!(session.stats().corruptions, 0, "seed {seed}: deaths explain everything");
+    assert_eq!(
+        session.stats().corruptions,
+        0,
+        "seed {seed}: deaths explain everything"
+    );
     file.sync_data().expect("a sync");
-    assert_eq!(session.stats().dirty_bytes, 0, "seed {seed}: owed after a sync");
+    assert_eq!(
+        session.stats().dirty_bytes,
+        0,
+        "seed {seed}: owed after a sync"
+    );
 }
 
 #[test]

@@ -82,7 +82,11 @@ fn linger(rarity: u32) {
     dice ^= dice >> 17;
     dice ^= dice << 5;
     DICE.set(dice);
-    let turns = if dice.is_multiple_of(rarity) { dice / rarity % LONG_TURNS } else { 0 };
+    let turns = if dice.is_multiple_of(rarity) {
+        dice / rarity % LONG_TURNS
+    } else {
+        0
+    };
     (0..=turns).for_each(|_| switch());
 }
 

@@ -11,9 +11,14 @@ use crate::{direct, flushing, gates, readers, tables};
 fn must_be_found(bug: Bug, scenario: fn()) {
     plant(Some(bug));
     let name = format!("with {bug:?} planted");
-    let result = catch_unwind(AssertUnwindSafe(|| explore(&name, Budget::EVERYDAY, scenario)));
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        explore(&name, Budget::EVERYDAY, scenario)
+    }));
     plant(None);
-    assert!(result.is_err(), "{bug:?} was planted, and nothing went wrong");
+    assert!(
+        result.is_err(),
+        "{bug:?} was planted, and nothing went wrong"
+    );
 }
 
 macro_rules! canaries {

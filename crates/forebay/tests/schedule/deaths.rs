@@ -51,7 +51,11 @@ fn survivors(world: &Arc<World>) -> [JoinHandle<()>; 2] {
 }
 
 fn world() -> Arc<World> {
-    let world = World::new(Shape { len: 2 * BLOCK, frames: 3, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        frames: 3,
+        ..Shape::default()
+    });
     let member = world.member();
     member.write(0, 1, 0, 2 * PAGE as usize);
     member.write(0, 2, BLOCK, 300);
@@ -107,7 +111,10 @@ fn an_evictor_dies() {
 /// Appends of survivors are whole and apart, wherever the dead one's ended.
 fn an_appender_dies() {
     const LEN: usize = 3000;
-    let world = World::new(Shape { len: 0, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 0,
+        ..Shape::default()
+    });
     let places = Arc::new(Mutex::new(Vec::new()));
     let _exploring = world.explore();
     let victim = mortal(&world, 600, |member| {
@@ -131,7 +138,11 @@ fn an_appender_dies() {
     for (at, byte) in places.lock().expect("no panic").iter() {
         let record = &device[*at as usize..*at as usize + LEN];
         let odd = record.iter().position(|b| b != byte);
-        assert_eq!(odd.map(|i| (i, record[i])), None, "the record of {byte}s at {at} is not of one piece");
+        assert_eq!(
+            odd.map(|i| (i, record[i])),
+            None,
+            "the record of {byte}s at {at} is not of one piece"
+        );
     }
 }
 
@@ -170,9 +181,15 @@ fn slots_of_the_dead_are_taken_again() {
         world.spawn(move |member| {
             for _ in 0..2 {
                 let new = member.world.member();
-                assert!(mine.lock().expect("no panic").insert(new.id), "a slot has two owners");
+                assert!(
+                    mine.lock().expect("no panic").insert(new.id),
+                    "a slot has two owners"
+                );
                 new.write(0, new.id.0 * 10, 0, 10);
-                assert!(!threads::is_gone(new.me().arena, new.id), "alive and taken for dead");
+                assert!(
+                    !threads::is_gone(new.me().arena, new.id),
+                    "alive and taken for dead"
+                );
                 mine.lock().expect("no panic").remove(&new.id);
             }
         })

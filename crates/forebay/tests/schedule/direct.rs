@@ -11,7 +11,10 @@ crate::scenarios!(
 );
 
 fn direct_against_scrap() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     let _exploring = world.explore();
     let direct = world.spawn(|member| member.write_direct(0, 1, 0, 1));
     let scrap = world.spawn(|member| {
@@ -29,7 +32,10 @@ fn direct_against_scrap() {
 
 /// Older bytes under way to the device must not land after newer ones.
 pub fn direct_against_a_flight() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     world.member().write(0, 1, 100, 9000);
     let _exploring = world.explore();
     let flusher = world.spawn(|member| member.flush_late(0));
@@ -46,7 +52,11 @@ pub fn direct_against_a_flight() {
 }
 
 fn direct_against_fills() {
-    let world = World::new(Shape { headers: 128, len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        headers: 128,
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     let _exploring = world.explore();
     let direct = world.spawn(|member| {
         member.write_direct(0, 1, 0, 1);
@@ -80,7 +90,10 @@ fn direct_against_direct() {
 }
 
 fn kernel_against_scrap() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     world.member().write(0, 1, PAGE, 100);
     let _exploring = world.explore();
     let kernel = world.spawn(|member| {

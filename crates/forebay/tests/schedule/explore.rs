@@ -24,13 +24,19 @@ pub struct Budget {
 }
 
 impl Budget {
-    pub const EVERYDAY: Budget = Budget { iterations: 2000, time: Duration::from_millis(2400) };
+    pub const EVERYDAY: Budget = Budget {
+        iterations: 2000,
+        time: Duration::from_millis(2400),
+    };
 
     /// For a while; `FOREBAY_EXPLORE_SECONDS` says how long.
     pub fn long() -> Budget {
         let seconds = std::env::var("FOREBAY_EXPLORE_SECONDS").ok();
         let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(120);
-        Budget { iterations: usize::MAX, time: Duration::from_secs(seconds) }
+        Budget {
+            iterations: usize::MAX,
+            time: Duration::from_secs(seconds),
+        }
     }
 }
 
@@ -42,7 +48,9 @@ pub fn dice() -> u64 {
 }
 
 fn fresh_seed() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a clock after 1970");
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .expect("a clock after 1970");
     now.as_nanos() as u64
 }
 
@@ -52,9 +60,20 @@ pub fn explore(name: &str, budget: Budget, scenario: fn()) {
     for (seed, kind) in [(SEED, "fixed"), (fresh, "fresh")] {
         let depth = 3 + (seed % 3) as usize;
         eprintln!("{name}: {kind} seed {seed}, random then PCT of depth {depth}");
-        let quarter = Budget { time: budget.time / 4, ..budget };
-        let random = run(RandomScheduler::new_from_seed(seed, budget.iterations), quarter, scenario);
-        let pct = run(PctScheduler::new_from_seed(seed, depth, budget.iterations), quarter, scenario);
+        let quarter = Budget {
+            time: budget.time / 4,
+            ..budget
+        };
+        let random = run(
+            RandomScheduler::new_from_seed(seed, budget.iterations),
+            quarter,
+            scenario,
+        );
+        let pct = run(
+            PctScheduler::new_from_seed(seed, depth, budget.iterations),
+            quarter,
+            scenario,
+        );
         eprintln!("{name}: {random} random and {pct} PCT schedules");
     }
 }
@@ -68,10 +87,19 @@ struct Until<S> {
 
 impl<S: Scheduler> Scheduler for Until<S> {
     fn new_execution(&mut self) -> Option<Schedule> {
-        if Instant::now() > self.end { None } else { self.scheduler.new_execution() }
+        if Instant::now() > self.end {
+            None
+        } else {
+            self.scheduler.new_execution()
+        }
     }
 
-    fn next_task(&mut self, runnable: &[&Task], current: Option<TaskId>, yields: bool) -> Option<TaskId> {
+    fn next_task(
+        &mut self,
+        runnable: &[&Task],
+        current: Option<TaskId>,
+        yields: bool,
+    ) -> Option<TaskId> {
         self.scheduler.next_task(runnable, current, yields)
     }
 
@@ -101,7 +129,10 @@ fn run(scheduler: impl Scheduler + 'static, budget: Budget, scenario: fn()) -> u
     config.failure_persistence = FailurePersistence::None;
     let _off = Off;
     let end = Instant::now() + budget.time;
-    let scheduler = Until { scheduler: ManuallyDrop::new(scheduler), end };
+    let scheduler = Until {
+        scheduler: ManuallyDrop::new(scheduler),
+        end,
+    };
     Runner::new(scheduler, config).run(move || {
         sim::set_exploring(false);
         scenario();

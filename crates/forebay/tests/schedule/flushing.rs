@@ -10,7 +10,10 @@ crate::scenarios!(
 );
 
 fn two_flushers() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     let member = world.member();
     member.write(0, 1, 0, 9000);
     member.write(0, 2, BLOCK + 100, 100);
@@ -29,7 +32,10 @@ fn two_flushers() {
 }
 
 pub fn sync_against_a_writer() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     let _exploring = world.explore();
     let writer = world.spawn(|member| {
         for seed in 1..4 {
@@ -50,7 +56,10 @@ pub fn sync_against_a_writer() {
 
 /// The page with the end goes another way to the device than those before it.
 fn sync_against_a_growing_file() {
-    let world = World::new(Shape { len: 0, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 0,
+        ..Shape::default()
+    });
     let _exploring = world.explore();
     let writer = world.spawn(|member| {
         let mut end = 0;
@@ -74,7 +83,10 @@ fn sync_against_a_growing_file() {
 }
 
 fn fills_of_ragged_pages_against_writers() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     let member = world.member();
     member.write(0, 1, 0, BLOCK as usize);
     member.sync(0);

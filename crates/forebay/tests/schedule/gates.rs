@@ -54,7 +54,11 @@ pub fn stops_are_alone() {
             for _ in 0..2 {
                 if let Some(_stop) = stop_session(member.me()) {
                     for _ in 0..10 {
-                        assert_eq!(inside.active.load(Relaxed), 0, "active in a stopped session");
+                        assert_eq!(
+                            inside.active.load(Relaxed),
+                            0,
+                            "active in a stopped session"
+                        );
                         sim::point();
                     }
                 }
@@ -71,7 +75,10 @@ pub fn stops_are_alone() {
 }
 
 fn truncation_against_writers_and_flushers() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     world.member().write(0, 1, BLOCK, 9000);
     let _exploring = world.explore();
     let cutter = world.spawn(|member| {
@@ -106,7 +113,10 @@ fn truncation_against_a_direct_write() {
 }
 
 fn punching_against_flushers() {
-    let world = World::new(Shape { len: 2 * BLOCK, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 2 * BLOCK,
+        ..Shape::default()
+    });
     world.member().write(0, 1, 0, 9000);
     let _exploring = world.explore();
     let puncher = world.spawn(|member| {
@@ -128,7 +138,10 @@ fn punching_against_flushers() {
 /// Appended records lie one after the other, each in one piece.
 pub fn two_append() {
     const LEN: u64 = 3000;
-    let world = World::new(Shape { len: 0, ..Shape::default() });
+    let world = World::new(Shape {
+        len: 0,
+        ..Shape::default()
+    });
     let places = Arc::new(Mutex::new(Vec::new()));
     let _exploring = world.explore();
     let appender = |first: u8| {
@@ -152,6 +165,10 @@ pub fn two_append() {
     for (at, byte) in places {
         let record = &device[at as usize..(at + LEN) as usize];
         let odd = record.iter().position(|&b| b != byte);
-        assert_eq!(odd.map(|i| (i, record[i])), None, "the record of {byte}s at {at} is not of one piece");
+        assert_eq!(
+            odd.map(|i| (i, record[i])),
+            None,
+            "the record of {byte}s at {at} is not of one piece"
+        );
     }
 }

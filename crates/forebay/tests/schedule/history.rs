@@ -24,7 +24,13 @@ struct Write {
 impl Write {
     fn byte(&self, at: u64) -> Option<u8> {
         let within = (self.start..self.end).contains(&at);
-        within.then(|| if self.seed == 0 { 0 } else { byte_at(self.seed, at) })
+        within.then(|| {
+            if self.seed == 0 {
+                0
+            } else {
+                byte_at(self.seed, at)
+            }
+        })
     }
 }
 
@@ -65,16 +71,25 @@ impl Log {
     /// Whether seeing write `index` at `at` goes back behind what an earlier read saw.
     fn goes_back(&self, index: usize, at: u64, begin: u64) -> bool {
         let here = || self.seen.get(&at).into_iter().flatten();
-        here().filter(|seen| seen.end < begin && seen.write != index).any(|earlier| {
-            self.writes[index].ack < self.writes[earlier.write].begin
-                || here().any(|first| first.write == index && first.end < earlier.begin)
-        })
+        here()
+            .filter(|seen| seen.end < begin && seen.write != index)
+            .any(|earlier| {
+                self.writes[index].ack < self.writes[earlier.write].begin
+                    || here().any(|first| first.write == index && first.end < earlier.begin)
+            })
     }
 
     fn describe(&self) -> String {
         let line = |(i, w): (usize, &Write)| {
-            let ack = if w.ack == NEVER { "never".into() } else { w.ack.to_string() };
-            format!("\n  write {i}: {}..{} seed {} begun {} acknowledged {ack}", w.start, w.end, w.seed, w.begin)
+            let ack = if w.ack == NEVER {
+                "never".into()
+            } else {
+                w.ack.to_string()
+            };
+            format!(
+                "\n  write {i}: {}..{} seed {} begun {} acknowledged {ack}",
+                w.start, w.end, w.seed, w.begin
+            )
         };
         self.writes.iter().enumerate().map(line).collect()
     }
@@ -83,8 +98,18 @@ impl Log {
 impl History {
     /// Of a file of zeros.
     pub fn new() -> Self {
-        let zeros = Write { begin: 0, ack: 0, start: 0, end: NEVER, seed: 0 };
-        History(Mutex::new(Log { clock: 0, writes: vec![zeros], seen: HashMap::new() }))
+        let zeros = Write {
+            begin: 0,
+            ack: 0,
+            start: 0,
+            end: NEVER,
+            seed: 0,
+        };
+        History(Mutex::new(Log {
+            clock: 0,
+            writes: vec![zeros],
+            seen: HashMap::new(),
+        }))
     }
 
     fn log(&self) -> std::sync::MutexGuard<'_, Log> {
@@ -95,7 +120,13 @@ impl History {
     pub fn begin(&self, start: u64, end: u64, seed: u32) -> Begun {
         let mut log = self.log();
         let begin = log.tick();
-        log.writes.push(Write { begin, ack: NEVER, start, end, seed });
+        log.writes.push(Write {
+            begin,
+            ack: NEVER,
+            start,
+            end,
+            seed,
+        });
         Begun(log.writes.len() - 1)
     }
 
@@ -125,13 +156,18 @@ impl History {
         let mut log = self.log();
         let end = log.tick();
         let len = bytes.len() as u64;
-        let spots = (0..len.div_ceil(STRIDE)).map(|i| i * STRIDE).chain(len.checked_sub(1));
+        let spots = (0..len.div_ceil(STRIDE))
+            .map(|i| i * STRIDE)
+            .chain(len.checked_sub(1));
         let mut verdict = Ok(());
         let mut news = Vec::new();
         for at in spots.map(|i| offset + i) {
             let byte = bytes[(at - offset) as usize];
-            let from = |&i: &usize| log.writes[i].byte(at) == Some(byte) && log.writes[i].begin < end;
-            let fits = |&i: &usize| log.may_see(i, at, begin) && !(remember && log.goes_back(i, at, begin));
+            let from =
+                |&i: &usize| log.writes[i].byte(at) == Some(byte) && log.writes[i].begin < end;
+            let fits = |&i: &usize| {
+                log.may_see(i, at, begin) && !(remember && log.goes_back(i, at, begin))
+            };
             let origins: Vec<usize> = (0..log.writes.len()).filter(from).collect();
             let good: Vec<usize> = origins.iter().copied().filter(fits).collect();
             match good.as_slice() {

@@ -31,7 +31,12 @@ pub fn readers_against_a_writer() {
 
 /// Two files over one frame: bytes of one must never be read as the other's.
 pub fn readers_against_reuse() {
-    let world = World::new(Shape { files: 2, frames: 1, headers: 2, len: BLOCK });
+    let world = World::new(Shape {
+        files: 2,
+        frames: 1,
+        headers: 2,
+        len: BLOCK,
+    });
     let _exploring = {
         let member = world.member();
         member.write(0, 1, 0, 64 * 1024);
@@ -58,7 +63,10 @@ pub fn readers_against_reuse() {
 
 /// A block's small pages move into a frame under readers and writers of other small pages.
 pub fn readers_against_small_frames_that_move() {
-    let world = World::new(Shape { frames: 4, ..Shape::default() });
+    let world = World::new(Shape {
+        frames: 4,
+        ..Shape::default()
+    });
     let member = world.member();
     for page in 0..2 {
         member.write(0, 1 + page, u64::from(page) * 2 * PAGE, PAGE as usize);
@@ -80,7 +88,10 @@ pub fn readers_against_small_frames_that_move() {
 
 /// What a reader brings from the device is not kept if newer bytes have gone by meanwhile.
 pub fn readers_against_fills_and_eviction() {
-    let world = World::new(Shape { headers: 128, ..Shape::default() });
+    let world = World::new(Shape {
+        headers: 128,
+        ..Shape::default()
+    });
     let _exploring = world.explore();
     let filler = world.spawn(|member| {
         member.read(0, 0, 100);
@@ -102,7 +113,11 @@ pub fn readers_against_fills_and_eviction() {
 
 /// A read that began before the file became shorter gives old bytes or zeros, never another file's.
 pub fn readers_against_truncation() {
-    let world = World::new(Shape { files: 2, frames: 2, ..Shape::default() });
+    let world = World::new(Shape {
+        files: 2,
+        frames: 2,
+        ..Shape::default()
+    });
     let member = world.member();
     member.write(1, 1, 0, 64 * 1024);
     member.sync(1);

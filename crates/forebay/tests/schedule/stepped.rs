@@ -23,7 +23,11 @@ fn turn() {
         return;
     }
     let dice = dice();
-    let turns = if dice.is_multiple_of(8) { dice / 8 % TURNS_SLOW } else { TURNS };
+    let turns = if dice.is_multiple_of(8) {
+        dice / 8 % TURNS_SLOW
+    } else {
+        TURNS
+    };
     (0..turns).for_each(|_| sim::point());
 }
 
@@ -36,7 +40,13 @@ fn steps(pieces: &[Piece], offset: u64) -> Vec<(Piece, u64)> {
         while done < piece.len {
             let len = (piece.len - done).min(STEP_BYTES);
             // SAFETY: `done` is less than the piece's length.
-            steps.push((Piece { ptr: unsafe { piece.ptr.add(done) }, len }, at));
+            steps.push((
+                Piece {
+                    ptr: unsafe { piece.ptr.add(done) },
+                    len,
+                },
+                at,
+            ));
             done += len;
             at += len as u64;
         }
@@ -85,7 +95,9 @@ impl DeviceFile for Stepped {
     }
 
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
-        self.write(pieces, offset, |pieces, at| self.0.write_buffered(pieces, at))
+        self.write(pieces, offset, |pieces, at| {
+            self.0.write_buffered(pieces, at)
+        })
     }
 
     fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize> {
@@ -151,7 +163,14 @@ impl Queue for Late {
     }
 
     fn poll(&mut self, _wait: bool, done: &mut Vec<Done>) {
-        while let Some(Request { file, kind, pieces, offset, token }) = self.0.pop() {
+        while let Some(Request {
+            file,
+            kind,
+            pieces,
+            offset,
+            token,
+        }) = self.0.pop()
+        {
             let result = match kind {
                 RequestKind::Read => file.read_direct(pieces[0], offset),
                 RequestKind::Write => file.write_direct(&pieces, offset),

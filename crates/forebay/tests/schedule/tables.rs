@@ -38,7 +38,10 @@ fn two_link_one_block() {
 }
 
 fn links_against_eviction() {
-    let world = World::new(Shape { headers: 2, ..Shape::default() });
+    let world = World::new(Shape {
+        headers: 2,
+        ..Shape::default()
+    });
     let _exploring = world.explore();
     let evictor = world.spawn(|member| {
         for _ in 0..4 {
@@ -120,25 +123,45 @@ fn one_slot_one_winner() {
     join([racer(0), racer(1), racer(2)]);
     sim::set_exploring(false);
     let member = world.member();
-    let found = slots::lookup(member.me().arena, member.file(0).core.entry(), BlockIndex(200));
-    assert_eq!(*winners.lock().expect("no panic"), [found.expect("a winner").0]);
+    let found = slots::lookup(
+        member.me().arena,
+        member.file(0).core.entry(),
+        BlockIndex(200),
+    );
+    assert_eq!(
+        *winners.lock().expect("no panic"),
+        [found.expect("a winner").0]
+    );
     slots::drop_tree(member.me().arena, member.file(0).core.entry());
     let free = member.me().arena.node_hints().count_about(1000);
-    assert_eq!(free, member.me().arena.counts().nodes as usize, "nodes are lost");
+    assert_eq!(
+        free,
+        member.me().arena.counts().nodes as usize,
+        "nodes are lost"
+    );
 }
 
 type Owned = Arc<Mutex<HashSet<u32>>>;
 
 fn own(owned: &Owned, id: u32) {
-    assert!(owned.lock().expect("no panic").insert(id), "{id} has two owners");
+    assert!(
+        owned.lock().expect("no panic").insert(id),
+        "{id} has two owners"
+    );
 }
 
 fn disown(owned: &Owned, id: u32) {
-    assert!(owned.lock().expect("no panic").remove(&id), "{id} had no owner");
+    assert!(
+        owned.lock().expect("no panic").remove(&id),
+        "{id} had no owner"
+    );
 }
 
 fn frames_have_one_owner() {
-    let world = World::new(Shape { frames: 2, ..Shape::default() });
+    let world = World::new(Shape {
+        frames: 2,
+        ..Shape::default()
+    });
     let owned = Owned::default();
     let _exploring = world.explore();
     let taker = || {
@@ -160,7 +183,10 @@ fn frames_have_one_owner() {
 
 /// Small frames and whole ones of the same memory.
 pub fn small_frames_have_one_owner() {
-    let world = World::new(Shape { frames: 2, ..Shape::default() });
+    let world = World::new(Shape {
+        frames: 2,
+        ..Shape::default()
+    });
     let owned = Owned::default();
     let _exploring = world.explore();
     let taker = |rounds: u64| {
@@ -168,8 +194,9 @@ pub fn small_frames_have_one_owner() {
         world.spawn(move |member| {
             for _ in 0..rounds {
                 let count = 1 + dice() % 3;
-                let smalls: Vec<_> =
-                    (0..count).filter_map(|_| regions::take_small(member.me())).collect();
+                let smalls: Vec<_> = (0..count)
+                    .filter_map(|_| regions::take_small(member.me()))
+                    .collect();
                 smalls.iter().for_each(|small| own(&owned, small.0));
                 for small in smalls {
                     disown(&owned, small.0);
@@ -182,7 +209,9 @@ pub fn small_frames_have_one_owner() {
         let owned = Arc::clone(&owned);
         world.spawn(move |member| {
             for _ in 0..3 {
-                let Some(frame) = regions::take_frame(member.me()) else { continue };
+                let Some(frame) = regions::take_frame(member.me()) else {
+                    continue;
+                };
                 let parts = || (0..64).map(|part| regions::small_of(frame, part).0);
                 parts().for_each(|part| own(&owned, part));
                 sim::point();
@@ -205,7 +234,10 @@ fn hints_in_the_ring() {
         world.spawn(move |member| {
             for block in from..from + 5 {
                 pushed.lock().expect("no panic").insert(block);
-                let identity = Identity { file: FileId(1), block: BlockIndex(block) };
+                let identity = Identity {
+                    file: FileId(1),
+                    block: BlockIndex(block),
+                };
                 ring::push(&member.me().arena.superblock().eager, identity);
             }
         })

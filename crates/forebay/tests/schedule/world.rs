@@ -44,7 +44,12 @@ pub struct Shape {
 
 impl Default for Shape {
     fn default() -> Self {
-        Shape { files: 1, frames: 2, headers: 4, len: 3 * BLOCK }
+        Shape {
+            files: 1,
+            frames: 2,
+            headers: 4,
+            len: 3 * BLOCK,
+        }
     }
 }
 
@@ -94,22 +99,41 @@ impl World {
             route: Route::Scrap,
             ..Config::tiny()
         };
-        let counts =
-            Counts { threads: 10, files: 2, nodes: 64, headers: shape.headers, frames: 8 };
-        let session = sim::session(config, counts).expect("a session");
-        let options = SimOptions { offset_align: 4096, ..SimOptions::default() };
+        let counts = Counts {
+            threads: 10,
+            files: 2,
+            nodes: 64,
+            headers: shape.headers,
+            frames: 8,
+        };
+        let session = Session::simulated(config, counts).expect("a session");
+        let options = SimOptions {
+            offset_align: 4096,
+            ..SimOptions::default()
+        };
         let disk = SimDisk::new(options);
         let file = |index: usize| {
             let sim = disk.create();
             sim.reserve(0, shape.len).expect("space");
-            sim.set_len(shape.len).expect("a simulated file can be extended");
+            sim.set_len(shape.len)
+                .expect("a simulated file can be extended");
             let device = Arc::new(Stepped(Arc::clone(&sim)));
             let name = format!("file-{index}");
-            let core = session.manage_device(device, Path::new(&name)).expect("a place in the table");
-            Subject { core, sim, history: History::new() }
+            let core = session
+                .manage_device(device, Path::new(&name))
+                .expect("a place in the table");
+            Subject {
+                core,
+                sim,
+                history: History::new(),
+            }
         };
         let files = (0..shape.files).map(file).collect();
-        let world = Arc::new(World { session, files, _disk: disk });
+        let world = Arc::new(World {
+            session,
+            files,
+            _disk: disk,
+        });
         let first = world.member();
         forebay::keeper::provision::more(world.session.shared(), first.me());
         world
@@ -124,7 +148,11 @@ impl World {
     /// A slot for one more thread.
     pub fn member(self: &Arc<Self>) -> Member {
         let id = threads::take(&self.session.shared().arena, false).expect("a free slot");
-        Member { world: Arc::clone(self), id, dead: AtomicBool::new(false) }
+        Member {
+            world: Arc::clone(self),
+            id,
+            dead: AtomicBool::new(false),
+        }
     }
 
     /// Starts a thread.
@@ -150,7 +178,16 @@ impl World {
             forebay::keeper::repair::if_needed(self.session.shared(), member.me());
         }
         assert_eq!(threads::dead(member.me().arena), [], "dead and not buried");
-        assert_eq!(member.me().arena.superblock().corruptions.load(Ordering::Relaxed), 0, "corruptions");
+        assert_eq!(
+            member
+                .me()
+                .arena
+                .superblock()
+                .corruptions
+                .load(Ordering::Relaxed),
+            0,
+            "corruptions"
+        );
     }
 
     /// As [`World::check_at_rest`], after a repair.
@@ -177,10 +214,17 @@ impl World {
             member.read(index, 0, end as usize);
             let (subject, now) = (&self.files[index], self.files[index].history.now());
             let mut device = subject.sim.contents();
-            assert!(device.len() as u64 <= end, "the device file is longer than the file");
+            assert!(
+                device.len() as u64 <= end,
+                "the device file is longer than the file"
+            );
             device.resize(end as usize, 0);
             subject.history.holds(now, 0, &device);
-            assert_eq!(subject.core.entry().owed_pages.load(Ordering::Acquire), 0, "owed after a sync");
+            assert_eq!(
+                subject.core.entry().owed_pages.load(Ordering::Acquire),
+                0,
+                "owed after a sync"
+            );
         }
         member.check_memory();
     }
@@ -205,7 +249,11 @@ impl Member {
 
     fn intent(&self) -> Intent<'_> {
         let route = self.world.session.shared().route_for(Path::new("file"));
-        Intent { route, sequential: false, sync: false }
+        Intent {
+            route,
+            sequential: false,
+            sync: false,
+        }
     }
 
     /// Writes into memory; `seed` must be new.
@@ -216,7 +264,14 @@ impl Member {
         let begun = subject.history.begin(offset, offset + len as u64, seed);
         // SAFETY: a vector is valid for its length.
         let written = unsafe {
-            write::write(&subject.core, self.me(), bytes.as_ptr(), len, offset, self.intent())
+            write::write(
+                &subject.core,
+                self.me(),
+                bytes.as_ptr(),
+                len,
+                offset,
+                self.intent(),
+            )
         };
         assert_eq!(written.expect("a write"), len);
         subject.history.ack(begun);
@@ -259,7 +314,14 @@ impl Member {
         let begin = subject.history.now();
         // SAFETY: a vector is valid for its length.
         let read = unsafe {
-            read::read(&subject.core, self.me(), bytes.as_mut_ptr(), len, offset, false)
+            read::read(
+                &subject.core,
+                self.me(),
+                bytes.as_mut_ptr(),
+                len,
+                offset,
+                false,
+            )
         };
         let read = read.expect("a read");
         subject.history.saw(begin, offset, &bytes[..read]);
@@ -271,7 +333,13 @@ impl Member {
         let subject = self.file(file);
         // SAFETY: a slice is valid for its length.
         let result = unsafe {
-            append::append(&subject.core, self.me(), bytes.as_ptr(), bytes.len(), self.intent())
+            append::append(
+                &subject.core,
+                self.me(),
+                bytes.as_ptr(),
+                bytes.len(),
+                self.intent(),
+            )
         };
         let (at, written) = result.expect("an append");
         assert_eq!(written, bytes.len());
@@ -325,16 +393,34 @@ impl Member {
             assert_eq!(header.state(), State::Free, "{}", header.describe());
         }
         let backed = arena.superblock().frames_backed.load(Ordering::Relaxed);
-        assert_eq!(arena.superblock().frames_free.load(Ordering::Relaxed), backed, "count of free frames");
+        assert_eq!(
+            arena.superblock().frames_free.load(Ordering::Relaxed),
+            backed,
+            "count of free frames"
+        );
         for id in (0..backed).map(FrameId) {
-            let owner = arena.frame_owner(id).expect("a frame").load(Ordering::Acquire);
+            let owner = arena
+                .frame_owner(id)
+                .expect("a frame")
+                .load(Ordering::Acquire);
             assert_eq!(Owner::unpack(owner), Owner::Free, "{id:?} is lost");
         }
-        assert_eq!(arena.frame_hints().count_about(1000), backed as usize, "hints of free frames");
+        assert_eq!(
+            arena.frame_hints().count_about(1000),
+            backed as usize,
+            "hints of free frames"
+        );
         let headers = arena.header_hints().count_about(1000);
-        assert_eq!(headers, arena.counts().headers as usize, "hints of free headers");
+        assert_eq!(
+            headers,
+            arena.counts().headers as usize,
+            "hints of free headers"
+        );
         let owed = arena.superblock().owed_pages.load(Ordering::Relaxed) as i64;
-        assert!(owed.unsigned_abs() <= 64 * 8, "{owed} pages counted as owed");
+        assert!(
+            owed.unsigned_abs() <= 64 * 8,
+            "{owed} pages counted as owed"
+        );
     }
 }
 
