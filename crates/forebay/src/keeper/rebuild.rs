@@ -573,7 +573,8 @@ impl<'a> Rebuild<'a, '_> {
     fn release(&self, word: &crate::sync::AtomicU32) {
         let holder = word.load(Ordering::Acquire);
         if holder != 0 && (self.dead.threads)(ThreadId(holder)) {
-            word.store(0, Ordering::Release);
+            // Not a store: who waits for such a word is in no operation and may open it, and take it, by itself.
+            let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 }

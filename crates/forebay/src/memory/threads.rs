@@ -202,7 +202,8 @@ pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     })
 }
 
-/// Whether a lock, a gate or a table entry names the thread: what it can own between operations.
+/// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
+/// slot that was freed under them would leave them held by whoever takes it next.
 pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     let superblock = arena.superblock();
     let names = |word: &AtomicU32| word.load(Ordering::Acquire) == id.0;
@@ -375,7 +376,7 @@ impl Operation<'_> {
             match self.me.gates_after_barrier(self.file) {
                 Some(Closed::Session(by)) if !planted!(DeafUnpark) => {
                     self.park();
-                    if is_gone(self.me.arena, by) {
+                    if round % 16 == 4 && is_gone(self.me.arena, by) {
                         self.me.arena.rescue(self.me);
                     }
                 }
@@ -432,31 +433,30 @@ pub struct SessionStop<'a> {
 /// Stops every operation of the session. `None` if somebody else holds the gate, or a thread did not stop in
 /// time; the caller must be idle.
 pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
-    let gate = &me.arena.superblock().gate;
-    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
-        .ok()?;
-    stopped(me)
+    close_session(me, 0)
 }
 
-/// As [`stop_session`], for a rebuild: takes the gate over from a holder that is gone. It stays closed in between, since
-/// that holder may have been in the middle of a rebuild.
+/// As [`stop_session`], for a rebuild: a gate whose holder has died is taken over. It is never just opened, since the dead may
+/// have been in the middle of a rebuild; only a rebuild may open it.
 pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
-    let gate = &me.arena.superblock().gate;
-    if let Err(holder) = gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-        if !is_gone(me.arena, ThreadId(holder)) {
-            return None;
-        }
-        gate.compare_exchange(holder, me.id.0, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
+    let holder = me.arena.superblock().gate.load(Ordering::Acquire);
+    if holder != 0 && !is_gone(me.arena, ThreadId(holder)) {
+        return None;
     }
-    stopped(me)
+    close_session(me, holder)
 }
 
-/// Waits until all others have stopped for a gate that is closed.
-fn stopped(me: Me<'_>) -> Option<SessionStop<'_>> {
-    let stop = SessionStop { me };
+fn close_session(me: Me<'_>, from: u32) -> Option<SessionStop<'_>> {
+    let gate = &me.arena.superblock().gate;
+    gate.compare_exchange(from, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
     barrier(me.arena);
-    wait_for_others(me, |word| word != 0 && word & PARKED == 0).then_some(stop)
+    if wait_for_others(me, |word| word != 0 && word & PARKED == 0) {
+        return Some(SessionStop { me });
+    }
+    // Open, or abandoned still.
+    gate.store(from, Ordering::Release);
+    None
 }
 
 impl Drop for SessionStop<'_> {
