@@ -1,3 +1,5 @@
+//! Requests: what they cover, and that they repeat.
+
 use super::*;
 
 const MIB: u64 = 1 << 20;

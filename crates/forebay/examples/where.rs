@@ -6,18 +6,29 @@ fn main() {
     let route = std::env::args().nth(2).unwrap();
     let mut c = Config::builder().build().unwrap();
     c.session = "where".into();
-    c.route = if route == "scrap" { forebay::config::Route::Scrap } else { forebay::config::Route::Auto };
+    c.route = if route == "scrap" {
+        forebay::config::Route::Scrap
+    } else {
+        forebay::config::Route::Auto
+    };
     c.memory = 2 << 30;
     c.dirty_bytes_max = 1500 << 20;
     c.dirty_background = 1400 << 20;
-    if let Some(d) = std::env::args().nth(3) { c.arena_dir = Some(d.into()); }
+    if let Some(d) = std::env::args().nth(3) {
+        c.arena_dir = Some(d.into());
+    }
     let s = Session::open(c).unwrap();
     let t = Instant::now();
     s.warm(700 << 20).unwrap();
     println!("warm {:?} place {:?}", t.elapsed(), s.place());
     let buf = vec![7u8; 256 << 20];
     for round in 0..4 {
-        let f = s.open_file(format!("{dir}/w{round}"), OpenOptions::new().read(true).write(true).create(true)).unwrap();
+        let f = s
+            .open_file(
+                format!("{dir}/w{round}"),
+                OpenOptions::new().read(true).write(true).create(true),
+            )
+            .unwrap();
         let t = Instant::now();
         let mut worst = 0;
         for i in 0..512u64 {
@@ -28,7 +39,12 @@ fn main() {
         }
         let ret = t.elapsed();
         f.sync_all().unwrap();
-        println!("{round} returned {:.2} GB/s durable {:.2} GB/s worst {worst} us {:?}", 0.537 / ret.as_secs_f64(), 0.537 / t.elapsed().as_secs_f64(), f.kernel_reason());
+        println!(
+            "{round} returned {:.2} GB/s durable {:.2} GB/s worst {worst} us {:?}",
+            0.537 / ret.as_secs_f64(),
+            0.537 / t.elapsed().as_secs_f64(),
+            f.kernel_reason()
+        );
         f.close().unwrap();
         std::fs::remove_file(format!("{dir}/w{round}")).unwrap();
     }

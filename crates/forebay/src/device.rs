@@ -17,6 +17,7 @@ pub use queue::{Inline, Threads, best_queue};
 pub use reason::KernelReason;
 
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 /// What a device file wants and can do, found once when it is opened.
@@ -99,7 +100,7 @@ pub trait DeviceFile: Send + Sync {
     fn wait_in_flight(&self) -> io::Result<()>;
     /// Descriptors (direct, buffered) for queues that speak to the kernel themselves; `None` for a
     /// simulated file, which queues then call instead.
-    fn descriptors(&self) -> Option<(i32, i32)> {
+    fn descriptors(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
         None
     }
 }

@@ -84,9 +84,9 @@ impl Managed {
     /// Before a byte is acknowledged, the keeper has what it needs to write it.
     #[inline]
     fn hand_over(&self) {
-        self.core
-            .shared
-            .hand_over(self.core.id, self.core.device.as_ref(), &self.handed);
+        let core = &self.core;
+        core.shared
+            .hand_over(core.id, core.device.as_ref(), &self.handed);
     }
 }
 
@@ -102,10 +102,10 @@ impl File {
         let managed = Managed {
             core,
             file,
+            handed: AtomicU32::new(0),
             seen: AtomicU32::new(seen),
             quick_write_below,
             recent: Recent::default(),
-            handed: AtomicU32::new(0),
         };
         Self::with(Kind::Managed(Box::new(managed)), path, options)
     }
@@ -159,10 +159,10 @@ impl File {
         };
         let core = &managed.core;
         let me = core.shared.me()?;
-        managed.hand_over();
         let stream = managed.recent.stream(me);
         let sequential = stream.is_sequential(offset, bytes.len());
-        if (bytes.len() as u64) < managed.quick_write_below {
+        let handed = core.shared.is_handed(&managed.handed);
+        if handed && (bytes.len() as u64) < managed.quick_write_below {
             let (source, len) = (bytes.as_ptr(), bytes.len());
             // SAFETY: a slice is valid for its length.
             if unsafe { quick::write(core, me, stream, source, len, offset, sequential) } {
@@ -199,9 +199,11 @@ impl File {
                 .append_managed(managed, bytes)
                 .map(|(_, written)| written);
         }
+        managed.hand_over();
         let core = &managed.core;
+        let route = core.shared.route_for_file(core.id, &self.path);
         let intent = Intent {
-            route: core.shared.route_for_file(core.id, &self.path),
+            route,
             sequential,
             sync: false,
         };
@@ -419,7 +421,11 @@ impl File {
             Kind::Managed(managed) => {
                 let entry = managed.core.entry();
                 if entry.kernel_reason.load(Relaxed) == 0 {
-                    return Ok(entry.size.load(std::sync::atomic::Ordering::Acquire));
+                    let core = &managed.core;
+                    match core.size(core.shared.me()?) {
+                        Err(Halt::Kernel) => {}
+                        size => return size.map_err(Core::ended),
+                    }
                 }
                 by_kernel(managed.file.metadata().map(|m| m.len()), "stat")
             }
@@ -466,6 +472,7 @@ impl File {
                 let core = &managed.core;
                 let closed = settle::close(core, core.shared.me()?, &managed.seen);
                 core.shared.released(core.id, &managed.handed);
+                core.shared.closed(core.id, &core.device);
                 closed
             }
             Kind::Kernel { .. } => Ok(()),

@@ -2,7 +2,8 @@
 //!
 //! [`cost`] decides whether a ragged block is filled whole or page by page; [`select`] picks what of a header may go and
 //! moves it in flight; [`flusher`] keeps requests under way and carries out their ends; [`errors`] remembers
-//! failures for those who must hear of them; [`busy`] counts bytes in flight per device; [`ring`] carries hints from
+//! failures for those who must hear of them; [`busy`] counts bytes in flight per device and keeps its
+//! [`speeds`]; [`ring`] carries hints from
 //! writers to the keeper. Who flushes (a keeper's thread, or a client that syncs or has hit a limit) makes no difference.
 
 pub mod busy;
@@ -11,5 +12,6 @@ pub mod errors;
 pub mod flusher;
 pub mod ring;
 pub mod select;
+pub mod speeds;
 
 pub use flusher::{Flusher, Outcome, Scope};

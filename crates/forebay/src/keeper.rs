@@ -3,6 +3,7 @@
 //! [`run`] is the keeper's threads. [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
 //! death, and may be called by anyone. [`recover`] saves what a wholly dead session has left.
 
+pub mod check;
 pub mod provision;
 pub mod rebuild;
 pub mod recover;

@@ -26,11 +26,11 @@ mod kernel;
 mod lustre;
 mod plan;
 mod scrap;
-mod speeds;
 #[cfg(test)]
 mod tests;
 mod threshold;
 
+pub use crate::flush::speeds::{CopySpeed, DeviceSpeed, Speeds};
 pub use auto::Auto;
 pub use direct::Direct;
 pub use globs::{GlobError, Overrides};
@@ -38,7 +38,6 @@ pub use kernel::Kernel;
 pub use lustre::Lustre;
 pub use plan::{Flaw, Part, Plan, Way, aligned_middle};
 pub use scrap::Scrap;
-pub use speeds::Speeds;
 pub use threshold::Threshold;
 
 /// One write as the caller asked for it.
@@ -89,24 +88,6 @@ impl Pressure {
     pub fn parts(self) -> u16 {
         self.0
     }
-}
-
-/// How fast the device takes direct writes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct DeviceSpeed {
-    /// Bytes per second of a large write, without its latency. 0 counts as 1.
-    pub write_bytes_per_second: u64,
-    /// Nanoseconds a write takes however small it is.
-    pub write_latency_ns: u64,
-}
-
-/// How fast user memory is copied into frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CopySpeed {
-    /// Bytes per second of the copying alone. 0 counts as 1.
-    pub bytes_per_second: u64,
-    /// Nanoseconds to find, lock, publish and unlock one block's frame.
-    pub per_block_ns: u64,
 }
 
 /// What a route may know of the moment, all of it cheap to come by and filled by the caller.

@@ -20,14 +20,12 @@
 
 pub mod absorb;
 pub mod give;
-pub mod map;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod model;
-pub mod page;
 pub mod split;
 #[cfg(test)]
 mod tests;
 
-pub use map::ByteMap;
-pub use page::{Merge, PageWord, Ragged, clip, holes, merge, runs};
+pub use crate::frame::map::{self, ByteMap};
+pub use crate::frame::page::{self, Merge, PageWord, Ragged, clip, holes, merge, runs};
 pub use split::{PageSpan, Segment, mask, runs_of, segments};

@@ -47,7 +47,7 @@ pub struct ArenaPlace {
 }
 
 /// Limits as the configuration of the arena's maker says.
-fn set_budgets(arena: &Arena, config: &Config) {
+pub(crate) fn set_budgets(arena: &Arena, config: &Config) {
     let superblock = arena.superblock();
     let frames = (config.memory / crate::limits::BLOCK_BYTES as u64).max(1);
     let frames = u32::try_from(frames)
@@ -216,7 +216,7 @@ impl Session {
         }
     }
 
-    fn with_arena(arena: Arena, path: Option<PathBuf>, config: Config) -> Result<Self> {
+    pub(crate) fn with_arena(arena: Arena, path: Option<PathBuf>, config: Config) -> Result<Self> {
         let shared = Arc::new(Shared::new(arena, path, config)?);
         repair::install(&shared);
         // A slot for this thread, so that the session counts as alive from here on.

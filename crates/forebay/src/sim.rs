@@ -9,16 +9,25 @@
 //! faults or slow a file down.
 
 pub mod device;
+pub mod explore;
+pub mod fuzz;
+pub mod planted;
 
 use std::cell::Cell;
 
-pub mod fuzz;
+use crate::config::Config;
+use crate::error::Result;
+use crate::memory::arena::Arena;
+use crate::memory::layout::{Counts, Layout};
+use crate::memory::mapping::Mapping;
+use crate::session::Session;
+
+pub use planted::{Bug, plant, planted};
 
 thread_local! {
     static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
-    static CRASHED: Cell<bool> = const { Cell::new(false) };
-    static EXPLORING: Cell<bool> = const { Cell::new(false) };
+    pub(crate) static CRASHED: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The payload of the unwinding that stands for a `kill -9`.
@@ -28,9 +37,8 @@ pub struct Crash;
 /// Counts a shared access; crashes the caller where a test asked for it.
 #[inline]
 pub fn point() {
-    if EXPLORING.get() {
-        #[cfg(feature = "shuttle")]
-        shuttle::thread::yield_now();
+    if explore::is_on() {
+        explore::point();
         return;
     }
     COUNT.set(COUNT.get() + 1);
@@ -41,9 +49,19 @@ pub fn point() {
     if left == 0 && !CRASHED.get() {
         CRASHED.set(true);
         COUNTDOWN.set(u64::MAX);
-        std::panic::panic_any(Crash);
+        // Not `panic_any`: the hook would print every death.
+        std::panic::resume_unwind(Box::new(Crash));
     }
     COUNTDOWN.set(left.saturating_sub(1));
+}
+
+/// [`point`] in the middle of a copy.
+pub fn pause() {
+    if explore::is_on() {
+        explore::pause()
+    } else {
+        point()
+    }
 }
 
 /// Runs `f` as a client that dies before its `n`-th shared access (counting from 0). Returns `None`
@@ -73,10 +91,18 @@ pub fn count() -> u64 {
 
 /// Whether schedule exploration drives this thread.
 pub fn exploring() -> bool {
-    EXPLORING.get()
+    explore::is_on()
 }
 
 /// Switches schedule exploration on or off for this operating-system thread.
 pub fn set_exploring(on: bool) {
-    EXPLORING.set(on);
+    explore::set(on);
+}
+
+/// A session over an arena on the heap with tables of just these sizes: small enough that threads meet.
+pub fn session(config: Config, counts: Counts) -> Result<Session> {
+    let mapping = Mapping::heap(Layout::new(counts).len);
+    let arena = Arena::create(mapping, counts, 0, true)?;
+    crate::session::set_budgets(&arena, &config);
+    Session::with_arena(arena, None, config)
 }

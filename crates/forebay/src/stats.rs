@@ -83,7 +83,7 @@ impl Stats {
             device_write_bytes: sum(Counter::FlushedBytes) + sum(Counter::DirectBytes),
             memory_held_bytes: frames * BLOCK_BYTES as u64 + arena.tables_backed_bytes(),
             memory_free_bytes: free * BLOCK_BYTES as u64,
-            owed_bytes: superblock.owed_pages.load(Ordering::Relaxed) * PAGE_BYTES as u64,
+            owed_bytes: superblock.owed_about() * PAGE_BYTES as u64,
             rebuilds: superblock.rebuilds.load(Ordering::Relaxed),
             corruptions: superblock.corruptions.load(Ordering::Relaxed),
             ..Stats::default()

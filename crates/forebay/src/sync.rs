@@ -13,6 +13,21 @@ fn point() {
     crate::sim::point();
 }
 
+/// Whether a test has planted this bug; never, in a plain build.
+#[cfg(feature = "sim")]
+macro_rules! planted {
+    ($bug:ident) => {
+        crate::sim::planted(crate::sim::Bug::$bug)
+    };
+}
+#[cfg(not(feature = "sim"))]
+macro_rules! planted {
+    ($bug:ident) => {
+        false
+    };
+}
+pub(crate) use planted;
+
 macro_rules! atomic {
     ($name:ident, $std:ident, $int:ty) => {
         /// A shared word; see the module's documentation.
@@ -108,4 +123,15 @@ pub fn relax(round: u32) {
         64..256 => std::thread::yield_now(),
         _ => std::thread::sleep(std::time::Duration::from_micros(50)),
     }
+}
+
+/// How often to look at a word before giving up for now: fewer times under exploration, so that what comes after giving
+/// up is explored as well.
+#[inline(always)]
+pub fn patience(rounds: u32) -> u32 {
+    #[cfg(feature = "shuttle")]
+    if crate::sim::exploring() {
+        return 3;
+    }
+    rounds
 }

@@ -28,7 +28,7 @@ use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
 use crate::sys::{block, extents, file, memory, stat};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 /// A file of a file system, opened for direct and for buffered I/O.
 #[derive(Debug)]
@@ -384,7 +384,7 @@ impl DeviceFile for RealFile {
         })
     }
 
-    fn descriptors(&self) -> Option<(i32, i32)> {
-        Some((self.direct.as_raw_fd(), self.buffered.as_raw_fd()))
+    fn descriptors(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
+        Some((self.direct.as_fd(), self.buffered.as_fd()))
     }
 }

@@ -4,27 +4,23 @@
 use crate::file::core::{Core, Halt};
 use crate::file::write::{self, Intent};
 use crate::ids::ThreadId;
-use crate::memory::threads::{self, Me, Owning};
-use crate::sync::Ordering;
+use crate::memory::threads::{self, Me};
+use crate::sync::{Ordering, planted};
 
 /// Holds a file's append lock.
 struct AppendLock<'a> {
     core: &'a Core,
-    _owning: Owning<'a>,
 }
 
 impl<'a> AppendLock<'a> {
     fn take(core: &'a Core, me: Me<'a>) -> Self {
-        let owning = me.own();
         let word = &core.entry().append_lock;
         let mut round = 0;
         loop {
             match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return AppendLock { core, _owning: owning },
-                Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => {
-                    // What it had not acknowledged is before the size or dropped; nothing else is behind this lock.
-                    let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
-                }
+                Ok(_) => return AppendLock { core },
+                // What it had not acknowledged is dropped by the repair that its death calls for, which opens the lock.
+                Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => me.arena.rescue(me),
                 Err(_) => {}
             }
             round += 1;
@@ -54,8 +50,12 @@ pub unsafe fn append(
     len: usize,
     intent: Intent<'_>,
 ) -> Result<(u64, usize), Halt> {
+    let early = planted!(EarlyEnd).then(|| core.entry().size.load(Ordering::Acquire));
     let _lock = AppendLock::take(core, me);
-    let offset = core.entry().size.load(Ordering::Acquire);
+    let offset = match early {
+        Some(early) => early,
+        None => core.size(me)?,
+    };
     // SAFETY: the caller's promise.
     let written = unsafe { write::write(core, me, source, len, offset, intent)? };
     Ok((offset, written))

@@ -18,7 +18,7 @@ use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, absorb, drop_pages, free_header, pages_of};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::memory::AlignedBytes;
 
 /// Longest stretch that is superseded at once, in blocks: 16 MiB.
@@ -72,14 +72,11 @@ unsafe fn write_blocks(
     let len = blocks as usize * BLOCK_BYTES;
     let end = first.start() + len as u64;
     let entry = core.entry();
-    let exceeds = end > entry.size.load(Ordering::Acquire);
-    if exceeds {
-        // Should this thread die, the device file is longer than the file: whoever finds the mark cuts it.
-        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
-    }
     operation.park();
     // SAFETY: the caller's promise.
-    let result = unsafe { to_device(core, operation.me, source, len, first.start()) };
+    let result = core.change(operation.me, |_| unsafe {
+        to_device(core, operation.me, source, len, first.start())
+    });
     operation.unpark();
     // Whole blocks only: what a short write left of a block is as if it had failed.
     let whole = match &result {
@@ -87,6 +84,9 @@ unsafe fn write_blocks(
         Err(_) => 0,
     };
     let reached = first.start() + (whole * BLOCK_BYTES) as u64;
+    if reached < end && end > entry.size.load(Ordering::Acquire) {
+        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    }
     entry.disk_end.fetch_max(reached, Ordering::AcqRel);
     for index in 0..blocks {
         let block = BlockIndex(first.0 + index);
@@ -215,7 +215,7 @@ fn supersede(
         }
         taken += 1;
     }
-    if wait_for_flights(core, operation, first, taken) {
+    if planted!(NoLanding) || wait_for_flights(core, operation, first, taken) {
         return Ok(taken);
     }
     release(core, operation, first, taken);
@@ -355,11 +355,14 @@ unsafe fn kernel_segment(
         ptr: source.cast_mut(),
         len: segment.len,
     };
-    let result = core.device.write_buffered(&[piece], at);
+    let result = core.change(operation.me, |device| device.write_buffered(&[piece], at));
     operation.unpark();
     let written = *result.as_ref().unwrap_or(&0);
     let entry = core.entry();
     let end = at + written as u64;
+    if written < segment.len && at + segment.len as u64 > entry.size.load(Ordering::Acquire) {
+        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    }
     entry.disk_end.fetch_max(end, Ordering::AcqRel);
     let guard = lock_patiently(core, operation, segment.block);
     if written > 0 {

@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::frame::header::{Guard, Identity, State};
 use crate::frame::slots;
+use crate::ids::HeaderId;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::threads::{Me, Operation};
@@ -14,7 +15,7 @@ use crate::scrap::absorb::{Home, NoMemory, find_home, pages_of};
 use crate::scrap::give::{copy_out, fill_page, missing, overlay, part_of};
 use crate::scrap::split::{Segment, mask, segments};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::memory::AlignedBytes;
 
 /// Reads of at least this much of a block bring the whole block into a frame.
@@ -37,7 +38,7 @@ pub unsafe fn read(
     offset: u64,
     sequential: bool,
 ) -> Result<usize, Halt> {
-    let size = core.entry().size.load(Ordering::Acquire);
+    let size = core.size(me)?;
     let len = (size.saturating_sub(offset)).min(len as u64) as usize;
     for segment in segments(offset, len) {
         // SAFETY: a segment lies within the request.
@@ -142,18 +143,20 @@ unsafe fn read_slowly(
     }
     // The slot was looked at first: whatever is flushed and evicted from here on changes the epoch.
     let disk_end = core.entry().disk_end.load(Ordering::Acquire);
-    let epoch = guard.epoch();
+    let seen = (guard.id, guard.epoch());
     let span = pages_to_read(&guard, segment, absent, sequential);
     drop(guard);
     operation.park();
-    let result = BOUNCE.with(|bounce| {
-        let mut bounce = bounce.borrow_mut();
-        let buffer = bounce.get_or_insert_with(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
-        let read = read_device(core, segment, &span, buffer, disk_end);
-        operation.unpark();
-        // SAFETY: the caller's promise.
-        read.and_then(|()| unsafe { merge(core, operation, segment, &span, buffer, epoch, target) })
-    });
+    // Taken out, not borrowed: who waits holds nothing that others may want.
+    let buffer = BOUNCE
+        .take()
+        .unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
+    let read = read_device(core, segment, &span, &buffer, disk_end);
+    operation.unpark();
+    // SAFETY: the caller's promise.
+    let result = read
+        .and_then(|()| unsafe { merge(core, operation, segment, &span, &buffer, seen, target) });
+    BOUNCE.set(Some(buffer));
     operation.me.count(
         Counter::DeviceReadBytes as usize,
         (span.len() * PAGE_BYTES) as u64,
@@ -210,7 +213,8 @@ fn read_device(
     Ok(())
 }
 
-/// Keeps what was read, if nothing has left the header since, and gives the segment to the caller.
+/// Keeps what was read, if nothing has left the header since, and gives the segment to the caller. `seen` is which
+/// header described the block before the read, and its epoch; another one's epoch says nothing.
 ///
 /// # Safety
 /// `target` is valid for the segment.
@@ -220,20 +224,22 @@ unsafe fn merge(
     segment: &Segment,
     span: &std::ops::Range<u32>,
     buffer: &AlignedBytes,
-    epoch: u32,
+    seen: (HeaderId, u32),
     target: *mut u8,
 ) -> Result<(), Halt> {
     let guard = core.lock_any(operation.me, segment.block)?;
-    if guard.epoch() != epoch {
+    let same = guard.id == seen.0 || planted!(AnyHeader);
+    if !same || guard.epoch() != seen.1 {
         return Err(Halt::Busy);
     }
     let keep = guard.state() == State::Linked && keep_pages(core, &guard, span, buffer).is_ok();
-    if keep {
+    // A file that has become shorter since the read began keeps nothing beyond its end.
+    if keep && missing(&guard, segment) == 0 {
         // SAFETY: the caller's promise; nothing is missing now.
         unsafe { copy_out(&guard, segment, target) };
         return Ok(());
     }
-    // Nowhere to keep it, or a direct write is over the block: the device's bytes, with newer ones from memory over them.
+    // Nowhere to keep it all, or a direct write is over the block: the device's bytes, with newer ones from memory over them.
     let from = buffer.piece().ptr;
     for page in pages_of(segment.touched()) {
         let (start, end) = part_of(segment, page);

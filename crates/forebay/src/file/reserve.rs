@@ -5,9 +5,11 @@
 //! through the kernel, whose own delayed allocation answers for it.
 
 use crate::error::Error;
-use crate::file::core::Core;
+use crate::file::core::{Core, Halt};
+use crate::file::resize;
 use crate::limits::BLOCK_BYTES;
-use crate::memory::files::HOLEY;
+use crate::memory::files::{EXCEEDING, HOLEY};
+use crate::memory::threads::Me;
 use crate::sync::Ordering;
 
 /// First step, and the largest, bytes.
@@ -17,17 +19,20 @@ const STEP_MAX: u64 = 64 * 1024 * 1024;
 /// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole and must go through the
 /// kernel.
 #[inline]
-pub fn ahead(core: &Core, offset: u64, end: u64) -> Result<bool, Error> {
+pub fn ahead(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Halt> {
     let entry = core.entry();
-    let holey = entry.flags.load(Ordering::Relaxed) & HOLEY != 0;
-    if end <= entry.reserved_end.load(Ordering::Acquire) && !holey {
+    let flags = entry.flags.load(Ordering::Relaxed) & (HOLEY | EXCEEDING);
+    if end <= entry.reserved_end.load(Ordering::Acquire) && flags == 0 {
         return Ok(false);
     }
-    slowly(core, offset, end, holey)
+    if flags & EXCEEDING != 0 && end > entry.size.load(Ordering::Acquire) {
+        resize::fit_length(core, me, 0)?;
+    }
+    Ok(slowly(core, me, offset, end, flags & HOLEY != 0)?)
 }
 
 #[cold]
-fn slowly(core: &Core, offset: u64, end: u64, holey: bool) -> Result<bool, Error> {
+fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, holey: bool) -> Result<bool, Error> {
     let entry = core.entry();
     let size = entry.size.load(Ordering::Acquire);
     let reserved = entry.reserved_end.load(Ordering::Acquire);
@@ -46,6 +51,7 @@ fn slowly(core: &Core, offset: u64, end: u64, holey: bool) -> Result<bool, Error
     if end > reserved {
         grow(
             core,
+            me,
             reserved.max(offset / 4096 * 4096).max(size.min(reserved)),
             end,
         )?;
@@ -54,7 +60,7 @@ fn slowly(core: &Core, offset: u64, end: u64, holey: bool) -> Result<bool, Error
 }
 
 /// Reserves from `from` to at least `end`: a step ahead if there is space for that, else just what is needed.
-fn grow(core: &Core, from: u64, end: u64) -> Result<(), Error> {
+fn grow(core: &Core, me: Me<'_>, from: u64, end: u64) -> Result<(), Error> {
     let entry = core.entry();
     let last = entry.reserve_step.load(Ordering::Relaxed);
     let step = (last * 2).clamp(STEP_MIN, STEP_MAX);
@@ -65,11 +71,10 @@ fn grow(core: &Core, from: u64, end: u64) -> Result<(), Error> {
         (end - from).next_multiple_of(4096) + step
     };
     let exact = (end - from).next_multiple_of(4096);
-    let got = match core.device.reserve(from, ahead) {
+    let got = match core.change(me, |device| device.reserve(from, ahead)) {
         Ok(()) => ahead,
         Err(_) => {
-            core.device
-                .reserve(from, exact)
+            core.change(me, |device| device.reserve(from, exact))
                 .map_err(|e| Error::device("reserve space", &e))?;
             exact
         }

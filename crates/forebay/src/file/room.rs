@@ -12,6 +12,8 @@ use crate::sync::Ordering;
 
 /// Frames to free at once: more than asked for, so that the next caller finds one.
 const FRAMES_AT_ONCE: u32 = 4;
+/// Rounds in a row in which evicting something is enough.
+const EVICTIONS_ALONE: u32 = 4;
 /// Rounds without any progress after which the arena must be too small for its tables.
 const ROUNDS_MAX: u32 = 20_000;
 
@@ -22,7 +24,10 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
     }
     // First what has not been used of late, then anything.
     let idle_ticks = if round < 2 { 64 } else { 0 };
-    if evict::evict(me, FRAMES_AT_ONCE, idle_ticks) > 0 {
+    let evicted = evict::evict(me, FRAMES_AT_ONCE, idle_ticks) > 0;
+    // What was evicted may have been the caller's own header, which this very attempt had linked and found no memory
+    // for: that goes round for ever unless something is flushed now and then.
+    if evicted && !round.is_multiple_of(EVICTIONS_ALONE) {
         return Ok(());
     }
     core.shared.wake_keeper();

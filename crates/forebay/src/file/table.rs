@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
-use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
+use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE, UNWITNESSED};
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -26,11 +26,9 @@ pub fn open(
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let mut round = 0;
     loop {
-        let owning = me.own();
         if lock(me) {
             let found = find_or_enter(me, device, &stat, path);
             unlock(me);
-            drop(owning);
             match found {
                 Some(id) => {
                     freshen(me, id, &stat);
@@ -58,8 +56,8 @@ fn lock(me: Me<'_>) -> bool {
         Ok(_) => true,
         Err(holder) => {
             if threads::is_gone(me.arena, ThreadId(holder)) {
-                // What it was entering is dropped by the repair that its death calls for; adding one entry is one store.
-                let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+                // What it was entering is dropped by the repair that its death calls for, which opens the lock.
+                me.arena.rescue(me);
             }
             false
         }
@@ -108,7 +106,8 @@ fn find_or_enter(
     Some(id)
 }
 
-fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+/// Whether the entry is this device file's.
+pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
     let caps = device.caps();
     entry.device.load(Ordering::Relaxed) == caps.device
         && entry.inode.load(Ordering::Relaxed) == caps.inode
@@ -125,12 +124,7 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     entry.inode.store(caps.inode, Ordering::Relaxed);
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
-    for word in [
-        &entry.kernel_reason,
-        &entry.gate,
-        &entry.append_lock,
-        &entry.intents,
-    ] {
+    for word in [&entry.kernel_reason, &entry.gate, &entry.append_lock] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [
@@ -170,6 +164,9 @@ pub fn witness(entry: &FileEntry, stat: &DeviceStat) {
     for (word, value) in entry.witness.iter().zip(values) {
         word.store(value, Ordering::Release);
     }
+    if entry.flags.load(Ordering::Relaxed) & UNWITNESSED != 0 {
+        entry.flags.fetch_and(!UNWITNESSED, Ordering::AcqRel);
+    }
 }
 
 /// Whether the device file is as [`witness`] last saw it.
@@ -185,9 +182,8 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
 fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
-    let idle = entry.opens.load(Ordering::Acquire) == 1
-        && entry.owed_pages.load(Ordering::Acquire) == 0
-        && entry.intents.load(Ordering::Acquire) == 0;
+    let idle =
+        entry.opens.load(Ordering::Acquire) == 1 && entry.owed_pages.load(Ordering::Acquire) == 0;
     if !idle || is_as_witnessed(entry, stat) {
         return;
     }
@@ -216,7 +212,6 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
                 && entry.opens.load(Ordering::Acquire) == 0
                 && entry.owed_pages.load(Ordering::Acquire) == 0
         };
-        let _owning = me.own();
         if !is_idle() || !lock(me) {
             continue;
         }

@@ -52,7 +52,7 @@ pub unsafe fn write(
         return Ok(0);
     }
     throttle(core, me)?;
-    let hole = reserve::ahead(core, offset, end)?;
+    let hole = reserve::ahead(core, me, offset, end)?;
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.
         unsafe { scrap(core, me, source, len, offset, intent.sequential, false)? };
@@ -89,10 +89,7 @@ fn plan(
     let page = PAGE_BYTES as u64;
     let situation = Situation {
         memory_pressure: Pressure::of(
-            superblock
-                .owed_pages
-                .load(Ordering::Relaxed)
-                .saturating_mul(page),
+            superblock.owed_about().saturating_mul(page),
             superblock
                 .owed_pages_max
                 .load(Ordering::Relaxed)
@@ -216,7 +213,7 @@ unsafe fn scrap_segment(
 #[inline]
 fn throttle(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     let superblock = me.arena.superblock();
-    let owed = superblock.owed_pages.load(Ordering::Relaxed) as i64;
+    let owed = superblock.owed_about() as i64;
     let limit = superblock.owed_pages_max.load(Ordering::Relaxed) as i64;
     let file_limit = core.shared.file_owed_pages_max;
     let file_owed = core.entry().owed_pages.load(Ordering::Relaxed);
@@ -233,7 +230,7 @@ fn slow_down(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     for round in 0..64 {
         let outcome = room::flush_some(core, me, 256);
         me.settle_owed();
-        let owed = superblock.owed_pages.load(Ordering::Relaxed) as i64;
+        let owed = superblock.owed_about() as i64;
         let under = owed < superblock.owed_pages_max.load(Ordering::Relaxed) as i64
             && core.entry().owed_pages.load(Ordering::Relaxed) < core.shared.file_owed_pages_max;
         if under {

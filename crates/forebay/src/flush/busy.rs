@@ -3,8 +3,8 @@
 //! A small table in the arena, by device number; a device that finds no place counts as never busy. Counts are
 //! rebuilt from headers after a death. Beside the count stand the measured speeds that `route::auto` predicts from.
 
+use crate::flush::speeds::Speeds;
 use crate::memory::superblock::{DeviceWords, Superblock};
-use crate::route::Speeds;
 use crate::sync::Ordering;
 
 /// The device's words; takes a free place for a device seen for the first time.
@@ -34,14 +34,23 @@ pub fn begin(superblock: &Superblock, device: u64, bytes: u64) {
 /// Takes away bytes that have completed.
 pub fn end(superblock: &Superblock, device: u64, bytes: u64) {
     if let Some(words) = words(superblock, device) {
-        words.inflight_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let word = &words.inflight_bytes;
+        let mut seen = word.load(Ordering::Relaxed);
+        // A repair may have counted anew without these.
+        while let Err(now) = word.compare_exchange(
+            seen,
+            seen.saturating_sub(bytes),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
+            seen = now;
+        }
     }
 }
 
-/// Bytes in flight now. A count that a death has left below zero reads as zero.
+/// Bytes in flight now.
 pub fn inflight_bytes(superblock: &Superblock, device: u64) -> u64 {
-    let count = words(superblock, device).map_or(0, |w| w.inflight_bytes.load(Ordering::Relaxed));
-    if count > u64::MAX / 2 { 0 } else { count }
+    words(superblock, device).map_or(0, |w| w.inflight_bytes.load(Ordering::Relaxed))
 }
 
 /// The measured speeds.

@@ -173,7 +173,7 @@ impl Flusher {
         flush: impl FnOnce(&mut Self, &mut Work<'_, '_>),
     ) -> Outcome {
         // Should this thread die, its flights are looked for though it is in no operation.
-        let owning = me.own();
+        let before = me.slot().flushing.swap(file.0 + 1, Ordering::AcqRel);
         let mut work = Work {
             me,
             file,
@@ -184,7 +184,7 @@ impl Flusher {
         flush(self, &mut work);
         self.submit_batch(&mut work);
         self.drain(&mut work);
-        drop(owning);
+
         let page = PAGE_BYTES as u64;
         me.count(
             Counter::FlushedBytes as usize,
@@ -202,6 +202,7 @@ impl Flusher {
             me.settle_owed();
             errors::succeeded(entry);
         }
+        me.slot().flushing.store(before, Ordering::Release);
         work.outcome
     }
 

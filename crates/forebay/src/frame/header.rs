@@ -8,12 +8,16 @@
 //! Life cycle: `docs/states.md`. A [`Guard`] is the header lock; dropping it publishes and unlocks. Reading without
 //! the lock: [`Header::peek`].
 
+mod look;
+
+pub use look::Look;
+
+use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::threads::Me;
-use crate::scrap::page::{PageWord, Ragged};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, relax};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, patience, planted, relax};
 
 /// A header, nine cache lines; all that a read or write of whole pages touches is in the first.
 #[repr(C, align(64))]
@@ -191,7 +195,7 @@ impl Header {
     /// the holder lives, come back.
     #[inline]
     pub fn lock<'a>(&'a self, me: Me<'a>, id: HeaderId) -> Option<Guard<'a>> {
-        for round in 0..300 {
+        for round in 0..patience(300) {
             if let Some(guard) = self.try_lock(me, id) {
                 return Some(guard);
             }
@@ -412,6 +416,10 @@ impl<'a> Guard<'a> {
             self.header
                 .dirty
                 .store(self.dirty() | pages, Ordering::Release);
+        } else if planted!(LateClean) {
+            self.header
+                .dirty
+                .store(self.dirty() & !pages, Ordering::Release);
         }
         let left = self.inflight() & !pages;
         self.header.inflight.store(left, Ordering::Release);
@@ -503,6 +511,8 @@ impl<'a> Guard<'a> {
 
     /// Pages that have a small frame.
     pub fn small_pages(&self) -> u64 {
+        #[cfg(feature = "sim")]
+        let _quiet = crate::sim::explore::quiet();
         let has = |page: &usize| self.page(*page).small().is_some();
         (0..BLOCK_PAGES)
             .filter(has)
@@ -554,6 +564,9 @@ impl Drop for Guard<'_> {
         }
         #[cfg(debug_assertions)]
         assert_header(self);
+        if planted!(SameVersion) {
+            return self.header.lock.store(self.version, Ordering::Release);
+        }
         let next = (self.version >> HOLDER_BITS).wrapping_add(1) << HOLDER_BITS;
         self.header.lock.store(next, Ordering::Release);
     }
@@ -561,15 +574,15 @@ impl Drop for Guard<'_> {
 
 /// What is true of every header whenever nobody holds it; `docs/states.md` in code.
 pub fn assert_header(guard: &Guard<'_>) {
+    #[cfg(feature = "sim")]
+    let _quiet = crate::sim::explore::quiet();
     let describe = || guard.header.describe();
     let owed = guard.dirty() | guard.inflight();
     match guard.state() {
         State::Free => {
-            assert!(
-                guard.identity().is_none(),
-                "free but describes a block: {}",
-                describe()
-            );
+            // Somebody may claim and prepare it meanwhile, without the lock.
+            let nothing = guard.identity().is_none() || guard.state() != State::Free;
+            assert!(nothing, "free but describes a block: {}", describe());
             assert!(
                 guard.valid() | owed == 0,
                 "free but holds bytes: {}",

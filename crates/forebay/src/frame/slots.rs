@@ -8,11 +8,13 @@
 //!
 //! A reader may follow a tree only inside an operation on the file: nodes are freed with the file stopped.
 
+pub mod visit;
+
 use crate::ids::{BlockIndex, HeaderId, NodeId, ThreadId};
 use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
 use crate::memory::threads::Me;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, planted};
 
 /// Slots of a node.
 const SLOTS: usize = 64;
@@ -164,7 +166,8 @@ fn tall_root(me: Me<'_>, file: &FileEntry, block: BlockIndex) -> Option<Root> {
         };
         if let Some(old) = old {
             node.slots[0].store(old.node.0 + 1, Ordering::Relaxed);
-            node.owed.store(1, Ordering::Relaxed);
+            node.owed
+                .store(u64::from(!planted!(BareRoot)), Ordering::Relaxed);
         } else {
             while !root.reaches(block) {
                 root.level += 1;
@@ -192,6 +195,8 @@ fn take_node(me: Me<'_>) -> Option<NodeId> {
     };
     let id = NodeId(arena.node_hints().take(me.id.index(), claim)?);
     let node = arena.node(id)?;
+    #[cfg(feature = "sim")]
+    let _quiet = crate::sim::explore::quiet();
     node.slots
         .iter()
         .for_each(|slot| slot.store(0, Ordering::Relaxed));

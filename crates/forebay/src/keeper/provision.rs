@@ -19,7 +19,7 @@ use crate::session::shared::Shared;
 use crate::sync::{AtomicU32, Ordering};
 
 /// Frames in a huge page: the least that is backed or given back.
-const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
+pub(crate) const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
 /// Below this many free headers or nodes, more get memory.
 const TABLE_LOW: usize = 64;
 
@@ -27,11 +27,11 @@ const TABLE_LOW: usize = 64;
 pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
     let superblock = arena.superblock();
-    let _owning = me.own();
     let lock = &superblock.provision_lock;
     if let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
         if threads::is_gone(arena, ThreadId(holder)) {
-            let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+            // What it had begun to give is found by the rebuild that its death calls for, which opens the lock.
+            arena.rescue(me);
         }
         return false;
     }
@@ -50,7 +50,6 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
 pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
     let frames = (bytes / BLOCK_BYTES as u64) as u32;
     let superblock = me.arena.superblock();
-    let _owning = me.own();
     let lock = &superblock.provision_lock;
     let mut round = 0;
     while lock
@@ -178,7 +177,6 @@ fn more_of(
 pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
     let arena = me.arena;
     let superblock = arena.superblock();
-    let _owning = me.own();
     let lock = &superblock.provision_lock;
     if lock
         .compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
@@ -238,22 +236,19 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
     let mut given = 0;
     for &first in runs {
         let offset = me.arena.frame_offset(first);
+        // Before the memory goes: should this thread die, no frame without memory is taken for a free one.
+        set_owners(
+            me.arena,
+            first,
+            if stopped {
+                Owner::Unbacked
+            } else {
+                Owner::Free
+            },
+        );
         let punched = stopped && me.arena.mapping().release(offset, HUGE_BYTES).is_ok();
-        let word = if punched {
-            Owner::Unbacked
-        } else {
-            Owner::Free
-        }
-        .pack();
-        for index in 0..HUGE_FRAMES {
-            let frame = FrameId(first.0 + index);
-            me.arena.frame_hints().clear(frame.0);
-            if let Some(owner) = me.arena.frame_owner(frame) {
-                owner.store(word, Ordering::Release);
-            }
-            if !punched {
-                me.arena.frame_hints().set(frame.0);
-            }
+        if stopped && !punched {
+            set_owners(me.arena, first, Owner::Free);
         }
         if punched {
             superblock
@@ -266,4 +261,17 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
         }
     }
     given
+}
+
+/// Says of the frames of a huge page, which the caller holds, that they are free, or have no memory.
+fn set_owners(arena: &Arena, first: FrameId, word: Owner) {
+    for frame in (first.0..first.0 + HUGE_FRAMES).map(FrameId) {
+        arena.frame_hints().clear(frame.0);
+        if let Some(owner) = arena.frame_owner(frame) {
+            owner.store(word.pack(), Ordering::Release);
+        }
+        if word == Owner::Free {
+            arena.frame_hints().set(frame.0);
+        }
+    }
 }

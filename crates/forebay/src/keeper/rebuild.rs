@@ -9,14 +9,16 @@
 
 use std::collections::HashSet;
 
+use crate::flush::busy;
 use crate::frame::header::{Guard, Header, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
-use crate::limits::BLOCK_PAGES;
+use crate::keeper::provision::HUGE_FRAMES;
+use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{ABSENT, EXCEEDING, FileEntry, LIVE};
+use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE, UNWITNESSED};
 use crate::memory::regions::{Owner, small_of};
-use crate::memory::threads::Me;
+use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::page::{PageWord, Ragged};
 use crate::scrap::split::mask;
@@ -59,6 +61,8 @@ struct Rebuild<'a, 'd> {
 
 /// Rebuilds. The session is stopped by `me`.
 pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
+    #[cfg(feature = "sim")]
+    let _sparse = crate::sim::explore::sparse(16);
     let mut work = Rebuild {
         me,
         dead,
@@ -71,6 +75,7 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
     work.owners();
     work.trees_and_charges();
     work.release_locks();
+    work.count_flights();
     let superblock = me.arena.superblock();
     superblock
         .orphans
@@ -109,7 +114,8 @@ impl<'a> Rebuild<'a, '_> {
             if state & 7 == crate::memory::files::ENTERING
                 && (self.dead.threads)(ThreadId(state >> 3))
             {
-                entry.state.store(ABSENT, Ordering::Release);
+                // Not absent: entries that were made when this one was another's are found past it.
+                entry.state.store(GONE, Ordering::Release);
             }
             entry.owed_pages.store(0, Ordering::Relaxed);
             slots::forget_tree(entry);
@@ -143,6 +149,8 @@ impl<'a> Rebuild<'a, '_> {
     }
 
     fn make_free(&mut self, guard: &Guard<'a>) {
+        // Should this repair die too, the next must not take it for a linked header of nothing.
+        guard.set_state(State::Doomed);
         guard.set_valid(0);
         guard.set_dirty(0);
         guard.forget_flights();
@@ -278,30 +286,35 @@ impl<'a> Rebuild<'a, '_> {
 
     /// Bytes beyond the file's end were never acknowledged: they go.
     fn cut(&mut self, guard: &Guard<'a>, end: usize) {
-        let first_gone = end.div_ceil(crate::limits::PAGE_BYTES) as u32;
+        let first_gone = end.div_ceil(PAGE_BYTES) as u32;
         let gone = mask(first_gone..BLOCK_PAGES as u32) & !guard.inflight();
         let present = guard.valid() | guard.dirty();
         if gone & present != 0 {
             guard.set_valid(guard.valid() & !gone);
             for page in pages_of(gone) {
-                guard.set_page(page, guard.page(page).with_ragged(Ragged::None));
+                self.forget_run(guard, page);
             }
             guard.set_dirty(guard.dirty() & !gone);
             guard.next_epoch();
         }
-        if !end.is_multiple_of(crate::limits::PAGE_BYTES) {
-            let page = end / crate::limits::PAGE_BYTES;
-            crate::scrap::absorb::cut_page(guard, page, end % crate::limits::PAGE_BYTES);
+        if !end.is_multiple_of(PAGE_BYTES) {
+            let page = end / PAGE_BYTES;
+            crate::scrap::absorb::cut_page(guard, page, end % PAGE_BYTES);
         }
         // A run left beside a valid bit is out of date.
         for page in pages_of(guard.valid()) {
-            let word = guard.page(page);
-            if word.ragged() != Ragged::None {
-                if let Ragged::Map(map) = word.ragged() {
-                    self.smalls.remove(&map);
-                }
-                guard.set_page(page, word.with_ragged(Ragged::None));
-            }
+            self.forget_run(guard, page);
+        }
+    }
+
+    /// Takes a page's run away; its map is free again.
+    fn forget_run(&mut self, guard: &Guard<'a>, page: usize) {
+        let word = guard.page(page);
+        if let Ragged::Map(map) = word.ragged() {
+            self.smalls.remove(&map);
+        }
+        if word.ragged() != Ragged::None {
+            guard.set_page(page, word.with_ragged(Ragged::None));
         }
     }
 
@@ -339,10 +352,49 @@ impl<'a> Rebuild<'a, '_> {
         for (id, header) in links {
             self.link_memory(id, header);
         }
+        self.half_given();
         let superblock = arena.superblock();
         superblock
             .frames_free
             .store(self.findings.frames_free, Ordering::Relaxed);
+    }
+
+    /// Huge pages that the dead have begun to give, or to take back, are given in full, as far as the budget goes: where one
+    /// frame has memory, all of its huge page have. Not while somebody who lives is giving.
+    fn half_given(&mut self) {
+        let arena = self.arena();
+        let superblock = arena.superblock();
+        let lock = &superblock.provision_lock;
+        self.release(lock);
+        let mine = self.me.id.0;
+        if lock
+            .compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        let has_memory = |id: u32| {
+            arena.frame_owner(FrameId(id)).is_some_and(|owner| {
+                Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
+            })
+        };
+        let frames = arena.counts().frames;
+        let mut backed = (0..frames).filter(|&id| has_memory(id)).count() as u32;
+        let most = superblock.frames_max.load(Ordering::Relaxed);
+        for first in (0..frames).step_by(HUGE_FRAMES as usize) {
+            let huge = first..(first + HUGE_FRAMES).min(frames);
+            if !huge.clone().any(has_memory) {
+                continue;
+            }
+            for id in huge.filter(|&id| !has_memory(id)) {
+                if backed < most {
+                    self.set_free(FrameId(id));
+                    backed += 1;
+                }
+            }
+        }
+        superblock.frames_backed.store(backed, Ordering::Relaxed);
+        lock.store(0, Ordering::Release);
     }
 
     fn one_frame(&mut self, frame: FrameId, is_carved: bool) {
@@ -357,7 +409,12 @@ impl<'a> Rebuild<'a, '_> {
         match was {
             Owner::Unbacked => {}
             Owner::Held(by) if !(self.dead.threads)(by) => {}
-            Owner::Carved => self.carve(frame, is_carved),
+            // Parts in use make a carved frame, whatever its own word says: who carved it may have died at that.
+            _ if is_carved => {
+                owner.store(Owner::Carved.pack(), Ordering::Release);
+                self.carve(frame, true);
+            }
+            Owner::Carved => self.carve(frame, false),
             _ => self.set_free(frame),
         }
     }
@@ -450,6 +507,27 @@ impl<'a> Rebuild<'a, '_> {
             .superblock()
             .owed_pages
             .store(owed_pages, Ordering::Release);
+        self.bytes_in_flight();
+    }
+
+    /// What the living have under way; the dead have nothing any more.
+    fn bytes_in_flight(&self) {
+        let superblock = self.arena().superblock();
+        for words in &superblock.devices {
+            words.inflight_bytes.store(0, Ordering::Relaxed);
+        }
+        for (_, header) in self.all_headers() {
+            let pages = match header.state() {
+                State::Linked => header.inflight().count_ones() as usize,
+                State::Superseded(_) => BLOCK_PAGES,
+                _ => 0,
+            };
+            let entry = header.identity().and_then(|i| self.arena().file(i.file));
+            if let Some(entry) = entry.filter(|_| pages > 0) {
+                let device = entry.device.load(Ordering::Relaxed);
+                busy::begin(superblock, device, (pages * PAGE_BYTES) as u64);
+            }
+        }
     }
 
     /// Puts a header into its file's tree. Two for one block cannot be; the second is dropped.
@@ -487,11 +565,31 @@ impl<'a> Rebuild<'a, '_> {
             .map(ThreadId)
             .filter(|&t| (self.dead.threads)(t))
         {
+            // Where it was changing a device file, that change is ours though nobody has seen it end.
+            if let Some(entry) = threads::flushes(arena, thread).and_then(|file| arena.file(file)) {
+                entry.flags.fetch_or(UNWITNESSED, Ordering::AcqRel);
+            }
             // Where the dead was at work on a file, it may have been writing past the end.
-            if let Some(entry) =
-                crate::memory::threads::works_on(arena, thread).and_then(|file| arena.file(file))
+            if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
             {
                 entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+            }
+        }
+    }
+
+    /// Bytes in flight to devices: the living's flights. Direct writes of the living are missed for as long as they last.
+    fn count_flights(&self) {
+        let arena = self.arena();
+        let superblock = arena.superblock();
+        for words in &superblock.devices {
+            words.inflight_bytes.store(0, Ordering::Relaxed);
+        }
+        for (_, header) in self.all_headers() {
+            let pages = u64::from(header.inflight().count_ones());
+            let file = header.identity().and_then(|i| arena.file(i.file));
+            if let (1.., Some(entry)) = (pages, file) {
+                let device = entry.device.load(Ordering::Relaxed);
+                busy::begin(superblock, device, pages * PAGE_BYTES as u64);
             }
         }
     }

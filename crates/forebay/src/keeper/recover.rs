@@ -27,7 +27,7 @@ use crate::keeper::rebuild::Findings;
 use crate::keeper::{repair, run};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{FileEntry, LIVE};
+use crate::memory::files::{FileEntry, LIVE, UNWITNESSED};
 use crate::memory::mapping::Mapping;
 use crate::memory::threads::{self, Me};
 use crate::scrap::give::part_of;
@@ -257,7 +257,7 @@ fn changed_by_others(
         return None;
     }
     // A change of ours was under way at the end: what it left is dated before the session's last sign of life.
-    let ours_under_way = entry.intents.load(Ordering::Acquire) != 0;
+    let ours_under_way = entry.flags.load(Ordering::Acquire) & UNWITNESSED != 0;
     let in_time = stat.mtime_ns.max(stat.ctime_ns) <= last_life_ns.saturating_add(LATE_NS);
     let shrunk = stat.len < entry.witness[0].load(Ordering::Acquire)
         && entry.flags.load(Ordering::Acquire) & crate::memory::files::TRUNCATING == 0;

@@ -14,10 +14,11 @@ use crate::sync::Ordering;
 /// Looks for the dead, and repairs what they left. The caller is idle or parked.
 pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     let arena = me.arena;
-    let mut owed = arena.superblock().orphans.load(Ordering::Acquire) != 0
-        && has_orphans_of_ours(shared, arena);
+    let mut owed = threads::gate_is_abandoned(arena)
+        || arena.superblock().orphans.load(Ordering::Acquire) != 0
+            && has_orphans_of_ours(shared, arena);
     for id in threads::dead(arena) {
-        if threads::died_working(arena, id) {
+        if threads::died_working(arena, id) || threads::is_named(arena, id) {
             owed = true;
         } else {
             // It died between operations and owned nothing.
@@ -31,7 +32,7 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
 /// waiting and comes back.
 pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     let arena = me.arena;
-    let _stop = threads::stop_session(me)?;
+    let _stop = threads::stop_session_for_rebuild(me)?;
     // Once, after the stop: who dies from here on is the next repair's.
     let gone: Vec<bool> = (0..arena.counts().threads)
         .map(|id| ThreadId(id) != me.id && threads::is_gone(arena, ThreadId(id)))

@@ -18,7 +18,7 @@ use crate::ids::{FileId, ThreadId};
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING};
+use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING, UNWITNESSED};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -168,7 +168,7 @@ impl House {
             self.rest_if_idle(shared, me);
             drop_unused_devices(shared);
         }
-        let owed = superblock.owed_pages.load(Ordering::Relaxed) != 0;
+        let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };
         self.serve(shared, pause);
     }
@@ -240,9 +240,7 @@ impl House {
             return;
         }
         let superblock = me.arena.superblock();
-        if self.last_use.1.elapsed() < idle_after
-            || superblock.owed_pages.load(Ordering::Relaxed) != 0
-        {
+        if self.last_use.1.elapsed() < idle_after || superblock.owed_about() != 0 {
             return;
         }
         evict::evict(me, u32::MAX / 4, 0);
@@ -294,7 +292,7 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     if entry.owed_pages.load(Ordering::Acquire) == 0 || !errors::may_retry(entry, tick) {
         return None;
     }
-    let owed = superblock.owed_pages.load(Ordering::Relaxed) * PAGE_BYTES as u64;
+    let owed = superblock.owed_about() * PAGE_BYTES as u64;
     if owed > shared.config.dirty_background {
         return Some(Scope::some(PASS_PAGES));
     }
@@ -372,10 +370,8 @@ fn write_eagerly(
             next = ring::pop(hints, cursor);
             continue;
         };
-        let entry = shared.arena.file_unchecked(first.file);
-        entry.intents.fetch_add(1, Ordering::AcqRel);
         let mut given = Some(first.block);
-        flusher.flush_stream(me, first.file, &device, || {
+        let more = || {
             if let Some(block) = given.take() {
                 return Some(block);
             }
@@ -388,8 +384,10 @@ fn write_eagerly(
             }
             next = Some(hint);
             None
+        };
+        shared.change(me, first.file, &device, || {
+            flusher.flush_stream(me, first.file, &device, more)
         });
-        shared.end_intent(me, first.file, &device);
         if next.is_none() {
             next = ring::pop(hints, cursor);
         }
@@ -417,7 +415,7 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
     }
     let superblock = shared.arena.superblock();
     superblock.sleeping.store(1, Ordering::Release);
-    let owed = superblock.owed_pages.load(Ordering::Relaxed) != 0;
+    let owed = superblock.owed_about() != 0;
     let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };
     futex::wait(shared.work(), seen, timeout);
     superblock.sleeping.store(0, Ordering::Release);
@@ -449,9 +447,8 @@ pub fn adopt_owed_files(shared: &Arc<Shared>) {
         let entry = shared.arena.file_unchecked(id);
         let live = entry.state.load(Ordering::Acquire) == crate::memory::files::LIVE;
         let unfinished = entry.owed_pages.load(Ordering::Acquire) != 0
-            || entry.intents.load(Ordering::Acquire) != 0
             || entry.reserve_step.load(Ordering::Relaxed) != 0
-            || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+            || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | UNWITNESSED) != 0
             || entry.opens.load(Ordering::Acquire) != 0;
         if live
             && unfinished

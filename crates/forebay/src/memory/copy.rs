@@ -18,7 +18,7 @@ pub unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
         let half = len / 2;
         // SAFETY: the first half of the caller's ranges.
         unsafe { std::ptr::copy_nonoverlapping(source, target, half) };
-        crate::sim::point();
+        crate::sim::pause();
         // SAFETY: the other half.
         unsafe { std::ptr::copy_nonoverlapping(source.add(half), target.add(half), len - half) };
     }

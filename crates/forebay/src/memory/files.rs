@@ -43,8 +43,6 @@ pub struct FileEntry {
     pub error: AtomicU64,
     /// Length + 1 that a truncation under way will leave, or 0: a repair carries it out.
     pub truncating: AtomicU64,
-    /// Our own changes of the device file that are under way.
-    pub intents: AtomicU32,
     /// The keeper that has descriptors of this file (its epoch).
     pub handed_epoch: AtomicU32,
     /// Device file's size, mtime and ctime after our last change: recovery's witness.
@@ -55,7 +53,7 @@ pub struct FileEntry {
     pub failures: AtomicU32,
     /// Length of `path`.
     pub path_len: AtomicU32,
-    unused: [AtomicU32; 1],
+    unused: [AtomicU32; 2],
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
 }
@@ -75,10 +73,13 @@ pub const GONE: u32 = 3;
 pub const HOLEY: u32 = 1;
 /// Pages must not change while in flight.
 pub const STABLE: u32 = 2;
-/// A direct write beyond the end has begun: should its thread die, the device file may be longer than the file.
+/// The device file may be longer than the file, with bytes that nobody was promised: a write beyond the end has failed, or
+/// its thread has died. Before the file grows, or is synced, the device file is cut.
 pub const EXCEEDING: u32 = 4;
 /// A truncation is under way, or was when its thread died: `truncating` says to what length.
 pub const TRUNCATING: u32 = 8;
+/// A thread died while it changed the device file: the file may differ from its witness by that.
+pub const UNWITNESSED: u32 = 16;
 
 impl FileEntry {
     /// Stores the path (cut to what fits; a path too long is not kept at all).

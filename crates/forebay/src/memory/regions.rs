@@ -11,7 +11,7 @@ use crate::ids::{FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::BLOCK_PAGES;
 use crate::memory::arena::Arena;
 use crate::memory::threads::Me;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, planted};
 
 /// What an owner word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,6 +79,12 @@ impl<'a> Hints<'a> {
         if let Some(word) = self.words.get(index as usize / 64) {
             word.fetch_and(!(1 << (index % 64)), Ordering::Relaxed);
         }
+    }
+
+    /// Whether `index` is said to be free.
+    pub fn is_set(&self, index: u32) -> bool {
+        let word = self.words.get(index as usize / 64);
+        word.is_some_and(|word| word.load(Ordering::Acquire) & (1 << (index % 64)) != 0)
     }
 
     /// How many are set, counting no further than about `enough`.
@@ -266,7 +272,9 @@ fn uncarve(me: Me<'_>, frame: FrameId) {
     let (Some(free), Some(owner)) = (arena.carve(frame), arena.frame_owner(frame)) else {
         return;
     };
-    if free
+    if planted!(LooseUncarve) {
+        free.store(0, Ordering::Release);
+    } else if free
         .compare_exchange(u64::MAX, 0, Ordering::AcqRel, Ordering::Relaxed)
         .is_err()
     {

@@ -77,7 +77,7 @@ pub struct DeviceWords {
     pub key: AtomicU64,
     /// Bytes of writes in flight.
     pub inflight_bytes: AtomicU64,
-    /// `route::Speeds`.
+    /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 4],
 }
 
@@ -91,6 +91,13 @@ pub struct Ring {
 }
 
 impl Superblock {
+    /// Pages owed to devices, about. Threads add their parts late, so that the sum of what has been added may be below zero
+    /// for a while: then it is 0.
+    pub fn owed_about(&self) -> u64 {
+        let sum = self.owed_pages.load(crate::sync::Ordering::Relaxed) as i64;
+        sum.max(0) as u64
+    }
+
     /// Notes the rung of the ladder.
     pub fn set_place(&self, kind: u64) {
         self.place.store(kind + 1, crate::sync::Ordering::Relaxed);

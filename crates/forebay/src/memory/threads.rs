@@ -12,7 +12,8 @@
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
 use crate::memory::arena::Arena;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, relax};
+use crate::memory::files::ENTERING;
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, planted, relax};
 use crate::sys::{liveness, membarrier};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,7 @@ pub const COUNTERS: usize = 16;
 /// A slot, 256 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
+    /// Free, taken or being buried, and above that which of the slot's lives this is.
     state: AtomicU32,
     /// Process id, for people; never used as evidence of life.
     pub pid: AtomicU32,
@@ -33,8 +35,8 @@ pub struct ThreadSlot {
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
-    /// How many things the thread owns outside an operation: flights, locks of tables, gates.
-    owns: AtomicU32,
+    /// File index + 1 while the thread may have writes in flight outside an operation, or [`SETTLING`].
+    pub flushing: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
     /// The word of the map of free headers in which this thread last found one.
@@ -49,8 +51,14 @@ const _: () = assert!(size_of::<ThreadSlot>() == 256);
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
+const BURIED: u32 = 2;
+const KIND_MASK: u32 = 3;
+/// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
+const LIFE: u32 = 4;
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
+/// No file, but something that a death leaves half done.
+const SETTLING: u32 = u32::MAX;
 /// How long a stop waits for the others before it gives up.
 const STOP_PATIENCE: Duration = Duration::from_secs(2);
 
@@ -79,19 +87,17 @@ pub enum Closed {
 pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
     for index in 1..arena.counts().threads {
         let slot = arena.thread(ThreadId(index))?;
-        if slot.state.load(Ordering::Relaxed) != FREE
+        let free = slot.state.load(Ordering::Relaxed);
+        let mine = free.wrapping_add(LIFE) | TAKEN;
+        if free & KIND_MASK != FREE
             || slot
                 .state
-                .compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange(free, mine, Ordering::AcqRel, Ordering::Relaxed)
                 .is_err()
         {
             continue;
         }
-        slot.op.store(0, Ordering::Relaxed);
-        slot.slain.store(0, Ordering::Relaxed);
-        slot.owns.store(0, Ordering::Relaxed);
         slot.pid.store(std::process::id(), Ordering::Relaxed);
-        slot.has_mutex.store(0, Ordering::Relaxed);
         if real {
             liveness::hold(&slot.mutex);
             slot.has_mutex.store(1, Ordering::Release);
@@ -110,21 +116,54 @@ pub fn release(me: Me<'_>) {
     if slot.has_mutex.swap(0, Ordering::Relaxed) == 1 {
         liveness::let_go(&slot.mutex);
     }
-    slot.op.store(0, Ordering::Relaxed);
-    slot.state.store(FREE, Ordering::Release);
+    slot.make_free();
 }
 
-/// Frees the slot of a thread that has died.
+/// Frees the slot of a thread that has died. Of several that try, one does.
 pub(crate) fn bury(arena: &Arena, id: ThreadId) {
     let Some(slot) = arena.thread(id) else { return };
+    let Some(life) = slot.dead_life() else { return };
+    let buried = life & !KIND_MASK | BURIED;
+    if slot
+        .state
+        .compare_exchange(life, buried, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
     let delta = slot.owed_delta.swap(0, Ordering::Relaxed);
     arena
         .superblock()
         .owed_pages
         .fetch_add(delta, Ordering::Relaxed);
     slot.has_mutex.store(0, Ordering::Relaxed);
-    slot.op.store(0, Ordering::Relaxed);
-    slot.state.store(FREE, Ordering::Release);
+    slot.make_free();
+}
+
+impl ThreadSlot {
+    /// Which life of the slot has ended by a death, if the present one has.
+    fn dead_life(&self) -> Option<u32> {
+        let life = self.state.load(Ordering::Acquire);
+        let died = life & KIND_MASK == TAKEN
+            && (self.slain.load(Ordering::Acquire) == 1
+                || (self.has_mutex.load(Ordering::Acquire) == 1
+                    && liveness::owner_died(&self.mutex)));
+        // What was seen is evidence of this life only if it still is this life.
+        (died && self.state.load(Ordering::Acquire) == life).then_some(life)
+    }
+
+    fn is_taken(&self) -> bool {
+        self.state.load(Ordering::Acquire) & KIND_MASK == TAKEN
+    }
+
+    /// Leaves nothing of this life, evidence of its end least of all, and lets the next begin.
+    fn make_free(&self) {
+        self.op.store(0, Ordering::Relaxed);
+        self.flushing.store(0, Ordering::Relaxed);
+        self.slain.store(0, Ordering::Relaxed);
+        let life = self.state.load(Ordering::Relaxed) & !KIND_MASK;
+        self.state.store(life | FREE, Ordering::Release);
+    }
 }
 
 /// Declares a slot dead, for tests and for sessions all of whose processes are gone.
@@ -136,20 +175,15 @@ pub fn slay(arena: &Arena, id: ThreadId) {
 
 /// Whether the slot is taken and its thread has died.
 pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
-    let Some(slot) = arena.thread(id) else {
-        return true;
-    };
-    if slot.state.load(Ordering::Acquire) != TAKEN {
-        return false;
-    }
-    slot.slain.load(Ordering::Acquire) == 1
-        || (slot.has_mutex.load(Ordering::Acquire) == 1 && liveness::owner_died(&slot.mutex))
+    arena
+        .thread(id)
+        .is_none_or(|slot| slot.dead_life().is_some())
 }
 
 /// Whether whoever is named in a lock word cannot release it: dead, or no longer there.
 pub fn is_gone(arena: &Arena, id: ThreadId) -> bool {
     match arena.thread(id) {
-        Some(slot) => slot.state.load(Ordering::Acquire) != TAKEN || is_dead(arena, id),
+        Some(slot) => !slot.is_taken() || is_dead(arena, id),
         None => true,
     }
 }
@@ -162,17 +196,49 @@ pub fn dead(arena: &Arena) -> Vec<ThreadId> {
         .collect()
 }
 
-/// Whether a dead thread was in the middle of something, so that a rebuild is owed.
+/// Whether a dead thread was in the middle of an operation or a flush, or had a gate or a lock, so that a rebuild is owed.
 pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     arena.thread(id).is_some_and(|slot| {
-        slot.op.load(Ordering::Acquire) != 0 || slot.owns.load(Ordering::Acquire) != 0
+        slot.op.load(Ordering::Acquire) != 0
+            || slot.flushing.load(Ordering::Acquire) != 0
+            || is_named(arena, id)
     })
+}
+
+/// Whether a lock, a gate or a table entry names the thread: what it can own between operations.
+pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
+    let superblock = arena.superblock();
+    let names = |word: &AtomicU32| word.load(Ordering::Acquire) == id.0;
+    let entering = ENTERING | (id.0 << 3);
+    names(&superblock.gate)
+        || names(&superblock.table_lock)
+        || names(&superblock.provision_lock)
+        || (0..arena.counts().files)
+            .filter_map(|file| arena.file(FileId(file)))
+            .any(|entry| {
+                names(&entry.gate)
+                    || names(&entry.append_lock)
+                    || entry.state.load(Ordering::Acquire) == entering
+            })
+}
+
+/// Whether the session is stopped by somebody who is gone: what its rebuild has left is not to be entered before another
+/// rebuild has gone over it.
+pub fn gate_is_abandoned(arena: &Arena) -> bool {
+    let holder = arena.superblock().gate.load(Ordering::Acquire);
+    holder != 0 && is_gone(arena, ThreadId(holder))
 }
 
 /// The file that a thread is at work on, by its operation word.
 pub fn works_on(arena: &Arena, id: ThreadId) -> Option<FileId> {
     let word = arena.thread(id)?.op.load(Ordering::Acquire);
     ((word & !PARKED) as u32).checked_sub(1).map(FileId)
+}
+
+/// The file that a thread flushes, in or between operations.
+pub fn flushes(arena: &Arena, id: ThreadId) -> Option<FileId> {
+    let word = arena.thread(id)?.flushing.load(Ordering::Acquire);
+    word.checked_sub(1).filter(|_| word != SETTLING).map(FileId)
 }
 
 impl<'a> Me<'a> {
@@ -190,6 +256,7 @@ impl<'a> Me<'a> {
         slot.op.store(u64::from(file.0) + 1, Ordering::Relaxed);
         match self.gates_after_barrier(file) {
             None => Ok(Operation { me: self, file }),
+            Some(Closed::File(_)) if planted!(DeafEnter) => Ok(Operation { me: self, file }),
             Some(closed) => {
                 slot.op.store(0, Ordering::Release);
                 Err(closed)
@@ -235,13 +302,6 @@ impl<'a> Me<'a> {
         (gate != 0).then_some(Closed::File(ThreadId(gate)))
     }
 
-    /// Notes that this thread is about to own something outside an operation.
-    pub fn own(self) -> Owning<'a> {
-        let owns = &self.slot().owns;
-        owns.store(owns.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
-        Owning { me: self }
-    }
-
     /// Waits a moment for another thread, which may have died: now and then asks for a rescue. The caller is idle or
     /// parked. `round` counts the waits so far.
     pub fn wait(self, round: u32) {
@@ -266,11 +326,21 @@ impl<'a> Me<'a> {
     pub fn settle_owed(self) {
         let slot = self.slot();
         let delta = slot.owed_delta.load(Ordering::Relaxed);
+        if delta == 0 {
+            return;
+        }
+        // A death between the two steps is one that calls for a rebuild, which counts anew.
+        let before = slot.flushing.load(Ordering::Relaxed);
+        slot.flushing.store(
+            if before == 0 { SETTLING } else { before },
+            Ordering::Release,
+        );
         slot.owed_delta.store(0, Ordering::Relaxed);
         self.arena
             .superblock()
             .owed_pages
             .fetch_add(delta, Ordering::Relaxed);
+        slot.flushing.store(before, Ordering::Release);
     }
 
     /// Adds to one of this thread's counters.
@@ -306,10 +376,10 @@ impl Operation<'_> {
         loop {
             slot.op.store(u64::from(self.file.0) + 1, Ordering::Relaxed);
             match self.me.gates_after_barrier(self.file) {
-                Some(Closed::Session(by)) => {
+                Some(Closed::Session(by)) if !planted!(DeafUnpark) => {
                     self.park();
                     if is_gone(self.me.arena, by) {
-                        open_abandoned_gate(self.me.arena, by);
+                        self.me.arena.rescue(self.me);
                     }
                 }
                 _ => return,
@@ -349,34 +419,11 @@ impl Drop for Operation<'_> {
     }
 }
 
-/// A session gate whose holder died is opened; the repair that it was for is still owed, which the dead
-/// slots themselves show.
-pub(crate) fn open_abandoned_gate(arena: &Arena, by: ThreadId) {
-    let gate = &arena.superblock().gate;
-    let _ = gate.compare_exchange(by.0, 0, Ordering::AcqRel, Ordering::Relaxed);
-}
-
 fn barrier(arena: &Arena) {
     if arena.fences() {
         fence(Ordering::SeqCst);
     } else {
         membarrier::global_expedited();
-    }
-}
-
-/// Says that a thread owns something outside an operation: should it die, what it owned is looked for.
-pub struct Owning<'a> {
-    me: Me<'a>,
-}
-
-impl Drop for Owning<'_> {
-    fn drop(&mut self) {
-        #[cfg(feature = "sim")]
-        if crate::sim::crashed() {
-            return;
-        }
-        let owns = &self.me.slot().owns;
-        owns.store(owns.load(Ordering::Relaxed).wrapping_sub(1), Ordering::Release);
     }
 }
 
@@ -389,12 +436,27 @@ pub struct SessionStop<'a> {
 /// time; the caller must be idle.
 pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
     let gate = &me.arena.superblock().gate;
+    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
+    stopped(me)
+}
+
+/// As [`stop_session`], for a rebuild: takes the gate over from a holder that is gone. It stays closed in between, since
+/// that holder may have been in the middle of a rebuild.
+pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
+    let gate = &me.arena.superblock().gate;
     if let Err(holder) = gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-        if is_gone(me.arena, ThreadId(holder)) {
-            open_abandoned_gate(me.arena, ThreadId(holder));
+        if !is_gone(me.arena, ThreadId(holder)) {
+            return None;
         }
-        return None;
+        gate.compare_exchange(holder, me.id.0, Ordering::AcqRel, Ordering::Relaxed)
+            .ok()?;
     }
+    stopped(me)
+}
+
+/// Waits until all others have stopped for a gate that is closed.
+fn stopped(me: Me<'_>) -> Option<SessionStop<'_>> {
     let stop = SessionStop { me };
     barrier(me.arena);
     wait_for_others(me, |word| word != 0 && word & PARKED == 0).then_some(stop)
@@ -414,16 +476,14 @@ impl Drop for SessionStop<'_> {
 pub struct FileStop<'a> {
     me: Me<'a>,
     file: FileId,
-    _owning: Owning<'a>,
 }
 
 /// Stops every operation on one file. `None` as for [`stop_session`].
 pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
-    let owning = me.own();
     let gate = &me.arena.file_unchecked(file).gate;
     gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
         .ok()?;
-    let stop = FileStop { me, file, _owning: owning };
+    let stop = FileStop { me, file };
     barrier(me.arena);
     let here = u64::from(file.0) + 1;
     wait_for_others(me, |word| word & !PARKED == here).then_some(stop)
@@ -443,6 +503,14 @@ impl Drop for FileStop<'_> {
     }
 }
 
+/// Whether schedules are explored: then nobody is slow, and a stop that never comes about is a bug.
+fn exploring() -> bool {
+    #[cfg(feature = "sim")]
+    return crate::sim::exploring();
+    #[cfg(not(feature = "sim"))]
+    false
+}
+
 fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
     let begun = Instant::now();
     for id in (1..me.arena.counts().threads)
@@ -455,7 +523,7 @@ fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
         while in_the_way(slot.op.load(Ordering::Acquire)) && !is_dead(me.arena, id) {
             round += 1;
             relax(round);
-            if round > 1000 && begun.elapsed() > STOP_PATIENCE {
+            if round > 1000 && begun.elapsed() > STOP_PATIENCE && !exploring() {
                 return false;
             }
         }

@@ -61,13 +61,7 @@ impl Line {
         let Some((direct, buffered)) = device.descriptors() else {
             return false;
         };
-        // SAFETY: the device file owns both descriptors and outlives this call.
-        let descriptors = unsafe {
-            [
-                BorrowedFd::borrow_raw(direct),
-                BorrowedFd::borrow_raw(buffered),
-            ]
-        };
+        let descriptors = [direct, buffered];
         self.ask(
             shared,
             epoch,

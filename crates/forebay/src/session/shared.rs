@@ -1,6 +1,7 @@
 //! What all of a process's files of one session share: the arena, the configuration, the devices.
 
 use std::collections::HashMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,6 +14,7 @@ use crate::flush::{Flusher, Outcome, Scope};
 use crate::ids::{FileId, ThreadId};
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
+use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::handoff::{self, Line};
@@ -113,14 +115,28 @@ impl Shared {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a device file is the entry's: entries are given to other files once nobody needs them, which this process
+    /// does not hear of.
+    fn is_of(&self, file: FileId, device: &Arc<dyn DeviceFile>) -> bool {
+        table::is_same(self.arena.file_unchecked(file), device.as_ref())
+    }
+
     /// The device file of an entry, if this process has it open.
     pub fn device(&self, file: FileId) -> Option<Arc<dyn DeviceFile>> {
-        self.devices().get(&file).cloned()
+        let device = self.devices().get(&file).cloned();
+        device.filter(|device| self.is_of(file, device))
     }
 
     /// Keeps a device file for an entry; the first one stays.
     pub fn keep_device(&self, file: FileId, device: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
-        Arc::clone(self.devices().entry(file).or_insert(device))
+        let mut devices = self.devices();
+        if let Some(first) = devices.get(&file)
+            && self.is_of(file, first)
+        {
+            return Arc::clone(first);
+        }
+        devices.insert(file, Arc::clone(&device));
+        device
     }
 
     /// Forgets an entry's device file.
@@ -128,9 +144,32 @@ impl Shared {
         self.devices().remove(&file);
     }
 
+    /// One description of a file has been closed, and its device file, `mine`, will be dropped: if it was the last that this
+    /// process has and nothing is owed, the process gives its descriptors back. A keeper does so in its own time.
+    pub fn closed(&self, file: FileId, mine: &Arc<dyn DeviceFile>) {
+        let owed = self
+            .arena
+            .file_unchecked(file)
+            .owed_pages
+            .load(Ordering::Acquire);
+        if owed != 0 || self.keeps.load(Relaxed) {
+            return;
+        }
+        let mut devices = self.devices();
+        // The registry's own reference, and the one that is being closed.
+        if devices
+            .get(&file)
+            .is_some_and(|kept| Arc::ptr_eq(kept, mine) && Arc::strong_count(kept) <= 2)
+        {
+            devices.remove(&file);
+        }
+    }
+
     /// All entries that this process has device files for.
     pub fn open_devices(&self) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
-        self.devices()
+        let mut devices = self.devices();
+        devices.retain(|&file, device| self.is_of(file, device));
+        devices
             .iter()
             .map(|(id, device)| (*id, Arc::clone(device)))
             .collect()
@@ -161,21 +200,34 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
-        let entry = self.arena.file_unchecked(file);
-        entry.intents.fetch_add(1, Ordering::AcqRel);
-        let outcome = flusher.flush_and_write_fills(me, file, device, scope);
-        self.end_intent(me, file, device);
-        outcome
+        self.change(me, file, device, || {
+            flusher.flush_and_write_fills(me, file, device, scope)
+        })
     }
 
-    /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
-    pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
-        let entry = me.arena.file_unchecked(file);
-        if entry.intents.fetch_sub(1, Ordering::AcqRel) == 1
-            && let Ok(stat) = device.stat()
-        {
-            table::witness(entry, &stat);
+    /// Changes a device file. While it lasts the thread's slot says so: should it die, the repair marks the file as
+    /// changed by us; afterwards what the file looks like is remembered.
+    pub fn change<T>(
+        &self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        change: impl FnOnce() -> T,
+    ) -> T {
+        let word = &me.slot().flushing;
+        let before = word.swap(file.0 + 1, Ordering::AcqRel);
+        let result = change();
+        if let Ok(stat) = device.stat() {
+            table::witness(self.arena.file_unchecked(file), &stat);
         }
+        word.store(before, Ordering::Release);
+        result
+    }
+
+    /// Whether the keeper of today has a description's descriptors.
+    #[inline]
+    pub fn is_handed(&self, handed: &AtomicU32) -> bool {
+        handed.load(Relaxed) == self.arena.superblock().keeper_epoch.load(Ordering::Relaxed)
     }
 
     /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
@@ -218,6 +270,16 @@ impl Shared {
         }
     }
 
+    /// Whether any file is owed anything. Exact while nobody is at work.
+    fn owes_anything(&self) -> bool {
+        (0..self.arena.counts().files)
+            .map(|id| self.arena.file_unchecked(FileId(id)))
+            .any(|entry| {
+                entry.state.load(Ordering::Acquire) == LIVE
+                    && entry.owed_pages.load(Ordering::Acquire) != 0
+            })
+    }
+
     /// The word the keeper sleeps on.
     pub fn work(&self) -> &sync::AtomicU32 {
         &self.arena.superblock().work
@@ -232,11 +294,17 @@ impl Drop for Shared {
         let (Some(path), Some(file)) = (&self.arena_path, self.arena.mapping().file()) else {
             return;
         };
-        let owed = self.arena.superblock().owed_pages.load(Ordering::Acquire);
-        // Everybody who maps the arena holds this lock shared.
-        if owed == 0 && file.try_lock().is_ok() {
+        // Everybody who maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
+        // several who leave at once the last one gets it, and nobody may look at what is owed before.
+        if file.try_lock().is_err() {
+            return;
+        }
+        let is_there = matches!(file.metadata(), Ok(seen) if seen.nlink() > 0);
+        if is_there && !self.owes_anything() {
             let _ = std::fs::remove_file(path);
             let _ = std::fs::remove_file(handoff::socket_path(path));
         }
+        // Another thread may keep the mapping, and with it the file, for a while.
+        let _ = file.unlock();
     }
 }

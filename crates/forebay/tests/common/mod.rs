@@ -1,6 +1,8 @@
 //! What several test programs share: the engine as a target of the reference model.
 #![allow(dead_code)]
 
+pub mod watch;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -159,7 +161,7 @@ impl Engine {
         }
     }
 
-    fn run_on_file(&mut self, op: &Op) -> forebay::Result<Outcome> {
+    fn write(&mut self, op: &Op) -> forebay::Result<Outcome> {
         let appends = |file: &File| file.is_append();
         match *op {
             Op::Write {
@@ -202,6 +204,13 @@ impl Engine {
                 let bytes = Self::bytes_for(f, true, len, seed, 0)?;
                 Ok(Outcome::AppendedAt(f.append(&bytes)?))
             }
+            _ => unreachable!("handled by the caller"),
+        }
+    }
+
+    fn run_on_file(&mut self, op: &Op) -> forebay::Result<Outcome> {
+        match *op {
+            Op::Write { .. } | Op::WriteVectored { .. } | Op::Append { .. } => self.write(op),
             Op::Read {
                 file,
                 handle,

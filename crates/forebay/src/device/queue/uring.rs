@@ -15,6 +15,7 @@ use crate::sys::file::{CALL_BYTES_MAX, PIECES_MAX, as_iovecs};
 use io_uring::{IoUring, Probe, opcode, squeue, types::Fd};
 use std::collections::VecDeque;
 use std::io;
+use std::os::fd::AsRawFd;
 
 /// The longest ring asked for; more requests than that wait their turn here.
 const DEPTH_MAX: usize = 1024;
@@ -137,11 +138,12 @@ fn entry_of(request: &Request) -> squeue::Entry {
         .descriptors()
         .expect("files without are called directly");
     let (offset, pieces) = (request.offset, &request.pieces);
-    let fd = Fd(if request.kind == RequestKind::WriteBuffered {
+    let descriptor = if request.kind == RequestKind::WriteBuffered {
         buffered
     } else {
         direct
-    });
+    };
+    let fd = Fd(descriptor.as_raw_fd());
     let writes = request.kind != RequestKind::Read;
     if let [piece] = pieces[..] {
         let len = piece.len.min(CALL_BYTES_MAX) as u32;

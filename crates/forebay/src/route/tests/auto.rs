@@ -137,7 +137,10 @@ fn even_predictions_go_direct_under_pressure_only() {
             ..even
         }
     ));
-    assert!(is_direct(&aligned(2 * BLOCK), &Situation { hole: true, ..even }));
+    assert!(is_direct(
+        &aligned(2 * BLOCK),
+        &Situation { hole: true, ..even }
+    ));
     assert!(!is_direct(
         &aligned(2 * BLOCK),
         &Situation {

@@ -1,5 +1,5 @@
 //! How fast this machine copies and its device writes, learnt from what was done anyway: the facts
-//! that `auto` compares (WSBuffer 3.3 fixes them in one threshold, found by hand).
+//! that `route::auto` compares (WSBuffer 3.3 fixes them in one threshold, found by hand).
 //!
 //! Both are lines: a fixed time and a time per byte. Short observations (at most 64 KiB) teach the
 //! fixed part, long ones (a block and more) the slope, each after subtracting what the other part
@@ -14,7 +14,6 @@
 //! What not to feed: writes begun while the device was busy (they measure the queue), failed or
 //! short ones, and first touches of fresh memory.
 
-use super::{CopySpeed, DeviceSpeed};
 use crate::limits::BLOCK_BYTES;
 
 const MEBI: u64 = 1 << 20;
@@ -30,6 +29,24 @@ const TRANSFER_SHARE_DIVISOR: u64 = 8;
 const FIXED_NS: (u64, u64) = (1, 1_000_000_000);
 /// A time per MiB is between a microsecond (about 1 TB/s) and ten seconds (about 0.1 MB/s).
 const NS_PER_MIB: (u64, u64) = (1_000, 10_000_000_000);
+
+/// How fast the device takes direct writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSpeed {
+    /// Bytes per second of a large write, without its latency. 0 counts as 1.
+    pub write_bytes_per_second: u64,
+    /// Nanoseconds a write takes however small it is.
+    pub write_latency_ns: u64,
+}
+
+/// How fast user memory is copied into frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CopySpeed {
+    /// Bytes per second of the copying alone. 0 counts as 1.
+    pub bytes_per_second: u64,
+    /// Nanoseconds to find, lock, publish and unlock one block's frame.
+    pub per_block_ns: u64,
+}
 
 /// Running estimates. Four plain integers, so that they can be kept as words of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

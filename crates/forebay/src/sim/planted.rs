@@ -1,0 +1,46 @@
+//! Bugs that tests plant to see that they would be found. One at a time, in the operating-system thread
+//! that plants it.
+
+use std::cell::Cell;
+
+/// What can be planted, each a step that the engine leaves out or takes too early.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// Unlocking a header leaves its version as it was.
+    SameVersion,
+    /// Bytes leave a header and the epoch does not say so.
+    SameEpoch,
+    /// Whoever fills compares epochs only, not which header it is.
+    AnyHeader,
+    /// Entering an operation does not look at the file's gate.
+    DeafEnter,
+    /// Coming back from a wait does not look at the session's gate.
+    DeafUnpark,
+    /// Small frames are given back before their bytes have been moved.
+    EarlyFree,
+    /// The last free part of a carved frame makes it whole without asking for all others.
+    LooseUncarve,
+    /// A new root does not say that something is owed below it.
+    BareRoot,
+    /// Pages are clean when their write ends, whatever was written meanwhile.
+    LateClean,
+    /// A direct write does not wait for flights.
+    NoLanding,
+    /// An append chooses its offset before it has the lock.
+    EarlyEnd,
+}
+
+thread_local! {
+    static PLANTED: Cell<Option<Bug>> = const { Cell::new(None) };
+}
+
+/// Plants a bug in this operating-system thread, or none.
+pub fn plant(bug: Option<Bug>) {
+    PLANTED.set(bug);
+}
+
+/// Whether this one is planted.
+#[inline]
+pub fn planted(bug: Bug) -> bool {
+    PLANTED.get() == Some(bug)
+}

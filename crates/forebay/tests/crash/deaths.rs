@@ -1,0 +1,108 @@
+//! One death at each access.
+
+use forebay::sim;
+use forebay_model::{Op, SplitMix64};
+
+use crate::common::watch::Watch;
+use crate::scene::{Act, Scene, World, look};
+use crate::scenes;
+
+/// Deaths tried of one scene in an everyday run.
+const SAMPLES: u64 = 90;
+
+/// A fresh seed, or the one that `FOREBAY_SEED` says.
+pub fn seed() -> u64 {
+    let given = std::env::var("FOREBAY_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
+    given.unwrap_or_else(|| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        now.map_or(1, |since| since.subsec_nanos().into())
+    })
+}
+
+/// Accesses that an act makes when nobody dies.
+pub fn accesses(scene: &Scene) -> u64 {
+    let mut world = World::new(scene);
+    let before = sim::count();
+    assert!(world.die(&scene.act, u64::MAX - 1).is_some());
+    sim::count() - before
+}
+
+/// Every n-th of `total` from a random place on, so that about `samples` are tried.
+pub fn chosen(
+    total: u64,
+    samples: u64,
+    dice: &mut SplitMix64,
+) -> impl Iterator<Item = u64> + use<> {
+    let stride = total.div_ceil(samples).max(1);
+    let first = dice.below(stride);
+    (first..total).step_by(stride as usize)
+}
+
+pub fn under_way(act: &Act) -> Vec<Op> {
+    match act {
+        Act::Op(op) => vec![op.clone()],
+        Act::Quiet(_) => vec![],
+    }
+}
+
+fn one(scene: &Scene, n: u64, seed: u64) {
+    let mut world = World::new(scene);
+    if world.die(&scene.act, n).is_some() {
+        return;
+    }
+    let mut dice = SplitMix64::new(seed ^ n);
+    look(&mut world, &under_way(&scene.act), &mut dice);
+}
+
+/// Dies in each scene; the first failure of each is told at the end.
+fn every_death(scenes: &[Scene], samples: u64) {
+    let seed = seed();
+    let mut dice = SplitMix64::new(seed);
+    let watch = Watch::new();
+    let mut failures = Vec::new();
+    for scene in scenes {
+        let total = accesses(scene);
+        let failed = chosen(total, samples, &mut dice).find_map(|n| {
+            let place = format!(
+                "{:?}, death {n} of {total}, FOREBAY_SEED={seed}",
+                scene.name
+            );
+            watch.run(&place, || one(scene, n, seed)).err()
+        });
+        failures.extend(failed);
+    }
+    assert!(
+        failures.is_empty(),
+        "{} scenes fail:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
+}
+
+#[test]
+fn writes_into_memory_may_die() {
+    every_death(&scenes::writes(), SAMPLES);
+}
+
+#[test]
+fn writes_past_memory_may_die() {
+    every_death(&scenes::past_memory(), SAMPLES);
+}
+
+#[test]
+fn changes_of_shape_may_die() {
+    every_death(&scenes::shapes(), SAMPLES);
+}
+
+#[test]
+fn upkeep_may_die() {
+    every_death(&scenes::upkeep(), SAMPLES);
+}
+
+#[test]
+#[ignore = "every access of every operation; minutes"]
+fn every_access_may_be_the_last() {
+    every_death(&scenes::all(), u64::MAX);
+}

@@ -1,0 +1,413 @@
+//! Several processes in one session, on the same files.
+//!
+//! Each test starts workers (this program again, see `workers`) in a session of its own. Runs in every directory that
+//! `FOREBAY_TEST_DIRS` names (separated by colons) and in a temporary one.
+#![cfg(feature = "sim")]
+
+mod common;
+mod workers;
+
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use forebay::{OpenOptions, Session};
+use forebay_model::{Op, Outcome, PartitionPlan, Target};
+use workers::{Spec, Work, Worker, answer, bytes_of, config, plan, record, session_name};
+
+fn directories() -> Vec<tempfile::TempDir> {
+    let named = std::env::var("FOREBAY_TEST_DIRS").unwrap_or_default();
+    let mut dirs: Vec<PathBuf> = named
+        .split(':')
+        .filter(|d| !d.is_empty())
+        .map(PathBuf::from)
+        .collect();
+    if dirs.is_empty() {
+        dirs.push(PathBuf::from(env!("CARGO_TARGET_TMPDIR")));
+    }
+    dirs.into_iter()
+        .map(|dir| tempfile::tempdir_in(dir).expect("a test directory"))
+        .collect()
+}
+
+/// Gives the files of a plan their lengths, before anybody joins.
+fn prepare(plan: &PartitionPlan, dir: &Path) {
+    for op in &plan.prepare {
+        let Op::SetLen { file, len, .. } = *op else {
+            panic!("plans set lengths");
+        };
+        let made = std::fs::File::create(dir.join(format!("file-{file}"))).expect("a file");
+        made.set_len(len).expect("a length");
+    }
+}
+
+/// Everybody has left: the files are what the plan says, as the kernel sees them.
+fn assert_finished(plan: &PartitionPlan, dir: &Path) {
+    let driver = plan.finished();
+    for file in 0..driver.model().files() as u8 {
+        let image = std::fs::File::open(dir.join(format!("file-{file}"))).expect("the file");
+        if let Err(mismatch) = driver.model().after_death(file, &[], &image) {
+            panic!("{}: {mismatch}", dir.display());
+        }
+    }
+}
+
+/// The last process to leave has removed the session.
+fn assert_gone(session: &str) {
+    let config = config(session);
+    let arena = workers::arena_path(&config);
+    if arena.exists() {
+        let report = forebay::keeper::recover::recover(&arena, &config);
+        panic!("{} is left behind: {report:?}", arena.display());
+    }
+    assert!(
+        !arena.with_extension("sock").exists(),
+        "a socket is left behind"
+    );
+}
+
+fn partition(name: &str, hosts: &[bool], seeds: std::ops::Range<u64>) {
+    for dir in directories() {
+        for seed in seeds.clone() {
+            let session = session_name(name);
+            let dir = dir.path().join(seed.to_string());
+            std::fs::create_dir(&dir).expect("a directory");
+            let plan = plan(seed, hosts.len(), 60);
+            prepare(&plan, &dir);
+            let mut all: Vec<Worker> = (0..hosts.len())
+                .map(|me| {
+                    let work = Work::Partition {
+                        seed,
+                        workers: hosts.len(),
+                        me,
+                        ops: 60,
+                    };
+                    Worker::ready(&Spec::new(&session, &dir, hosts[me], work))
+                })
+                .collect();
+            all.iter_mut().for_each(Worker::go);
+            for worker in all {
+                worker.finish();
+            }
+            assert_finished(&plan, &dir);
+            assert_gone(&session);
+        }
+    }
+}
+
+#[test]
+fn processes_write_their_parts_of_shared_files() {
+    partition("parts", &[true, false, false], 0..6);
+}
+
+#[test]
+fn processes_do_without_a_keeper() {
+    partition("nobody", &[false, false], 10..14);
+}
+
+#[test]
+fn several_hosts_share_the_keeping() {
+    partition("hosts", &[true, true, true], 20..23);
+}
+
+/// What four appenders have put into one file: every record once, whole, where its writer was told.
+fn assert_records(path: &Path, told: &[Vec<(usize, u64)>]) {
+    let bytes = std::fs::read(path).expect("the file");
+    let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four bytes"));
+    let mut found = vec![Vec::new(); told.len()];
+    let mut at = 0;
+    while at < bytes.len() {
+        let (me, index) = (word(at) as usize, word(at + 4) as usize);
+        assert!(me < told.len(), "no record begins at {at}");
+        let expected = record(me, index);
+        let end = at + expected.len();
+        assert!(end <= bytes.len(), "a record is cut at the end");
+        assert!(bytes[at..end] == expected, "the record at {at} is torn");
+        found[me].push((index, at as u64));
+        at = end;
+    }
+    assert_eq!(
+        found, told,
+        "records are lost, or not where their writers were told"
+    );
+}
+
+#[test]
+fn appends_of_four_processes_are_whole_and_all_there() {
+    for dir in directories() {
+        let session = session_name("append");
+        let start = |me: usize| {
+            let work = Work::Appends { me, count: 150 };
+            Worker::ready(&Spec::new(&session, dir.path(), me == 0, work))
+        };
+        let mut all: Vec<Worker> = (0..4).map(start).collect();
+        all.iter_mut().for_each(Worker::go);
+        let told: Vec<_> = all
+            .into_iter()
+            .map(|worker| {
+                let ended = worker.end();
+                ended.assert_good();
+                ended.appends()
+            })
+            .collect();
+        assert!(told.iter().all(|appends| appends.len() == 150));
+        assert_records(&dir.path().join("file-0"), &told);
+        assert_gone(&session);
+    }
+}
+
+fn write(offset: u64, len: u32, seed: u32) -> Op {
+    Op::Write {
+        file: 0,
+        handle: 0,
+        offset,
+        len,
+        seed,
+    }
+}
+
+fn read(offset: u64, len: u32) -> Op {
+    Op::Read {
+        file: 0,
+        handle: 0,
+        offset,
+        len,
+    }
+}
+
+const LEN: Op = Op::Len { file: 0, handle: 0 };
+const SYNC: Op = Op::SyncAll { file: 0, handle: 0 };
+
+fn commander(session: &str, dir: &Path, hosts: bool) -> Worker {
+    Worker::ready(&Spec::new(session, dir, hosts, Work::Commands { files: 1 }))
+}
+
+fn length(len: u64) -> String {
+    answer(&Outcome::Length(len))
+}
+
+#[test]
+fn acknowledged_bytes_and_sizes_are_seen_at_once() {
+    for dir in directories() {
+        let session = session_name("seen");
+        let mut one = commander(&session, dir.path(), true);
+        let mut two = commander(&session, dir.path(), false);
+        let mut end = 0u64;
+        for round in 0..60u32 {
+            let (writer, reader) = if round % 2 == 0 {
+                (&mut one, &mut two)
+            } else {
+                (&mut two, &mut one)
+            };
+            let offset = u64::from(round) * 3001 % 500_000;
+            let len = 1 + round * 997 % 9000;
+            writer.run(&write(offset, len, round + 1));
+            end = end.max(offset + u64::from(len));
+            assert_eq!(reader.run(&LEN), length(end));
+            assert_eq!(
+                reader.run(&read(offset, len)),
+                bytes_of(round + 1, offset, len as usize)
+            );
+        }
+        one.run(&Op::SetLen {
+            file: 0,
+            handle: 0,
+            len: 1000,
+        });
+        assert_eq!(two.run(&LEN), length(1000));
+        assert_eq!(
+            two.run(&read(1000, 10)),
+            answer(&Outcome::Bytes(Vec::new()))
+        );
+        two.run(&Op::SetLen {
+            file: 0,
+            handle: 0,
+            len: 3000,
+        });
+        assert_eq!(
+            one.run(&read(1000, 2000)),
+            answer(&Outcome::Bytes(vec![0; 2000]))
+        );
+        two.finish();
+        one.finish();
+        assert_gone(&session);
+    }
+}
+
+/// A keeper's host ends, in good order or not; those who stay lose nothing and find a successor.
+fn successor(kill: bool, others: [bool; 2]) {
+    for dir in directories() {
+        let session = session_name("successor");
+        let mut keeper = commander(&session, dir.path(), true);
+        let mut one = commander(&session, dir.path(), others[0]);
+        let mut two = commander(&session, dir.path(), others[1]);
+        keeper.run(&write(0, 300_000, 1));
+        one.run(&write(300_000, 100_000, 2));
+        if kill {
+            keeper.kill();
+            keeper.end().assert_good_or_killed();
+        } else {
+            keeper.finish();
+        }
+        one.run(&write(400_000, 50_000, 3));
+        two.run(&write(1_000_000, 5000, 4));
+        for worker in [&mut one, &mut two] {
+            assert_eq!(worker.run(&read(0, 300_000)), bytes_of(1, 0, 300_000));
+            assert_eq!(
+                worker.run(&read(300_000, 100_000)),
+                bytes_of(2, 300_000, 100_000)
+            );
+            assert_eq!(
+                worker.run(&read(400_000, 50_000)),
+                bytes_of(3, 400_000, 50_000)
+            );
+            assert_eq!(
+                worker.run(&read(1_000_000, 5000)),
+                bytes_of(4, 1_000_000, 5000)
+            );
+        }
+        if others[0] || others[1] {
+            await_on_disk(&dir.path().join("file-0"), 4, 1_000_000, 5000);
+        }
+        assert_eq!(two.run(&SYNC), "done");
+        one.finish();
+        two.finish();
+        await_on_disk(&dir.path().join("file-0"), 1, 0, 300_000);
+        assert_gone(&session);
+    }
+}
+
+/// Waits until the kernel sees the bytes in the file: a keeper has flushed them.
+fn await_on_disk(path: &Path, seed: u32, offset: u64, len: usize) {
+    let mut expected = vec![0; len];
+    forebay_model::fill(seed, offset, &mut expected);
+    let mut found = vec![0; len];
+    for _ in 0..500 {
+        let file = std::fs::File::open(path).expect("the file");
+        if matches!(file.read_exact_at(&mut found, offset), Ok(()) if found == expected) {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!(
+        "{}: nobody has flushed {len} bytes at {offset}",
+        path.display()
+    );
+}
+
+#[test]
+fn another_host_succeeds_a_keeper_that_leaves() {
+    successor(false, [true, false]);
+}
+
+#[test]
+fn another_host_succeeds_a_keeper_that_is_killed() {
+    successor(true, [false, true]);
+}
+
+#[test]
+fn clients_go_on_without_any_keeper() {
+    successor(true, [false, false]);
+    successor(false, [false, false]);
+}
+
+#[test]
+fn a_file_that_was_unlinked_while_open_works_while_its_client_lives() {
+    for dir in directories() {
+        let session = session_name("unlinked");
+        let mut keeper = commander(&session, dir.path(), true);
+        let mut client = commander(&session, dir.path(), false);
+        client.run(&write(0, 100_000, 1));
+        std::fs::remove_file(dir.path().join("file-0")).expect("it is there");
+        client.run(&write(100_000, 400_000, 2));
+        keeper.kill();
+        keeper.end().assert_good_or_killed();
+        let mut second = commander(&session, dir.path(), true);
+        assert_eq!(client.run(&read(0, 100_000)), bytes_of(1, 0, 100_000));
+        assert_eq!(
+            client.run(&read(100_000, 400_000)),
+            bytes_of(2, 100_000, 400_000)
+        );
+        client.run(&write(50_000, 100, 3));
+        assert_eq!(client.run(&SYNC), "done");
+        assert_eq!(client.run(&Op::Evict { file: 0 }), "done");
+        assert_eq!(client.run(&read(0, 50_000)), bytes_of(1, 0, 50_000));
+        assert_eq!(client.run(&read(50_000, 100)), bytes_of(3, 50_000, 100));
+        // The name is another file's by now: nothing of the old one may show in it.
+        assert_eq!(second.run(&LEN), length(0));
+        client.finish();
+        second.finish();
+        assert_gone(&session);
+    }
+}
+
+#[test]
+fn a_keeper_flushes_for_a_client_that_has_died() {
+    for dir in directories() {
+        let session = session_name("orphan");
+        let mut keeper = commander(&session, dir.path(), true);
+        let mut client = commander(&session, dir.path(), false);
+        client.run(&write(0, 777_777, 5));
+        client.kill();
+        client.end().assert_good_or_killed();
+        assert_eq!(keeper.run(&read(0, 777_777)), bytes_of(5, 0, 777_777));
+        await_on_disk(&dir.path().join("file-0"), 5, 0, 777_777);
+        keeper.finish();
+        assert_gone(&session);
+    }
+}
+
+#[test]
+fn many_sessions_one_after_the_other_in_one_thread() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    for round in 0..5u32 {
+        let name = session_name("again");
+        let session = Session::open(config(&name)).expect("a session");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let path = dir.path().join("file");
+        let file = session.open_file(&path, &options).expect("a file");
+        file.write_at(&round.to_le_bytes(), u64::from(round) * 4)
+            .expect("written");
+        drop(file);
+        drop(session);
+        assert_gone(&name);
+    }
+    let bytes = std::fs::read(dir.path().join("file")).expect("the file");
+    let expected: Vec<u8> = (0..5u32).flat_map(u32::to_le_bytes).collect();
+    assert_eq!(bytes, expected);
+}
+
+/// Files come and go: descriptors are given back, and an entry that is used again is not mistaken for its last file.
+#[test]
+fn a_client_that_opens_many_files_keeps_none_of_them() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let name = session_name("many");
+    let session = Session::join(config(&name)).expect("a session");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let open = || std::fs::read_dir("/proc/self/fd").expect("proc").count();
+    let before = open();
+    for index in 0..50u32 {
+        let path = dir.path().join(format!("f{index}"));
+        let file = session.open_file(&path, &options).expect("a file");
+        file.write_at(&index.to_le_bytes(), 0).expect("written");
+        file.close().expect("closed");
+        assert_eq!(std::fs::read(&path).expect("there"), index.to_le_bytes());
+    }
+    // Other tests of this program run beside this one.
+    assert!(
+        open() < before + 60,
+        "{} descriptors more than before",
+        open() - before
+    );
+}
+
+#[test]
+fn commands_answer_as_the_model_does() {
+    // A check on the checker: an answer that is wrong is seen.
+    let mut model = forebay_model::Model::new(1, 1);
+    let mut target = |op: &Op| model.apply(op);
+    assert_eq!(answer(&target.run(&write(0, 10, 1))), "10 bytes written");
+    assert_eq!(answer(&target.run(&read(0, 10))), bytes_of(1, 0, 10));
+    assert_ne!(answer(&target.run(&read(0, 10))), bytes_of(2, 0, 10));
+}

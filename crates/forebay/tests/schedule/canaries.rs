@@ -1,0 +1,45 @@
+//! Planted bugs, each of which a scenario of every day must find: a check on the exploration itself.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use forebay::sim::{Bug, plant};
+
+use crate::explore::{Budget, explore};
+use crate::{direct, flushing, gates, readers, tables};
+
+/// Explores with the bug planted; the scenario must fail within the budget of every day.
+fn must_be_found(bug: Bug, scenario: fn()) {
+    plant(Some(bug));
+    let name = format!("with {bug:?} planted");
+    let result = catch_unwind(AssertUnwindSafe(|| {
+        explore(&name, Budget::EVERYDAY, scenario)
+    }));
+    plant(None);
+    assert!(
+        result.is_err(),
+        "{bug:?} was planted, and nothing went wrong"
+    );
+}
+
+macro_rules! canaries {
+    ($($name:ident: $bug:ident by $scenario:path;)*) => {$(
+        #[test]
+        fn $name() {
+            must_be_found(Bug::$bug, $scenario);
+        }
+    )*};
+}
+
+canaries! {
+    an_unlock_without_a_new_version: SameVersion by readers::readers_against_reuse;
+    bytes_that_leave_without_a_new_epoch: SameEpoch by readers::readers_against_fills_and_eviction;
+    epochs_of_another_header: AnyHeader by readers::readers_against_fills_and_eviction;
+    a_gate_that_is_not_looked_at: DeafEnter by gates::stops_are_alone;
+    a_return_into_a_stopped_session: DeafUnpark by gates::stops_are_alone;
+    small_frames_freed_before_they_are_unlinked: EarlyFree by readers::readers_against_small_frames_that_move;
+    a_carved_frame_freed_with_a_part_in_use: LooseUncarve by tables::small_frames_have_one_owner;
+    a_root_that_forgets_what_is_below: BareRoot by tables::marks_under_growing_roots;
+    a_flush_that_forgets_what_came_after_it: LateClean by flushing::sync_against_a_writer;
+    a_direct_write_that_waits_for_no_flight: NoLanding by direct::direct_against_a_flight;
+    an_offset_chosen_before_the_lock: EarlyEnd by gates::two_append;
+}

@@ -1,0 +1,432 @@
+//! A tiny session on a simulated disk, and threads in it that a test starts, and kills.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use forebay::config::{Config, Route};
+use forebay::device::DeviceFile;
+use forebay::file::core::Core;
+use forebay::file::settle::{Durability, settle};
+use forebay::file::write::Intent;
+use forebay::file::{append, direct, read, resize, write};
+use forebay::flush::{Flusher, Scope};
+use forebay::frame::header::State;
+use forebay::ids::{FrameId, HeaderId, ThreadId};
+use forebay::limits::BLOCK_BYTES;
+use forebay::memory::layout::Counts;
+use forebay::memory::regions::Owner;
+use forebay::memory::threads::{self, Me};
+use forebay::sim::device::{SimDisk, SimFile, SimOptions};
+use forebay::sim::{self, explore::die_after};
+use forebay::sync::Ordering;
+use forebay::sys::memory::AlignedBytes;
+use forebay::{Session, evict};
+use forebay_model::fill;
+use shuttle::thread::JoinHandle;
+
+use crate::history::History;
+use crate::stepped::{Late, Stepped};
+
+pub const BLOCK: u64 = BLOCK_BYTES as u64;
+pub const PAGE: u64 = 4096;
+
+/// How much of everything there is.
+#[derive(Clone, Copy)]
+pub struct Shape {
+    pub files: usize,
+    /// Frames that may have memory.
+    pub frames: u32,
+    pub headers: u32,
+    /// Bytes that each file has at first, zeros on the device.
+    pub len: u64,
+}
+
+impl Default for Shape {
+    fn default() -> Self {
+        Shape {
+            files: 1,
+            frames: 2,
+            headers: 4,
+            len: 3 * BLOCK,
+        }
+    }
+}
+
+/// A file with what is known of its bytes.
+pub struct Subject {
+    pub core: Core,
+    pub sim: Arc<SimFile>,
+    pub history: History,
+}
+
+pub struct World {
+    pub session: Session,
+    pub files: Vec<Subject>,
+    _disk: SimDisk,
+}
+
+/// A thread of the session.
+pub struct Member {
+    pub world: Arc<World>,
+    pub id: ThreadId,
+    dead: AtomicBool,
+}
+
+impl Drop for Member {
+    fn drop(&mut self) {
+        if !self.dead.load(Relaxed) && !std::thread::panicking() {
+            threads::release(self.me());
+        }
+    }
+}
+
+/// Starts exploring; ends it when dropped.
+pub struct Exploring(());
+
+impl Drop for Exploring {
+    fn drop(&mut self) {
+        sim::set_exploring(false);
+    }
+}
+
+impl World {
+    /// Nothing is explored until [`World::explore`].
+    pub fn new(shape: Shape) -> Arc<World> {
+        let config = Config {
+            memory: u64::from(shape.frames) * BLOCK,
+            dirty_bytes_max: 1 << 40,
+            route: Route::Scrap,
+            ..Config::tiny()
+        };
+        let counts = Counts {
+            threads: 10,
+            files: 2,
+            nodes: 64,
+            headers: shape.headers,
+            frames: 8,
+        };
+        let session = sim::session(config, counts).expect("a session");
+        let options = SimOptions {
+            offset_align: 4096,
+            ..SimOptions::default()
+        };
+        let disk = SimDisk::new(options);
+        let file = |index: usize| {
+            let sim = disk.create();
+            sim.reserve(0, shape.len).expect("space");
+            sim.set_len(shape.len)
+                .expect("a simulated file can be extended");
+            let device = Arc::new(Stepped(Arc::clone(&sim)));
+            let name = format!("file-{index}");
+            let core = session
+                .manage_device(device, Path::new(&name))
+                .expect("a place in the table");
+            Subject {
+                core,
+                sim,
+                history: History::new(),
+            }
+        };
+        let files = (0..shape.files).map(file).collect();
+        let world = Arc::new(World {
+            session,
+            files,
+            _disk: disk,
+        });
+        let first = world.member();
+        forebay::keeper::provision::more(world.session.shared(), first.me());
+        world
+    }
+
+    /// From here on every shared access is a place to switch, until the result is dropped.
+    pub fn explore(&self) -> Exploring {
+        sim::set_exploring(true);
+        Exploring(())
+    }
+
+    /// A slot for one more thread.
+    pub fn member(self: &Arc<Self>) -> Member {
+        let id = threads::take(&self.session.shared().arena, false).expect("a free slot");
+        Member {
+            world: Arc::clone(self),
+            id,
+            dead: AtomicBool::new(false),
+        }
+    }
+
+    /// Starts a thread.
+    pub fn spawn(self: &Arc<Self>, work: impl FnOnce(&Member) + Send + 'static) -> JoinHandle<()> {
+        let member = self.member();
+        shuttle::thread::spawn(move || work(&member))
+    }
+
+    /// Starts a thread that dies before its `n`-th shared access, unless it has ended by then.
+    pub fn spawn_mortal(
+        self: &Arc<Self>,
+        n: u64,
+        work: impl FnOnce(&Member) + Send + 'static,
+    ) -> JoinHandle<()> {
+        self.spawn(move |member| member.die_within(n, work))
+    }
+
+    /// Repairs what the dead have left that nobody has met.
+    pub fn repair(self: &Arc<Self>) {
+        sim::set_exploring(false);
+        let member = self.member();
+        for _ in 0..3 {
+            forebay::keeper::repair::if_needed(self.session.shared(), member.me());
+        }
+        assert_eq!(threads::dead(member.me().arena), [], "dead and not buried");
+        assert_eq!(
+            member
+                .me()
+                .arena
+                .superblock()
+                .corruptions
+                .load(Ordering::Relaxed),
+            0,
+            "corruptions"
+        );
+    }
+
+    /// As [`World::check_at_rest`], after a repair.
+    pub fn check_after_death(self: &Arc<Self>) {
+        self.repair();
+        self.check_at_rest();
+    }
+
+    /// Flushes every file.
+    pub fn flush_all(self: &Arc<Self>) {
+        let member = self.member();
+        (0..self.files.len()).for_each(|file| member.flush_late(file));
+    }
+
+    /// What must be true when everybody has ended: files agree with their histories, on the device too;
+    /// nothing of the arena is lost.
+    pub fn check_at_rest(self: &Arc<Self>) {
+        sim::set_exploring(false);
+        let member = self.member();
+        for index in 0..self.files.len() {
+            let end = self.files[index].core.entry().size.load(Ordering::Acquire);
+            member.read(index, 0, end as usize);
+            member.sync(index);
+            member.read(index, 0, end as usize);
+            let (subject, now) = (&self.files[index], self.files[index].history.now());
+            let mut device = subject.sim.contents();
+            assert!(
+                device.len() as u64 <= end,
+                "the device file is longer than the file"
+            );
+            device.resize(end as usize, 0);
+            subject.history.holds(now, 0, &device);
+            assert_eq!(
+                subject.core.entry().owed_pages.load(Ordering::Acquire),
+                0,
+                "owed after a sync"
+            );
+        }
+        member.check_memory();
+    }
+}
+
+impl Member {
+    /// Works, and dies before its `n`-th shared access unless it has ended by then.
+    pub fn die_within(&self, n: u64, work: impl FnOnce(&Member)) {
+        if die_after(n, || work(self)).is_none() {
+            self.dead.store(true, Relaxed);
+            threads::slay(self.me().arena, self.id);
+        }
+    }
+
+    pub fn me(&self) -> Me<'_> {
+        self.world.session.shared().as_thread(self.id)
+    }
+
+    pub fn file(&self, file: usize) -> &Subject {
+        &self.world.files[file]
+    }
+
+    fn intent(&self) -> Intent<'_> {
+        let route = self.world.session.shared().route_for(Path::new("file"));
+        Intent {
+            route,
+            sequential: false,
+            sync: false,
+        }
+    }
+
+    /// Writes into memory; `seed` must be new.
+    pub fn write(&self, file: usize, seed: u32, offset: u64, len: usize) {
+        let subject = self.file(file);
+        let mut bytes = vec![0; len];
+        fill(seed, offset, &mut bytes);
+        let begun = subject.history.begin(offset, offset + len as u64, seed);
+        // SAFETY: a vector is valid for its length.
+        let written = unsafe {
+            write::write(
+                &subject.core,
+                self.me(),
+                bytes.as_ptr(),
+                len,
+                offset,
+                self.intent(),
+            )
+        };
+        assert_eq!(written.expect("a write"), len);
+        subject.history.ack(begun);
+    }
+
+    /// Writes whole blocks to the device.
+    pub fn write_direct(&self, file: usize, seed: u32, block: u64, blocks: usize) {
+        let subject = self.file(file);
+        let (offset, len) = (block * BLOCK, blocks * BLOCK_BYTES);
+        let mut bytes = vec![0; len];
+        fill(seed, offset, &mut bytes);
+        let memory = AlignedBytes::copy_of(&bytes, 4096);
+        let begun = subject.history.begin(offset, offset + len as u64, seed);
+        // SAFETY: the memory is ours and as long.
+        let written =
+            unsafe { direct::write(&subject.core, self.me(), memory.piece().ptr, len, offset) };
+        assert_eq!(written.expect("a direct write"), len);
+        subject.history.ack(begun);
+    }
+
+    /// Writes through the kernel's cache.
+    pub fn write_through_kernel(&self, file: usize, seed: u32, offset: u64, len: usize) {
+        let subject = self.file(file);
+        let mut bytes = vec![0; len];
+        fill(seed, offset, &mut bytes);
+        let begun = subject.history.begin(offset, offset + len as u64, seed);
+        // SAFETY: a vector is valid for its length.
+        let written = unsafe {
+            direct::through_kernel(&subject.core, self.me(), bytes.as_ptr(), len, offset)
+        };
+        assert_eq!(written.expect("a write through the kernel"), len);
+        subject.history.ack(begun);
+    }
+
+    /// Reads, and checks what was read. Returns how many bytes there were.
+    pub fn read(&self, file: usize, offset: u64, len: usize) -> usize {
+        let subject = self.file(file);
+        // Bytes that nobody wrote: what a read leaves out shows.
+        let mut bytes = vec![0xEE; len];
+        let begin = subject.history.now();
+        // SAFETY: a vector is valid for its length.
+        let read = unsafe {
+            read::read(
+                &subject.core,
+                self.me(),
+                bytes.as_mut_ptr(),
+                len,
+                offset,
+                false,
+            )
+        };
+        let read = read.expect("a read");
+        subject.history.saw(begin, offset, &bytes[..read]);
+        read
+    }
+
+    /// Appends bytes of `seed`, whose positions count from 0. Returns where they are.
+    pub fn append(&self, file: usize, bytes: &[u8]) -> u64 {
+        let subject = self.file(file);
+        // SAFETY: a slice is valid for its length.
+        let result = unsafe {
+            append::append(
+                &subject.core,
+                self.me(),
+                bytes.as_ptr(),
+                bytes.len(),
+                self.intent(),
+            )
+        };
+        let (at, written) = result.expect("an append");
+        assert_eq!(written, bytes.len());
+        at
+    }
+
+    pub fn evict(&self, file: usize) {
+        evict::evict_file(self.me(), self.file(file).core.id);
+    }
+
+    /// Syncs, and checks that the device has what was acknowledged before.
+    pub fn sync(&self, file: usize) {
+        let subject = self.file(file);
+        let begin = subject.history.now();
+        let seen = std::sync::atomic::AtomicU32::new(0);
+        settle(&subject.core, self.me(), Durability::Data, &seen).expect("a sync");
+        let device = subject.sim.contents();
+        subject.history.holds(begin, 0, &device);
+    }
+
+    /// Flushes with several requests under way at once, as the keeper does.
+    pub fn flush_late(&self, file: usize) {
+        let core = &self.file(file).core;
+        let mut flusher = Flusher::new(Box::new(Late::default()), 3);
+        flusher.flush(self.me(), core.id, &core.device, Scope::SYNC);
+    }
+
+    pub fn set_len(&self, file: usize, len: u64) {
+        let subject = self.file(file);
+        let begun = subject.history.begin(len, u64::MAX, 0);
+        resize::set_len(&subject.core, self.me(), len).expect("a truncation");
+        subject.history.ack(begun);
+    }
+
+    pub fn punch(&self, file: usize, offset: u64, len: u64) {
+        let subject = self.file(file);
+        let begun = subject.history.begin(offset, offset + len, 0);
+        resize::punch(&subject.core, self.me(), offset, len).expect("a hole");
+        subject.history.ack(begun);
+    }
+
+    /// Evicts everything, and looks whether every frame, small frame and header can be had again.
+    fn check_memory(&self) {
+        for file in 0..self.world.files.len() {
+            self.evict(file);
+        }
+        let arena = self.me().arena;
+        for id in (0..arena.counts().headers).map(HeaderId) {
+            let header = arena.header(id).expect("a header with memory");
+            assert_eq!(header.holder(), None, "{}", header.describe());
+            assert_eq!(header.state(), State::Free, "{}", header.describe());
+        }
+        let backed = arena.superblock().frames_backed.load(Ordering::Relaxed);
+        assert_eq!(
+            arena.superblock().frames_free.load(Ordering::Relaxed),
+            backed,
+            "count of free frames"
+        );
+        for id in (0..backed).map(FrameId) {
+            let owner = arena
+                .frame_owner(id)
+                .expect("a frame")
+                .load(Ordering::Acquire);
+            assert_eq!(Owner::unpack(owner), Owner::Free, "{id:?} is lost");
+        }
+        assert_eq!(
+            arena.frame_hints().count_about(1000),
+            backed as usize,
+            "hints of free frames"
+        );
+        let headers = arena.header_hints().count_about(1000);
+        assert_eq!(
+            headers,
+            arena.counts().headers as usize,
+            "hints of free headers"
+        );
+        let owed = arena.superblock().owed_pages.load(Ordering::Relaxed) as i64;
+        assert!(
+            owed.unsigned_abs() <= 64 * 8,
+            "{owed} pages counted as owed"
+        );
+    }
+}
+
+/// Waits for threads.
+pub fn join(threads: impl IntoIterator<Item = JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().expect("a thread that ends");
+    }
+}
