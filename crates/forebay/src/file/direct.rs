@@ -88,6 +88,10 @@ unsafe fn write_blocks(
         entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
     }
     entry.disk_end.fetch_max(reached, Ordering::AcqRel);
+    if whole > 0 {
+        // Before the blocks can be filled again: a fill makes zeros of what is beyond the size.
+        entry.size.fetch_max(reached, Ordering::AcqRel);
+    }
     for index in 0..blocks {
         let block = BlockIndex(first.0 + index);
         let written = (index as usize) < whole;
@@ -98,9 +102,6 @@ unsafe fn write_blocks(
                 After::Stays(guard)
             }
         });
-    }
-    if whole > 0 {
-        entry.size.fetch_max(reached, Ordering::AcqRel);
     }
     match result {
         _ if whole > 0 => Ok(whole * BLOCK_BYTES),

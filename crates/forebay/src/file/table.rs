@@ -216,7 +216,9 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
             continue;
         }
         evict::evict_file(me, id);
+        // In an operation, so that no rebuild is under way: it makes trees anew.
         if let Some(_stop) = stop_file(me, id)
+            && let Ok(_operation) = me.enter_stopped(id)
             && is_idle()
             && crate::frame::slots::next_linked(me.arena, entry, 0).is_none()
         {

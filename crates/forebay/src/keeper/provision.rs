@@ -16,7 +16,7 @@ use crate::memory::cgroup;
 use crate::memory::regions::{self, Owner};
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, relax};
 
 /// Frames in a huge page: the least that is backed or given back.
 pub(crate) const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
@@ -44,6 +44,39 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     given |= more_nodes(arena);
     lock.store(0, Ordering::Release);
     given
+}
+
+/// The right to give memory to the arena, for a rebuild: meanwhile nobody else does. Waits; who has it waits for nothing.
+pub fn hold(me: Me<'_>) -> Hold<'_> {
+    let lock = &me.arena.superblock().provision_lock;
+    let mut round = 0;
+    while let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
+        if threads::is_gone(me.arena, ThreadId(holder)) {
+            let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        round += 1;
+        relax(round);
+    }
+    Hold { me }
+}
+
+/// See [`hold`].
+pub struct Hold<'a> {
+    me: Me<'a>,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        self.me
+            .arena
+            .superblock()
+            .provision_lock
+            .store(0, Ordering::Release);
+    }
 }
 
 /// Backs frames until `bytes` of them are free or the budget is reached: ahead of need.

@@ -7,7 +7,7 @@
 //! Nothing read from the arena is trusted: indices are checked, a frame claimed twice stays with the first header,
 //! and what is set right is counted as a corruption.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use crate::flush::busy;
 use crate::frame::header::{Guard, Header, State};
@@ -75,7 +75,6 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
     work.owners();
     work.trees_and_charges();
     work.release_locks();
-    work.count_flights();
     let superblock = me.arena.superblock();
     superblock
         .orphans
@@ -106,7 +105,8 @@ impl<'a> Rebuild<'a, '_> {
             .filter_map(move |id| Some((id, arena.header(id)?)))
     }
 
-    /// Entries that a dead thread was filling in are dropped; derived words go to zero.
+    /// Entries that a dead thread was filling in are dropped; trees are forgotten. What a file owes is not set to zero
+    /// meanwhile: a sync looks at it outside of any operation, and would take a file that owes much for a clean one.
     fn prepare_files(&mut self) {
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
@@ -117,7 +117,6 @@ impl<'a> Rebuild<'a, '_> {
                 // Not absent: entries that were made when this one was another's are found past it.
                 entry.state.store(GONE, Ordering::Release);
             }
-            entry.owed_pages.store(0, Ordering::Relaxed);
             slots::forget_tree(entry);
         }
     }
@@ -360,19 +359,11 @@ impl<'a> Rebuild<'a, '_> {
     }
 
     /// Huge pages that the dead have begun to give, or to take back, are given in full, as far as the budget goes: where one
-    /// frame has memory, all of its huge page have. Not while somebody who lives is giving.
+    /// frame has memory, all of its huge page have. The repair
+    /// holds the right to give, so nobody who lives is at it.
     fn half_given(&mut self) {
         let arena = self.arena();
         let superblock = arena.superblock();
-        let lock = &superblock.provision_lock;
-        self.release(lock);
-        let mine = self.me.id.0;
-        if lock
-            .compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed)
-            .is_err()
-        {
-            return;
-        }
         let has_memory = |id: u32| {
             arena.frame_owner(FrameId(id)).is_some_and(|owner| {
                 Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
@@ -394,7 +385,6 @@ impl<'a> Rebuild<'a, '_> {
             }
         }
         superblock.frames_backed.store(backed, Ordering::Relaxed);
-        lock.store(0, Ordering::Release);
     }
 
     fn one_frame(&mut self, frame: FrameId, is_carved: bool) {
@@ -487,15 +477,23 @@ impl<'a> Rebuild<'a, '_> {
         let arena = self.arena();
         slots::free_all_nodes(arena, |thread| (self.dead.threads)(thread));
         arena.header_hints().clear_all();
-        let mut owed_pages = 0u64;
+        let mut owed = HashMap::new();
         for (id, header) in self.all_headers() {
             match (header.state(), header.identity()) {
                 (State::Free, _) => arena.header_hints().set(id.0),
                 (State::Linked | State::Superseded(_), Some(identity)) => {
-                    owed_pages += self.hang(id, header, identity.file, identity.block);
+                    let charged = self.hang(id, header, identity.file, identity.block);
+                    *owed.entry(identity.file).or_insert(0u64) += charged;
                 }
                 _ => {}
             }
+        }
+        for id in (0..arena.counts().files).map(FileId) {
+            let pages = owed.get(&id).copied().unwrap_or(0);
+            arena
+                .file_unchecked(id)
+                .owed_pages
+                .store(pages, Ordering::Release);
         }
         for thread in (0..arena.counts().threads).map(ThreadId) {
             arena
@@ -506,7 +504,7 @@ impl<'a> Rebuild<'a, '_> {
         arena
             .superblock()
             .owed_pages
-            .store(owed_pages, Ordering::Release);
+            .store(owed.values().sum(), Ordering::Release);
         self.bytes_in_flight();
     }
 
@@ -543,7 +541,6 @@ impl<'a> Rebuild<'a, '_> {
         }
         let charged = u64::from(header.charged());
         if charged != 0 {
-            entry.owed_pages.fetch_add(charged, Ordering::Relaxed);
             slots::mark_owed(arena, entry, block);
         }
         charged
@@ -573,23 +570,6 @@ impl<'a> Rebuild<'a, '_> {
             if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
             {
                 entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
-            }
-        }
-    }
-
-    /// Bytes in flight to devices: the living's flights. Direct writes of the living are missed for as long as they last.
-    fn count_flights(&self) {
-        let arena = self.arena();
-        let superblock = arena.superblock();
-        for words in &superblock.devices {
-            words.inflight_bytes.store(0, Ordering::Relaxed);
-        }
-        for (_, header) in self.all_headers() {
-            let pages = u64::from(header.inflight().count_ones());
-            let file = header.identity().and_then(|i| arena.file(i.file));
-            if let (1.., Some(entry)) = (pages, file) {
-                let device = entry.device.load(Ordering::Relaxed);
-                busy::begin(superblock, device, pages * PAGE_BYTES as u64);
             }
         }
     }
