@@ -39,6 +39,9 @@ pub struct ThreadSlot {
     pub flushing: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
+    /// The word of the map of free headers in which this thread last found one.
+    pub header_hint: AtomicU32,
+    unused: AtomicU32,
     /// Counters, see `stats`.
     pub counters: [AtomicU64; COUNTERS],
     mutex: liveness::Word,
