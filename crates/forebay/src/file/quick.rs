@@ -203,11 +203,8 @@ unsafe fn into_memory(
             return false;
         }
     };
-    let within = if guard.frame().is_some() {
-        start
-    } else {
-        start % PAGE_BYTES
-    };
+    let whole_frame = guard.frame().is_some();
+    let within = start % if whole_frame { BLOCK_BYTES } else { PAGE_BYTES };
     let Some(target) = target else { return false };
     let newly = pages & !valid;
     // A page without dirty bytes has no run, so whole pages that have none need no look at their words.
