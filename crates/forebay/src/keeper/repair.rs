@@ -22,7 +22,7 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
             owed = true;
         } else {
             // It died between operations and owned nothing.
-            threads::bury(arena, id);
+            threads::bury(me, id);
         }
     }
     if owed { after_death(shared, me) } else { None }
@@ -47,7 +47,7 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     );
     for id in (1..arena.counts().threads).map(ThreadId) {
         if is_gone(id) && threads::is_dead(arena, id) {
-            threads::bury(arena, id);
+            threads::bury(me, id);
         }
     }
     Some(findings)
