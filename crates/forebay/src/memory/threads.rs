@@ -27,7 +27,7 @@ pub const COUNTERS: usize = 16;
 /// A slot, 256 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
-    /// Free, taken or being buried, and above that which of the slot's lives this is.
+    /// Free, taken, or being buried and by whom; in the upper half which of the slot's lives this is.
     state: AtomicU32,
     /// Process id, for people; never used as evidence of life.
     pub pid: AtomicU32,
@@ -57,8 +57,10 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const BURIED: u32 = 2;
 const KIND_MASK: u32 = 3;
+const BURIER_SHIFT: u32 = 2;
 /// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
-const LIFE: u32 = 4;
+const LIFE: u32 = 1 << 16;
+const LIFE_MASK: u32 = !(LIFE - 1);
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
 /// No file, but something that a death leaves half done.
@@ -123,11 +125,14 @@ pub fn release(me: Me<'_>) {
     slot.make_free();
 }
 
-/// Frees the slot of a thread that has died. Of several that try, one does.
-pub(crate) fn bury(arena: &Arena, id: ThreadId) {
+/// Frees the slot of a thread that has died. Of several that try, one does; should it die at that, another.
+pub(crate) fn bury(me: Me<'_>, id: ThreadId) {
+    let arena = me.arena;
     let Some(slot) = arena.thread(id) else { return };
-    let Some(life) = slot.dead_life() else { return };
-    let buried = life & !KIND_MASK | BURIED;
+    let Some(life) = slot.ended_life(arena) else {
+        return;
+    };
+    let buried = life & LIFE_MASK | me.id.0 << BURIER_SHIFT | BURIED;
     if slot
         .state
         .compare_exchange(life, buried, Ordering::AcqRel, Ordering::Relaxed)
@@ -145,15 +150,27 @@ pub(crate) fn bury(arena: &Arena, id: ThreadId) {
 }
 
 impl ThreadSlot {
-    /// Which life of the slot has ended by a death, if the present one has.
-    fn dead_life(&self) -> Option<u32> {
+    /// The state word, if the slot is taken and its thread has died, or if whoever was burying it has.
+    fn ended_life(&self, arena: &Arena) -> Option<u32> {
         let life = self.state.load(Ordering::Acquire);
-        let died = life & KIND_MASK == TAKEN
-            && (self.slain.load(Ordering::Acquire) == 1
-                || (self.has_mutex.load(Ordering::Acquire) == 1
-                    && liveness::owner_died(&self.mutex)));
+        let ended = match life & KIND_MASK {
+            TAKEN => self.has_evidence(),
+            BURIED => {
+                let burier = ThreadId((life & !LIFE_MASK) >> BURIER_SHIFT);
+                arena
+                    .thread(burier)
+                    .is_none_or(|slot| !slot.is_taken() || slot.has_evidence())
+            }
+            _ => false,
+        };
         // What was seen is evidence of this life only if it still is this life.
-        (died && self.state.load(Ordering::Acquire) == life).then_some(life)
+        (ended && self.state.load(Ordering::Acquire) == life).then_some(life)
+    }
+
+    /// Whether there is a mark that the thread has died.
+    fn has_evidence(&self) -> bool {
+        self.slain.load(Ordering::Acquire) == 1
+            || (self.has_mutex.load(Ordering::Acquire) == 1 && liveness::owner_died(&self.mutex))
     }
 
     fn is_taken(&self) -> bool {
@@ -165,7 +182,7 @@ impl ThreadSlot {
         self.op.store(0, Ordering::Relaxed);
         self.flushing.store(0, Ordering::Relaxed);
         self.slain.store(0, Ordering::Relaxed);
-        let life = self.state.load(Ordering::Relaxed) & !KIND_MASK;
+        let life = self.state.load(Ordering::Relaxed) & LIFE_MASK;
         self.state.store(life | FREE, Ordering::Release);
     }
 }
@@ -181,7 +198,7 @@ pub fn slay(arena: &Arena, id: ThreadId) {
 pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
     arena
         .thread(id)
-        .is_none_or(|slot| slot.dead_life().is_some())
+        .is_none_or(|slot| slot.ended_life(arena).is_some())
 }
 
 /// Whether whoever is named in a lock word cannot release it: dead, or no longer there.
