@@ -131,7 +131,7 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
         match move_into_frame(guard) {
             Ok(()) => return Ok(()),
             // A whole frame is not to be had; small ones may be, or are there already.
-            Err(NoMemory) if many && pages & !small != 0 => return Err(NoMemory),
+            Err(NoMemory) if many && lacks_small(guard, pages) => return Err(NoMemory),
             Err(NoMemory) => {}
         }
     }
@@ -145,6 +145,11 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
         regions::link_small(guard.arena(), frame, guard.id);
     }
     Ok(())
+}
+
+/// Whether a page of these has no small frame yet.
+fn lacks_small(guard: &Guard<'_>, pages: u64) -> bool {
+    pages_of(pages).any(|page| guard.page(page).small().is_none())
 }
 
 /// Gives the block a frame and moves what lies in small frames there. Nothing is in flight.
