@@ -147,6 +147,11 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
     Ok(())
 }
 
+/// Whether a page of these has no small frame yet.
+fn lacks_small(guard: &Guard<'_>, pages: u64) -> bool {
+    pages_of(pages).any(|page| guard.page(page).small().is_none())
+}
+
 /// Gives the block a frame and moves what lies in small frames there. Nothing is in flight.
 fn move_into_frame(guard: &Guard<'_>) -> Result<(), NoMemory> {
     let arena = guard.arena();
