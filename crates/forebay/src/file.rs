@@ -421,7 +421,11 @@ impl File {
             Kind::Managed(managed) => {
                 let entry = managed.core.entry();
                 if entry.kernel_reason.load(Relaxed) == 0 {
-                    return Ok(entry.size.load(std::sync::atomic::Ordering::Acquire));
+                    let core = &managed.core;
+                    match core.size(core.shared.me()?) {
+                        Err(Halt::Kernel) => {}
+                        size => return size.map_err(Core::ended),
+                    }
                 }
                 by_kernel(managed.file.metadata().map(|m| m.len()), "stat")
             }

@@ -250,7 +250,9 @@ fn a_name_that_is_no_text_can_be_noted() {
         dir: ".".into(),
         ..spec
     };
-    let mut worker = Worker::start_with(&spec, |command| drop(command.current_dir(&odd)));
+    let mut worker = Worker::start_with(&spec, |command| {
+        command.current_dir(&odd);
+    });
     worker.await_ready();
     worker.run(&Op::Write {
         file: 0,

@@ -18,13 +18,9 @@ impl<'a> AppendLock<'a> {
         let mut round = 0;
         loop {
             match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => {
-                    return AppendLock { core };
-                }
-                Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => {
-                    // What it had not acknowledged is before the size or dropped; nothing else is behind this lock.
-                    let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
-                }
+                Ok(_) => return AppendLock { core },
+                // What it had not acknowledged is dropped by the repair that its death calls for, which opens the lock.
+                Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => me.arena.rescue(me),
                 Err(_) => {}
             }
             round += 1;
@@ -54,10 +50,12 @@ pub unsafe fn append(
     len: usize,
     intent: Intent<'_>,
 ) -> Result<(u64, usize), Halt> {
-    let end = || core.entry().size.load(Ordering::Acquire);
-    let early = planted!(EarlyEnd).then(end);
+    let early = planted!(EarlyEnd).then(|| core.entry().size.load(Ordering::Acquire));
     let _lock = AppendLock::take(core, me);
-    let offset = early.unwrap_or_else(end);
+    let offset = match early {
+        Some(early) => early,
+        None => core.size(me)?,
+    };
     // SAFETY: the caller's promise.
     let written = unsafe { write::write(core, me, source, len, offset, intent)? };
     Ok((offset, written))

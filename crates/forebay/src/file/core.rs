@@ -58,10 +58,18 @@ impl Core {
     /// Changes the device file, noting for recovery that the change is ours: what the file looks like afterwards is
     /// remembered, and a change under way at a death is known for one.
     pub fn change<T>(&self, me: Me<'_>, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
-        self.shared.begin_intent(me, self.id);
-        let result = change(self.device.as_ref());
-        self.shared.end_intent(me, self.id, &self.device);
-        result
+        self.shared
+            .change(me, self.id, &self.device, || change(self.device.as_ref()))
+    }
+
+    /// The file's size, once a truncation that a death has left in the middle is finished: nobody may see a size from
+    /// before it and then bytes from after it.
+    #[inline]
+    pub fn size(&self, me: Me<'_>) -> std::result::Result<u64, Halt> {
+        if self.entry().flags.load(Ordering::Acquire) & TRUNCATING != 0 {
+            resize::finish_truncation(self, me)?;
+        }
+        Ok(self.entry().size.load(Ordering::Acquire))
     }
 
     /// Runs `step` inside an operation until it succeeds or fails for good. `step` may be run many times; it keeps

@@ -72,11 +72,6 @@ unsafe fn write_blocks(
     let len = blocks as usize * BLOCK_BYTES;
     let end = first.start() + len as u64;
     let entry = core.entry();
-    let exceeds = end > entry.size.load(Ordering::Acquire);
-    if exceeds {
-        // Should this thread die, the device file is longer than the file: whoever finds the mark cuts it.
-        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
-    }
     operation.park();
     // SAFETY: the caller's promise.
     let result = core.change(operation.me, |_| unsafe {
@@ -89,7 +84,14 @@ unsafe fn write_blocks(
         Err(_) => 0,
     };
     let reached = first.start() + (whole * BLOCK_BYTES) as u64;
+    if reached < end && end > entry.size.load(Ordering::Acquire) {
+        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    }
     entry.disk_end.fetch_max(reached, Ordering::AcqRel);
+    if whole > 0 {
+        // Before the blocks can be filled again: a fill makes zeros of what is beyond the size.
+        entry.size.fetch_max(reached, Ordering::AcqRel);
+    }
     for index in 0..blocks {
         let block = BlockIndex(first.0 + index);
         let written = (index as usize) < whole;
@@ -100,9 +102,6 @@ unsafe fn write_blocks(
                 After::Stays(guard)
             }
         });
-    }
-    if whole > 0 {
-        entry.size.fetch_max(reached, Ordering::AcqRel);
     }
     match result {
         _ if whole > 0 => Ok(whole * BLOCK_BYTES),
@@ -362,6 +361,9 @@ unsafe fn kernel_segment(
     let written = *result.as_ref().unwrap_or(&0);
     let entry = core.entry();
     let end = at + written as u64;
+    if written < segment.len && at + segment.len as u64 > entry.size.load(Ordering::Acquire) {
+        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    }
     entry.disk_end.fetch_max(end, Ordering::AcqRel);
     let guard = lock_patiently(core, operation, segment.block);
     if written > 0 {

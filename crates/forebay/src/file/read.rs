@@ -38,7 +38,7 @@ pub unsafe fn read(
     offset: u64,
     sequential: bool,
 ) -> Result<usize, Halt> {
-    let size = core.entry().size.load(Ordering::Acquire);
+    let size = core.size(me)?;
     let len = (size.saturating_sub(offset)).min(len as u64) as usize;
     for segment in segments(offset, len) {
         // SAFETY: a segment lies within the request.

@@ -5,9 +5,10 @@
 //! through the kernel, whose own delayed allocation answers for it.
 
 use crate::error::Error;
-use crate::file::core::Core;
+use crate::file::core::{Core, Halt};
+use crate::file::resize;
 use crate::limits::BLOCK_BYTES;
-use crate::memory::files::HOLEY;
+use crate::memory::files::{EXCEEDING, HOLEY};
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
 
@@ -18,13 +19,16 @@ const STEP_MAX: u64 = 64 * 1024 * 1024;
 /// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole and must go through the
 /// kernel.
 #[inline]
-pub fn ahead(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Error> {
+pub fn ahead(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Halt> {
     let entry = core.entry();
-    let holey = entry.flags.load(Ordering::Relaxed) & HOLEY != 0;
-    if end <= entry.reserved_end.load(Ordering::Acquire) && !holey {
+    let flags = entry.flags.load(Ordering::Relaxed) & (HOLEY | EXCEEDING);
+    if end <= entry.reserved_end.load(Ordering::Acquire) && flags == 0 {
         return Ok(false);
     }
-    slowly(core, me, offset, end, holey)
+    if flags & EXCEEDING != 0 && end > entry.size.load(Ordering::Acquire) {
+        resize::fit_length(core, me, 0)?;
+    }
+    Ok(slowly(core, me, offset, end, flags & HOLEY != 0)?)
 }
 
 #[cold]

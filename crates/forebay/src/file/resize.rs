@@ -58,6 +58,13 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     let extends = len > entry.disk_end.load(Ordering::Acquire);
     let first = if extends { 0 } else { old.min(len) };
     land_flights(core, operation, BlockIndex::of(first));
+    let unfinished = entry.flags.load(Ordering::Acquire) & TRUNCATING != 0;
+    if len > old && entry.flags.load(Ordering::Acquire) & EXCEEDING != 0 {
+        // What the dead have left beyond the end must not come into the file.
+        parked(operation, || {
+            core.change(operation.me, |device| device.set_len(old))
+        })?;
+    }
     entry.truncating.store(len + 1, Ordering::Release);
     entry.flags.fetch_or(TRUNCATING, Ordering::AcqRel);
     // The device frees what was reserved beyond the new end, so it must be asked for again.
@@ -68,18 +75,33 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     entry
         .reserved_end
         .store(reserved.min(len), Ordering::Release);
-    operation.park();
-    let done = core.change(operation.me, |device| device.set_len(len));
-    operation.unpark();
-    if let Err(error) = done {
-        entry.flags.fetch_and(!TRUNCATING, Ordering::AcqRel);
-        return Err(Error::device("truncate", &error).into());
+    if let Err(error) = parked(operation, || {
+        core.change(operation.me, |device| device.set_len(len))
+    }) {
+        // One that the dead have begun may have happened, so it stays to be finished.
+        if !unfinished {
+            entry.flags.fetch_and(!TRUNCATING, Ordering::AcqRel);
+        }
+        return Err(error.into());
     }
     entry.size.store(len, Ordering::Release);
     drop_beyond(core, operation, len)?;
     entry.disk_end.store(len, Ordering::Release);
-    entry.flags.fetch_and(!TRUNCATING, Ordering::AcqRel);
+    entry
+        .flags
+        .fetch_and(!(TRUNCATING | EXCEEDING), Ordering::AcqRel);
     Ok(())
+}
+
+/// Changes the length of the device file, parked.
+fn parked(
+    operation: &Operation<'_>,
+    change: impl FnOnce() -> std::io::Result<()>,
+) -> Result<(), Error> {
+    operation.park();
+    let done = change();
+    operation.unpark();
+    done.map_err(|e| Error::device("truncate", &e))
 }
 
 /// Waits, parked, until no header from `first` on is in flight.
@@ -165,24 +187,42 @@ pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt>
     }
     mark_holey(core);
     land_flights(core, &operation, BlockIndex::of(offset));
-    operation.park();
-    let done = core.change(operation.me, |device| device.punch(offset, end - offset));
-    operation.unpark();
-    done.map_err(|e| Error::device("punch a hole", &e))?;
     // The file's last page as a whole, so that nothing of it stays owed beyond need.
     let memory_end = if end == size {
         end.next_multiple_of(PAGE_BYTES as u64)
     } else {
         end
     };
-    for segment in segments(offset, (memory_end - offset) as usize) {
-        let found = slots::lookup(operation.me.arena, entry, segment.block);
+    let range = (offset, (memory_end - offset) as usize);
+    // Clean bytes go first: should this thread die after the device's are gone, they would be what only memory knows.
+    each_block(core, &operation, range, |guard, segment| {
+        let clean = guard.valid() & !guard.dirty() & !guard.inflight();
+        drop_pages(guard, entry, clean & segment.touched());
+    });
+    operation.park();
+    let done = core.change(operation.me, |device| device.punch(offset, end - offset));
+    operation.unpark();
+    done.map_err(|e| Error::device("punch a hole", &e))?;
+    each_block(core, &operation, range, |guard, segment| {
+        punch_block(core, guard, segment)
+    });
+    Ok(())
+}
+
+/// Calls `f` with the locked header of each block of a range that has one, while alone on the file.
+fn each_block(
+    core: &Core,
+    operation: &Operation<'_>,
+    (offset, len): (u64, usize),
+    f: impl Fn(&Guard<'_>, &Segment),
+) {
+    for segment in segments(offset, len) {
+        let found = slots::lookup(operation.me.arena, core.entry(), segment.block);
         let Some(id) = found else { continue };
-        if let Some(guard) = lock_found(core, &operation, segment.block, id) {
-            punch_block(core, &guard, &segment);
+        if let Some(guard) = lock_found(core, operation, segment.block, id) {
+            f(&guard, &segment);
         }
     }
-    Ok(())
 }
 
 fn punch_block(core: &Core, guard: &Guard<'_>, segment: &Segment) {
@@ -206,17 +246,30 @@ fn zero_part(core: &Core, guard: &Guard<'_>, page: usize, (start, end): (usize, 
     unsafe { copy::zero(bytes.add(start), end - start) };
 }
 
-/// A device file that a dead direct write has left longer than the file is cut. Called by whoever finds the mark.
-pub fn heal_length(core: &Core, me: Me<'_>) -> Result<(), Halt> {
-    if core.entry().flags.load(Ordering::Acquire) & EXCEEDING == 0 {
+/// Makes the device file as long as the file: one that the dead, or a write that failed, have left longer is cut; one that
+/// does not reach `size`, since the bytes at the end were punched before they were flushed, grows.
+pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
+    let entry = core.entry();
+    let fits = entry.disk_end.load(Ordering::Acquire) >= size;
+    if entry.flags.load(Ordering::Acquire) & EXCEEDING == 0 && fits {
         return Ok(());
     }
     let (_stop, operation) = alone(core, me)?;
-    let entry = core.entry();
     let size = entry.size.load(Ordering::Acquire);
     let stat = core.device.stat().map_err(|e| Error::device("stat", &e))?;
     if stat.len > size {
-        set_len_alone(core, &operation, size)?;
+        return set_len_alone(core, &operation, size);
+    }
+    if stat.len < size && !fits {
+        parked(&operation, || {
+            core.change(operation.me, |device| device.set_len(size))
+        })?;
+        entry.reserved_end.store(
+            entry.reserved_end.load(Ordering::Acquire).min(size),
+            Ordering::Release,
+        );
+        mark_holey(core);
+        entry.disk_end.store(size, Ordering::Release);
     }
     entry.flags.fetch_and(!EXCEEDING, Ordering::AcqRel);
     Ok(())

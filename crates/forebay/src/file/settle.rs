@@ -25,8 +25,11 @@ pub enum Durability {
 /// Flushes everything that is owed, and makes it as durable as asked. `seen` is the description's error sequence: an
 /// error that it has not reported is reported now, even if this flush succeeds, unless everything has been written since.
 pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
+    let size = core.size(me).map_err(Core::ended)?;
     let outcome = flush(core, me, Scope::SYNC);
-    resize::heal_length(core, me).map_err(Core::ended)?;
+    if outcome.errno.is_none() {
+        resize::fit_length(core, me, size).map_err(Core::ended)?;
+    }
     let synced = match durability {
         Durability::Written => Ok(()),
         Durability::Data => core.device.sync_data(),

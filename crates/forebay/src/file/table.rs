@@ -56,8 +56,8 @@ fn lock(me: Me<'_>) -> bool {
         Ok(_) => true,
         Err(holder) => {
             if threads::is_gone(me.arena, ThreadId(holder)) {
-                // What it was entering is dropped by the repair that its death calls for; adding one entry is one store.
-                let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+                // What it was entering is dropped by the repair that its death calls for, which opens the lock.
+                me.arena.rescue(me);
             }
             false
         }
@@ -219,7 +219,9 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
             continue;
         }
         evict::evict_file(me, id);
+        // In an operation, so that no rebuild is under way: it makes trees anew.
         if let Some(_stop) = stop_file(me, id)
+            && let Ok(_operation) = me.enter_stopped(id)
             && is_idle()
             && crate::frame::slots::next_linked(me.arena, entry, 0).is_none()
         {

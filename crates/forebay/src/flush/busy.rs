@@ -34,14 +34,23 @@ pub fn begin(superblock: &Superblock, device: u64, bytes: u64) {
 /// Takes away bytes that have completed.
 pub fn end(superblock: &Superblock, device: u64, bytes: u64) {
     if let Some(words) = words(superblock, device) {
-        words.inflight_bytes.fetch_sub(bytes, Ordering::Relaxed);
+        let word = &words.inflight_bytes;
+        let mut seen = word.load(Ordering::Relaxed);
+        // A repair may have counted anew without these.
+        while let Err(now) = word.compare_exchange(
+            seen,
+            seen.saturating_sub(bytes),
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        ) {
+            seen = now;
+        }
     }
 }
 
-/// Bytes in flight now. A count that a death has left below zero reads as zero.
+/// Bytes in flight now.
 pub fn inflight_bytes(superblock: &Superblock, device: u64) -> u64 {
-    let count = words(superblock, device).map_or(0, |w| w.inflight_bytes.load(Ordering::Relaxed));
-    if count > u64::MAX / 2 { 0 } else { count }
+    words(superblock, device).map_or(0, |w| w.inflight_bytes.load(Ordering::Relaxed))
 }
 
 /// The measured speeds.

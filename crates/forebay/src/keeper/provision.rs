@@ -16,10 +16,10 @@ use crate::memory::cgroup;
 use crate::memory::regions::{self, Owner};
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::{AtomicU32, Ordering, relax};
 
 /// Frames in a huge page: the least that is backed or given back.
-const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
+pub(crate) const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
 /// Below this many free headers or nodes, more get memory.
 const TABLE_LOW: usize = 64;
 
@@ -30,7 +30,8 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     let lock = &superblock.provision_lock;
     if let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
         if threads::is_gone(arena, ThreadId(holder)) {
-            let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+            // What it had begun to give is found by the rebuild that its death calls for, which opens the lock.
+            arena.rescue(me);
         }
         return false;
     }
@@ -43,6 +44,39 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     given |= more_nodes(arena);
     lock.store(0, Ordering::Release);
     given
+}
+
+/// The right to give memory to the arena, for a rebuild: meanwhile nobody else does. Waits; who has it waits for nothing.
+pub fn hold(me: Me<'_>) -> Hold<'_> {
+    let lock = &me.arena.superblock().provision_lock;
+    let mut round = 0;
+    while let Err(holder) = lock.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
+        if threads::is_gone(me.arena, ThreadId(holder)) {
+            let _ = lock.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        round += 1;
+        relax(round);
+    }
+    Hold { me }
+}
+
+/// See [`hold`].
+pub struct Hold<'a> {
+    me: Me<'a>,
+}
+
+impl Drop for Hold<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        self.me
+            .arena
+            .superblock()
+            .provision_lock
+            .store(0, Ordering::Release);
+    }
 }
 
 /// Backs frames until `bytes` of them are free or the budget is reached: ahead of need.
@@ -235,22 +269,19 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
     let mut given = 0;
     for &first in runs {
         let offset = me.arena.frame_offset(first);
+        // Before the memory goes: should this thread die, no frame without memory is taken for a free one.
+        set_owners(
+            me.arena,
+            first,
+            if stopped {
+                Owner::Unbacked
+            } else {
+                Owner::Free
+            },
+        );
         let punched = stopped && me.arena.mapping().release(offset, HUGE_BYTES).is_ok();
-        let word = if punched {
-            Owner::Unbacked
-        } else {
-            Owner::Free
-        }
-        .pack();
-        for index in 0..HUGE_FRAMES {
-            let frame = FrameId(first.0 + index);
-            me.arena.frame_hints().clear(frame.0);
-            if let Some(owner) = me.arena.frame_owner(frame) {
-                owner.store(word, Ordering::Release);
-            }
-            if !punched {
-                me.arena.frame_hints().set(frame.0);
-            }
+        if stopped && !punched {
+            set_owners(me.arena, first, Owner::Free);
         }
         if punched {
             superblock
@@ -263,4 +294,17 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
         }
     }
     given
+}
+
+/// Says of the frames of a huge page, which the caller holds, that they are free, or have no memory.
+fn set_owners(arena: &Arena, first: FrameId, word: Owner) {
+    for frame in (first.0..first.0 + HUGE_FRAMES).map(FrameId) {
+        arena.frame_hints().clear(frame.0);
+        if let Some(owner) = arena.frame_owner(frame) {
+            owner.store(word.pack(), Ordering::Release);
+        }
+        if word == Owner::Free {
+            arena.frame_hints().set(frame.0);
+        }
+    }
 }

@@ -7,12 +7,14 @@
 //! Nothing read from the arena is trusted: indices are checked, a frame claimed twice stays with the first header,
 //! and what is set right is counted as a corruption.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
+use crate::flush::busy;
 use crate::frame::header::{Guard, Header, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
-use crate::limits::BLOCK_PAGES;
+use crate::keeper::provision::HUGE_FRAMES;
+use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE};
 use crate::memory::regions::{Owner, small_of};
@@ -103,7 +105,8 @@ impl<'a> Rebuild<'a, '_> {
             .filter_map(move |id| Some((id, arena.header(id)?)))
     }
 
-    /// Entries that a dead thread was filling in are dropped; derived words go to zero.
+    /// Entries that a dead thread was filling in are dropped; trees are forgotten. What a file owes is not set to zero
+    /// meanwhile: a sync looks at it outside of any operation, and would take a file that owes much for a clean one.
     fn prepare_files(&mut self) {
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
@@ -114,7 +117,6 @@ impl<'a> Rebuild<'a, '_> {
                 // Not absent: entries that were made when this one was another's are found past it.
                 entry.state.store(GONE, Ordering::Release);
             }
-            entry.owed_pages.store(0, Ordering::Relaxed);
             slots::forget_tree(entry);
         }
     }
@@ -283,7 +285,7 @@ impl<'a> Rebuild<'a, '_> {
 
     /// Bytes beyond the file's end were never acknowledged: they go.
     fn cut(&mut self, guard: &Guard<'a>, end: usize) {
-        let first_gone = end.div_ceil(crate::limits::PAGE_BYTES) as u32;
+        let first_gone = end.div_ceil(PAGE_BYTES) as u32;
         let gone = mask(first_gone..BLOCK_PAGES as u32) & !guard.inflight();
         let present = guard.valid() | guard.dirty();
         if gone & present != 0 {
@@ -294,9 +296,9 @@ impl<'a> Rebuild<'a, '_> {
             guard.set_dirty(guard.dirty() & !gone);
             guard.next_epoch();
         }
-        if !end.is_multiple_of(crate::limits::PAGE_BYTES) {
-            let page = end / crate::limits::PAGE_BYTES;
-            crate::scrap::absorb::cut_page(guard, page, end % crate::limits::PAGE_BYTES);
+        if !end.is_multiple_of(PAGE_BYTES) {
+            let page = end / PAGE_BYTES;
+            crate::scrap::absorb::cut_page(guard, page, end % PAGE_BYTES);
         }
         // A run left beside a valid bit is out of date.
         for page in pages_of(guard.valid()) {
@@ -349,10 +351,40 @@ impl<'a> Rebuild<'a, '_> {
         for (id, header) in links {
             self.link_memory(id, header);
         }
+        self.half_given();
         let superblock = arena.superblock();
         superblock
             .frames_free
             .store(self.findings.frames_free, Ordering::Relaxed);
+    }
+
+    /// Huge pages that the dead have begun to give, or to take back, are given in full, as far as the budget goes: where one
+    /// frame has memory, all of its huge page have. The repair
+    /// holds the right to give, so nobody who lives is at it.
+    fn half_given(&mut self) {
+        let arena = self.arena();
+        let superblock = arena.superblock();
+        let has_memory = |id: u32| {
+            arena.frame_owner(FrameId(id)).is_some_and(|owner| {
+                Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
+            })
+        };
+        let frames = arena.counts().frames;
+        let mut backed = (0..frames).filter(|&id| has_memory(id)).count() as u32;
+        let most = superblock.frames_max.load(Ordering::Relaxed);
+        for first in (0..frames).step_by(HUGE_FRAMES as usize) {
+            let huge = first..(first + HUGE_FRAMES).min(frames);
+            if !huge.clone().any(has_memory) {
+                continue;
+            }
+            for id in huge.filter(|&id| !has_memory(id)) {
+                if backed < most {
+                    self.set_free(FrameId(id));
+                    backed += 1;
+                }
+            }
+        }
+        superblock.frames_backed.store(backed, Ordering::Relaxed);
     }
 
     fn one_frame(&mut self, frame: FrameId, is_carved: bool) {
@@ -445,15 +477,23 @@ impl<'a> Rebuild<'a, '_> {
         let arena = self.arena();
         slots::free_all_nodes(arena, |thread| (self.dead.threads)(thread));
         arena.header_hints().clear_all();
-        let mut owed_pages = 0u64;
+        let mut owed = HashMap::new();
         for (id, header) in self.all_headers() {
             match (header.state(), header.identity()) {
                 (State::Free, _) => arena.header_hints().set(id.0),
                 (State::Linked | State::Superseded(_), Some(identity)) => {
-                    owed_pages += self.hang(id, header, identity.file, identity.block);
+                    let charged = self.hang(id, header, identity.file, identity.block);
+                    *owed.entry(identity.file).or_insert(0u64) += charged;
                 }
                 _ => {}
             }
+        }
+        for id in (0..arena.counts().files).map(FileId) {
+            let pages = owed.get(&id).copied().unwrap_or(0);
+            arena
+                .file_unchecked(id)
+                .owed_pages
+                .store(pages, Ordering::Release);
         }
         for thread in (0..arena.counts().threads).map(ThreadId) {
             arena
@@ -464,7 +504,28 @@ impl<'a> Rebuild<'a, '_> {
         arena
             .superblock()
             .owed_pages
-            .store(owed_pages, Ordering::Release);
+            .store(owed.values().sum(), Ordering::Release);
+        self.bytes_in_flight();
+    }
+
+    /// What the living have under way; the dead have nothing any more.
+    fn bytes_in_flight(&self) {
+        let superblock = self.arena().superblock();
+        for words in &superblock.devices {
+            words.inflight_bytes.store(0, Ordering::Relaxed);
+        }
+        for (_, header) in self.all_headers() {
+            let pages = match header.state() {
+                State::Linked => header.inflight().count_ones() as usize,
+                State::Superseded(_) => BLOCK_PAGES,
+                _ => 0,
+            };
+            let entry = header.identity().and_then(|i| self.arena().file(i.file));
+            if let Some(entry) = entry.filter(|_| pages > 0) {
+                let device = entry.device.load(Ordering::Relaxed);
+                busy::begin(superblock, device, (pages * PAGE_BYTES) as u64);
+            }
+        }
     }
 
     /// Puts a header into its file's tree. Two for one block cannot be; the second is dropped.
@@ -480,7 +541,6 @@ impl<'a> Rebuild<'a, '_> {
         }
         let charged = u64::from(header.charged());
         if charged != 0 {
-            entry.owed_pages.fetch_add(charged, Ordering::Relaxed);
             slots::mark_owed(arena, entry, block);
         }
         charged

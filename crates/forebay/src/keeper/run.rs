@@ -366,9 +366,8 @@ fn write_eagerly(
             next = ring::pop(hints, cursor);
             continue;
         };
-        shared.begin_intent(me, first.file);
         let mut given = Some(first.block);
-        flusher.flush_stream(me, first.file, &device, || {
+        let more = || {
             if let Some(block) = given.take() {
                 return Some(block);
             }
@@ -381,8 +380,10 @@ fn write_eagerly(
             }
             next = Some(hint);
             None
+        };
+        shared.change(me, first.file, &device, || {
+            flusher.flush_stream(me, first.file, &device, more)
         });
-        shared.end_intent(me, first.file, &device);
         if next.is_none() {
             next = ring::pop(hints, cursor);
         }

@@ -83,7 +83,8 @@ pub const GONE: u32 = 3;
 pub const HOLEY: u32 = 1;
 /// Pages must not change while in flight.
 pub const STABLE: u32 = 2;
-/// A direct write beyond the end has begun: should its thread die, the device file may be longer than the file.
+/// The device file may be longer than the file, with bytes that nobody was promised: a write beyond the end has failed, or
+/// its thread has died. Before the file grows, or is synced, the device file is cut.
 pub const EXCEEDING: u32 = 4;
 /// A truncation is under way, or was when its thread died: `truncating` says to what length.
 pub const TRUNCATING: u32 = 8;

@@ -123,8 +123,8 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
     if (home == Home::Frame || many) && guard.inflight() == 0 {
         match move_into_frame(guard, small) {
             Ok(()) => return Ok(()),
-            // A whole frame is not to be had; small ones may be.
-            Err(NoMemory) if many => return Err(NoMemory),
+            // A whole frame is not to be had; small ones may be, or are there already.
+            Err(NoMemory) if many && pages & !small != 0 => return Err(NoMemory),
             Err(NoMemory) => {}
         }
     }

@@ -200,10 +200,27 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
+        self.change(me, file, device, || {
+            flusher.flush_and_write_fills(me, file, device, scope)
+        })
+    }
+
+    /// Changes a device file, noting for recovery that the change is ours. While it lasts the thread's slot says so: should
+    /// it die, even between operations, a repair looks at the file.
+    pub fn change<T>(
+        &self,
+        me: Me<'_>,
+        file: FileId,
+        device: &Arc<dyn DeviceFile>,
+        change: impl FnOnce() -> T,
+    ) -> T {
+        let word = &me.slot().flushing;
+        let before = word.swap(file.0 + 1, Ordering::AcqRel);
         self.begin_intent(me, file);
-        let outcome = flusher.flush_and_write_fills(me, file, device, scope);
+        let result = change();
         self.end_intent(me, file, device);
-        outcome
+        word.store(before, Ordering::Release);
+        result
     }
 
     /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,

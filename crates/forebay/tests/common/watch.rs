@@ -7,7 +7,10 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 /// The longest that one case may take.
-const PATIENCE: Duration = Duration::from_secs(8);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What takes longer is named too.
+const SLOW: Duration = Duration::from_secs(1);
 
 /// Runs cases, each with a name; where one fails or hangs, its name is printed.
 pub struct Watch {
@@ -41,7 +44,11 @@ impl Watch {
         self.begun
             .send(Some(name.to_owned()))
             .expect("the watcher listens");
+        let since = std::time::Instant::now();
         let ended = catch_unwind(AssertUnwindSafe(case));
+        if since.elapsed() > SLOW {
+            let _ = writeln!(std::io::stderr(), "slow, {:?}: {name}", since.elapsed());
+        }
         self.begun.send(None).expect("the watcher listens");
         ended.map_err(|payload| {
             let text = payload.downcast_ref::<String>().cloned();

@@ -9,6 +9,7 @@ use forebay::keeper::repair;
 use forebay::memory::threads;
 use forebay::session::members;
 use forebay::sim::device::{SimDisk, SimFile};
+use forebay::sync::Ordering;
 use forebay::{Config, sim};
 use forebay_model::{Driver, Model, Op, Outcome, Profile, SplitMix64, Target, generate};
 
@@ -80,8 +81,16 @@ impl World {
         shared.me().expect("a thread slot").id
     }
 
-    /// A client begins `act` and dies before its `n`-th access. `None`: it died.
+    /// A client begins `act` and dies before its `n`-th access. `None`: it died. Handles that it has taken along are
+    /// opened again.
     pub fn die(&mut self, act: &Act, n: u64) -> Option<()> {
+        let ended = self.die_untouched(act, n);
+        self.open_missing();
+        ended
+    }
+
+    /// As [`World::die`]; nobody touches anything afterwards.
+    pub fn die_untouched(&mut self, act: &Act, n: u64) -> Option<()> {
         let victim = self.become_somebody_else();
         let ended = match act {
             Act::Op(op) => sim::crash_after(n, || {
@@ -98,6 +107,28 @@ impl World {
         }
         self.become_somebody_else();
         ended
+    }
+
+    /// A victim may have died between a close and an open.
+    pub fn open_missing(&mut self) {
+        for file in 0..FILES {
+            for handle in 0..HANDLES {
+                if self.engine.files[file][handle].is_none() {
+                    self.reopen_one(file as u8, handle as u8);
+                }
+            }
+        }
+    }
+
+    fn reopen_one(&mut self, file: u8, handle: u8) {
+        let access = forebay_model::Access::ReadWrite;
+        let op = Op::Reopen {
+            file,
+            handle,
+            access,
+            truncate: false,
+        };
+        assert_eq!(self.engine.run(&op), Outcome::Done, "{op:?}");
     }
 
     /// Repairs as a waiter would: again and again until nobody dead is left.
@@ -135,18 +166,8 @@ impl World {
         bytes
     }
 
-    /// The victim may have died between a close and an open.
     fn reopen(&mut self, file: u8) {
-        for handle in 0..HANDLES as u8 {
-            let access = forebay_model::Access::ReadWrite;
-            let op = Op::Reopen {
-                file,
-                handle,
-                access,
-                truncate: false,
-            };
-            assert_eq!(self.engine.run(&op), Outcome::Done, "{op:?}");
-        }
+        (0..HANDLES as u8).for_each(|handle| self.reopen_one(file, handle));
     }
 
     /// What is there is what was acknowledged, with what was under way old or new; from here on it is the truth.
@@ -166,10 +187,11 @@ impl World {
             let device = self.files[usize::from(file)].contents();
             let model = self.model.content(file).read(0, u64::MAX);
             compare(&device, &model, file);
+            let core = self.engine.handle(file, 0).core().expect("a managed file");
+            let owed = core.entry().owed_pages.load(Ordering::Acquire);
+            assert_eq!(owed, 0, "file {file} owes pages after a sync");
         }
-        let arena = &self.engine.session.shared().arena;
-        let report = check(arena).unwrap_or_else(|problems| panic!("after sync: {problems:#?}"));
-        assert_eq!(report.owed_pages, 0, "owed after a sync");
+        self.audit("after a sync");
     }
 
     /// The session is as good as new: random operations agree with the model.

@@ -1,4 +1,7 @@
 //! Running a scenario under many schedules, for a time and a number of iterations.
+//!
+//! A failure under the random scheduler prints the seed of its iteration: with `SHUTTLE_RANDOM_SEED` set to
+//! it the first iteration is that one. Under PCT, run again with the seed that was printed at the beginning.
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;
@@ -22,13 +25,19 @@ pub struct Budget {
 
 impl Budget {
     pub const EVERYDAY: Budget = Budget {
-        iterations: 400,
-        time: Duration::from_millis(3200),
+        iterations: 2000,
+        time: Duration::from_millis(2400),
     };
-    pub const LONG: Budget = Budget {
-        iterations: 1_000_000,
-        time: Duration::from_secs(240),
-    };
+
+    /// For a while; `FOREBAY_EXPLORE_SECONDS` says how long.
+    pub fn long() -> Budget {
+        let seconds = std::env::var("FOREBAY_EXPLORE_SECONDS").ok();
+        let seconds = seconds.and_then(|s| s.parse().ok()).unwrap_or(120);
+        Budget {
+            iterations: usize::MAX,
+            time: Duration::from_secs(seconds),
+        }
+    }
 }
 
 /// A number that differs from iteration to iteration and is the same when a seed is run again: for choices that
@@ -156,7 +165,7 @@ macro_rules! scenarios {
             #[ignore = "minutes"]
             fn $name() {
                 use $crate::explore::{Budget, explore};
-                explore(stringify!($name), Budget::LONG, super::$name);
+                explore(stringify!($name), Budget::long(), super::$name);
             }
         )*}
     };
