@@ -108,9 +108,33 @@ fn check(model: &Model, in_flight: &[Op], dir: &Path) {
     for file in 0..model.files() as u8 {
         let image = std::fs::File::open(dir.join(format!("file-{file}"))).expect("the file");
         if let Err(mismatch) = model.after_death(file, in_flight, &image) {
-            panic!("{mismatch}\nin flight: {in_flight:?}");
+            panic!(
+                "{mismatch}\nin flight: {in_flight:?}\n{}",
+                differences(model, file, &image)
+            );
         }
     }
+}
+
+/// Which pages are not as the model has them, as runs, for messages.
+fn differences(model: &Model, file: u8, image: &std::fs::File) -> String {
+    use std::os::unix::fs::FileExt;
+    let content = model.content(file);
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for page in 0..content.len().div_ceil(4096) {
+        let mut found = vec![0; (content.len() - page * 4096).min(4096) as usize];
+        let _ = image.read_exact_at(&mut found, page * 4096);
+        if found != content.read(page * 4096, found.len() as u64) {
+            match runs.last_mut() {
+                Some(last) if last.1 == page => last.1 += 1,
+                _ => runs.push((page, page + 1)),
+            }
+        }
+    }
+    format!(
+        "pages that differ: {runs:?} of a file of {} bytes",
+        content.len()
+    )
 }
 
 /// Kills some of the workers after a while; how everybody ended.
@@ -209,6 +233,26 @@ fn alone(ground: &Ground, seed: u64) {
     check(driver.model(), &in_flight, dir.path());
 }
 
+/// The same with nobody killed: a check on the check, and on slow devices.
+fn unharmed(ground: &Ground, seed: u64) {
+    let mut random = SplitMix64::new(seed);
+    let session = session_name("slow");
+    let dir = ground.round();
+    let keeper = Spec::new(&session, dir.path(), true, Work::Commands { files: 1 });
+    let keeper = (random.below(2) == 0).then(|| ground.start(&keeper));
+    let hosts = keeper.is_none() && random.below(3) > 0;
+    let work = Work::Alone { seed, ops: 300 };
+    let mut worker = ground.start(&Spec::new(&session, dir.path(), hosts, work));
+    worker.go();
+    worker.finish();
+    keeper.map(Worker::finish);
+    let mut driver = Driver::for_ops(&alone_ops(seed, 300));
+    for op in alone_ops(seed, 300) {
+        driver.model_mut().apply(&op);
+    }
+    check(driver.model(), &[], dir.path());
+}
+
 /// Three processes append to one file.
 fn appends(ground: &Ground, seed: u64) {
     let mut random = SplitMix64::new(seed);
@@ -292,6 +336,11 @@ fn killed_appenders_lose_and_tear_nothing() {
 }
 
 #[test]
+fn a_slow_device_loses_nothing() {
+    rounds(5000, 8, unharmed);
+}
+
+#[test]
 fn a_recovery_that_is_killed_can_be_done_again() {
     rounds(4000, 15, interrupted_recovery);
 }
@@ -321,6 +370,12 @@ fn thousands_of_kills_alone() {
 #[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
 fn thousands_of_kills_appending() {
     long(3_000_000, appends);
+}
+
+#[test]
+#[ignore = "long"]
+fn slow_for_long() {
+    long(5_000_000, unharmed);
 }
 
 #[test]

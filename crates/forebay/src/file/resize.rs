@@ -53,7 +53,11 @@ pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
 pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result<(), Halt> {
     let entry = core.entry();
     let old = entry.size.load(Ordering::Acquire);
-    land_flights(core, operation, BlockIndex::of(old.min(len)));
+    // Where this makes the device file longer, nothing at all of it may be in flight: XFS looks where the file ends before it
+    // waits for direct writes under way, and zeroes everything from there on, also what those have written by then.
+    let extends = len > entry.disk_end.load(Ordering::Acquire);
+    let first = if extends { 0 } else { old.min(len) };
+    land_flights(core, operation, BlockIndex::of(first));
     let unfinished = entry.flags.load(Ordering::Acquire) & TRUNCATING != 0;
     if len > old && entry.flags.load(Ordering::Acquire) & EXCEEDING != 0 {
         // What the dead have left beyond the end must not come into the file.

@@ -9,7 +9,7 @@
 use std::collections::HashMap;
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -50,6 +50,7 @@ pub enum Saved {
     /// Its bytes are in the file, and synced.
     Written {
         /// The file.
+        #[serde(serialize_with = "as_text")]
         path: PathBuf,
         /// Bytes written.
         bytes: u64,
@@ -57,8 +58,10 @@ pub enum Saved {
     /// Its bytes are aside.
     Kept {
         /// The file as it was known.
+        #[serde(serialize_with = "as_text")]
         path: PathBuf,
         /// Where the bytes are, at the offsets that they have in the file.
+        #[serde(serialize_with = "as_text")]
         kept: PathBuf,
         /// Why they were not written.
         reason: String,
@@ -68,10 +71,19 @@ pub enum Saved {
     /// The device refused; the bytes are still in the arena.
     Failed {
         /// The file.
+        #[serde(serialize_with = "as_text")]
         path: PathBuf,
         /// Why.
         reason: String,
     },
+}
+
+/// Paths are bytes and JSON is text: what is no text is shown as well as can be.
+fn as_text<S: serde::Serializer>(
+    path: impl AsRef<Path>,
+    to: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    to.serialize_str(&path.as_ref().to_string_lossy())
 }
 
 /// What a recovery found and did.
@@ -357,6 +369,7 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
 
 #[derive(Serialize)]
 struct Note<'n> {
+    #[serde(serialize_with = "as_text")]
     path: &'n Path,
     reason: &'n str,
     size: u64,
@@ -395,18 +408,24 @@ fn try_keep(
     reason: &str,
 ) -> std::io::Result<(PathBuf, u64)> {
     let dir = &shared.config.kept_dir;
-    fs::create_dir_all(dir)?;
+    // Whoever might not read the file must not read it here.
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)?;
     let entry = shared.arena.file_unchecked(id);
     let name = path
         .file_name()
         .map_or_else(|| "unnamed".into(), |n| n.to_string_lossy().into_owned());
     let inode = entry.inode.load(Ordering::Acquire);
-    let stem = format!("{name}.{:x}.{inode}", shared.session_name_word());
+    let device = entry.device.load(Ordering::Acquire);
+    let stem = format!("{name}.{:x}.{device:x}-{inode}", shared.session_name_word());
     let kept = dir.join(format!("{stem}.bytes"));
     let file = fs::OpenOptions::new()
         .write(true)
         .create(true)
         .truncate(true)
+        .mode(0o600)
         .open(&kept)?;
     let size = entry.size.load(Ordering::Acquire);
     file.set_len(size)?;
@@ -437,7 +456,12 @@ fn try_keep(
         size,
         runs: all_runs,
     };
-    let mut beside = fs::File::create(dir.join(format!("{stem}.json")))?;
+    let mut beside = fs::OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(dir.join(format!("{stem}.json")))?;
     beside.write_all(serde_json::to_string_pretty(&note)?.as_bytes())?;
     beside.sync_all()?;
     Ok((kept, bytes))

@@ -131,7 +131,7 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
         match move_into_frame(guard) {
             Ok(()) => return Ok(()),
             // A whole frame is not to be had; small ones may be, or are there already.
-            Err(NoMemory) if many && pages & !guard.small_pages() != 0 => return Err(NoMemory),
+            Err(NoMemory) if many && lacks_small(guard, pages) => return Err(NoMemory),
             Err(NoMemory) => {}
         }
     }

@@ -67,6 +67,8 @@ pub struct Spec {
     pub arena_dir: Option<PathBuf>,
     /// What to do.
     pub work: Work,
+    /// Memory and dirty limits other than the usual ones: the latter are half of the former.
+    pub memory: Option<u64>,
     /// A planted bug, by name.
     pub planted: Option<String>,
 }
@@ -80,6 +82,7 @@ impl Spec {
             dir: dir.to_owned(),
             arena_dir: None,
             work,
+            memory: None,
             planted: std::env::var("FOREBAY__TEST_PLANTED").ok(),
         }
     }
@@ -424,6 +427,11 @@ fn worker() {
 fn work(spec: &Spec) -> Result<(), String> {
     let mut config = config(&spec.session);
     config.arena_dir.clone_from(&spec.arena_dir);
+    if let Some(memory) = spec.memory {
+        config.memory = memory;
+        config.dirty_bytes_max = memory / 2;
+        config.dirty_background = memory / 4;
+    }
     if let Work::Recover { path } = &spec.work {
         say("ready");
         hear();

@@ -1,0 +1,202 @@
+//! Disks that are really full, and quotas that are really used up: the write that asks for the space fails, everything
+//! acknowledged before it survives, and writing goes on when there is room again.
+//!
+//! Needs root, for loop devices; each test says so where it cannot run.
+#![cfg(feature = "sim")]
+
+mod common;
+mod disks;
+mod workers;
+
+use std::fs;
+use std::path::Path;
+
+use disks::Disk;
+use forebay::{File, OpenOptions, Session};
+use forebay_model::{SplitMix64, fill};
+use workers::{config, session_name};
+
+/// Sizes from a few bytes to what goes to the device at once, ragged and not.
+const SIZES: [usize; 7] = [100, 4096, 5000, 65_536, 262_144, 1 << 20, 3_333_333];
+
+fn session() -> Session {
+    Session::open(config(&session_name("full"))).expect("a session")
+}
+
+fn open(session: &Session, path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session.open_file(path, &options).expect("a file");
+    assert_eq!(file.kernel_reason(), None);
+    file
+}
+
+/// Writes one after the other until one fails; what was acknowledged.
+fn fill_up(file: &File, size: usize, seed: u32, errno: i32) -> u64 {
+    let mut bytes = vec![0; size];
+    let mut at = file.len().expect("a length");
+    loop {
+        fill(seed, at, &mut bytes);
+        match file.write_at(&bytes, at) {
+            Ok(0) => panic!("a write of {size} bytes wrote nothing and did not say why"),
+            Ok(written) => at += written as u64,
+            Err(error) => {
+                assert_eq!(error.errno(), errno, "{error}");
+                return at;
+            }
+        }
+    }
+}
+
+/// The file holds what was acknowledged, for the engine and for the kernel.
+fn assert_holds(file: &File, path: &Path, seed: u32, len: u64) {
+    file.sync_all()
+        .expect("what was acknowledged can be written");
+    assert_eq!(file.len().expect("a length"), len);
+    let mut expected = vec![0; len as usize];
+    fill(seed, 0, &mut expected);
+    assert!(
+        fs::read(path).expect("the file") == expected,
+        "bytes of {len} are not on the disk"
+    );
+    let mut found = vec![0; len as usize];
+    assert_eq!(file.read_at(&mut found, 0).expect("reads") as u64, len);
+    assert!(found == expected, "bytes of {len} are not read back");
+}
+
+fn until_full(kind: &str) {
+    let disk = match Disk::new(kind, 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    for (index, size) in SIZES.into_iter().enumerate() {
+        let session = session();
+        let seed = index as u32 + 1;
+        let ballast = disk.dir().join("ballast");
+        fs::write(&ballast, vec![1; 24 << 20]).expect("room for ballast");
+        let path = disk.dir().join(format!("file-{size}"));
+        let file = open(&session, &path);
+        let full = fill_up(&file, size, seed, libc::ENOSPC);
+        assert!(full > 1 << 20, "{kind}: only {full} bytes by {size}");
+        assert_holds(&file, &path, seed, full);
+        // Overwriting what there is needs no space.
+        let mut bytes = vec![0; size.min(full as usize)];
+        fill(seed, 0, &mut bytes);
+        assert_eq!(
+            file.write_at(&bytes, 0).expect("space that is there"),
+            bytes.len()
+        );
+        fs::remove_file(&ballast).expect("removed");
+        let more = fill_up(&file, size, seed, libc::ENOSPC);
+        assert!(
+            more > full + (8 << 20),
+            "{kind}: {more} after {full} by {size}"
+        );
+        assert_holds(&file, &path, seed, more);
+        file.close().expect("closed");
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
+fn writes_until_an_xfs_is_full() {
+    until_full("xfs");
+}
+
+#[test]
+fn writes_until_an_ext4_is_full() {
+    until_full("ext4");
+}
+
+/// Two files take turns at random places of files with holes: each write has its space or fails.
+fn holes_until_full(kind: &str) {
+    let disk = match Disk::new(kind, 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let session = session();
+    let path = disk.dir().join("sparse");
+    let file = open(&session, &path);
+    let len = 256u64 << 20;
+    file.set_len(len).expect("a length");
+    let mut random = SplitMix64::new(7);
+    let mut written: Vec<(u64, usize)> = Vec::new();
+    let mut failures = 0;
+    while failures < 5 {
+        let size = SIZES[random.below(5) as usize];
+        let at = random.below(len - size as u64);
+        let mut bytes = vec![0; size];
+        fill(3, at, &mut bytes);
+        match file.write_at(&bytes, at) {
+            Ok(n) => written.push((at, n)),
+            Err(error) => {
+                assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+                failures += 1;
+            }
+        }
+    }
+    assert!(written.len() > 20, "{kind}: {} writes", written.len());
+    file.sync_all()
+        .expect("what was acknowledged can be written");
+    let image = fs::File::open(&path).expect("the file");
+    for (at, n) in written {
+        let mut expected = vec![0; n];
+        fill(3, at, &mut expected);
+        let mut found = vec![0; n];
+        std::os::unix::fs::FileExt::read_exact_at(&image, &mut found, at).expect("reads");
+        assert!(found == expected, "{kind}: {n} bytes at {at}");
+    }
+}
+
+#[test]
+fn holes_are_filled_until_the_disk_is_full() {
+    for kind in ["xfs", "ext4"] {
+        holes_until_full(kind);
+    }
+}
+
+/// A quota counts for who is not root, so the writing is done by a worker of another user.
+#[test]
+fn a_quota_that_is_used_up_is_an_error_of_the_write() {
+    let disk = match Disk::new("xfs", 320, "prjquota") {
+        Ok(disk) => disk,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let dir = disk.dir().join("project");
+    fs::create_dir(&dir).expect("a directory");
+    let on = disk.dir().to_str().expect("plain").to_owned();
+    let project = format!("project -s -p {} 42", dir.display());
+    let limits = [project.as_str(), "limit -p bhard=16m 42"];
+    for command in limits {
+        if let Err(reason) = disk.tool(
+            "xfs_quota",
+            &[
+                "-x",
+                "-D",
+                "/dev/null",
+                "-P",
+                "/dev/null",
+                "-c",
+                command,
+                &on,
+            ],
+        ) {
+            return eprintln!("skipped: {reason}");
+        }
+    }
+    let session = session();
+    for (index, size) in SIZES.into_iter().enumerate() {
+        let seed = index as u32 + 1;
+        let path = dir.join(format!("file-{size}"));
+        let file = open(&session, &path);
+        // A project that is full looks like a disk that is full; a user's quota says EDQUOT.
+        let full = fill_up(&file, size, seed, libc::ENOSPC);
+        assert!(
+            (1 << 20..=16 << 20).contains(&full),
+            "{full} bytes by {size}"
+        );
+        assert_holds(&file, &path, seed, full);
+        file.close().expect("closed");
+        fs::remove_file(&path).expect("removed");
+    }
+}

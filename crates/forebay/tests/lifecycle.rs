@@ -1,0 +1,267 @@
+//! A session's memory: given back when idle, never above its budget, and enough where there is little.
+#![cfg(feature = "sim")]
+
+mod common;
+mod disks;
+mod workers;
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use disks::{Group, Tmpfs};
+use forebay::{Config, File, OpenOptions, Session};
+use forebay_model::{Op, fill};
+use workers::{Spec, Work, Worker, config, plan, session_name};
+
+const MIB: u64 = 1 << 20;
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+fn open(session: &Session, path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    session.open_file(path, &options).expect("a file")
+}
+
+fn write(file: &File, len: u64, seed: u32) {
+    let mut bytes = vec![0; MIB as usize / 4];
+    for at in (0..len).step_by(bytes.len()) {
+        fill(seed, at, &mut bytes);
+        assert_eq!(
+            file.write_at(&bytes, at).expect("memory is made"),
+            bytes.len()
+        );
+    }
+}
+
+fn assert_file(path: &Path, len: u64, seed: u32) {
+    let mut expected = vec![0; len as usize];
+    fill(seed, 0, &mut expected);
+    assert!(
+        std::fs::read(path).expect("the file") == expected,
+        "{} differs",
+        path.display()
+    );
+}
+
+/// Bytes of memory behind the arena's file.
+fn allocated(session: &Session) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let path = session.place().expect("accounts").path.expect("a file");
+    std::fs::metadata(path).expect("the arena").blocks() * 512
+}
+
+fn frames(session: &Session) -> u32 {
+    session
+        .shared()
+        .arena
+        .superblock()
+        .frames_backed
+        .load(Ordering::Relaxed)
+}
+
+#[test]
+fn an_idle_session_gives_memory_back() {
+    let dir = directory();
+    let mut config = config(&session_name("idle"));
+    config.memory = 96 * MIB;
+    config.dirty_bytes_max = 64 * MIB;
+    config.idle_after = Some(Duration::from_millis(300));
+    let session = Session::open(config).expect("a session");
+    let path = dir.path().join("file");
+    let file = open(&session, &path);
+    write(&file, 64 * MIB, 1);
+    file.sync_all().expect("synced");
+    let (most, held) = (frames(&session), allocated(&session));
+    assert!(most >= 200, "{most} frames for 64 MiB");
+    let begun = Instant::now();
+    while frames(&session) > most / 2 || allocated(&session) > held / 2 {
+        let (now, bytes) = (frames(&session), allocated(&session));
+        assert!(
+            begun.elapsed() < Duration::from_secs(20),
+            "{now} frames of {most}, {bytes} bytes of {held}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // And works on.
+    write(&file, 32 * MIB, 2);
+    let mut back = vec![0; 1000];
+    file.read_at(&mut back, 40 * MIB).expect("reads");
+    let mut expected = vec![0; 1000];
+    fill(1, 40 * MIB, &mut expected);
+    assert_eq!(back, expected);
+}
+
+/// Several writers with more than fits: nothing fails, and no budget is passed on the way.
+fn under_load(config: Config, dir: &Path, each: u64) {
+    let (memory, dirty) = (config.memory, config.dirty_bytes_max);
+    let session = Session::open(config).expect("a session");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let session = &session;
+        let done = &done;
+        let watch = scope.spawn(move || {
+            let mut most = (0, 0);
+            while !done.load(Ordering::Relaxed) {
+                let stats = session.stats();
+                let tables = session.shared().arena.tables_backed_bytes();
+                most.0 = most
+                    .0
+                    .max(stats.memory_held_bytes - tables.min(stats.memory_held_bytes));
+                most.1 = most.1.max(stats.dirty_bytes);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            most
+        });
+        let writers: Vec<_> = (0..3u32)
+            .map(|seed| {
+                scope.spawn(move || {
+                    let path = dir.join(format!("file-{seed}"));
+                    let file = open(session, &path);
+                    write(&file, each, seed + 1);
+                    file.sync_all().expect("synced");
+                    assert_file(&path, each, seed + 1);
+                })
+            })
+            .collect();
+        for writer in writers {
+            writer.join().expect("no writer fails");
+        }
+        done.store(true, Ordering::Relaxed);
+        let (held, owed) = watch.join().expect("watched");
+        assert!(
+            held <= memory,
+            "{held} bytes of frames held, {memory} allowed"
+        );
+        // Each writer may pass the limit by its own last request and what the sum lags behind.
+        let slack = 3 * (MIB / 4 + MIB / 4);
+        assert!(owed <= dirty + slack, "{owed} bytes dirty, {dirty} allowed");
+    });
+}
+
+#[test]
+fn budgets_hold_under_load() {
+    let dir = directory();
+    under_load(config(&session_name("load")), dir.path(), 24 * MIB);
+    let mut tight = config(&session_name("load"));
+    tight.memory = 4 * MIB;
+    tight.dirty_bytes_max = MIB;
+    tight.dirty_background = MIB / 2;
+    let dir = directory();
+    under_load(tight, dir.path(), 8 * MIB);
+}
+
+#[test]
+fn a_small_memory_file_system_is_lived_with() {
+    let tmpfs = match Tmpfs::new(32) {
+        Ok(tmpfs) => tmpfs,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    for fill_it in [false, true] {
+        let dir = directory();
+        let mut config = config(&session_name("small"));
+        config.arena_dir = Some(tmpfs.dir().to_owned());
+        config.memory = 256 * MIB;
+        config.dirty_bytes_max = 128 * MIB;
+        config.dirty_background = 64 * MIB;
+        if fill_it {
+            // Others take the room after the session has begun: what is left has to do.
+            let session = Session::open(config.clone()).expect("a session");
+            let file = open(&session, &dir.path().join("file"));
+            write(&file, 2 * MIB, 1);
+            let mut ballast = std::fs::File::create(tmpfs.dir().join("ballast")).expect("a file");
+            while std::io::Write::write_all(&mut ballast, &[1; 65536]).is_ok() {}
+            write(&file, 48 * MIB, 2);
+            file.sync_all().expect("synced");
+            assert_file(&dir.path().join("file"), 48 * MIB, 2);
+            std::fs::remove_file(tmpfs.dir().join("ballast")).expect("removed");
+        } else {
+            let session = Session::open(config).expect("a session");
+            let file = open(&session, &dir.path().join("file"));
+            write(&file, 64 * MIB, 1);
+            file.sync_all().expect("synced");
+            assert_file(&dir.path().join("file"), 64 * MIB, 1);
+        }
+    }
+}
+
+#[test]
+fn a_cgroup_smaller_than_the_budget_kills_nobody() {
+    let group = match Group::little_memory(64 * MIB) {
+        Ok(group) => group,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let dir = directory();
+    let session = session_name("cgroup");
+    let mut spec = Spec::new(&session, dir.path(), true, Work::Commands { files: 1 });
+    spec.memory = Some(512 * MIB);
+    let door = group.door();
+    let mut worker = Worker::start_with(&spec, |command| {
+        use std::os::unix::process::CommandExt;
+        // SAFETY: one write to a file that was opened before; no memory of the parent's is changed.
+        unsafe {
+            let door = std::fs::OpenOptions::new()
+                .write(true)
+                .open(&door)
+                .expect("a door");
+            command.pre_exec(move || std::io::Write::write_all(&mut &door, b"0"));
+        }
+    });
+    worker.await_ready();
+    for index in 0..160u32 {
+        let op = Op::Write {
+            file: 0,
+            handle: 0,
+            offset: u64::from(index) * MIB,
+            len: MIB as u32,
+            seed: 1,
+        };
+        assert_eq!(worker.run(&op), format!("{MIB} bytes written"));
+    }
+    assert_eq!(worker.run(&Op::SyncAll { file: 0, handle: 0 }), "done");
+    worker.finish();
+    assert_file(&dir.path().join("file-0"), 160 * MIB, 1);
+    let oom = group.get("memory.oom_control");
+    assert!(!oom.contains("oom_kill 1"), "{oom}");
+}
+
+#[test]
+fn processes_share_one_budget() {
+    let dir = directory();
+    let session = session_name("budget");
+    let plan = plan(5, 3, 100);
+    for op in &plan.prepare {
+        let Op::SetLen { file, len, .. } = *op else {
+            panic!("plans set lengths");
+        };
+        let made = std::fs::File::create(dir.path().join(format!("file-{file}"))).expect("a file");
+        made.set_len(len).expect("a length");
+    }
+    let all: Vec<Worker> = (0..3)
+        .map(|me| {
+            let work = Work::Partition {
+                seed: 5,
+                workers: 3,
+                me,
+                ops: 100,
+            };
+            let mut spec = Spec::new(&session, dir.path(), me == 0, work);
+            // Less than the two files: 4 of 3 MiB, twice.
+            spec.memory = Some(2 * MIB);
+            Worker::ready(&spec)
+        })
+        .collect();
+    let mut all = all;
+    all.iter_mut().for_each(Worker::go);
+    all.into_iter().for_each(|worker| drop(worker.finish()));
+    let driver = plan.finished();
+    for file in 0..2u8 {
+        let image = std::fs::File::open(dir.path().join(format!("file-{file}"))).expect("the file");
+        if let Err(mismatch) = driver.model().after_death(file, &[], &image) {
+            panic!("{mismatch}");
+        }
+    }
+}

@@ -1,0 +1,531 @@
+//! What recovery may write, what it must keep aside, and what it does with arenas that are none.
+//!
+//! A worker without a keeper writes and is killed, so that its bytes are in the arena alone; then somebody does something
+//! to the file or to the arena, and the arena is recovered.
+#![cfg(feature = "sim")]
+
+mod common;
+mod disks;
+mod workers;
+
+use std::fs;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use disks::Disk;
+use forebay::keeper::recover::{Report, Saved, recover};
+use forebay::{Config, Error, OpenOptions, Session};
+use forebay_model::{Op, SplitMix64, fill};
+use workers::{Spec, Work, Worker, arena_path, bytes_of, config, session_name};
+
+/// Bytes that the dead session owes: the first run is longer than the file was.
+const RUNS: [(u64, u32, u32); 3] = [(0, 5000, 1), (20_000, 9000, 2), (70_001, 3, 3)];
+const OLD_LEN: usize = 64 * 1024;
+
+/// A session whose only process was killed with bytes owed to one file.
+struct Scene {
+    config: Config,
+    arena: PathBuf,
+    file: PathBuf,
+    _dir: Option<tempfile::TempDir>,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+        let mut scene = Scene::in_dir(dir.path());
+        scene._dir = Some(dir);
+        scene.begin()
+    }
+
+    fn in_dir(dir: &Path) -> Scene {
+        let config = config(&session_name("recover"));
+        Scene {
+            arena: arena_path(&config),
+            config,
+            file: dir.join("file-0"),
+            _dir: None,
+        }
+    }
+
+    fn begin(self) -> Scene {
+        fs::write(&self.file, vec![7; OLD_LEN]).expect("a file");
+        let dir = self.file.parent().expect("a directory").to_owned();
+        let spec = Spec::new(
+            &self.config.session,
+            &dir,
+            false,
+            Work::Commands { files: 1 },
+        );
+        let mut worker = Worker::ready(&spec);
+        for (offset, len, seed) in RUNS {
+            let op = Op::Write {
+                file: 0,
+                handle: 0,
+                offset,
+                len,
+                seed,
+            };
+            assert_eq!(worker.run(&op), format!("{len} bytes written"));
+        }
+        worker.kill();
+        worker.end().assert_good_or_killed();
+        self
+    }
+
+    fn recover(&self) -> Report {
+        recover(&self.arena, &self.config).expect("a report")
+    }
+
+    /// Everything is in the file.
+    fn assert_written(&self, report: &Report) {
+        assert!(
+            matches!(report.files[..], [Saved::Written { .. }]),
+            "{report:?}"
+        );
+        assert!(report.removed && !self.arena.exists());
+        let bytes = fs::read(&self.file).expect("the file");
+        assert_eq!(bytes, self.expected());
+    }
+
+    /// What the session's programs saw.
+    fn expected(&self) -> Vec<u8> {
+        let mut bytes = vec![7; OLD_LEN];
+        bytes.resize(70_004, 0);
+        for (offset, len, seed) in RUNS {
+            fill(seed, offset, &mut bytes[offset as usize..][..len as usize]);
+        }
+        bytes
+    }
+
+    /// Nothing is written; everything that was acknowledged lies aside, with a note.
+    fn assert_kept(&self, report: &Report, why: &str) {
+        let [
+            Saved::Kept {
+                path,
+                kept,
+                reason,
+                bytes,
+            },
+        ] = &report.files[..]
+        else {
+            panic!("{report:?}");
+        };
+        assert_eq!(path, &self.file);
+        assert!(reason.contains(why), "{reason}");
+        assert!(report.removed && !self.arena.exists());
+        assert!(kept.starts_with(&self.config.kept_dir));
+        assert_eq!(
+            fs::metadata(kept).expect("kept").mode() & 0o077,
+            0,
+            "for the owner alone"
+        );
+        let file = fs::File::open(kept).expect("kept");
+        let expected = self.expected();
+        for (offset, len, _) in RUNS {
+            let mut found = vec![0; len as usize];
+            file.read_exact_at(&mut found, offset).expect("all bytes");
+            assert_eq!(found, expected[offset as usize..][..len as usize]);
+        }
+        let note = fs::read_to_string(kept.with_extension("json")).expect("a note");
+        let note: serde_json::Value = serde_json::from_str(&note).expect("JSON");
+        assert_eq!(note["path"], self.file.to_str().expect("plain"));
+        assert_eq!(note["reason"], reason.as_str());
+        assert_eq!(note["size"], 70_004);
+        let runs: Vec<(u64, u64)> = serde_json::from_value(note["runs"].clone()).expect("runs");
+        assert_eq!(runs.iter().map(|run| run.1).sum::<u64>(), *bytes);
+        for (offset, len, _) in RUNS {
+            let held =
+                |run: &&(u64, u64)| run.0 < offset + u64::from(len) && offset < run.0 + run.1;
+            let held: u64 = runs
+                .iter()
+                .filter(held)
+                .map(|run| (run.0 + run.1).min(offset + u64::from(len)) - run.0.max(offset))
+                .sum();
+            assert_eq!(
+                held,
+                u64::from(len),
+                "{runs:?} do not say where {offset} is"
+            );
+        }
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.arena);
+        let _ = fs::remove_file(self.arena.with_extension("sock"));
+        let _ = fs::remove_dir_all(&self.config.kept_dir);
+    }
+}
+
+const CHANGED: &str = "changed by another program";
+
+#[test]
+fn an_untouched_file_is_written() {
+    let scene = Scene::new();
+    scene.assert_written(&scene.recover());
+    let again = recover(&scene.arena, &scene.config);
+    assert!(
+        matches!(again, Err(Error::Arena(_))),
+        "there is nothing more to recover"
+    );
+}
+
+#[test]
+fn a_file_with_new_contents_is_left_alone() {
+    let scene = Scene::new();
+    fs::write(&scene.file, vec![9; OLD_LEN]).expect("written");
+    scene.assert_kept(&scene.recover(), CHANGED);
+    assert_eq!(fs::read(&scene.file).expect("the file"), vec![9; OLD_LEN]);
+}
+
+#[test]
+fn a_truncated_file_is_left_alone() {
+    let scene = Scene::new();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&scene.file)
+        .expect("the file");
+    file.set_len(100).expect("truncated");
+    scene.assert_kept(&scene.recover(), CHANGED);
+    assert_eq!(fs::read(&scene.file).expect("the file"), vec![7; 100]);
+}
+
+#[test]
+fn a_file_whose_modification_time_was_put_back_is_left_alone() {
+    let scene = Scene::new();
+    let before = fs::metadata(&scene.file).expect("the file");
+    std::thread::sleep(Duration::from_millis(20));
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&scene.file)
+        .expect("the file");
+    file.write_all_at(b"!", 30_000).expect("written");
+    file.set_modified(before.modified().expect("a time"))
+        .expect("put back");
+    drop(file);
+    let after = fs::metadata(&scene.file).expect("the file");
+    assert_eq!(
+        (before.mtime(), before.mtime_nsec()),
+        (after.mtime(), after.mtime_nsec())
+    );
+    scene.assert_kept(&scene.recover(), CHANGED);
+    assert_eq!(fs::read(&scene.file).expect("the file")[30_000], b'!');
+}
+
+#[test]
+fn a_renamed_file_is_left_alone() {
+    let scene = Scene::new();
+    let elsewhere = scene.file.with_file_name("elsewhere");
+    fs::rename(&scene.file, &elsewhere).expect("renamed");
+    scene.assert_kept(&scene.recover(), "not where it was");
+    assert_eq!(fs::read(&elsewhere).expect("the file"), vec![7; OLD_LEN]);
+}
+
+#[test]
+fn bytes_of_an_unlinked_file_are_kept() {
+    let scene = Scene::new();
+    fs::remove_file(&scene.file).expect("unlinked");
+    scene.assert_kept(&scene.recover(), "not where it was");
+    assert!(!scene.file.exists());
+}
+
+#[test]
+fn a_name_that_is_no_text_can_be_noted() {
+    use std::os::unix::ffi::OsStrExt;
+    let scene = Scene::new();
+    let dir = scene.file.parent().expect("a directory").to_owned();
+    let odd = dir.join(std::ffi::OsStr::from_bytes(b"na\xffme"));
+    fs::create_dir(&odd).expect("a directory");
+    let spec = Spec::new(
+        &session_name("odd"),
+        &odd,
+        false,
+        Work::Commands { files: 1 },
+    );
+    // As JSON the worker's orders cannot have such a path: it goes there by itself.
+    let spec = Spec {
+        dir: ".".into(),
+        ..spec
+    };
+    let mut worker = Worker::start_with(&spec, |command| {
+        command.current_dir(&odd);
+    });
+    worker.await_ready();
+    worker.run(&Op::Write {
+        file: 0,
+        handle: 0,
+        offset: 0,
+        len: 10,
+        seed: 1,
+    });
+    worker.kill();
+    worker.end().assert_good_or_killed();
+    fs::remove_file(odd.join("file-0")).expect("removed");
+    let config = config(&spec.session);
+    let report = recover(&arena_path(&config), &config).expect("a report");
+    assert!(
+        matches!(&report.files[..], [Saved::Kept { .. }]),
+        "{report:?}"
+    );
+    serde_json::to_string(&report).expect("as text");
+    let _ = fs::remove_dir_all(&config.kept_dir);
+}
+
+#[test]
+fn a_file_that_another_has_replaced_is_left_alone() {
+    let scene = Scene::new();
+    let other = scene.file.with_file_name("other");
+    fs::write(&other, b"mine").expect("another file");
+    fs::rename(&other, &scene.file).expect("replaced");
+    scene.assert_kept(&scene.recover(), "another file");
+    assert_eq!(fs::read(&scene.file).expect("the file"), b"mine");
+}
+
+#[test]
+fn bytes_that_cannot_be_kept_stay_in_the_arena() {
+    let mut scene = Scene::new();
+    fs::remove_file(&scene.file).expect("unlinked");
+    let kept_dir = std::mem::replace(&mut scene.config.kept_dir, "/dev/null/kept".into());
+    let report = scene.recover();
+    assert!(
+        matches!(&report.files[..], [Saved::Failed { .. }]),
+        "{report:?}"
+    );
+    assert!(!report.removed && scene.arena.exists());
+    scene.config.kept_dir = kept_dir;
+    scene.assert_kept(&scene.recover(), "not where it was");
+}
+
+/// A file system that cannot be written now is waited for, in vain and then not.
+fn unreachable_for_a_while(kind: &str, away: fn(&Disk), back: fn(&Disk)) {
+    let disk = match Disk::new(kind, 320, "") {
+        Ok(disk) => disk,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let scene = Scene::in_dir(disk.dir()).begin();
+    away(&disk);
+    for _ in 0..2 {
+        let report = scene.recover();
+        assert!(
+            matches!(&report.files[..], [Saved::Failed { .. }]),
+            "{report:?}"
+        );
+        assert!(!report.removed && scene.arena.exists());
+    }
+    let opened = Session::open(scene.config.clone()).map(drop);
+    let error = opened.expect_err("bytes are not saved yet").to_string();
+    assert!(error.contains("file-0"), "{error}");
+    back(&disk);
+    scene.assert_written(&scene.recover());
+}
+
+#[test]
+fn a_file_system_that_is_not_mounted_is_waited_for() {
+    for kind in ["xfs", "ext4"] {
+        unreachable_for_a_while(
+            kind,
+            |disk| disk.unmount().expect("unmounted"),
+            |disk| disk.mount().expect("mounted"),
+        );
+    }
+}
+
+#[test]
+fn a_read_only_file_system_is_waited_for() {
+    for kind in ["xfs", "ext4"] {
+        unreachable_for_a_while(
+            kind,
+            |disk| disk.remount("ro").expect("read-only"),
+            |disk| disk.remount("rw").expect("writable"),
+        );
+    }
+}
+
+#[test]
+fn a_living_session_is_not_recovered() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    for hosts in [false, true] {
+        let config = config(&session_name("alive"));
+        let spec = Spec::new(
+            &config.session,
+            dir.path(),
+            hosts,
+            Work::Commands { files: 1 },
+        );
+        let mut worker = Worker::ready(&spec);
+        worker.run(&Op::Write {
+            file: 0,
+            handle: 0,
+            offset: 0,
+            len: 100,
+            seed: 1,
+        });
+        let error = recover(&arena_path(&config), &config).expect_err("it lives");
+        let pid = format!("process {} ", worker.pid());
+        assert!(error.to_string().contains(&pid), "{error}");
+        let op = Op::Read {
+            file: 0,
+            handle: 0,
+            offset: 0,
+            len: 100,
+        };
+        assert_eq!(worker.run(&op), bytes_of(1, 0, 100));
+        worker.finish();
+    }
+}
+
+#[test]
+fn opening_a_session_recovers_what_its_predecessor_left() {
+    for hosts in [true, false] {
+        let scene = Scene::new();
+        let config = scene.config.clone();
+        let session = if hosts {
+            Session::open(config)
+        } else {
+            Session::join(config)
+        };
+        let session = session.expect("a session");
+        assert_eq!(fs::read(&scene.file).expect("the file"), scene.expected());
+        let file = session
+            .open_file(&scene.file, OpenOptions::new().read(true))
+            .expect("opens");
+        assert_eq!(file.len().expect("a length"), 70_004);
+        drop(file);
+        drop(session);
+        assert!(!scene.arena.exists());
+    }
+}
+
+/// Whatever lies where an arena should be.
+fn odd_arena(bytes: &[u8]) -> (Config, PathBuf) {
+    let config = config(&session_name("odd"));
+    let path = arena_path(&config);
+    fs::write(&path, bytes).expect("written");
+    fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).expect("mode");
+    (config, path)
+}
+
+#[test]
+fn an_arena_that_was_never_made_is_removed() {
+    for bytes in [vec![], vec![0; 2 << 20]] {
+        let (config, path) = odd_arena(&bytes);
+        let report = recover(&path, &config).expect("nothing in it");
+        assert!(report.removed && report.files.is_empty() && !path.exists());
+        // And nobody has to do it by hand.
+        let (config, path) = odd_arena(&bytes);
+        drop(Session::open(config).expect("a session"));
+        assert!(!path.exists());
+    }
+}
+
+#[test]
+fn what_is_no_arena_is_refused_with_its_name() {
+    let mut random = SplitMix64::new(1);
+    let garbage: Vec<u8> = (0..2 << 20).map(|_| random.below(256) as u8).collect();
+    let magic = forebay::memory::superblock::MAGIC.to_le_bytes();
+    let mut other_version = vec![0; 2 << 20];
+    other_version[..8].copy_from_slice(&magic);
+    other_version[7] ^= 0x40;
+    let mut bad_counts = garbage.clone();
+    bad_counts[..8].copy_from_slice(&magic);
+    let odd = [
+        garbage.clone(),
+        garbage[..12_345].to_vec(),
+        magic.to_vec(),
+        other_version,
+        bad_counts,
+    ];
+    for bytes in odd {
+        let (config, path) = odd_arena(&bytes);
+        for result in [
+            recover(&path, &config).map(drop),
+            Session::open(config.clone()).map(drop),
+        ] {
+            let error = result.expect_err("it is no arena");
+            assert!(matches!(error, Error::Arena(_)), "{error}");
+            assert!(
+                error.to_string().contains(path.to_str().expect("plain")),
+                "{error}"
+            );
+        }
+        assert!(
+            fs::read(&path).expect("still there") == bytes,
+            "and as it was"
+        );
+        fs::remove_file(&path).expect("removed");
+    }
+}
+
+#[test]
+fn an_arena_that_was_cut_is_refused() {
+    let scene = Scene::new();
+    let whole = fs::metadata(&scene.arena).expect("an arena").len();
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&scene.arena)
+        .expect("an arena");
+    for len in [whole - (2 << 20), 2 << 20, whole / 2 + 1, 4096] {
+        file.set_len(len).expect("cut");
+        let error = recover(&scene.arena, &scene.config).expect_err("it is cut");
+        assert!(matches!(error, Error::Arena(_)), "{error}");
+    }
+    assert_eq!(fs::read(&scene.file).expect("the file"), vec![7; OLD_LEN]);
+}
+
+/// Words of an arena are overwritten at random: recovery says something or other, writes nothing outside the session's
+/// files, and neither panics nor hangs.
+#[test]
+fn a_damaged_arena_does_no_harm() {
+    let scene = Scene::new();
+    let mut sound = Vec::new();
+    let arena = fs::File::open(&scene.arena).expect("an arena");
+    let tables = 12 << 20;
+    sound.resize(
+        tables.min(arena.metadata().expect("there").len() as usize),
+        0,
+    );
+    arena.read_exact_at(&mut sound, 0).expect("its tables");
+    let file = fs::OpenOptions::new()
+        .write(true)
+        .open(&scene.arena)
+        .expect("an arena");
+    // Where anything is at all: zeros are not worth damaging.
+    let used: Vec<usize> = (0..sound.len() / 8)
+        .filter(|word| sound[word * 8..][..8].iter().any(|&byte| byte != 0))
+        .collect();
+    for seed in 0..60 {
+        let mut random = SplitMix64::new(seed);
+        file.write_all_at(&sound, 0).expect("restored");
+        for _ in 0..1 + random.below(20) {
+            let word = used[1 + random.below(used.len() as u64 - 1) as usize];
+            let value = match random.below(3) {
+                0 => random.next_u64(),
+                1 => random.below(64),
+                _ => u64::MAX,
+            };
+            file.write_all_at(&value.to_le_bytes(), word as u64 * 8)
+                .expect("damaged");
+        }
+        // A copy, because an arena that has been recovered is removed.
+        let config = config(&session_name("damaged"));
+        let copy = arena_path(&config);
+        fs::copy(&scene.arena, &copy).expect("a copy");
+        let spec = Spec::new(
+            &config.session,
+            Path::new("/"),
+            false,
+            Work::Recover { path: copy.clone() },
+        );
+        let mut worker = Worker::ready(&spec);
+        worker.go();
+        let ended = worker.end();
+        let panicked = ended.lines.iter().any(|line| line.contains("panicked"));
+        let killed = std::os::unix::process::ExitStatusExt::signal(&ended.status);
+        let _ = fs::remove_file(&copy);
+        let _ = fs::remove_dir_all(&config.kept_dir);
+        assert!(!panicked && killed.is_none(), "seed {seed}: {ended:?}");
+    }
+}
