@@ -149,8 +149,8 @@ unsafe fn to_device(
 fn write_all(core: &Core, piece: Piece, offset: u64) -> std::io::Result<usize> {
     let mut done = 0;
     while done < piece.len {
-        // SAFETY: `done` is less than the piece's length.
         let rest = Piece {
+            // SAFETY: `done` is less than the piece's length.
             ptr: unsafe { piece.ptr.add(done) },
             len: piece.len - done,
         };

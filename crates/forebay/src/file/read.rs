@@ -192,8 +192,8 @@ fn read_device(
     let piece = buffer.part(start, len);
     let mut got = 0;
     while got < len && offset + (got as u64) < disk_end {
-        // SAFETY: `got` is less than the piece's length.
         let rest = Piece {
+            // SAFETY: `got` is less than the piece's length.
             ptr: unsafe { piece.ptr.add(got) },
             len: len - got,
         };

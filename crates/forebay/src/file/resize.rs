@@ -23,13 +23,13 @@ use crate::sync::Ordering;
 fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>), Halt> {
     let mut round = 0;
     loop {
-        if let Some(stop) = stop_file(me, core.id) {
-            if let Ok(operation) = me.enter_stopped(core.id) {
-                if core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
-                    return Err(Halt::Kernel);
-                }
-                return Ok((stop, operation));
+        if let Some(stop) = stop_file(me, core.id)
+            && let Ok(operation) = me.enter_stopped(core.id)
+        {
+            if core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
+                return Err(Halt::Kernel);
             }
+            return Ok((stop, operation));
         }
         round += 1;
         me.wait(round);

@@ -124,12 +124,14 @@ unsafe fn carry_out(
         let len = part.len as usize;
         // SAFETY: parts lie within the request.
         let from = unsafe { source.add(at) };
-        // SAFETY: as above.
         let written = match part.way {
+            // SAFETY: parts lie within the caller's memory; the same for the other two ways.
             Way::Scrap { eager } => unsafe {
                 scrap(core, me, from, len, part.offset, sequential, eager).map(|()| len)
             },
+            // SAFETY: as above.
             Way::Direct => unsafe { direct::write(core, me, from, len, part.offset) },
+            // SAFETY: as above.
             Way::Kernel => unsafe { direct::through_kernel(core, me, from, len, part.offset) },
         };
         match written {

@@ -45,12 +45,15 @@ pub struct Hosting {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// What a keeper's thread does until it is told to stop.
+type Body = fn(&Arc<Shared>, &AtomicBool);
+
 impl Hosting {
     /// Starts the threads.
     pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
-        let bodies: [(&str, fn(&Arc<Shared>, &AtomicBool)); 3] = [
+        let bodies: [(&str, Body); 3] = [
             ("forebay-house", house),
             ("forebay-fill", stage_one),
             ("forebay-write", stage_two),

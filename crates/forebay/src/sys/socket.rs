@@ -140,8 +140,8 @@ pub fn send(
             }
         }
     }
-    // SAFETY: everything the message points to is alive; the kernel only reads it.
     let sent = retry(|| {
+        // SAFETY: everything the message points to is alive, and the kernel only reads it.
         check_bytes(unsafe {
             libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
         })
@@ -161,8 +161,8 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, V
         iov_len: bytes.len(),
     };
     let mut message = message(&mut vector, &mut control, size_of::<Control>());
-    // SAFETY: everything the message points to is alive, ours, and as long as said.
     let got = retry(|| {
+        // SAFETY: everything the message points to is alive, and ours, and as long as said.
         check_bytes(unsafe {
             libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC)
         })

@@ -42,6 +42,7 @@ fn steps(pieces: &[Piece], offset: u64) -> Vec<(Piece, u64)> {
             // SAFETY: `done` is less than the piece's length.
             steps.push((
                 Piece {
+                    // SAFETY: `done` is less than the piece's length.
                     ptr: unsafe { piece.ptr.add(done) },
                     len,
                 },

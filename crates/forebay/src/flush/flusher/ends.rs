@@ -121,6 +121,7 @@ pub(super) fn skip(pieces: &[Piece], mut bytes: usize) -> Vec<Piece> {
         if cut < piece.len {
             // SAFETY: `cut` is less than the piece's length.
             rest.push(Piece {
+                // SAFETY: `cut` is less than the piece's length.
                 ptr: unsafe { piece.ptr.add(cut) },
                 len: piece.len - cut,
             });

@@ -3,13 +3,12 @@
 use super::{Saved, as_text};
 use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Serialize;
 
-use crate::device::DeviceFile;
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::FileId;
