@@ -1,6 +1,6 @@
 //! The device seam: what the engine asks of a file on a device, and nothing more.
 //!
-//! Used four ways: real files ([`file`]), requests in flight by io_uring or by threads ([`queue`]),
+//! Used four ways: real files ([`mod@file`]), requests in flight by io_uring or by threads ([`queue`]),
 //! and a simulated device with faults (`crate::sim::device`). Everything above this module reaches
 //! storage only through [`DeviceFile`] and [`Queue`].
 //!

@@ -4,7 +4,7 @@
 //! nothing. What a call means for the engine is decided above. Every `unsafe` block answers three
 //! questions: who else touches these bytes, how long does the mapping live, are they initialised.
 //!
-//! - [`file`] opening again, reading, writing, space, sync
+//! - [`mod@file`] opening again, reading, writing, space, sync
 //! - [`stat`] `statx`, `statfs`, inode flags
 //! - [`extents`] `FIEMAP`
 //! - [`socket`] messages with descriptors

@@ -39,7 +39,7 @@ pub struct ThreadSlot {
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
-    /// File index + 1 while the thread may have writes in flight outside an operation, or [`SETTLING`].
+    /// File index + 1 while the thread may have writes in flight outside an operation, or all ones while it settles an account.
     pub flushing: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
