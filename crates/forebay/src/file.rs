@@ -22,7 +22,6 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use self::by_kernel::{append_by_kernel, by_kernel, not_open_for, punch_by_kernel};
@@ -84,9 +83,8 @@ impl Managed {
     /// Before a byte is acknowledged, the keeper has what it needs to write it.
     #[inline]
     fn hand_over(&self) {
-        let core = &self.core;
-        core.shared
-            .hand_over(core.id, core.device.as_ref(), &self.handed);
+        let Core { shared, id, device } = &self.core;
+        shared.hand_over(*id, device.as_ref(), &self.handed);
     }
 }
 
@@ -94,11 +92,8 @@ impl File {
     pub(crate) fn managed(core: Core, file: fs::File, path: &Path, options: &OpenOptions) -> Self {
         let seen = crate::flush::errors::sequence(core.entry());
         let plain = options.writes() && !options.appends();
-        let quick_write_below = if plain {
-            core.shared.route_for(path).quick_scrap_below()
-        } else {
-            0
-        };
+        let below = || core.shared.route_for(path).quick_scrap_below();
+        let quick_write_below = plain.then(below).unwrap_or(0);
         let managed = Managed {
             core,
             file,

@@ -47,7 +47,7 @@ pub struct ArenaPlace {
 }
 
 /// Limits as the configuration of the arena's maker says.
-pub(crate) fn set_budgets(arena: &Arena, config: &Config) {
+fn set_budgets(arena: &Arena, config: &Config) {
     let superblock = arena.superblock();
     let frames = (config.memory / crate::limits::BLOCK_BYTES as u64).max(1);
     let frames = u32::try_from(frames)
@@ -239,7 +239,7 @@ impl Session {
         }
     }
 
-    pub(crate) fn with_arena(arena: Arena, path: Option<PathBuf>, config: Config) -> Result<Self> {
+    fn with_arena(arena: Arena, path: Option<PathBuf>, config: Config) -> Result<Self> {
         let shared = Arc::new(Shared::new(arena, path, config)?);
         repair::install(&shared);
         // A slot for this thread, so that the session counts as alive from here on.
@@ -248,6 +248,16 @@ impl Session {
             shared,
             _hosting: None,
         })
+    }
+
+    /// Makes a session over an arena on the heap with tables of just these sizes: so small that threads meet.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub fn simulated(config: Config, counts: Counts) -> Result<Self> {
+        let mapping = Mapping::heap(Layout::new(counts).len);
+        let arena = Arena::create(mapping, counts, 0, true)?;
+        set_budgets(&arena, &config);
+        Self::with_arena(arena, None, config)
     }
 
     /// Waits for a moment until somebody keeps the session.

@@ -15,13 +15,6 @@ pub mod planted;
 
 use std::cell::Cell;
 
-use crate::config::Config;
-use crate::error::Result;
-use crate::memory::arena::Arena;
-use crate::memory::layout::{Counts, Layout};
-use crate::memory::mapping::Mapping;
-use crate::session::Session;
-
 pub use planted::{Bug, plant, planted};
 
 thread_local! {
@@ -97,12 +90,4 @@ pub fn exploring() -> bool {
 /// Switches schedule exploration on or off for this operating-system thread.
 pub fn set_exploring(on: bool) {
     explore::set(on);
-}
-
-/// A session over an arena on the heap with tables of just these sizes: small enough that threads meet.
-pub fn session(config: Config, counts: Counts) -> Result<Session> {
-    let mapping = Mapping::heap(Layout::new(counts).len);
-    let arena = Arena::create(mapping, counts, 0, true)?;
-    crate::session::set_budgets(&arena, &config);
-    Session::with_arena(arena, None, config)
 }

@@ -78,7 +78,7 @@ impl Disk {
 fn session(seed: u64) -> Session {
     let routes = [Route::Auto, Route::Scrap, Route::Direct, Route::Threshold];
     let route = routes[(seed / 2 % 4) as usize];
-    let direct_min = if seed % 3 == 0 {
+    let direct_min = if seed.is_multiple_of(3) {
         BLOCK_BYTES
     } else {
         2 * BLOCK_BYTES
@@ -199,13 +199,36 @@ fn the_device_agrees(disk: &Disk, engine: &mut Engine, seed: u64) {
     }
 }
 
+/// A round that takes longer than this hangs: a thread that has failed may have left others waiting for it.
+const ROUND_MAX: Duration = Duration::from_secs(90);
+
+/// Ends the program if nothing has been heard for too long.
+fn watch_over(name: &str, heard: std::sync::mpsc::Receiver<u64>) {
+    use std::sync::mpsc::RecvTimeoutError::Timeout;
+    let mut last = None;
+    loop {
+        match heard.recv_timeout(ROUND_MAX) {
+            Ok(seed) => last = Some(seed),
+            Err(Timeout) => {
+                eprintln!("{name}: the round with seed {last:?} hangs");
+                std::process::abort();
+            }
+            Err(_) => return,
+        }
+    }
+}
+
 /// Rounds with fresh seeds for a while.
-fn rounds(name: &str, time: Duration, round: impl Fn(u64)) {
+fn rounds(name: &'static str, time: Duration, round: impl Fn(u64)) {
     let end = Instant::now() + time;
     let first = fresh_seed();
     let mut count = 0;
+    let (tell, heard) = std::sync::mpsc::channel();
+    std::thread::spawn(move || watch_over(name, heard));
     while Instant::now() < end {
-        round(first.wrapping_add(count));
+        let seed = first.wrapping_add(count);
+        tell.send(seed).expect("somebody watches");
+        round(seed);
         count += 1;
     }
     eprintln!("{name}: {count} rounds with seeds from {first}");
@@ -214,7 +237,7 @@ fn rounds(name: &str, time: Duration, round: impl Fn(u64)) {
 #[test]
 fn disjoint_writers_and_monotone_readers() {
     (0..4).for_each(partition);
-    rounds("partition", Duration::from_secs(8), partition);
+    rounds("partition", Duration::from_secs(10), partition);
 }
 
 #[test]
@@ -230,9 +253,11 @@ fn open(session: &Session, device: &Arc<dyn DeviceFile>, name: &str) -> File {
         .expect("a file")
 }
 
+/// Bytes of a record.
+const RECORD_BYTES: usize = 3001;
+
 /// Records of several threads, while another file of the session is cut and punched.
 fn appends_and_truncations(seed: u64) {
-    const LEN: usize = 3001;
     const RECORDS: u32 = 60;
     let disk = Disk::new(2, seed);
     let session = session(seed);
@@ -242,7 +267,7 @@ fn appends_and_truncations(seed: u64) {
         let mut places = Vec::new();
         for _ in 0..RECORDS {
             let record = next.fetch_add(1, Relaxed);
-            let mut bytes = vec![0; LEN];
+            let mut bytes = vec![0; RECORD_BYTES];
             fill(record, 0, &mut bytes);
             places.push((log.append(&bytes).expect("an append"), record));
         }
@@ -291,14 +316,18 @@ fn appends_and_truncations(seed: u64) {
     });
     places.sort_unstable();
     log.sync_data().expect("a sync");
-    let device = disk.files[0].contents();
-    for (index, (at, record)) in places.into_iter().enumerate() {
+    records_are_whole(&disk.files[0].contents(), &places, seed);
+}
+
+/// Records lie one after the other, each in one piece.
+fn records_are_whole(device: &[u8], places: &[(u64, u32)], seed: u64) {
+    for (index, &(at, record)) in places.iter().enumerate() {
         assert_eq!(
             at,
-            (index * LEN) as u64,
+            (index * RECORD_BYTES) as u64,
             "seed {seed}: records overlap or leave gaps"
         );
-        let bytes = &device[at as usize..at as usize + LEN];
+        let bytes = &device[at as usize..at as usize + RECORD_BYTES];
         let good = bytes.iter().zip(0..).all(|(&b, i)| b == byte_at(record, i));
         assert!(good, "seed {seed}: the record at {at} is not of one piece");
     }
@@ -409,7 +438,11 @@ fn deaths(seed: u64) {
                 .spawn(move || live_and_die(file, &mut own, SURVIVORS))
                 .join()
                 .expect("a death or an end");
-            lives.fetch_add(1, Relaxed);
+            if lives.fetch_add(1, Relaxed).is_multiple_of(16) {
+                // Slots of the dead whom nobody has met.
+                let shared = session.shared();
+                repair::if_needed(shared, shared.me().expect("a slot"));
+            }
         }
         done.store(true, Relaxed);
         living

@@ -122,8 +122,17 @@ impl Core {
     fn link_header(&self, me: Me<'_>, block: BlockIndex) -> std::result::Result<HeaderId, Halt> {
         let arena = me.arena;
         let claim = |i: u32| arena.header(HeaderId(i)).is_some_and(|h| h.claim(me.id));
-        // Each thread begins at a place of its own, so that two do not fetch each other's lines.
-        let taken = arena.header_hints().take(me.id.index() * 3, claim);
+        // Each thread goes on where it last found one, and begins at a place of its own, so that two do not fetch each
+        // other's lines.
+        let hint = &me.slot().header_hint;
+        let start = match hint.load(Ordering::Relaxed) {
+            0 => me.id.index() * 3,
+            last => last as usize,
+        };
+        let taken = arena.header_hints().take(start, claim);
+        if let Some(taken) = taken {
+            hint.store(taken / u64::BITS, Ordering::Relaxed);
+        }
         let id = HeaderId(taken.ok_or(Halt::NoMemory)?);
         let header = arena.header(id).ok_or(Halt::NoMemory)?;
         header.prepare(Identity {

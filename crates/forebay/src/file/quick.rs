@@ -1,4 +1,4 @@
-//! The short way: a request within one block whose bytes lie in a frame, done in one look at one header.
+//! The short way: a request within one block whose bytes have memory, done in one look at one header.
 //!
 //! Everything else, and whatever is in the way, is left to [`super::write`](mod@super::write) and [`super::read`](mod@super::read),
 //! which do the same by the same steps: the short way changes nothing before it knows that it will succeed. The order of its
@@ -111,8 +111,8 @@ fn is_whole(start: usize, len: usize) -> bool {
     (start | len).is_multiple_of(PAGE_BYTES)
 }
 
-/// Writes into a frame that owes something already: such a write adds nothing to what is owed as the limits count it, so
-/// it never waits for them. `false`: nothing was done.
+/// Writes into memory that the block has, where that adds nothing to what is owed as the limits count it: so it never
+/// waits for them. `false`: nothing was done.
 ///
 /// # Safety
 /// `source` is valid for `len` bytes for the whole call.
@@ -157,7 +157,7 @@ pub unsafe fn write(
     };
     let stable = flags & STABLE != 0;
     // SAFETY: the caller's promise; the bytes lie within the block.
-    if !unsafe { into_frame(&guard, identity, start, source, len, stable, sequential) } {
+    if !unsafe { into_memory(&guard, identity, start, source, len, stable, sequential) } {
         return false;
     }
     if entry.size.load(Ordering::Relaxed) < end {
@@ -172,7 +172,7 @@ pub unsafe fn write(
 /// # Safety
 /// `source` is valid for `len` bytes; `start + len` is at most a block.
 #[inline(always)]
-unsafe fn into_frame(
+unsafe fn into_memory(
     guard: &Guard<'_>,
     identity: Identity,
     start: usize,
@@ -184,18 +184,28 @@ unsafe fn into_frame(
     if !guard.is_for(identity) || guard.state() != State::Linked {
         return false;
     }
-    let Some(bytes) = guard
-        .frame()
-        .and_then(|frame| guard.arena().frame_bytes(frame))
-    else {
-        return false;
-    };
     let pages = touched(start, len);
-    // A frame that owes anything is counted whole, so what is counted stays right.
-    if guard.charged() != BLOCK_PAGES as u32 || (stable && guard.inflight() & pages != 0) {
+    let (valid, dirty, inflight) = (guard.valid(), guard.dirty(), guard.inflight());
+    if stable && inflight & pages != 0 {
         return false;
     }
-    let (valid, dirty) = (guard.valid(), guard.dirty());
+    // What is counted as owed must stay right: a frame that owes anything is counted whole, small frames by the page.
+    let owed = dirty | inflight;
+    let target = match guard.frame() {
+        Some(frame) if owed != 0 => guard.arena().frame_bytes(frame),
+        None if owed & pages == pages && pages.is_power_of_two() => {
+            let small = guard.page(start / PAGE_BYTES).small();
+            small.and_then(|small| guard.arena().small_bytes(small))
+        }
+        _ => {
+            // The long way comes here next, and needs the word.
+            guard.fetch_page(start / PAGE_BYTES);
+            return false;
+        }
+    };
+    let whole_frame = guard.frame().is_some();
+    let within = start % if whole_frame { BLOCK_BYTES } else { PAGE_BYTES };
+    let Some(target) = target else { return false };
     let newly = pages & !valid;
     // A page without dirty bytes has no run, so whole pages that have none need no look at their words.
     let run = if newly == 0 || (newly & dirty == 0 && is_whole(start, len)) {
@@ -209,9 +219,9 @@ unsafe fn into_frame(
     if dirty & pages != pages {
         guard.set_dirty(dirty | pages);
     }
-    // SAFETY: within the frame, under its header's lock; the source is the caller's.
+    // SAFETY: within the frame or small frame, under its header's lock; the source is the caller's.
     unsafe {
-        let target = bytes.add(start);
+        let target = target.add(within);
         if sequential {
             copy::stream(source, target, len)
         } else {
@@ -245,7 +255,7 @@ fn run_after(guard: &Guard<'_>, start: usize, len: usize) -> Option<Ragged> {
     }
 }
 
-/// Reads bytes that are whole in a frame, without a lock. `false`: nothing of use was read.
+/// Reads bytes that are whole in memory, without a lock. `false`: nothing of use was read.
 ///
 /// # Safety
 /// `target` is valid for `len` bytes for the whole call.
@@ -284,7 +294,7 @@ pub unsafe fn read(
         return false;
     };
     // SAFETY: the caller's promise; the bytes lie within the block.
-    if !unsafe { from_frame(&operation, header, identity, start, target, len, sequential) } {
+    if !unsafe { from_memory(&operation, header, identity, start, target, len, sequential) } {
         return false;
     }
     drop(operation);
@@ -295,7 +305,7 @@ pub unsafe fn read(
 /// # Safety
 /// `target` is valid for `len` bytes; `start + len` is at most a block.
 #[inline(always)]
-unsafe fn from_frame(
+unsafe fn from_memory(
     operation: &Operation<'_>,
     header: &Header,
     identity: Identity,
@@ -308,16 +318,26 @@ unsafe fn from_frame(
     let Some(peek) = header.peek(identity) else {
         return false;
     };
-    if touched(start, len) & !peek.valid != 0 {
+    let pages = touched(start, len);
+    if pages & !peek.valid != 0 {
         return false;
     }
-    let Some(bytes) = peek.frame.and_then(|frame| arena.frame_bytes(frame)) else {
-        return false;
+    let (source, within) = match peek.frame {
+        Some(frame) => (arena.frame_bytes(frame), start),
+        None if pages.is_power_of_two() => {
+            let small = header.peek_small(start / PAGE_BYTES);
+            (
+                small.and_then(|small| arena.small_bytes(small)),
+                start % PAGE_BYTES,
+            )
+        }
+        None => return false,
     };
-    // SAFETY: within the frame, which stays mapped; if it is given away meanwhile the version tells. The target is the
-    // caller's.
+    let Some(source) = source else { return false };
+    // SAFETY: within the frame or small frame, which stays mapped; if it is given away meanwhile the version tells. The
+    // target is the caller's.
     unsafe {
-        let source = bytes.add(start);
+        let source = source.add(within);
         if sequential {
             copy::stream(source, target, len)
         } else {

@@ -5,19 +5,21 @@
 //! submitted, and never waits inside an operation. Two flushers may work on one file: a header is in flight
 //! by one of them at a time, and who wants to be sure (a sync) comes back to headers that the other has.
 
+mod ends;
+mod streams;
+
+use ends::{end_write, finish_write, gather, is_eligible, merge_fill};
 use std::sync::Arc;
 use std::time::Instant;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind};
 use crate::flush::select::{self, Ready};
 use crate::flush::{busy, errors};
-use crate::frame::header::{Guard, Identity};
+use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::threads::Me;
-use crate::scrap::absorb::pages_of;
-use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
 use crate::stats::Counter;
 use crate::sync::Ordering;
@@ -476,207 +478,5 @@ impl Flusher {
         }
         self.submit_batch(work);
         self.drain(work);
-    }
-}
-
-/// For large requests as they come in.
-impl Flusher {
-    /// Flushes the blocks that `next` names, keeping several requests under way, until it names none while nothing is.
-    pub fn flush_stream(
-        &mut self,
-        me: Me<'_>,
-        file: FileId,
-        device: &Arc<dyn DeviceFile>,
-        mut next: impl FnMut() -> Option<BlockIndex>,
-    ) -> Outcome {
-        self.run(me, file, device, |flusher, work| {
-            loop {
-                while let Some(block) = next() {
-                    if let Some(id) = flusher.find(work, block) {
-                        flusher.visit(work, &Scope::some(u64::MAX), block, id);
-                    }
-                    flusher.reap(work, false);
-                }
-                flusher.submit_batch(work);
-                if flusher.queue.in_flight() == 0 {
-                    return;
-                }
-                flusher.reap(work, true);
-            }
-        })
-    }
-
-    fn find(&self, work: &Work<'_, '_>, block: BlockIndex) -> Option<HeaderId> {
-        let _operation = work.me.enter(work.file).ok()?;
-        slots::lookup(
-            work.me.arena,
-            work.me.arena.file_unchecked(work.file),
-            block,
-        )
-    }
-}
-
-/// For background flushes: fills of this pass are written before it ends.
-impl Flusher {
-    /// As [`Flusher::flush`], then once more over what has been filled meanwhile.
-    pub fn flush_and_write_fills(
-        &mut self,
-        me: Me<'_>,
-        file: FileId,
-        device: &Arc<dyn DeviceFile>,
-        scope: Scope,
-    ) -> Outcome {
-        let first = self.flush(me, file, device, scope);
-        if first.bytes_read == 0 || first.errno.is_some() {
-            return first;
-        }
-        let second = self.flush(me, file, device, scope);
-        Outcome {
-            pages_written: first.pages_written + second.pages_written,
-            bytes_read: first.bytes_read + second.bytes_read,
-            errno: second.errno,
-        }
-    }
-}
-
-fn is_eligible(guard: &Guard<'_>, stamp: u32, scope: &Scope) -> bool {
-    if scope.all || scope.idle_ticks == 0 {
-        return true;
-    }
-    let tick = guard.arena().superblock().tick.load(Ordering::Relaxed);
-    let idle = tick.wrapping_sub(stamp);
-    let limit = if guard.valid() == u64::MAX {
-        scope.full_idle_ticks
-    } else {
-        scope.idle_ticks
-    };
-    idle >= limit
-}
-
-/// The memory of each run of pages: mask, offset in the block, pieces.
-fn gather(guard: &Guard<'_>, pages: u64) -> Vec<(u64, usize, Vec<Piece>)> {
-    let mut runs = Vec::new();
-    for run in runs_of(pages) {
-        let start = run.start as usize * PAGE_BYTES;
-        let mask = crate::scrap::split::mask(run.clone());
-        let pieces = match guard.page_bytes(run.start as usize) {
-            Some(ptr) if guard.frame().is_some() => {
-                vec![Piece {
-                    ptr,
-                    len: run.len() * PAGE_BYTES,
-                }]
-            }
-            _ => pages_of(mask)
-                .filter_map(|page| guard.page_bytes(page))
-                .map(|ptr| Piece {
-                    ptr,
-                    len: PAGE_BYTES,
-                })
-                .collect(),
-        };
-        runs.push((mask, start, pieces));
-    }
-    runs
-}
-
-/// Puts the device's bytes into the holes of the pages that were read, unless bytes have left the header since.
-fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
-    let me = work.me;
-    let Ok(_operation) = me.enter(work.file) else {
-        return;
-    };
-    let entry = me.arena.file_unchecked(work.file);
-    let Some(header) = me.arena.header(job.header) else {
-        return;
-    };
-    let Some(guard) = header.lock(me, job.header) else {
-        return;
-    };
-    let superseded = matches!(guard.state(), crate::frame::header::State::Superseded(_));
-    if !guard.is_for(job.identity) || superseded || guard.epoch() != job.epoch {
-        return;
-    }
-    let base = job.offset - job.identity.block.start();
-    for page in pages_of(job.pages & !guard.valid()) {
-        let within = page * PAGE_BYTES - base as usize;
-        let source = job.bytes.piece().ptr;
-        // SAFETY: the buffer holds the run's pages from its start; it is ours.
-        let _ = unsafe { fill_page(&guard, entry, page, source.add(within)) };
-    }
-}
-
-fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io::Result<usize>) {
-    let device = work.device.caps().device;
-    busy::end(work.me.arena.superblock(), device, job.bytes as u64);
-    if let (Some(begun), Ok(written)) = (job.begun, &result)
-        && *written == job.bytes
-    {
-        let ns = begun.elapsed().as_nanos() as u64;
-        busy::observe_write(work.me.arena.superblock(), device, job.bytes as u64, ns);
-    }
-    let errno = match result {
-        Ok(written) if written >= job.bytes => None,
-        Ok(written) => write_rest(work.device.as_ref(), job, written).err(),
-        Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
-    };
-    finish_write(work, job, job.offset + job.bytes as u64, errno);
-}
-
-/// A request that was cut short is finished by hand: the device says why, or takes the rest.
-fn write_rest(device: &dyn DeviceFile, job: &WriteJob, written: usize) -> Result<(), i32> {
-    let mut at = written / PAGE_BYTES * PAGE_BYTES;
-    while at < job.bytes {
-        let pieces = skip(&job.pieces, at);
-        match device.write_direct(&pieces, job.offset + at as u64) {
-            Ok(n) if n >= PAGE_BYTES || at + n >= job.bytes => at += n / PAGE_BYTES * PAGE_BYTES,
-            Ok(_) => return Err(libc::EIO),
-            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
-        }
-    }
-    Ok(())
-}
-
-/// The pieces without their first `bytes` bytes.
-fn skip(pieces: &[Piece], mut bytes: usize) -> Vec<Piece> {
-    let mut rest = Vec::new();
-    for piece in pieces {
-        let cut = bytes.min(piece.len);
-        bytes -= cut;
-        if cut < piece.len {
-            // SAFETY: `cut` is less than the piece's length.
-            rest.push(Piece {
-                ptr: unsafe { piece.ptr.add(cut) },
-                len: piece.len - cut,
-            });
-        }
-    }
-    rest
-}
-
-/// Ends the flights of a write, in whatever headers it covered. A closed file gate does not keep it out: whoever stopped
-/// the file may be waiting for just this.
-fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, errno: Option<i32>) {
-    let me = work.me;
-    let entry = me.arena.file_unchecked(work.file);
-    for &(id, pages) in &job.parts {
-        let operation = me.enter_past_gate(work.file);
-        let Some(header) = me.arena.header(id) else {
-            continue;
-        };
-        let mut round = 0;
-        let guard = loop {
-            if let Some(guard) = header.lock(me, id) {
-                break guard;
-            }
-            round += 1;
-            operation.wait(round);
-        };
-        select::finish(&guard, entry, pages, end, errno.is_none());
-        if errno.is_none() {
-            work.outcome.pages_written += u64::from(pages.count_ones());
-        }
-    }
-    if let Some(errno) = errno {
-        work.outcome.errno.get_or_insert(errno);
     }
 }

@@ -24,7 +24,7 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
             owed = true;
         } else {
             // It died between operations and owned nothing.
-            threads::bury(arena, id);
+            threads::bury(me, id);
         }
     }
     if owed { after_death(shared, me) } else { None }
@@ -53,7 +53,7 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     settle_intents(shared, me, &is_gone);
     for id in (1..arena.counts().threads).map(ThreadId) {
         if is_gone(id) && threads::is_dead(arena, id) {
-            threads::bury(arena, id);
+            threads::bury(me, id);
         }
     }
     Some(findings)

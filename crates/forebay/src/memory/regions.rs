@@ -208,7 +208,8 @@ fn carve(me: Me<'_>, frame: FrameId) {
         }
     }
     if let (Some(free), Some(owner)) = (arena.carve(frame), arena.frame_owner(frame)) {
-        free.store(u64::MAX, Ordering::Relaxed);
+        // Release: who comes by an old hint sees the parts on offer before the owner word, and must see them free.
+        free.store(u64::MAX, Ordering::Release);
         owner.store(Owner::Carved.pack(), Ordering::Release);
     }
     arena.carve_hints().set(frame.0);

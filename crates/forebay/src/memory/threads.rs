@@ -9,13 +9,17 @@
 //! closing side stores the gate and then loads the words; `membarrier` (or a full fence on
 //! both sides) stands between.
 
+mod stops;
+
+pub use stops::{FileStop, SessionStop, stop_file, stop_session, stop_session_for_rebuild};
+
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
 use crate::memory::arena::Arena;
 use crate::memory::files::ENTERING;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, planted, relax};
-use crate::sys::{liveness, membarrier};
-use std::time::{Duration, Instant};
+use crate::sys::liveness;
+use std::time::Duration;
 
 /// Per-thread counters, added up by `Session::stats`. Only the owner writes them.
 pub const COUNTERS: usize = 16;
@@ -23,7 +27,7 @@ pub const COUNTERS: usize = 16;
 /// A slot, 256 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
-    /// Free, taken or being buried, and above that which of the slot's lives this is.
+    /// Free, taken, or being buried and by whom; in the upper half which of the slot's lives this is.
     state: AtomicU32,
     /// Process id, for people; never used as evidence of life.
     pub pid: AtomicU32,
@@ -39,6 +43,9 @@ pub struct ThreadSlot {
     pub flushing: AtomicU32,
     /// The carved frame in which this thread last found a small frame.
     pub small_hint: AtomicU32,
+    /// The word of the map of free headers in which this thread last found one.
+    pub header_hint: AtomicU32,
+    unused: AtomicU32,
     /// Counters, see `stats`.
     pub counters: [AtomicU64; COUNTERS],
     mutex: liveness::Word,
@@ -50,8 +57,10 @@ const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const BURIED: u32 = 2;
 const KIND_MASK: u32 = 3;
+const BURIER_SHIFT: u32 = 2;
 /// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
-const LIFE: u32 = 4;
+const LIFE: u32 = 1 << 16;
+const LIFE_MASK: u32 = !(LIFE - 1);
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
 /// No file, but something that a death leaves half done.
@@ -116,11 +125,14 @@ pub fn release(me: Me<'_>) {
     slot.make_free();
 }
 
-/// Frees the slot of a thread that has died. Of several that try, one does.
-pub(crate) fn bury(arena: &Arena, id: ThreadId) {
+/// Frees the slot of a thread that has died. Of several that try, one does; should it die at that, another.
+pub(crate) fn bury(me: Me<'_>, id: ThreadId) {
+    let arena = me.arena;
     let Some(slot) = arena.thread(id) else { return };
-    let Some(life) = slot.dead_life() else { return };
-    let buried = life & !KIND_MASK | BURIED;
+    let Some(life) = slot.ended_life(arena) else {
+        return;
+    };
+    let buried = life & LIFE_MASK | me.id.0 << BURIER_SHIFT | BURIED;
     if slot
         .state
         .compare_exchange(life, buried, Ordering::AcqRel, Ordering::Relaxed)
@@ -138,15 +150,27 @@ pub(crate) fn bury(arena: &Arena, id: ThreadId) {
 }
 
 impl ThreadSlot {
-    /// Which life of the slot has ended by a death, if the present one has.
-    fn dead_life(&self) -> Option<u32> {
+    /// The state word, if the slot is taken and its thread has died, or if whoever was burying it has.
+    fn ended_life(&self, arena: &Arena) -> Option<u32> {
         let life = self.state.load(Ordering::Acquire);
-        let died = life & KIND_MASK == TAKEN
-            && (self.slain.load(Ordering::Acquire) == 1
-                || (self.has_mutex.load(Ordering::Acquire) == 1
-                    && liveness::owner_died(&self.mutex)));
+        let ended = match life & KIND_MASK {
+            TAKEN => self.has_evidence(),
+            BURIED => {
+                let burier = ThreadId((life & !LIFE_MASK) >> BURIER_SHIFT);
+                arena
+                    .thread(burier)
+                    .is_none_or(|slot| !slot.is_taken() || slot.has_evidence())
+            }
+            _ => false,
+        };
         // What was seen is evidence of this life only if it still is this life.
-        (died && self.state.load(Ordering::Acquire) == life).then_some(life)
+        (ended && self.state.load(Ordering::Acquire) == life).then_some(life)
+    }
+
+    /// Whether there is a mark that the thread has died.
+    fn has_evidence(&self) -> bool {
+        self.slain.load(Ordering::Acquire) == 1
+            || (self.has_mutex.load(Ordering::Acquire) == 1 && liveness::owner_died(&self.mutex))
     }
 
     fn is_taken(&self) -> bool {
@@ -158,7 +182,7 @@ impl ThreadSlot {
         self.op.store(0, Ordering::Relaxed);
         self.flushing.store(0, Ordering::Relaxed);
         self.slain.store(0, Ordering::Relaxed);
-        let life = self.state.load(Ordering::Relaxed) & !KIND_MASK;
+        let life = self.state.load(Ordering::Relaxed) & LIFE_MASK;
         self.state.store(life | FREE, Ordering::Release);
     }
 }
@@ -174,7 +198,7 @@ pub fn slay(arena: &Arena, id: ThreadId) {
 pub fn is_dead(arena: &Arena, id: ThreadId) -> bool {
     arena
         .thread(id)
-        .is_none_or(|slot| slot.dead_life().is_some())
+        .is_none_or(|slot| slot.ended_life(arena).is_some())
 }
 
 /// Whether whoever is named in a lock word cannot release it: dead, or no longer there.
@@ -202,7 +226,8 @@ pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     })
 }
 
-/// Whether a lock, a gate or a table entry names the thread: what it can own between operations.
+/// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
+/// slot that was freed under them would leave them held by whoever takes it next.
 pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     let superblock = arena.superblock();
     let names = |word: &AtomicU32| word.load(Ordering::Acquire) == id.0;
@@ -375,7 +400,7 @@ impl Operation<'_> {
             match self.me.gates_after_barrier(self.file) {
                 Some(Closed::Session(by)) if !planted!(DeafUnpark) => {
                     self.park();
-                    if is_gone(self.me.arena, by) {
+                    if round % 16 == 4 && is_gone(self.me.arena, by) {
                         self.me.arena.rescue(self.me);
                     }
                 }
@@ -414,116 +439,4 @@ impl Drop for Operation<'_> {
         }
         self.me.slot().op.store(0, Ordering::Release);
     }
-}
-
-fn barrier(arena: &Arena) {
-    if arena.fences() {
-        fence(Ordering::SeqCst);
-    } else {
-        membarrier::global_expedited();
-    }
-}
-
-/// The session is stopped while this lives.
-pub struct SessionStop<'a> {
-    me: Me<'a>,
-}
-
-/// Stops every operation of the session. `None` if somebody else holds the gate, or a thread did not stop in
-/// time; the caller must be idle.
-pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
-    let gate = &me.arena.superblock().gate;
-    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
-        .ok()?;
-    stopped(me)
-}
-
-/// As [`stop_session`], for a rebuild: takes the gate over from a holder that is gone. It stays closed in between, since
-/// that holder may have been in the middle of a rebuild.
-pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
-    let gate = &me.arena.superblock().gate;
-    if let Err(holder) = gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-        if !is_gone(me.arena, ThreadId(holder)) {
-            return None;
-        }
-        gate.compare_exchange(holder, me.id.0, Ordering::AcqRel, Ordering::Relaxed)
-            .ok()?;
-    }
-    stopped(me)
-}
-
-/// Waits until all others have stopped for a gate that is closed.
-fn stopped(me: Me<'_>) -> Option<SessionStop<'_>> {
-    let stop = SessionStop { me };
-    barrier(me.arena);
-    wait_for_others(me, |word| word != 0 && word & PARKED == 0).then_some(stop)
-}
-
-impl Drop for SessionStop<'_> {
-    fn drop(&mut self) {
-        #[cfg(feature = "sim")]
-        if crate::sim::crashed() {
-            return;
-        }
-        self.me.arena.superblock().gate.store(0, Ordering::Release);
-    }
-}
-
-/// One file is stopped while this lives.
-pub struct FileStop<'a> {
-    me: Me<'a>,
-    file: FileId,
-}
-
-/// Stops every operation on one file. `None` as for [`stop_session`].
-pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
-    let gate = &me.arena.file_unchecked(file).gate;
-    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
-        .ok()?;
-    let stop = FileStop { me, file };
-    barrier(me.arena);
-    let here = u64::from(file.0) + 1;
-    wait_for_others(me, |word| word & !PARKED == here).then_some(stop)
-}
-
-impl Drop for FileStop<'_> {
-    fn drop(&mut self) {
-        #[cfg(feature = "sim")]
-        if crate::sim::crashed() {
-            return;
-        }
-        self.me
-            .arena
-            .file_unchecked(self.file)
-            .gate
-            .store(0, Ordering::Release);
-    }
-}
-
-/// Whether schedules are explored: then nobody is slow, and a stop that never comes about is a bug.
-fn exploring() -> bool {
-    #[cfg(feature = "sim")]
-    return crate::sim::exploring();
-    #[cfg(not(feature = "sim"))]
-    false
-}
-
-fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
-    let begun = Instant::now();
-    for id in (1..me.arena.counts().threads)
-        .map(ThreadId)
-        .filter(|&id| id != me.id)
-    {
-        let slot = me.arena.thread_unchecked(id);
-        let mut round = 0;
-        // Acquire pairs with the release of `leave` and `park`: what that thread did is seen.
-        while in_the_way(slot.op.load(Ordering::Acquire)) && !is_dead(me.arena, id) {
-            round += 1;
-            relax(round);
-            if round > 1000 && begun.elapsed() > STOP_PATIENCE && !exploring() {
-                return false;
-            }
-        }
-    }
-    true
 }

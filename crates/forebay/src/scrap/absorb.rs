@@ -50,7 +50,10 @@ pub unsafe fn absorb(
     let touched = segment.touched();
     find_home(guard, touched, home)?;
     let span = segment.pages();
-    for part in span.head.iter().chain(&span.tail) {
+    if let Some(part) = &span.head {
+        make_room_for_run(guard, part)?;
+    }
+    if let Some(part) = &span.tail {
         make_room_for_run(guard, part)?;
     }
     announce(guard, file, touched);
@@ -62,7 +65,10 @@ pub unsafe fn absorb(
         guard.set_valid(guard.valid() | whole);
         forget_runs(guard, newly);
     }
-    for part in span.head.iter().chain(&span.tail) {
+    if let Some(part) = &span.head {
+        publish_part(guard, part);
+    }
+    if let Some(part) = &span.tail {
         publish_part(guard, part);
     }
     if file.size.load(Ordering::Relaxed) < size_end {
@@ -118,30 +124,38 @@ pub fn find_home(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoMemo
 
 #[cold]
 fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoMemory> {
-    let small = guard.small_pages();
-    let many = (small | pages).count_ones() >= SMALL_PAGES_MAX;
+    // Every page with bytes has a small frame; looking at all 64 words would fetch the header's other lines.
+    let used = guard.valid() | guard.dirty() | pages;
+    let many = used.count_ones() >= SMALL_PAGES_MAX;
     if (home == Home::Frame || many) && guard.inflight() == 0 {
-        match move_into_frame(guard, small) {
+        match move_into_frame(guard) {
             Ok(()) => return Ok(()),
             // A whole frame is not to be had; small ones may be, or are there already.
-            Err(NoMemory) if many && pages & !small != 0 => return Err(NoMemory),
+            Err(NoMemory) if many && lacks_small(guard, pages) => return Err(NoMemory),
             Err(NoMemory) => {}
         }
     }
-    let mut rest = pages & !small;
-    while rest != 0 {
-        let page = rest.trailing_zeros() as usize;
-        rest &= rest - 1;
+    for page in pages_of(pages) {
+        let word = guard.page(page);
+        if word.small().is_some() {
+            continue;
+        }
         let frame = regions::take_small(guard.me).ok_or(NoMemory)?;
-        guard.set_page(page, guard.page(page).with_small(Some(frame)));
+        guard.set_page(page, word.with_small(Some(frame)));
         regions::link_small(guard.arena(), frame, guard.id);
     }
     Ok(())
 }
 
+/// Whether a page of these has no small frame yet.
+fn lacks_small(guard: &Guard<'_>, pages: u64) -> bool {
+    pages_of(pages).any(|page| guard.page(page).small().is_none())
+}
+
 /// Gives the block a frame and moves what lies in small frames there. Nothing is in flight.
-fn move_into_frame(guard: &Guard<'_>, small: u64) -> Result<(), NoMemory> {
+fn move_into_frame(guard: &Guard<'_>) -> Result<(), NoMemory> {
     let arena = guard.arena();
+    let small = guard.small_pages();
     let frame = regions::take_frame(guard.me).ok_or(NoMemory)?;
     let Some(bytes) = arena.frame_bytes(frame) else {
         return Err(NoMemory);
@@ -187,6 +201,7 @@ pub fn pages_of(mask: u64) -> impl Iterator<Item = usize> {
 }
 
 /// If this part would leave two runs in its page, gives the page a map that says what the run says now.
+#[inline]
 fn make_room_for_run(guard: &Guard<'_>, part: &PagePart) -> Result<(), NoMemory> {
     let &(page, start, end) = part;
     let page = page as usize;
@@ -200,10 +215,16 @@ fn make_room_for_run(guard: &Guard<'_>, part: &PagePart) -> Result<(), NoMemory>
     if merge(word.ragged(), start, end) != Merge::NeedsMap {
         return Ok(());
     }
+    turn_into_map(guard, page, usize::from(from), usize::from(len))
+}
+
+#[cold]
+fn turn_into_map(guard: &Guard<'_>, page: usize, from: usize, len: usize) -> Result<(), NoMemory> {
     let small = regions::take_small(guard.me).ok_or(NoMemory)?;
     let map = map_at(guard.arena(), small).ok_or(NoMemory)?;
     map.clear();
-    map.set(usize::from(from), usize::from(from) + usize::from(len));
+    map.set(from, from + len);
+    let word = guard.page(page);
     guard.set_page(page, word.with_ragged(Ragged::Map(small)));
     regions::link_small(guard.arena(), small, guard.id);
     Ok(())
@@ -338,6 +359,10 @@ pub fn free_header(guard: Guard<'_>, file: &FileEntry, file_id: FileId) {
     guard.clear_identity();
     guard.set_state(State::Free);
     let id = guard.id;
+    // What was freed last is likeliest to be in the processor's caches still.
+    let hint = &guard.me.slot().header_hint;
+    let last = hint.load(Ordering::Relaxed);
+    hint.store(last.min(id.0 / u64::BITS), Ordering::Relaxed);
     drop(guard);
     arena.header_hints().set(id.0);
 }

@@ -38,6 +38,7 @@ pub fn set(on: bool) {
     }
     QUIET.set(0);
     STRIDE.set(1);
+    SKIPPED.set(0);
     VICTIM.set(None);
 }
 

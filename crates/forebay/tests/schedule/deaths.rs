@@ -137,9 +137,11 @@ fn an_appender_dies() {
     let device = world.files[0].sim.contents();
     for (at, byte) in places.lock().expect("no panic").iter() {
         let record = &device[*at as usize..*at as usize + LEN];
-        assert!(
-            record.iter().all(|b| b == byte),
-            "the record at {at} is not of one piece"
+        let odd = record.iter().position(|b| b != byte);
+        assert_eq!(
+            odd.map(|i| (i, record[i])),
+            None,
+            "the record of {byte}s at {at} is not of one piece"
         );
     }
 }

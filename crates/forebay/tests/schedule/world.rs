@@ -106,7 +106,7 @@ impl World {
             headers: shape.headers,
             frames: 8,
         };
-        let session = sim::session(config, counts).expect("a session");
+        let session = Session::simulated(config, counts).expect("a session");
         let options = SimOptions {
             offset_align: 4096,
             ..SimOptions::default()

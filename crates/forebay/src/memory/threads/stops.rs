@@ -1,0 +1,119 @@
+//! Closing gates: being alone on a file, or in the session (`docs/locking.md`, "Operations and stopping").
+
+use super::{Me, PARKED, STOP_PATIENCE, is_dead, is_gone};
+use crate::ids::{FileId, ThreadId};
+use crate::memory::arena::Arena;
+use crate::sync::{Ordering, fence, relax};
+use crate::sys::membarrier;
+use std::time::Instant;
+
+fn barrier(arena: &Arena) {
+    if arena.fences() {
+        fence(Ordering::SeqCst);
+    } else {
+        membarrier::global_expedited();
+    }
+}
+
+/// The session is stopped while this lives.
+pub struct SessionStop<'a> {
+    me: Me<'a>,
+}
+
+/// Stops every operation of the session. `None` if somebody else holds the gate, or a thread did not stop in
+/// time; the caller must be idle.
+pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
+    close_session(me, 0)
+}
+
+/// As [`stop_session`], for a rebuild: a gate whose holder has died is taken over. It is never just opened, since the dead may
+/// have been in the middle of a rebuild; only a rebuild may open it.
+pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
+    let holder = me.arena.superblock().gate.load(Ordering::Acquire);
+    if holder != 0 && !is_gone(me.arena, ThreadId(holder)) {
+        return None;
+    }
+    close_session(me, holder)
+}
+
+fn close_session(me: Me<'_>, from: u32) -> Option<SessionStop<'_>> {
+    let gate = &me.arena.superblock().gate;
+    gate.compare_exchange(from, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
+    barrier(me.arena);
+    if wait_for_others(me, |word| word != 0 && word & PARKED == 0) {
+        return Some(SessionStop { me });
+    }
+    // Open, or abandoned still.
+    gate.store(from, Ordering::Release);
+    None
+}
+
+impl Drop for SessionStop<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        self.me.arena.superblock().gate.store(0, Ordering::Release);
+    }
+}
+
+/// One file is stopped while this lives.
+pub struct FileStop<'a> {
+    me: Me<'a>,
+    file: FileId,
+}
+
+/// Stops every operation on one file. `None` as for [`stop_session`].
+pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
+    let gate = &me.arena.file_unchecked(file).gate;
+    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+        .ok()?;
+    let stop = FileStop { me, file };
+    barrier(me.arena);
+    let here = u64::from(file.0) + 1;
+    wait_for_others(me, |word| word & !PARKED == here).then_some(stop)
+}
+
+impl Drop for FileStop<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        self.me
+            .arena
+            .file_unchecked(self.file)
+            .gate
+            .store(0, Ordering::Release);
+    }
+}
+
+/// Whether schedules are explored: then nobody is slow, and a stop that never comes about is a bug.
+fn exploring() -> bool {
+    #[cfg(feature = "sim")]
+    return crate::sim::exploring();
+    #[cfg(not(feature = "sim"))]
+    false
+}
+
+fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
+    let begun = Instant::now();
+    for id in (1..me.arena.counts().threads)
+        .map(ThreadId)
+        .filter(|&id| id != me.id)
+    {
+        let slot = me.arena.thread_unchecked(id);
+        let mut round = 0;
+        // Acquire pairs with the release of `leave` and `park`: what that thread did is seen.
+        while in_the_way(slot.op.load(Ordering::Acquire)) && !is_dead(me.arena, id) {
+            round += 1;
+            relax(round);
+            if round > 1000 && begun.elapsed() > STOP_PATIENCE && !exploring() {
+                return false;
+            }
+        }
+    }
+    true
+}
