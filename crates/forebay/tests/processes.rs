@@ -1,7 +1,7 @@
 //! Several processes in one session, on the same files.
 //!
 //! Each test starts workers (this program again, see `workers`) in a session of its own. Runs in every directory that
-//! `FOREBAY_TEST_DIRS` names (separated by colons) and in a temporary one.
+//! `FOREBAY_TEST_DIRS` names (separated by colons), or in a temporary one.
 #![cfg(feature = "sim")]
 
 mod common;
@@ -358,7 +358,7 @@ fn a_keeper_flushes_for_a_client_that_has_died() {
 
 #[test]
 fn many_sessions_one_after_the_other_in_one_thread() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let dir = directories().remove(0);
     for round in 0..5u32 {
         let name = session_name("again");
         let session = Session::open(config(&name)).expect("a session");
@@ -380,7 +380,7 @@ fn many_sessions_one_after_the_other_in_one_thread() {
 /// Files come and go: descriptors are given back, and an entry that is used again is not mistaken for its last file.
 #[test]
 fn a_client_that_opens_many_files_keeps_none_of_them() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let dir = directories().remove(0);
     let name = session_name("many");
     let session = Session::join(config(&name)).expect("a session");
     let mut options = OpenOptions::new();
@@ -400,6 +400,63 @@ fn a_client_that_opens_many_files_keeps_none_of_them() {
         "{} descriptors more than before",
         open() - before
     );
+}
+
+/// Files that may be read, and not opened for writing once more, are the kernel's, and it is said why. (Root may do
+/// anything, and then the file is managed like any other.)
+#[test]
+fn a_file_that_may_not_be_written_is_served_by_the_kernel() {
+    use std::os::unix::fs::PermissionsExt;
+    for dir in directories() {
+        let path = dir.path().join("read-only");
+        std::fs::write(&path, b"as it is").expect("a file");
+        std::fs::set_permissions(&path, PermissionsExt::from_mode(0o444)).expect("its mode");
+        let session = Session::open(config(&session_name("mode"))).expect("a session");
+        let file = session
+            .open_file(&path, OpenOptions::new().read(true))
+            .expect("it can be read");
+        // SAFETY: a call without arguments.
+        let root = unsafe { libc::geteuid() } == 0;
+        assert!(root || file.kernel_reason().is_some());
+        let mut bytes = [0; 20];
+        assert_eq!(file.read_at(&mut bytes, 3).expect("reads"), 5);
+        assert_eq!(&bytes[..5], b"it is");
+        let refused = session
+            .open_file(&path, OpenOptions::new().write(true))
+            .map(drop);
+        assert!(root || matches!(refused, Err(e) if e.errno() == libc::EACCES));
+        // Made so by a program that may write it all the same, as `open` with a mode does.
+        let mut options = std::fs::OpenOptions::new();
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o444);
+        let path = dir.path().join("made-so");
+        options
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .expect("a file");
+        let read = session
+            .open_file(&path, OpenOptions::new().read(true))
+            .expect("reads");
+        assert_eq!(read.len().expect("a length"), 0);
+    }
+}
+
+/// A file that somebody else owns and everybody may write: times cannot be put back, and recovery writes it all the same.
+#[test]
+fn a_file_of_somebody_else_is_recovered() {
+    let Ok(path) = std::env::var("FOREBAY_TEST_FOREIGN") else {
+        return eprintln!("skipped: FOREBAY_TEST_FOREIGN names no directory with such a file");
+    };
+    let session = session_name("foreign");
+    let mut worker = commander(&session, Path::new(&path), false);
+    worker.run(&write(0, 300_000, 9));
+    worker.kill();
+    worker.end().assert_good_or_killed();
+    let config = config(&session);
+    let report = forebay::keeper::recover::recover(&workers::arena_path(&config), &config);
+    let report = report.expect("a report");
+    assert!(report.removed, "{report:?}");
+    await_on_disk(&Path::new(&path).join("file-0"), 9, 0, 300_000);
 }
 
 #[test]

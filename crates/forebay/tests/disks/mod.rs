@@ -68,7 +68,7 @@ impl Disk {
                     return Err(String::from_utf8_lossy(&env.stderr).into_owned());
                 }
             }
-            "ext4" => drop(run("mkfs.ext4", &["-q", "-F", "-O", "quota", &image])?),
+            "ext4" => drop(run("mkfs.ext4", &["-q", "-F", &image])?),
             _ => drop(run(&format!("mkfs.{kind}"), &["-q", &image])?),
         }
         disk.device = run("losetup", &["--find", "--show", &image])?;

@@ -1,0 +1,78 @@
+#!/usr/bin/env bash
+# The engine's tests on real files, in one process and in several, on XFS, ext4, btrfs (copying on write or not) and
+# tmpfs; then once more as somebody without rights.
+#
+# Makes the file systems in memory and takes everything down again, whatever happens.
+set -Eeuo pipefail
+trap 'echo "$0: failed: $BASH_COMMAND" >&2' ERR
+cd "$(dirname "$0")/../.."
+# shellcheck source=tests/lib/mounts.sh
+. tests/lib/mounts.sh
+
+away() {
+    echo "$1"
+    exit 77
+}
+
+[[ $(id -u) -eq 0 ]] || away "not root, so nothing can be mounted"
+for tool in mkfs.xfs mkfs.ext4 mkfs.btrfs losetup chattr setpriv; do
+    command -v "$tool" >/dev/null || away "$tool is missing (make test-deps installs it)"
+done
+[[ -e /dev/loop-control ]] || away "no loop devices"
+
+mounts_begin
+mounts_tmpfs store 3G
+store=$MOUNTS/store
+mounts_make xfs "$store" 400M mkfs.xfs -q
+mounts_make ext4 "$store" 300M mkfs.ext4 -q -F
+mounts_make btrfs "$store" 400M mkfs.btrfs -q
+install -d -m 1777 "$MOUNTS/btrfs/no-copy"
+chattr +C "$MOUNTS/btrfs/no-copy"
+
+passed=0
+failed=0
+
+# run NAME COMMAND...: a test program; its results are added up.
+run() {
+    local name=$1 output ok bad
+    shift
+    output=$("$@" 2>&1) || true
+    read -r ok bad < <(
+        grep -oE 'test result: [a-zA-Z]+\. [0-9]+ passed; [0-9]+ failed' <<<"$output" |
+            awk '{ ok += $4; bad += $6 } END { print ok + 0, bad + 0 }'
+    )
+    # A program that died has no result.
+    ((ok + bad > 0)) || bad=1
+    ((bad == 0)) || printf '%s\n' "$output"
+    printf '%s: %d passed, %d failed here\n' "$name" "$ok" "$bad"
+    passed=$((passed + ok))
+    failed=$((failed + bad))
+}
+
+build=(cargo test -q -p forebay --features sim --test real --test processes --no-run
+    --message-format=json)
+programs=$("${build[@]}" 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+install -d -m 755 "$store/bin"
+for program in $programs; do
+    install -m 755 "$program" "$store/bin/$(basename "${program%-*}")"
+done
+cd /
+
+for kind in xfs ext4 btrfs btrfs/no-copy store; do
+    export FOREBAY_TEST_DIRS=$MOUNTS/$kind
+    for program in real processes; do
+        run "$program on $kind" "$store/bin/$program"
+        run "$program on $kind, as nobody" env TMPDIR="$store" \
+            setpriv --reuid=65534 --regid=65534 --clear-groups "$store/bin/$program"
+    done
+done
+
+# A file that belongs to somebody else.
+install -d -m 777 "$MOUNTS/xfs/foreign"
+install -m 666 /dev/null "$MOUNTS/xfs/foreign/file-0"
+FOREBAY_TEST_FOREIGN=$MOUNTS/xfs/foreign FOREBAY_TEST_DIRS=$MOUNTS/xfs run "a file of root's, as nobody" \
+    setpriv --reuid=65534 --regid=65534 --clear-groups "$store/bin/processes" somebody_else
+rmdir /dev/shm/forebay-65534 2>/dev/null || true
+
+printf 'engine: %d passed, %d failed\n' "$passed" "$failed"
+[ "$failed" -eq 0 ]
