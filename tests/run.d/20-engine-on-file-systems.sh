@@ -23,9 +23,9 @@ done
 mounts_begin
 mounts_tmpfs store 3G
 store=$MOUNTS/store
-mounts_make xfs "$store" 400M mkfs.xfs -q
-mounts_make ext4 "$store" 300M mkfs.ext4 -q -F
-mounts_make btrfs "$store" 400M mkfs.btrfs -q
+mounts_make xfs "$store" 2G mkfs.xfs -q
+mounts_make ext4 "$store" 2G mkfs.ext4 -q -F
+mounts_make btrfs "$store" 2G mkfs.btrfs -q
 install -d -m 1777 "$MOUNTS/btrfs/no-copy"
 chattr +C "$MOUNTS/btrfs/no-copy"
 

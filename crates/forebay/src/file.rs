@@ -170,6 +170,9 @@ impl File {
     #[cold]
     fn write_elsewhere(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         match &self.kind {
+            Kind::Kernel { file, .. } if self.writable && self.appends => {
+                append_by_kernel(file, bytes).map(|_| bytes.len())
+            }
             Kind::Kernel { file, .. } if self.writable => {
                 by_kernel(file.write_at(bytes, offset), "write")
             }

@@ -1,6 +1,7 @@
 //! Calls of the kernel's, for files that it serves, with errors as the engine reports them.
 
 use std::fs;
+use std::os::fd::AsFd;
 
 use crate::error::{Error, Result};
 
@@ -16,15 +17,10 @@ pub(super) fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) 
 }
 
 pub(super) fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {
-    use std::io::{Seek, Write};
-    let mut file = file;
-    by_kernel(file.seek(std::io::SeekFrom::End(0)), "seek")?;
-    by_kernel(file.write_all(bytes), "append")?;
-    by_kernel(file.stream_position(), "seek").map(|end| end - bytes.len() as u64)
+    by_kernel(crate::sys::file::append(file.as_fd(), bytes), "append")
 }
 
 pub(super) fn punch_by_kernel(file: &fs::File, offset: u64, len: u64) -> Result<()> {
-    use std::os::fd::AsFd;
     let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     by_kernel(
         crate::sys::file::allocate(file.as_fd(), mode, offset, len),

@@ -9,6 +9,7 @@ use super::{check, check_bytes, offset_of, retry};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
 
 /// Pieces that one vectored call takes (`UIO_MAXIOV`).
 pub const PIECES_MAX: usize = 1024;
@@ -71,6 +72,41 @@ pub fn read_at(fd: BorrowedFd<'_>, piece: Piece, offset: u64) -> io::Result<usiz
         // the piece promised that it stays mapped; it need not be initialised, being written.
         check_bytes(unsafe { libc::pread(fd.as_raw_fd(), piece.ptr.cast(), piece.len, offset) })
     })
+}
+
+/// Writes all bytes at the file's end, wherever that is, and says where. The first call decides where: what others append
+/// lies before or after all of it, unless the device takes less than everything at once, as when it is full.
+pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<u64> {
+    /// The place is told by the description's own position, which threads share.
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let piece = |from: usize| Piece {
+        ptr: bytes[from..].as_ptr().cast_mut(),
+        len: bytes.len() - from,
+    };
+    if bytes.is_empty() {
+        return Ok(super::stat::stat(fd)?.len);
+    }
+    let (end, mut done) = {
+        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let whole = [piece(0)];
+        let written = retry(|| {
+            let (iovecs, flags) = (as_iovecs(&whole), libc::RWF_APPEND);
+            // SAFETY: a slice is initialised and stays as it is during the call; a piece has the layout of `iovec`.
+            check_bytes(unsafe { libc::pwritev2(fd.as_raw_fd(), iovecs, 1, -1, flags) })
+        })?;
+        // SAFETY: a call on an open descriptor.
+        let end = unsafe { libc::lseek(fd.as_raw_fd(), 0, libc::SEEK_CUR) };
+        let end = u64::try_from(end).map_err(|_| io::Error::last_os_error())?;
+        (end, written)
+    };
+    let start = end - done as u64;
+    while done < bytes.len() {
+        match write_at(fd, &[piece(done)], start + done as u64)? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            n => done += n,
+        }
+    }
+    Ok(start)
 }
 
 /// `pwritev2`, at most [`PIECES_MAX`] pieces at a time; stops at the first call that moved less than
