@@ -64,26 +64,26 @@ pub fn point() {
         }
         VICTIM.set(Some((victim, left - 1)));
     }
-    linger(256);
+    linger(256, LONG_TURNS);
 }
 
 /// As [`point`], in the middle of a copy, where others should get far now and then.
 pub fn pause() {
     point();
     if QUIET.get() == 0 && !CRASHED.get() && !std::thread::panicking() {
-        linger(8);
+        linger(8, 4 * LONG_TURNS);
     }
 }
 
-/// Most turns are short; one in `rarity` is long.
-fn linger(rarity: u32) {
+/// Most turns are short; one in `rarity` may last for `longest`.
+fn linger(rarity: u32, longest: u32) {
     let mut dice = DICE.get();
     dice ^= dice << 13;
     dice ^= dice >> 17;
     dice ^= dice << 5;
     DICE.set(dice);
     let turns = if dice.is_multiple_of(rarity) {
-        dice / rarity % LONG_TURNS
+        dice / rarity % longest
     } else {
         0
     };
