@@ -56,6 +56,8 @@ struct Rebuild<'a, 'd> {
     dead: &'d Dead<'d>,
     frames: HashSet<FrameId>,
     smalls: HashSet<SmallId>,
+    /// Pages owed by each file.
+    owed: Vec<u64>,
     findings: Findings,
 }
 
@@ -68,6 +70,7 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
         dead,
         frames: HashSet::new(),
         smalls: HashSet::new(),
+        owed: vec![0; me.arena.counts().files as usize],
         findings: Findings::default(),
     };
     work.prepare_files();
@@ -106,7 +109,7 @@ impl<'a> Rebuild<'a, '_> {
             .filter_map(move |id| Some((id, arena.header(id)?)))
     }
 
-    /// Entries that a dead thread was filling in are dropped; derived words go to zero.
+    /// Entries that a dead thread was filling in are dropped, and all trees.
     fn prepare_files(&mut self) {
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
@@ -117,7 +120,6 @@ impl<'a> Rebuild<'a, '_> {
                 // Not absent: entries that were made when this one was another's are found past it.
                 entry.state.store(GONE, Ordering::Release);
             }
-            entry.owed_pages.store(0, Ordering::Relaxed);
             slots::forget_tree(entry);
         }
     }
@@ -497,6 +499,13 @@ impl<'a> Rebuild<'a, '_> {
                 _ => {}
             }
         }
+        // Each in one store: syncs look at it outside operations, and must not see a file that owes nothing for a while.
+        for (id, owed) in (0..).map(FileId).zip(&self.owed) {
+            arena
+                .file_unchecked(id)
+                .owed_pages
+                .store(*owed, Ordering::Release);
+        }
         for thread in (0..arena.counts().threads).map(ThreadId) {
             arena
                 .thread_unchecked(thread)
@@ -543,7 +552,9 @@ impl<'a> Rebuild<'a, '_> {
         }
         let charged = u64::from(header.charged());
         if charged != 0 {
-            entry.owed_pages.fetch_add(charged, Ordering::Relaxed);
+            if let Some(owed) = self.owed.get_mut(file.index()) {
+                *owed += charged;
+            }
             slots::mark_owed(arena, entry, block);
         }
         charged
