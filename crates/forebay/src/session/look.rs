@@ -23,7 +23,7 @@ use crate::file::settle::{Durability, settle};
 use crate::flush::errors;
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::keeper::run;
+use crate::keeper::{repair, run};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE};
@@ -304,6 +304,8 @@ impl Session {
     /// [`Error::Session`] when the calling thread finds no slot.
     pub fn settle_all(&self) -> Result<Vec<Unsettled>> {
         let me = self.shared.me()?;
+        // What the dead hold would be in the way.
+        repair::if_needed(&self.shared, me);
         run::adopt_owed_files(&self.shared);
         let mut unsettled = Vec::new();
         for (id, entry) in live_files(&self.shared.arena) {
