@@ -11,6 +11,7 @@
 //! - [`block`] what `/sys` says about a block device
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
+//! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
 
@@ -18,6 +19,7 @@ pub mod block;
 pub mod extents;
 pub mod file;
 pub mod futex;
+pub mod kernel_cache;
 pub mod liveness;
 pub mod membarrier;
 pub mod memory;

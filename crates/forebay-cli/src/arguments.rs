@@ -1,0 +1,259 @@
+//! The command line as a definition: help, completions and manual pages are made from it.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::settings::{Settings, Whose};
+
+/// Buffered I/O for fast storage, in user space.
+///
+/// Exit codes: 0 done, 1 something failed, 2 the command line or the configuration is wrong, 3 (recover) some bytes are
+/// kept aside.
+#[derive(Parser, Debug)]
+#[command(
+    name = "forebay",
+    version,
+    arg_required_else_help = true,
+    after_help = "Examples:
+  forebay daemon --mem 4GiB     keep a session until it is told to stop
+  forebay stat --watch 1        its counters, every second
+  forebay doctor /data          what this machine and this directory can do
+  forebay recover --all         save what killed sessions have left"
+)]
+pub struct Cli {
+    /// No colours; the variable NO_COLOR does the same
+    #[arg(long, global = true)]
+    pub no_color: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Subcommand, Debug)]
+pub enum Command {
+    /// Keep a session in the foreground until SIGTERM or SIGINT
+    Daemon(Daemon),
+    /// Show the counters of sessions
+    Stat(Stat),
+    /// Save what a killed session has left in its arena
+    Recover(Recover),
+    /// Drop what is clean of files from memory: from sessions' and from the kernel's page cache
+    Evict(Evict),
+    /// Say what Forebay finds on this machine, what it misses, and what to do about it
+    Doctor(Doctor),
+    /// Show the effective configuration and where each value came from
+    Config(Config),
+    /// Print completions for a shell
+    Completions(Completions),
+    /// Print the manual page, or write all of them to a directory
+    Man(Man),
+}
+
+/// Keeps a session until SIGTERM or SIGINT.
+///
+/// Starts the session or joins it, recovers first what a dead one of that name has left, and keeps it in the
+/// foreground. On SIGTERM, SIGINT or SIGHUP everything that is owed is flushed and synced; the arena is removed unless
+/// another process is in the session. A second signal leaves at once: what is owed then waits in the arena for
+/// `forebay recover`.
+///
+/// Exit codes: 0 nothing is owed, 1 something still is or the session cannot be had, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay daemon
+  forebay daemon --session build --mem 25% --flush-interval 1s
+  forebay daemon --routes '/scratch/**=direct;*.log=kernel'")]
+pub struct Daemon {
+    /// Write the line that says that the session is ready to this descriptor as well
+    #[arg(long, value_name = "FD")]
+    pub ready_fd: Option<u32>,
+    /// Options of the session.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Shows the counters of all sessions of this user, or of one.
+///
+/// Looks from outside: no session is joined, changed or kept waiting. A dead session is said to be dead, and what it
+/// owes.
+///
+/// Exit codes: 0 shown, 1 there is no such session, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay stat
+  forebay stat --session build --watch 0.5
+  forebay stat --json | jq '.sessions[].stats.dirty_bytes'")]
+pub struct Stat {
+    /// Which sessions.
+    #[command(flatten)]
+    pub whose: Whose,
+    /// JSON; with --watch one object a line
+    #[arg(long)]
+    pub json: bool,
+    /// Again every so many seconds, until the reader goes away
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub watch: Option<f64>,
+}
+
+/// Saves what a killed session has left in its arena.
+///
+/// Each file that is owed something is found by its path, shown to be the same one and unchanged by others, and written
+/// and synced. Bytes whose file is gone or was changed by another program are never written over it: they are kept
+/// aside in a file of their own, with a note of where they belong. The arena is removed when nothing in it is needed any
+/// more; until then recovery can be repeated. Without an argument the session is the configured one.
+///
+/// Exit codes: 0 all saved or nothing to do, 3 some bytes are kept aside, 1 something failed and is still in the arena,
+/// 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay recover
+  forebay recover --all --json
+  forebay recover --session build --kept-dir /var/tmp/kept
+  forebay recover /dev/shm/forebay-1000/build.arena")]
+pub struct Recover {
+    /// The arena's file
+    #[arg(value_name = "ARENA-PATH", conflicts_with_all = ["session", "all"], value_hint = clap::ValueHint::FilePath)]
+    pub arena: Option<PathBuf>,
+    /// Which session.
+    #[command(flatten)]
+    pub whose: Whose,
+    /// Every dead session of this user
+    #[arg(long, conflicts_with = "session")]
+    pub all: bool,
+    /// Where to keep bytes that cannot be written back
+    #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub kept_dir: Option<PathBuf>,
+    /// JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Drops what is clean of these files from memory.
+///
+/// From the arenas of this user's living sessions, and from the kernel's page cache, which is written back first.
+/// Nothing that a session holds dirty is flushed: the answer says how much stayed. No privilege is needed.
+///
+/// Exit codes: 0 done, 1 some files could not be looked at, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay evict data.bin
+  forebay evict -r /data/set
+  forebay evict --json data.bin | jq .summary.dirty_bytes")]
+pub struct Evict {
+    /// Files, or with -r directories
+    #[arg(value_name = "PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
+    pub paths: Vec<PathBuf>,
+    /// Directories with everything in them; links are not followed, other file systems are
+    #[arg(long, short)]
+    pub recursive: bool,
+    /// Which sessions.
+    #[command(flatten)]
+    pub whose: Whose,
+    /// JSON, with every file
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Says what Forebay finds on this machine, what it misses, and what to do about it.
+///
+/// Each check has a status, what was found, why it matters, and a remedy. A directory is probed with a temporary file;
+/// without one the current directory is.
+///
+/// Exit codes: 0 no check failed, 1 one did, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay doctor
+  forebay doctor /data /scratch
+  forebay doctor --json | jq '.checks[] | select(.status != \"ok\")'")]
+pub struct Doctor {
+    /// Directories whose files are to be managed
+    #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub directories: Vec<PathBuf>,
+    /// JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Options of the session that would be started.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Shows the effective configuration and where each value came from.
+///
+/// The file is the one that $FOREBAY_CONFIG names, else the first of $XDG_CONFIG_HOME/forebay/config.toml,
+/// ~/.config/forebay/config.toml and /etc/forebay.toml. Environment variables FOREBAY_KEY are stronger, options
+/// strongest.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay config
+  FOREBAY_MEMORY=1GiB forebay config --json
+  forebay config --mem 25%")]
+pub struct Config {
+    /// JSON
+    #[arg(long)]
+    pub json: bool,
+    /// Options to lay on top.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Prints completions for a shell.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay completions bash > ~/.local/share/bash-completion/completions/forebay
+  forebay completions fish > ~/.config/fish/completions/forebay.fish
+  forebay completions zsh > ~/.zfunc/_forebay")]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
+}
+
+/// Prints the manual page, or writes one for each command to a directory.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay man | man -l -
+  forebay man ~/.local/share/man/man1")]
+pub struct Man {
+    /// Where to write forebay.1, forebay-daemon.1 and the others
+    #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub directory: Option<PathBuf>,
+}
+
+/// A positive number of seconds.
+fn seconds(text: &str) -> Result<f64, String> {
+    match text.parse::<f64>() {
+        Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
+        _ => Err("give a number of seconds from 0.01 to 86400, such as 1 or 0.5".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_definition_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_command_has_examples() {
+        for command in Cli::command().get_subcommands() {
+            let help = command.get_after_help().map(ToString::to_string);
+            assert!(
+                help.is_some_and(|help| help.contains("Examples:")),
+                "{}",
+                command.get_name()
+            );
+        }
+    }
+
+    #[test]
+    fn seconds_are_positive_numbers() {
+        assert_eq!(seconds("0.5"), Ok(0.5));
+        for text in ["0", "-1", "nan", "inf", "1s", ""] {
+            assert!(seconds(text).is_err(), "{text}");
+        }
+    }
+}

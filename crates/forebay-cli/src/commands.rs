@@ -1,0 +1,10 @@
+//! The commands, one file each.
+
+pub mod completions;
+pub mod config;
+pub mod daemon;
+pub mod doctor;
+pub mod evict;
+pub mod man;
+pub mod recover;
+pub mod stat;

@@ -1,0 +1,229 @@
+//! `forebay daemon`: keeps a session in the foreground.
+//!
+//! Life: handlers for signals, then the session, then the line that says so, then nothing until a signal; then everything
+//! owed goes to the devices and the process leaves. What is true at the end is not concluded from what was done but looked
+//! up: whether the arena is still there, and whether anybody is in it.
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use forebay::keeper::recover::{Saved, recover};
+use forebay::session::ArenaPlace;
+use forebay::session::look::{Life, Unsettled, look};
+use forebay::{Config, Session};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::arguments::Daemon;
+use crate::failure::{DONE, FAILED, Failure};
+use crate::{output, sessions};
+
+/// How often the end tries to owe nothing: programs that are still writing could keep it from that for ever.
+const SETTLE_TRIES: u32 = 10;
+/// How long apart.
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+
+/// Keeps the session until a signal.
+pub fn run(arguments: Daemon) -> Result<u8, Failure> {
+    let config = arguments.settings.config()?;
+    raise_descriptor_limit();
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    recover_first(&config)?;
+    let session = Session::open(config.clone())?;
+    let place = session.place()?;
+    announce(&config, &place, arguments.ready_fd)?;
+    let _ = signals.forever().next();
+    leave_at_once_on_next(signals, &config.session);
+    let unsettled = settle(&session)?;
+    drop(session);
+    match place.path {
+        Some(arena) => conclude(&arena, &config, &unsettled),
+        None => Ok(DONE),
+    }
+}
+
+/// Opening the session would recover a dead one of its name without a word.
+fn recover_first(config: &Config) -> Result<(), Failure> {
+    let name = &config.session;
+    for found in sessions::find(config.arena_dir.as_deref(), Some(name))? {
+        if !found.seen.is_ok_and(|seen| seen.life == Life::Dead) {
+            continue;
+        }
+        let report = recover(&found.arena, config)?;
+        for saved in &report.files {
+            output::note(told(saved));
+        }
+        if !report.removed {
+            return Err(Failure::Failed(format!(
+                "what the dead session {name} owes cannot be saved yet; it is safe in {} until the machine stops: remove \
+                 the cause and run `forebay recover --session {name}`",
+                found.arena.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn told(saved: &Saved) -> String {
+    match saved {
+        Saved::Written { path, bytes } => {
+            format!(
+                "recovered {}: {} written",
+                path.display(),
+                output::bytes(*bytes)
+            )
+        }
+        Saved::Kept {
+            path, kept, reason, ..
+        } => {
+            format!(
+                "recovered {}: kept aside in {}, because {reason}",
+                path.display(),
+                kept.display()
+            )
+        }
+        Saved::Failed { path, reason } => format!("not recovered {}: {reason}", path.display()),
+    }
+}
+
+/// The keeper holds two descriptors for each file that is managed.
+fn raise_descriptor_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // Without it the limit is as it was, and `forebay doctor` says what that means.
+    let _ = setrlimit(Resource::Nofile, raised);
+}
+
+fn announce(config: &Config, place: &ArenaPlace, ready_fd: Option<u32>) -> Result<(), Failure> {
+    let path = place.path.as_deref().unwrap_or(Path::new("(heap)"));
+    let rung = place.kind.and_then(|kind| serde_json::to_value(kind).ok());
+    let rung = rung
+        .as_ref()
+        .and_then(|word| word.as_str())
+        .unwrap_or("unknown");
+    let seen = look(path)?;
+    let budget = seen
+        .as_ref()
+        .and_then(|seen| seen.budget_bytes())
+        .unwrap_or(0);
+    let line = format!(
+        "session {} ready, arena {} ({rung}, {budget} bytes)",
+        config.session,
+        path.display()
+    );
+    output::note(&line);
+    if budget < config.memory / 16 * 15 {
+        output::note(format_args!(
+            "the arena has room for {} of the {} asked for; `forebay doctor` says what makes more room",
+            output::bytes(budget),
+            output::bytes(config.memory)
+        ));
+    }
+    let keeper = seen.and_then(|seen| seen.members().keeper);
+    if let Some(keeper) = keeper.filter(|&pid| pid != std::process::id()) {
+        output::note(format_args!(
+            "process {keeper} keeps the session; this one stands by and takes over when it ends"
+        ));
+    }
+    if let Some(fd) = ready_fd {
+        tell(fd, &line).map_err(|error| {
+            Failure::Usage(format!(
+                "cannot write to descriptor {fd}: {error}; --ready-fd is a descriptor open for writing, such as 3 with 3>FILE"
+            ))
+        })?;
+    }
+    Ok(())
+}
+
+/// Opened again by its number, so that a number that is not ours does no harm.
+fn tell(fd: u32, line: &str) -> std::io::Result<()> {
+    let mut file = OpenOptions::new()
+        .append(true)
+        .open(format!("/proc/self/fd/{fd}"))?;
+    writeln!(file, "forebay: {line}")
+}
+
+/// The user who asks twice is in a hurry. Nothing is lost: the arena outlives this process.
+fn leave_at_once_on_next(mut signals: Signals, session: &str) {
+    let session = session.to_owned();
+    std::thread::spawn(move || {
+        if signals.forever().next().is_some() {
+            output::note(format_args!(
+                "left at once; what session {session} owes waits for `forebay recover --session {session}`"
+            ));
+            std::process::exit(i32::from(FAILED));
+        }
+    });
+}
+
+fn settle(session: &Session) -> Result<Vec<Unsettled>, Failure> {
+    let progress = output::Progress::new();
+    let mut unsettled = Vec::new();
+    for _ in 0..SETTLE_TRIES {
+        // Every header is looked at: sums may be late.
+        let dirty = session.stats().dirty_bytes;
+        progress.show(format_args!("flushing {}", output::bytes(dirty)));
+        unsettled = session.settle_all()?;
+        if unsettled.is_empty() && session.stats().dirty_bytes == 0 {
+            break;
+        }
+        std::thread::sleep(SETTLE_PAUSE);
+    }
+    Ok(unsettled)
+}
+
+/// What is left of the session now that this process is out of it.
+fn conclude(arena: &Path, config: &Config, unsettled: &[Unsettled]) -> Result<u8, Failure> {
+    let name = &config.session;
+    for file in unsettled {
+        output::note(format_args!(
+            "{}: {} still owed: {}",
+            file.path.display(),
+            output::bytes(file.owed_bytes),
+            file.reason
+        ));
+    }
+    let Some(seen) = look(arena)? else {
+        output::note(format_args!("session {name} ended, nothing is owed"));
+        return Ok(DONE);
+    };
+    if seen.life == Life::Alive || seen.life == Life::Busy {
+        let others = seen.members().processes;
+        let others: Vec<_> = others.iter().map(ToString::to_string).collect();
+        output::note(format_args!(
+            "session {name} lives on in process {}",
+            others.join(", ")
+        ));
+        return Ok(if unsettled.is_empty() { DONE } else { FAILED });
+    }
+    drop(seen);
+    if unsettled.is_empty() {
+        // A program of the session wrote and left while we did.
+        let report = recover(arena, config)?;
+        for saved in &report.files {
+            output::note(told(saved));
+        }
+        let written = |saved: &Saved| matches!(saved, Saved::Written { .. });
+        if report.removed && report.files.iter().all(written) {
+            output::note(format_args!("session {name} ended, nothing is owed"));
+            return Ok(DONE);
+        }
+        if report.removed {
+            return Err(Failure::Failed(format!(
+                "session {name} ended, and some bytes are not in their files but kept aside: compare, and copy what is missing"
+            )));
+        }
+    }
+    Err(Failure::Failed(format!(
+        "session {name} still owes bytes; they are safe in {} until the machine stops: see to the files above, then run \
+         `forebay recover --session {name}`",
+        arena.display()
+    )))
+}

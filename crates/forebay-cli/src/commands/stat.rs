@@ -1,0 +1,278 @@
+//! `forebay stat`: the counters of sessions, from outside.
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use forebay::Stats;
+use forebay::memory::place::PlaceKind;
+use forebay::session::look::{Life, Members, SeenFile};
+use serde::Serialize;
+
+use crate::arguments::Stat;
+use crate::failure::{DONE, Failure};
+use crate::output::{Output, SCHEMA, Style, bytes, count};
+use crate::sessions::{self, Found};
+
+/// What `--json` prints.
+#[derive(Serialize)]
+struct Report {
+    schema: u32,
+    sessions: Vec<Row>,
+}
+
+/// One session.
+#[derive(Serialize)]
+struct Row {
+    session: String,
+    arena: PathBuf,
+    /// Length of the arena's file; what of it has memory is in `stats`.
+    arena_bytes: u64,
+    /// alive, dead, busy, unfinished, or unreadable.
+    state: &'static str,
+    /// What to do, where something is to be done.
+    remedy: Option<String>,
+    members: Members,
+    place: Option<PlaceKind>,
+    memory_budget_bytes: Option<u64>,
+    /// Since the keeper's last sign of life.
+    keeper_silent_ms: Option<u64>,
+    stats: Option<Stats>,
+    /// Files in its table.
+    files: usize,
+    /// Those of them that it owes something.
+    owing: Vec<SeenFile>,
+}
+
+/// Shows them, once or again and again.
+pub fn run(arguments: &Stat, output: &mut Output) -> Result<u8, Failure> {
+    let config = arguments.whose.config()?;
+    let session = arguments.whose.session.as_deref();
+    let mut before: Option<(Instant, Vec<Row>)> = None;
+    loop {
+        let found = sessions::find(config.arena_dir.as_deref(), session)?;
+        if let (true, Some(name), None) = (found.is_empty(), session, &before) {
+            return Err(sessions::none_such(name));
+        }
+        let rows: Vec<_> = found.into_iter().map(row).collect();
+        let now = Instant::now();
+        match (&arguments.watch, arguments.json) {
+            (None, true) => output.json(&Report {
+                schema: SCHEMA,
+                sessions: rows,
+            }),
+            (None, false) => {
+                show(output, &rows);
+            }
+            (Some(_), true) => {
+                let report = Report {
+                    schema: SCHEMA,
+                    sessions: rows,
+                };
+                output.json_line(&report);
+                before = Some((now, report.sessions));
+            }
+            (Some(_), false) => {
+                show_rates(
+                    output,
+                    &rows,
+                    before.as_ref().map(|(at, rows)| (now - *at, rows)),
+                );
+                before = Some((now, rows));
+            }
+        }
+        let Some(seconds) = arguments.watch else {
+            return Ok(DONE);
+        };
+        if !output.flush() {
+            return Ok(DONE);
+        }
+        std::thread::sleep(Duration::from_secs_f64(seconds));
+    }
+}
+
+fn row(found: Found) -> Row {
+    let Found {
+        session,
+        arena,
+        bytes,
+        seen,
+    } = found;
+    let (state, remedy) = match &seen {
+        Ok(seen) => match seen.life {
+            Life::Alive => ("alive", None),
+            Life::Dead => (
+                "dead",
+                Some(format!("`forebay recover --session {session}` saves it")),
+            ),
+            Life::Busy => ("busy", None),
+            Life::Unfinished => (
+                "unfinished",
+                Some(format!(
+                    "holds nothing; `forebay recover --session {session}` removes it"
+                )),
+            ),
+        },
+        Err(why) => (
+            "unreadable",
+            Some(format!("{why}; remove it, or run the version that made it")),
+        ),
+    };
+    let seen = seen.ok();
+    let files = seen.as_ref().map(|seen| seen.files()).unwrap_or_default();
+    Row {
+        session,
+        arena,
+        arena_bytes: bytes,
+        state,
+        remedy,
+        members: seen.as_ref().map(|seen| seen.members()).unwrap_or_default(),
+        place: seen.as_ref().and_then(|seen| seen.place()),
+        memory_budget_bytes: seen.as_ref().and_then(|seen| seen.budget_bytes()),
+        keeper_silent_ms: seen
+            .as_ref()
+            .and_then(|seen| seen.silent_for())
+            .map(|silent| u64::try_from(silent.as_millis()).unwrap_or(u64::MAX)),
+        stats: seen.as_ref().and_then(|seen| seen.stats()),
+        files: files.len(),
+        owing: files
+            .into_iter()
+            .filter(|file| file.owed_bytes > 0)
+            .collect(),
+    }
+}
+
+fn show(output: &mut Output, rows: &[Row]) {
+    if rows.is_empty() {
+        output.line("no sessions");
+    }
+    for row in rows {
+        title(output, row);
+        if let Some(stats) = &row.stats {
+            detail(output, row, stats);
+        }
+    }
+}
+
+fn title(output: &mut Output, row: &Row) {
+    let style = match row.state {
+        "alive" => Style::Good,
+        "busy" => Style::Doubtful,
+        _ => Style::Bad,
+    };
+    let (name, state) = (
+        output.paint(Style::Strong, &row.session),
+        output.paint(style, row.state),
+    );
+    let remedy = row
+        .remedy
+        .as_ref()
+        .map(|text| format!(": {text}"))
+        .unwrap_or_default();
+    output.line(format_args!("session {name} is {state}{remedy}"));
+}
+
+fn detail(output: &mut Output, row: &Row, stats: &Stats) {
+    let budget = row.memory_budget_bytes.map(bytes).unwrap_or_default();
+    let pids: Vec<_> = row
+        .members
+        .processes
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let keeper = match (row.members.keeper, row.state) {
+        (Some(pid), _) => format!("keeper {pid}"),
+        (None, _) => "no keeper".to_owned(),
+    };
+    let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
+    field("arena", row.arena.display().to_string());
+    if row.state == "alive" {
+        let threads = count(row.members.threads as usize, "thread");
+        field(
+            "processes",
+            format!("{} ({keeper}, {threads})", pids.join(" ")),
+        );
+    }
+    let (held, free) = (
+        bytes(stats.memory_held_bytes),
+        bytes(stats.memory_free_bytes),
+    );
+    field(
+        "memory",
+        format!("{held} held of {budget}, {free} of it free"),
+    );
+    let owing = count(row.owing.len(), "file");
+    field(
+        "owed",
+        format!(
+            "{} dirty, in {owing} of {}",
+            bytes(stats.dirty_bytes),
+            row.files
+        ),
+    );
+    field(
+        "written",
+        format!(
+            "{} to memory, {} to the device, {} through the kernel",
+            bytes(stats.scrap_bytes),
+            bytes(stats.direct_bytes),
+            bytes(stats.kernel_bytes)
+        ),
+    );
+    field("read", bytes(stats.read_bytes));
+    let (read, written) = (
+        bytes(stats.device_read_bytes),
+        bytes(stats.device_write_bytes),
+    );
+    field("device", format!("{read} read, {written} written"));
+    let corruptions = count(stats.corruptions as usize, "word");
+    field(
+        "repairs",
+        format!("{} after deaths, {corruptions} set right", stats.rebuilds),
+    );
+    for file in row.owing.iter().filter(|file| file.flush_errno != 0) {
+        let error = std::io::Error::from_raw_os_error(file.flush_errno);
+        field(
+            "error",
+            format!("{}: the last flush failed: {error}", file.path.display()),
+        );
+    }
+}
+
+/// One line a session: how fast, and how full.
+fn show_rates(output: &mut Output, rows: &[Row], before: Option<(Duration, &Vec<Row>)>) {
+    if before.is_none() {
+        let head = format!(
+            "{:16} {:>10} {:>12} {:>12} {:>12} {:>12} {:>12}",
+            "session", "state", "written/s", "read/s", "dev write/s", "dev read/s", "dirty"
+        );
+        let head = output.paint(Style::Strong, head);
+        output.line(head);
+    }
+    for row in rows {
+        let now = row.stats.unwrap_or_default();
+        let last = before.and_then(|(elapsed, rows)| {
+            let same = rows.iter().find(|old| old.arena == row.arena)?;
+            Some((elapsed, same.stats?))
+        });
+        let rate = |of: fn(&Stats) -> u64| match last {
+            Some((elapsed, last)) => {
+                let more = of(&now).saturating_sub(of(&last));
+                bytes((more as f64 / elapsed.as_secs_f64().max(1e-3)) as u64)
+            }
+            None => "-".to_owned(),
+        };
+        output.line(format_args!(
+            "{:16} {:>10} {:>12} {:>12} {:>12} {:>12} {:>12}",
+            row.session,
+            row.state,
+            rate(|s| s.scrap_bytes + s.direct_bytes + s.kernel_bytes),
+            rate(|s| s.read_bytes),
+            rate(|s| s.device_write_bytes),
+            rate(|s| s.device_read_bytes),
+            bytes(now.dirty_bytes)
+        ));
+    }
+    if rows.is_empty() {
+        output.line("no sessions");
+    }
+}

@@ -1,0 +1,64 @@
+//! `forebay`: the command line. Parses, runs one command, turns its outcome into an exit code.
+//!
+//! A command is one file of [`commands`]; it gets its arguments and an [`output::Output`], and answers with an exit
+//! code or a [`failure::Failure`] that names the remedy. What is known about the machine is asked by [`checks`].
+
+mod arguments;
+mod checks;
+mod commands;
+mod failure;
+mod output;
+mod sessions;
+mod settings;
+
+use std::process::ExitCode;
+
+use clap::{ColorChoice, CommandFactory, FromArgMatches};
+
+use arguments::{Cli, Command};
+use failure::{Failure, USAGE};
+use output::Output;
+
+fn main() -> ExitCode {
+    let plain = output::wants_no_color(std::env::args_os().skip(1));
+    let color = if plain {
+        ColorChoice::Never
+    } else {
+        ColorChoice::Auto
+    };
+    let parsed = Cli::command()
+        .color(color)
+        .try_get_matches()
+        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let cli = match parsed {
+        Ok(cli) => cli,
+        Err(message) => {
+            // Help and version go to the standard output and are a success. Who closed it does not want them.
+            let _ = message.print();
+            return ExitCode::from(if message.use_stderr() { USAGE } else { 0 });
+        }
+    };
+    let mut output = Output::new(plain);
+    let outcome = run(cli.command, &mut output);
+    let written = output.finish();
+    match outcome.and_then(|code| written.map(|()| code)) {
+        Ok(code) => ExitCode::from(code),
+        Err(failure) => {
+            output::note(&failure);
+            ExitCode::from(failure.exit_code())
+        }
+    }
+}
+
+fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
+    match command {
+        Command::Daemon(arguments) => commands::daemon::run(arguments),
+        Command::Stat(arguments) => commands::stat::run(&arguments, output),
+        Command::Recover(arguments) => commands::recover::run(arguments, output),
+        Command::Evict(arguments) => commands::evict::run(&arguments, output),
+        Command::Doctor(arguments) => commands::doctor::run(arguments, output),
+        Command::Config(arguments) => commands::config::run(&arguments, output),
+        Command::Completions(arguments) => commands::completions::run(&arguments, output),
+        Command::Man(arguments) => commands::man::run(&arguments, output),
+    }
+}

@@ -1,0 +1,56 @@
+//! Finding sessions: this user's arenas, and who is in them.
+
+use std::path::{Path, PathBuf};
+
+use forebay::memory::place::{find_arenas, is_session_name};
+use forebay::session::look::{Seen, look};
+
+use crate::failure::Failure;
+
+/// A session, or a file that stands where one should.
+pub struct Found {
+    /// Its name.
+    pub session: String,
+    /// Its arena's file.
+    pub arena: PathBuf,
+    /// Length of that file.
+    pub bytes: u64,
+    /// What was seen, or why nothing could be.
+    pub seen: Result<Seen, String>,
+}
+
+/// The sessions of this user, or those of this name: one name may have arenas on several memory file systems.
+///
+/// # Errors
+/// [`Failure::Usage`] for a name that is none.
+pub fn find(arena_dir: Option<&Path>, session: Option<&str>) -> Result<Vec<Found>, Failure> {
+    if let Some(name) = session
+        && !is_session_name(name)
+    {
+        return Err(Failure::Usage(format!(
+            "'{name}' is not a session's name: use 1 to 64 letters, digits, dots, underscores and hyphens"
+        )));
+    }
+    let found = find_arenas(arena_dir).into_iter();
+    let wanted = found.filter(|arena| session.is_none_or(|name| arena.session == name));
+    let looked = wanted.filter_map(|arena| {
+        let seen = look(&arena.path)
+            .map_err(|error| error.to_string())
+            .transpose()?;
+        Some(Found {
+            session: arena.session,
+            arena: arena.path,
+            bytes: arena.bytes,
+            seen,
+        })
+    });
+    Ok(looked.collect())
+}
+
+/// The failure for a session that is not there.
+pub fn none_such(session: &str) -> Failure {
+    Failure::Failed(format!(
+        "there is no session '{session}' of this user; `forebay stat` lists those that there are, `forebay daemon \
+         --session {session}` starts it"
+    ))
+}

@@ -1,0 +1,218 @@
+//! `forebay doctor`, as whoever runs the tests and as an ordinary user.
+
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::place::{Place, Run};
+
+const CHECKS: [&str; 18] = [
+    "configuration",
+    "kernel",
+    "io_uring",
+    "membarrier",
+    "robust_futex",
+    "fanotify",
+    "arena",
+    "huge_pages",
+    "shmem_enabled",
+    "dev_shm",
+    "memory_limit",
+    "limit_nofile",
+    "limit_fsize",
+    "limit_as",
+    "limit_memlock",
+    "remove_ipc",
+    "directory",
+    "sessions",
+];
+
+/// An ordinary user, with a copy of the program where that user can reach it.
+pub struct Stranger {
+    id: String,
+    program: PathBuf,
+}
+
+/// `None`, with the reason, where the tests do not run as root.
+pub fn stranger(place: &Place) -> Option<Stranger> {
+    let here = forebay::memory::place::dir::user_id();
+    if here != 0 || Command::new("setpriv").arg("--version").output().is_err() {
+        eprintln!("not tested as an ordinary user: that takes root and setpriv");
+        return None;
+    }
+    // Of no user that a system would have.
+    let id = 1_900_000_000 + std::process::id();
+    let program = place.arenas.path().join("forebay");
+    // By another program: what this one has open for writing, a child of another test may still hold when it is to run.
+    let mut copy = Command::new("cp");
+    let copied = copy
+        .arg(env!("CARGO_BIN_EXE_forebay"))
+        .arg(&program)
+        .status();
+    assert!(copied.expect("cp runs").success());
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&program, open.clone()).expect("its mode");
+    std::fs::set_permissions(place.arenas.path(), open).expect("its mode");
+    chown(place.arenas.path(), Some(id), Some(id)).expect("its owner");
+    Some(Stranger {
+        id: id.to_string(),
+        program,
+    })
+}
+
+impl Stranger {
+    pub fn forebay(&mut self, place: &Place, arguments: &[String]) -> Command {
+        let mut command = Command::new("setpriv");
+        command.args([
+            "--reuid",
+            &self.id,
+            "--regid",
+            &self.id,
+            "--clear-groups",
+            "--",
+        ]);
+        command.arg(&self.program).args(arguments);
+        place.in_place(command, &[])
+    }
+
+    pub fn run(&mut self, place: &Place, arguments: &[&str]) -> Run {
+        let arguments: Vec<_> = arguments.iter().map(ToString::to_string).collect();
+        Run::of(
+            self.forebay(place, &arguments)
+                .output()
+                .expect("setpriv runs"),
+        )
+    }
+}
+
+fn check<'j>(json: &'j Value, name: &str) -> &'j Value {
+    let checks = json["checks"].as_array().expect("checks");
+    let found = checks.iter().find(|check| check["check"] == name);
+    found.unwrap_or_else(|| panic!("no check {name}: {json}"))
+}
+
+#[test]
+fn every_check_is_there_and_has_its_fields() {
+    let place = Place::new("doctor");
+    let files = place.files.path().to_str().expect("UTF-8");
+    let run = place.run(&["doctor", "--json", files, "/dev/shm"]);
+    assert!(run.code == 0 || run.code == 1, "{run:?}");
+    let json = run.json();
+    for name in CHECKS {
+        check(&json, name);
+    }
+    let checks = json["checks"].as_array().expect("checks");
+    for check in checks {
+        assert!(
+            check["found"].is_string() && check["why"].is_string(),
+            "{check}"
+        );
+        let status = check["status"].as_str().expect("a word");
+        assert!(["ok", "warn", "fail"].contains(&status), "{check}");
+        assert!(status == "ok" || check["remedy"].is_string(), "{check}");
+    }
+    let count = |status: &str| {
+        checks
+            .iter()
+            .filter(|check| check["status"] == status)
+            .count()
+    };
+    assert_eq!(json["fail"], count("fail"));
+    assert_eq!(run.code, i32::from(count("fail") > 0));
+    let in_memory = checks
+        .iter()
+        .find(|check| check["subject"] == "/dev/shm")
+        .expect("the directory");
+    assert_eq!(in_memory["status"], "warn", "{in_memory}");
+    assert_eq!(
+        check(&json, "arena")["status"],
+        "ok",
+        "32 MiB fit everywhere"
+    );
+    let left = std::fs::read_dir(place.files.path())
+        .expect("the directory")
+        .count();
+    assert_eq!(left, 0, "the probe leaves nothing");
+}
+
+#[test]
+fn people_get_one_line_a_check_without_colours_in_a_pipe() {
+    let place = Place::new("people");
+    let run = place.run(&["--no-color", "doctor", "--mem", "8MiB"]);
+    for name in CHECKS {
+        assert!(run.stdout.contains(name), "{name}: {run:?}");
+    }
+    assert!(!run.stdout.contains('\x1b'), "{run:?}");
+    assert!(run.stdout.trim_end().ends_with("failures"), "{run:?}");
+}
+
+#[test]
+fn what_cannot_work_fails() {
+    let place = Place::new("fails");
+    let run = place.run(&["doctor", "--json", "/nowhere/at/all"]);
+    assert_eq!(run.code, 1, "{run:?}");
+    let json = run.json();
+    assert_eq!(
+        (&json["status"], &check(&json, "directory")["status"]),
+        (&"fail".into(), &"fail".into())
+    );
+    let output = place
+        .forebay(&["doctor", "--json"])
+        .env("FOREBAY_MEMROY", "1G")
+        .output();
+    let run = Run::of(output.expect("forebay runs"));
+    assert_eq!(run.code, 1, "{run:?}");
+    let found = check(&run.json(), "configuration").clone();
+    assert!(
+        found["status"] == "fail" && found["found"].to_string().contains("MEMROY"),
+        "{found}"
+    );
+    assert_eq!(place.run(&["doctor", "--mem", "lots"]).code, 2);
+}
+
+#[test]
+fn a_limit_on_files_is_found() {
+    let place = Place::new("limits");
+    let script = format!(
+        "ulimit -f 1024; exec {} doctor --json",
+        env!("CARGO_BIN_EXE_forebay")
+    );
+    let mut command = place.in_place(Command::new("bash"), &["-c", &script]);
+    let run = Run::of(command.output().expect("bash runs"));
+    let json = run.json();
+    assert_eq!(
+        (run.code, &check(&json, "limit_fsize")["status"]),
+        (1, &"fail".into()),
+        "{json}"
+    );
+}
+
+#[test]
+fn an_ordinary_user_is_told_what_is_missing() {
+    let place = Place::new("ordinary");
+    let Some(mut user) = stranger(&place) else {
+        return;
+    };
+    let run = user.run(&place, &["doctor", "--json", "/"]);
+    assert!(run.code == 0 || run.code == 1, "{run:?}");
+    let json = run.json();
+    for name in CHECKS {
+        check(&json, name);
+    }
+    assert_eq!(check(&json, "fanotify")["found"], "no CAP_SYS_ADMIN");
+    assert_eq!(
+        check(&json, "directory")["status"],
+        "warn",
+        "not writable: {json}"
+    );
+    assert_eq!(check(&json, "arena")["status"], "ok", "{json}");
+    let arenas = place.arenas.path().join(format!("forebay-{}", user.id));
+    assert!(
+        check(&json, "arena")["found"]
+            .as_str()
+            .is_some_and(|text| text.contains(arenas.to_str().unwrap())),
+        "{json}"
+    );
+}

@@ -1,0 +1,218 @@
+//! `forebay recover` after everything was killed.
+
+use std::path::PathBuf;
+
+use crate::place::{Place, Process, is_managed};
+use crate::writer;
+
+const BYTES: usize = 1_000_000;
+
+/// A session whose keeper and writer were killed with everything dirty; `None` where there is nothing to test.
+fn killed(place: &Place) -> Option<PathBuf> {
+    if !is_managed(place.files.path()) {
+        return None;
+    }
+    let file = place.file("data");
+    let daemon = place.daemon(&[]);
+    let writer = writer::start(place, &file, BYTES, false);
+    daemon.kill();
+    writer.kill();
+    assert!(std::fs::read(&file).expect("the file") != writer::pattern(BYTES));
+    Some(file)
+}
+
+#[test]
+fn everything_a_killed_writer_wrote_is_saved() {
+    let place = Place::new("saved");
+    let Some(file) = killed(&place) else { return };
+    let stat = place.stat();
+    assert_eq!(stat["state"], "dead");
+    assert!(
+        stat["remedy"]
+            .as_str()
+            .is_some_and(|text| text.contains("forebay recover")),
+        "{stat}"
+    );
+    let run = place.run(&["doctor"]);
+    assert!(
+        run.stdout.contains("is dead") && run.stdout.contains(&place.session),
+        "{run:?}"
+    );
+    let run = place.run(&["recover", "--json"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    let json = run.json();
+    assert_eq!(
+        (&json["schema"], &json["summary"]["written_files"]),
+        (&1.into(), &1.into())
+    );
+    let saved = &json["arenas"][0]["report"]["files"][0];
+    assert_eq!(
+        (&saved["outcome"], &saved["path"]),
+        (&"written".into(), &file.to_str().unwrap().into())
+    );
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(BYTES));
+    assert!(!place.arena().exists());
+    let run = place.run(&["recover"]);
+    assert_eq!((run.code, run.stdout.as_str()), (0, "nothing to recover\n"));
+}
+
+#[test]
+fn bytes_of_a_file_that_others_changed_are_kept_aside() {
+    let place = Place::new("kept");
+    let Some(file) = killed(&place) else { return };
+    // Later than any change of the session's own could be dated.
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    std::fs::write(&file, "mine").expect("written");
+    let kept = place.file("aside");
+    let run = place.run(&[
+        "recover",
+        "--kept-dir",
+        kept.to_str().unwrap(),
+        "--session",
+        &place.session,
+    ]);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(
+        run.stdout.contains("kept aside") && run.stdout.contains("changed by another program"),
+        "{run:?}"
+    );
+    assert_eq!(std::fs::read(&file).expect("the file"), b"mine");
+    let entries = std::fs::read_dir(&kept).expect("the directory");
+    let paths: Vec<_> = entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect();
+    let bytes = paths
+        .iter()
+        .find(|path| path.extension().is_some_and(|e| e == "bytes"));
+    assert!(std::fs::read(bytes.expect("kept bytes")).expect("read") == writer::pattern(BYTES));
+    assert!(
+        run.stdout.contains(bytes.unwrap().to_str().unwrap()),
+        "{run:?}"
+    );
+    assert!(!place.arena().exists());
+}
+
+#[test]
+fn what_can_be_kept_nowhere_stays_in_the_arena() {
+    let place = Place::new("nowhere");
+    let Some(file) = killed(&place) else { return };
+    std::fs::remove_file(&file).expect("removed");
+    std::fs::write(place.file("kept"), "in the way").expect("written");
+    let kept = place.file("kept");
+    let run = place.run(&["recover", "--kept-dir", kept.to_str().unwrap()]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(
+        run.stdout.contains("failed") && run.stdout.contains("cannot be kept"),
+        "{run:?}"
+    );
+    assert!(run.stderr.contains("run the same command again"), "{run:?}");
+    assert!(place.arena().exists());
+    let run = place.run(&["recover"]);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(!place.arena().exists());
+}
+
+#[test]
+fn a_daemon_says_what_it_recovered_first() {
+    let place = Place::new("first");
+    let Some(file) = killed(&place) else { return };
+    std::fs::remove_file(&file).expect("removed");
+    std::fs::write(place.file("kept"), "in the way").expect("written");
+    let kept = place.file("kept");
+    let run = place.run(&["daemon", "--kept-dir", kept.to_str().unwrap()]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(
+        run.stderr.contains("not recovered") && run.stderr.contains("forebay recover"),
+        "{run:?}"
+    );
+    assert!(place.arena().exists(), "{run:?}");
+    let mut command = place.forebay(&["daemon"]);
+    let child = command
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("a daemon");
+    let mut daemon = Process::new(child);
+    let line = daemon.first_line();
+    assert!(line.contains("kept aside"), "{line}");
+    assert!(daemon.first_line().contains("ready"));
+    daemon.signal(rustix::process::Signal::TERM);
+    let (status, stderr) = daemon.wait();
+    assert!(status.success(), "{stderr}");
+}
+
+#[test]
+fn another_name_is_suggested() {
+    let place = Place::new("suggested");
+    place.daemon(&[]).kill();
+    let run = place.run(&["recover", "--session", "nobody"]);
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (0, "nothing to recover\n"),
+        "{run:?}"
+    );
+    assert!(run.stderr.contains(&place.session), "{run:?}");
+    assert_eq!(place.run(&["recover"]).code, 0);
+}
+
+#[test]
+fn an_arena_can_be_named_by_its_path() {
+    let place = Place::new("path");
+    let Some(file) = killed(&place) else { return };
+    let arena = place.arena();
+    let run = place.run(&["recover", arena.to_str().unwrap()]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert!(
+        run.stdout.contains("written") && run.stdout.contains(file.to_str().unwrap()),
+        "{run:?}"
+    );
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(BYTES));
+    let run = place.run(&["recover", arena.to_str().unwrap()]);
+    assert_eq!(run.code, 2, "no such file: {run:?}");
+    std::fs::write(&file, "no arena at all, but long enough").expect("written");
+    let run = place.run(&["recover", file.to_str().unwrap()]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(file.exists(), "what is no arena is left alone");
+    let run = place.run(&["recover", place.files.path().to_str().unwrap()]);
+    assert_eq!(run.code, 2, "{run:?}");
+}
+
+#[test]
+fn a_living_session_is_refused() {
+    let place = Place::new("living");
+    let daemon = place.daemon(&[]);
+    let run = place.run(&["recover", "--session", &place.session]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stdout.contains("in use"), "{run:?}");
+    assert_eq!(place.stat()["state"], "alive");
+    daemon.kill();
+}
+
+/// As a user of nobody else's, so that the sessions of whoever runs the tests are left alone.
+#[test]
+fn all_dead_sessions_of_a_user_are_recovered() {
+    let place = Place::new("all");
+    let Some(mut user) = crate::doctor::stranger(&place) else {
+        return;
+    };
+    let session = |name: &str| ["daemon", "--session", name].map(str::to_owned);
+    for name in ["one", "two"] {
+        let mut command = user.forebay(&place, &session(name));
+        let child = command
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .expect("a daemon");
+        let mut daemon = Process::new(child);
+        let line = daemon.first_line();
+        assert!(line.contains("ready"), "{line}");
+        daemon.kill();
+    }
+    let run = user.run(&place, &["recover", "--all", "--json"]);
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(run.json()["summary"]["arenas"], 2, "{run:?}");
+    let run = user.run(&place, &["recover", "--all"]);
+    assert_eq!(
+        (run.code, run.stdout.as_str()),
+        (0, "nothing to recover\n"),
+        "{run:?}"
+    );
+}

@@ -1,0 +1,239 @@
+//! A daemon's life, and what `stat` sees of it.
+
+use std::io::Read;
+use std::os::fd::AsRawFd;
+
+use rustix::process::Signal;
+
+use crate::place::{Place, is_managed};
+use crate::writer;
+
+const BYTES: usize = 1_000_000;
+
+#[test]
+fn a_daemon_keeps_a_session_until_it_is_told_to_stop() {
+    let place = Place::new("daemon");
+    for signal in [Signal::TERM, Signal::INT] {
+        let mut daemon = place.daemon(&[]);
+        assert!(place.arena().exists());
+        let stat = place.stat();
+        assert_eq!(
+            (&stat["state"], &stat["remedy"]),
+            (&"alive".into(), &serde_json::Value::Null)
+        );
+        assert_eq!(stat["members"]["keeper"], daemon.id());
+        assert_eq!(stat["memory_budget_bytes"], 32 << 20);
+        let run = place.run(&["stat"]);
+        assert!(
+            run.stdout.contains(&place.session) && run.stdout.contains("alive"),
+            "{run:?}"
+        );
+        daemon.signal(signal);
+        let (status, stderr) = daemon.wait();
+        assert!(status.success(), "{stderr}");
+        assert!(stderr.contains("nothing is owed"), "{stderr}");
+        assert!(!place.arena().exists(), "the arena is removed");
+    }
+    let run = place.run(&["stat", "--session", &place.session]);
+    assert_eq!(run.code, 1, "{run:?}");
+    assert!(run.stderr.contains("forebay daemon"), "{run:?}");
+}
+
+#[test]
+fn the_ready_line_names_session_arena_and_rung() {
+    let place = Place::new("ready");
+    let (mut reader, writer) = std::io::pipe().expect("a pipe");
+    // Inherited by the shell as its descriptor 3, whatever number it has here.
+    let program = env!("CARGO_BIN_EXE_forebay");
+    let script = format!(
+        "exec 3>/proc/{}/fd/{}; exec {program} daemon --ready-fd 3",
+        std::process::id(),
+        writer.as_raw_fd()
+    );
+    let mut command = place.in_place(std::process::Command::new("sh"), &["-c", &script]);
+    let child = command
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("a daemon");
+    let mut daemon = crate::place::Process::new(child);
+    let line = daemon.first_line();
+    drop(writer);
+    let arena = place.arena();
+    let expected = format!(
+        "forebay: session {} ready, arena {} (configured, {} bytes)\n",
+        place.session,
+        arena.display(),
+        32 << 20
+    );
+    assert_eq!(line, expected);
+    let mut told = vec![0; expected.len()];
+    reader.read_exact(&mut told).expect("told");
+    assert_eq!(String::from_utf8_lossy(&told), expected);
+    daemon.signal(Signal::TERM);
+    assert!(daemon.wait().0.success());
+    let run = place.run(&["daemon", "--ready-fd", "77"]);
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(
+        !place.arena().exists(),
+        "a daemon that does not start leaves nothing"
+    );
+}
+
+#[test]
+fn what_a_killed_writer_left_is_flushed_when_the_daemon_ends() {
+    let place = Place::new("flush");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let mut daemon = place.daemon(&[]);
+    let file = place.file("data");
+    let writer = writer::start(&place, &file, BYTES, false);
+    let stat = place.stat();
+    assert!(
+        stat["stats"]["dirty_bytes"].as_u64() >= Some(BYTES as u64),
+        "{stat}"
+    );
+    assert_eq!(
+        stat["members"]["processes"].as_array().map(Vec::len),
+        Some(2),
+        "{stat}"
+    );
+    assert_eq!(stat["owing"][0]["path"], file.to_str().expect("UTF-8"));
+    writer.kill();
+    daemon.signal(Signal::TERM);
+    let (status, stderr) = daemon.wait();
+    assert!(status.success(), "{stderr}");
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(BYTES));
+    assert!(!place.arena().exists(), "{stderr}");
+}
+
+#[test]
+fn a_daemon_leaves_the_session_to_those_who_are_still_in_it() {
+    let place = Place::new("others");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let mut daemon = place.daemon(&[]);
+    let file = place.file("data");
+    let mut writer = writer::start(&place, &file, BYTES, false);
+    daemon.signal(Signal::TERM);
+    let (status, stderr) = daemon.wait();
+    assert!(status.success(), "{stderr}");
+    let lives = format!("lives on in process {}", writer.id());
+    assert!(stderr.contains(&lives), "{stderr}");
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(BYTES));
+    assert_eq!(place.stat()["state"], "alive");
+    writer.kill();
+}
+
+#[test]
+fn a_second_daemon_stands_by() {
+    let place = Place::new("standby");
+    let mut first = place.daemon(&[]);
+    let mut second = place.daemon(&[]);
+    let line = second.first_line();
+    assert!(
+        line.contains(&format!("process {} keeps", first.id())),
+        "{line}"
+    );
+    first.signal(Signal::TERM);
+    assert!(first.wait().0.success());
+    assert_eq!(place.stat()["state"], "alive");
+    second.signal(Signal::TERM);
+    let (status, stderr) = second.wait();
+    assert!(
+        status.success() && stderr.contains("nothing is owed"),
+        "{stderr}"
+    );
+    assert!(!place.arena().exists());
+}
+
+#[test]
+fn a_daemon_that_cannot_pay_says_what_is_owed_and_to_whom() {
+    let place = Place::new("owed");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let first = place.daemon(&[]);
+    let file = place.file("data");
+    let writer = writer::start(&place, &file, BYTES, false);
+    // The next keeper has to find the file by itself, and it is another one by then.
+    first.kill();
+    std::fs::remove_file(&file).expect("removed");
+    std::fs::write(&file, "another").expect("written");
+    let mut second = place.daemon(&[]);
+    writer.kill();
+    second.signal(Signal::TERM);
+    let (status, stderr) = second.wait();
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("still owed"), "{stderr}");
+    assert!(stderr.contains("forebay recover --session"), "{stderr}");
+    assert!(place.arena().exists(), "the bytes are still there");
+    assert_eq!(std::fs::read(&file).expect("the file"), b"another");
+    let run = place.run(&["recover"]);
+    assert_eq!(run.code, 3, "{run:?}");
+    assert!(!place.arena().exists());
+}
+
+#[test]
+fn stat_watches_and_sees_a_session_die() {
+    let place = Place::new("watch");
+    let daemon = place.daemon(&[]);
+    let mut command = place.forebay(&[
+        "stat",
+        "--json",
+        "--watch",
+        "0.02",
+        "--session",
+        &place.session,
+    ]);
+    let child = command
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("stat");
+    let mut watch = crate::place::Process::new(child);
+    let state = |line: String| -> serde_json::Value {
+        let json: serde_json::Value = serde_json::from_str(&line).expect("JSON on each line");
+        json["sessions"][0]["state"].clone()
+    };
+    assert_eq!(state(watch.first_line()), "alive");
+    assert_eq!(state(watch.first_line()), "alive");
+    daemon.kill();
+    let died = (0..1000).any(|_| state(watch.first_line()) == "dead");
+    assert!(died);
+    let run = place.run(&["stat", "--session", &place.session]);
+    assert_eq!(run.code, 0);
+    assert!(
+        run.stdout.contains("dead") && run.stdout.contains("forebay recover --session"),
+        "{run:?}"
+    );
+    assert!(place.arena().exists(), "looking changes nothing");
+    assert_eq!(place.run(&["recover"]).code, 0);
+}
+
+#[test]
+fn looking_does_not_keep_the_last_one_from_removing_the_arena() {
+    let place = Place::new("looking");
+    let mut command = place.forebay(&[
+        "stat",
+        "--json",
+        "--watch",
+        "0.01",
+        "--session",
+        &place.session,
+    ]);
+    for _ in 0..5 {
+        let mut daemon = place.daemon(&[]);
+        let child = command
+            .stdout(std::process::Stdio::null())
+            .stderr(std::process::Stdio::null())
+            .spawn();
+        let watch = crate::place::Process::new(child.expect("stat"));
+        daemon.signal(Signal::TERM);
+        let (status, stderr) = daemon.wait();
+        assert!(status.success(), "{stderr}");
+        watch.kill();
+        let left = place.run(&["stat", "--session", &place.session]);
+        assert_eq!(left.code, 1, "{left:?}");
+    }
+}

@@ -1,0 +1,387 @@
+//! Sessions as a command finds them: looking at one without taking part, joining only where somebody lives, and the
+//! work that commands do in a session that others have started.
+//!
+//! Whether a session lives is told by the lock on its arena's file: every process that maps it holds the lock shared, its
+//! maker and a recovery hold it alone for a moment. Looking takes the lock for as long as it takes to see that, and lets go
+//! before anything is read: it takes no thread slot, changes no word of the arena, and keeps no recovery waiting.
+
+use std::fs::{self, TryLockError};
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::Serialize;
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::evict;
+use crate::file::core::Core;
+use crate::file::settle::{Durability, settle};
+use crate::flush::errors;
+use crate::frame::slots;
+use crate::ids::{FileId, ThreadId};
+use crate::keeper::{repair, run};
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::arena::Arena;
+use crate::memory::files::{FileEntry, LIVE};
+use crate::memory::mapping::Mapping;
+use crate::memory::place::PlaceKind;
+use crate::memory::threads::{self, Me};
+use crate::session::{Session, handoff};
+use crate::stats::Stats;
+use crate::sync::Ordering;
+use crate::sys::{membarrier, stat};
+
+/// How often a file whose gate is closed is tried again before it counts as in use.
+const ENTER_TRIES: u32 = 1000;
+
+/// Whether anybody is in a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Life {
+    /// Some process has its arena open.
+    Alive,
+    /// Nobody has: what it owes waits for a recovery.
+    Dead,
+    /// It is being made or recovered at this moment.
+    Busy,
+    /// Its maker died before it could hold anything.
+    Unfinished,
+}
+
+/// A session as it was found.
+pub struct Seen {
+    /// Whether anybody is in it.
+    pub life: Life,
+    arena: Option<Arena>,
+}
+
+/// Who is in a session.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Members {
+    /// Processes with at least one living thread in the session, as they number themselves.
+    pub processes: Vec<u32>,
+    /// Threads that live.
+    pub threads: u32,
+    /// Threads that have died and whose slots nobody has repaired yet.
+    pub dead_threads: u32,
+    /// The process that keeps the session.
+    pub keeper: Option<u32>,
+}
+
+/// A file that a session knows.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SeenFile {
+    /// Last known path.
+    pub path: PathBuf,
+    /// Size that the session's programs see, bytes.
+    pub size_bytes: u64,
+    /// Open descriptions.
+    pub opens: u32,
+    /// Bytes that its device is owed; a block of which anything is owed may count whole.
+    pub owed_bytes: u64,
+    /// Error number of the last flush, 0 after a success.
+    pub flush_errno: i32,
+}
+
+/// Looks at the session whose arena is at `path`. `None`: there is none (any more).
+///
+/// # Errors
+/// [`Error::Arena`] when the file cannot be opened, or is not an arena of this version.
+pub fn look(path: &Path) -> Result<Option<Seen>> {
+    let arena = |what: &dyn std::fmt::Display| Error::Arena(format!("{}: {what}", path.display()));
+    let file = match fs::OpenOptions::new().read(true).write(true).open(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(error) => return Err(arena(&error)),
+    };
+    let life = life_of(&file).map_err(|e| arena(&e))?;
+    let mut magic = [0; 8];
+    if file.read_exact_at(&mut magic, 0).is_err() || magic == [0; 8] {
+        let life = match life {
+            Life::Dead => Life::Unfinished,
+            _ => Life::Busy,
+        };
+        return Ok(Some(Seen { life, arena: None }));
+    }
+    let lock = file.try_clone().map_err(|e| arena(&e))?;
+    let mapping = Mapping::attach(file).map_err(|e| arena(&e))?;
+    let opened = Arena::open(mapping).map_err(|e| arena(&e))?;
+    if life == Life::Alive && left_meanwhile(&lock, &opened, path) {
+        return Ok(None);
+    }
+    let arena = Some(opened);
+    Ok(Some(Seen { life, arena }))
+}
+
+/// Leaves the file unlocked.
+fn life_of(file: &fs::File) -> std::io::Result<Life> {
+    let attempt = match file.try_lock() {
+        Ok(()) => Ok(Life::Dead),
+        Err(TryLockError::WouldBlock) => match file.try_lock_shared() {
+            Ok(()) => Ok(Life::Alive),
+            Err(TryLockError::WouldBlock) => return Ok(Life::Busy),
+            Err(TryLockError::Error(error)) => Err(error),
+        },
+        Err(TryLockError::Error(error)) => Err(error),
+    };
+    file.unlock()?;
+    attempt
+}
+
+/// The last process to leave removes the arena if it can lock it alone, and our look may have been in its way for a
+/// moment: then we do it in its place.
+fn left_meanwhile(lock: &fs::File, arena: &Arena, path: &Path) -> bool {
+    if lock.try_lock().is_err() {
+        return false;
+    }
+    let nobody_died = threads::dead(arena).is_empty();
+    let owed = arena.superblock().owed_pages.load(Ordering::Acquire);
+    let removed = !matches!(lock.metadata(), Ok(meta) if meta.nlink() > 0);
+    let done = removed || (nobody_died && owed == 0);
+    if done && !removed {
+        let _ = fs::remove_file(path);
+        let _ = fs::remove_file(handoff::socket_path(path));
+    }
+    let _ = lock.unlock();
+    done
+}
+
+impl Seen {
+    /// Its counters; those of a dead session are as its last thread left them.
+    pub fn stats(&self) -> Option<Stats> {
+        self.arena.as_ref().map(Stats::collect)
+    }
+
+    /// Who is in it.
+    pub fn members(&self) -> Members {
+        let mut members = Members::default();
+        let Some(arena) = &self.arena else {
+            return members;
+        };
+        let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
+        for id in (1..arena.counts().threads).map(ThreadId) {
+            if threads::is_dead(arena, id) {
+                members.dead_threads += 1;
+            }
+            if threads::is_gone(arena, id) {
+                continue;
+            }
+            let pid = arena
+                .thread(id)
+                .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
+            members.threads += 1;
+            members.processes.push(pid);
+            if id == keeper {
+                members.keeper = Some(pid);
+            }
+        }
+        members.processes.sort_unstable();
+        members.processes.dedup();
+        members
+    }
+
+    /// Memory that it may hold now, bytes; it shrinks while memory is short.
+    pub fn budget_bytes(&self) -> Option<u64> {
+        let frames = self
+            .arena
+            .as_ref()?
+            .superblock()
+            .frames_max
+            .load(Ordering::Relaxed);
+        Some(u64::from(frames) * BLOCK_BYTES as u64)
+    }
+
+    /// The rung of the huge-page ladder that its arena is on.
+    pub fn place(&self) -> Option<PlaceKind> {
+        self.arena.as_ref()?.superblock().place()
+    }
+
+    /// How long ago a keeper last gave a sign of life; `None` if none ever did.
+    pub fn silent_for(&self) -> Option<Duration> {
+        let beat = self
+            .arena
+            .as_ref()?
+            .superblock()
+            .heartbeat_ns
+            .load(Ordering::Relaxed);
+        let beat = Duration::from_nanos(Some(beat).filter(|&ns| ns != 0)?);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
+        Some(now.saturating_sub(beat))
+    }
+
+    /// The files that it knows.
+    pub fn files(&self) -> Vec<SeenFile> {
+        let Some(arena) = &self.arena else {
+            return Vec::new();
+        };
+        live_files(arena)
+            .map(|(_, entry)| SeenFile {
+                path: path_of(entry),
+                size_bytes: entry.size.load(Ordering::Acquire),
+                opens: entry.opens.load(Ordering::Acquire),
+                owed_bytes: owed_bytes(entry),
+                flush_errno: entry.error.load(Ordering::Acquire) as u32 as i32,
+            })
+            .collect()
+    }
+}
+
+fn live_files(arena: &Arena) -> impl Iterator<Item = (FileId, &FileEntry)> {
+    (0..arena.counts().files)
+        .filter_map(|id| Some((FileId(id), arena.file(FileId(id))?)))
+        .filter(|(_, entry)| entry.state.load(Ordering::Acquire) == LIVE)
+}
+
+fn path_of(entry: &FileEntry) -> PathBuf {
+    use std::os::unix::ffi::OsStringExt;
+    PathBuf::from(std::ffi::OsString::from_vec(entry.path()))
+}
+
+fn owed_bytes(entry: &FileEntry) -> u64 {
+    let pages = entry.owed_pages.load(Ordering::Acquire);
+    pages.saturating_mul(PAGE_BYTES as u64)
+}
+
+/// A file that could not be brought to its device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Unsettled {
+    /// Last known path.
+    pub path: PathBuf,
+    /// Bytes still owed.
+    pub owed_bytes: u64,
+    /// Why, and what to do where that is known.
+    pub reason: String,
+}
+
+/// What an eviction of one file came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Evicted {
+    /// Memory given back, bytes: frames, small frames and headers.
+    pub freed_bytes: u64,
+    /// Memory that stayed because it holds something dirty, or is in use, bytes.
+    pub held_bytes: u64,
+    /// Bytes that its device is still owed, whole pages counted.
+    pub dirty_bytes: u64,
+}
+
+impl Session {
+    /// Joins the session whose arena is at `path`, if some process is in it, without hosting a keeper. Unlike
+    /// [`Session::join`] it makes and recovers nothing: `None` when nobody is in the session, or it is being made or
+    /// recovered.
+    ///
+    /// # Errors
+    /// [`Error::Arena`] and [`Error::Session`] as for [`Session::join`].
+    pub fn join_living(path: &Path, config: Config) -> Result<Option<Self>> {
+        let failed = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
+        let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(path) else {
+            return Ok(None);
+        };
+        if life_of(&file).map_err(|e| failed(&e))? != Life::Alive
+            || file.try_lock_shared().is_err()
+            || !matches!(file.metadata(), Ok(meta) if meta.nlink() > 0)
+        {
+            return Ok(None);
+        }
+        let mapping = Mapping::attach(file).map_err(|e| failed(&e))?;
+        let arena = Arena::open(mapping).map_err(|e| failed(&e))?;
+        if !membarrier::register() && !arena.fences() {
+            return Err(Error::Session(
+                "this process may not use membarrier and the session relies on it; allow the call"
+                    .into(),
+            ));
+        }
+        Self::with_arena(arena, Some(path.to_owned()), config).map(Some)
+    }
+
+    /// Brings everything that the session owes to the devices, durably. What could not be brought there is returned.
+    /// Writers that go on meanwhile may owe more by the time this returns.
+    ///
+    /// # Errors
+    /// [`Error::Session`] when the calling thread finds no slot.
+    pub fn settle_all(&self) -> Result<Vec<Unsettled>> {
+        let me = self.shared.me()?;
+        // What the dead hold would be in the way.
+        repair::if_needed(&self.shared, me);
+        run::adopt_owed_files(&self.shared);
+        let mut unsettled = Vec::new();
+        for (id, entry) in live_files(&self.shared.arena) {
+            if owed_bytes(entry) == 0 {
+                continue;
+            }
+            if let Err(reason) = self.settle_file(me, id) {
+                unsettled.push(Unsettled {
+                    path: path_of(entry),
+                    owed_bytes: owed_bytes(entry),
+                    reason,
+                });
+            }
+        }
+        Ok(unsettled)
+    }
+
+    fn settle_file(&self, me: Me<'_>, id: FileId) -> std::result::Result<(), String> {
+        let Some(device) = self.shared.device(id) else {
+            return Err(
+                "the file is not where it was, or is another file by now, or cannot be opened"
+                    .into(),
+            );
+        };
+        let core = Core {
+            shared: Arc::clone(&self.shared),
+            id,
+            device,
+        };
+        let seen = AtomicU32::new(errors::sequence(core.entry()));
+        settle(&core, me, Durability::All, &seen).map_err(|error| error.to_string())
+    }
+
+    /// Gives back the clean memory of one file, named by any descriptor of it. Nothing is flushed. `None`: the session
+    /// does not know the file.
+    ///
+    /// # Errors
+    /// The system's, when the file cannot be asked who it is.
+    pub fn evict_file(&self, file: BorrowedFd<'_>) -> Result<Option<Evicted>> {
+        let asked = stat::stat(file).map_err(|e| Error::device("stat", &e))?;
+        let me = self.shared.me()?;
+        let is_it = |entry: &FileEntry| {
+            entry.device.load(Ordering::Relaxed) == asked.device
+                && entry.inode.load(Ordering::Relaxed) == asked.inode
+        };
+        let found = live_files(&self.shared.arena).find(|(_, entry)| is_it(entry));
+        Ok(found.map(|(id, _)| {
+            let before = memory_of(me, id);
+            evict::evict_file(me, id);
+            let after = memory_of(me, id);
+            Evicted {
+                freed_bytes: before.held_bytes.saturating_sub(after.held_bytes),
+                ..after
+            }
+        }))
+    }
+}
+
+/// Memory that one file's headers hold, and what of it is owed.
+fn memory_of(me: Me<'_>, file: FileId) -> Evicted {
+    for round in 0..ENTER_TRIES {
+        let Ok(_operation) = me.enter(file) else {
+            me.wait(round);
+            continue;
+        };
+        let entry = me.arena.file_unchecked(file);
+        let mut memory = Evicted::default();
+        let mut at = 0;
+        while let Some((block, id)) = slots::next_linked(me.arena, entry, at) {
+            at = u64::from(block.0) + 1;
+            if let Some(header) = me.arena.header(id) {
+                memory.held_bytes += header.memory_bytes();
+                memory.dirty_bytes += u64::from(header.owed().count_ones()) * PAGE_BYTES as u64;
+            }
+        }
+        return memory;
+    }
+    Evicted::default()
+}
