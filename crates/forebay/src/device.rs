@@ -16,6 +16,7 @@ pub use file::RealFile;
 pub use queue::{Inline, Threads, best_queue};
 pub use reason::KernelReason;
 
+use crate::limits::PAGE_BYTES;
 use std::io;
 use std::sync::Arc;
 
@@ -100,6 +101,31 @@ pub trait DeviceFile: Send + Sync {
     fn descriptors(&self) -> Option<(i32, i32)> {
         None
     }
+}
+
+/// Goes on with a direct read that gave `got` bytes, until the piece is full or the file ends. The file is known to reach
+/// `sure_end`: less than that is an error in the middle of a request, which the next one will name, and not the end.
+/// `got` is a multiple of a page but at the end.
+pub fn read_rest(
+    file: &dyn DeviceFile,
+    piece: Piece,
+    offset: u64,
+    mut got: usize,
+    sure_end: u64,
+) -> io::Result<usize> {
+    let mut tried_at = usize::MAX;
+    while got < piece.len && offset + (got as u64) < sure_end {
+        let at = got / PAGE_BYTES * PAGE_BYTES;
+        // A second look at the same place: the file does end here, somebody else has cut it.
+        if at == tried_at {
+            break;
+        }
+        tried_at = at;
+        // SAFETY: `at` is less than the piece's length.
+        let rest = Piece { ptr: unsafe { piece.ptr.add(at) }, len: piece.len - at };
+        got = at + file.read_direct(rest, offset + at as u64)?;
+    }
+    Ok(got)
 }
 
 /// What a queued request does.

@@ -36,6 +36,10 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
         Durability::All => core.device.sync_all(),
     };
     me.count(Counter::Syncs as usize, 1);
+    if let Err(error) = &synced {
+        // The device has one description for all of ours, and tells it once.
+        errors::record_sync(core.entry(), error.raw_os_error().unwrap_or(libc::EIO));
+    }
     // Asked after the flush: this call's own failure is in the sequence as well.
     let errno = errors::unreported(core.entry(), seen).or(outcome.errno);
     if let Some(errno) = errno {

@@ -11,8 +11,8 @@ use crate::scene::{Scene, World, look};
 use crate::scenes;
 
 /// Deaths of victims tried of one scene, and deaths of repairers for each.
-const VICTIMS: u64 = 3;
-const REPAIRERS: u64 = 12;
+const VICTIMS: u64 = 2;
+const REPAIRERS: u64 = 8;
 
 /// A repairer begins and dies before its `n`-th access. `None`: it died.
 fn repairer_dies(world: &mut World, n: u64) -> Option<()> {
