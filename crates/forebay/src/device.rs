@@ -113,14 +113,11 @@ pub fn read_rest(
     mut got: usize,
     sure_end: u64,
 ) -> io::Result<usize> {
-    let mut tried_at = usize::MAX;
-    while got < piece.len && offset + (got as u64) < sure_end {
+    let mut last = None;
+    // The same end twice: the file does end here, somebody else has cut it.
+    while got < piece.len && offset + (got as u64) < sure_end && last != Some(got) {
+        last = Some(got);
         let at = got / PAGE_BYTES * PAGE_BYTES;
-        // A second look at the same place: the file does end here, somebody else has cut it.
-        if at == tried_at {
-            break;
-        }
-        tried_at = at;
         // SAFETY: `at` is less than the piece's length.
         let rest = Piece { ptr: unsafe { piece.ptr.add(at) }, len: piece.len - at };
         got = at + file.read_direct(rest, offset + at as u64)?;

@@ -63,6 +63,8 @@ struct Rig {
     engine: Engine,
     /// What failed in the present step is let succeed when it is asked again.
     lenient: bool,
+    /// What a torn write has left of a request is not known, though its first part was acknowledged.
+    torn: bool,
 }
 
 impl Rig {
@@ -76,7 +78,7 @@ impl Rig {
         let store = Store::Sim(files.iter().map(wrap).collect());
         let engine = Engine::new(Config::tiny(), store, FILES, HANDLES);
         switch.set(true);
-        Rig { files, switch, engine, lenient: false }
+        Rig { files, switch, engine, lenient: false, torn: false }
     }
 
     /// The device works again: a sync of every file succeeds, and the device has what the model says.
@@ -108,7 +110,10 @@ impl Rig {
 
 impl Target for Rig {
     fn run(&mut self, op: &Op) -> Outcome {
-        let outcome = self.engine.run(op);
+        let mut outcome = self.engine.run(op);
+        if self.torn && matches!(outcome, Outcome::Wrote(n) if n < op.payload_len()) {
+            outcome = Outcome::Failed(ErrorClass::Io);
+        }
         if self.lenient && matches!(outcome, Outcome::Failed(class) if class.is_fault()) {
             self.switch.set(false);
         }
@@ -116,9 +121,10 @@ impl Target for Rig {
     }
 }
 
-fn run(ops: &[Op], plan: &Arc<FaultPlan>, lenient: bool) -> Result<(), String> {
+fn run(ops: &[Op], plan: &Arc<FaultPlan>, lenient: bool, torn: bool) -> Result<(), String> {
     let mut rig = Rig::new(plan);
     rig.lenient = lenient;
+    rig.torn = torn;
     let all = [ops, &[Op::Len { file: FILES as u8 - 1, handle: HANDLES as u8 - 1 }]].concat();
     let mut driver = Driver::for_ops(&all).tolerating_faults();
     for op in ops {
@@ -135,13 +141,14 @@ fn every_call(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) {
     for seed in 0..lists {
         let ops = generate(seed, &PROFILE, 40);
         let counting = FaultPlan::counting(kinds);
-        run(&ops, &counting, false).unwrap_or_else(|why| panic!("without a fault: {why}"));
+        run(&ops, &counting, false, false).unwrap_or_else(|why| panic!("without a fault: {why}"));
         for n in 0..counting.calls() {
             for &fault in faults {
                 let name = format!("seed {seed}, call {n}, {fault:?}, {repeat:?}");
                 let plan = FaultPlan::nth(n, kinds, fault, repeat);
                 let lenient = repeat == Repeat::ForEver;
-                let ended = watch.run(&name, || run(&ops, &plan, lenient));
+                let torn = matches!(fault, Fault::Torn(_));
+                let ended = watch.run(&name, || run(&ops, &plan, lenient, torn));
                 let failed = ended.and_then(|result| result.map_err(|why| format!("{name}: {why}")));
                 failures.extend(failed.err());
             }
