@@ -14,9 +14,9 @@ use crate::frame::header::{Guard, Header, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::keeper::provision::HUGE_FRAMES;
-use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
+use crate::limits::{BLOCK_PAGES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE};
+use crate::memory::files::{ENTERING, EXCEEDING, FileEntry, GONE, LIVE};
 use crate::memory::regions::{Owner, small_of};
 use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
@@ -56,6 +56,8 @@ struct Rebuild<'a, 'd> {
     dead: &'d Dead<'d>,
     frames: HashSet<FrameId>,
     smalls: HashSet<SmallId>,
+    /// Frames that claimed small frames are parts of.
+    carved: HashSet<FrameId>,
     findings: Findings,
 }
 
@@ -66,12 +68,14 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
         dead,
         frames: HashSet::new(),
         smalls: HashSet::new(),
+        carved: HashSet::new(),
         findings: Findings::default(),
     };
+    work.bounds();
     work.prepare_files();
     work.headers();
-    work.owners();
     work.trees_and_charges();
+    work.owners();
     work.release_locks();
     let superblock = me.arena.superblock();
     superblock.orphans.store(work.findings.orphaned, Ordering::Release);
@@ -97,14 +101,39 @@ impl<'a> Rebuild<'a, '_> {
             .filter_map(move |id| Some((id, arena.header(id)?)))
     }
 
+    /// Counts in the superblock that nothing could be made of.
+    fn bounds(&mut self) {
+        let (superblock, counts) = (self.arena().superblock(), self.arena().counts());
+        let limits = [
+            (&superblock.headers_backed, 0, counts.headers),
+            (&superblock.nodes_backed, 0, counts.nodes),
+            (&superblock.frames_max, 1, counts.frames),
+        ];
+        for (word, least, most) in limits {
+            let value = word.load(Ordering::Acquire);
+            if value.clamp(least, most) != value {
+                word.store(value.clamp(least, most), Ordering::Release);
+                self.findings.corruptions += 1;
+            }
+        }
+    }
+
     /// Entries that a dead thread was filling in are dropped; derived words go to zero.
     fn prepare_files(&mut self) {
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
             let state = entry.state.load(Ordering::Acquire);
-            if state & 7 == crate::memory::files::ENTERING && (self.dead.threads)(ThreadId(state >> 3)) {
+            let entering = state & 7 == ENTERING;
+            if entering && (self.dead.threads)(ThreadId(state >> 3)) || !entering && state > GONE {
                 // Not absent: entries that were made when this one was another's are found past it.
                 entry.state.store(GONE, Ordering::Release);
+                self.findings.corruptions += u32::from(!entering);
+            }
+            for word in [&entry.size, &entry.disk_end, &entry.reserved_end, &entry.reserve_step] {
+                if word.load(Ordering::Acquire) > FILE_BYTES_MAX {
+                    word.store(FILE_BYTES_MAX, Ordering::Release);
+                    self.findings.corruptions += 1;
+                }
             }
             entry.owed_pages.store(0, Ordering::Relaxed);
             slots::forget_tree(entry);
@@ -180,13 +209,18 @@ impl<'a> Rebuild<'a, '_> {
             self.make_free(guard);
             return;
         }
+        if guard.state() == State::Linked {
+            guard.set_state(State::Linked);
+        }
         self.findings.linked += 1;
     }
 
     /// Claims the header's frame or small frames; what somebody else has claimed, or does not exist, is taken away.
     fn memory_of(&mut self, guard: &Guard<'a>) {
         if let Some(frame) = guard.frame()
-            && (self.arena().frame_owner(frame).is_none() || !self.frames.insert(frame))
+            && (self.arena().frame_owner(frame).is_none()
+                || self.carved.contains(&frame)
+                || !self.frames.insert(frame))
         {
             self.findings.corruptions += 1;
             guard.set_valid(0);
@@ -221,12 +255,20 @@ impl<'a> Rebuild<'a, '_> {
 
     /// Valid pages without memory cannot be.
     fn bytes_need_memory(&mut self, guard: &Guard<'a>) {
+        // A run that owes nothing cannot be either.
+        for page in pages_of(!(guard.dirty() | guard.inflight() | guard.valid())) {
+            if guard.page(page).ragged() != Ragged::None {
+                self.findings.corruptions += 1;
+                self.forget_run(guard, page);
+            }
+        }
         if guard.frame().is_some() {
             return;
         }
         let small = guard.small_pages();
         for page in pages_of((guard.valid() | guard.ragged()) & !small) {
             self.findings.corruptions += 1;
+            self.forget_run(guard, page);
             self.lose_page(guard, page);
         }
         // Announced, and no memory came: nothing is owed.
@@ -240,8 +282,10 @@ impl<'a> Rebuild<'a, '_> {
     }
 
     fn claim_small(&mut self, small: SmallId) -> bool {
+        let frame = FrameId(small.0 / BLOCK_PAGES as u32);
         let exists = self.arena().small_owner(small).is_some();
-        if exists && self.smalls.insert(small) {
+        if exists && !self.frames.contains(&frame) && self.smalls.insert(small) {
+            self.carved.insert(frame);
             return true;
         }
         self.findings.corruptions += 1;
@@ -319,10 +363,8 @@ impl<'a> Rebuild<'a, '_> {
         let arena = self.arena();
         arena.frame_hints().clear_all();
         arena.carve_hints().clear_all();
-        let mut carved = HashSet::new();
-        for small in &self.smalls {
-            carved.insert(FrameId(small.0 / BLOCK_PAGES as u32));
-        }
+        let of_small = |small: &SmallId| FrameId(small.0 / BLOCK_PAGES as u32);
+        let carved: HashSet<FrameId> = self.smalls.iter().map(of_small).collect();
         let mut links = Vec::new();
         for (id, header) in self.all_headers() {
             if matches!(header.state(), State::Linked | State::Superseded(_)) {
@@ -379,13 +421,19 @@ impl<'a> Rebuild<'a, '_> {
         let arena = self.arena();
         let Some(owner) = arena.frame_owner(frame) else { return };
         let was = Owner::unpack(owner.load(Ordering::Acquire));
-        if self.frames.contains(&frame) && !is_carved {
+        if self.frames.contains(&frame) {
             return;
         }
+        let is = if is_carved { Owner::Carved } else { was };
+        if owner.load(Ordering::Acquire) != is.pack() {
+            self.findings.corruptions += 1;
+            owner.store(is.pack(), Ordering::Release);
+        }
         match was {
+            _ if is_carved => self.carve(frame, true),
             Owner::Unbacked => {}
             Owner::Held(by) if !(self.dead.threads)(by) => {}
-            Owner::Carved => self.carve(frame, is_carved),
+            Owner::Carved => self.carve(frame, false),
             _ => self.set_free(frame),
         }
     }
@@ -498,8 +546,11 @@ impl<'a> Rebuild<'a, '_> {
         if slots::install(self.me, entry, block, id).is_err() {
             self.findings.corruptions += 1;
             if let Some(guard) = header.try_lock(self.me, id) {
+                self.forget_memory(&guard);
                 self.make_free(&guard);
             }
+            self.findings.linked -= 1;
+            arena.header_hints().set(id.0);
             return 0;
         }
         let charged = u64::from(header.charged());
