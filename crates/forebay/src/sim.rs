@@ -14,6 +14,10 @@ use std::cell::Cell;
 
 pub mod fuzz;
 
+mod planted;
+
+pub use planted::{Bug, plant, planted};
+
 thread_local! {
     static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };
     static COUNT: Cell<u64> = const { Cell::new(0) };

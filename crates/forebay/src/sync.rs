@@ -87,6 +87,18 @@ macro_rules! atomic {
 atomic!(AtomicU32, AtomicU32, u32);
 atomic!(AtomicU64, AtomicU64, u64);
 
+/// Whether a test has planted this bug (`crate::sim::Bug`); `false` without `sim`.
+macro_rules! planted {
+    ($bug:ident) => {{
+        #[cfg(feature = "sim")]
+        let planted = crate::sim::planted(crate::sim::Bug::$bug);
+        #[cfg(not(feature = "sim"))]
+        let planted = false;
+        planted
+    }};
+}
+pub(crate) use planted;
+
 /// A fence; pairs are named where it is used.
 #[inline(always)]
 pub fn fence(order: Ordering) {

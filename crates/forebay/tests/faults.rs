@@ -12,6 +12,7 @@ use common::{Engine, Store};
 use forebay::Config;
 use forebay::device::DeviceFile;
 use forebay::keeper::check::check;
+use forebay::sim::{Bug, plant};
 use forebay::sim::device::{
     Before, Call, CallKind, FaultPlan, Kinds, Outcome as Fault, Repeat, SimDisk, SimFile,
     SimOptions, Verdict, Wrapped,
@@ -136,6 +137,12 @@ fn run(ops: &[Op], plan: &Arc<FaultPlan>, lenient: bool, torn: bool) -> Result<(
 
 /// Every call of a few lists fails in turn.
 fn every_call(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) {
+    let failures = failures(lists, kinds, faults, repeat);
+    let some = failures.iter().take(5).cloned().collect::<Vec<_>>();
+    assert!(failures.is_empty(), "{} fail, the first:\n{}", failures.len(), some.join("\n"));
+}
+
+fn failures(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) -> Vec<String> {
     let watch = Watch::new();
     let mut failures = Vec::new();
     for seed in 0..lists {
@@ -154,8 +161,7 @@ fn every_call(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) {
             }
         }
     }
-    let some = failures.iter().take(5).cloned().collect::<Vec<_>>();
-    assert!(failures.is_empty(), "{} fail, the first:\n{}", failures.len(), some.join("\n"));
+    failures
 }
 
 const ERRORS: [Fault; 4] = [
@@ -174,6 +180,14 @@ fn any_call_may_fail_once() {
 #[test]
 fn changes_may_fail_from_any_call_on() {
     every_call(2, CHANGES, &ERRORS[..3], Repeat::ForEver);
+}
+
+#[test]
+fn a_swallowed_error_is_found() {
+    plant(Some(Bug::SwallowFlushError));
+    let found = failures(1, Kinds::WRITES, &[Fault::Errno(libc::EIO)], Repeat::Once);
+    plant(None);
+    assert!(!found.is_empty(), "nobody noticed");
 }
 
 #[test]
@@ -240,6 +254,12 @@ fn a_full_disk_is_an_error_of_the_write() {
 
 /// The power fails after any operation: what the last sync promised is there.
 fn power(lists: u64, profile: &Profile, ops: usize, stride: usize) {
+    if let Some(failed) = power_failure(lists, profile, ops, stride) {
+        panic!("{failed}");
+    }
+}
+
+fn power_failure(lists: u64, profile: &Profile, ops: usize, stride: usize) -> Option<String> {
     for seed in 0..lists {
         let list = generate(seed, profile, ops);
         for end in (seed as usize % stride..=list.len()).step_by(stride) {
@@ -254,10 +274,21 @@ fn power(lists: u64, profile: &Profile, ops: usize, stride: usize) {
             for file in 0..FILES as u8 {
                 let image = disk.open(u64::from(file) + 1).expect("a file").contents();
                 let may = driver.model().may_be_after_power_loss(file, &[], &image);
-                may.unwrap_or_else(|m| panic!("seed {seed}, power fails after {end}: {m}"));
+                if let Err(mismatch) = may {
+                    return Some(format!("seed {seed}, power fails after {end}: {mismatch}"));
+                }
             }
         }
     }
+    None
+}
+
+#[test]
+fn a_sync_that_syncs_nothing_is_found() {
+    plant(Some(Bug::SkipDeviceSync));
+    let found = power_failure(4, &Profile::TINY, 80, 5);
+    plant(None);
+    assert!(found.is_some(), "nobody noticed");
 }
 
 #[test]

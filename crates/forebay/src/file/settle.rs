@@ -9,7 +9,7 @@ use crate::file::{resize, table};
 use crate::flush::{Outcome, Scope, errors};
 use crate::memory::threads::{Me, stop_file};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// How much a sync promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,7 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
     }
     let synced = match durability {
         Durability::Written => Ok(()),
+        _ if planted!(SkipDeviceSync) => Ok(()),
         Durability::Data => core.device.sync_data(),
         Durability::All => core.device.sync_all(),
     };

@@ -19,7 +19,7 @@ use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::memory::AlignedBytes;
 
 /// Longest write that is put together from several blocks.
@@ -534,6 +534,7 @@ fn skip(pieces: &[Piece], mut bytes: usize) -> Vec<Piece> {
 /// the file may be waiting for just this.
 fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, errno: Option<i32>) {
     let me = work.me;
+    let errno = if planted!(SwallowFlushError) { None } else { errno };
     let entry = me.arena.file_unchecked(work.file);
     for &(id, pages) in &job.parts {
         let operation = me.enter_past_gate(work.file);

@@ -22,7 +22,7 @@ use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::page::{PageWord, Ragged};
 use crate::scrap::split::mask;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// What a rebuild found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -220,7 +220,7 @@ impl<'a> Rebuild<'a, '_> {
         if let Some(frame) = guard.frame()
             && (self.arena().frame_owner(frame).is_none()
                 || self.carved.contains(&frame)
-                || !self.frames.insert(frame))
+                || !self.frames.insert(frame) && !planted!(TrustFrames))
         {
             self.findings.corruptions += 1;
             guard.set_valid(0);
@@ -303,7 +303,7 @@ impl<'a> Rebuild<'a, '_> {
             return;
         }
         if (self.dead.landed)(file) {
-            guard.end_flight(flying, false);
+            guard.end_flight(flying, planted!(ForgetFlights));
             self.findings.reowed += 1;
         } else {
             guard.orphan_flights();

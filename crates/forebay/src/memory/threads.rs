@@ -13,7 +13,7 @@ use crate::ids::{FileId, ThreadId};
 use crate::limits;
 use crate::memory::arena::Arena;
 use crate::memory::files::ENTERING;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, relax};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, planted, relax};
 use crate::sys::{liveness, membarrier};
 use std::time::{Duration, Instant};
 
@@ -383,6 +383,10 @@ pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
     let gate = &me.arena.superblock().gate;
     if let Err(holder) = gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
         if !is_gone(me.arena, ThreadId(holder)) {
+            return None;
+        }
+        if planted!(OpenGate) {
+            gate.store(0, Ordering::Release);
             return None;
         }
         gate.compare_exchange(holder, me.id.0, Ordering::AcqRel, Ordering::Relaxed).ok()?;

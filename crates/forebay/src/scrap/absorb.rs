@@ -13,7 +13,7 @@ use crate::memory::{copy, regions};
 use crate::scrap::map::ByteMap;
 use crate::scrap::page::{Merge, PageWord, Ragged, merge};
 use crate::scrap::split::{PagePart, Segment, mask};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// A header whose block has this many small frames moves into a frame: a quarter of the block, so a frame
 /// is never less than a quarter used, and the copy is at most 64 KiB.
@@ -53,10 +53,21 @@ pub unsafe fn absorb(
     for part in span.head.iter().chain(&span.tail) {
         make_room_for_run(guard, part)?;
     }
-    announce(guard, file, touched);
+    let whole = mask(span.whole.clone());
+    if planted!(SizeFirst) {
+        file.size.fetch_max(size_end, Ordering::AcqRel);
+    }
+    if !planted!(DirtyLast) {
+        announce(guard, file, touched);
+    }
+    if planted!(ValidFirst) {
+        guard.set_valid(guard.valid() | whole);
+    }
     // SAFETY: the caller's promise; the block's memory was found above.
     unsafe { copy_in(guard, segment, source) };
-    let whole = mask(span.whole.clone());
+    if planted!(DirtyLast) {
+        announce(guard, file, touched);
+    }
     if guard.valid() & whole != whole {
         let newly = whole & !guard.valid();
         guard.set_valid(guard.valid() | whole);

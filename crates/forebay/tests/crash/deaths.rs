@@ -50,8 +50,14 @@ fn one(scene: &Scene, n: u64, seed: u64) {
     look(&mut world, &under_way(&scene.act), &mut dice);
 }
 
-/// Dies in each scene; the first failure of each is told at the end.
+/// Dies in each scene, and fails where one does.
 fn every_death(scenes: &[Scene], samples: u64) {
+    let failures = failures(scenes, samples);
+    assert!(failures.is_empty(), "{} scenes fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// Dies in each scene; the first failure of each.
+pub fn failures(scenes: &[Scene], samples: u64) -> Vec<String> {
     let seed = seed();
     let mut dice = SplitMix64::new(seed);
     let watch = Watch::new();
@@ -64,7 +70,7 @@ fn every_death(scenes: &[Scene], samples: u64) {
         });
         failures.extend(failed);
     }
-    assert!(failures.is_empty(), "{} scenes fail:\n{}", failures.len(), failures.join("\n"));
+    failures
 }
 
 #[test]

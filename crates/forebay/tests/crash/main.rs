@@ -7,6 +7,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod canaries;
 mod deaths;
 mod repairs;
 mod scene;

@@ -51,6 +51,12 @@ fn one(scene: &Scene, death: u64, repair: u64, dice: &mut SplitMix64) {
 }
 
 fn every_repair(scenes: &[Scene], victims: u64, repairers: u64) {
+    let failures = failures(scenes, victims, repairers);
+    assert!(failures.is_empty(), "{} scenes fail:\n{}", failures.len(), failures.join("\n"));
+}
+
+/// The first failure of each scene.
+pub fn failures(scenes: &[Scene], victims: u64, repairers: u64) -> Vec<String> {
     let seed = seed();
     let mut dice = SplitMix64::new(seed);
     let watch = Watch::new();
@@ -72,7 +78,7 @@ fn every_repair(scenes: &[Scene], victims: u64, repairers: u64) {
         failures.extend(failed);
         dice.next_u64();
     }
-    assert!(failures.is_empty(), "{} scenes fail:\n{}", failures.len(), failures.join("\n"));
+    failures
 }
 
 #[test]

@@ -76,6 +76,7 @@ pub fn writes() -> Vec<Scene> {
         scene("over clean pages", vec![write(0, 64 * K), sync()], again(8 * K, 12 * K, 1)),
         scene("ragged over a clean page", vec![write(0, 64 * K), sync()], again(8 * K + 5, 100, 1)),
         scene("ragged over an absent page", vec![write(0, 64 * K), sync(), evict()], again(8 * K + 5, 100, 1)),
+        scene("over absent pages", vec![write(0, 64 * K), sync(), evict()], again(8 * K, 12 * K, 1)),
         scene("over dirty pages", vec![write(0, 64 * K)], again(8 * K, 12 * K, 1)),
         scene("over small pages", small_pages(), again(8 * K, 5000, 9)),
         scene("small pages into a frame", fifteen(), write(200 * K, 6 * K)),
