@@ -12,11 +12,11 @@ use common::{Engine, Store};
 use forebay::Config;
 use forebay::device::DeviceFile;
 use forebay::keeper::check::check;
-use forebay::sim::{Bug, plant};
 use forebay::sim::device::{
     Before, Call, CallKind, FaultPlan, Kinds, Outcome as Fault, Repeat, SimDisk, SimFile,
     SimOptions, Verdict, Wrapped,
 };
+use forebay::sim::{Bug, plant};
 use forebay_model::{
     BLOCK_BYTES, Driver, ErrorClass, Op, Outcome, Profile, Target, fill, generate,
 };
@@ -25,7 +25,10 @@ const FILES: usize = 2;
 const HANDLES: usize = 2;
 
 /// Everything fits into memory, so that a device that fails for ever stops nobody.
-const PROFILE: Profile = Profile { window: 2 * BLOCK_BYTES, ..Profile::TINY };
+const PROFILE: Profile = Profile {
+    window: 2 * BLOCK_BYTES,
+    ..Profile::TINY
+};
 
 /// Calls without which nothing can be known or read.
 const CHANGES: Kinds = Kinds::of(&[
@@ -53,7 +56,11 @@ impl Switch {
 
 impl Before for Switch {
     fn before(&self, call: &Call) -> Verdict {
-        if self.on.load(Ordering::SeqCst) { self.plan.before(call) } else { Verdict::Proceed }
+        if self.on.load(Ordering::SeqCst) {
+            self.plan.before(call)
+        } else {
+            Verdict::Proceed
+        }
     }
 }
 
@@ -72,14 +79,23 @@ impl Rig {
     fn new(plan: &Arc<FaultPlan>) -> Rig {
         let disk = SimDisk::new(SimOptions::default());
         let files: Vec<_> = (0..FILES).map(|_| disk.create()).collect();
-        let switch = Arc::new(Switch { plan: Arc::clone(plan), on: AtomicBool::new(false) });
+        let switch = Arc::new(Switch {
+            plan: Arc::clone(plan),
+            on: AtomicBool::new(false),
+        });
         let wrap = |file: &Arc<SimFile>| {
             Arc::new(Wrapped::new(Arc::clone(file), Arc::clone(&switch))) as Arc<dyn DeviceFile>
         };
         let store = Store::Sim(files.iter().map(wrap).collect());
         let engine = Engine::new(Config::tiny(), store, FILES, HANDLES);
         switch.set(true);
-        Rig { files, switch, engine, lenient: false, torn: false }
+        Rig {
+            files,
+            switch,
+            engine,
+            lenient: false,
+            torn: false,
+        }
     }
 
     /// The device works again: a sync of every file succeeds, and the device has what the model says.
@@ -92,7 +108,9 @@ impl Rig {
                 let outcome = self.engine.run(&Op::SyncAll { file, handle });
                 let refused = Outcome::Failed(ErrorClass::NotAllowed);
                 if outcome != Outcome::Done && outcome != refused {
-                    return Err(format!("a sync of file {file} on a sound device: {outcome:?}"));
+                    return Err(format!(
+                        "a sync of file {file} on a sound device: {outcome:?}"
+                    ));
                 }
             }
             let device = self.files[usize::from(file)].contents();
@@ -100,12 +118,16 @@ impl Rig {
             if device != model {
                 let at = device.iter().zip(&model).position(|(a, b)| a != b);
                 let (is, due) = (device.len(), model.len());
-                return Err(format!("file {file}: {is} bytes for {due}, first difference {at:?}"));
+                return Err(format!(
+                    "file {file}: {is} bytes for {due}, first difference {at:?}"
+                ));
             }
         }
         driver.finish(&mut self.engine).map_err(|m| m.to_string())?;
         let arena = &self.engine.session.shared().arena;
-        check(arena).map(drop).map_err(|problems| format!("{problems:#?}"))
+        check(arena)
+            .map(drop)
+            .map_err(|problems| format!("{problems:#?}"))
     }
 }
 
@@ -126,7 +148,14 @@ fn run(ops: &[Op], plan: &Arc<FaultPlan>, lenient: bool, torn: bool) -> Result<(
     let mut rig = Rig::new(plan);
     rig.lenient = lenient;
     rig.torn = torn;
-    let all = [ops, &[Op::Len { file: FILES as u8 - 1, handle: HANDLES as u8 - 1 }]].concat();
+    let all = [
+        ops,
+        &[Op::Len {
+            file: FILES as u8 - 1,
+            handle: HANDLES as u8 - 1,
+        }],
+    ]
+    .concat();
     let mut driver = Driver::for_ops(&all).tolerating_faults();
     for op in ops {
         driver.step(op, &mut rig).map_err(|m| m.to_string())?;
@@ -139,7 +168,12 @@ fn run(ops: &[Op], plan: &Arc<FaultPlan>, lenient: bool, torn: bool) -> Result<(
 fn every_call(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) {
     let failures = failures(lists, kinds, faults, repeat);
     let some = failures.iter().take(5).cloned().collect::<Vec<_>>();
-    assert!(failures.is_empty(), "{} fail, the first:\n{}", failures.len(), some.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} fail, the first:\n{}",
+        failures.len(),
+        some.join("\n")
+    );
 }
 
 fn failures(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) -> Vec<String> {
@@ -156,7 +190,8 @@ fn failures(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) -> Vec<S
                 let lenient = repeat == Repeat::ForEver;
                 let torn = matches!(fault, Fault::Torn(_));
                 let ended = watch.run(&name, || run(&ops, &plan, lenient, torn));
-                let failed = ended.and_then(|result| result.map_err(|why| format!("{name}: {why}")));
+                let failed =
+                    ended.and_then(|result| result.map_err(|why| format!("{name}: {why}")));
                 failures.extend(failed.err());
             }
         }
@@ -201,7 +236,13 @@ fn any_call_of_many_lists_may_fail() {
 fn every_description_hears_of_the_error_until_a_retry_succeeds() {
     let plan = FaultPlan::nth(0, Kinds::WRITES, Fault::Errno(libc::EIO), Repeat::ForEver);
     let mut rig = Rig::new(&plan);
-    let write = Op::Write { file: 0, handle: 0, offset: 5, len: 9000, seed: 3 };
+    let write = Op::Write {
+        file: 0,
+        handle: 0,
+        offset: 5,
+        len: 9000,
+        seed: 3,
+    };
     assert_eq!(rig.run(&write), Outcome::Wrote(9000));
     // A flush by somebody else fails: nobody has heard of it yet.
     rig.run(&Op::KeeperStep { steps: 10 });
@@ -213,19 +254,42 @@ fn every_description_hears_of_the_error_until_a_retry_succeeds() {
     }
     let mut expected = vec![0; 9000];
     fill(3, 5, &mut expected);
-    let read = rig.run(&Op::Read { file: 0, handle: 1, offset: 5, len: 9000 });
-    assert!(read == Outcome::Bytes(expected.clone()), "bytes are lost with the error");
+    let read = rig.run(&Op::Read {
+        file: 0,
+        handle: 1,
+        offset: 5,
+        len: 9000,
+    });
+    assert!(
+        read == Outcome::Bytes(expected.clone()),
+        "bytes are lost with the error"
+    );
     rig.switch.set(false);
     assert_eq!(rig.run(&Op::SyncData { file: 0, handle: 0 }), Outcome::Done);
     assert_eq!(rig.files[0].contents()[5..], expected);
-    assert_eq!(rig.run(&Op::SyncData { file: 0, handle: 1 }), Outcome::Done, "the retry succeeded");
+    assert_eq!(
+        rig.run(&Op::SyncData { file: 0, handle: 1 }),
+        Outcome::Done,
+        "the retry succeeded"
+    );
 }
 
 #[test]
 fn an_error_of_the_sync_itself_is_told_to_every_description() {
-    let plan = FaultPlan::nth(0, Kinds::of(&[CallKind::SyncAll]), Fault::Errno(libc::EIO), Repeat::Once);
+    let plan = FaultPlan::nth(
+        0,
+        Kinds::of(&[CallKind::SyncAll]),
+        Fault::Errno(libc::EIO),
+        Repeat::Once,
+    );
     let mut rig = Rig::new(&plan);
-    rig.run(&Op::Write { file: 0, handle: 0, offset: 0, len: 4096, seed: 3 });
+    rig.run(&Op::Write {
+        file: 0,
+        handle: 0,
+        offset: 0,
+        len: 4096,
+        seed: 3,
+    });
     let failed = Outcome::Failed(ErrorClass::Io);
     assert_eq!(rig.run(&Op::SyncAll { file: 0, handle: 0 }), failed);
     // The device may have forgotten what it had been given, and says so once only.
@@ -241,8 +305,19 @@ fn a_full_disk_is_an_error_of_the_write() {
         let plan = FaultPlan::nth(0, kinds, Fault::Errno(errno), Repeat::ForEver);
         let mut rig = Rig::new(&plan);
         for op in [
-            Op::Write { file: 0, handle: 0, offset: 0, len: 5000, seed: 1 },
-            Op::Append { file: 0, handle: 0, len: 5000, seed: 2 },
+            Op::Write {
+                file: 0,
+                handle: 0,
+                offset: 0,
+                len: 5000,
+                seed: 1,
+            },
+            Op::Append {
+                file: 0,
+                handle: 0,
+                len: 5000,
+                seed: 2,
+            },
         ] {
             assert_eq!(rig.run(&op), Outcome::Failed(ErrorClass::NoSpace), "{op:?}");
             assert_eq!(rig.run(&Op::Len { file: 0, handle: 0 }), Outcome::Length(0));
@@ -268,7 +343,9 @@ fn power_failure(lists: u64, profile: &Profile, ops: usize, stride: usize) -> Op
             let all = [&list[..], &[Op::Len { file: 1, handle: 1 }]].concat();
             let mut driver = Driver::for_ops(&all);
             for op in &list[..end] {
-                driver.step(op, &mut engine).unwrap_or_else(|m| panic!("{m}"));
+                driver
+                    .step(op, &mut engine)
+                    .unwrap_or_else(|m| panic!("{m}"));
             }
             disk.crash_power(seed ^ (end as u64) << 32);
             for file in 0..FILES as u8 {

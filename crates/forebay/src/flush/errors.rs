@@ -13,7 +13,10 @@ const RETRY_TICKS: u32 = 64;
 /// Notes a failed flush. `tick` is the session's clock: background flushing waits longer after each failure.
 pub fn record(file: &FileEntry, errno: i32, tick: u32) {
     let failures = file.failures.fetch_add(1, Ordering::Relaxed).min(8);
-    file.retry_tick.store(tick.wrapping_add(RETRY_TICKS << failures), Ordering::Relaxed);
+    file.retry_tick.store(
+        tick.wrapping_add(RETRY_TICKS << failures),
+        Ordering::Relaxed,
+    );
     next_sequence(file, errno);
 }
 
@@ -27,7 +30,11 @@ fn next_sequence(file: &FileEntry, errno: i32) {
     loop {
         let seen = file.error.load(Ordering::Acquire);
         let next = ((seen >> 32).wrapping_add(1) << 32) | errno as u32 as u64;
-        if file.error.compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if file
+            .error
+            .compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             return;
         }
     }
@@ -41,7 +48,9 @@ pub fn succeeded(file: &FileEntry) {
     file.failures.store(0, Ordering::Relaxed);
     let seen = file.error.load(Ordering::Acquire);
     let cleared = seen & !0xffff_ffff;
-    let _ = file.error.compare_exchange(seen, cleared, Ordering::AcqRel, Ordering::Relaxed);
+    let _ = file
+        .error
+        .compare_exchange(seen, cleared, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// Whether a background flush may be tried at `tick`.

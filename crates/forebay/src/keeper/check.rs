@@ -116,16 +116,30 @@ impl<'a> Check<'a> {
         let superblock = self.arena.superblock();
         let counts = *self.arena.counts();
         let load = |word: &crate::sync::AtomicU32| word.load(Ordering::Acquire);
-        self.must(superblock.magic.load(Ordering::Acquire) == MAGIC, || "bad magic".into());
-        self.must(superblock.counts() == counts, || "counts have changed".into());
+        self.must(superblock.magic.load(Ordering::Acquire) == MAGIC, || {
+            "bad magic".into()
+        });
+        self.must(superblock.counts() == counts, || {
+            "counts have changed".into()
+        });
         let limits = [
-            ("headers_backed", load(&superblock.headers_backed), counts.headers),
+            (
+                "headers_backed",
+                load(&superblock.headers_backed),
+                counts.headers,
+            ),
             ("nodes_backed", load(&superblock.nodes_backed), counts.nodes),
-            ("frames_backed", load(&superblock.frames_backed), counts.frames),
+            (
+                "frames_backed",
+                load(&superblock.frames_backed),
+                counts.frames,
+            ),
             ("frames_max", load(&superblock.frames_max), counts.frames),
         ];
         for (name, value, most) in limits {
-            self.must(value <= most, || format!("{name} is {value}, beyond {most}"));
+            self.must(value <= most, || {
+                format!("{name} is {value}, beyond {most}")
+            });
         }
         let locks = [
             ("session gate", load(&superblock.gate)),
@@ -134,7 +148,9 @@ impl<'a> Check<'a> {
         ];
         for (name, holder) in locks {
             let held = holder != 0;
-            self.must(!held, || format!("{name} is held by {holder} in an idle arena"));
+            self.must(!held, || {
+                format!("{name} is held by {holder} in an idle arena")
+            });
         }
         for id in threads::dead(self.arena) {
             self.problem(format!("thread {} is dead and not buried", id.0));
@@ -142,7 +158,11 @@ impl<'a> Check<'a> {
     }
 
     fn look_at_headers(&mut self) {
-        let backed = self.arena.superblock().headers_backed.load(Ordering::Acquire);
+        let backed = self
+            .arena
+            .superblock()
+            .headers_backed
+            .load(Ordering::Acquire);
         let backed = backed.min(self.arena.counts().headers);
         self.looks = (0..backed)
             .filter_map(|id| self.arena.header(HeaderId(id)))

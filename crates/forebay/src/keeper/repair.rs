@@ -41,7 +41,10 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     let landed = land(shared, arena, &is_gone);
     let findings = rebuild(
         me,
-        &Dead { threads: &is_gone, landed: &|file| landed.contains(&file) },
+        &Dead {
+            threads: &is_gone,
+            landed: &|file| landed.contains(&file),
+        },
     );
     for id in (1..arena.counts().threads).map(ThreadId) {
         if is_gone(id) && threads::is_dead(arena, id) {
@@ -64,18 +67,26 @@ fn land(shared: &Shared, arena: &Arena, is_gone: &dyn Fn(ThreadId) -> bool) -> H
             flying.insert(identity.file);
         }
     }
-    flying.retain(|&file| shared.device(file).is_some_and(|d| d.wait_in_flight().is_ok()));
+    flying.retain(|&file| {
+        shared
+            .device(file)
+            .is_some_and(|d| d.wait_in_flight().is_ok())
+    });
     flying
 }
 
 /// Whether flights that an earlier repair could not wait for are in files that this process has open.
 fn has_orphans_of_ours(shared: &Shared, arena: &Arena) -> bool {
     let backed = arena.superblock().headers_backed.load(Ordering::Acquire);
-    (0..backed).filter_map(|id| arena.header(HeaderId(id))).any(|header| {
-        header.inflight() != 0
-            && header.flusher() == ThreadId(u32::MAX)
-            && header.identity().is_some_and(|i| shared.device(i.file).is_some())
-    })
+    (0..backed)
+        .filter_map(|id| arena.header(HeaderId(id)))
+        .any(|header| {
+            header.inflight() != 0
+                && header.flusher() == ThreadId(u32::MAX)
+                && header
+                    .identity()
+                    .is_some_and(|i| shared.device(i.file).is_some())
+        })
 }
 
 /// Makes waits anywhere in the engine call [`if_needed`].

@@ -41,7 +41,9 @@ impl Watch {
 
     /// Runs a case. `Err`: what it panicked with.
     pub fn run<T>(&self, name: &str, case: impl FnOnce() -> T) -> Result<T, String> {
-        self.begun.send(Some(name.to_owned())).expect("the watcher listens");
+        self.begun
+            .send(Some(name.to_owned()))
+            .expect("the watcher listens");
         let since = std::time::Instant::now();
         let ended = catch_unwind(AssertUnwindSafe(case));
         if since.elapsed() > SLOW {

@@ -5,7 +5,6 @@ use forebay::sim::{Bug, plant};
 use crate::scene::Scene;
 use crate::{deaths, repairs, scenes};
 
-
 fn must_be_found(bug: Bug, find: impl Fn() -> Vec<String>) {
     assert!(find().is_empty(), "fails without {bug:?}");
     plant(Some(bug));
@@ -16,7 +15,10 @@ fn must_be_found(bug: Bug, find: impl Fn() -> Vec<String>) {
 
 fn named(names: &[&str]) -> Vec<Scene> {
     let all = scenes::all();
-    let found: Vec<_> = all.into_iter().filter(|scene| names.contains(&scene.name)).collect();
+    let found: Vec<_> = all
+        .into_iter()
+        .filter(|scene| names.contains(&scene.name))
+        .collect();
     assert_eq!(found.len(), names.len(), "{names:?}");
     found
 }

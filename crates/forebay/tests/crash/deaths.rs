@@ -12,7 +12,9 @@ const SAMPLES: u64 = 40;
 
 /// A fresh seed, or the one that `FOREBAY_SEED` says.
 pub fn seed() -> u64 {
-    let given = std::env::var("FOREBAY_SEED").ok().and_then(|text| text.parse().ok());
+    let given = std::env::var("FOREBAY_SEED")
+        .ok()
+        .and_then(|text| text.parse().ok());
     given.unwrap_or_else(|| {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         now.map_or(1, |since| since.subsec_nanos().into())
@@ -28,7 +30,11 @@ pub fn accesses(scene: &Scene) -> u64 {
 }
 
 /// Every n-th of `total` from a random place on, so that about `samples` are tried.
-pub fn chosen(total: u64, samples: u64, dice: &mut SplitMix64) -> impl Iterator<Item = u64> + use<> {
+pub fn chosen(
+    total: u64,
+    samples: u64,
+    dice: &mut SplitMix64,
+) -> impl Iterator<Item = u64> + use<> {
     let stride = total.div_ceil(samples).max(1);
     let first = dice.below(stride);
     (first..total).step_by(stride as usize)
@@ -53,7 +59,12 @@ fn one(scene: &Scene, n: u64, seed: u64) {
 /// Dies in each scene, and fails where one does.
 fn every_death(scenes: &[Scene], samples: u64) {
     let failures = failures(scenes, samples);
-    assert!(failures.is_empty(), "{} scenes fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} scenes fail:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 /// Dies in each scene; the first failure of each.
@@ -65,7 +76,10 @@ pub fn failures(scenes: &[Scene], samples: u64) -> Vec<String> {
     for scene in scenes {
         let total = accesses(scene);
         let failed = chosen(total, samples, &mut dice).find_map(|n| {
-            let place = format!("{:?}, death {n} of {total}, FOREBAY_SEED={seed}", scene.name);
+            let place = format!(
+                "{:?}, death {n} of {total}, FOREBAY_SEED={seed}",
+                scene.name
+            );
             watch.run(&place, || one(scene, n, seed)).err()
         });
         failures.extend(failed);

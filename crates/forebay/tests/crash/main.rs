@@ -5,9 +5,9 @@
 //! prints; `FOREBAY_SEED` brings it back); the ignored tests try every access.
 #![cfg(feature = "sim")]
 
+mod canaries;
 #[path = "../common/mod.rs"]
 mod common;
-mod canaries;
 mod deaths;
 mod repairs;
 mod scene;

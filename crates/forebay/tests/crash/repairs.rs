@@ -52,7 +52,12 @@ fn one(scene: &Scene, death: u64, repair: u64, dice: &mut SplitMix64) {
 
 fn every_repair(scenes: &[Scene], victims: u64, repairers: u64) {
     let failures = failures(scenes, victims, repairers);
-    assert!(failures.is_empty(), "{} scenes fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} scenes fail:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 /// The first failure of each scene.
@@ -83,12 +88,20 @@ pub fn failures(scenes: &[Scene], victims: u64, repairers: u64) -> Vec<String> {
 
 #[test]
 fn repairers_of_writes_may_die() {
-    every_repair(&[scenes::writes(), scenes::past_memory()].concat(), VICTIMS, REPAIRERS);
+    every_repair(
+        &[scenes::writes(), scenes::past_memory()].concat(),
+        VICTIMS,
+        REPAIRERS,
+    );
 }
 
 #[test]
 fn repairers_of_everything_else_may_die() {
-    every_repair(&[scenes::shapes(), scenes::upkeep()].concat(), VICTIMS, REPAIRERS);
+    every_repair(
+        &[scenes::shapes(), scenes::upkeep()].concat(),
+        VICTIMS,
+        REPAIRERS,
+    );
 }
 
 #[test]

@@ -48,9 +48,16 @@ impl World {
     /// The state of a scene, made by a client that goes on living, idle.
     pub fn new(scene: &Scene) -> World {
         let (disk, store) = Store::sim(FILES, 1 << 30);
-        let files = (1..=FILES as u64).map(|inode| disk.open(inode).expect("a file")).collect();
+        let files = (1..=FILES as u64)
+            .map(|inode| disk.open(inode).expect("a file"))
+            .collect();
         let engine = Engine::new((scene.config)(), store, FILES, HANDLES);
-        let mut world = World { disk, files, engine, model: Model::new(FILES, HANDLES) };
+        let mut world = World {
+            disk,
+            files,
+            engine,
+            model: Model::new(FILES, HANDLES),
+        };
         for op in &scene.before {
             world.must(op);
         }
@@ -61,7 +68,10 @@ impl World {
     pub fn must(&mut self, op: &Op) {
         let expected = self.model.apply(op);
         let outcome = self.engine.run(op);
-        assert!(outcome == expected, "{op:?}: expected {expected:?}, got {outcome:?}");
+        assert!(
+            outcome == expected,
+            "{op:?}: expected {expected:?}, got {outcome:?}"
+        );
     }
 
     /// This operating-system thread becomes another client.
@@ -85,7 +95,10 @@ impl World {
         let ended = match act {
             Act::Op(op) => sim::crash_after(n, || {
                 let outcome = self.engine.run(op);
-                assert!(!matches!(outcome, Outcome::Failed(_)), "{op:?}: {outcome:?}");
+                assert!(
+                    !matches!(outcome, Outcome::Failed(_)),
+                    "{op:?}: {outcome:?}"
+                );
             }),
             Act::Quiet(quiet) => sim::crash_after(n, || quiet(self)),
         };
@@ -109,7 +122,12 @@ impl World {
 
     fn reopen_one(&mut self, file: u8, handle: u8) {
         let access = forebay_model::Access::ReadWrite;
-        let op = Op::Reopen { file, handle, access, truncate: false };
+        let op = Op::Reopen {
+            file,
+            handle,
+            access,
+            truncate: false,
+        };
         assert_eq!(self.engine.run(&op), Outcome::Done, "{op:?}");
     }
 
@@ -140,7 +158,11 @@ impl World {
         let mut bytes = vec![0; len as usize];
         let read = handle.read_at(&mut bytes, 0).expect("bytes");
         assert_eq!(read as u64, len, "a short read of file {file}");
-        assert_eq!(handle.len().expect("a length"), len, "the length changed while it was read");
+        assert_eq!(
+            handle.len().expect("a length"),
+            len,
+            "the length changed while it was read"
+        );
         bytes
     }
 
@@ -152,7 +174,9 @@ impl World {
     pub fn adopt(&mut self, under_way: &[Op]) {
         for file in 0..FILES as u8 {
             let image = self.read_all(file);
-            self.model.adopt_after_death(file, under_way, &image).unwrap_or_else(|m| panic!("{m}"));
+            self.model
+                .adopt_after_death(file, under_way, &image)
+                .unwrap_or_else(|m| panic!("{m}"));
         }
     }
 
@@ -175,9 +199,13 @@ impl World {
         let list = generate(seed, &Profile::TINY, ops);
         let mut driver = Driver::from_model(self.model.clone());
         for op in &list {
-            driver.step(op, &mut self.engine).unwrap_or_else(|m| panic!("after the repair: {m}"));
+            driver
+                .step(op, &mut self.engine)
+                .unwrap_or_else(|m| panic!("after the repair: {m}"));
         }
-        driver.finish(&mut self.engine).unwrap_or_else(|m| panic!("after the repair: {m}"));
+        driver
+            .finish(&mut self.engine)
+            .unwrap_or_else(|m| panic!("after the repair: {m}"));
         self.model = driver.model().clone();
     }
 
@@ -190,9 +218,16 @@ impl World {
 }
 
 fn compare(device: &[u8], model: &[u8], file: u8) {
-    assert_eq!(device.len(), model.len(), "length of file {file} on the device");
+    assert_eq!(
+        device.len(),
+        model.len(),
+        "length of file {file} on the device"
+    );
     if let Some(at) = device.iter().zip(model).position(|(a, b)| a != b) {
-        panic!("file {file} byte {at}: device {} and model {}", device[at], model[at]);
+        panic!(
+            "file {file} byte {at}: device {} and model {}",
+            device[at], model[at]
+        );
     }
 }
 
@@ -234,21 +269,40 @@ pub fn look(world: &mut World, under_way: &[Op], dice: &mut SplitMix64) {
     world.evict();
     world.audit("at the end");
     let mut driver = Driver::from_model(world.model.clone());
-    driver.finish(&mut world.engine).unwrap_or_else(|m| panic!("at the end: {m}"));
+    driver
+        .finish(&mut world.engine)
+        .unwrap_or_else(|m| panic!("at the end: {m}"));
 }
 
 /// An append that meets the death: it goes to the end, wherever that is now.
 fn append_first(world: &mut World, under_way: &[Op], file: u8) {
     world.reopen(file);
     const LEN: u32 = 5000;
-    let op = Op::Append { file, handle: 0, len: LEN, seed: 0x00c0_ffee };
-    let Outcome::AppendedAt(at) = world.engine.run(&op) else { panic!("an append fails") };
+    let op = Op::Append {
+        file,
+        handle: 0,
+        len: LEN,
+        seed: 0x00c0_ffee,
+    };
+    let Outcome::AppendedAt(at) = world.engine.run(&op) else {
+        panic!("an append fails")
+    };
     let mut image = world.read_all(file);
-    assert_eq!(image.len() as u64, at + u64::from(LEN), "an append is not at the end");
+    assert_eq!(
+        image.len() as u64,
+        at + u64::from(LEN),
+        "an append is not at the end"
+    );
     let mut expected = vec![0; LEN as usize];
     forebay_model::fill(0x00c0_ffee, at, &mut expected);
-    assert!(image.split_off(at as usize) == expected, "appended bytes are others");
-    world.model.adopt_after_death(file, under_way, &image).unwrap_or_else(|m| panic!("{m}"));
+    assert!(
+        image.split_off(at as usize) == expected,
+        "appended bytes are others"
+    );
+    world
+        .model
+        .adopt_after_death(file, under_way, &image)
+        .unwrap_or_else(|m| panic!("{m}"));
     let expected = world.model.apply(&op);
     assert_eq!(expected, Outcome::AppendedAt(at));
 }
@@ -258,11 +312,26 @@ fn grow(world: &mut World, dice: &mut SplitMix64) {
     for file in 0..FILES as u8 {
         let len = world.model.content(file).len() + 1 + dice.below(900_000);
         if dice.below(2) == 0 {
-            world.must(&Op::SetLen { file, handle: 0, len });
+            world.must(&Op::SetLen {
+                file,
+                handle: 0,
+                len,
+            });
         } else {
-            world.must(&Op::Write { file, handle: 0, offset: len, len: 3, seed: 77 });
+            world.must(&Op::Write {
+                file,
+                handle: 0,
+                offset: len,
+                len: 3,
+                seed: 77,
+            });
         }
-        let read = Op::Read { file, handle: 0, offset: 0, len: 8 << 20 };
+        let read = Op::Read {
+            file,
+            handle: 0,
+            offset: 0,
+            len: 8 << 20,
+        };
         world.must(&read);
     }
 }

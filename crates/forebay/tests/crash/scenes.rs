@@ -12,12 +12,24 @@ const BLOCK: u64 = 256 * K;
 pub fn write(offset: u64, len: u64) -> Op {
     // Seeds differ by place, so that no two writes of a scene have the same bytes.
     let seed = (offset * 31 + len * 7 + 1) as u32;
-    Op::Write { file: 0, handle: 0, offset, len: len as u32, seed }
+    Op::Write {
+        file: 0,
+        handle: 0,
+        offset,
+        len: len as u32,
+        seed,
+    }
 }
 
 /// The same place with other bytes.
 pub fn again(offset: u64, len: u64, seed: u32) -> Op {
-    Op::Write { file: 0, handle: 0, offset, len: len as u32, seed: 1_000_000 + seed }
+    Op::Write {
+        file: 0,
+        handle: 0,
+        offset,
+        len: len as u32,
+        seed: 1_000_000 + seed,
+    }
 }
 
 pub fn sync() -> Op {
@@ -25,15 +37,29 @@ pub fn sync() -> Op {
 }
 
 pub fn set_len(len: u64) -> Op {
-    Op::SetLen { file: 0, handle: 0, len }
+    Op::SetLen {
+        file: 0,
+        handle: 0,
+        len,
+    }
 }
 
 fn punch(offset: u64, len: u64) -> Op {
-    Op::Punch { file: 0, handle: 0, offset, len }
+    Op::Punch {
+        file: 0,
+        handle: 0,
+        offset,
+        len,
+    }
 }
 
 fn append(len: u32) -> Op {
-    Op::Append { file: 0, handle: 0, len, seed: 4242 }
+    Op::Append {
+        file: 0,
+        handle: 0,
+        len,
+        seed: 4242,
+    }
 }
 
 fn flush() -> Op {
@@ -45,19 +71,35 @@ fn evict() -> Op {
 }
 
 fn scrap() -> Config {
-    Config { route: Route::Scrap, ..Config::tiny() }
+    Config {
+        route: Route::Scrap,
+        ..Config::tiny()
+    }
 }
 
 fn direct() -> Config {
-    Config { route: Route::Direct, ..Config::tiny() }
+    Config {
+        route: Route::Direct,
+        ..Config::tiny()
+    }
 }
 
 fn scene(name: &'static str, before: Vec<Op>, act: Op) -> Scene {
-    Scene { name, config: Config::tiny, before, act: Act::Op(act) }
+    Scene {
+        name,
+        config: Config::tiny,
+        before,
+        act: Act::Op(act),
+    }
 }
 
 fn quiet(name: &'static str, before: Vec<Op>, act: fn(&mut World)) -> Scene {
-    Scene { name, config: Config::tiny, before, act: Act::Quiet(act) }
+    Scene {
+        name,
+        config: Config::tiny,
+        before,
+        act: Act::Quiet(act),
+    }
 }
 
 fn with(config: fn() -> Config, scene: Scene) -> Scene {
@@ -66,42 +108,132 @@ fn with(config: fn() -> Config, scene: Scene) -> Scene {
 
 /// Writes into memory.
 pub fn writes() -> Vec<Scene> {
-    let small_pages = || (0..8).map(|i| again(i * 8 * K + 100, 50, i as u32)).collect::<Vec<_>>();
+    let small_pages = || {
+        (0..8)
+            .map(|i| again(i * 8 * K + 100, 50, i as u32))
+            .collect::<Vec<_>>()
+    };
     let fifteen = || (0..15).map(|i| write(i * 8 * K, 4 * K)).collect::<Vec<_>>();
     vec![
         scene("first write of all", vec![], write(0, 4 * K)),
         scene("first ragged write", vec![], write(100, 50)),
-        scene("ragged over a page's end", vec![write(0, 64 * K)], again(4 * K - 9, 20, 1)),
-        scene("next 4 KiB of a sequence", vec![write(0, 80 * K), write(80 * K, 4 * K)], write(84 * K, 4 * K)),
-        scene("over clean pages", vec![write(0, 64 * K), sync()], again(8 * K, 12 * K, 1)),
-        scene("ragged over a clean page", vec![write(0, 64 * K), sync()], again(8 * K + 5, 100, 1)),
-        scene("ragged over an absent page", vec![write(0, 64 * K), sync(), evict()], again(8 * K + 5, 100, 1)),
-        scene("over absent pages", vec![write(0, 64 * K), sync(), evict()], again(8 * K, 12 * K, 1)),
-        scene("over dirty pages", vec![write(0, 64 * K)], again(8 * K, 12 * K, 1)),
+        scene(
+            "ragged over a page's end",
+            vec![write(0, 64 * K)],
+            again(4 * K - 9, 20, 1),
+        ),
+        scene(
+            "next 4 KiB of a sequence",
+            vec![write(0, 80 * K), write(80 * K, 4 * K)],
+            write(84 * K, 4 * K),
+        ),
+        scene(
+            "over clean pages",
+            vec![write(0, 64 * K), sync()],
+            again(8 * K, 12 * K, 1),
+        ),
+        scene(
+            "ragged over a clean page",
+            vec![write(0, 64 * K), sync()],
+            again(8 * K + 5, 100, 1),
+        ),
+        scene(
+            "ragged over an absent page",
+            vec![write(0, 64 * K), sync(), evict()],
+            again(8 * K + 5, 100, 1),
+        ),
+        scene(
+            "over absent pages",
+            vec![write(0, 64 * K), sync(), evict()],
+            again(8 * K, 12 * K, 1),
+        ),
+        scene(
+            "over dirty pages",
+            vec![write(0, 64 * K)],
+            again(8 * K, 12 * K, 1),
+        ),
         scene("over small pages", small_pages(), again(8 * K, 5000, 9)),
         scene("small pages into a frame", fifteen(), write(200 * K, 6 * K)),
-        scene("small pages into a frame by a large write", small_pages(), again(100, 70 * K, 9)),
-        scene("run and run", vec![write(0, 64 * K), sync(), evict(), again(100, 50, 1)], again(3000, 50, 2)),
+        scene(
+            "small pages into a frame by a large write",
+            small_pages(),
+            again(100, 70 * K, 9),
+        ),
+        scene(
+            "run and run",
+            vec![write(0, 64 * K), sync(), evict(), again(100, 50, 1)],
+            again(3000, 50, 2),
+        ),
         scene(
             "map and run",
-            vec![write(0, 64 * K), sync(), evict(), again(100, 50, 1), again(300, 50, 2)],
+            vec![
+                write(0, 64 * K),
+                sync(),
+                evict(),
+                again(100, 50, 1),
+                again(300, 50, 2),
+            ],
             again(3000, 50, 3),
         ),
-        scene("runs make a page", vec![again(0, 2000, 1), again(3000, 1096, 2)], again(2000, 1000, 3)),
-        scene("map makes a page", vec![again(0, 1000, 1), again(2000, 2096, 2)], again(1000, 1000, 3)),
-        scene("two blocks", vec![write(0, BLOCK)], again(BLOCK - 5000, 10_000, 1)),
-        scene("three blocks beyond the end", vec![write(0, 1000)], write(BLOCK - 3000, BLOCK + 6000)),
-        scene("far beyond the end", vec![write(0, 1000)], write(70 * BLOCK, 100)),
+        scene(
+            "runs make a page",
+            vec![again(0, 2000, 1), again(3000, 1096, 2)],
+            again(2000, 1000, 3),
+        ),
+        scene(
+            "map makes a page",
+            vec![again(0, 1000, 1), again(2000, 2096, 2)],
+            again(1000, 1000, 3),
+        ),
+        scene(
+            "two blocks",
+            vec![write(0, BLOCK)],
+            again(BLOCK - 5000, 10_000, 1),
+        ),
+        scene(
+            "three blocks beyond the end",
+            vec![write(0, 1000)],
+            write(BLOCK - 3000, BLOCK + 6000),
+        ),
+        scene(
+            "far beyond the end",
+            vec![write(0, 1000)],
+            write(70 * BLOCK, 100),
+        ),
         scene("append", vec![write(0, 5000)], append(3000)),
-        scene("append to a synced page", vec![write(0, 5000), sync()], append(10_000)),
-        scene("append to an evicted page", vec![write(0, 5000), sync(), evict()], append(100)),
-        with(scrap, scene("large into memory", vec![write(0, 3 * BLOCK), sync()], again(1000, 3 * BLOCK, 1))),
+        scene(
+            "append to a synced page",
+            vec![write(0, 5000), sync()],
+            append(10_000),
+        ),
+        scene(
+            "append to an evicted page",
+            vec![write(0, 5000), sync(), evict()],
+            append(100),
+        ),
+        with(
+            scrap,
+            scene(
+                "large into memory",
+                vec![write(0, 3 * BLOCK), sync()],
+                again(1000, 3 * BLOCK, 1),
+            ),
+        ),
         scene(
             "memory is full",
             vec![write(0, 7 * BLOCK), sync(), again(0, 100, 1)],
             write(8 * BLOCK, 70 * K),
         ),
-        scene("memory is full and owed", vec![write(0, BLOCK + 100), write(2 * BLOCK, 70 * K), write(4 * BLOCK, 70 * K), write(6 * BLOCK, 70 * K)], write(9 * BLOCK, 70 * K)),
+        scene(
+            "memory is full and owed",
+            vec![
+                write(0, BLOCK + 100),
+                write(2 * BLOCK, 70 * K),
+                write(4 * BLOCK, 70 * K),
+                write(6 * BLOCK, 70 * K),
+            ],
+            write(9 * BLOCK, 70 * K),
+        ),
     ]
 }
 
@@ -109,69 +241,279 @@ pub fn writes() -> Vec<Scene> {
 pub fn past_memory() -> Vec<Scene> {
     let holes = || vec![set_len(4 * BLOCK), write(BLOCK + 100, 50)];
     vec![
-        with(direct, scene("direct into nothing", vec![], write(0, 2 * BLOCK))),
-        with(direct, scene("direct beyond the end", vec![write(0, 1000)], write(BLOCK, 3 * BLOCK))),
-        with(direct, scene("direct over dirty", vec![write(0, 5000), write(BLOCK + 9, 5000)], again(0, 2 * BLOCK, 1))),
-        with(direct, scene("direct over clean", vec![write(0, 2 * BLOCK), sync(), Op::Read { file: 0, handle: 0, offset: 0, len: 300_000 }], again(0, 2 * BLOCK, 1))),
-        with(direct, scene("direct with ragged ends", vec![write(0, 3 * BLOCK)], again(1000, 2 * BLOCK + 500, 1))),
-        with(direct, scene("direct append", vec![write(0, BLOCK)], append(2 * BLOCK as u32))),
-        scene("large by itself", vec![write(0, 100)], write(0, 3 * BLOCK + 100)),
+        with(
+            direct,
+            scene("direct into nothing", vec![], write(0, 2 * BLOCK)),
+        ),
+        with(
+            direct,
+            scene(
+                "direct beyond the end",
+                vec![write(0, 1000)],
+                write(BLOCK, 3 * BLOCK),
+            ),
+        ),
+        with(
+            direct,
+            scene(
+                "direct over dirty",
+                vec![write(0, 5000), write(BLOCK + 9, 5000)],
+                again(0, 2 * BLOCK, 1),
+            ),
+        ),
+        with(
+            direct,
+            scene(
+                "direct over clean",
+                vec![
+                    write(0, 2 * BLOCK),
+                    sync(),
+                    Op::Read {
+                        file: 0,
+                        handle: 0,
+                        offset: 0,
+                        len: 300_000,
+                    },
+                ],
+                again(0, 2 * BLOCK, 1),
+            ),
+        ),
+        with(
+            direct,
+            scene(
+                "direct with ragged ends",
+                vec![write(0, 3 * BLOCK)],
+                again(1000, 2 * BLOCK + 500, 1),
+            ),
+        ),
+        with(
+            direct,
+            scene(
+                "direct append",
+                vec![write(0, BLOCK)],
+                append(2 * BLOCK as u32),
+            ),
+        ),
+        scene(
+            "large by itself",
+            vec![write(0, 100)],
+            write(0, 3 * BLOCK + 100),
+        ),
         scene("into a hole", holes(), write(2 * BLOCK + 7, 5000)),
-        scene("into a hole beside runs", holes(), again(BLOCK + 120, 5000, 1)),
-        scene("into a hole beside clean", [holes(), vec![sync(), Op::Read { file: 0, handle: 0, offset: BLOCK, len: 9000 }]].concat(), again(BLOCK + 4000, 9000, 1)),
-        scene("through a hole to beyond the end", holes(), again(4 * BLOCK - 100, 5000, 1)),
-        scene("after a punch", vec![write(0, 2 * BLOCK), sync(), punch(4096, 40_960)], again(5000, 100, 2)),
+        scene(
+            "into a hole beside runs",
+            holes(),
+            again(BLOCK + 120, 5000, 1),
+        ),
+        scene(
+            "into a hole beside clean",
+            [
+                holes(),
+                vec![
+                    sync(),
+                    Op::Read {
+                        file: 0,
+                        handle: 0,
+                        offset: BLOCK,
+                        len: 9000,
+                    },
+                ],
+            ]
+            .concat(),
+            again(BLOCK + 4000, 9000, 1),
+        ),
+        scene(
+            "through a hole to beyond the end",
+            holes(),
+            again(4 * BLOCK - 100, 5000, 1),
+        ),
+        scene(
+            "after a punch",
+            vec![write(0, 2 * BLOCK), sync(), punch(4096, 40_960)],
+            again(5000, 100, 2),
+        ),
     ]
 }
 
 /// Lengths and holes.
 pub fn shapes() -> Vec<Scene> {
-    let mixed = || vec![write(0, 2 * BLOCK + 777), sync(), again(5000, 100, 1), again(BLOCK + 8 * K, 9000, 2)];
+    let mixed = || {
+        vec![
+            write(0, 2 * BLOCK + 777),
+            sync(),
+            again(5000, 100, 1),
+            again(BLOCK + 8 * K, 9000, 2),
+        ]
+    };
     vec![
         scene("cut", mixed(), set_len(BLOCK + 10_000)),
         scene("cut to nothing", mixed(), set_len(0)),
-        scene("cut in small pages", vec![write(100, 50), write(9000, 50), write(20_000, 50)], set_len(9020)),
-        scene("cut a map", vec![again(100, 50, 1), again(300, 50, 2), again(500, 50, 3)], set_len(320)),
-        scene("cut the end of nothing", vec![write(0, 5000), sync(), evict()], set_len(4500)),
+        scene(
+            "cut in small pages",
+            vec![write(100, 50), write(9000, 50), write(20_000, 50)],
+            set_len(9020),
+        ),
+        scene(
+            "cut a map",
+            vec![again(100, 50, 1), again(300, 50, 2), again(500, 50, 3)],
+            set_len(320),
+        ),
+        scene(
+            "cut the end of nothing",
+            vec![write(0, 5000), sync(), evict()],
+            set_len(4500),
+        ),
         scene("grow", mixed(), set_len(4 * BLOCK)),
-        scene("grow over what a sync left", vec![write(0, 5000), sync()], set_len(90_000)),
+        scene(
+            "grow over what a sync left",
+            vec![write(0, 5000), sync()],
+            set_len(90_000),
+        ),
         scene("punch", mixed(), punch(6000, BLOCK)),
-        scene("punch clean pages", vec![write(0, BLOCK), sync()], punch(4096 + 100, 20_000)),
-        scene("punch ragged pages", vec![write(0, 64 * K), sync(), evict(), again(5000, 100, 1), again(9000, 100, 2)], punch(5050, 4000)),
+        scene(
+            "punch clean pages",
+            vec![write(0, BLOCK), sync()],
+            punch(4096 + 100, 20_000),
+        ),
+        scene(
+            "punch ragged pages",
+            vec![
+                write(0, 64 * K),
+                sync(),
+                evict(),
+                again(5000, 100, 1),
+                again(9000, 100, 2),
+            ],
+            punch(5050, 4000),
+        ),
         scene("punch to the end", mixed(), punch(BLOCK, 9 * BLOCK)),
         scene(
             "open and truncate",
             mixed(),
-            Op::Reopen { file: 0, handle: 1, access: Access::ReadWrite, truncate: true },
+            Op::Reopen {
+                file: 0,
+                handle: 1,
+                access: Access::ReadWrite,
+                truncate: true,
+            },
         ),
     ]
 }
 
 /// What changes no contents.
 pub fn upkeep() -> Vec<Scene> {
-    let ragged = || vec![write(0, 64 * K), sync(), evict(), again(100, 50, 1), again(9000, 50, 2), again(30_000, 9000, 3)];
-    let clean = || vec![write(0, BLOCK), write(BLOCK, 9000), write(3 * BLOCK + 100, 50), sync()];
-    let full = || vec![write(0, BLOCK), write(BLOCK, BLOCK), again(100, 50, 1), again(2 * BLOCK + 10, 4000, 3)];
+    let ragged = || {
+        vec![
+            write(0, 64 * K),
+            sync(),
+            evict(),
+            again(100, 50, 1),
+            again(9000, 50, 2),
+            again(30_000, 9000, 3),
+        ]
+    };
+    let clean = || {
+        vec![
+            write(0, BLOCK),
+            write(BLOCK, 9000),
+            write(3 * BLOCK + 100, 50),
+            sync(),
+        ]
+    };
+    let full = || {
+        vec![
+            write(0, BLOCK),
+            write(BLOCK, BLOCK),
+            again(100, 50, 1),
+            again(2 * BLOCK + 10, 4000, 3),
+        ]
+    };
     vec![
         scene("sync of whole blocks", full(), sync()),
-        scene("sync of ragged pages", ragged(), Op::SyncAll { file: 0, handle: 0 }),
+        scene(
+            "sync of ragged pages",
+            ragged(),
+            Op::SyncAll { file: 0, handle: 0 },
+        ),
         scene("sync of nothing", clean(), sync()),
         scene("flush of whole blocks", full(), flush()),
         scene("flush of ragged pages", ragged(), flush()),
-        scene("flush of a map", vec![write(0, 9000), sync(), evict(), again(100, 50, 1), again(300, 50, 2)], flush()),
+        scene(
+            "flush of a map",
+            vec![
+                write(0, 9000),
+                sync(),
+                evict(),
+                again(100, 50, 1),
+                again(300, 50, 2),
+            ],
+            flush(),
+        ),
         scene("eviction", clean(), evict()),
-        scene("eviction beside dirty pages", [clean(), vec![again(100, 50, 1)]].concat(), evict()),
-        scene("read from memory", full(), Op::Read { file: 0, handle: 0, offset: 5, len: 300_000 }),
-        scene("read from the device", [clean(), vec![evict()]].concat(), Op::Read { file: 0, handle: 0, offset: 5, len: 9000 }),
-        scene("read of a block from the device", [clean(), vec![evict()]].concat(), Op::Read { file: 0, handle: 0, offset: 5, len: 100_000 }),
-        scene("read around runs", ragged(), Op::Read { file: 0, handle: 0, offset: 0, len: 20_000 }),
-        scene("reopen", full(), Op::Reopen { file: 0, handle: 1, access: Access::Append, truncate: false }),
+        scene(
+            "eviction beside dirty pages",
+            [clean(), vec![again(100, 50, 1)]].concat(),
+            evict(),
+        ),
+        scene(
+            "read from memory",
+            full(),
+            Op::Read {
+                file: 0,
+                handle: 0,
+                offset: 5,
+                len: 300_000,
+            },
+        ),
+        scene(
+            "read from the device",
+            [clean(), vec![evict()]].concat(),
+            Op::Read {
+                file: 0,
+                handle: 0,
+                offset: 5,
+                len: 9000,
+            },
+        ),
+        scene(
+            "read of a block from the device",
+            [clean(), vec![evict()]].concat(),
+            Op::Read {
+                file: 0,
+                handle: 0,
+                offset: 5,
+                len: 100_000,
+            },
+        ),
+        scene(
+            "read around runs",
+            ragged(),
+            Op::Read {
+                file: 0,
+                handle: 0,
+                offset: 0,
+                len: 20_000,
+            },
+        ),
+        scene(
+            "reopen",
+            full(),
+            Op::Reopen {
+                file: 0,
+                handle: 1,
+                access: Access::Append,
+                truncate: false,
+            },
+        ),
         scene("close all", full(), Op::CloseAll { file: 0 }),
         quiet("open another file", full(), |world| {
             let device = new_device(world);
             let mut options = forebay::OpenOptions::new();
             options.read(true).write(true);
-            let file = world.engine.session.open_device(device, "another", &options);
+            let file = world
+                .engine
+                .session
+                .open_device(device, "another", &options);
             file.expect("a file").close().expect("closed");
         }),
         quiet("memory ahead", vec![], |world| {
@@ -191,7 +533,10 @@ pub fn upkeep() -> Vec<Scene> {
             let device = new_device(world);
             let mut options = forebay::OpenOptions::new();
             options.read(true).write(true);
-            let file = world.engine.session.open_device(device, "another", &options);
+            let file = world
+                .engine
+                .session
+                .open_device(device, "another", &options);
             let file = file.expect("a file");
             file.write_at(b"some bytes", 10).expect("written");
             file.to_kernel().expect("given");

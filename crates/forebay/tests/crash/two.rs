@@ -14,8 +14,19 @@ const SECOND: u64 = 4;
 
 /// What the second victim does.
 fn seconds() -> Vec<Act> {
-    let other = Op::Write { file: 1, handle: 0, offset: 300, len: 9000, seed: 31 };
-    let append = Op::Append { file: 0, handle: 1, len: 6000, seed: 32 };
+    let other = Op::Write {
+        file: 1,
+        handle: 0,
+        offset: 300,
+        len: 9000,
+        seed: 31,
+    };
+    let append = Op::Append {
+        file: 0,
+        handle: 1,
+        len: 6000,
+        seed: 32,
+    };
     vec![
         Act::Op(again(8200, 9000, 30)),
         Act::Op(other),
@@ -72,8 +83,12 @@ fn every_pair(scenes: &[Scene], first: u64, more: u64, all_seconds: bool) {
     for scene in scenes {
         let total = accesses(scene);
         let deaths: Vec<u64> = chosen(total, first, &mut dice).collect();
-        let pairs = deaths.iter().flat_map(|&n| (0..seconds.len()).map(move |i| (n, i)));
-        let pairs: Vec<_> = pairs.filter(|_| all_seconds || dice.below(3) == 0).collect();
+        let pairs = deaths
+            .iter()
+            .flat_map(|&n| (0..seconds.len()).map(move |i| (n, i)));
+        let pairs: Vec<_> = pairs
+            .filter(|_| all_seconds || dice.below(3) == 0)
+            .collect();
         let failed = pairs.into_iter().find_map(|(n, i)| {
             let second = &seconds[i];
             if !may_meet(&scene.act, second) {
@@ -88,12 +103,19 @@ fn every_pair(scenes: &[Scene], first: u64, more: u64, all_seconds: bool) {
             chosen(most, more, &mut SplitMix64::new(seed ^ n)).find_map(|m| {
                 let place = format!("{name} dies at {m} of {most}, FOREBAY_SEED={seed}");
                 let mut dice = SplitMix64::new(seed ^ n ^ (m << 20));
-                watch.run(&place, || one(scene, second, n, m, &mut dice)).err()
+                watch
+                    .run(&place, || one(scene, second, n, m, &mut dice))
+                    .err()
             })
         });
         failures.extend(failed);
     }
-    assert!(failures.is_empty(), "{} scenes fail:\n{}", failures.len(), failures.join("\n"));
+    assert!(
+        failures.is_empty(),
+        "{} scenes fail:\n{}",
+        failures.len(),
+        failures.join("\n")
+    );
 }
 
 #[test]

@@ -42,7 +42,11 @@ impl Header {
             dirty: self.dirty.load(Ordering::Acquire),
             inflight: self.inflight(),
             flusher: self.flusher(),
-            frame: self.frame.load(Ordering::Acquire).checked_sub(1).map(FrameId),
+            frame: self
+                .frame
+                .load(Ordering::Acquire)
+                .checked_sub(1)
+                .map(FrameId),
             charged: self.charged(),
             pages: std::array::from_fn(|i| PageWord(self.pages[i].load(Ordering::Acquire))),
         }
@@ -68,7 +72,9 @@ impl Look {
     /// Pages whose word passes a test.
     pub fn pages_where(&self, test: impl Fn(PageWord) -> bool) -> u64 {
         let passes = |i: &usize| test(self.pages[*i]);
-        (0..BLOCK_PAGES).filter(passes).fold(0, |mask, i| mask | 1 << i)
+        (0..BLOCK_PAGES)
+            .filter(passes)
+            .fold(0, |mask, i| mask | 1 << i)
     }
 
     /// What the charge should be: a frame counts whole, small frames by the page.

@@ -69,19 +69,30 @@ fn below(
     seen: &mut HashSet<NodeId>,
     meet: &mut dyn FnMut(Met),
 ) {
-    let Some(node) = arena.node(root.node) else { return meet(Met::BadNode(root.node)) };
+    let Some(node) = arena.node(root.node) else {
+        return meet(Met::BadNode(root.node));
+    };
     if !seen.insert(root.node) {
         return meet(Met::BadNode(root.node));
     }
     let marks = node.owed.load(Ordering::Acquire);
     for slot in 0..SLOTS {
-        let Some(next) = node.slots[slot].load(Ordering::Acquire).checked_sub(1) else { continue };
+        let Some(next) = node.slots[slot].load(Ordering::Acquire).checked_sub(1) else {
+            continue;
+        };
         let block = first + ((slot as u64) << (SLOT_BITS * root.level));
         let owed = owed && marks & (1 << slot) != 0;
         if root.level == 0 {
-            meet(Met::Header { block, header: HeaderId(next), owed });
+            meet(Met::Header {
+                block,
+                header: HeaderId(next),
+                owed,
+            });
         } else {
-            let child = Root { node: NodeId(next), level: root.level - 1 };
+            let child = Root {
+                node: NodeId(next),
+                level: root.level - 1,
+            };
             below(arena, child, block, owed, seen, meet);
         }
     }

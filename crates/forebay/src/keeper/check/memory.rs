@@ -56,7 +56,9 @@ impl Check<'_> {
 
     /// Whether it has memory.
     fn one_frame(&mut self, frame: FrameId) -> bool {
-        let Some(word) = self.arena.frame_owner(frame) else { return false };
+        let Some(word) = self.arena.frame_owner(frame) else {
+            return false;
+        };
         let owner = Owner::unpack(word.load(Ordering::Acquire));
         let claimed = self.frames.get(&frame).copied();
         let fine = match owner {
@@ -79,7 +81,9 @@ impl Check<'_> {
             }
         };
         let fine = fine && word.load(Ordering::Acquire) == owner.pack();
-        self.must(fine, || format!("frame {} is {owner:?} and claimed by {claimed:?}", frame.0));
+        self.must(fine, || {
+            format!("frame {} is {owner:?} and claimed by {claimed:?}", frame.0)
+        });
         if owner == Owner::Carved {
             self.carved(frame);
         } else {
@@ -89,10 +93,15 @@ impl Check<'_> {
     }
 
     fn carved(&mut self, frame: FrameId) {
-        let bits = self.arena.carve(frame).map_or(0, |bits| bits.load(Ordering::Acquire));
+        let bits = self
+            .arena
+            .carve(frame)
+            .map_or(0, |bits| bits.load(Ordering::Acquire));
         for part in 0..BLOCK_PAGES as u32 {
             let small = small_of(frame, part);
-            let Some(word) = self.arena.small_owner(small) else { return };
+            let Some(word) = self.arena.small_owner(small) else {
+                return;
+            };
             let owner = Owner::unpack(word.load(Ordering::Acquire));
             let claimed: Option<HeaderId> = self.smalls.get(&small).copied();
             let is_free = bits & (1 << part) != 0;
@@ -107,20 +116,29 @@ impl Check<'_> {
             };
             let fine = fine && word.load(Ordering::Acquire) == owner.pack();
             self.must(fine, || {
-                format!("small {} is {owner:?}, claimed by {claimed:?}, free: {is_free}", small.0)
+                format!(
+                    "small {} is {owner:?}, claimed by {claimed:?}, free: {is_free}",
+                    small.0
+                )
             });
         }
         let hinted = bits == 0 || self.arena.carve_hints().is_set(frame.0);
-        self.must(hinted, || format!("carved frame {} has room nobody finds", frame.0));
+        self.must(hinted, || {
+            format!("carved frame {} has room nobody finds", frame.0)
+        });
         let empty = bits == u64::MAX;
-        self.must(!empty, || format!("carved frame {} is empty and was not made whole", frame.0));
+        self.must(!empty, || {
+            format!("carved frame {} is empty and was not made whole", frame.0)
+        });
     }
 
     fn not_carved(&mut self, frame: FrameId) {
         for part in 0..BLOCK_PAGES as u32 {
             let small: SmallId = small_of(frame, part);
             let claimed = self.smalls.contains_key(&small);
-            self.must(!claimed, || format!("small {} is of a frame that is not carved", small.0));
+            self.must(!claimed, || {
+                format!("small {} is of a frame that is not carved", small.0)
+            });
         }
     }
 }

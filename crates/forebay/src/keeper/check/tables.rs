@@ -29,35 +29,48 @@ impl Check<'_> {
             State::Free => {
                 self.report.headers_free += 1;
                 let hinted = self.arena.header_hints().is_set(id.0);
-                self.must(hinted, || format!("header {} is free and cannot be found", id.0));
+                self.must(hinted, || {
+                    format!("header {} is free and cannot be found", id.0)
+                });
                 let none = look.identity.is_none();
-                self.must(none, || format!("header {} is free and describes a block", id.0));
+                self.must(none, || {
+                    format!("header {} is free and describes a block", id.0)
+                });
                 self.no_bytes(id, look);
             }
             State::Held(by) => {
                 self.report.headers_held += 1;
                 let lives = self.lives(by);
-                self.must(lives, || format!("header {} is held by {}, who is gone", id.0, by.0));
+                self.must(lives, || {
+                    format!("header {} is held by {}, who is gone", id.0, by.0)
+                });
                 self.no_bytes(id, look);
             }
             State::Doomed => self.problem(format!("header {} was left doomed", id.0)),
             State::Linked => self.linked_header(id, look),
             State::Superseded(by) => {
                 let lives = self.lives(by);
-                self.must(lives, || format!("header {} is superseded by the dead", id.0));
+                self.must(lives, || {
+                    format!("header {} is superseded by the dead", id.0)
+                });
                 self.linked_header(id, look);
             }
         }
         let due = look.charge_due();
         self.must(look.charged == due, || {
-            format!("header {} is charged {} pages and owes {due}", id.0, look.charged)
+            format!(
+                "header {} is charged {} pages and owes {due}",
+                id.0, look.charged
+            )
         });
     }
 
     fn no_bytes(&mut self, id: HeaderId, look: &Look) {
         let words = look.pages_where(|word| word != PageWord::EMPTY);
         let empty = look.valid | look.owed() | words == 0 && look.frame.is_none();
-        self.must(empty, || format!("header {} is not linked and holds memory", id.0));
+        self.must(empty, || {
+            format!("header {} is not linked and holds memory", id.0)
+        });
     }
 
     fn linked_header(&mut self, id: HeaderId, look: &Look) {
@@ -67,34 +80,52 @@ impl Check<'_> {
             return self.problem(format!("header {} is linked to no file", id.0));
         };
         let size = entry.size.load(Ordering::Acquire);
-        let pages = size.saturating_sub(identity.block.start()).div_ceil(PAGE_BYTES as u64);
+        let pages = size
+            .saturating_sub(identity.block.start())
+            .div_ceil(PAGE_BYTES as u64);
         let within = mask(0..pages.min(BLOCK_PAGES as u64) as u32);
         let beyond = (look.valid | look.ragged_words()) & look.dirty & !within;
-        self.must(beyond == 0, || format!("header {} owes pages {beyond:x} beyond the end", id.0));
+        self.must(beyond == 0, || {
+            format!("header {} owes pages {beyond:x} beyond the end", id.0)
+        });
         let odd = look.pages_where(|word| !word.is_wellformed());
-        self.must(odd == 0, || format!("header {} has odd words of pages {odd:x}", id.0));
+        self.must(odd == 0, || {
+            format!("header {} has odd words of pages {odd:x}", id.0)
+        });
         let runs = look.ragged_words();
         let both = runs & look.valid;
-        self.must(both == 0, || format!("header {} has runs in whole pages {both:x}", id.0));
+        self.must(both == 0, || {
+            format!("header {} has runs in whole pages {both:x}", id.0)
+        });
         let lost = runs & !look.dirty;
-        self.must(lost == 0, || format!("header {} has runs that owe nothing {lost:x}", id.0));
+        self.must(lost == 0, || {
+            format!("header {} has runs that owe nothing {lost:x}", id.0)
+        });
         if look.frame.is_none() {
             let homeless = (look.valid | runs) & !look.small_pages();
-            self.must(homeless == 0, || format!("header {}: no memory of {homeless:x}", id.0));
+            self.must(homeless == 0, || {
+                format!("header {}: no memory of {homeless:x}", id.0)
+            });
         } else {
             let left = look.small_pages();
-            self.must(left == 0, || format!("header {}: small frames {left:x} beside a frame", id.0));
+            self.must(left == 0, || {
+                format!("header {}: small frames {left:x} beside a frame", id.0)
+            });
         }
         if look.inflight != 0 {
             let lives = self.lives(look.flusher);
             let orphans = self.arena.superblock().orphans.load(Ordering::Acquire) != 0;
             let orphan = look.flusher == ThreadId(u32::MAX) && orphans;
-            self.must(lives || orphan, || format!("header {} is in flight by the dead", id.0));
+            self.must(lives || orphan, || {
+                format!("header {} is in flight by the dead", id.0)
+            });
         }
     }
 
     fn live(&self, id: FileId) -> Option<&FileEntry> {
-        self.arena.file(id).filter(|entry| entry.state.load(Ordering::Acquire) == LIVE)
+        self.arena
+            .file(id)
+            .filter(|entry| entry.state.load(Ordering::Acquire) == LIVE)
     }
 
     /// Every tree leads to the linked headers of its file, and to nothing else.
@@ -124,7 +155,9 @@ impl Check<'_> {
         seen: &mut HashSet<NodeId>,
         found: &mut HashMap<HeaderId, bool>,
     ) {
-        let Some(entry) = self.arena.file(id) else { return };
+        let Some(entry) = self.arena.file(id) else {
+            return;
+        };
         let state = entry.state.load(Ordering::Acquire);
         match state & 7 {
             LIVE if state == LIVE => self.report.files += 1,
@@ -137,19 +170,30 @@ impl Check<'_> {
         }
         for (name, word) in [("gate", &entry.gate), ("append lock", &entry.append_lock)] {
             let holder = word.load(Ordering::Acquire);
-            self.must(holder == 0, || format!("{name} of entry {} is held by {holder}", id.0));
+            self.must(holder == 0, || {
+                format!("{name} of entry {} is held by {holder}", id.0)
+            });
         }
         let intents = entry.intents.load(Ordering::Acquire);
-        self.must(intents == 0, || format!("entry {}: {intents} changes under way", id.0));
+        self.must(intents == 0, || {
+            format!("entry {}: {intents} changes under way", id.0)
+        });
         let mut met = Vec::new();
         visit(self.arena, entry, seen, &mut |what| met.push(what));
         for what in met {
             match what {
                 Met::BadNode(node) => self.problem(format!("entry {}: bad node {}", id.0, node.0)),
-                Met::Header { block, header, owed } => {
-                    let identity = self.looks.get(header.index()).and_then(|look| look.identity);
-                    let right = identity
-                        .is_some_and(|i| i.file == id && u64::from(i.block.0) == block);
+                Met::Header {
+                    block,
+                    header,
+                    owed,
+                } => {
+                    let identity = self
+                        .looks
+                        .get(header.index())
+                        .and_then(|look| look.identity);
+                    let right =
+                        identity.is_some_and(|i| i.file == id && u64::from(i.block.0) == block);
                     self.must(right, || {
                         format!("entry {}: block {block} leads to header {}", id.0, header.0)
                     });
@@ -162,7 +206,9 @@ impl Check<'_> {
     fn nodes(&mut self, in_trees: &HashSet<NodeId>) {
         let backed = self.arena.superblock().nodes_backed.load(Ordering::Acquire);
         for id in (0..backed.min(self.arena.counts().nodes)).map(NodeId) {
-            let Some(node) = self.arena.node(id) else { return };
+            let Some(node) = self.arena.node(id) else {
+                return;
+            };
             let in_tree = in_trees.contains(&id);
             self.report.nodes_linked += u32::from(in_tree);
             let fine = match state_of(node) {
@@ -172,7 +218,11 @@ impl Check<'_> {
                 NodeState::Odd => false,
             };
             self.must(fine, || {
-                format!("node {} is {:?}, in a tree: {in_tree}", id.0, state_of(node))
+                format!(
+                    "node {} is {:?}, in a tree: {in_tree}",
+                    id.0,
+                    state_of(node)
+                )
             });
         }
     }
@@ -195,22 +245,35 @@ impl Check<'_> {
             let counted = entry.owed_pages.load(Ordering::Acquire);
             let due = files.get(&id).copied().unwrap_or(0);
             self.must(counted == due, || {
-                format!("entry {} counts {counted} owed pages and there are {due}", id.0)
+                format!(
+                    "entry {} counts {counted} owed pages and there are {due}",
+                    id.0
+                )
             });
         }
         let superblock = self.arena.superblock();
         let mut counted = superblock.owed_pages.load(Ordering::Acquire);
         for id in (0..self.arena.counts().threads).map(ThreadId) {
-            let delta = self.arena.thread_unchecked(id).owed_delta.load(Ordering::Acquire);
+            let delta = self
+                .arena
+                .thread_unchecked(id)
+                .owed_delta
+                .load(Ordering::Acquire);
             counted = counted.wrapping_add(delta);
         }
         self.must(counted == all, || {
-            format!("the session counts {} owed pages and there are {all}", counted as i64)
+            format!(
+                "the session counts {} owed pages and there are {all}",
+                counted as i64
+            )
         });
         for words in &superblock.devices {
             let bytes = words.inflight_bytes.load(Ordering::Acquire);
             self.must(bytes == 0 || flying, || {
-                format!("a device counts {} bytes in flight and there are none", bytes as i64)
+                format!(
+                    "a device counts {} bytes in flight and there are none",
+                    bytes as i64
+                )
             });
         }
     }

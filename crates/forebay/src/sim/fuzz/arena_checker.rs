@@ -43,13 +43,18 @@ pub fn check(data: &[u8]) {
     let (steps, damages) = data.split_at(data.len().min(STEPS * STEP_BYTES));
     let disk = SimDisk::new(SimOptions::default());
     let session = Session::open(Config::tiny()).expect("a session");
-    let device = || -> Arc<dyn DeviceFile> {
-        Arc::new(Wrapped::new(disk.create(), Arc::new(Bounded)))
-    };
+    let device =
+        || -> Arc<dyn DeviceFile> { Arc::new(Wrapped::new(disk.create(), Arc::new(Bounded))) };
     let devices = [device(), device()];
     let open = |device: &Arc<dyn DeviceFile>| open(&session, device);
-    let files = devices.each_ref().map(|device| open(device).expect("a file"));
-    steps.as_chunks::<STEP_BYTES>().0.iter().for_each(|step| work(&files, *step));
+    let files = devices
+        .each_ref()
+        .map(|device| open(device).expect("a file"));
+    steps
+        .as_chunks::<STEP_BYTES>()
+        .0
+        .iter()
+        .for_each(|step| work(&files, *step));
     let arena = &session.shared().arena;
     for damage in damages.as_chunks::<DAMAGE_BYTES>().0 {
         hurt(arena, *damage);
@@ -58,7 +63,13 @@ pub fn check(data: &[u8]) {
     let me = session.shared().me().expect("a slot");
     arena.superblock().gate.store(0, Ordering::Relaxed);
     let stop = stop_session(me).expect("nobody is at work");
-    rebuild(me, &Dead { threads: &|_| true, landed: &|_| true });
+    rebuild(
+        me,
+        &Dead {
+            threads: &|_| true,
+            landed: &|_| true,
+        },
+    );
     drop(stop);
     if let Err(problems) = check_arena(arena) {
         panic!("after a rebuild: {problems:#?}");
@@ -67,7 +78,11 @@ pub fn check(data: &[u8]) {
     files.into_iter().for_each(std::mem::forget);
     if let [Some(one), Some(other)] = devices.each_ref().map(open) {
         let files = [one, other];
-        steps.as_chunks::<STEP_BYTES>().0.iter().for_each(|step| work(&files, *step));
+        steps
+            .as_chunks::<STEP_BYTES>()
+            .0
+            .iter()
+            .for_each(|step| work(&files, *step));
         for file in files {
             let _ = file.close();
         }
@@ -80,7 +95,9 @@ pub fn check(data: &[u8]) {
 fn open(session: &Session, device: &Arc<dyn DeviceFile>) -> Option<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
-    session.open_device(Arc::clone(device), "sim", &options).ok()
+    session
+        .open_device(Arc::clone(device), "sim", &options)
+        .ok()
 }
 
 /// One operation; errors are what damage may lead to.
@@ -119,7 +136,10 @@ fn hurt(arena: &Arena, [table, how, x, y, v0, v1, v2, v3]: [u8; DAMAGE_BYTES]) {
     let value = u32::from_le_bytes([v0, v1, v2, v3]);
     // Small numbers are what indices, states and owners look like.
     let value = if how & 2 == 0 { value % 64 } else { value };
-    arena.overwrite(start + word, |old| if how & 1 == 0 { value } else { old ^ value });
+    arena.overwrite(
+        start + word,
+        |old| if how & 1 == 0 { value } else { old ^ value },
+    );
 }
 
 #[cfg(test)]
@@ -138,7 +158,9 @@ mod tests {
         let caught = (0..300).any(|round| {
             let mut random = crate::sim::fuzz::SplitMix(round);
             let mut input = |len: usize| -> Vec<u8> {
-                std::iter::repeat_with(|| random.next() as u8).take(len).collect()
+                std::iter::repeat_with(|| random.next() as u8)
+                    .take(len)
+                    .collect()
             };
             let data = [input(STEPS * STEP_BYTES), input(60 * DAMAGE_BYTES)].concat();
             std::panic::catch_unwind(|| check(&data)).is_err()

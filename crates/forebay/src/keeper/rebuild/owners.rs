@@ -1,0 +1,165 @@
+//! Frames and small frames anew: owner words, hints, and what the dead had begun to give or to take back.
+
+use std::collections::HashSet;
+
+use super::Rebuild;
+use crate::frame::header::{Header, State};
+use crate::ids::{FrameId, HeaderId, SmallId};
+use crate::keeper::provision::HUGE_FRAMES;
+use crate::limits::BLOCK_PAGES;
+use crate::memory::regions::{Owner, small_of};
+use crate::scrap::page::Ragged;
+use crate::sync::Ordering;
+
+impl<'a> Rebuild<'a, '_> {
+    /// Owner words and the maps of free frames.
+    pub(super) fn owners(&mut self) {
+        let arena = self.arena();
+        arena.frame_hints().clear_all();
+        arena.carve_hints().clear_all();
+        let of_small = |small: &SmallId| FrameId(small.0 / BLOCK_PAGES as u32);
+        let carved: HashSet<FrameId> = self.smalls.iter().map(of_small).collect();
+        let mut links = Vec::new();
+        for (id, header) in self.all_headers() {
+            if matches!(header.state(), State::Linked | State::Superseded(_)) {
+                links.push((id, header));
+            }
+        }
+        for frame in (0..arena.counts().frames).map(FrameId) {
+            self.one_frame(frame, carved.contains(&frame));
+        }
+        for (id, header) in links {
+            self.link_memory(id, header);
+        }
+        self.half_given();
+        let superblock = arena.superblock();
+        superblock
+            .frames_free
+            .store(self.findings.frames_free, Ordering::Relaxed);
+    }
+
+    /// Huge pages that the dead have begun to give, or to take back, are given in full, as far as the budget goes: where one
+    /// frame has memory, all of its huge page have. Not while somebody who lives is giving.
+    fn half_given(&mut self) {
+        let arena = self.arena();
+        let superblock = arena.superblock();
+        let lock = &superblock.provision_lock;
+        self.release(lock);
+        let mine = self.me.id.0;
+        if lock
+            .compare_exchange(0, mine, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        let has_memory = |id: u32| {
+            arena.frame_owner(FrameId(id)).is_some_and(|owner| {
+                Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
+            })
+        };
+        let frames = arena.counts().frames;
+        let mut backed = (0..frames).filter(|&id| has_memory(id)).count() as u32;
+        let most = superblock.frames_max.load(Ordering::Relaxed);
+        for first in (0..frames).step_by(HUGE_FRAMES as usize) {
+            let huge = first..(first + HUGE_FRAMES).min(frames);
+            if !huge.clone().any(has_memory) {
+                continue;
+            }
+            for id in huge.filter(|&id| !has_memory(id)) {
+                if backed < most {
+                    self.set_free(FrameId(id));
+                    backed += 1;
+                }
+            }
+        }
+        superblock.frames_backed.store(backed, Ordering::Relaxed);
+        lock.store(0, Ordering::Release);
+    }
+
+    fn one_frame(&mut self, frame: FrameId, is_carved: bool) {
+        let arena = self.arena();
+        let Some(owner) = arena.frame_owner(frame) else {
+            return;
+        };
+        let was = Owner::unpack(owner.load(Ordering::Acquire));
+        if self.frames.contains(&frame) {
+            return;
+        }
+        let is = if is_carved { Owner::Carved } else { was };
+        if owner.load(Ordering::Acquire) != is.pack() {
+            self.findings.corruptions += 1;
+            owner.store(is.pack(), Ordering::Release);
+        }
+        match was {
+            _ if is_carved => self.carve(frame, true),
+            Owner::Unbacked => {}
+            Owner::Held(by) if !(self.dead.threads)(by) => {}
+            Owner::Carved => self.carve(frame, false),
+            _ => self.set_free(frame),
+        }
+    }
+
+    fn set_free(&mut self, frame: FrameId) {
+        let arena = self.arena();
+        if let Some(owner) = arena.frame_owner(frame) {
+            owner.store(Owner::Free.pack(), Ordering::Release);
+            arena.frame_hints().set(frame.0);
+            self.findings.frames_free += 1;
+        }
+    }
+
+    /// A carved frame's parts: held by the living, claimed by headers, or free.
+    fn carve(&mut self, frame: FrameId, used: bool) {
+        let arena = self.arena();
+        let mut free = 0u64;
+        let mut held = false;
+        for part in 0..BLOCK_PAGES as u32 {
+            let small = small_of(frame, part);
+            let Some(owner) = arena.small_owner(small) else {
+                return;
+            };
+            match Owner::unpack(owner.load(Ordering::Acquire)) {
+                _ if self.smalls.contains(&small) => {}
+                Owner::Held(by) if !(self.dead.threads)(by) => held = true,
+                _ => {
+                    owner.store(Owner::Free.pack(), Ordering::Release);
+                    free |= 1 << part;
+                }
+            }
+        }
+        if !used && !held {
+            self.set_free(frame);
+            return;
+        }
+        if let Some(bits) = arena.carve(frame) {
+            bits.store(free, Ordering::Release);
+        }
+        if free != 0 {
+            arena.carve_hints().set(frame.0);
+        }
+    }
+
+    fn link_memory(&mut self, id: HeaderId, header: &'a Header) {
+        let arena = self.arena();
+        let linked = Owner::Linked(id).pack();
+        let Some(guard) = header.try_lock(self.me, id) else {
+            return;
+        };
+        if let Some(owner) = guard.frame().and_then(|frame| arena.frame_owner(frame)) {
+            owner.store(linked, Ordering::Release);
+        }
+        for page in 0..BLOCK_PAGES {
+            let word = guard.page(page);
+            let map = match word.ragged() {
+                Ragged::Map(map) => Some(map),
+                _ => None,
+            };
+            for small in word.small().into_iter().chain(map) {
+                if let Some(owner) = arena.small_owner(small) {
+                    owner.store(linked, Ordering::Release);
+                }
+            }
+        }
+        guard.set_charged(guard.charge_due());
+    }
+}
