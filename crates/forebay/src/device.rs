@@ -16,6 +16,7 @@ pub use file::RealFile;
 pub use queue::{Inline, Threads, best_queue};
 pub use reason::KernelReason;
 
+use crate::limits::PAGE_BYTES;
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
@@ -103,6 +104,31 @@ pub trait DeviceFile: Send + Sync {
     fn descriptors(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
         None
     }
+}
+
+/// Goes on with a direct read that gave `got` bytes, until the piece is full or the file ends. The file is known to reach
+/// `sure_end`: less than that is an error in the middle of a request, which the next one will name, and not the end.
+/// `got` is a multiple of a page but at the end.
+pub fn read_rest(
+    file: &dyn DeviceFile,
+    piece: Piece,
+    offset: u64,
+    mut got: usize,
+    sure_end: u64,
+) -> io::Result<usize> {
+    let mut last = None;
+    // The same end twice: the file does end here, somebody else has cut it.
+    while got < piece.len && offset + (got as u64) < sure_end && last != Some(got) {
+        last = Some(got);
+        let at = got / PAGE_BYTES * PAGE_BYTES;
+        // SAFETY: `at` is less than the piece's length.
+        let rest = Piece {
+            ptr: unsafe { piece.ptr.add(at) },
+            len: piece.len - at,
+        };
+        got = at + file.read_direct(rest, offset + at as u64)?;
+    }
+    Ok(got)
 }
 
 /// What a queued request does.

@@ -374,6 +374,11 @@ unsafe fn kernel_segment(
         // SAFETY: the caller's promise.
         unsafe { merge_written(&guard, core, &part, source) };
     }
+    if written < segment.len {
+        // What the kernel took of the rest is not known: clean bytes in memory may be older.
+        let clean = guard.valid() & !guard.dirty() & !guard.inflight();
+        drop_pages(&guard, entry, clean & segment.touched());
+    }
     guard.next_epoch();
     guard.set_state(State::Linked);
     entry.size.fetch_max(end, Ordering::AcqRel);

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use crate::device::Piece;
+use crate::device::{Piece, read_rest};
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::frame::header::{Guard, Identity, State};
@@ -190,24 +190,17 @@ fn read_device(
     let len = span.len() * PAGE_BYTES;
     let offset = segment.block.start() + start as u64;
     let piece = buffer.part(start, len);
-    let mut got = 0;
-    while got < len && offset + (got as u64) < disk_end {
-        let rest = Piece {
-            // SAFETY: `got` is less than the piece's length.
-            ptr: unsafe { piece.ptr.add(got) },
-            len: len - got,
-        };
-        match core.device.read_direct(rest, offset + got as u64) {
-            Ok(0) => break,
-            Ok(n) => {
-                got += n;
-                if !n.is_multiple_of(PAGE_BYTES) {
-                    break;
-                }
-            }
-            Err(error) => return Err(Error::device("read from the device", &error).into()),
-        }
-    }
+    let got = read_rest(
+        core.device.as_ref(),
+        Piece {
+            ptr: piece.ptr,
+            len,
+        },
+        offset,
+        0,
+        disk_end,
+    )
+    .map_err(|error| Error::device("read from the device", &error))?;
     // SAFETY: the buffer is this thread's own.
     unsafe { copy::zero(piece.ptr.add(got), len - got) };
     Ok(())

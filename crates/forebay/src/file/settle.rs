@@ -9,7 +9,7 @@ use crate::file::{resize, table};
 use crate::flush::{Outcome, Scope, errors};
 use crate::memory::threads::{Me, stop_file};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// How much a sync promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,10 +32,15 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
     }
     let synced = match durability {
         Durability::Written => Ok(()),
+        _ if planted!(SkipDeviceSync) => Ok(()),
         Durability::Data => core.device.sync_data(),
         Durability::All => core.device.sync_all(),
     };
     me.count(Counter::Syncs as usize, 1);
+    if let Err(error) = &synced {
+        // The device has one description for all of ours, and tells it once.
+        errors::record_sync(core.entry(), error.raw_os_error().unwrap_or(libc::EIO));
+    }
     // Asked after the flush: this call's own failure is in the sequence as well.
     let errno = errors::unreported(core.entry(), seen).or(outcome.errno);
     if let Some(errno) = errno {

@@ -17,6 +17,16 @@ pub fn record(file: &FileEntry, errno: i32, tick: u32) {
         tick.wrapping_add(RETRY_TICKS << failures),
         Ordering::Relaxed,
     );
+    next_sequence(file, errno);
+}
+
+/// Notes that the device could not make durable what it has been given. Every description hears of it once; no later
+/// flush takes it back, since nothing is owed that could be tried again.
+pub fn record_sync(file: &FileEntry, errno: i32) {
+    next_sequence(file, errno);
+}
+
+fn next_sequence(file: &FileEntry, errno: i32) {
     loop {
         let seen = file.error.load(Ordering::Acquire);
         let next = ((seen >> 32).wrapping_add(1) << 32) | errno as u32 as u64;

@@ -12,7 +12,7 @@ use ends::{end_write, finish_write, gather, is_eligible, merge_fill};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind};
+use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
 use crate::flush::select::{self, Ready};
 use crate::flush::{busy, errors};
 use crate::frame::header::Identity;
@@ -432,7 +432,13 @@ impl Flusher {
     }
 
     fn end_fill(&mut self, work: &mut Work<'_, '_>, job: FillJob, result: std::io::Result<usize>) {
-        match result {
+        let entry = work.me.arena.file_unchecked(work.file);
+        let sure_end = entry.disk_end.load(Ordering::Acquire);
+        let piece = job
+            .bytes
+            .part(0, job.pages.count_ones() as usize * PAGE_BYTES);
+        let device = work.device.as_ref();
+        match result.and_then(|read| read_rest(device, piece, job.offset, read, sure_end)) {
             Ok(read) => {
                 work.outcome.bytes_read += read as u64;
                 let piece = job.bytes.piece();

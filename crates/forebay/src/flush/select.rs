@@ -10,7 +10,7 @@ use crate::memory::files::FileEntry;
 use crate::scrap::absorb::{make_whole, pages_of, recharge};
 use crate::scrap::give::{bytes_within_size, covered, fill_page};
 use crate::scrap::split::mask;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// A page of zeros, for pages that the device file does not reach.
 #[repr(align(4096))]
@@ -126,6 +126,9 @@ fn begin(guard: &Guard<'_>, file: &FileEntry) -> Ready {
     let tail = (wanted & tail_bit != 0).then_some((last, live));
     let pages = cost::bridge(wanted & !tail_bit, guard.valid() & within & !tail_bit);
     guard.begin_flight(pages | (wanted & tail_bit));
+    if planted!(CleanAtSubmit) {
+        guard.end_flight(guard.inflight(), true);
+    }
     recharge(guard, file);
     Ready::Write { pages, tail }
 }

@@ -15,14 +15,14 @@ use crate::flush::busy;
 use crate::frame::header::{Guard, Header, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
-use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
+use crate::limits::{BLOCK_PAGES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{EXCEEDING, FileEntry, GONE, LIVE};
+use crate::memory::files::{ENTERING, EXCEEDING, FileEntry, GONE, LIVE};
 use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::page::{PageWord, Ragged};
 use crate::scrap::split::mask;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// What a rebuild found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -56,6 +56,8 @@ struct Rebuild<'a, 'd> {
     dead: &'d Dead<'d>,
     frames: HashSet<FrameId>,
     smalls: HashSet<SmallId>,
+    /// Frames that claimed small frames are parts of.
+    carved: HashSet<FrameId>,
     findings: Findings,
 }
 
@@ -68,12 +70,14 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
         dead,
         frames: HashSet::new(),
         smalls: HashSet::new(),
+        carved: HashSet::new(),
         findings: Findings::default(),
     };
+    work.bounds();
     work.prepare_files();
     work.headers();
-    work.owners();
     work.trees_and_charges();
+    work.owners();
     work.release_locks();
     let superblock = me.arena.superblock();
     superblock
@@ -105,17 +109,45 @@ impl<'a> Rebuild<'a, '_> {
             .filter_map(move |id| Some((id, arena.header(id)?)))
     }
 
+    /// Counts in the superblock that nothing could be made of.
+    fn bounds(&mut self) {
+        let (superblock, counts) = (self.arena().superblock(), self.arena().counts());
+        let limits = [
+            (&superblock.headers_backed, 0, counts.headers),
+            (&superblock.nodes_backed, 0, counts.nodes),
+            (&superblock.frames_max, 1, counts.frames),
+        ];
+        for (word, least, most) in limits {
+            let value = word.load(Ordering::Acquire);
+            if value.clamp(least, most) != value {
+                word.store(value.clamp(least, most), Ordering::Release);
+                self.findings.corruptions += 1;
+            }
+        }
+    }
+
     /// Entries that a dead thread was filling in are dropped; trees are forgotten. What a file owes is not set to zero
     /// meanwhile: a sync looks at it outside of any operation, and would take a file that owes much for a clean one.
     fn prepare_files(&mut self) {
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
             let state = entry.state.load(Ordering::Acquire);
-            if state & 7 == crate::memory::files::ENTERING
-                && (self.dead.threads)(ThreadId(state >> 3))
-            {
+            let entering = state & 7 == ENTERING;
+            if entering && (self.dead.threads)(ThreadId(state >> 3)) || !entering && state > GONE {
                 // Not absent: entries that were made when this one was another's are found past it.
                 entry.state.store(GONE, Ordering::Release);
+                self.findings.corruptions += u32::from(!entering);
+            }
+            for word in [
+                &entry.size,
+                &entry.disk_end,
+                &entry.reserved_end,
+                &entry.reserve_step,
+            ] {
+                if word.load(Ordering::Acquire) > FILE_BYTES_MAX {
+                    word.store(FILE_BYTES_MAX, Ordering::Release);
+                    self.findings.corruptions += 1;
+                }
             }
             slots::forget_tree(entry);
         }
@@ -196,13 +228,18 @@ impl<'a> Rebuild<'a, '_> {
             self.make_free(guard);
             return;
         }
+        if guard.state() == State::Linked {
+            guard.set_state(State::Linked);
+        }
         self.findings.linked += 1;
     }
 
     /// Claims the header's frame or small frames; what somebody else has claimed, or does not exist, is taken away.
     fn memory_of(&mut self, guard: &Guard<'a>) {
         if let Some(frame) = guard.frame()
-            && (self.arena().frame_owner(frame).is_none() || !self.frames.insert(frame))
+            && (self.arena().frame_owner(frame).is_none()
+                || self.carved.contains(&frame)
+                || !self.frames.insert(frame) && !planted!(TrustFrames))
         {
             self.findings.corruptions += 1;
             guard.set_valid(0);
@@ -237,12 +274,20 @@ impl<'a> Rebuild<'a, '_> {
 
     /// Valid pages without memory cannot be.
     fn bytes_need_memory(&mut self, guard: &Guard<'a>) {
+        // A run that owes nothing cannot be either.
+        for page in pages_of(!(guard.dirty() | guard.inflight() | guard.valid())) {
+            if guard.page(page).ragged() != Ragged::None {
+                self.findings.corruptions += 1;
+                self.forget_run(guard, page);
+            }
+        }
         if guard.frame().is_some() {
             return;
         }
         let small = guard.small_pages();
         for page in pages_of((guard.valid() | guard.ragged()) & !small) {
             self.findings.corruptions += 1;
+            self.forget_run(guard, page);
             self.lose_page(guard, page);
         }
         // Announced, and no memory came: nothing is owed.
@@ -256,8 +301,10 @@ impl<'a> Rebuild<'a, '_> {
     }
 
     fn claim_small(&mut self, small: SmallId) -> bool {
+        let frame = FrameId(small.0 / BLOCK_PAGES as u32);
         let exists = self.arena().small_owner(small).is_some();
-        if exists && self.smalls.insert(small) {
+        if exists && !self.frames.contains(&frame) && self.smalls.insert(small) {
+            self.carved.insert(frame);
             return true;
         }
         self.findings.corruptions += 1;
@@ -275,7 +322,7 @@ impl<'a> Rebuild<'a, '_> {
             return;
         }
         if (self.dead.landed)(file) {
-            guard.end_flight(flying, false);
+            guard.end_flight(flying, planted!(ForgetFlights));
             self.findings.reowed += 1;
         } else {
             guard.orphan_flights();
@@ -392,8 +439,11 @@ impl<'a> Rebuild<'a, '_> {
         if slots::install(self.me, entry, block, id).is_err() {
             self.findings.corruptions += 1;
             if let Some(guard) = header.try_lock(self.me, id) {
+                self.forget_memory(&guard);
                 self.make_free(&guard);
             }
+            self.findings.linked -= 1;
+            arena.header_hints().set(id.0);
             return 0;
         }
         let charged = u64::from(header.charged());

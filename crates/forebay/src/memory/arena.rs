@@ -234,6 +234,18 @@ impl Arena {
         (id.0 < self.counts().frames).then(|| unsafe { self.at(self.layout.carves, id.index()) })
     }
 
+    /// Changes four bytes anywhere before the frames: damage, for tests.
+    #[cfg(feature = "sim")]
+    pub fn overwrite(&self, offset: usize, change: impl FnOnce(u32) -> u32) {
+        assert!(
+            offset.is_multiple_of(4) && offset + 4 <= self.layout.frames,
+            "{offset}"
+        );
+        // SAFETY: aligned, and within the mapping, whose tables end where frames begin.
+        let word: &AtomicU32 = unsafe { self.at(offset, 0) };
+        word.store(change(word.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
     fn words(&self, offset: usize, bits: usize) -> &[AtomicU64] {
         // SAFETY: the layout set aside one bit for each thing, in whole words; see `at`.
         unsafe {

@@ -56,10 +56,21 @@ pub unsafe fn absorb(
     if let Some(part) = &span.tail {
         make_room_for_run(guard, part)?;
     }
-    announce(guard, file, touched);
+    let whole = mask(span.whole.clone());
+    if planted!(SizeFirst) {
+        file.size.fetch_max(size_end, Ordering::AcqRel);
+    }
+    if !planted!(DirtyLast) {
+        announce(guard, file, touched);
+    }
+    if planted!(ValidFirst) {
+        guard.set_valid(guard.valid() | whole);
+    }
     // SAFETY: the caller's promise; the block's memory was found above.
     unsafe { copy_in(guard, segment, source) };
-    let whole = mask(span.whole.clone());
+    if planted!(DirtyLast) {
+        announce(guard, file, touched);
+    }
     if guard.valid() & whole != whole {
         let newly = whole & !guard.valid();
         guard.set_valid(guard.valid() | whole);

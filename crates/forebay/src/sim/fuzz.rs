@@ -4,6 +4,7 @@
 //! `fuzz/fuzz_targets` hands them to libFuzzer (`scripts/fuzz.sh`); the tests here hand them
 //! seeded random bytes, so that every run of the tests exercises them without a fuzzer.
 
+pub mod arena_checker;
 pub mod scrap_merge;
 
 /// Calls `check` with `rounds` inputs of up to `bytes_max` bytes, the same ones every time. When it

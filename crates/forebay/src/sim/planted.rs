@@ -28,6 +28,24 @@ pub enum Bug {
     NoLanding,
     /// An append chooses its offset before it has the lock.
     EarlyEnd,
+    /// Pages are published as valid before their bytes are copied.
+    ValidFirst,
+    /// Pages are announced as dirty after their bytes have been copied.
+    DirtyLast,
+    /// The file's size is raised before the bytes are there.
+    SizeFirst,
+    /// Pages are clean once their write has been submitted.
+    CleanAtSubmit,
+    /// A rebuild takes flights of the dead for completed.
+    ForgetFlights,
+    /// A rebuild opens a dead repairer's gate instead of taking it over.
+    OpenGate,
+    /// A failed flush leaves its pages clean and tells nobody.
+    SwallowFlushError,
+    /// A sync does not ask the device to make anything durable.
+    SkipDeviceSync,
+    /// A rebuild lets two headers have one frame.
+    TrustFrames,
 }
 
 thread_local! {

@@ -123,8 +123,15 @@ impl Engine {
             } => {
                 let slot = &mut self.files[usize::from(file)][usize::from(handle)];
                 let closed = slot.take().map_or(Ok(()), File::close);
-                *slot = Some(self.store.open(&self.session, file, access, truncate)?);
-                closed.map(|()| Outcome::Done)
+                let opened = self.store.open(&self.session, file, access, truncate);
+                // Where opening fails, it is done again, so that there is a handle; the error is the answer.
+                let again = |_| self.store.open(&self.session, file, access, truncate);
+                let failed = opened.as_ref().map(drop).map_err(|e| e.errno());
+                *slot = Some(opened.or_else(again)?);
+                match failed {
+                    Ok(()) => closed.map(|()| Outcome::Done),
+                    Err(errno) => Ok(Outcome::Failed(ErrorClass::from_errno(errno))),
+                }
             }
             Op::CloseAll { file } => {
                 let mut result = Ok(());
@@ -133,10 +140,13 @@ impl Engine {
                     result = result.and(closed);
                 }
                 for handle in 0..self.files[usize::from(file)].len() {
-                    let opened = self
-                        .store
-                        .open(&self.session, file, Access::ReadWrite, false)?;
-                    self.files[usize::from(file)][handle] = Some(opened);
+                    let open = || {
+                        self.store
+                            .open(&self.session, file, Access::ReadWrite, false)
+                    };
+                    let opened = open();
+                    result = result.and(opened.as_ref().map(drop).map_err(copy_of));
+                    self.files[usize::from(file)][handle] = Some(opened.or_else(|_| open())?);
                 }
                 result.map(|()| Outcome::Done)
             }
@@ -253,4 +263,9 @@ impl Target for Engine {
         self.try_run(op)
             .unwrap_or_else(|error| Outcome::Failed(ErrorClass::from_errno(error.errno())))
     }
+}
+
+/// An error with the same errno.
+fn copy_of(error: &forebay::Error) -> forebay::Error {
+    forebay::Error::device("open", &std::io::Error::from_raw_os_error(error.errno()))
 }

@@ -5,6 +5,7 @@
 //! prints; `FOREBAY_SEED` brings it back); the ignored tests try every access.
 #![cfg(feature = "sim")]
 
+mod canaries;
 #[path = "../common/mod.rs"]
 mod common;
 mod deaths;

@@ -143,6 +143,11 @@ pub fn writes() -> Vec<Scene> {
             again(8 * K + 5, 100, 1),
         ),
         scene(
+            "over absent pages",
+            vec![write(0, 64 * K), sync(), evict()],
+            again(8 * K, 12 * K, 1),
+        ),
+        scene(
             "over dirty pages",
             vec![write(0, 64 * K)],
             again(8 * K, 12 * K, 1),

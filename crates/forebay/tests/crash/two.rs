@@ -9,8 +9,8 @@ use crate::scene::{Act, Scene, World, look};
 use crate::scenes::{self, again, set_len, sync};
 
 /// Pairs of deaths tried for a scene and a second operation.
-const FIRST: u64 = 4;
-const SECOND: u64 = 5;
+const FIRST: u64 = 3;
+const SECOND: u64 = 4;
 
 /// What the second victim does.
 fn seconds() -> Vec<Act> {
@@ -56,6 +56,7 @@ fn one(scene: &Scene, second: &Act, n: u64, m: u64, dice: &mut SplitMix64) {
     if world.die_untouched(&scene.act, n).is_some() {
         return;
     }
+    world.open_missing();
     world.die(second, m);
     let both = [under_way(&scene.act), under_way(second)].concat();
     look(&mut world, &both, dice);
@@ -67,6 +68,7 @@ fn second_accesses(scene: &Scene, second: &Act, n: u64) -> Option<u64> {
     if world.die_untouched(&scene.act, n).is_some() {
         return None;
     }
+    world.open_missing();
     let before = sim::count();
     world.die(second, u64::MAX - 1);
     Some(sim::count() - before)

@@ -80,6 +80,7 @@ impl Check<'_> {
                 claimed.is_none()
             }
         };
+        let fine = fine && word.load(Ordering::Acquire) == owner.pack();
         self.must(fine, || {
             format!("frame {} is {owner:?} and claimed by {claimed:?}", frame.0)
         });
@@ -113,6 +114,7 @@ impl Check<'_> {
                 }
                 Owner::Unbacked | Owner::Carved => false,
             };
+            let fine = fine && word.load(Ordering::Acquire) == owner.pack();
             self.must(fine, || {
                 format!(
                     "small {} is {owner:?}, claimed by {claimed:?}, free: {is_free}",

@@ -75,7 +75,7 @@ impl<'a> Rebuild<'a, '_> {
             return;
         };
         let was = Owner::unpack(owner.load(Ordering::Acquire));
-        if self.frames.contains(&frame) && !is_carved {
+        if self.frames.contains(&frame) {
             return;
         }
         match was {

@@ -3,7 +3,7 @@
 use super::{Me, PARKED, STOP_PATIENCE, is_dead, is_gone};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::arena::Arena;
-use crate::sync::{Ordering, fence, relax};
+use crate::sync::{Ordering, fence, planted, relax};
 use crate::sys::membarrier;
 use std::time::Instant;
 
@@ -31,6 +31,10 @@ pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
 pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
     let holder = me.arena.superblock().gate.load(Ordering::Acquire);
     if holder != 0 && !is_gone(me.arena, ThreadId(holder)) {
+        return None;
+    }
+    if holder != 0 && planted!(OpenGate) {
+        me.arena.superblock().gate.store(0, Ordering::Release);
         return None;
     }
     close_session(me, holder)
