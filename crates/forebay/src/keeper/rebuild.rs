@@ -22,7 +22,7 @@ use crate::memory::threads::{self, Me};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::page::{PageWord, Ragged};
 use crate::scrap::split::mask;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// What a rebuild found.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -176,6 +176,9 @@ impl<'a> Rebuild<'a, '_> {
             return;
         };
         self.memory_of(guard);
+        if planted!(ForgottenDirt) {
+            guard.set_dirty(0);
+        }
         self.flights_of(guard, identity.file);
         let size = entry.size.load(Ordering::Acquire);
         let end = size
@@ -275,7 +278,7 @@ impl<'a> Rebuild<'a, '_> {
             return;
         }
         if (self.dead.landed)(file) {
-            guard.end_flight(flying, false);
+            guard.end_flight(flying, planted!(CleanFlights));
             self.findings.reowed += 1;
         } else {
             guard.orphan_flights();
