@@ -15,7 +15,7 @@ pub mod planted;
 
 use std::cell::Cell;
 
-pub use planted::{Bug, plant, planted};
+pub use planted::{Bug, plant, plant_everywhere, planted};
 
 thread_local! {
     static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };

@@ -15,9 +15,10 @@ use std::time::Duration;
 
 use disks::{Disk, Group};
 use forebay::keeper::recover::{Report, Saved, recover};
+use forebay::sim::Bug;
 use forebay_model::{Driver, Model, Op, SplitMix64};
 use workers::{
-    Ended, Spec, Work, Worker, alone_ops, arena_path, config, plan, record, session_name,
+    Ended, Spec, Work, Worker, alone_ops, arena_path, config, is_found, plan, record, session_name,
 };
 
 /// Bytes a second of the slow device.
@@ -343,6 +344,36 @@ fn a_slow_device_loses_nothing() {
 #[test]
 fn a_recovery_that_is_killed_can_be_done_again() {
     rounds(4000, 15, interrupted_recovery);
+}
+
+/// Runs rounds until one fails; how many it took.
+fn rounds_until_found(bug: Bug, first: u64, most: u64, round: impl Fn(&Ground, u64)) {
+    let ground = Ground::new();
+    let found = (first..first + most).position(|seed| is_found(bug, || round(&ground, seed)));
+    match found {
+        Some(index) => eprintln!("{bug:?} is found by round {index}"),
+        None => panic!("{bug:?} is not found by {most} rounds"),
+    }
+    // What a failed round has left in memory.
+    let config = config("none");
+    for found in forebay::memory::place::find_arenas(config.arena_dir.as_deref()) {
+        let ours = format!("-{}-", std::process::id());
+        if found.session.starts_with("test-canary") && found.session.contains(&ours) {
+            let _ = std::fs::remove_file(found.path.with_extension("sock"));
+            let _ = std::fs::remove_file(&found.path);
+        }
+    }
+}
+
+#[test]
+fn planted_bugs_are_found() {
+    rounds_until_found(Bug::ForgottenDirt, 6000, 20, alone);
+    rounds_until_found(Bug::EarlyEnd, 6100, 20, appends);
+    rounds_until_found(Bug::CleanFlights, 6300, 60, shared_files);
+    // Only XFS, and only a slow one.
+    if Disk::new("xfs", 320, "").is_ok() {
+        rounds_until_found(Bug::ShortLanding, 2_000_004, 60, unharmed);
+    }
 }
 
 fn long(first: u64, round: fn(&Ground, u64)) {

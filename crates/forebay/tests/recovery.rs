@@ -182,6 +182,21 @@ fn a_file_with_new_contents_is_left_alone() {
 }
 
 #[test]
+fn a_recovery_that_does_not_look_is_found() {
+    let writes = || {
+        let scene = Scene::new();
+        fs::write(&scene.file, vec![9; OLD_LEN]).expect("written");
+        scene.assert_kept(&scene.recover(), CHANGED);
+    };
+    assert!(workers::is_found(forebay::sim::Bug::BlindWitness, writes));
+    let loses = || {
+        let scene = Scene::new();
+        scene.assert_written(&scene.recover());
+    };
+    assert!(workers::is_found(forebay::sim::Bug::ForgottenDirt, loses));
+}
+
+#[test]
 fn a_truncated_file_is_left_alone() {
     let scene = Scene::new();
     let file = fs::OpenOptions::new()

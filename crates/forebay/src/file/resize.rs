@@ -17,7 +17,7 @@ use crate::memory::threads::{FileStop, Me, Operation, stop_file};
 use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of};
 use crate::scrap::give::part_of;
 use crate::scrap::split::{Segment, mask, segments};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// Stops the file, however long it takes, and enters an operation on it.
 fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>), Halt> {
@@ -56,6 +56,7 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     // Where this makes the device file longer, nothing at all of it may be in flight: XFS looks where the file ends before it
     // waits for direct writes under way, and zeroes everything from there on, also what those have written by then.
     let extends = len > entry.disk_end.load(Ordering::Acquire);
+    let extends = extends && !planted!(ShortLanding);
     let first = if extends { 0 } else { old.min(len) };
     land_flights(core, operation, BlockIndex::of(first));
     let unfinished = entry.flags.load(Ordering::Acquire) & TRUNCATING != 0;
@@ -83,6 +84,10 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
             entry.flags.fetch_and(!TRUNCATING, Ordering::AcqRel);
         }
         return Err(error.into());
+    }
+    // Others may be changing the file and look at it later: that it is shorter now is our own doing.
+    if entry.witness[0].load(Ordering::Acquire) > len {
+        entry.witness[0].store(len, Ordering::Release);
     }
     entry.size.store(len, Ordering::Release);
     drop_beyond(core, operation, len)?;

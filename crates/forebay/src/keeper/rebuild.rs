@@ -208,6 +208,9 @@ impl<'a> Rebuild<'a, '_> {
             return;
         };
         self.memory_of(guard);
+        if planted!(ForgottenDirt) {
+            guard.set_dirty(0);
+        }
         self.flights_of(guard, identity.file);
         let size = entry.size.load(Ordering::Acquire);
         let end = size
@@ -322,7 +325,11 @@ impl<'a> Rebuild<'a, '_> {
             return;
         }
         if (self.dead.landed)(file) {
+<<<<<<< ours
             guard.end_flight(flying, planted!(ForgetFlights));
+=======
+            guard.end_flight(flying, planted!(CleanFlights));
+>>>>>>> theirs
             self.findings.reowed += 1;
         } else {
             guard.orphan_flights();

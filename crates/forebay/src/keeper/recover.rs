@@ -33,7 +33,7 @@ use crate::memory::files::{FileEntry, LIVE, TRUNCATING};
 use crate::memory::mapping::Mapping;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 /// How far a change of ours may be dated after the session's last sign of life: the clock of file times is coarse, and a
 /// write may have been under way.
@@ -328,7 +328,7 @@ fn changed_by_others(
         Ok(stat) => stat,
         Err(error) => return Some(format!("its state cannot be read: {error}")),
     };
-    if table::is_as_witnessed(entry, &stat) {
+    if table::is_as_witnessed(entry, &stat) || planted!(BlindWitness) {
         return None;
     }
     // A change of ours was under way at the end: what it left is dated before the session's last sign of life.

@@ -1,7 +1,8 @@
 //! Bugs that tests plant to see that they would be found. One at a time, in the operating-system thread
-//! that plants it.
+//! that plants it or in a whole process.
 
 use std::cell::Cell;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 /// What can be planted, each a step that the engine leaves out or takes too early.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,6 +29,7 @@ pub enum Bug {
     NoLanding,
     /// An append chooses its offset before it has the lock.
     EarlyEnd,
+<<<<<<< ours
     /// Pages are published as valid before their bytes are copied.
     ValidFirst,
     /// Pages are announced as dirty after their bytes have been copied.
@@ -46,6 +48,38 @@ pub enum Bug {
     SkipDeviceSync,
     /// A rebuild lets two headers have one frame.
     TrustFrames,
+=======
+    /// Recovery writes files that others have changed.
+    BlindWitness,
+    /// A repair takes what the dead had in flight for written.
+    CleanFlights,
+    /// Lengthening the device file waits for flights beyond the old end only.
+    ShortLanding,
+    /// A rebuild takes what is owed for clean.
+    ForgottenDirt,
+}
+
+/// Bugs that whole processes can have, by name: for workers of tests.
+const BY_NAME: [(&str, Bug); 5] = [
+    ("EarlyEnd", Bug::EarlyEnd),
+    ("BlindWitness", Bug::BlindWitness),
+    ("CleanFlights", Bug::CleanFlights),
+    ("ShortLanding", Bug::ShortLanding),
+    ("ForgottenDirt", Bug::ForgottenDirt),
+];
+
+/// 1 + the place in [`BY_NAME`] of what is planted in the whole process, or 0.
+static EVERYWHERE: AtomicUsize = AtomicUsize::new(0);
+
+/// Plants a bug in all threads of this process, for good.
+///
+/// # Panics
+/// When there is no bug of that name.
+pub fn plant_everywhere(name: &str) {
+    let place = BY_NAME.iter().position(|(known, _)| *known == name);
+    let place = place.expect("the name of a bug");
+    EVERYWHERE.store(place + 1, Relaxed);
+>>>>>>> theirs
 }
 
 thread_local! {
@@ -60,5 +94,11 @@ pub fn plant(bug: Option<Bug>) {
 /// Whether this one is planted.
 #[inline]
 pub fn planted(bug: Bug) -> bool {
-    PLANTED.get() == Some(bug)
+    if PLANTED.get() == Some(bug) {
+        return true;
+    }
+    match EVERYWHERE.load(Relaxed) {
+        0 => false,
+        place => BY_NAME[place - 1].1 == bug,
+    }
 }

@@ -14,6 +14,7 @@
 //! | `@end` | it has done everything and left |
 #![allow(dead_code)]
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -21,6 +22,7 @@ use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use forebay::sim::{self, Bug};
 use forebay::{Config, OpenOptions, Session};
 use forebay_model::{
     Driver, Op, Outcome, PartitionPlan, Profile, Target, fill, from_lines, generate,
@@ -73,6 +75,21 @@ pub struct Spec {
     pub planted: Option<String>,
 }
 
+thread_local! {
+    /// The bug that workers started by this thread have.
+    static PLANTED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs `test` with a bug planted in this thread and in the workers that it starts; whether the test fails.
+pub fn is_found(bug: Bug, test: impl FnOnce()) -> bool {
+    sim::plant(Some(bug));
+    PLANTED.set(Some(format!("{bug:?}")));
+    let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(test));
+    sim::plant(None);
+    PLANTED.set(None);
+    result.is_err()
+}
+
 impl Spec {
     /// A worker on files in `dir`.
     pub fn new(session: &str, dir: &Path, hosts: bool, work: Work) -> Self {
@@ -83,7 +100,7 @@ impl Spec {
             arena_dir: None,
             work,
             memory: None,
-            planted: std::env::var("FOREBAY__TEST_PLANTED").ok(),
+            planted: PLANTED.with_borrow(Clone::clone),
         }
     }
 }
@@ -425,6 +442,9 @@ fn worker() {
 }
 
 fn work(spec: &Spec) -> Result<(), String> {
+    if let Some(bug) = &spec.planted {
+        sim::plant_everywhere(bug);
+    }
     let mut config = config(&spec.session);
     config.arena_dir.clone_from(&spec.arena_dir);
     if let Some(memory) = spec.memory {
