@@ -198,7 +198,7 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
     );
     field(
         "memory",
-        format!("{held} held of {budget}, {free} of it free"),
+        format!("{held} held with tables, {free} of it free; frames up to {budget}"),
     );
     let owing = count(row.owing.len(), "file");
     field(
