@@ -123,6 +123,7 @@ pub fn read_rest(
         let at = got / PAGE_BYTES * PAGE_BYTES;
         // SAFETY: `at` is less than the piece's length.
         let rest = Piece {
+            // SAFETY: `at` is less than the piece's length.
             ptr: unsafe { piece.ptr.add(at) },
             len: piece.len - at,
         };

@@ -156,7 +156,7 @@ impl Session {
         }
         Err(Error::Session(format!(
             "the session's arena {} is being made or recovered by another process that does not finish; \
-             remove it if no such process exists",
+             if there is no such process, `forebay recover` says what stands in the way",
             path.display()
         )))
     }

@@ -369,7 +369,7 @@ fn rounds_until_found(bug: Bug, first: u64, most: u64, round: impl Fn(&Ground, u
 fn planted_bugs_are_found() {
     rounds_until_found(Bug::ForgottenDirt, 6000, 20, alone);
     rounds_until_found(Bug::EarlyEnd, 6100, 20, appends);
-    rounds_until_found(Bug::CleanFlights, 6300, 60, shared_files);
+    rounds_until_found(Bug::ForgetFlights, 6300, 60, shared_files);
     // Only XFS, and only a slow one.
     if Disk::new("xfs", 320, "").is_ok() {
         rounds_until_found(Bug::ShortLanding, 2_000_004, 60, unharmed);

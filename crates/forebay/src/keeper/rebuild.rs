@@ -325,11 +325,8 @@ impl<'a> Rebuild<'a, '_> {
             return;
         }
         if (self.dead.landed)(file) {
-<<<<<<< ours
-            guard.end_flight(flying, planted!(ForgetFlights));
-=======
-            guard.end_flight(flying, planted!(CleanFlights));
->>>>>>> theirs
+            let forgotten = planted!(ForgetFlights);
+            guard.end_flight(flying, forgotten);
             self.findings.reowed += 1;
         } else {
             guard.orphan_flights();

@@ -29,7 +29,6 @@ pub enum Bug {
     NoLanding,
     /// An append chooses its offset before it has the lock.
     EarlyEnd,
-<<<<<<< ours
     /// Pages are published as valid before their bytes are copied.
     ValidFirst,
     /// Pages are announced as dirty after their bytes have been copied.
@@ -48,11 +47,8 @@ pub enum Bug {
     SkipDeviceSync,
     /// A rebuild lets two headers have one frame.
     TrustFrames,
-=======
     /// Recovery writes files that others have changed.
     BlindWitness,
-    /// A repair takes what the dead had in flight for written.
-    CleanFlights,
     /// Lengthening the device file waits for flights beyond the old end only.
     ShortLanding,
     /// A rebuild takes what is owed for clean.
@@ -63,7 +59,7 @@ pub enum Bug {
 const BY_NAME: [(&str, Bug); 5] = [
     ("EarlyEnd", Bug::EarlyEnd),
     ("BlindWitness", Bug::BlindWitness),
-    ("CleanFlights", Bug::CleanFlights),
+    ("ForgetFlights", Bug::ForgetFlights),
     ("ShortLanding", Bug::ShortLanding),
     ("ForgottenDirt", Bug::ForgottenDirt),
 ];
@@ -79,7 +75,6 @@ pub fn plant_everywhere(name: &str) {
     let place = BY_NAME.iter().position(|(known, _)| *known == name);
     let place = place.expect("the name of a bug");
     EVERYWHERE.store(place + 1, Relaxed);
->>>>>>> theirs
 }
 
 thread_local! {
