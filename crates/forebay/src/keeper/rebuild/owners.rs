@@ -75,6 +75,11 @@ impl<'a> Rebuild<'a, '_> {
             return;
         };
         let was = Owner::unpack(owner.load(Ordering::Acquire));
+        if !is_carved && owner.load(Ordering::Acquire) != was.pack() {
+            // A word that nobody writes reads as something that somebody does.
+            self.findings.corruptions += 1;
+            owner.store(was.pack(), Ordering::Release);
+        }
         if self.frames.contains(&frame) {
             return;
         }
