@@ -121,7 +121,6 @@ pub fn read_rest(
     while got < piece.len && offset + (got as u64) < sure_end && last != Some(got) {
         last = Some(got);
         let at = got / PAGE_BYTES * PAGE_BYTES;
-        // SAFETY: `at` is less than the piece's length.
         let rest = Piece {
             // SAFETY: `at` is less than the piece's length.
             ptr: unsafe { piece.ptr.add(at) },

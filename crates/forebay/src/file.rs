@@ -24,7 +24,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use self::by_kernel::{append_by_kernel, by_kernel, not_open_for, punch_by_kernel};
+use self::by_kernel::*;
 use self::core::{Core, Halt};
 pub use self::options::OpenOptions;
 use self::quick::Recent;
@@ -170,11 +170,8 @@ impl File {
     #[cold]
     fn write_elsewhere(&self, bytes: &[u8], offset: u64) -> Result<usize> {
         match &self.kind {
-            Kind::Kernel { file, .. } if self.writable && self.appends => {
-                append_by_kernel(file, bytes).map(|_| bytes.len())
-            }
             Kind::Kernel { file, .. } if self.writable => {
-                by_kernel(file.write_at(bytes, offset), "write")
+                write_by_kernel(file, self.appends, bytes, offset)
             }
             _ => Err(not_open_for("write")),
         }

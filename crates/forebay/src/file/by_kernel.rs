@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
 
 use crate::error::{Error, Result};
 
@@ -14,6 +15,19 @@ pub(super) fn not_open_for(operation: &'static str) -> Error {
 
 pub(super) fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {
     result.map_err(|error| Error::device(operation, &error))
+}
+
+/// A positional write; through a description that appends it goes to the end, as with the kernel.
+pub(super) fn write_by_kernel(
+    file: &fs::File,
+    appends: bool,
+    bytes: &[u8],
+    offset: u64,
+) -> Result<usize> {
+    if appends {
+        return append_by_kernel(file, bytes).map(|_| bytes.len());
+    }
+    by_kernel(file.write_at(bytes, offset), "write")
 }
 
 pub(super) fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {

@@ -321,7 +321,10 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
                         write: false,
                         ..scope
                     };
-                    filled += flusher.flush(me, id, &device, scope).bytes_read;
+                    // Pages that need no read become whole, and are written at once.
+                    let outcome =
+                        shared.change(me, id, &device, || flusher.flush(me, id, &device, scope));
+                    filled += outcome.bytes_read;
                 }
             }
         }
