@@ -53,12 +53,21 @@ check() {
     fi
 }
 
+# The longest that one suite or script may take, in seconds. What hangs is ended and fails, so that a
+# run says which one it was instead of taking everything after it along.
+limit=${FOREBAY_TEST_LIMIT:-1200}
+
+# limited COMMAND...: ended with its children when the limit has passed; the exit status is then 124.
+limited() {
+    timeout --kill-after=20 "$limit" "$@"
+}
+
 # suite NAME COMMAND...: a run of cargo test. Its lines `test result: ...` are summed up.
 suite() {
     local name=$1 start=$SECONDS status ok bad ignored
     shift
     printf '\n== tests: %s\n' "$name"
-    "$@" 2>&1 | tee "$log"
+    limited "$@" 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     read -r ok bad ignored < <(
         grep -oE 'test result: [a-zA-Z]+\. [0-9]+ passed; [0-9]+ failed; [0-9]+ ignored' "$log" |
@@ -67,6 +76,8 @@ suite() {
     count "$ok" "$bad" "$ignored"
     if [ "$bad" -gt 0 ]; then
         failures+=("tests: $name: $bad failed")
+    elif [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+        fail "tests: $name: not finished within $limit s"
     elif [ "$status" -ne 0 ]; then
         fail "tests: $name: did not build, or a test program died (exit $status)"
     elif [ "$ok" -eq 0 ]; then
@@ -86,7 +97,7 @@ run_script() {
     local file=$1 name start=$SECONDS status closing ok bad left
     name=$(basename "$file")
     printf '\n== %s\n' "$name"
-    bash "$file" </dev/null 2>&1 | tee "$log"
+    limited bash "$file" </dev/null 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
     if [ "$status" -eq 77 ]; then
         skip "$name" "$(tail -n 1 "$log")"

@@ -38,6 +38,7 @@ file counts-bad.sh "echo '5 passed, 2 failed'; exit 1"
 file lies.sh "echo '5 passed, 0 failed'; exit 3"
 file plain.sh 'echo fine'
 file away.sh 'echo "no loop devices here"; exit 77'
+file hangs.sh 'sleep 60'
 file empty.sh "echo '0 passed, 0 failed'"
 
 expect 'nothing at all' 'forebay: 0 passed, 1 failed' 1 ':'
@@ -47,6 +48,8 @@ expect 'two results' 'forebay: 6 passed, 0 failed, 2 skipped' 0 "suite a bash $s
 expect 'a failed test' 'forebay: 5 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/broken.sh"
 expect 'a suite that died' 'forebay: 3 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/died.sh"
 expect 'a suite without tests' 'forebay: 0 passed, 1 failed' 1 "suite a true"
+expect 'a suite that hangs' 'forebay: 0 passed, 1 failed' 1 'limit=1; suite a sleep 60'
+expect 'a script that hangs' 'forebay: 0 passed, 1 failed' 1 "limit=1; run_script $scratch/hangs.sh"
 expect 'a script that counts' 'forebay: 5 passed, 0 failed, 2 skipped' 0 "run_script $scratch/counts.sh"
 expect 'a script that fails' 'forebay: 5 passed, 2 failed' 1 "run_script $scratch/counts-bad.sh"
 expect 'a script that lies' 'forebay: 5 passed, 1 failed' 1 "run_script $scratch/lies.sh"

@@ -41,7 +41,9 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     let gone: Vec<bool> = (0..arena.counts().threads)
         .map(|id| ThreadId(id) != me.id && threads::is_gone(arena, ThreadId(id)))
         .collect();
-    let is_gone = |id: ThreadId| gone.get(id.index()).copied().unwrap_or(true);
+    // A slot that was free may be taken meanwhile; whoever has it can be in no operation, but can hold a lock or a gate.
+    let is_gone =
+        |id: ThreadId| gone.get(id.index()).copied().unwrap_or(true) && threads::is_gone(arena, id);
     let landed = land(shared, me, &is_gone);
     let findings = rebuild(
         me,

@@ -129,11 +129,18 @@ impl Shared {
 
     /// Keeps a device file for an entry; the first one stays.
     pub fn keep_device(&self, file: FileId, device: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
-        let mut devices = self.devices();
-        if let Some(first) = devices.get(&file)
+        // The table is looked at without the lock: who holds it waits for nobody.
+        let first = self.devices().get(&file).cloned();
+        if let Some(first) = &first
             && self.is_of(file, first)
         {
             return Arc::clone(first);
+        }
+        let mut devices = self.devices();
+        if let Some(now) = devices.get(&file)
+            && first.is_none_or(|stale| !Arc::ptr_eq(&stale, now))
+        {
+            return Arc::clone(now);
         }
         devices.insert(file, Arc::clone(&device));
         device
@@ -167,12 +174,25 @@ impl Shared {
 
     /// All entries that this process has device files for.
     pub fn open_devices(&self) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
-        let mut devices = self.devices();
-        devices.retain(|&file, device| self.is_of(file, device));
-        devices
+        let all: Vec<_> = self
+            .devices()
             .iter()
             .map(|(id, device)| (*id, Arc::clone(device)))
-            .collect()
+            .collect();
+        // As in `keep_device`: the table is looked at without the lock.
+        let (mine, stale): (Vec<_>, Vec<_>) = all
+            .into_iter()
+            .partition(|(file, device)| self.is_of(*file, device));
+        for (file, device) in stale {
+            let mut devices = self.devices();
+            if devices
+                .get(&file)
+                .is_some_and(|kept| Arc::ptr_eq(kept, &device))
+            {
+                devices.remove(&file);
+            }
+        }
+        mine
     }
 
     /// A flusher for a caller's own thread: one request at a time, no threads, no io_uring.

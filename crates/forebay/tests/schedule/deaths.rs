@@ -21,6 +21,7 @@ crate::scenarios!(
     a_puncher_dies,
     an_evictor_dies,
     an_appender_dies,
+    appenders_join_during_a_rebuild,
     two_die,
     slots_of_the_dead_are_taken_again,
 );
@@ -144,6 +145,38 @@ fn an_appender_dies() {
             "the record of {byte}s at {at} is not of one piece"
         );
     }
+}
+
+/// Whoever takes a slot while somebody rebuilds is alive: what it locks stays locked.
+fn appenders_join_during_a_rebuild() {
+    const LEN: usize = 300;
+    let world = World::new(Shape {
+        files: 2,
+        len: 0,
+        ..Shape::default()
+    });
+    let places = Arc::new(Mutex::new(HashSet::new()));
+    let _exploring = world.explore();
+    let victim = mortal(&world, 100, |member| member.write(1, 10, 0, 3000));
+    let rescuer = world.spawn(|member| {
+        for _ in 0..3 {
+            repair::if_needed(member.world.session.shared(), member.me());
+        }
+    });
+    let appender = |byte: u8| {
+        let places = Arc::clone(&places);
+        world.spawn(move |member| {
+            for _ in 0..3 {
+                let new = member.world.member();
+                let at = new.append(0, &[byte; LEN]);
+                assert!(
+                    places.lock().expect("no panic").insert(at),
+                    "two records at {at}"
+                );
+            }
+        })
+    };
+    join([victim, rescuer, appender(1), appender(2)]);
 }
 
 /// The second dies while it may be repairing after the first.
