@@ -8,4 +8,5 @@
 compile_error!("the preload library is for Linux on x86-64 with the GNU C library");
 
 mod files;
+mod inside;
 mod real;
