@@ -7,6 +7,10 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
 compile_error!("the preload library is for Linux on x86-64 with the GNU C library");
 
+mod alloc;
 mod files;
 mod inside;
 mod real;
+
+#[global_allocator]
+static ALLOCATOR: alloc::Allocator = alloc::Allocator::new();

@@ -195,6 +195,9 @@ global_asm!(
     ".p2align 4",
     "50:",
     // The string instruction is fastest to a cache line's start.
+    "mov rcx, rdx",
+    "test edi, 63",
+    "jz 51f",
     "movups xmm0, [rsi]",
     "movups xmm1, [rsi + 16]",
     "movups xmm2, [rsi + 32]",
@@ -210,6 +213,7 @@ global_asm!(
     "sub rax, rdi",
     "sub rsi, rax",
     "sub rcx, rdi",
+    "51:",
     "rep movsb",
     "mov eax, 1",
     "ret",
