@@ -1,83 +1,100 @@
-//! Whether the calling thread is inside the engine.
-//!
-//! While it is, the program's signal handlers wait (`signals`), the thread cannot be cancelled, and a hook that is entered
-//! was called by the engine itself, so it goes to the real function at once.
+//! Whether the calling thread is inside the engine: then hooks pass what they are asked straight on, and handlers of signals
+//! wait.
 
 use std::cell::Cell;
-use std::marker::PhantomData;
 use std::sync::atomic::{Ordering, compiler_fence};
 
 use libc::c_int;
 
-const PTHREAD_CANCEL_DISABLE: c_int = 1;
+use crate::signals;
 
-unsafe extern "C" {
-    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
-}
-
+/// Constant and without a destructor, so that it is plain memory.
 struct Thread {
+    /// How many times the thread has gone in.
     depth: Cell<u32>,
-    /// Whether `cancel_state` must be restored.
-    uncancellable: Cell<bool>,
-    cancel_state: Cell<c_int>,
+    /// A signal waits until it is out: all are blocked, and `mask` is what is blocked otherwise.
+    holds: Cell<bool>,
+    mask: Cell<u64>,
 }
 
 thread_local! {
     static THREAD: Thread = const {
-        Thread { depth: Cell::new(0), uncancellable: Cell::new(false), cancel_state: Cell::new(0) }
+        Thread { depth: Cell::new(0), holds: Cell::new(false), mask: Cell::new(0) }
     };
 }
 
-/// While it exists, its thread is inside.
-#[must_use]
-pub struct Inside(PhantomData<*const ()>);
+/// From its making to its end the thread is inside.
+pub struct Inside(());
 
 impl Inside {
-    /// Counts: a thread may enter again while it is inside.
-    #[inline]
-    pub fn enter() -> Inside {
-        THREAD.with(|thread| {
-            let depth = thread.depth.get();
-            thread.depth.set(depth + 1);
-            compiler_fence(Ordering::SeqCst);
-            if depth == 0 {
-                let mut old = 0;
-                // SAFETY: writes the old state into a variable of ours; the thread's state is its own.
-                unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut old) };
-                thread.cancel_state.set(old);
-                thread.uncancellable.set(true);
-            }
-        });
-        Inside(PhantomData)
+    /// Goes in.
+    #[inline(always)]
+    pub fn enter() -> Self {
+        THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
+        // A handler of this thread's sees it before it sees anything that the engine does.
+        compiler_fence(Ordering::SeqCst);
+        Inside(())
     }
 
     /// Whether the calling thread is inside.
-    #[inline]
+    #[inline(always)]
     pub fn is() -> bool {
         THREAD.with(|thread| thread.depth.get() != 0)
     }
 }
 
 impl Drop for Inside {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
+        compiler_fence(Ordering::SeqCst);
         THREAD.with(|thread| {
-            let depth = thread.depth.get() - 1;
+            thread.depth.set(thread.depth.get() - 1);
             compiler_fence(Ordering::SeqCst);
-            thread.depth.set(depth);
-            compiler_fence(Ordering::SeqCst);
-            if depth == 0 {
-                restore_cancellation(thread);
+            if thread.holds.get() {
+                release(thread);
             }
         });
     }
 }
 
-/// Also for a handler that runs between the end of an [`Inside`] and its restoring: it may never come back to it.
-fn restore_cancellation(thread: &Thread) {
-    if thread.uncancellable.get() {
-        // SAFETY: as above.
-        unsafe { pthread_setcancelstate(thread.cancel_state.get(), std::ptr::null_mut()) };
-        thread.uncancellable.set(false);
+/// Notes in a handler that signals are blocked until the thread is out, and what is blocked then.
+pub fn hold_signals(mask: u64) {
+    THREAD.with(|thread| {
+        thread.mask.set(mask);
+        thread.holds.set(true);
+    });
+}
+
+#[cold]
+fn release(thread: &Thread) {
+    if thread.depth.get() == 0 {
+        thread.holds.set(false);
+        signals::unblock(thread.mask.get());
     }
+}
+
+/// Cancellation of the thread is held off: for whatever may reach a cancellation point.
+pub struct NotCancelled(c_int);
+
+impl NotCancelled {
+    /// From here until it is dropped.
+    pub fn new() -> Self {
+        let mut before = 0;
+        // SAFETY: the target is ours.
+        unsafe { pthread_setcancelstate(CANCEL_DISABLE, &raw mut before) };
+        NotCancelled(before)
+    }
+}
+
+impl Drop for NotCancelled {
+    fn drop(&mut self) {
+        // SAFETY: no memory is asked for.
+        unsafe { pthread_setcancelstate(self.0, std::ptr::null_mut()) };
+    }
+}
+
+const CANCEL_DISABLE: c_int = 1;
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
 }

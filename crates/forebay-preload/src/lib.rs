@@ -9,8 +9,11 @@ compile_error!("the preload library is for Linux on x86-64 with the GNU C librar
 
 mod alloc;
 mod files;
+mod hooks;
 mod inside;
+mod raw;
 mod real;
+mod signals;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Allocator = alloc::Allocator::new();

@@ -1,0 +1,4 @@
+//! The entry points.
+
+pub mod pass;
+pub mod signals;
