@@ -1,7 +1,5 @@
 //! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
 
-use std::cell::RefCell;
-
 use crate::device::{Piece, read_rest};
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
@@ -16,15 +14,13 @@ use crate::scrap::give::{copy_out, fill_page, missing, overlay, part_of};
 use crate::scrap::split::{Segment, mask, segments};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
-use crate::sys::memory::AlignedBytes;
+use crate::sys::memory::{AlignedBytes, Spare};
 
 /// Reads of at least this much of a block bring the whole block into a frame.
 const FRAME_BYTES_MIN: usize = 64 * 1024;
 
-thread_local! {
-    /// Memory of this thread's own for device reads, kept between them.
-    static BOUNCE: RefCell<Option<AlignedBytes>> = const { RefCell::new(None) };
-}
+/// Memory for device reads, kept between them.
+static BOUNCE: Spare = Spare::new();
 
 /// Reads up to `len` bytes at `offset` into `target`; fewer only at the file's end, or where the target ends before.
 ///
@@ -190,15 +186,13 @@ unsafe fn read_slowly(
     drop(guard);
     operation.park();
     // Taken out, not borrowed: who waits holds nothing that others may want.
-    let buffer = BOUNCE
-        .take()
-        .unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
+    let buffer = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);
     let read = read_device(core, segment, &span, &buffer, disk_end);
     operation.unpark();
     // SAFETY: the caller's promise.
     let result = read
         .and_then(|()| unsafe { merge(core, operation, segment, &span, &buffer, seen, target) });
-    BOUNCE.set(Some(buffer));
+    BOUNCE.put(buffer);
     operation.me.count(
         Counter::DeviceReadBytes as usize,
         (span.len() * PAGE_BYTES) as u64,
