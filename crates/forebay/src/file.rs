@@ -9,6 +9,7 @@ mod by_kernel;
 pub mod core;
 pub mod direct;
 pub mod hasten;
+pub mod inode;
 mod managed;
 pub mod options;
 pub mod quick;

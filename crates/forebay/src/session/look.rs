@@ -6,7 +6,7 @@
 //! before anything is read: it takes no thread slot, changes no word of the arena, and keeps no recovery waiting.
 
 use std::fs::{self, TryLockError};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +30,7 @@ use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
+use crate::session::shared::Shared;
 use crate::session::{Session, handoff};
 use crate::stats::Stats;
 use crate::sync::Ordering;
@@ -276,6 +277,15 @@ impl Session {
     /// # Errors
     /// [`Error::Arena`] and [`Error::Session`] as for [`Session::join`].
     pub fn join_living(path: &Path, config: Config) -> Result<Option<Self>> {
+        Self::join_living_as(path, config, None)
+    }
+
+    /// `for_good`: where descriptors go in a process that never leaves; see [`Session::join_for_good`].
+    pub(super) fn join_living_as(
+        path: &Path,
+        config: Config,
+        for_good: Option<fn(OwnedFd) -> OwnedFd>,
+    ) -> Result<Option<Self>> {
         let failed = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
         let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(path) else {
             return Ok(None);
@@ -286,6 +296,10 @@ impl Session {
         {
             return Ok(None);
         }
+        let file = match for_good {
+            Some(relocate) => relocate(file.into()).into(),
+            None => file,
+        };
         let mapping = Mapping::attach(file).map_err(|e| failed(&e))?;
         let arena = Arena::open(mapping).map_err(|e| failed(&e))?;
         if !membarrier::register() && !arena.fences() {
@@ -294,7 +308,12 @@ impl Session {
                     .into(),
             ));
         }
-        Self::with_arena(arena, Some(path.to_owned()), config).map(Some)
+        let mut shared = Shared::new(arena, Some(path.to_owned()), config)?;
+        if let Some(relocate) = for_good {
+            shared.for_good = true;
+            shared.relocate_line(relocate);
+        }
+        Self::over(shared).map(Some)
     }
 
     /// Brings everything that the session owes to the devices, durably. What could not be brought there is returned.
