@@ -23,6 +23,8 @@ pub enum Halt {
     Busy,
     /// No free memory, header or node.
     NoMemory,
+    /// The space that the bytes need is not reserved any more.
+    Unreserved,
     /// A truncation was left in the middle by a death, and has to be finished first.
     Truncating,
     /// The file is in kernel mode by now.
@@ -190,7 +192,7 @@ impl Core {
         match halt {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
-            Halt::Busy | Halt::Truncating | Halt::Kernel => {
+            Halt::Busy | Halt::Unreserved | Halt::Truncating | Halt::Kernel => {
                 Error::Corrupt("an operation ended in the middle".into())
             }
         }

@@ -166,10 +166,27 @@ pub(crate) unsafe fn scrap(
         let size_end = segment.block.start() + segment.end() as u64;
         // SAFETY: a segment lies within the request.
         let from = unsafe { source.add(segment.done) };
-        let full = core.operate(me, |operation| {
-            // SAFETY: as above.
-            unsafe { scrap_segment(core, operation, &segment, from, home, size_end) }
-        })?;
+        let full = loop {
+            let step = core.operate(me, |operation| {
+                // SAFETY: as above.
+                unsafe { scrap_segment(core, operation, &segment, from, home, size_end) }
+            });
+            match step {
+                // Given to another file meanwhile, or cut off.
+                Err(Halt::Unreserved) => {}
+                other => break other?,
+            }
+            let start = segment.block.start() + segment.start as u64;
+            if reserve::ahead(core, me, start, size_end)? {
+                // SAFETY: as above.
+                let written =
+                    unsafe { direct::through_kernel(core, me, from, segment.len, start)? };
+                if written < segment.len {
+                    return Err(Error::NoSpace { what: "write" }.into());
+                }
+                break false;
+            }
+        };
         if eager && full {
             ring::push(
                 &me.arena.superblock().eager,
@@ -200,6 +217,9 @@ unsafe fn scrap_segment(
 ) -> std::result::Result<bool, Halt> {
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();
+    if size_end > entry.reserved_end.load(Ordering::Acquire) {
+        return Err(Halt::Unreserved);
+    }
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
     if stable && guard.inflight() & segment.touched() != 0 {
         return Err(Halt::Busy);
