@@ -272,7 +272,7 @@ static void cancelled(void)
         pthread_t thread;
         void *result;
         MUST(pthread_create(&thread, NULL, write_for_ever, NULL) == 0);
-        usleep(2000 + round * 100);
+        usleep(2000 + (useconds_t)round * 100);
         MUST(pthread_cancel(thread) == 0);
         MUST(pthread_join(thread, &result) == 0);
         MUST(result == PTHREAD_CANCELED);
