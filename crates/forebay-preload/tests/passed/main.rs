@@ -179,5 +179,6 @@ cases! {
     asynchronous_io: "asynchronous";
     raw_system_calls: "raw-calls";
     another_user: "other-user";
+    daemons_go_on: "daemon";
     what_was_written_is_executed: "executable";
 }
