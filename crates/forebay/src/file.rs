@@ -1,8 +1,7 @@
 //! Files as programs see them: the Rust API's [`File`], and the operations behind it.
 //!
 //! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests; [`write`](mod@write), [`direct`], [`read`](mod@read),
-//! [`append`], [`resize`] and [`settle`] carry operations out; [`reserve`] asks for space before a write is
-//! acknowledged; [`room`] makes room in memory. A file that cannot be managed is served by the kernel, with the reason.
+//! [`append`], [`resize`] and [`settle`] carry operations out, [`reserve`] asks for space before a write is acknowledged, [`room`] makes room in memory, [`inode`] is for front ends. What cannot be managed the kernel serves, with the reason.
 
 pub mod append;
 mod by_kernel;
