@@ -57,6 +57,9 @@ settings! {
     /// Routes by path, the first match wins: '/scratch/**=direct;*.log=kernel'
     #[arg(value_name = "GLOB=ROUTE;...")]
     routes,
+    /// Directories whose files are managed; others are left to the kernel
+    #[arg(value_name = "DIR:DIR...")]
+    dirs,
     /// Smallest request that may go to the device at once
     #[arg(value_name = "SIZE")]
     direct_min,

@@ -9,7 +9,7 @@ pub mod look;
 pub mod members;
 pub mod shared;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -307,10 +307,23 @@ impl Session {
         if route.name() == "kernel" {
             return self.in_kernel(file, "its route is kernel".into(), path, options);
         }
+        if !self.is_below_dirs(&file) {
+            let reason = "it lies outside the directories that `dirs` names";
+            return self.in_kernel(file, reason.into(), path, options);
+        }
         match RealFile::reopen(file.as_fd()) {
             Ok(device) => self.manage(Arc::new(device), file, path, options),
             Err(reason) => self.in_kernel(file, reason.to_string(), path, options),
         }
+    }
+
+    fn is_below_dirs(&self, file: &std::fs::File) -> bool {
+        let config = &self.shared.config;
+        if config.dirs.is_empty() {
+            return true;
+        }
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::read_link(link).is_ok_and(|path| config.manages(&path))
     }
 
     fn in_kernel(
