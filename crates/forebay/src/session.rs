@@ -110,7 +110,7 @@ const TINY_FILES: u32 = 16;
 pub struct Session {
     shared: Arc<Shared>,
     /// Threads that keep, or stand by; stopped with the last clone of this session.
-    _hosting: Option<Arc<Hosting>>,
+    hosting: Option<Arc<Hosting>>,
 }
 
 impl Session {
@@ -126,10 +126,32 @@ impl Session {
     pub fn open(config: Config) -> Result<Self> {
         let mut session = Self::join(config)?;
         if !session.shared.config.heap_backed {
-            session._hosting = Some(Arc::new(Hosting::start(&session.shared)?));
-            session.await_keeper();
+            session.keep()?;
         }
         Ok(session)
+    }
+
+    /// Hosts a keeper in this process from now on, if it does not yet: its threads keep the session, or stand by while
+    /// another process does.
+    ///
+    /// # Errors
+    /// [`Error::Session`] when the threads cannot be started.
+    pub fn keep(&mut self) -> Result<()> {
+        if self.hosting.is_none() {
+            self.hosting = Some(Arc::new(Hosting::start(&self.shared)?));
+            self.await_keeper();
+        }
+        Ok(())
+    }
+
+    /// Stops hosting a keeper, unless a clone of this session does as well: another process takes over, if one stands by.
+    pub fn stop_keeping(&mut self) {
+        self.hosting = None;
+    }
+
+    /// Whether some process keeps the session.
+    pub fn has_keeper(&self) -> bool {
+        run::has_keeper(&self.shared)
     }
 
     /// As [`Session::open`], without hosting a keeper: this process starts no threads.
@@ -248,7 +270,7 @@ impl Session {
         shared.me()?;
         Ok(Session {
             shared,
-            _hosting: None,
+            hosting: None,
         })
     }
 

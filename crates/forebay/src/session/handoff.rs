@@ -2,7 +2,7 @@
 //!
 //! A client whose keeper is another process connects to the session's socket and sends, for each file that it
 //! manages, the two descriptors its device file has, and the number of descriptions it has open; the keeper answers
-//! with one byte. When the connection ends the client is gone, and what it had open is taken from the files' counts. The
+//! with one byte. Who has no descriptors of a file that the session owes something may ask the keeper for its own. When the connection ends the client is gone, and what it had open is taken from the files' counts. The
 //! socket's other end is checked by uid. A keeper in the client's own process needs no socket.
 
 use std::collections::HashMap;
@@ -21,6 +21,7 @@ use crate::sys::socket;
 const MESSAGE_BYTES: usize = 16;
 const MANAGE: u32 = 1;
 const RELEASE: u32 = 2;
+const FETCH: u32 = 3;
 const DONE: u8 = b'+';
 const REFUSED: u8 = b'-';
 
@@ -62,31 +63,33 @@ impl Line {
             return false;
         };
         let descriptors = [direct, buffered];
-        self.ask(
-            shared,
-            epoch,
-            encode(file, MANAGE, shared.session_name_word()),
-            &descriptors,
-        )
+        self.ask(shared, epoch, file, MANAGE, &descriptors)
+            .is_some()
+    }
+
+    /// The file's descriptors as the keeper of this epoch has them. A file that has been renamed or removed is found in no
+    /// other way.
+    pub fn fetch(&self, shared: &Shared, file: FileId, epoch: u32) -> Option<RealFile> {
+        let answer = self.ask(shared, epoch, file, FETCH, &[])?;
+        let [direct, buffered] = <[OwnedFd; 2]>::try_from(answer).ok()?;
+        RealFile::from_descriptors(direct, buffered).ok()
     }
 
     /// Says that this process has one description fewer of the file.
     pub fn release(&self, shared: &Shared, file: FileId, epoch: u32) {
-        self.ask(
-            shared,
-            epoch,
-            encode(file, RELEASE, shared.session_name_word()),
-            &[],
-        );
+        self.ask(shared, epoch, file, RELEASE, &[]);
     }
 
+    /// What came with the answer, if it is yes.
     fn ask(
         &self,
         shared: &Shared,
         epoch: u32,
-        message: [u8; MESSAGE_BYTES],
+        file: FileId,
+        what: u32,
         descriptors: &[BorrowedFd<'_>],
-    ) -> bool {
+    ) -> Option<Vec<OwnedFd>> {
+        let message = encode(file, what, shared.session_name_word());
         let mut connection = self
             .connection
             .lock()
@@ -98,17 +101,20 @@ impl Line {
                 .and_then(|path| socket::connect(&socket_path(path)).ok())
                 .map(|fd| (epoch, fd));
         }
-        let answer = connection.as_ref().is_some_and(|(_, fd)| {
+        let answer = connection.as_ref().and_then(|(_, fd)| {
             let mut answer = [0];
-            socket::send(fd.as_fd(), &message, descriptors).is_ok()
-                && matches!(socket::wait_readable(&[fd.as_fd()], 5000), Ok(true))
-                && matches!(socket::receive(fd.as_fd(), &mut answer), Ok((1, _)))
-                && answer[0] == DONE
+            socket::send(fd.as_fd(), &message, descriptors).ok()?;
+            let came = socket::wait_readable(&[fd.as_fd()], 5000).ok()?;
+            let (got, received) = socket::receive(fd.as_fd(), &mut answer)
+                .ok()
+                .filter(|_| came)?;
+            (got == 1).then_some((answer[0], received))
         });
-        if !answer {
+        if answer.is_none() {
             *connection = None;
         }
-        answer
+        let (yes, received) = answer?;
+        (yes == DONE).then_some(received)
     }
 }
 
@@ -197,22 +203,42 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
         }
         let (file, what, session) = decode(&message);
         let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
-        let done = ours
-            && match what {
-                MANAGE => manage(shared, client, file, descriptors),
-                RELEASE => {
-                    client
-                        .opens
-                        .entry(file)
-                        .and_modify(|count| *count = count.saturating_sub(1));
-                    true
-                }
-                _ => false,
-            };
-        let answer = [if done { DONE } else { REFUSED }];
-        if socket::send(client.socket.as_fd(), &answer, &[]).is_err() {
+        let device = (ours && what == FETCH)
+            .then(|| shared.device(file))
+            .flatten();
+        let sent = match device.as_ref().and_then(|device| device.descriptors()) {
+            Some((direct, buffered)) => {
+                socket::send(client.socket.as_fd(), &[DONE], &[direct, buffered])
+            }
+            None => {
+                let done = ours && noted(shared, client, file, what, descriptors);
+                let answer = [if done { DONE } else { REFUSED }];
+                socket::send(client.socket.as_fd(), &answer, &[])
+            }
+        };
+        if sent.is_err() {
             return false;
         }
+    }
+}
+
+fn noted(
+    shared: &Arc<Shared>,
+    client: &mut Client,
+    file: FileId,
+    what: u32,
+    fds: Vec<OwnedFd>,
+) -> bool {
+    match what {
+        MANAGE => manage(shared, client, file, fds),
+        RELEASE => {
+            client
+                .opens
+                .entry(file)
+                .and_modify(|count| *count = count.saturating_sub(1));
+            true
+        }
+        _ => false,
     }
 }
 

@@ -301,6 +301,20 @@ impl Shared {
         }
     }
 
+    /// The file's device, the keeper's if this process has none and the keeper is another one.
+    pub fn device_or_keepers(&self, file: FileId) -> Option<Arc<dyn DeviceFile>> {
+        if let Some(device) = self.device(file) {
+            return Some(device);
+        }
+        if self.keeps.load(Relaxed) || self.arena_path.is_none() {
+            return None;
+        }
+        let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
+        let device = Arc::new(self.line.fetch(self, file, epoch)?);
+        table::is_same(self.arena.file_unchecked(file), device.as_ref())
+            .then(|| self.keep_device(file, device))
+    }
+
     /// The arena's random name.
     pub fn session_name_word(&self) -> u64 {
         self.arena.superblock().session.load(Ordering::Relaxed)
