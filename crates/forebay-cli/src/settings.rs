@@ -31,6 +31,13 @@ macro_rules! settings {
                 })*
                 Ok(options)
             }
+
+            /// The options that were given, as text.
+            pub fn given(&self) -> Vec<(&'static str, String)> {
+                let all = [$((stringify!($key), &self.$key)),*];
+                let given = all.into_iter();
+                given.filter_map(|(key, text)| Some((key, text.clone()?))).collect()
+            }
         }
 
         #[cfg(test)]

@@ -3,6 +3,8 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// Signals that are a program's own misfortune, or glibc's own: they are left as they are.
 const LEFT_ALONE: [i32; 12] = [
@@ -32,10 +34,12 @@ pub struct Taken {
 /// Signals that are held back, and taken with [`Held::wait`].
 pub struct Held {
     set: libc::sigset_t,
+    /// What was held back before.
+    before: libc::sigset_t,
 }
 
 /// Holds back all signals that can be passed on, in the calling thread and those that it starts from now on. Children
-/// that the standard library starts have none held back.
+/// inherit that: see [`Held::spare`].
 ///
 /// # Errors
 /// The system's.
@@ -54,19 +58,29 @@ pub fn hold_back() -> io::Result<Held> {
     if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
         return Err(io::Error::last_os_error());
     }
-    mask(libc::SIG_BLOCK, &set)?;
-    Ok(Held { set })
+    let before = mask(libc::SIG_BLOCK, &set)?;
+    Ok(Held { set, before })
 }
 
-fn mask(how: i32, set: &libc::sigset_t) -> io::Result<()> {
-    // SAFETY: the set is initialised and ours; nothing is written.
-    match unsafe { libc::pthread_sigmask(how, set, std::ptr::null_mut()) } {
-        0 => Ok(()),
+/// Changes what the calling thread holds back. Returns what it held back before.
+fn mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both sets are ours; the first is initialised, the second is written by the call alone.
+    match unsafe { libc::pthread_sigmask(how, set, before.as_mut_ptr()) } {
+        // SAFETY: the call has succeeded, so it has filled it.
+        0 => Ok(unsafe { before.assume_init() }),
         errno => Err(io::Error::from_raw_os_error(errno)),
     }
 }
 
 impl Held {
+    /// The program that the command starts holds back what this process did before.
+    pub fn spare(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: between fork and exec it makes one system call on a copy of its own.
+        unsafe { command.pre_exec(move || mask(libc::SIG_SETMASK, &before).map(drop)) };
+    }
+
     /// Waits for the next signal.
     pub fn wait(&self) -> Taken {
         loop {
