@@ -78,6 +78,9 @@ pub struct Config {
     pub io_engine: IoEngine,
     /// Where recovery keeps bytes that cannot be written back.
     pub kept_dir: PathBuf,
+    /// A file that has had no more than this written to it by a program stays with the kernel: the preload library manages
+    /// it from then on.
+    pub small_file_bytes: u64,
     /// The arena lies on the heap of this process instead of in a file: for tests.
     pub heap_backed: bool,
     /// Where each value came from, at the time the configuration was made.
@@ -128,6 +131,7 @@ impl Config {
             queue_depth: 4,
             io_engine: IoEngine::Threads,
             kept_dir: std::env::temp_dir().join("forebay-kept"),
+            small_file_bytes: 0,
             heap_backed: true,
             origins: Origins::default(),
         }

@@ -8,6 +8,7 @@ pub mod append;
 mod by_kernel;
 pub mod core;
 pub mod direct;
+pub mod inode;
 pub mod options;
 pub mod quick;
 pub mod read;

@@ -1,9 +1,10 @@
 //! A session: an arena, its keeper, and the processes that use it.
 //!
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
-//! slots, [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
+//! slots, [`adopt`] files that a program has opened by itself, [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
 //! those that others have started.
 
+pub mod adopt;
 pub mod handoff;
 pub mod look;
 pub mod members;
@@ -264,7 +265,11 @@ impl Session {
     }
 
     fn with_arena(arena: Arena, path: Option<PathBuf>, config: Config) -> Result<Self> {
-        let shared = Arc::new(Shared::new(arena, path, config)?);
+        Self::over(Shared::new(arena, path, config)?)
+    }
+
+    fn over(shared: Shared) -> Result<Self> {
+        let shared = Arc::new(shared);
         repair::install(&shared);
         // A slot for this thread, so that the session counts as alive from here on.
         shared.me()?;

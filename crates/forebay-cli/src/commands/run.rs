@@ -133,7 +133,7 @@ fn front(arguments: &Run, config: &Config, exported: &mut Exported) -> Result<Fr
     let session = keeper::join(config, exported, arguments.linger)?;
     let place = session.place().map_err(|error| error.to_string())?;
     if let Some(arena) = &place.path {
-        exported.lead_to(arena);
+        exported.lead_to(&config.session, arena);
     }
     Ok(Front { library, session })
 }

@@ -165,6 +165,8 @@ options! {
     io_engine: IoEngine,
     /// Where recovery keeps what cannot be written back. Default: $XDG_STATE_HOME/forebay/kept.
     kept_dir: PathBuf,
+    /// Bytes that a file must have had written to it before the preload library manages it. Default: 64KiB.
+    small_file_bytes: Size,
     /// The arena on the heap, for tests. Default: false.
     heap_backed: bool,
 }
@@ -246,6 +248,7 @@ impl Config {
             queue_depth: Some(self.queue_depth),
             io_engine: Some(self.io_engine),
             kept_dir: Some(self.kept_dir.clone()),
+            small_file_bytes: size(self.small_file_bytes),
             heap_backed: Some(self.heap_backed),
         }
     }

@@ -6,7 +6,7 @@ use super::options::{Options, Origin, Origins};
 use super::routes::RouteTable;
 use super::size::{Limit, Size};
 use super::{Config, ConfigError};
-use crate::limits::{BUSY_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES};
+use crate::limits::{BUSY_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, SMALL_FILE_BYTES};
 use crate::memory::cgroup::{self, Limits};
 use crate::memory::place::dir::user_id;
 use std::io;
@@ -197,6 +197,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         queue_depth: said.queue_depth.unwrap_or(32),
         io_engine: said.io_engine.unwrap_or_default(),
         kept_dir: said.kept_dir.unwrap_or(kept_dir),
+        small_file_bytes: plain(said.small_file_bytes, SMALL_FILE_BYTES),
         heap_backed: said.heap_backed.unwrap_or(false),
         origins,
     }
@@ -213,6 +214,7 @@ fn no_shares_of_nothing(said: &Options, origins: &Origins) -> Result<(), ConfigE
     for (key, size) in [
         ("direct_min", said.direct_min),
         ("busy_bytes", said.busy_bytes),
+        ("small_file_bytes", said.small_file_bytes),
     ] {
         if let Some(share @ Size::Share(_)) = size {
             return Err(ConfigError::Value {

@@ -282,6 +282,12 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
 
 /// Carries out a truncation whose thread died in the middle.
 pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
+    if !core.device.is_writable() {
+        // Whoever writes what it owes finishes this first.
+        core.shared.ask_to_flush(core.id);
+        me.wait(64);
+        return Ok(());
+    }
     let (_stop, operation) = alone(core, me)?;
     let entry = core.entry();
     // Somebody else may have finished it meanwhile.

@@ -1,13 +1,17 @@
 //! Bringing a file to its device: sync, close, and giving a file to the kernel.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use crate::device::DeviceFile;
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::{resize, table};
 use crate::flush::{Outcome, Scope, errors};
+use crate::ids::FileId;
 use crate::memory::threads::{Me, stop_file};
+use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
 
@@ -76,6 +80,23 @@ pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
 
 /// Gives back what was reserved beyond the end. Best effort: a failure costs space, not bytes.
 fn trim(core: &Core, me: Me<'_>) {
+    if core.device.is_writable() && core.entry().opens.load(Ordering::Acquire) == 0 {
+        trim_now(core, me);
+    }
+}
+
+/// As when the last description is closed, for a keeper: whoever had it may have been killed, or may only have read.
+pub fn trim_idle(shared: &Arc<Shared>, file: FileId, device: &Arc<dyn DeviceFile>) {
+    let Ok(me) = shared.me() else { return };
+    let core = Core {
+        shared: Arc::clone(shared),
+        id: file,
+        device: Arc::clone(device),
+    };
+    trim_now(&core, me);
+}
+
+fn trim_now(core: &Core, me: Me<'_>) {
     let entry = core.entry();
     if entry.reserve_step.load(Ordering::Relaxed) == 0
         || entry.owed_pages.load(Ordering::Acquire) != 0
@@ -85,7 +106,7 @@ fn trim(core: &Core, me: Me<'_>) {
     let Some(_stop) = stop_file(me, core.id) else {
         return;
     };
-    if entry.opens.load(Ordering::Acquire) != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+    if entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
         return;
     }
     let size = entry.size.load(Ordering::Acquire);
@@ -103,16 +124,27 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
     loop {
         settle(core, me, Durability::Written, &seen)?;
-        evict::evict_file(me, core.id);
-        let Some(_stop) = stop_file(me, core.id) else {
-            me.wait(64);
-            continue;
-        };
-        let entry = core.entry();
-        // Somebody may have written between the flush and the stop.
-        if entry.owed_pages.load(Ordering::Acquire) == 0 {
-            entry.kernel_reason.store(reason, Ordering::Release);
+        if to_kernel_if_flushed(me, core.id, reason) {
             return Ok(());
         }
+        me.wait(64);
     }
+}
+
+/// Gives a file that owes nothing to the kernel. `false`: it owes something, or could not be stopped.
+pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
+    let entry = me.arena.file_unchecked(file);
+    if entry.owed_pages.load(Ordering::Acquire) != 0 {
+        return false;
+    }
+    evict::evict_file(me, file);
+    let Some(_stop) = stop_file(me, file) else {
+        return false;
+    };
+    // Somebody may have written between the flush and the stop.
+    let flushed = entry.owed_pages.load(Ordering::Acquire) == 0;
+    if flushed {
+        entry.kernel_reason.store(reason, Ordering::Release);
+    }
+    flushed
 }

@@ -11,6 +11,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
+use crate::memory::arena::Arena;
 use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
@@ -77,7 +78,7 @@ fn find_or_enter(
 ) -> Option<FileId> {
     let caps = device.caps();
     let count = me.arena.counts().files;
-    let start = (caps.inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % count;
+    let start = place_of(caps.inode, count);
     let mut vacant = None;
     for step in 0..count {
         let id = FileId((start + step) % count);
@@ -125,7 +126,12 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
     entry.forget_intents(me.arena.counts().threads);
-    for word in [&entry.kernel_reason, &entry.gate, &entry.append_lock] {
+    for word in [
+        &entry.kernel_reason,
+        &entry.gate,
+        &entry.append_lock,
+        &entry.readers,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [
@@ -181,6 +187,22 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
         .all(|(word, value)| word.load(Ordering::Acquire) == value)
 }
 
+/// What was written by the kernel while the entry was being made counts: such writes had begun before anybody could know of
+/// it. Called once they have ended.
+pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
+    let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
+    let entry = me.arena.file_unchecked(id);
+    freshen(me, id, &stat);
+    if stat.len > entry.size.load(Ordering::Acquire)
+        && entry.truncating.load(Ordering::Acquire) == 0
+    {
+        entry.size.fetch_max(stat.len, Ordering::AcqRel);
+        entry.disk_end.fetch_max(stat.len, Ordering::AcqRel);
+        entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
+    }
+    Ok(())
+}
+
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
 fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
@@ -199,6 +221,34 @@ fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
 pub fn close(me: Me<'_>, id: FileId) -> u32 {
     let entry = me.arena.file_unchecked(id);
     entry.opens.fetch_sub(1, Ordering::AcqRel).saturating_sub(1)
+}
+
+/// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
+/// it may be out of date by the time it is looked at.
+#[inline]
+pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {
+    let count = arena.counts().files;
+    let start = place_of(inode, count);
+    for step in 0..count {
+        let id = FileId((start + step) % count);
+        let entry = arena.file_unchecked(id);
+        match entry.state.load(Ordering::Acquire) & 7 {
+            ABSENT => return None,
+            LIVE if entry.inode.load(Ordering::Relaxed) == inode
+                && entry.device.load(Ordering::Relaxed) == device =>
+            {
+                return Some(id);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Where a search for an inode begins.
+#[inline]
+fn place_of(inode: u64, count: u32) -> u32 {
+    (inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % count
 }
 
 /// The error sequence for a description that is opened now.

@@ -13,6 +13,7 @@ use crate::config::IoEngine;
 use crate::device::{Queue, Threads, best_queue};
 use crate::error::Error;
 use crate::evict;
+use crate::file::settle;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::reopen::reopen;
@@ -258,11 +259,13 @@ fn uses_so_far(me: Me<'_>) -> u64 {
 }
 
 /// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails.
-fn drop_unused_devices(shared: &Shared) {
-    for (id, _) in shared.open_devices() {
+fn drop_unused_devices(shared: &Arc<Shared>) {
+    for id in shared.open_files() {
         let entry = shared.arena.file_unchecked(id);
-        if entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0
-        {
+        if entry.writers() == 0 && entry.owed_pages.load(Ordering::Acquire) == 0 {
+            if let Some(device) = shared.device(id) {
+                settle::trim_idle(shared, id, &device);
+            }
             shared.drop_device(id);
         }
     }
@@ -314,7 +317,11 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         let mut filled = 0;
         if shared.keeps.load(Relaxed) {
-            for (id, device) in shared.open_devices() {
+            for id in shared.open_files() {
+                // Held only while it is flushed: a close may be waiting for it.
+                let Some(device) = shared.device(id) else {
+                    continue;
+                };
                 let entry = shared.arena.file_unchecked(id);
                 let device_id = device.caps().device;
                 let busy = busy::inflight_bytes(shared.arena.superblock(), device_id);
@@ -404,9 +411,11 @@ fn write_eagerly(
 
 fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
     let mut written = 0;
-    for (id, device) in shared.open_devices() {
+    for id in shared.open_files() {
         let entry = shared.arena.file_unchecked(id);
-        if let Some(scope) = background_scope(shared, entry) {
+        if let Some(scope) = background_scope(shared, entry)
+            && let Some(device) = shared.device(id)
+        {
             written += shared
                 .flush_with(flusher, me, id, &device, scope)
                 .pages_written;

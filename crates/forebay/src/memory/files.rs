@@ -20,6 +20,8 @@ pub struct FileEntry {
     pub append_lock: AtomicU32,
     /// Open descriptions of this file in the session.
     pub opens: AtomicU32,
+    /// Those of them that only read, and have no descriptors that the file could be written by.
+    pub readers: AtomicU32,
     /// Flags below.
     pub flags: AtomicU32,
     /// Device number.
@@ -90,6 +92,12 @@ pub const EXCEEDING: u32 = 4;
 pub const TRUNCATING: u32 = 8;
 
 impl FileEntry {
+    /// Open descriptions that the file may be written by.
+    pub fn writers(&self) -> u32 {
+        let opens = self.opens.load(Ordering::Acquire);
+        opens.saturating_sub(self.readers.load(Ordering::Acquire))
+    }
+
     /// Notes that a thread is about to change the device file.
     pub fn begin_intent(&self, thread: ThreadId) {
         let (word, bit) = self.intent(thread);

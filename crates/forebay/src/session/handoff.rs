@@ -2,17 +2,22 @@
 //!
 //! A client whose keeper is another process connects to the session's socket and sends, for each file that it
 //! manages, the two descriptors its device file has, and the number of descriptions it has open; the keeper answers
-//! with one byte. Who has no descriptors of a file that the session owes something may ask the keeper for its own. When the connection ends the client is gone, and what it had open is taken from the files' counts. The
+//! with one byte. When the connection ends the client is gone, and what it had open is taken from the files' counts. The
 //! socket's other end is checked by uid. A keeper in the client's own process needs no socket.
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::AtomicU32;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crate::device::{DeviceFile, RealFile};
+use crate::file::core::Core;
+use crate::file::settle::{self, Durability};
+use crate::flush::errors;
 use crate::ids::FileId;
-use crate::memory::files::FileEntry;
+use crate::memory::files::{EXCEEDING, TRUNCATING};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::socket;
@@ -21,7 +26,14 @@ use crate::sys::socket;
 const MESSAGE_BYTES: usize = 16;
 const MANAGE: u32 = 1;
 const RELEASE: u32 = 2;
-const FETCH: u32 = 3;
+/// The same for descriptions that only read, without descriptors.
+const MANAGE_READER: u32 = 3;
+const RELEASE_READER: u32 = 4;
+/// Whatever the file owes shall be written.
+const FLUSH: u32 = 5;
+/// How long a keeper waits for its flushers to let go of a device file.
+const CLOSE_TRIES: u32 = 1000;
+const CLOSE_PAUSE: Duration = Duration::from_micros(100);
 const DONE: u8 = b'+';
 const REFUSED: u8 = b'-';
 
@@ -48,6 +60,7 @@ pub fn socket_path(arena: &Path) -> PathBuf {
 #[derive(Default)]
 pub struct Line {
     connection: Mutex<Option<(u32, OwnedFd)>>,
+    relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
 }
 
 impl Line {
@@ -63,33 +76,57 @@ impl Line {
             return false;
         };
         let descriptors = [direct, buffered];
-        self.ask(shared, epoch, file, MANAGE, &descriptors)
-            .is_some()
+        self.ask(
+            shared,
+            epoch,
+            encode(file, MANAGE, shared.session_name_word()),
+            &descriptors,
+        )
     }
 
-    /// The file's descriptors as the keeper of this epoch has them. A file that has been renamed or removed is found in no
-    /// other way.
-    pub fn fetch(&self, shared: &Shared, file: FileId, epoch: u32) -> Option<RealFile> {
-        let answer = self.ask(shared, epoch, file, FETCH, &[])?;
-        let [direct, buffered] = <[OwnedFd; 2]>::try_from(answer).ok()?;
-        RealFile::from_descriptors(direct, buffered).ok()
-    }
-
-    /// Says that this process has one description fewer of the file.
+    /// Says that this process has one description fewer of the file. When this returns the keeper has closed its own of a file
+    /// that nobody has open any more.
     pub fn release(&self, shared: &Shared, file: FileId, epoch: u32) {
-        self.ask(shared, epoch, file, RELEASE, &[]);
+        self.tell(shared, file, RELEASE, epoch);
     }
 
-    /// What came with the answer, if it is yes.
+    /// Says that this process has one more description that reads the file.
+    pub fn announce_reader(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, MANAGE_READER, epoch);
+    }
+
+    /// Says that this process has one such description fewer.
+    pub fn release_reader(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, RELEASE_READER, epoch);
+    }
+
+    /// Asks the keeper to write what the file owes. `false`: it cannot be reached, or could not write everything.
+    pub fn ask_to_flush(&self, shared: &Shared, file: FileId) -> bool {
+        let epoch = shared
+            .arena
+            .superblock()
+            .keeper_epoch
+            .load(Ordering::Relaxed);
+        self.tell(shared, file, FLUSH, epoch)
+    }
+
+    /// Where connections' descriptors are put from now on.
+    pub fn relocate(&self, relocate: fn(OwnedFd) -> OwnedFd) {
+        let _ = self.relocate.set(relocate);
+    }
+
+    fn tell(&self, shared: &Shared, file: FileId, what: u32, epoch: u32) -> bool {
+        let message = encode(file, what, shared.session_name_word());
+        self.ask(shared, epoch, message, &[])
+    }
+
     fn ask(
         &self,
         shared: &Shared,
         epoch: u32,
-        file: FileId,
-        what: u32,
+        message: [u8; MESSAGE_BYTES],
         descriptors: &[BorrowedFd<'_>],
-    ) -> Option<Vec<OwnedFd>> {
-        let message = encode(file, what, shared.session_name_word());
+    ) -> bool {
         let mut connection = self
             .connection
             .lock()
@@ -99,29 +136,51 @@ impl Line {
                 .arena_path
                 .as_ref()
                 .and_then(|path| socket::connect(&socket_path(path)).ok())
+                .map(|fd| match self.relocate.get() {
+                    Some(relocate) => relocate(fd),
+                    None => fd,
+                })
                 .map(|fd| (epoch, fd));
         }
-        let answer = connection.as_ref().and_then(|(_, fd)| {
+        let answer = connection.as_ref().is_some_and(|(_, fd)| {
             let mut answer = [0];
-            socket::send(fd.as_fd(), &message, descriptors).ok()?;
-            let came = socket::wait_readable(&[fd.as_fd()], 5000).ok()?;
-            let (got, received) = socket::receive(fd.as_fd(), &mut answer)
-                .ok()
-                .filter(|_| came)?;
-            (got == 1).then_some((answer[0], received))
+            socket::send(fd.as_fd(), &message, descriptors).is_ok()
+                && matches!(socket::wait_readable(&[fd.as_fd()], 5000), Ok(true))
+                && matches!(socket::receive(fd.as_fd(), &mut answer), Ok((1, _)))
+                && answer[0] == DONE
         });
-        if answer.is_none() {
+        if !answer {
             *connection = None;
         }
-        let (yes, received) = answer?;
-        (yes == DONE).then_some(received)
+        answer
     }
 }
 
 struct Client {
     socket: OwnedFd,
-    /// Descriptions that the client has open.
+    /// Descriptions that the client has open, and those of them that only read.
     opens: HashMap<FileId, u32>,
+    readers: HashMap<FileId, u32>,
+}
+
+impl Client {
+    /// Gives back what the client had open.
+    fn leave(&self, shared: &Arc<Shared>) {
+        for (file, count) in &self.opens {
+            take(&shared.arena.file_unchecked(*file).opens, *count);
+        }
+        for (file, count) in &self.readers {
+            let entry = shared.arena.file_unchecked(*file);
+            take(&entry.readers, *count);
+            take(&entry.opens, *count);
+        }
+        for file in self.opens.keys().filter(|file| self.opens[file] > 0) {
+            // As a close would have done, for those who look at the file from outside.
+            if shared.arena.file_unchecked(*file).writers() == 0 {
+                flush(shared, *file);
+            }
+        }
+    }
 }
 
 /// The keeper's side of the socket.
@@ -157,15 +216,14 @@ impl Desk {
                 self.clients.push(Client {
                     socket: connection,
                     opens: HashMap::new(),
+                    readers: HashMap::new(),
                 });
             }
         }
         self.clients.retain_mut(|client| {
             let stays = answer_all(shared, client);
             if !stays {
-                for (file, count) in &client.opens {
-                    take_opens(shared.arena.file_unchecked(*file), *count);
-                }
+                client.leave(shared);
             }
             stays
         });
@@ -178,9 +236,9 @@ impl Drop for Desk {
     }
 }
 
-fn take_opens(entry: &FileEntry, count: u32) {
-    let mut seen = entry.opens.load(Ordering::Acquire);
-    while let Err(now) = entry.opens.compare_exchange(
+fn take(word: &crate::sync::AtomicU32, count: u32) {
+    let mut seen = word.load(Ordering::Acquire);
+    while let Err(now) = word.compare_exchange(
         seen,
         seen.saturating_sub(count),
         Ordering::AcqRel,
@@ -203,43 +261,83 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
         }
         let (file, what, session) = decode(&message);
         let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
-        let device = (ours && what == FETCH)
-            .then(|| shared.device(file))
-            .flatten();
-        let sent = match device.as_ref().and_then(|device| device.descriptors()) {
-            Some((direct, buffered)) => {
-                socket::send(client.socket.as_fd(), &[DONE], &[direct, buffered])
-            }
-            None => {
-                let done = ours && noted(shared, client, file, what, descriptors);
-                let answer = [if done { DONE } else { REFUSED }];
-                socket::send(client.socket.as_fd(), &answer, &[])
-            }
-        };
-        if sent.is_err() {
+        let done = ours
+            && match what {
+                MANAGE => manage(shared, client, file, descriptors),
+                RELEASE => {
+                    one_fewer(&mut client.opens, file);
+                    close_unused(shared, file);
+                    true
+                }
+                MANAGE_READER => {
+                    *client.readers.entry(file).or_default() += 1;
+                    true
+                }
+                RELEASE_READER => {
+                    one_fewer(&mut client.readers, file);
+                    true
+                }
+                FLUSH => flush(shared, file),
+                _ => false,
+            };
+        let answer = [if done { DONE } else { REFUSED }];
+        if socket::send(client.socket.as_fd(), &answer, &[]).is_err() {
             return false;
         }
     }
 }
 
-fn noted(
-    shared: &Arc<Shared>,
-    client: &mut Client,
-    file: FileId,
-    what: u32,
-    fds: Vec<OwnedFd>,
-) -> bool {
-    match what {
-        MANAGE => manage(shared, client, file, fds),
-        RELEASE => {
-            client
-                .opens
-                .entry(file)
-                .and_modify(|count| *count = count.saturating_sub(1));
-            true
+fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
+    if let Some(count) = counts.get_mut(&file) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&file);
         }
-        _ => false,
     }
+}
+
+/// Closes the keeper's descriptors of a file that nobody writes any more, before it answers: a program that has just been
+/// written may be executed next, which a writable descriptor anywhere forbids. The flushers hold a device for moments.
+fn close_unused(shared: &Arc<Shared>, file: FileId) {
+    let entry = shared.arena.file_unchecked(file);
+    if entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let Some(device) = shared.device(file) else {
+        return;
+    };
+    settle::trim_idle(shared, file, &device);
+    shared.drop_device(file);
+    let device = {
+        let weak = Arc::downgrade(&device);
+        drop(device);
+        weak
+    };
+    for _ in 0..CLOSE_TRIES {
+        if device.strong_count() == 0 {
+            return;
+        }
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+}
+
+/// Writes what a file owes, in the keeper's own thread.
+fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
+    let entry = shared.arena.file_unchecked(file);
+    let unfinished = entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0;
+    if entry.owed_pages.load(Ordering::Acquire) == 0 && !unfinished {
+        return true;
+    }
+    let (Some(device), Ok(me)) = (shared.device(file), shared.me()) else {
+        return false;
+    };
+    let core = Core {
+        shared: Arc::clone(shared),
+        id: file,
+        device,
+    };
+    let seen = AtomicU32::new(errors::sequence(entry));
+    settle::settle(&core, me, Durability::Written, &seen).is_ok()
 }
 
 fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {

@@ -6,7 +6,7 @@
 //! before anything is read: it takes no thread slot, changes no word of the arena, and keeps no recovery waiting.
 
 use std::fs::{self, TryLockError};
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -30,6 +30,7 @@ use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
+use crate::session::shared::Shared;
 use crate::session::{Session, handoff};
 use crate::stats::Stats;
 use crate::sync::Ordering;
@@ -281,6 +282,15 @@ impl Session {
     /// # Errors
     /// [`Error::Arena`] and [`Error::Session`] as for [`Session::join`].
     pub fn join_living(path: &Path, config: Config) -> Result<Option<Self>> {
+        Self::join_living_as(path, config, None)
+    }
+
+    /// `for_good`: where descriptors go in a process that never leaves; see [`Session::join_for_good`].
+    pub(super) fn join_living_as(
+        path: &Path,
+        config: Config,
+        for_good: Option<fn(OwnedFd) -> OwnedFd>,
+    ) -> Result<Option<Self>> {
         let failed = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
         let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(path) else {
             return Ok(None);
@@ -291,6 +301,10 @@ impl Session {
         {
             return Ok(None);
         }
+        let file = match for_good {
+            Some(relocate) => relocate(file.into()).into(),
+            None => file,
+        };
         let mapping = Mapping::attach(file).map_err(|e| failed(&e))?;
         let arena = Arena::open(mapping).map_err(|e| failed(&e))?;
         if !membarrier::register() && !arena.fences() {
@@ -299,7 +313,12 @@ impl Session {
                     .into(),
             ));
         }
-        Self::with_arena(arena, Some(path.to_owned()), config).map(Some)
+        let mut shared = Shared::new(arena, Some(path.to_owned()), config)?;
+        if let Some(relocate) = for_good {
+            shared.for_good = true;
+            shared.relocate_line(relocate);
+        }
+        Self::over(shared).map(Some)
     }
 
     /// Brings everything that the session owes to the devices, durably. What could not be brought there is returned.
@@ -359,7 +378,11 @@ impl Session {
         flusher: &mut Flusher,
         durability: Durability,
     ) -> std::result::Result<(), String> {
-        let Some(device) = self.shared.device_or_keepers(id) else {
+        let Some(device) = self.shared.device(id) else {
+            // The keeper has descriptors of files that have been renamed or removed.
+            if self.shared.ask_to_flush(id) {
+                return Ok(());
+            }
             return Err(
                 "the file is not where it was, or is another file by now, or cannot be opened"
                     .into(),

@@ -1,6 +1,7 @@
 //! What all of a process's files of one session share: the arena, the configuration, the devices.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -38,6 +39,8 @@ pub struct Shared {
     pub file_owed_pages_max: u64,
     /// The arena's file; `None` on the heap.
     pub arena_path: Option<PathBuf>,
+    /// The process never leaves the session, and its threads end without giving their slots back.
+    pub for_good: bool,
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     line: Line,
@@ -64,6 +67,7 @@ impl Shared {
         Ok(Shared {
             arena: Arc::new(arena),
             arena_path,
+            for_good: false,
             keeps: AtomicBool::new(false),
             line: Line::default(),
             file_owed_pages_max,
@@ -172,6 +176,11 @@ impl Shared {
         }
     }
 
+    /// All entries that this process has device files for, stale ones too.
+    pub fn open_files(&self) -> Vec<FileId> {
+        self.devices().keys().copied().collect()
+    }
+
     /// All entries that this process has device files for.
     pub fn open_devices(&self) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
         let all: Vec<_> = self
@@ -211,7 +220,7 @@ impl Shared {
         self.flush_with(&mut self.own_flusher(), me, file, device, scope)
     }
 
-    /// As [`Shared::flush`], with a flusher of the caller's.
+    /// As [`Shared::flush`], with a flusher of the caller's. A device file that may not be written leaves it to the keeper.
     pub fn flush_with(
         &self,
         flusher: &mut Flusher,
@@ -220,6 +229,10 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
+        if !device.is_writable() {
+            self.ask_to_flush(file);
+            return Outcome::default();
+        }
         self.change(me, file, device, || {
             flusher.flush_and_write_fills(me, file, device, scope)
         })
@@ -301,18 +314,31 @@ impl Shared {
         }
     }
 
-    /// The file's device, the keeper's if this process has none and the keeper is another one.
-    pub fn device_or_keepers(&self, file: FileId) -> Option<Arc<dyn DeviceFile>> {
-        if let Some(device) = self.device(file) {
-            return Some(device);
-        }
-        if self.keeps.load(Relaxed) || self.arena_path.is_none() {
-            return None;
-        }
+    /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
+    pub fn announce_reader(&self, file: FileId, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
-        let device = Arc::new(self.line.fetch(self, file, epoch)?);
-        table::is_same(self.arena.file_unchecked(file), device.as_ref())
-            .then(|| self.keep_device(file, device))
+        handed.store(epoch, Relaxed);
+        if self.arena_path.is_some() {
+            self.line.announce_reader(self, file, epoch);
+        }
+    }
+
+    /// As [`Shared::released`], for a description that only reads.
+    pub fn released_reader(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = handed.load(Relaxed);
+        if epoch != 0 && self.arena_path.is_some() {
+            self.line.release_reader(self, file, epoch);
+        }
+    }
+
+    /// Asks the keeper to write what a file owes. `false`: it cannot be reached, or could not write everything.
+    pub fn ask_to_flush(&self, file: FileId) -> bool {
+        self.arena_path.is_some() && self.line.ask_to_flush(self, file)
+    }
+
+    /// Where descriptors that this process keeps open to the session are put.
+    pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
+        self.line.relocate(relocate);
     }
 
     /// The arena's random name.

@@ -33,8 +33,9 @@ impl Exported {
         Self(all)
     }
 
-    /// Leads to one arena.
-    pub fn lead_to(&mut self, arena: &Path) {
+    /// Leads to one session, and to one arena of that name.
+    pub fn lead_to(&mut self, session: &str, arena: &Path) {
+        self.0.push(("FOREBAY_SESSION".into(), session.into()));
         self.0.push((ARENA.into(), arena.into()));
     }
 
