@@ -166,6 +166,7 @@ pub fn session() -> Option<&'static Session> {
     let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
     let config = Config::load().ok()?;
     let joined = Session::join_for_good(&path, config, relocate).ok()??;
+    crate::signals::attached();
     let session = Box::into_raw(Box::new(joined));
     SESSION.store(session, Ordering::Release);
     // SAFETY: made above; never freed.

@@ -2,12 +2,25 @@
 //! wait.
 
 use std::cell::Cell;
+use std::sync::atomic::{Ordering, compiler_fence};
 
 use libc::c_int;
 
+use crate::signals;
+
+/// Constant and without a destructor, so that it is plain memory.
+struct Thread {
+    /// How many times the thread has gone in.
+    depth: Cell<u32>,
+    /// A signal waits until it is out: all are blocked, and `mask` is what is blocked otherwise.
+    holds: Cell<bool>,
+    mask: Cell<u64>,
+}
+
 thread_local! {
-    /// How many times the thread has gone in. Constant and without a destructor, so that it is a plain word.
-    static DEPTH: Cell<u32> = const { Cell::new(0) };
+    static THREAD: Thread = const {
+        Thread { depth: Cell::new(0), holds: Cell::new(false), mask: Cell::new(0) }
+    };
 }
 
 /// From its making to its end the thread is inside.
@@ -17,21 +30,46 @@ impl Inside {
     /// Goes in.
     #[inline(always)]
     pub fn enter() -> Self {
-        DEPTH.set(DEPTH.get() + 1);
+        THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
+        // A handler of this thread's sees it before it sees anything that the engine does.
+        compiler_fence(Ordering::SeqCst);
         Inside(())
     }
 
     /// Whether the calling thread is inside.
     #[inline(always)]
     pub fn is() -> bool {
-        DEPTH.get() != 0
+        THREAD.with(|thread| thread.depth.get() != 0)
     }
 }
 
 impl Drop for Inside {
     #[inline(always)]
     fn drop(&mut self) {
-        DEPTH.set(DEPTH.get() - 1);
+        compiler_fence(Ordering::SeqCst);
+        THREAD.with(|thread| {
+            thread.depth.set(thread.depth.get() - 1);
+            compiler_fence(Ordering::SeqCst);
+            if thread.holds.get() {
+                release(thread);
+            }
+        });
+    }
+}
+
+/// Notes in a handler that signals are blocked until the thread is out, and what is blocked then.
+pub fn hold_signals(mask: u64) {
+    THREAD.with(|thread| {
+        thread.mask.set(mask);
+        thread.holds.set(true);
+    });
+}
+
+#[cold]
+fn release(thread: &Thread) {
+    if thread.depth.get() == 0 {
+        thread.holds.set(false);
+        signals::unblock(thread.mask.get());
     }
 }
 

@@ -7,6 +7,7 @@
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
 compile_error!("the preload library is for Linux on x86-64 with the GNU C library");
 
+mod alloc;
 mod attach;
 mod files;
 mod hooks;
@@ -15,4 +16,8 @@ mod inside;
 mod raw;
 mod real;
 mod serve;
+mod signals;
 mod table;
+
+#[global_allocator]
+static ALLOCATOR: alloc::Allocator = alloc::Allocator::new();

@@ -23,10 +23,14 @@ pub enum Halt {
     Busy,
     /// No free memory, header or node.
     NoMemory,
+    /// The space that the bytes need is not reserved any more.
+    Unreserved,
     /// A truncation was left in the middle by a death, and has to be finished first.
     Truncating,
     /// The file is in kernel mode by now.
     Kernel,
+    /// The caller's memory is not there; nothing was done.
+    Fault,
     /// It cannot be done.
     Failed(Error),
 }
@@ -190,7 +194,8 @@ impl Core {
         match halt {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
-            Halt::Busy | Halt::Truncating | Halt::Kernel => {
+            Halt::Fault => Error::Fault,
+            Halt::Busy | Halt::Unreserved | Halt::Truncating | Halt::Kernel => {
                 Error::Corrupt("an operation ended in the middle".into())
             }
         }
