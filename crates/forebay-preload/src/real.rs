@@ -39,7 +39,7 @@ macro_rules! real {
                 let pointer = pointers::$name.load(Relaxed);
                 // SAFETY: the pointer is that of a function of this type: libc's, or the stand-in below.
                 unsafe {
-                    let function: unsafe extern "C" fn($($type),*) -> $out = std::mem::transmute(pointer);
+                    let function: unsafe extern "C-unwind" fn($($type),*) -> $out = std::mem::transmute(pointer);
                     function($($arg),*)
                 }
             }
@@ -58,7 +58,7 @@ macro_rules! real {
             $(
                 /// # Safety
                 /// As for the function of that name.
-                pub unsafe extern "C" fn $name($($arg: $type),*) -> $out {
+                pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $out {
                     real!(@$how $name $what ($($arg: $type),*) -> $out)
                 }
             )*
@@ -93,7 +93,7 @@ macro_rules! real {
         }
         // SAFETY: libc's function of this name has this type.
         unsafe {
-            let function: unsafe extern "C" fn($($type),*) -> $out = std::mem::transmute(found);
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $out = std::mem::transmute(found);
             function($($arg),*)
         }
     }};

@@ -13,7 +13,7 @@ use crate::attach;
 use crate::files::{self, Why};
 use crate::hooks::limits;
 use crate::inodes::{self, Use};
-use crate::inside::{Inside, NotCancelled};
+use crate::inside::{self, Inside, NotCancelled};
 use crate::raw;
 use crate::table::{self, Description, Kind, OffsetLock, State, Word};
 
@@ -50,6 +50,7 @@ pub fn turn(fd: c_int) -> Turn {
             Kind::Orphan => files::attach(fd, word),
             Kind::Managed => {
                 if table::is_alive() {
+                    inside::cancellation_point();
                     return Turn::Managed(word);
                 }
                 attach::notice_fork();
