@@ -50,6 +50,7 @@ pub fn at_start() {
     }
     table::at_start();
     WANTED.store(1, Relaxed);
+    crate::hooks::limits::look();
     let _inside = Inside::enter();
     files::watch_inherited();
 }

@@ -36,6 +36,8 @@ fn answer(
     }
 }
 
+/// # Safety
+/// As for `pread`.
 #[inline(never)]
 unsafe fn read_ours(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) -> ssize_t {
     // SAFETY: the caller's arguments, in each of them.
@@ -53,6 +55,8 @@ unsafe fn read_ours(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) 
     }
 }
 
+/// # Safety
+/// As for `pwrite`.
 #[inline(never)]
 unsafe fn write_ours(fd: c_int, from: *const c_void, len: size_t, at: Option<off_t>) -> ssize_t {
     // SAFETY: the caller's arguments, in each of them.
@@ -227,6 +231,9 @@ enum Direction {
 
 /// A vectored call: one operation on the offset, and one on the file where the parts follow each other in memory or the
 /// kernel serves them; else part by part.
+///
+/// # Safety
+/// As for `preadv`.
 #[inline(never)]
 unsafe fn vectored(
     fd: c_int,
@@ -265,6 +272,8 @@ unsafe fn slice_of<'a>(parts: *const iovec, count: c_int) -> &'a [iovec] {
     unsafe { std::slice::from_raw_parts(parts, count as usize) }
 }
 
+/// # Safety
+/// As for `readv`.
 unsafe fn total_of(parts: *const iovec, count: c_int) -> Result<usize, c_int> {
     if !(0..=PARTS_MAX).contains(&count) {
         return Err(libc::EINVAL);

@@ -11,6 +11,9 @@ use crate::real;
 
 /// Opens, and enters what was opened into the table. A truncation of a file that the session has bytes of goes through the
 /// engine.
+///
+/// # Safety
+/// As for `open`.
 #[inline]
 unsafe fn open_with(
     dir: c_int,

@@ -28,15 +28,31 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     program
 });
 
-/// The library of the profile that is tested.
-fn library() -> PathBuf {
+/// The library, which cargo does not build for a test by itself.
+static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
     let test = std::env::current_exe().expect("this program has a name");
-    let built = test
-        .parent()
-        .and_then(Path::parent)
-        .expect("target/debug/deps/...");
-    built.join("libforebay_preload.so")
-}
+    let built_in = test.ancestors().nth(2).expect("target/debug/deps/...");
+    let target = built_in.parent().expect("target/debug");
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "forebay-preload",
+            "--target-dir",
+        ])
+        .arg(target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    if built_in.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(
+        build.status().expect("cargo runs").success(),
+        "the library does not build"
+    );
+    built_in.join("libforebay_preload.so")
+});
 
 fn config(name: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
@@ -119,7 +135,7 @@ fn same(case: &str) {
     );
     let ours = run(case, &temporary.path().join("ours"), |command| {
         command
-            .env("LD_PRELOAD", library())
+            .env("LD_PRELOAD", &*LIBRARY)
             .env("FOREBAY_SESSION", &name);
     });
     assert_eq!(ours.output, plain.output);
@@ -163,5 +179,6 @@ cases! {
     asynchronous_io: "asynchronous";
     raw_system_calls: "raw-calls";
     another_user: "other-user";
+    daemons_go_on: "daemon";
     what_was_written_is_executed: "executable";
 }
