@@ -2,8 +2,7 @@
 //!
 //! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
 //! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`] and [`settle`] carry operations out, [`hasten`] has
-//! the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. What cannot be managed the
-//! kernel serves, with the reason.
+//! the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
 
 pub mod append;
 mod by_kernel;
