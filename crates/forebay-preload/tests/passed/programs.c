@@ -322,7 +322,16 @@ static void bad_memory(void)
     printf("offset %ld\n", (long)lseek(fd, 0, SEEK_CUR));
     int appending = open(path, O_WRONLY | O_APPEND);
     printf("append: %ld", (long)write(appending, memory + 32 * page - 10, 50));
-    printf(" %ld\n", (long)write(appending, memory + 32 * page, 50));
+    printf(" %ld", (long)write(appending, memory + 32 * page, 50));
+    struct iovec parts[10] = {{bytes, 100}, {memory + 32 * page - 5000, 6000}, {bytes, 7}};
+    printf(" %ld", (long)writev(appending, parts, 10));
+    printf(" %ld", (long)writev(appending, parts + 1, 2));
+    parts[0].iov_base = memory + 32 * page;
+    printf(" %ld", (long)writev(appending, parts, 2));
+    printf(" %ld", (long)writev(appending, (void *)(memory + 32 * page), 2));
+    printf(" %ld", (long)writev(appending, parts, 5000));
+    printf(" %ld", (long)preadv(fd, (void *)(memory + 33 * page - 16), 2, 0));
+    printf(", %s\n", strerror(errno));
     close(appending);
     show_file(path);
 }
