@@ -1,13 +1,16 @@
 //! Files as programs see them: the Rust API's [`File`], and the operations behind it.
 //!
-//! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests; [`write`](mod@write), [`direct`], [`read`](mod@read),
-//! [`append`], [`resize`] and [`settle`] carry operations out, [`reserve`] asks for space before a write is acknowledged, [`room`] makes room in memory, [`inode`] is for front ends. What cannot be managed the kernel serves, with the reason.
+//! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
+//! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`] and [`settle`] carry operations out, [`hasten`] has
+//! the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
 
 pub mod append;
 mod by_kernel;
 pub mod core;
 pub mod direct;
+pub mod hasten;
 pub mod inode;
+mod managed;
 pub mod options;
 pub mod quick;
 pub mod read;
@@ -26,6 +29,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use self::by_kernel::*;
 use self::core::{Core, Halt};
+use self::managed::Managed;
 pub use self::options::OpenOptions;
 use self::quick::Recent;
 use self::settle::Durability;
@@ -64,28 +68,6 @@ pub struct File {
 enum Kind {
     Managed(Box<Managed>),
     Kernel { file: fs::File, reason: String },
-}
-
-struct Managed {
-    core: Core,
-    /// The descriptor that the program asked for; kernel mode and errors of its own use it, flushes never do.
-    file: fs::File,
-    /// The keeper (its epoch) that has the file's descriptors from this description.
-    handed: AtomicU32,
-    /// Error sequence that this description has reported.
-    seen: AtomicU32,
-    /// Writes shorter than this may try the short way. 0: none may.
-    quick_write_below: u64,
-    recent: Recent,
-}
-
-impl Managed {
-    /// Before a byte is acknowledged, the keeper has what it needs to write it.
-    #[inline]
-    fn hand_over(&self) {
-        let Core { shared, id, device } = &self.core;
-        shared.hand_over(*id, device.as_ref(), &self.handed);
-    }
 }
 
 impl File {
@@ -351,8 +333,8 @@ impl File {
     fn settle(&self, durability: Durability) -> Result<()> {
         match &self.kind {
             Kind::Managed(managed) => {
-                let core = &managed.core;
-                settle::settle(core, core.shared.me()?, durability, &managed.seen)
+                let me = hasten::begin(&managed.core, &managed.handed)?;
+                settle::settle(&managed.core, me, durability, &managed.seen)
             }
             Kind::Kernel { file, .. } => match durability {
                 Durability::Written => Ok(()),
@@ -465,7 +447,8 @@ impl File {
         match &self.kind {
             Kind::Managed(managed) => {
                 let core = &managed.core;
-                let closed = settle::close(core, core.shared.me()?, &managed.seen);
+                let closed =
+                    settle::close(core, hasten::begin(core, &managed.handed)?, &managed.seen);
                 core.shared.released(core.id, &managed.handed);
                 core.shared.closed(core.id, &core.device);
                 closed

@@ -27,7 +27,8 @@ use crate::keeper::{provision, repair};
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
-use crate::memory::place::{self, PlaceKind, Placement};
+use crate::memory::place::dir::UserDir;
+use crate::memory::place::{self, PlaceKind};
 use crate::memory::threads;
 use crate::session::shared::Shared;
 use crate::stats::Stats;
@@ -147,59 +148,76 @@ impl Session {
             set_budgets(&arena, &config);
             return Self::with_arena(arena, None, config);
         }
-        let placement = place::place(config.arena_dir.as_deref(), config.memory)?;
-        let path = placement.arena_path(&config.session);
         for _ in 0..JOIN_TRIES {
-            if let Some(session) = Self::try_join(&placement, &path, &config)? {
+            let found = place::dirs_of(config.arena_dir.as_deref(), &config.session);
+            let joined = match found.first() {
+                Some(dir) => Self::try_join(dir, &config)?,
+                None => Self::try_make(&config)?,
+            };
+            if let Some(session) = joined {
                 return Ok(session);
             }
-            std::thread::sleep(JOIN_PAUSE);
+            // Not all at once: of several that make one arena in several places, all have to begin again.
+            std::thread::sleep(JOIN_PAUSE + JOIN_PAUSE * (random_word() % 8) as u32 / 8);
         }
+        let session = &config.session;
         Err(Error::Session(format!(
-            "the session's arena {} is being made or recovered by another process that does not finish; \
-             if there is no such process, `forebay recover` says what stands in the way",
-            path.display()
+            "the arena of the session {session} is being made or recovered by another process that does not finish; if \
+             there is no such process, `forebay recover --session {session}` says what stands in the way"
         )))
     }
 
-    /// One try: `None` when somebody else is making or recovering the arena at this moment.
-    fn try_join(placement: &Placement, path: &Path, config: &Config) -> Result<Option<Self>> {
+    /// One try to make the arena, where there is none. `None`: somebody else has begun.
+    fn try_make(config: &Config) -> Result<Option<Self>> {
+        let placement = place::place(config.arena_dir.as_deref(), config.memory)?;
+        let path = placement.arena_path(&config.session);
         let fences = !membarrier::register();
-        if !path.exists() {
-            let Ok(file) = placement.create(&config.session) else {
-                return Ok(None);
-            };
-            // Held until the arena is complete: nobody recovers it meanwhile.
-            let Ok(lock) = file.try_clone() else {
-                return Ok(None);
-            };
-            if lock.try_lock_shared().is_err() || !is_linked(&lock) {
-                // Somebody took the empty file for one whose maker has died.
-                return Ok(None);
-            }
-            let memory = config.memory.min(placement.bytes);
-            let counts = Counts::for_memory(memory, THREADS, FILES);
-            let mapping = Mapping::create(file, Layout::new(counts).len)
-                .map_err(|e| Error::device("make the arena", &e))?;
-            let arena = Arena::create(mapping, counts, random_word(), fences)?;
-            arena.superblock().set_place(placement.kind as u64);
-            set_budgets(&arena, config);
-            let session = Self::with_arena(arena, Some(path.to_owned()), config.clone())?;
-            return Ok(Some(session));
+        let Ok(file) = placement.create(&config.session) else {
+            return Ok(None);
+        };
+        // Held until the arena is complete: nobody recovers it meanwhile.
+        let Ok(lock) = file.try_clone() else {
+            return Ok(None);
+        };
+        if lock.try_lock_shared().is_err() || !is_linked(&lock) {
+            // Somebody took the empty file for one whose maker has died.
+            return Ok(None);
         }
-        let Some(arena) = Self::attach(placement, config)? else {
-            return Self::unfinished(path, config);
+        // What is free may have changed, and another process have chosen another place at the same moment.
+        let made = place::dirs_of(config.arena_dir.as_deref(), &config.session);
+        if made.iter().any(|dir| dir.path != placement.path) {
+            placement.remove(&config.session)?;
+            return Ok(None);
+        }
+        let memory = config.memory.min(placement.bytes);
+        let counts = Counts::for_memory(memory, THREADS, FILES);
+        let mapping = Mapping::create(file, Layout::new(counts).len)
+            .map_err(|e| Error::device("make the arena", &e))?;
+        let arena = Arena::create(mapping, counts, random_word(), fences)?;
+        arena.superblock().set_place(placement.kind as u64);
+        set_budgets(&arena, config);
+        Self::with_arena(arena, Some(path), config.clone()).map(Some)
+    }
+
+    /// One try to join the session whose arena is in a directory: `None` when somebody else is making or recovering it at
+    /// this moment, or has removed it.
+    fn try_join(dir: &UserDir, config: &Config) -> Result<Option<Self>> {
+        let path = dir.arena_path(&config.session);
+        let fences = !membarrier::register();
+        let Some(arena) = Self::attach(dir, config)? else {
+            return Self::unfinished(&path, config);
         };
         let dead = (1..arena.counts().threads).all(|id| threads::is_gone(&arena, ThreadId(id)));
         let arena = if dead {
             drop(arena);
-            match recover(path, config) {
+            match recover(&path, config) {
                 Ok(report) => return all_saved(&report).map(|()| None),
                 // Some process has it mapped, with no thread at work in it just now: the session lives.
-                Err(Error::Session(_)) => match Self::attach(placement, config)? {
+                Err(Error::Session(_)) => match Self::attach(dir, config)? {
                     Some(arena) => arena,
                     None => return Ok(None),
                 },
+                Err(_) if !path.exists() => return Ok(None),
                 Err(error) => return Err(error),
             }
         } else {
@@ -212,12 +230,12 @@ impl Session {
                     .into(),
             ));
         }
-        Self::with_arena(arena, Some(path.to_owned()), config.clone()).map(Some)
+        Self::with_arena(arena, Some(path), config.clone()).map(Some)
     }
 
     /// Maps the arena that is there. `None`: it is not finished, or its maker or a recovery has it to itself.
-    fn attach(placement: &Placement, config: &Config) -> Result<Option<Arena>> {
-        let Ok(file) = placement.open(&config.session) else {
+    fn attach(dir: &UserDir, config: &Config) -> Result<Option<Arena>> {
+        let Ok(file) = dir.open_session(&config.session) else {
             return Ok(None);
         };
         if file.try_lock_shared().is_err() {
@@ -238,6 +256,8 @@ impl Session {
         match recover(path, config) {
             Ok(report) => all_saved(&report).map(|()| None),
             Err(Error::Session(_)) => Ok(None),
+            // Somebody has removed it.
+            Err(_) if !path.exists() => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -125,9 +125,11 @@ impl Rig {
         }
         driver.finish(&mut self.engine).map_err(|m| m.to_string())?;
         let arena = &self.engine.session.shared().arena;
-        check(arena)
-            .map(drop)
-            .map_err(|problems| format!("{problems:#?}"))
+        match check(arena) {
+            Ok(report) if report.files_noted == 0 => Ok(()),
+            Ok(report) => Err(format!("changes are under way: {report:?}")),
+            Err(problems) => Err(format!("{problems:#?}")),
+        }
     }
 }
 

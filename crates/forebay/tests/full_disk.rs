@@ -13,8 +13,8 @@ use std::path::Path;
 
 use disks::Disk;
 use forebay::{File, OpenOptions, Session};
-use forebay_model::{SplitMix64, fill};
-use workers::{config, session_name};
+use forebay_model::{Op, Outcome, SplitMix64, fill};
+use workers::{Spec, Work, Worker, answer, config, session_name};
 
 /// Sizes from a few bytes to what goes to the device at once, ragged and not.
 const SIZES: [usize; 7] = [100, 4096, 5000, 65_536, 262_144, 1 << 20, 3_333_333];
@@ -106,6 +106,97 @@ fn writes_until_an_xfs_is_full() {
 #[test]
 fn writes_until_an_ext4_is_full() {
     until_full("ext4");
+}
+
+/// Bytes that anybody may still use.
+fn free_bytes(dir: &Path) -> u64 {
+    let dir = std::ffi::CString::new(dir.to_str().expect("plain")).expect("plain");
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: a terminated string and our own variable, both alive through the call.
+    let done = unsafe { libc::statvfs(dir.as_ptr(), &raw mut stat) };
+    assert_eq!(done, 0, "statvfs");
+    stat.f_bavail * stat.f_frsize
+}
+
+/// What several files have reserved ahead and do not use is there for whoever needs it: a disk is full when its space is
+/// used, not when it is promised.
+fn space_ahead_is_given_back(kind: &str, hosts: bool) {
+    let disk = match Disk::new(kind, 320, "") {
+        Ok(disk) => disk,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let free = free_bytes(disk.dir());
+    let session_name = session_name("ahead");
+    let session = Session::open(config(&session_name)).expect("a session");
+    // File 0 grows in another process, which has it open all the while.
+    let work = Work::Commands { files: 1 };
+    let mut other = Worker::ready(&Spec::new(&session_name, disk.dir(), hosts, work));
+    let path = |index: u32| disk.dir().join(format!("file-{index}"));
+    let files: Vec<File> = (1..4).map(|index| open(&session, &path(index))).collect();
+    let size = 1 << 20;
+    // Just after a large step ahead.
+    let grown = 38;
+    let mut bytes = vec![0; size as usize];
+    for at in (0..grown).map(|piece| piece * u64::from(size)) {
+        let (file, handle, offset, len, seed) = (0, 0, at, size, 1);
+        other.run(&Op::Write {
+            file,
+            handle,
+            offset,
+            len,
+            seed,
+        });
+        for (file, seed) in files.iter().zip(2..) {
+            fill(seed, at, &mut bytes);
+            assert_eq!(
+                file.write_at(&bytes, at).expect("there is space"),
+                bytes.len()
+            );
+        }
+    }
+    let last = open(&session, &path(9));
+    let full = fill_up(&last, size as usize, 9, libc::ENOSPC);
+    let used = full + 4 * grown * u64::from(size);
+    let used_mib = used >> 20;
+    assert!(
+        used > free / 32 * 31,
+        "{kind}: full with {used_mib} MiB of {} used",
+        free >> 20
+    );
+    assert_holds(&last, &path(9), 9, full);
+    for (index, file) in (1..).zip(&files) {
+        assert_holds(file, &path(index), index + 1, grown * u64::from(size));
+    }
+    // Whoever has lost what was reserved asks for it again, and is told.
+    files[0].set_len(0).expect("a length");
+    let (file, handle, offset, len, seed) = (0, 0, grown * u64::from(size), size, 1);
+    let answered = other.run(&Op::Write {
+        file,
+        handle,
+        offset,
+        len,
+        seed,
+    });
+    assert_eq!(answered, answer(&Outcome::Wrote(u64::from(size))));
+    other.run(&Op::SyncAll { file, handle });
+    other.finish();
+    let mut expected = vec![0; ((grown + 1) * u64::from(size)) as usize];
+    fill(1, 0, &mut expected);
+    assert!(
+        fs::read(path(0)).expect("the file") == expected,
+        "{kind}: the other's bytes"
+    );
+}
+
+#[test]
+fn space_ahead_is_given_back_on_xfs() {
+    space_ahead_is_given_back("xfs", false);
+}
+
+#[test]
+fn space_ahead_is_given_back_on_ext4() {
+    space_ahead_is_given_back("ext4", true);
 }
 
 /// Two files take turns at random places of files with holes: each write has its space or fails.

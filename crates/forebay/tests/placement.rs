@@ -6,6 +6,8 @@
 
 use forebay::memory::mapping::Mapping;
 use forebay::memory::place::{PlaceKind, Placement, find_arenas, huge_bytes, place};
+use forebay::{Config, Session};
+use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
@@ -158,6 +160,40 @@ fn hugetlbfs_is_first_where_it_has_pages() {
         mapping.release(0, 2 * MIB).unwrap();
         assert_eq!(huge_bytes(&mapping).unwrap(), 0);
         placement.remove("tlb").unwrap();
+    });
+}
+
+/// Where its arena would go now does not matter to who joins a session: it is where it is.
+#[test]
+fn a_session_is_found_where_it_is() {
+    with_mounts("a_session_is_found_where_it_is", |dir| {
+        let mut config = Config::builder().build().unwrap();
+        config.memory = 32 << 20;
+        config.session = "found".to_owned();
+        let path = |session: &Session| session.place().unwrap().path.unwrap();
+
+        let first = Session::join(config.clone()).unwrap();
+        assert!(!path(&first).starts_with(dir));
+        // A better place appears.
+        assert!(mount("tmpfs", "mode=1777,huge=always,size=64m", dir));
+        let second = Session::join(config.clone()).unwrap();
+        assert_eq!(path(&second), path(&first));
+        drop((first, second));
+
+        let first = Session::join(config.clone()).unwrap();
+        // Its place becomes a worse one, and then has no room at all.
+        let mut ballast = std::fs::File::create(path(&first).with_extension("ballast")).unwrap();
+        for until in [40 << 20, u64::MAX] {
+            while ballast.metadata().unwrap().len() < until
+                && ballast.write_all(&[1; 65536]).is_ok()
+            {}
+            let second = Session::join(config.clone()).unwrap();
+            assert_eq!(path(&second), path(&first));
+        }
+        // Who says where the arena is to go joins it as well.
+        config.arena_dir = Some("/dev/shm".into());
+        let second = Session::join(config).unwrap();
+        assert_eq!(path(&second), path(&first));
     });
 }
 

@@ -379,7 +379,7 @@ fn a_living_session_is_not_recovered() {
             seed: 1,
         });
         let error = recover(&arena_path(&config), &config).expect_err("it lives");
-        let pid = format!("process {} ", worker.pid());
+        let pid = format!("in use by process {};", worker.pid());
         assert!(error.to_string().contains(&pid), "{error}");
         let op = Op::Read {
             file: 0,

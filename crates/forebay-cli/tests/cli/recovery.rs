@@ -179,10 +179,11 @@ fn an_arena_can_be_named_by_its_path() {
 #[test]
 fn a_living_session_is_refused() {
     let place = Place::new("living");
-    let daemon = place.daemon(&[]);
+    let mut daemon = place.daemon(&[]);
     let run = place.run(&["recover", "--session", &place.session]);
     assert_eq!(run.code, 1, "{run:?}");
-    assert!(run.stdout.contains("in use"), "{run:?}");
+    let refusal = format!("the session is in use by process {};", daemon.id());
+    assert!(run.stdout.contains(&refusal), "{run:?}");
     assert_eq!(place.stat()["state"], "alive");
     daemon.kill();
 }

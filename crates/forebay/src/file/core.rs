@@ -23,6 +23,8 @@ pub enum Halt {
     Busy,
     /// No free memory, header or node.
     NoMemory,
+    /// The space that the bytes need is not reserved any more.
+    Unreserved,
     /// A truncation was left in the middle by a death, and has to be finished first.
     Truncating,
     /// The file is in kernel mode by now.
@@ -193,7 +195,7 @@ impl Core {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
             Halt::Fault => Error::Fault,
-            Halt::Busy | Halt::Truncating | Halt::Kernel => {
+            Halt::Busy | Halt::Unreserved | Halt::Truncating | Halt::Kernel => {
                 Error::Corrupt("an operation ended in the middle".into())
             }
         }

@@ -3,11 +3,17 @@
 //! A growing file's space is reserved ahead, without changing its size, in steps that double while it grows; overwriting
 //! what is allocated needs nothing. A file that may have holes asks the file system for each write; a write into a hole goes
 //! through the kernel, whose own delayed allocation answers for it.
+//!
+//! Space ahead is nobody's need: where there is little, steps shrink to what the write needs, and before a write fails,
+//! the other files of the session give theirs back (`spare`). So a write looks again, in its operation, whether its space is
+//! still reserved.
+
+mod spare;
 
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::file::resize;
-use crate::limits::BLOCK_BYTES;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::{EXCEEDING, HOLEY};
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
@@ -15,6 +21,7 @@ use crate::sync::Ordering;
 /// First step, and the largest, bytes.
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
 const STEP_MAX: u64 = 64 * 1024 * 1024;
+const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole and must go through the
 /// kernel.
@@ -28,58 +35,80 @@ pub fn ahead(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Hal
     if flags & EXCEEDING != 0 && end > entry.size.load(Ordering::Acquire) {
         resize::fit_length(core, me, 0)?;
     }
-    Ok(slowly(core, me, offset, end, flags & HOLEY != 0)?)
+    slowly(core, me, offset, end, flags & HOLEY != 0)
 }
 
 #[cold]
-fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, holey: bool) -> Result<bool, Error> {
-    let entry = core.entry();
-    let size = entry.size.load(Ordering::Acquire);
-    let reserved = entry.reserved_end.load(Ordering::Acquire);
-    if offset > size && offset > reserved {
-        // A gap stays behind that nothing is reserved for.
-        super::write::mark_holey(core);
-    }
+fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, holey: bool) -> Result<bool, Halt> {
+    let reserved = core.entry().reserved_end.load(Ordering::Acquire);
     let below = end.min(reserved);
     if holey && offset < below {
-        let whole_pages = offset / 4096 * 4096;
+        let whole_pages = offset / PAGE * PAGE;
         let allocated = core.device.is_allocated(whole_pages, below - whole_pages);
         if !allocated.map_err(|e| Error::device("look at a file's extents", &e))? {
             return Ok(true);
         }
     }
     if end > reserved {
-        grow(
-            core,
-            me,
-            reserved.max(offset / 4096 * 4096).max(size.min(reserved)),
-            end,
-        )?;
+        grow(core, me, offset, end)?;
     }
     Ok(false)
 }
 
-/// Reserves from `from` to at least `end`: a step ahead if there is space for that, else just what is needed.
-fn grow(core: &Core, me: Me<'_>, from: u64, end: u64) -> Result<(), Error> {
+/// Reserves to at least `end`: a step ahead if there is space for that, else less, at least what is needed.
+fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<(), Halt> {
     let entry = core.entry();
     let last = entry.reserve_step.load(Ordering::Relaxed);
-    let step = (last * 2).clamp(STEP_MIN, STEP_MAX);
-    // A file that is just beginning gets just what it needs, rounded to pages: most stay small.
-    let ahead = if end <= BLOCK_BYTES as u64 {
-        (BLOCK_BYTES as u64).max(end) - from
-    } else {
-        (end - from).next_multiple_of(4096) + step
+    let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);
+    let exact = end.next_multiple_of(PAGE);
+    // A file that is just beginning gets just what it needs: most stay small.
+    let mut ahead = match (BLOCK_BYTES as u64).checked_sub(exact) {
+        Some(rest) => rest,
+        None => step,
     };
-    let exact = (end - from).next_multiple_of(4096);
-    let got = match core.change(me, |device| device.reserve(from, ahead)) {
-        Ok(()) => ahead,
-        Err(_) => {
-            core.change(me, |device| device.reserve(from, exact))
-                .map_err(|e| Error::device("reserve space", &e))?;
-            exact
+    let mut others_asked = false;
+    while let Err(error) = reserve(core, me, offset, exact, exact + ahead)? {
+        let is_full = matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
+        if ahead > 0 {
+            ahead = if is_full { ahead / 2 / PAGE * PAGE } else { 0 };
+        } else if is_full && !others_asked && spare::release(core, me) {
+            others_asked = true;
+        } else {
+            return Err(Error::device("reserve space", &error).into());
         }
-    };
-    entry.reserve_step.store(step, Ordering::Relaxed);
-    entry.reserved_end.fetch_max(from + got, Ordering::AcqRel);
+    }
+    // Not 0, which says that nothing has ever been reserved.
+    entry.reserve_step.store(ahead.max(1), Ordering::Relaxed);
     Ok(())
+}
+
+/// Reserves up to `until`, unless up to `enough` is reserved by now. In an operation, so that nobody who has stopped the file
+/// gives space back between its being reserved and that being noted.
+fn reserve(
+    core: &Core,
+    me: Me<'_>,
+    offset: u64,
+    enough: u64,
+    until: u64,
+) -> Result<std::io::Result<()>, Halt> {
+    let entry = core.entry();
+    core.operate(me, |operation| {
+        let size = entry.size.load(Ordering::Acquire);
+        let reserved = entry.reserved_end.load(Ordering::Acquire);
+        if reserved >= enough {
+            return Ok(Ok(()));
+        }
+        if offset > size && offset > reserved {
+            // A gap stays behind that nothing is reserved for.
+            super::write::mark_holey(core);
+        }
+        let from = reserved.max(offset / PAGE * PAGE);
+        operation.park();
+        let done = core.change(me, |device| device.reserve(from, until - from));
+        operation.unpark();
+        if done.is_ok() {
+            entry.reserved_end.fetch_max(until, Ordering::AcqRel);
+        }
+        Ok(done)
+    })
 }

@@ -10,6 +10,7 @@ use crate::file::core::Core;
 use crate::file::{resize, table};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
+use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
 use crate::session::shared::Shared;
 use crate::stats::Counter;
@@ -69,20 +70,14 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
 pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, Durability::Written, seen);
     if table::close(me, core.id) == 0 {
-        trim(core, me);
+        let is_closed = |entry: &FileEntry| entry.opens.load(Ordering::Acquire) == 0;
+        trim(core, me, is_closed);
         // Nobody can open a file without a name again: its memory is of no more use.
         if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
             evict::evict_file(me, core.id);
         }
     }
     settled
-}
-
-/// Gives back what was reserved beyond the end. Best effort: a failure costs space, not bytes.
-fn trim(core: &Core, me: Me<'_>) {
-    if core.device.is_writable() && core.entry().opens.load(Ordering::Acquire) == 0 {
-        trim_now(core, me);
-    }
 }
 
 /// As when the last description is closed, for a keeper: whoever had it may have been killed, or may only have read.
@@ -93,29 +88,32 @@ pub fn trim_idle(shared: &Arc<Shared>, file: FileId, device: &Arc<dyn DeviceFile
         id: file,
         device: Arc::clone(device),
     };
-    trim_now(&core, me);
+    trim(&core, me, |entry| entry.writers() == 0);
 }
 
-fn trim_now(core: &Core, me: Me<'_>) {
+/// Gives back what was reserved beyond the end, if the file owes nothing and, once it is stopped, `may` agrees. Whether it
+/// did. Best effort: a failure costs space, not bytes.
+pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     let entry = core.entry();
-    if entry.reserve_step.load(Ordering::Relaxed) == 0
-        || entry.owed_pages.load(Ordering::Acquire) != 0
-    {
-        return;
+    let owes = || entry.owed_pages.load(Ordering::Acquire) != 0;
+    let nothing_there = entry.reserve_step.load(Ordering::Relaxed) == 0;
+    if nothing_there || owes() || !core.device.is_writable() {
+        return false;
     }
     let Some(_stop) = stop_file(me, core.id) else {
-        return;
+        return false;
     };
-    if entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
-        return;
+    if !may(entry) || owes() {
+        return false;
     }
     let size = entry.size.load(Ordering::Acquire);
+    // First: whoever writes there from here on asks again.
     entry.reserved_end.store(
         size.min(entry.reserved_end.load(Ordering::Acquire)),
         Ordering::Release,
     );
     entry.reserve_step.store(0, Ordering::Relaxed);
-    let _ = core.change(me, |device| device.trim());
+    core.change(me, |device| device.trim()).is_ok()
 }
 
 /// Gives the file to the kernel from now on: everything is flushed and dropped from memory first. `reason` is a code that

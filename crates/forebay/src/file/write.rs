@@ -179,11 +179,8 @@ pub(crate) unsafe fn scrap(
     for segment in segments(offset, len) {
         // SAFETY: a segment lies within the request.
         let from = unsafe { source.add(segment.done) };
-        let step = core.operate(me, |operation| {
-            // SAFETY: as above.
-            unsafe { scrap_segment(core, operation, &segment, from, home) }
-        });
-        let full = match step {
+        // SAFETY: as above.
+        let full = match unsafe { scrap_reserved(core, me, &segment, from, home) } {
             Err(Halt::Fault) => {
                 // SAFETY: as above.
                 let there = unsafe { scrap_what_is_there(core, me, &segment, from, home)? };
@@ -191,7 +188,7 @@ pub(crate) unsafe fn scrap(
                 me.count(Counter::ScrapBytes as usize, done as u64);
                 return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
             }
-            step => step?,
+            full => full?,
         };
         if eager && full {
             ring::push(
@@ -223,16 +220,48 @@ unsafe fn scrap_what_is_there(
     for (done, part) in segment.by_pages_of(source.addr()) {
         // SAFETY: a part lies within its segment.
         let from = unsafe { source.add(done) };
-        let step = core.operate(me, |operation| {
-            // SAFETY: as above.
-            unsafe { scrap_segment(core, operation, &part, from, home) }
-        });
-        match step {
+        // SAFETY: as above.
+        match unsafe { scrap_reserved(core, me, &part, from, home) } {
             Err(Halt::Fault) => return Ok(done),
-            step => step?,
+            full => full?,
         };
     }
     Ok(segment.len)
+}
+
+/// One segment whose space was reserved a moment ago, and may have been given to another file or cut off since; whether its
+/// block is whole now.
+///
+/// # Safety
+/// `source` is valid for the segment.
+#[inline]
+unsafe fn scrap_reserved(
+    core: &Core,
+    me: Me<'_>,
+    segment: &Segment,
+    source: *const u8,
+    home: Home,
+) -> std::result::Result<bool, Halt> {
+    loop {
+        let step = core.operate(me, |operation| {
+            // SAFETY: the caller's promise.
+            unsafe { scrap_segment(core, operation, segment, source, home) }
+        });
+        match step {
+            Err(Halt::Unreserved) => {}
+            other => return other,
+        }
+        let start = segment.block.start() + segment.start as u64;
+        let end = segment.block.start() + segment.end() as u64;
+        if reserve::ahead(core, me, start, end)? {
+            // SAFETY: the caller's promise.
+            let written = unsafe { direct::through_kernel(core, me, source, segment.len, start)? };
+            if written < segment.len {
+                return Err(Error::NoSpace { what: "write" }.into());
+            }
+            return Ok(false);
+        }
+    }
 }
 
 /// One segment; whether its block is whole now.
@@ -249,11 +278,14 @@ unsafe fn scrap_segment(
 ) -> std::result::Result<bool, Halt> {
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();
+    let size_end = segment.block.start() + segment.end() as u64;
+    if size_end > entry.reserved_end.load(Ordering::Acquire) {
+        return Err(Halt::Unreserved);
+    }
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
     if stable && guard.inflight() & segment.touched() != 0 {
         return Err(Halt::Busy);
     }
-    let size_end = segment.block.start() + segment.end() as u64;
     // SAFETY: the caller's promise.
     unsafe { absorb(&guard, entry, segment, source, home, size_end) }.map_err(|refusal| {
         match refusal {

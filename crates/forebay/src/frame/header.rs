@@ -124,6 +124,10 @@ pub struct Peek {
 }
 
 impl Header {
+    /// Where the frame's word lies, for tests that damage it.
+    #[cfg(all(test, feature = "sim"))]
+    pub(crate) const FRAME_OFFSET: usize = std::mem::offset_of!(Header, frame);
+
     /// Looks at a header without locking it. `None`: locked, or it describes something else.
     #[inline]
     pub fn peek(&self, identity: Identity) -> Option<Peek> {

@@ -25,6 +25,9 @@ const PROBLEMS_MAX: usize = 64;
 pub struct Report {
     /// Files in the table.
     pub files: u32,
+    /// Files with a note that somebody changes them. The dead leave such notes, and only a repair that has the file open
+    /// takes them back; elsewhere they stay, and a recovery goes by the file's times.
+    pub files_noted: u32,
     /// Headers that describe blocks.
     pub headers_linked: u32,
     /// Headers free.

@@ -200,6 +200,9 @@ fn more_of(
         return false;
     }
     let until = (((held + HUGE_BYTES) / entry_bytes) as u32).min(count);
+    // They are zeros already, unless the count of those with memory has been damaged.
+    let (first, end) = (from as usize * entry_bytes, until as usize * entry_bytes);
+    arena.blank(offset + first..offset + end);
     backed.store(until, Ordering::Release);
     (from..until).for_each(set_free);
     until > from

@@ -251,7 +251,7 @@ fn refuse_if_alive(arena: &Arena) -> Result<()> {
                 .thread(id)
                 .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
             Err(Error::Session(format!(
-                "process {pid} still uses the session; end it first, or let it finish"
+                "the session is in use by process {pid}; end it first, or let it finish"
             )))
         }
     }

@@ -20,7 +20,7 @@ use crate::keeper::reopen::reopen;
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING};
+use crate::memory::files::{EXCEEDING, FileEntry, HURRY, TRUNCATING};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -351,6 +351,7 @@ fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
         let seen = shared.work().load(Ordering::Acquire);
         let mut worked = false;
         if shared.keeps.load(Relaxed) {
+            worked |= write_hurried(shared, me, &mut flusher);
             worked |= write_eagerly(shared, me, &mut flusher, &mut cursor);
             if !worked || swept.elapsed() > BUSY_TICK * 8 {
                 swept = Instant::now();
@@ -361,6 +362,21 @@ fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
             sleep_on(shared, stop, seen);
         }
     }
+}
+
+/// Writes everything of files that somebody waits for.
+fn write_hurried(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
+    let mut worked = false;
+    for (id, device) in shared.open_devices() {
+        let flags = &shared.arena.file_unchecked(id).flags;
+        if flags.load(Ordering::Acquire) & HURRY != 0 {
+            let scope = Scope::some(u64::MAX);
+            shared.flush_with(flusher, me, id, &device, scope);
+            flags.fetch_and(!HURRY, Ordering::AcqRel);
+            worked = true;
+        }
+    }
+    worked
 }
 
 /// Drains the ring of hints: neighbours of one file become one request each, several under way at once.

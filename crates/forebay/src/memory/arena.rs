@@ -19,6 +19,7 @@ use crate::memory::regions::Hints;
 use crate::memory::superblock::{MAGIC, Superblock};
 use crate::memory::threads::{Me, ThreadSlot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::ops::Range;
 use std::sync::OnceLock;
 
 /// A mapped arena.
@@ -244,6 +245,20 @@ impl Arena {
         // SAFETY: aligned, and within the mapping, whose tables end where frames begin.
         let word: &AtomicU32 = unsafe { self.at(offset, 0) };
         word.store(change(word.load(Ordering::Relaxed)), Ordering::Relaxed);
+    }
+
+    /// Makes bytes of tables zeros that have memory and that nobody knows of yet.
+    pub(crate) fn blank(&self, bytes: Range<usize>) {
+        assert!(
+            bytes.start <= bytes.end && bytes.end <= self.layout.frames,
+            "{bytes:?}"
+        );
+        // SAFETY: within the mapping, before the frames; the caller has given them memory and alone knows that it has, so
+        // nobody looks at them; the mapping lives as long as `self`.
+        unsafe {
+            let first = self.mapping.base().add(bytes.start);
+            first.write_bytes(0, bytes.end - bytes.start);
+        }
     }
 
     fn words(&self, offset: usize, bits: usize) -> &[AtomicU64] {

@@ -90,6 +90,8 @@ pub const STABLE: u32 = 2;
 pub const EXCEEDING: u32 = 4;
 /// A truncation is under way, or was when its thread died: `truncating` says to what length.
 pub const TRUNCATING: u32 = 8;
+/// Somebody waits for everything that is owed, in many places: the keeper writes it. A hint.
+pub const HURRY: u32 = 16;
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.

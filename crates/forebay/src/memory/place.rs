@@ -183,6 +183,16 @@ pub fn place_on(survey: &Survey, bytes: u64) -> Result<Placement> {
     Err(Error::Arena(format!("no place for it: {}", all.join("; "))))
 }
 
+/// This user's directories that have an arena of the session's, the configured one first. A session that exists is where it
+/// is, wherever a new one would go by now.
+pub fn dirs_of(config_dir: Option<&Path>, session: &str) -> Vec<UserDir> {
+    let survey = Survey::of_this_system(config_dir);
+    let opened = survey.parents().into_iter();
+    let dirs = opened.filter_map(|parent| UserDir::open(&parent, dir::user_id()).ok().flatten());
+    dirs.filter(|dir| dir.arena_path(session).exists())
+        .collect()
+}
+
 /// The arena files of this user on every memory file system that is mounted, and in the configured
 /// directory. Directories that are not this user's alone are passed over: what lies there is not
 /// to be trusted.

@@ -145,8 +145,9 @@ impl World {
 
     /// The books balance.
     pub fn audit(&self, when: &str) {
-        if let Err(problems) = check(&self.engine.session.shared().arena) {
-            panic!("{when}: {problems:#?}");
+        match check(&self.engine.session.shared().arena) {
+            Ok(report) => assert_eq!(report.files_noted, 0, "{when}: changes under way"),
+            Err(problems) => panic!("{when}: {problems:#?}"),
         }
     }
 

@@ -126,11 +126,17 @@ pub fn session_name(what: &str) -> String {
     format!("test-{what}-{}-{count}", std::process::id())
 }
 
-/// Where a session's arena is, when no directory was asked for.
+/// Where a session's arena is or, where there is none, would be now.
 pub fn arena_path(config: &Config) -> PathBuf {
-    let placement =
-        forebay::memory::place::place(config.arena_dir.as_deref(), config.memory).expect("a place");
-    placement.arena_path(&config.session)
+    let dir = config.arena_dir.as_deref();
+    let found = forebay::memory::place::dirs_of(dir, &config.session);
+    found.first().map_or_else(
+        || {
+            let placement = forebay::memory::place::place(dir, config.memory).expect("a place");
+            placement.arena_path(&config.session)
+        },
+        |dir| dir.arena_path(&config.session),
+    )
 }
 
 /// The operations of a worker that works alone.

@@ -84,13 +84,14 @@ impl<'a> Rebuild<'a, '_> {
             return;
         }
         match was {
-            Owner::Unbacked => {}
-            Owner::Held(by) if !(self.dead.threads)(by) => {}
             // Parts in use make a carved frame, whatever its own word says: who carved it may have died at that.
             _ if is_carved => {
+                self.findings.corruptions += u32::from(was == Owner::Unbacked);
                 owner.store(Owner::Carved.pack(), Ordering::Release);
                 self.carve(frame, true);
             }
+            Owner::Unbacked => {}
+            Owner::Held(by) if !(self.dead.threads)(by) => {}
             Owner::Carved => self.carve(frame, false),
             _ => self.set_free(frame),
         }

@@ -92,6 +92,11 @@ impl UserDir {
         Ok(Some(Self { path, file }))
     }
 
+    /// The path of a session's arena here.
+    pub fn arena_path(&self, session: &str) -> PathBuf {
+        self.path.join(arena_name(session))
+    }
+
     /// Makes a session's arena file, empty.
     ///
     /// # Errors
