@@ -162,6 +162,7 @@ macro_rules! cases {
 cases! {
     handlers_write_to_managed_files: "handlers-write";
     handlers_jump_out: "handlers-jump";
+    handlers_hear_all_that_was_queued: "handlers-queue";
     handlers_are_what_they_ever_were: "handlers-as-ever";
     threads_are_cancelled: "cancelled";
     memory_that_is_not_there: "bad-memory";

@@ -242,6 +242,77 @@ static void handlers_as_ever(void)
     }
 }
 
+/* Queued signals arrive once each and in order, at threads that write all the time. */
+enum { QUEUED = 3000, WRITERS = 3 };
+static struct {
+    pthread_t thread;
+    volatile int next, wrong, stop;
+    int fd, number;
+} writers[WRITERS];
+
+static void on_queued(int signal, siginfo_t *info, void *context)
+{
+    (void)signal, (void)context;
+    int before = errno, value = info->si_value.sival_int, i = value / QUEUED;
+    writers[i].wrong += !pthread_equal(writers[i].thread, pthread_self());
+    writers[i].wrong += value % QUEUED != writers[i].next++;
+    writers[i].wrong += info->si_code != SI_QUEUE;
+    writers[i].wrong += pwrite(writers[i].fd, &value, sizeof value, 900000 + 4 * i) != sizeof value;
+    errno = before;
+}
+
+static void *write_on(void *argument)
+{
+    int i = (int)(intptr_t)argument;
+    static char mine[WRITERS][3000];
+    for (long round = 0; !writers[i].stop; round++) {
+        long at = (round % 30 * WRITERS + i) * 3000;
+        memset(mine[i], (int)round, sizeof mine[i]);
+        errno = 77;
+        writers[i].wrong += pwrite(writers[i].fd, mine[i], sizeof mine[i], at) != sizeof mine[i];
+        writers[i].wrong += pread(writers[i].fd, mine[i], sizeof mine[i], at) != sizeof mine[i];
+        writers[i].wrong += mine[i][round % 3000] != (char)round || errno != 77;
+    }
+    memset(mine[i], i, sizeof mine[i]);
+    for (long round = 0; round < 30; round++)
+        writers[i].wrong += pwrite(writers[i].fd, mine[i], sizeof mine[i], (round * WRITERS + i) * 3000) != sizeof mine[i];
+    return NULL;
+}
+
+static void handlers_queue(void)
+{
+    int fd = managed(path, 0);
+    struct sigaction action = {.sa_sigaction = on_queued, .sa_flags = SA_SIGINFO | SA_RESTART};
+    MUST(sigaction(SIGRTMIN + 3, &action, NULL) == 0);
+    /* Another one comes in between. */
+    MUST(sigaction(SIGPROF, &(struct sigaction){.sa_handler = on_once, .sa_flags = SA_RESTART | SA_NODEFER}, NULL) == 0);
+    struct itimerval every = {{0, 1000}, {0, 1000}};
+    MUST(setitimer(ITIMER_PROF, &every, NULL) == 0);
+    for (int i = 0; i < WRITERS; i++) {
+        writers[i].fd = fd;
+        MUST(pthread_create(&writers[i].thread, NULL, write_on, (void *)(intptr_t)i) == 0);
+    }
+    for (int n = 0; n < QUEUED; n++)
+        for (int i = 0; i < WRITERS; i++) {
+            union sigval value = {.sival_int = i * QUEUED + n};
+            int failed;
+            while ((failed = pthread_sigqueue(writers[i].thread, SIGRTMIN + 3, value)) == EAGAIN)
+                usleep(100);
+            MUST(failed == 0);
+        }
+    for (int i = 0; i < WRITERS; i++) {
+        while (writers[i].next < QUEUED)
+            usleep(1000);
+        writers[i].stop = 1;
+        MUST(pthread_join(writers[i].thread, NULL) == 0);
+        printf("%d: %d, wrong %d\n", i, writers[i].next, writers[i].wrong);
+    }
+    every.it_interval.tv_usec = every.it_value.tv_usec = 0;
+    MUST(setitimer(ITIMER_PROF, &every, NULL) == 0);
+    MUST(told > 100);
+    show_file(path);
+}
+
 /* ---- cancellation ---- */
 
 static volatile int cancelled_fd;
@@ -692,6 +763,8 @@ int main(int argc, char **argv)
         handlers_jump();
     else if (!strcmp(what, "handlers-as-ever"))
         handlers_as_ever();
+    else if (!strcmp(what, "handlers-queue"))
+        handlers_queue();
     else if (!strcmp(what, "cancelled"))
         cancelled();
     else if (!strcmp(what, "bad-memory"))
