@@ -147,11 +147,13 @@ extern "C" fn map(
     unsafe { raw::call_errno(libc::SYS_mmap, arguments) }
 }
 
-/// Finds the real functions now: a forked child or a signal handler should not have to. What is not there is looked for
-/// again when it is called: the library that has it may be loaded later.
+/// Finds libc's functions now: a forked child or a signal handler should not have to. Those of libaio and liburing are looked for
+/// when they are called: the library may be loaded later.
 extern "C" fn find_all() {
     for passed in calls::ALL {
-        passed.real();
+        if !passed.name.to_bytes().starts_with(b"io_") {
+            passed.real();
+        }
     }
 }
 
