@@ -18,7 +18,7 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}", std::process::id()));
     let done = Command::new("cc")
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .args(["-O1", "-g", "-pthread", "-o"])
         .args([&program, &source])
         .status();
     assert!(
@@ -92,7 +92,7 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
         }
-        if begun.elapsed() > Duration::from_secs(60) {
+        if begun.elapsed() > Duration::from_secs(30) {
             child.kill().expect("a child");
             child.wait().expect("a child");
             panic!("{case} does not end; it said: {}", said(dir));
@@ -161,7 +161,9 @@ macro_rules! cases {
 
 cases! {
     handlers_write_to_managed_files: "handlers-write";
+    handlers_write_to_small_files: "handlers-small";
     handlers_jump_out: "handlers-jump";
+    handlers_hear_all_that_was_queued: "handlers-queue";
     handlers_are_what_they_ever_were: "handlers-as-ever";
     threads_are_cancelled: "cancelled";
     memory_that_is_not_there: "bad-memory";

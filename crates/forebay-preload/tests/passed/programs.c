@@ -142,6 +142,43 @@ static void handlers_write(void)
     show_file(other_path);
 }
 
+static void on_small_tick(int signal)
+{
+    (void)signal;
+    /* By the offset that the interrupted call moves, too. */
+    failures += write(main_fd, "t", 1) != 1;
+    failures += lseek(main_fd, 0, SEEK_SET) != 0;
+    int fd = dup(main_fd);
+    failures += fd < 0 || close(fd) != 0;
+    fd = open(path, O_RDONLY);
+    failures += fd < 0 || close(fd) != 0;
+    ticks++;
+}
+
+/* Files that stay small are the kernel's; `managed` ones come after the handlers. */
+static void handlers_on_small_files(void)
+{
+    main_fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    MUST(main_fd >= 0 && signal(SIGALRM, on_small_tick) == SIG_DFL);
+    tick_every(300);
+    double end = now() + 1.5;
+    char back[100];
+    while (now() < end) {
+        MUST(lseek(main_fd, 0, SEEK_SET) == 0);
+        MUST(write(main_fd, "main", 4) == 4);
+        MUST(read(main_fd, back, sizeof back) >= 0);
+        int fd = dup(main_fd);
+        MUST(fd >= 0 && close(fd) == 0);
+    }
+    tick_every(0);
+    MUST(ticks > 500 && failures == 0);
+    MUST(ftruncate(main_fd, 0) == 0 && lseek(main_fd, 0, SEEK_SET) == 0);
+    MUST(write(main_fd, bytes, 1000) == 1000);
+    show_file(path);
+    managed(other_path, 0);
+    show_file(other_path);
+}
+
 static sigjmp_buf out;
 
 static void on_jump(int signal)
@@ -242,6 +279,77 @@ static void handlers_as_ever(void)
     }
 }
 
+/* Queued signals arrive once each and in order, at threads that write all the time. */
+enum { QUEUED = 3000, WRITERS = 3 };
+static struct {
+    pthread_t thread;
+    volatile int next, wrong, stop;
+    int fd, number;
+} writers[WRITERS];
+
+static void on_queued(int signal, siginfo_t *info, void *context)
+{
+    (void)signal, (void)context;
+    int before = errno, value = info->si_value.sival_int, i = value / QUEUED;
+    writers[i].wrong += !pthread_equal(writers[i].thread, pthread_self());
+    writers[i].wrong += value % QUEUED != writers[i].next++;
+    writers[i].wrong += info->si_code != SI_QUEUE;
+    writers[i].wrong += pwrite(writers[i].fd, &value, sizeof value, 900000 + 4 * i) != sizeof value;
+    errno = before;
+}
+
+static void *write_on(void *argument)
+{
+    int i = (int)(intptr_t)argument;
+    static char mine[WRITERS][3000];
+    for (long round = 0; !writers[i].stop; round++) {
+        long at = (round % 30 * WRITERS + i) * 3000;
+        memset(mine[i], (int)round, sizeof mine[i]);
+        errno = 77;
+        writers[i].wrong += pwrite(writers[i].fd, mine[i], sizeof mine[i], at) != sizeof mine[i];
+        writers[i].wrong += pread(writers[i].fd, mine[i], sizeof mine[i], at) != sizeof mine[i];
+        writers[i].wrong += mine[i][round % 3000] != (char)round || errno != 77;
+    }
+    memset(mine[i], i, sizeof mine[i]);
+    for (long round = 0; round < 30; round++)
+        writers[i].wrong += pwrite(writers[i].fd, mine[i], sizeof mine[i], (round * WRITERS + i) * 3000) != sizeof mine[i];
+    return NULL;
+}
+
+static void handlers_queue(void)
+{
+    int fd = managed(path, 0);
+    struct sigaction action = {.sa_sigaction = on_queued, .sa_flags = SA_SIGINFO | SA_RESTART};
+    MUST(sigaction(SIGRTMIN + 3, &action, NULL) == 0);
+    /* Another one comes in between. */
+    MUST(sigaction(SIGPROF, &(struct sigaction){.sa_handler = on_once, .sa_flags = SA_RESTART | SA_NODEFER}, NULL) == 0);
+    struct itimerval every = {{0, 1000}, {0, 1000}};
+    MUST(setitimer(ITIMER_PROF, &every, NULL) == 0);
+    for (int i = 0; i < WRITERS; i++) {
+        writers[i].fd = fd;
+        MUST(pthread_create(&writers[i].thread, NULL, write_on, (void *)(intptr_t)i) == 0);
+    }
+    for (int n = 0; n < QUEUED; n++)
+        for (int i = 0; i < WRITERS; i++) {
+            union sigval value = {.sival_int = i * QUEUED + n};
+            int failed;
+            while ((failed = pthread_sigqueue(writers[i].thread, SIGRTMIN + 3, value)) == EAGAIN)
+                usleep(100);
+            MUST(failed == 0);
+        }
+    for (int i = 0; i < WRITERS; i++) {
+        while (writers[i].next < QUEUED)
+            usleep(1000);
+        writers[i].stop = 1;
+        MUST(pthread_join(writers[i].thread, NULL) == 0);
+        printf("%d: %d, wrong %d\n", i, writers[i].next, writers[i].wrong);
+    }
+    every.it_interval.tv_usec = every.it_value.tv_usec = 0;
+    MUST(setitimer(ITIMER_PROF, &every, NULL) == 0);
+    MUST(told > 100);
+    show_file(path);
+}
+
 /* ---- cancellation ---- */
 
 static volatile int cancelled_fd;
@@ -322,7 +430,16 @@ static void bad_memory(void)
     printf("offset %ld\n", (long)lseek(fd, 0, SEEK_CUR));
     int appending = open(path, O_WRONLY | O_APPEND);
     printf("append: %ld", (long)write(appending, memory + 32 * page - 10, 50));
-    printf(" %ld\n", (long)write(appending, memory + 32 * page, 50));
+    printf(" %ld", (long)write(appending, memory + 32 * page, 50));
+    struct iovec parts[10] = {{bytes, 100}, {memory + 32 * page - 5000, 6000}, {bytes, 7}};
+    printf(" %ld", (long)writev(appending, parts, 10));
+    printf(" %ld", (long)writev(appending, parts + 1, 2));
+    parts[0].iov_base = memory + 32 * page;
+    printf(" %ld", (long)writev(appending, parts, 2));
+    printf(" %ld", (long)writev(appending, (void *)(memory + 32 * page), 2));
+    printf(" %ld", (long)writev(appending, parts, 5000));
+    printf(" %ld", (long)preadv(fd, (void *)(memory + 33 * page - 16), 2, 0));
+    printf(", %s\n", strerror(errno));
     close(appending);
     show_file(path);
 }
@@ -683,6 +800,10 @@ int main(int argc, char **argv)
         handlers_jump();
     else if (!strcmp(what, "handlers-as-ever"))
         handlers_as_ever();
+    else if (!strcmp(what, "handlers-small"))
+        handlers_on_small_files();
+    else if (!strcmp(what, "handlers-queue"))
+        handlers_queue();
     else if (!strcmp(what, "cancelled"))
         cancelled();
     else if (!strcmp(what, "bad-memory"))
