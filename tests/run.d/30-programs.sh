@@ -65,11 +65,11 @@ for kind in $kinds; do
     # shellcheck source=tests/programs/troubles.sh
     . tests/programs/troubles.sh
 done
-"$store/bin/forebay" stat | head -n 40
+"$store/bin/forebay" stat --session "$FOREBAY_SESSION" 2>&1 || true
 
-# The daemons leave by themselves; their file systems must be free before they are taken down.
+# The daemons leave by themselves; what they hold must be free before it is taken down.
 for _ in $(seq 150); do
-    [[ -n $(find "$store/arenas" -name '*.arena') ]] || break
+    pgrep -f "$store/bin/forebay daemon" >/dev/null || break
     sleep 0.1
 done
 programs_end
