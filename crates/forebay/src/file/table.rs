@@ -89,6 +89,7 @@ fn find_or_enter(
                 entry.opens.fetch_add(1, Ordering::AcqRel);
                 return Some(id);
             }
+            LIVE if has_numbers_of(entry, device.as_ref()) => forget_numbers(entry),
             ABSENT => {
                 vacant.get_or_insert(id);
                 break;
@@ -105,6 +106,23 @@ fn find_or_enter(
     let id = vacant?;
     enter(me, id, device.as_ref(), stat, path);
     Some(id)
+}
+
+/// Whether the entry's file had the numbers that this device file has.
+fn has_numbers_of(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+    let caps = device.caps();
+    entry.device.load(Ordering::Relaxed) == caps.device
+        && entry.inode.load(Ordering::Relaxed) == caps.inode
+}
+
+/// The file system has given the inode number to another file, so the entry's file is gone: who looks for the number
+/// ([`find`]) shall not find this entry. Its memory is given back as that of any idle entry.
+fn forget_numbers(entry: &FileEntry) {
+    let idle =
+        entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0;
+    if idle {
+        entry.inode.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Whether the entry is this device file's.
