@@ -59,6 +59,14 @@ fn stars_stay_within_a_component_and_case_counts() {
     assert_eq!(name_for(&overrides, "/deep/down/core.7"), Some("scrap"));
 }
 
+#[test]
+fn a_glob_without_a_slash_is_a_name_anywhere() {
+    let overrides = compile(&[("*.log", "kernel")]).unwrap();
+    assert_eq!(name_for(&overrides, "/x.log"), Some("kernel"));
+    assert_eq!(name_for(&overrides, "/a/b/x.log"), Some("kernel"));
+    assert_eq!(name_for(&overrides, "/a/x.log/b"), None);
+}
+
 #[cfg(unix)]
 #[test]
 fn paths_need_not_be_utf8() {
@@ -72,7 +80,7 @@ fn paths_need_not_be_utf8() {
 fn a_bad_rule_names_its_glob() {
     for (rules, wanted) in [
         ([("/ok/**", "auto"), ("/bad/[z", "auto")], "/bad/[z"),
-        ([("/ok/**", "auto"), ("*.log", "auto")], "*.log"),
+        ([("/ok/**", "auto"), ("a/*.log", "auto")], "a/*.log"),
         ([("/ok/**", "auto"), ("/x/**", "fastest")], "/x/**"),
     ] {
         let message = compile(&rules).unwrap_err().to_string();
