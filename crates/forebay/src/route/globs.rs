@@ -13,6 +13,7 @@
 //! are not resolved here, and a file with several names has the route of the name it was opened by.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use globset::{GlobSet, GlobSetBuilder};
 
@@ -51,7 +52,7 @@ pub enum GlobError {
 #[derive(Debug, Default)]
 pub struct Overrides {
     globs: GlobSet,
-    routes: Vec<Box<dyn Route>>,
+    routes: Vec<Arc<dyn Route>>,
 }
 
 impl Overrides {
@@ -65,7 +66,7 @@ impl Overrides {
         let mut routes = Vec::with_capacity(rules.len());
         for (glob, name) in rules {
             globs.add(compile_glob(glob.as_ref())?);
-            routes.push(route_of(glob.as_ref(), name.as_ref(), options)?);
+            routes.push(Arc::from(route_of(glob.as_ref(), name.as_ref(), options)?));
         }
         let globs = globs.build().map_err(|error| GlobError::Set {
             reason: error.to_string(),
@@ -75,12 +76,12 @@ impl Overrides {
 
     /// The route of the first rule that matches an absolute path; `None` where none does, and for
     /// relative paths.
-    pub fn route_for(&self, path: &Path) -> Option<&dyn Route> {
+    pub fn route_for(&self, path: &Path) -> Option<&Arc<dyn Route>> {
         if !path.is_absolute() {
             return None;
         }
         let first = self.globs.matches(path).into_iter().min()?;
-        Some(self.routes[first].as_ref())
+        Some(&self.routes[first])
     }
 
     /// Number of rules.

@@ -33,7 +33,7 @@ pub struct Shared {
     /// Distinguishes sessions of one process from one another.
     pub instance: u64,
     devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
-    route: Box<dyn Route>,
+    route: Arc<dyn Route>,
     overrides: Overrides,
     /// Pages that one file may owe.
     pub file_owed_pages_max: u64,
@@ -64,6 +64,7 @@ impl Shared {
         let file_owed_pages_max = config
             .file_dirty_bytes_max
             .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
+        let route = Arc::from(route);
         Ok(Shared {
             arena: Arc::new(arena),
             arena_path,
@@ -98,20 +99,8 @@ impl Shared {
     }
 
     /// The route for a file.
-    pub fn route_for(&self, path: &Path) -> &dyn Route {
-        self.overrides
-            .route_for(path)
-            .unwrap_or(self.route.as_ref())
-    }
-
-    /// The route for a file that is open. Overrides are looked up when there are any.
-    #[inline]
-    pub fn route_for_file(&self, _file: FileId, path: &Path) -> &dyn Route {
-        if self.overrides.is_empty() {
-            self.route.as_ref()
-        } else {
-            self.route_for(path)
-        }
+    pub fn route_for(&self, path: &Path) -> &Arc<dyn Route> {
+        self.overrides.route_for(path).unwrap_or(&self.route)
     }
 
     fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {

@@ -9,7 +9,9 @@ fn compile(rules: &[(&str, &str)]) -> Result<Overrides, GlobError> {
 }
 
 fn name_for(overrides: &Overrides, path: &str) -> Option<&'static str> {
-    overrides.route_for(Path::new(path)).map(Route::name)
+    overrides
+        .route_for(Path::new(path))
+        .map(|route| route.name())
 }
 
 #[test]
@@ -73,7 +75,10 @@ fn paths_need_not_be_utf8() {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(b"/data/\xff\xfe.ckpt"));
     let overrides = compile(&[("/data/*.ckpt", "direct")]).unwrap();
-    assert_eq!(overrides.route_for(path).map(Route::name), Some("direct"));
+    assert_eq!(
+        overrides.route_for(path).map(|route| route.name()),
+        Some("direct")
+    );
 }
 
 #[test]
