@@ -12,6 +12,7 @@
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
+//! - [`limits`] limits of the calling process
 //! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
@@ -21,6 +22,7 @@ pub mod extents;
 pub mod file;
 pub mod futex;
 pub mod kernel_cache;
+pub mod limits;
 pub mod liveness;
 pub mod membarrier;
 pub mod memory;

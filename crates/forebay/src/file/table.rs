@@ -16,6 +16,7 @@ use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABL
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sys::limits;
 
 /// Finds or makes the entry of a device file and counts an open description.
 pub fn open(
@@ -25,6 +26,7 @@ pub fn open(
     path: &[u8],
 ) -> Result<FileId> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
+    limits::look_at_file_bytes();
     let mut round = 0;
     loop {
         if lock(me) {

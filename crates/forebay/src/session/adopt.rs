@@ -181,7 +181,7 @@ impl Session {
         if await_bystanders(me.arena, core.device.caps().inode) {
             let _ = table::catch_up(me, id, core.device.as_ref());
         }
-        Ok(Inode::new(core, path))
+        Ok(Inode::new(core, &path))
     }
 }
 

@@ -12,8 +12,9 @@ use crate::device::{DeviceFile, Inline};
 use crate::error::{Error, Result};
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
+use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::limits::PAGE_BYTES;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
@@ -21,6 +22,7 @@ use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::handoff::{self, Line};
 use crate::session::members;
 use crate::sync::{self, Ordering};
+use crate::sys::limits;
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
@@ -33,7 +35,7 @@ pub struct Shared {
     /// Distinguishes sessions of one process from one another.
     pub instance: u64,
     devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
-    route: Box<dyn Route>,
+    route: Arc<dyn Route>,
     overrides: Overrides,
     /// Pages that one file may owe.
     pub file_owed_pages_max: u64,
@@ -64,6 +66,7 @@ impl Shared {
         let file_owed_pages_max = config
             .file_dirty_bytes_max
             .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
+        let route = Arc::from(route);
         Ok(Shared {
             arena: Arc::new(arena),
             arena_path,
@@ -98,20 +101,8 @@ impl Shared {
     }
 
     /// The route for a file.
-    pub fn route_for(&self, path: &Path) -> &dyn Route {
-        self.overrides
-            .route_for(path)
-            .unwrap_or(self.route.as_ref())
-    }
-
-    /// The route for a file that is open. Overrides are looked up when there are any.
-    #[inline]
-    pub fn route_for_file(&self, _file: FileId, path: &Path) -> &dyn Route {
-        if self.overrides.is_empty() {
-            self.route.as_ref()
-        } else {
-            self.route_for(path)
-        }
+    pub fn route_for(&self, path: &Path) -> &Arc<dyn Route> {
+        self.overrides.route_for(path).unwrap_or(&self.route)
     }
 
     fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
@@ -233,9 +224,42 @@ impl Shared {
             self.ask_to_flush(file);
             return Outcome::default();
         }
-        self.change(me, file, device, || {
+        let (scope, rest) = self.within_limit(file, scope);
+        let mut outcome = self.change(me, file, device, || {
             flusher.flush_and_write_fills(me, file, device, scope)
-        })
+        });
+        if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
+            outcome.errno = Some(libc::EFBIG);
+        }
+        outcome
+    }
+
+    /// What of a flush this process may do (`RLIMIT_FSIZE`): the kernel would end it for more. And whether there is a rest,
+    /// which others of the session, or a recovery, have to write.
+    #[inline]
+    fn within_limit(&self, file: FileId, scope: Scope) -> (Scope, bool) {
+        let limit = limits::file_bytes();
+        let size = self.arena.file_unchecked(file).size.load(Ordering::Acquire);
+        if size <= limit {
+            return (scope, false);
+        }
+        let until = scope.until.min(limit / BLOCK_BYTES as u64);
+        (Scope { until, ..scope }, scope.all && until < scope.until)
+    }
+
+    /// Has the keeper write what a file owes from a block on, if anything.
+    #[cold]
+    fn others_flush(&self, me: Me<'_>, file: FileId, from: u64) -> bool {
+        let entry = self.arena.file_unchecked(file);
+        let mut round = 0;
+        let owed = loop {
+            if let Ok(_operation) = me.enter(file) {
+                break slots::next_owed(&self.arena, entry, from).is_some();
+            }
+            round += 1;
+            me.wait(round);
+        };
+        !owed || !self.keeps.load(Relaxed) && self.ask_to_flush(file)
     }
 
     /// Changes a device file, noting for recovery that the change is ours. While it lasts the thread's slot says so: should
