@@ -389,11 +389,12 @@ impl File {
     /// # Errors
     /// [`Error::InvalidInput`] when the file is not open for writing; the file system's, some of which cannot.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        if !self.writable {
-            return Err(not_open_for("write"));
-        }
+        // In the kernel's order.
         if len == 0 {
             return Err(Error::InvalidInput("an empty range cannot be punched"));
+        }
+        if !self.writable {
+            return Err(not_open_for("write"));
         }
         match &self.kind {
             Kind::Managed(managed) => {
