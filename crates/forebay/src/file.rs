@@ -467,7 +467,6 @@ impl File {
             Kind::Managed(managed) => {
                 let core = &managed.core;
                 let closed = settle::close(core, core.shared.me()?, &managed.seen);
-                core.shared.released(core.id, &managed.handed);
                 core.shared.closed(core.id, &core.device);
                 closed
             }

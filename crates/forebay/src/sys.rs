@@ -13,6 +13,7 @@
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`liveness`] evidence that a thread lives
+//! - [`lock`] locks that end with their holder
 //! - [`membarrier`] barriers in other threads
 
 pub mod block;
@@ -21,6 +22,7 @@ pub mod file;
 pub mod futex;
 pub mod kernel_cache;
 pub mod liveness;
+pub mod lock;
 pub mod membarrier;
 pub mod memory;
 pub mod socket;

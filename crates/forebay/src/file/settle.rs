@@ -4,8 +4,8 @@ use std::sync::atomic::AtomicU32;
 
 use crate::error::{Error, Result};
 use crate::evict;
-use crate::file::core::Core;
-use crate::file::{resize, table};
+use crate::file::core::{Core, Halt};
+use crate::file::resize;
 use crate::flush::{Outcome, Scope, errors};
 use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
@@ -65,15 +65,24 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
 pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, Durability::Written, seen);
-    if table::close(me, core.id) == 0 {
-        let is_closed = |entry: &FileEntry| entry.opens.load(Ordering::Acquire) == 0;
-        trim(core, me, is_closed);
+    core.shared.take_open(core.id);
+    if !core.shared.is_open(core.id) {
+        trim(core, me, |_| !core.shared.is_open(core.id));
         // Nobody can open a file without a name again: its memory is of no more use.
         if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
             evict::evict_file(me, core.id);
         }
     }
     settled
+}
+
+/// Makes the device file of a file that owes nothing, and that nobody has open, what it should be: as long as the file, and
+/// without space beyond it. What those who died have left.
+pub fn finish(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
+    let size = core.size(me)?;
+    resize::fit_length(core, me, size)?;
+    trim(core, me, |_| !core.shared.is_open(core.id));
+    Ok(())
 }
 
 /// Gives back what was reserved beyond the end, if the file owes nothing and, once it is stopped, `may` agrees. Whether it

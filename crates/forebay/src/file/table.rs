@@ -16,7 +16,8 @@ use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
-/// Finds or makes the entry of a device file and counts an open description.
+/// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
+/// for entries that are not open misses it. The count is the kernel's to keep, and is had without waiting.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -28,10 +29,12 @@ pub fn open(
     loop {
         if lock(me) {
             let found = find_or_enter(me, device, &stat, path);
+            let added = found.map(|id| shared.add_open(id));
             unlock(me);
+            added.transpose()?;
             match found {
                 Some(id) => {
-                    freshen(me, id, &stat);
+                    freshen(shared, me, id, &stat);
                     return Ok(id);
                 }
                 None if round < 64 => {
@@ -84,10 +87,7 @@ fn find_or_enter(
         let entry = me.arena.file_unchecked(id);
         let state = entry.state.load(Ordering::Acquire);
         match state & 7 {
-            LIVE if is_same(entry, device.as_ref()) => {
-                entry.opens.fetch_add(1, Ordering::AcqRel);
-                return Some(id);
-            }
+            LIVE if is_same(entry, device.as_ref()) => return Some(id),
             ABSENT => {
                 vacant.get_or_insert(id);
                 break;
@@ -145,7 +145,6 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     );
     take_sizes(entry, stat);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
-    entry.opens.store(1, Ordering::Relaxed);
     entry.state.store(LIVE, Ordering::Release);
 }
 
@@ -182,9 +181,9 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
-fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
+fn freshen(shared: &Shared, me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
-    let idle = entry.opens.load(Ordering::Acquire) == 1
+    let idle = shared.is_open_once(id)
         && entry.owed_pages.load(Ordering::Acquire) == 0
         && !entry.is_unwitnessed(me.arena.counts().threads);
     if !idle || is_as_witnessed(entry, stat) {
@@ -193,12 +192,6 @@ fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
     evict::evict_file(me, id);
     take_sizes(entry, stat);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
-}
-
-/// Takes one open description away. Returns how many are left.
-pub fn close(me: Me<'_>, id: FileId) -> u32 {
-    let entry = me.arena.file_unchecked(id);
-    entry.opens.fetch_sub(1, Ordering::AcqRel).saturating_sub(1)
 }
 
 /// The error sequence for a description that is opened now.
@@ -212,8 +205,8 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
         let entry = me.arena.file_unchecked(id);
         let is_idle = || {
             entry.state.load(Ordering::Acquire) == LIVE
-                && entry.opens.load(Ordering::Acquire) == 0
                 && entry.owed_pages.load(Ordering::Acquire) == 0
+                && !shared.is_open(id)
         };
         if !is_idle() || !lock(me) {
             continue;

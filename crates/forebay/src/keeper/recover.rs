@@ -357,7 +357,6 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
         ));
     }
     settle::settle(core, me, settle::Durability::All, &seen)?;
-    core.entry().opens.store(0, Ordering::Release);
     core.device
         .trim()
         .map_err(|e| Error::device("give reserved space back", &e))

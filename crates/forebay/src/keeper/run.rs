@@ -13,13 +13,15 @@ use crate::config::IoEngine;
 use crate::device::{Queue, Threads, best_queue};
 use crate::error::Error;
 use crate::evict;
+use crate::file::core::Core;
+use crate::file::settle;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::reopen::reopen;
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, TRUNCATING};
+use crate::memory::files::{EXCEEDING, FileEntry, LIVE, TRUNCATING};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -144,6 +146,9 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
             std::thread::sleep(IDLE_TICK);
         }
     }
+    if shared.keeps.load(Relaxed) {
+        finish_unused_files(shared, me);
+    }
     if shared.keeps.swap(false, Relaxed) {
         let keeper = &me.arena.superblock().keeper;
         let _ = keeper.compare_exchange(me.id.0, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -165,7 +170,9 @@ impl House {
             self.looked_at_pressure = Instant::now();
             self.heed_pressure(shared, me);
             self.rest_if_idle(shared, me);
-            drop_unused_devices(shared);
+            // What clients have left that never reached a keeper.
+            adopt(shared, |_, entry| lacks_anything(entry));
+            finish_unused_files(shared, me);
         }
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };
@@ -257,12 +264,21 @@ fn uses_so_far(me: Me<'_>) -> u64 {
         .fold(0, u64::wrapping_add)
 }
 
-/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails.
-fn drop_unused_devices(shared: &Shared) {
-    for (id, _) in shared.open_devices() {
+/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails. Who died has
+/// closed nothing, so what a last close does is done first.
+fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
+    for (id, device) in shared.open_devices() {
         let entry = shared.arena.file_unchecked(id);
-        if entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0
-        {
+        if entry.owed_pages.load(Ordering::Acquire) != 0 || shared.is_open(id) {
+            continue;
+        }
+        let core = Core {
+            shared: Arc::clone(shared),
+            id,
+            device,
+        };
+        // Where something is in the way, it is tried again.
+        if !lacks_anything(entry) || settle::finish(&core, me).is_ok() && !lacks_anything(entry) {
             shared.drop_device(id);
         }
     }
@@ -423,15 +439,19 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
     superblock.sleeping.store(0, Ordering::Release);
 }
 
-/// Gives a new keeper, or a recovery, the devices of files that owe something, or were being changed, and whose clients may be
-/// gone.
+/// Gives a new keeper, or a recovery, the devices of files that are open or unfinished, and whose clients may be gone.
 pub fn adopt_owed_files(shared: &Arc<Shared>) {
+    adopt(shared, |id, entry| {
+        is_unfinished(shared, entry) || shared.is_open(id)
+    });
+}
+
+/// Opens files that are wanted and not open in this process.
+fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        let live = entry.state.load(Ordering::Acquire) == crate::memory::files::LIVE;
-        let unfinished = is_unfinished(shared, entry) || entry.opens.load(Ordering::Acquire) != 0;
-        if live
-            && unfinished
+        if entry.state.load(Ordering::Acquire) == LIVE
+            && is_wanted(id, entry)
             && shared.device(id).is_none()
             && let Ok(device) = reopen(entry)
         {
@@ -440,11 +460,16 @@ pub fn adopt_owed_files(shared: &Arc<Shared>) {
     }
 }
 
-/// Whether something of the file is not as it should be on its device: owed bytes, a change under way, space reserved
-/// beyond the end, a length that was being changed.
+/// Whether the file is not as it should be on its device, or somebody has noted that he is changing it.
 pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
+    lacks_anything(entry) || entry.is_changing(shared.arena.counts().threads)
+}
+
+/// Whether the file is not as it should be on its device: owed bytes, space reserved beyond the end, a length that was being
+/// changed, or that memory alone knows.
+pub fn lacks_anything(entry: &FileEntry) -> bool {
     entry.owed_pages.load(Ordering::Acquire) != 0
-        || entry.is_changing(shared.arena.counts().threads)
         || entry.reserve_step.load(Ordering::Relaxed) != 0
         || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+        || entry.disk_end.load(Ordering::Acquire) < entry.size.load(Ordering::Acquire)
 }

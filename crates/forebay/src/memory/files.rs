@@ -18,8 +18,6 @@ pub struct FileEntry {
     pub gate: AtomicU32,
     /// The thread that appends, or 0 (right: append lock).
     pub append_lock: AtomicU32,
-    /// Open descriptions of this file in the session.
-    pub opens: AtomicU32,
     /// Flags below.
     pub flags: AtomicU32,
     /// Device number.

@@ -1,18 +1,16 @@
 //! Handing a file's descriptors to the keeper before its first byte is acknowledged (architecture 4.5).
 //!
 //! A client whose keeper is another process connects to the session's socket and sends, for each file that it
-//! manages, the two descriptors its device file has, and the number of descriptions it has open; the keeper answers
-//! with one byte. When the connection ends the client is gone, and what it had open is taken from the files' counts. The
-//! socket's other end is checked by uid. A keeper in the client's own process needs no socket.
+//! manages, the two descriptors its device file has; the keeper answers with one byte. The socket's other end is checked
+//! by uid. A keeper in the client's own process needs no socket.
 
-use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::device::{DeviceFile, RealFile};
 use crate::ids::FileId;
-use crate::memory::files::FileEntry;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::socket;
@@ -20,7 +18,6 @@ use crate::sys::socket;
 /// Message: file, what, the session's random name.
 const MESSAGE_BYTES: usize = 16;
 const MANAGE: u32 = 1;
-const RELEASE: u32 = 2;
 const DONE: u8 = b'+';
 const REFUSED: u8 = b'-';
 
@@ -47,10 +44,13 @@ pub fn socket_path(arena: &Path) -> PathBuf {
 #[derive(Default)]
 pub struct Line {
     connection: Mutex<Option<(u32, OwnedFd)>>,
+    /// The session's tick + 1 when the keeper last could not be reached.
+    failed: AtomicU64,
 }
 
 impl Line {
-    /// Hands a file over to the keeper of this epoch. `false`: there is no keeper to be reached; nothing depends on it.
+    /// Hands a file over to the keeper of this epoch. `false`: it could not be reached, and may be at another time: a keeper
+    /// takes office a moment before it listens. While no keeper lives the clock stands, and it is not tried again.
     pub fn hand_over(
         &self,
         shared: &Shared,
@@ -59,27 +59,21 @@ impl Line {
         epoch: u32,
     ) -> bool {
         let Some((direct, buffered)) = device.descriptors() else {
-            return false;
+            return true;
         };
-        let descriptors = [direct, buffered];
-        self.ask(
-            shared,
-            epoch,
-            encode(file, MANAGE, shared.session_name_word()),
-            &descriptors,
-        )
+        let tick = shared.arena.superblock().tick.load(Ordering::Relaxed);
+        if self.failed.load(Relaxed) == u64::from(tick) + 1 {
+            return false;
+        }
+        let message = encode(file, MANAGE, shared.session_name_word());
+        let answered = self.ask(shared, epoch, message, &[direct, buffered]);
+        if !answered {
+            self.failed.store(u64::from(tick) + 1, Relaxed);
+        }
+        answered
     }
 
-    /// Says that this process has one description fewer of the file.
-    pub fn release(&self, shared: &Shared, file: FileId, epoch: u32) {
-        self.ask(
-            shared,
-            epoch,
-            encode(file, RELEASE, shared.session_name_word()),
-            &[],
-        );
-    }
-
+    /// Whether there was an answer; what it was changes nothing for the client.
     fn ask(
         &self,
         shared: &Shared,
@@ -98,31 +92,24 @@ impl Line {
                 .and_then(|path| socket::connect(&socket_path(path)).ok())
                 .map(|fd| (epoch, fd));
         }
-        let answer = connection.as_ref().is_some_and(|(_, fd)| {
+        let answered = connection.as_ref().is_some_and(|(_, fd)| {
             let mut answer = [0];
             socket::send(fd.as_fd(), &message, descriptors).is_ok()
                 && matches!(socket::wait_readable(&[fd.as_fd()], 5000), Ok(true))
                 && matches!(socket::receive(fd.as_fd(), &mut answer), Ok((1, _)))
-                && answer[0] == DONE
         });
-        if !answer {
+        if !answered {
             *connection = None;
         }
-        answer
+        answered
     }
-}
-
-struct Client {
-    socket: OwnedFd,
-    /// Descriptions that the client has open.
-    opens: HashMap<FileId, u32>,
 }
 
 /// The keeper's side of the socket.
 pub struct Desk {
     listener: OwnedFd,
     path: PathBuf,
-    clients: Vec<Client>,
+    clients: Vec<OwnedFd>,
 }
 
 impl Desk {
@@ -141,28 +128,18 @@ impl Desk {
     /// Serves whoever waits, for at most `timeout_ms`.
     pub fn serve(&mut self, shared: &Arc<Shared>, timeout_ms: i32) {
         let mut sources = vec![self.listener.as_fd()];
-        sources.extend(self.clients.iter().map(|client| client.socket.as_fd()));
+        sources.extend(self.clients.iter().map(|client| client.as_fd()));
         if !matches!(socket::wait_readable(&sources, timeout_ms), Ok(true)) {
             return;
         }
         while let Ok(connection) = socket::accept(self.listener.as_fd()) {
             let uid = crate::memory::place::dir::user_id();
             if matches!(socket::peer_uid(connection.as_fd()), Ok(peer) if peer == uid) {
-                self.clients.push(Client {
-                    socket: connection,
-                    opens: HashMap::new(),
-                });
+                self.clients.push(connection);
             }
         }
-        self.clients.retain_mut(|client| {
-            let stays = answer_all(shared, client);
-            if !stays {
-                for (file, count) in &client.opens {
-                    take_opens(shared.arena.file_unchecked(*file), *count);
-                }
-            }
-            stays
-        });
+        self.clients
+            .retain(|client| answer_all(shared, client.as_fd()));
     }
 }
 
@@ -172,23 +149,11 @@ impl Drop for Desk {
     }
 }
 
-fn take_opens(entry: &FileEntry, count: u32) {
-    let mut seen = entry.opens.load(Ordering::Acquire);
-    while let Err(now) = entry.opens.compare_exchange(
-        seen,
-        seen.saturating_sub(count),
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    ) {
-        seen = now;
-    }
-}
-
 /// Answers what a client has sent. `false`: it is gone, or talks nonsense.
-fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
+fn answer_all(shared: &Arc<Shared>, client: BorrowedFd<'_>) -> bool {
     loop {
         let mut message = [0; MESSAGE_BYTES];
-        let (got, descriptors) = match socket::receive(client.socket.as_fd(), &mut message) {
+        let (got, descriptors) = match socket::receive(client, &mut message) {
             Ok(received) => received,
             Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
         };
@@ -197,26 +162,15 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
         }
         let (file, what, session) = decode(&message);
         let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
-        let done = ours
-            && match what {
-                MANAGE => manage(shared, client, file, descriptors),
-                RELEASE => {
-                    client
-                        .opens
-                        .entry(file)
-                        .and_modify(|count| *count = count.saturating_sub(1));
-                    true
-                }
-                _ => false,
-            };
+        let done = ours && what == MANAGE && manage(shared, file, descriptors);
         let answer = [if done { DONE } else { REFUSED }];
-        if socket::send(client.socket.as_fd(), &answer, &[]).is_err() {
+        if socket::send(client, &answer, &[]).is_err() {
             return false;
         }
     }
 }
 
-fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
+fn manage(shared: &Arc<Shared>, file: FileId, fds: Vec<OwnedFd>) -> bool {
     let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
         return false;
     };
@@ -230,7 +184,6 @@ fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<Owne
         && entry.inode.load(Ordering::Acquire) == caps.inode;
     if same {
         shared.keep_device(file, Arc::new(device));
-        *client.opens.entry(file).or_default() += 1;
     }
     same
 }

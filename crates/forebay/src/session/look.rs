@@ -30,7 +30,7 @@ use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
-use crate::session::{Session, handoff};
+use crate::session::{Session, handoff, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
@@ -79,8 +79,8 @@ pub struct SeenFile {
     pub path: PathBuf,
     /// Size that the session's programs see, bytes.
     pub size_bytes: u64,
-    /// Open descriptions.
-    pub opens: u32,
+    /// Whether any process has it open.
+    pub is_open: bool,
     /// Bytes that its device is owed; a block of which anything is owed may count whole.
     pub owed_bytes: u64,
     /// Error number of the last flush, 0 after a success.
@@ -139,9 +139,9 @@ fn left_meanwhile(lock: &fs::File, arena: &Arena, path: &Path) -> bool {
         return false;
     }
     let nobody_died = threads::dead(arena).is_empty();
-    let owed = arena.superblock().owed_pages.load(Ordering::Acquire);
+    let lacks = live_files(arena).any(|(_, entry)| run::lacks_anything(entry));
     let removed = !matches!(lock.metadata(), Ok(meta) if meta.nlink() > 0);
-    let done = removed || (nobody_died && owed == 0);
+    let done = removed || (nobody_died && !lacks);
     if done && !removed {
         let _ = fs::remove_file(path);
         let _ = fs::remove_file(handoff::socket_path(path));
@@ -219,10 +219,10 @@ impl Seen {
             return Vec::new();
         };
         live_files(arena)
-            .map(|(_, entry)| SeenFile {
+            .map(|(id, entry)| SeenFile {
                 path: path_of(entry),
                 size_bytes: entry.size.load(Ordering::Acquire),
-                opens: entry.opens.load(Ordering::Acquire),
+                is_open: opens::is_open_elsewhere(arena, id),
                 owed_bytes: owed_bytes(entry),
                 flush_errno: entry.error.load(Ordering::Acquire) as u32 as i32,
             })

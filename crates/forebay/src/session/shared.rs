@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
 use crate::ids::{FileId, ThreadId};
+use crate::keeper::run;
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
@@ -19,6 +20,7 @@ use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::handoff::{self, Line};
 use crate::session::members;
+use crate::session::opens::{self, Opens};
 use crate::sync::{self, Ordering};
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
@@ -41,6 +43,7 @@ pub struct Shared {
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     line: Line,
+    opens: Opens,
 }
 
 impl Shared {
@@ -66,6 +69,7 @@ impl Shared {
             arena_path,
             keeps: AtomicBool::new(false),
             line: Line::default(),
+            opens: Opens::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -287,18 +291,31 @@ impl Shared {
 
     #[cold]
     fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
-        handed.store(epoch, Relaxed);
-        if !self.keeps.load(Relaxed) && self.arena_path.is_some() {
-            self.line.hand_over(self, file, device, epoch);
+        let elsewhere = !self.keeps.load(Relaxed) && self.arena_path.is_some();
+        if !elsewhere || self.line.hand_over(self, file, device, epoch) {
+            handed.store(epoch, Relaxed);
         }
     }
 
-    /// Tells a keeper elsewhere that a description has been closed.
-    pub fn released(&self, file: FileId, handed: &AtomicU32) {
-        let epoch = handed.load(Relaxed);
-        if epoch != 0 && !self.keeps.load(Relaxed) && self.arena_path.is_some() {
-            self.line.release(self, file, epoch);
-        }
+    /// Counts an open description of this process.
+    pub fn add_open(&self, file: FileId) -> Result<()> {
+        let added = self.opens.add(&self.arena, file);
+        added.map_err(|e| Error::device("note that a file is open", &e))
+    }
+
+    /// One description of this process has been closed.
+    pub fn take_open(&self, file: FileId) {
+        self.opens.take(&self.arena, file);
+    }
+
+    /// Whether any process has the file open.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.opens.here(file) > 0 || opens::is_open_elsewhere(&self.arena, file)
+    }
+
+    /// Whether the file has been opened once, here, and nowhere else.
+    pub fn is_open_once(&self, file: FileId) -> bool {
+        self.opens.here(file) == 1 && !opens::is_open_elsewhere(&self.arena, file)
     }
 
     /// The arena's random name.
@@ -315,14 +332,11 @@ impl Shared {
         }
     }
 
-    /// Whether any file is owed anything. Exact while nobody is at work.
-    fn owes_anything(&self) -> bool {
+    /// Whether any file lacks anything on its device. Exact while nobody is at work.
+    fn lacks_anything(&self) -> bool {
         (0..self.arena.counts().files)
             .map(|id| self.arena.file_unchecked(FileId(id)))
-            .any(|entry| {
-                entry.state.load(Ordering::Acquire) == LIVE
-                    && entry.owed_pages.load(Ordering::Acquire) != 0
-            })
+            .any(|entry| entry.state.load(Ordering::Acquire) == LIVE && run::lacks_anything(entry))
     }
 
     /// The word the keeper sleeps on.
@@ -331,8 +345,8 @@ impl Shared {
     }
 }
 
-/// The last process to leave in good order removes the arena, unless something in it is still owed: then it waits for a
-/// recovery.
+/// The last process to leave in good order removes the arena, unless a file is not yet what it should be on its device: then
+/// the arena waits for a recovery.
 impl Drop for Shared {
     fn drop(&mut self) {
         members::leave(self.instance);
@@ -340,12 +354,12 @@ impl Drop for Shared {
             return;
         };
         // Everybody who maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
-        // several who leave at once the last one gets it, and nobody may look at what is owed before.
+        // several who leave at once the last one gets it, and nobody may look at what files lack before.
         if file.try_lock().is_err() {
             return;
         }
         let is_there = matches!(file.metadata(), Ok(seen) if seen.nlink() > 0);
-        if is_there && !self.owes_anything() {
+        if is_there && !self.lacks_anything() {
             let _ = std::fs::remove_file(path);
             let _ = std::fs::remove_file(handoff::socket_path(path));
         }
