@@ -14,6 +14,7 @@
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`limits`] limits of the calling process
 //! - [`liveness`] evidence that a thread lives
+//! - [`lock`] locks that end with their holder
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
 
@@ -24,6 +25,7 @@ pub mod futex;
 pub mod kernel_cache;
 pub mod limits;
 pub mod liveness;
+pub mod lock;
 pub mod membarrier;
 pub mod memory;
 pub mod signals;
