@@ -180,6 +180,8 @@ cases! {
     ranges_are_locked: "locked-range";
     asynchronous_io: "asynchronous";
     raw_system_calls: "raw-calls";
+    asynchronous_io_of_the_kernel: "kernel-aio";
+    another_place: "other-place";
     another_user: "other-user";
     daemons_go_on: "daemon";
     what_was_written_is_executed: "executable";

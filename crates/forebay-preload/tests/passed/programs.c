@@ -6,6 +6,7 @@
 #include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -706,6 +707,68 @@ static void raw_calls(void)
     show_file(path);
 }
 
+/* The kernel's asynchronous I/O, by number. */
+static void kernel_aio(void)
+{
+    int fd = managed(path, 0);
+    static char back[3000];
+    aio_context_t context = 0;
+    MUST(syscall(SYS_io_setup, 8, &context) == 0);
+    struct iocb in = {.aio_fildes = (unsigned)fd, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = (uintptr_t)back,
+                      .aio_nbytes = sizeof back, .aio_offset = 500}, *list[] = {&in};
+    MUST(syscall(SYS_io_submit, context, 1L, list) == 1);
+    struct io_event event;
+    MUST(syscall(SYS_io_getevents, context, 1L, 1L, &event, NULL) == 1);
+    show("pread", back, (long)event.res);
+    int second = managed(other_path, 0);
+    struct iocb out = {.aio_fildes = (unsigned)second, .aio_lio_opcode = IOCB_CMD_PWRITE,
+                       .aio_buf = (uintptr_t)"by the kernel", .aio_nbytes = 13, .aio_offset = 1500};
+    list[0] = &out;
+    MUST(syscall(SYS_io_submit, context, 1L, list) == 1);
+    MUST(syscall(SYS_io_getevents, context, 1L, 1L, &event, NULL) == 1);
+    MUST(pread(second, back, 100, 1450) == 100);
+    show("pwrite", back, 100);
+    char name[4100];
+    snprintf(name, sizeof name, "%s/third", directory);
+    int third = managed(name, 0);
+    long params[15] = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, params);
+    MUST(ring >= 0 || errno == ENOSYS || errno == EPERM);
+    MUST(write(third, bytes, SOME) == SOME);
+    show_file(name);
+    show_file(other_path);
+}
+
+/* Another root, and the file by its handle. */
+static void other_place(void)
+{
+    int fd = managed(path, 0);
+    if (getuid() != 0) {
+        printf("not root\n");
+        return;
+    }
+    union {
+        struct file_handle head;
+        char room[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+    } handle = {.head.handle_bytes = MAX_HANDLE_SZ};
+    int mount;
+    MUST(name_to_handle_at(AT_FDCWD, path, &handle.head, &mount, 0) == 0);
+    int base = open(directory, O_RDONLY | O_DIRECTORY), again = open_by_handle_at(base, &handle.head, O_RDONLY);
+    MUST(again >= 0);
+    char back[100];
+    MUST(pread(again, back, sizeof back, 950) == sizeof back);
+    show("by handle", back, sizeof back);
+    MUST(write(fd, "before", 6) == 6);
+    int second = managed(other_path, 0);
+    MUST(chroot(directory) == 0 && chdir("/") == 0);
+    MUST(write(second, "after", 5) == 5);
+    int inside = open("/other", O_RDWR);
+    MUST(inside >= 0 && pread(inside, back, sizeof back, 950) == sizeof back);
+    show("in another root", back, sizeof back);
+    show_file("/file");
+    show_file("/other");
+}
+
 static void *become_nobody(void *argument)
 {
     (void)argument;
@@ -824,6 +887,10 @@ int main(int argc, char **argv)
         asynchronous();
     else if (!strcmp(what, "raw-calls"))
         raw_calls();
+    else if (!strcmp(what, "kernel-aio"))
+        kernel_aio();
+    else if (!strcmp(what, "other-place"))
+        other_place();
     else if (!strcmp(what, "other-user"))
         other_user();
     else if (!strcmp(what, "daemon"))
