@@ -570,6 +570,39 @@ static void by_stdio(void)
     show_file(name);
 }
 
+/* A stream and a mapping that were there before another descriptor's writes were many. */
+static void earlier(void)
+{
+    static char back[SOME];
+    FILE *file = fopen(path, "w+");
+    MUST(file && fputs("early", file) >= 0 && fflush(file) == 0);
+    int fd = open(path, O_RDWR);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    MUST(pwrite(fd, "late", 4, 200000) == 4);
+    MUST(fseek(file, 199990, SEEK_SET) == 0);
+    show("fread", back, (long)fread(back, 1, 100, file));
+    MUST(fseek(file, 100, SEEK_SET) == 0 && fputs("by stdio", file) >= 0 && fclose(file) == 0);
+    MUST(pread(fd, back, 100, 50) == 100);
+    show("pread", back, 100);
+    int mapped = open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    MUST(mapped >= 0 && write(mapped, bytes, 40000) == 40000);
+    char *map = mmap(NULL, SOME, PROT_READ | PROT_WRITE, MAP_SHARED, mapped, 0);
+    MUST(map != MAP_FAILED && close(mapped) == 0);
+    fd = open(other_path, O_RDWR);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    show("map", map, SOME);
+    memcpy(map + 100, "by the map", 10);
+    MUST(pread(fd, back, 100, 50) == 100);
+    show("pread", back, 100);
+    show_file(path);
+    show_file(other_path);
+    /* Closed, the stream's file may be managed. */
+    managed(path, 0);
+    show_file(path);
+}
+
 static void sent(void)
 {
     int fd = managed(path, 0), ends[2];
@@ -879,6 +912,8 @@ int main(int argc, char **argv)
         transferred();
     else if (!strcmp(what, "stdio"))
         by_stdio();
+    else if (!strcmp(what, "earlier"))
+        earlier();
     else if (!strcmp(what, "sent"))
         sent();
     else if (!strncmp(what, "locked-", 7))
