@@ -14,6 +14,7 @@
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
+//! - [`signals`] passing signals on
 
 pub mod block;
 pub mod extents;
@@ -23,6 +24,7 @@ pub mod kernel_cache;
 pub mod liveness;
 pub mod membarrier;
 pub mod memory;
+pub mod signals;
 pub mod socket;
 pub mod stat;
 

@@ -284,6 +284,11 @@ fn queue(shared: &Shared) -> Box<dyn Queue> {
     best_queue(depth)
 }
 
+/// A flusher that has as many requests under way at once as the configuration says.
+pub fn flusher(shared: &Shared) -> Flusher {
+    Flusher::new(queue(shared), shared.config.queue_depth as usize)
+}
+
 fn ticks(duration: Option<Duration>) -> u32 {
     duration.map_or(u32::MAX, |d| {
         u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1)
@@ -312,7 +317,7 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
 /// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
 fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    let mut flusher = flusher(shared);
     while !stop.load(Relaxed) {
         let mut filled = 0;
         if shared.keeps.load(Relaxed) {
@@ -348,7 +353,7 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
 /// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
 fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    let mut flusher = flusher(shared);
     let mut cursor = 0;
     let mut swept = Instant::now();
     while !stop.load(Relaxed) {

@@ -35,7 +35,7 @@ const KERNEL_TRIES: u32 = 1000;
 pub enum Unmanaged {
     /// It cannot be.
     Reason(KernelReason),
-    /// Its route is the kernel.
+    /// Its route is the kernel, or it lies outside the directories whose files are managed.
     Route,
     /// It has been given to the kernel before.
     Given(u32),
@@ -149,7 +149,7 @@ impl Session {
     ) -> std::result::Result<Inode, Unmanaged> {
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
         let shared = &self.shared;
-        if shared.route_for(&path).name() == "kernel" {
+        if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
             return Err(Unmanaged::Route);
         }
         let device = if writable {
