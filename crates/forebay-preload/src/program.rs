@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 use forebay::memory::copy;
 use libc::{c_int, iovec};
 
-use crate::{raw, signals};
+use crate::signals;
 
 /// Parts of a vectored call at most (`UIO_MAXIOV`).
 const PARTS_MAX: c_int = 1024;
@@ -20,30 +20,14 @@ pub fn peek<T: Copy>(at: usize) -> Option<T> {
     unsafe { copy_from(at, value.as_mut_ptr().cast(), size_of::<T>()).then(|| value.assume_init()) }
 }
 
+/// `false` where there is none, and where nobody would notice that: then nothing can be managed either.
+///
 /// # Safety
 /// The target is memory of ours.
 unsafe fn copy_from(from: usize, to: *mut u8, len: usize) -> bool {
-    // SAFETY: faults are handled, or the kernel does the copy; the target is as the caller says.
-    unsafe {
-        if signals::is_attached() {
-            copy::try_copy(std::ptr::with_exposed_provenance(from), to, len)
-        } else {
-            copy_by_kernel(from, to.addr(), len)
-        }
-    }
-}
-
-/// # Safety
-/// The target is memory of ours.
-unsafe fn copy_by_kernel(from: usize, to: usize, len: usize) -> bool {
-    let vectors = [[to, len], [from, len]];
-    let (to, from) = (
-        (&raw const vectors[0]).addr(),
-        (&raw const vectors[1]).addr(),
-    );
-    let arguments = [raw::process_id() as usize, to, 1, from, 1, 0];
-    // SAFETY: the kernel checks the source, and writes the target, which is ours.
-    unsafe { raw::call(libc::SYS_process_vm_readv, arguments) == len as isize }
+    // SAFETY: faults are handled; the target is as the caller says.
+    signals::is_attached()
+        && unsafe { copy::try_copy(std::ptr::with_exposed_provenance(from), to, len) }
 }
 
 /// Copies as much as is there, and says how much that is.

@@ -24,7 +24,7 @@ use libc::{c_int, c_void};
 
 use crate::files::{self, Why};
 use crate::inside::Inside;
-use crate::{program, raw};
+use crate::{program, raw, signals};
 
 /// The first six integer arguments.
 pub type Args = [u64; 6];
@@ -150,7 +150,7 @@ extern "C" fn map(
 /// Finds libc's functions now: a forked child or a signal handler should not have to. Those of libaio and liburing are looked for
 /// when they are called: the library may be loaded later.
 extern "C" fn find_all() {
-    for passed in calls::ALL {
+    for passed in calls::ALL.iter().chain(&stdio::CALLED) {
         if !passed.name.to_bytes().starts_with(b"io_") {
             passed.real();
         }
@@ -265,6 +265,12 @@ fn give_path(dir: c_int, path: *const libc::c_char, why: Why) {
         // SAFETY: the caller's string; the function behind ours reads it, too.
         unsafe { files::give_path_to_kernel(dir, path, why) };
     }
+}
+
+/// Whether files may be managed at all, and whether it is the program that calls.
+#[inline]
+fn joined() -> bool {
+    signals::is_attached() && !Inside::is()
 }
 
 /// Reads a value of the program's.

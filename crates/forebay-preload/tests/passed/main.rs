@@ -18,7 +18,7 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}", std::process::id()));
     let done = Command::new("cc")
-        .args(["-O1", "-g", "-pthread", "-o"])
+        .args(["-O1", "-g", "-w", "-pthread", "-o"])
         .args([&program, &source])
         .status();
     assert!(
@@ -175,11 +175,14 @@ cases! {
     mappings_see_and_are_seen: "mapped";
     the_kernel_moves_bytes: "transferred";
     stdio_on_the_same_files: "stdio";
+    streams_and_mappings_came_first: "earlier";
     descriptors_are_sent: "sent";
     whole_files_are_locked: "locked-whole";
     ranges_are_locked: "locked-range";
     asynchronous_io: "asynchronous";
     raw_system_calls: "raw-calls";
+    asynchronous_io_of_the_kernel: "kernel-aio";
+    another_place: "other-place";
     another_user: "other-user";
     daemons_go_on: "daemon";
     what_was_written_is_executed: "executable";

