@@ -6,6 +6,7 @@
 
 mod common;
 mod disks;
+mod here;
 mod workers;
 
 use std::fs;
@@ -67,7 +68,7 @@ fn assert_holds(file: &File, path: &Path, seed: u32, len: u64) {
 fn until_full(kind: &str) {
     let disk = match Disk::new(kind, 64, "") {
         Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     for (index, size) in SIZES.into_iter().enumerate() {
         let session = session();
@@ -124,7 +125,7 @@ fn free_bytes(dir: &Path) -> u64 {
 fn space_ahead_is_given_back(kind: &str, hosts: bool) {
     let disk = match Disk::new(kind, 320, "") {
         Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     let free = free_bytes(disk.dir());
     let session_name = session_name("ahead");
@@ -200,11 +201,8 @@ fn space_ahead_is_given_back_on_ext4() {
 }
 
 /// Two files take turns at random places of files with holes: each write has its space or fails.
-fn holes_until_full(kind: &str) {
-    let disk = match Disk::new(kind, 64, "") {
-        Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
-    };
+fn holes_until_full(kind: &str) -> Result<(), String> {
+    let disk = Disk::new(kind, 64, "")?;
     let session = session();
     let path = disk.dir().join("sparse");
     let file = open(&session, &path);
@@ -237,12 +235,15 @@ fn holes_until_full(kind: &str) {
         std::os::unix::fs::FileExt::read_exact_at(&image, &mut found, at).expect("reads");
         assert!(found == expected, "{kind}: {n} bytes at {at}");
     }
+    Ok(())
 }
 
 #[test]
 fn holes_are_filled_until_the_disk_is_full() {
     for kind in ["xfs", "ext4"] {
-        holes_until_full(kind);
+        if let Err(reason) = holes_until_full(kind) {
+            return here::skipped(reason);
+        }
     }
 }
 
@@ -251,7 +252,7 @@ fn holes_are_filled_until_the_disk_is_full() {
 fn a_quota_that_is_used_up_is_an_error_of_the_write() {
     let disk = match Disk::new("xfs", 320, "prjquota") {
         Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     let dir = disk.dir().join("project");
     fs::create_dir(&dir).expect("a directory");
@@ -272,7 +273,7 @@ fn a_quota_that_is_used_up_is_an_error_of_the_write() {
                 &on,
             ],
         ) {
-            return eprintln!("skipped: {reason}");
+            return here::skipped(reason);
         }
     }
     let session = session();

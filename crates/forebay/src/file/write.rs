@@ -12,7 +12,7 @@ use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
 use crate::scrap::absorb::{Home, Refusal, absorb};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
 /// Requests from this length on put their bytes in frames at once.
@@ -306,7 +306,7 @@ unsafe fn scrap_segment(
         return Err(Halt::Unreserved);
     }
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
-    if stable && guard.inflight() & segment.touched() != 0 {
+    if stable && !planted!(UnstablePages) && guard.inflight() & segment.touched() != 0 {
         return Err(Halt::Busy);
     }
     // SAFETY: the caller's promise.
