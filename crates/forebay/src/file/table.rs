@@ -27,14 +27,16 @@ pub fn open(
 ) -> Result<FileId> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     limits::look_at_file_bytes();
+    // Not under the lock: it asks the file system.
+    let holey = is_known(me.arena, device.as_ref()) || may_have_holes(device.as_ref(), &stat);
     let mut round = 0;
     loop {
         if lock(me) {
-            let found = find_or_enter(me, device, &stat, path);
+            let found = find_or_enter(me, device, (&stat, holey), path);
             unlock(me);
             match found {
                 Some(id) => {
-                    freshen(me, id, &stat);
+                    freshen(me, id, device.as_ref(), &stat);
                     return Ok(id);
                 }
                 None if round < 64 => {
@@ -75,7 +77,7 @@ fn unlock(me: Me<'_>) {
 fn find_or_enter(
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
-    stat: &DeviceStat,
+    seen: (&DeviceStat, bool),
     path: &[u8],
 ) -> Option<FileId> {
     let caps = device.caps();
@@ -105,8 +107,14 @@ fn find_or_enter(
         }
     }
     let id = vacant?;
-    enter(me, id, device.as_ref(), stat, path);
+    enter(me, id, device.as_ref(), seen, path);
     Some(id)
+}
+
+/// Whether the device file has an entry now.
+fn is_known(arena: &Arena, device: &dyn DeviceFile) -> bool {
+    let found = find(arena, device.caps().device, device.caps().inode);
+    found.is_some_and(|id| is_same(arena.file_unchecked(id), device))
 }
 
 /// Whether the entry is this device file's.
@@ -117,7 +125,13 @@ pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
         && entry.birth_ns.load(Ordering::Relaxed) == caps.birth_ns
 }
 
-fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, path: &[u8]) {
+fn enter(
+    me: Me<'_>,
+    id: FileId,
+    device: &dyn DeviceFile,
+    (stat, holey): (&DeviceStat, bool),
+    path: &[u8],
+) {
     let entry = me.arena.file_unchecked(id);
     entry
         .state
@@ -151,20 +165,26 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
         if caps.stable_writes { STABLE } else { 0 },
         Ordering::Relaxed,
     );
-    take_sizes(entry, stat);
+    take_sizes(entry, stat, holey);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
     entry.opens.store(1, Ordering::Relaxed);
     entry.state.store(LIVE, Ordering::Release);
 }
 
 /// Sizes as the device has them, for a file of which nothing is in memory.
-fn take_sizes(entry: &FileEntry, stat: &DeviceStat) {
+fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
     entry.size.store(stat.len, Ordering::Release);
     entry.disk_end.store(stat.len, Ordering::Release);
     entry.reserved_end.store(stat.len, Ordering::Release);
-    if stat.allocated < stat.len {
+    if holey {
         entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
     }
+}
+
+/// Whether overwriting the file may need space: it has holes, space that it shares with a clone, or bytes in its inode. How
+/// much space it has does not tell: some may lie beyond its end.
+fn may_have_holes(device: &dyn DeviceFile, stat: &DeviceStat) -> bool {
+    stat.allocated < stat.len || stat.len > 0 && !device.is_allocated(0, stat.len).unwrap_or(false)
 }
 
 /// Remembers what the device file looks like after our own last change, the one that `changes` counts.
@@ -194,7 +214,7 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let entry = me.arena.file_unchecked(id);
-    freshen(me, id, &stat);
+    freshen(me, id, device, &stat);
     if stat.len > entry.size.load(Ordering::Acquire)
         && entry.truncating.load(Ordering::Acquire) == 0
     {
@@ -206,7 +226,7 @@ pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
-fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
+fn freshen(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
     let idle = entry.opens.load(Ordering::Acquire) == 1
         && entry.owed_pages.load(Ordering::Acquire) == 0
@@ -215,7 +235,7 @@ fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
         return;
     }
     evict::evict_file(me, id);
-    take_sizes(entry, stat);
+    take_sizes(entry, stat, may_have_holes(device, stat));
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
