@@ -4,6 +4,7 @@
 mod common;
 
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use forebay::config::{Route, RouteRule};
 use forebay::{Config, File, OpenOptions, Session};
@@ -189,4 +190,51 @@ fn a_file_given_to_the_kernel_says_why() {
     assert_eq!(reason, "given to the kernel: the program asked for it");
     assert_eq!(file.append(b" more").expect("space"), 5);
     assert_eq!(file.len().expect("a length"), 10);
+}
+
+fn real_config(name: &str) -> Config {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 32 << 20;
+    config.dirty_bytes_max = 16 << 20;
+    config.dirty_background = 12 << 20;
+    config.session = format!("test-{name}-{}", std::process::id());
+    config
+}
+
+/// A byte is with the device after `flush_interval`, however often its block is used meanwhile.
+#[test]
+fn what_is_always_in_use_is_flushed_all_the_same() {
+    let interval = Duration::from_millis(100);
+    let mut config = real_config("hot");
+    config.flush_after = None;
+    config.flush_interval = Some(interval);
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    let path = dir.path().join("file");
+    let file = open(&session, &path);
+    if let Some(reason) = file.kernel_reason() {
+        return eprintln!("left to the kernel: {reason}");
+    }
+    let begun = Instant::now();
+    let outside = || std::fs::read(&path).expect("the file");
+    let (mut writes, mut first) = (0u64, None);
+    while begun.elapsed() < interval * 12 {
+        writes += 1;
+        file.write_at(&writes.to_le_bytes(), 0).expect("space");
+        file.write_at(&writes.to_le_bytes(), 8192).expect("space");
+        if first.is_none() && outside().len() > 8192 {
+            first = Some(begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let first = first.expect("an outsider sees bytes that are written again and again");
+    assert!(
+        first >= interval / 2,
+        "after {first:?}: nothing is left to gather"
+    );
+    let passes = session.stats().device_write_bytes / (2 * 4096);
+    assert!(
+        (3..30).contains(&passes),
+        "{passes} flushes in 12 intervals"
+    );
 }

@@ -299,7 +299,7 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
         return Some(Scope::some(PASS_PAGES));
     }
     Some(Scope {
-        idle_ticks: ticks(shared.config.flush_interval),
+        dirty_ticks: ticks(shared.config.flush_interval),
         full_idle_ticks: ticks(shared.config.flush_after),
         ..Scope::some(PASS_PAGES)
     })
