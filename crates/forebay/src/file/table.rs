@@ -4,6 +4,9 @@
 //! an entry is by its own words. An entry outlives its last close, so that the next open finds what is in memory; if the
 //! device file has changed meanwhile, that is dropped.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crate::device::{DeviceFile, DeviceStat};
@@ -11,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
+use crate::limits::PATH_BYTES_MAX;
 use crate::memory::arena::Arena;
 use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
 use crate::memory::threads::{self, Me, stop_file};
@@ -37,6 +41,7 @@ pub fn open(
             match found {
                 Some(id) => {
                     freshen(me, id, device.as_ref(), &stat);
+                    refresh_path(me, id, path);
                     return Ok(id);
                 }
                 None if round < 64 => {
@@ -53,6 +58,30 @@ pub fn open(
         round += 1;
         me.wait(round);
     }
+}
+
+/// A file may have got another name since its entry was made: the last one that led to it is where a recovery looks.
+fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
+    let entry = me.arena.file_unchecked(id);
+    if path.len() > PATH_BYTES_MAX || entry.path() == path || !leads_to(path, entry) {
+        return;
+    }
+    let mut round = 0;
+    while !lock(me) {
+        round += 1;
+        me.wait(round);
+    }
+    entry.set_path(path);
+    unlock(me);
+}
+
+/// The name under which a descriptor shows a file may be none: "... (deleted)".
+fn leads_to(path: &[u8], entry: &FileEntry) -> bool {
+    let found = std::fs::metadata(OsStr::from_bytes(path));
+    found.is_ok_and(|found| {
+        found.dev() == entry.device.load(Ordering::Relaxed)
+            && found.ino() == entry.inode.load(Ordering::Relaxed)
+    })
 }
 
 fn lock(me: Me<'_>) -> bool {
@@ -160,7 +189,7 @@ fn enter(
         word.store(0, Ordering::Relaxed);
     }
     entry.failures.store(0, Ordering::Relaxed);
-    entry.handed_epoch.store(0, Ordering::Relaxed);
+    entry.sync_error.store(0, Ordering::Relaxed);
     entry.flags.store(
         if caps.stable_writes { STABLE } else { 0 },
         Ordering::Relaxed,
