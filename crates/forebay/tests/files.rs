@@ -238,3 +238,56 @@ fn what_is_always_in_use_is_flushed_all_the_same() {
         "{passes} flushes in 12 intervals"
     );
 }
+
+/// A keeper that cannot be reached is tried again: what it does not have open, nobody writes after this process's death.
+#[test]
+fn a_file_is_handed_over_once_the_keeper_can_be_reached() {
+    let config = real_config("late");
+    let keeper = Session::open(config.clone()).expect("a session");
+    let client = Session::join(config).expect("the same");
+    let arena = client.place().expect("accounts").path.expect("a file");
+    let socket = forebay::session::handoff::socket_path(&arena);
+    let aside = socket.with_extension("aside");
+    let begun = Instant::now();
+    while std::fs::rename(&socket, &aside).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "no socket");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let dir = directory();
+    let file = open(&client, &dir.path().join("file"));
+    let Some(core) = file.core() else {
+        return eprintln!("left to the kernel: {:?}", file.kernel_reason());
+    };
+    let has_it = || keeper.shared().device(core.id).is_some();
+    file.write_at(b"bytes", 0).expect("memory");
+    assert!(!has_it(), "through a socket that is not there");
+    std::fs::rename(&aside, &socket).expect("back");
+    let begun = Instant::now();
+    while !has_it() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "never tried again"
+        );
+        file.write_at(b"bytes", 0).expect("memory");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where a recovery looks for a file is the name by which it was opened last.
+#[test]
+fn a_file_that_is_opened_by_another_name_is_known_by_it() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
+    let first = open(&session, &old);
+    let Some(core) = first.core() else {
+        return eprintln!("left to the kernel: {:?}", first.kernel_reason());
+    };
+    first.write_at(b"bytes", 0).expect("memory");
+    std::fs::rename(&old, &new).expect("renamed");
+    let second = open(&session, &new);
+    assert_eq!(second.len().expect("a length"), 5);
+    let known = forebay::keeper::reopen::path_of(core.entry());
+    assert_eq!(known, new);
+    forebay::keeper::reopen::reopen(core.entry()).expect("found again");
+}
