@@ -291,3 +291,65 @@ fn a_file_that_is_opened_by_another_name_is_known_by_it() {
     assert_eq!(known, new);
     forebay::keeper::reopen::reopen(core.entry()).expect("found again");
 }
+
+/// One long write into memory stays within the limits as many short ones do.
+#[test]
+fn a_long_write_keeps_to_the_limit_on_dirty_bytes() {
+    for per_file in [false, true] {
+        let mut config = real_config("long");
+        config.memory = 64 << 20;
+        let limit = 4 << 20;
+        if per_file {
+            config.file_dirty_bytes_max = Some(limit);
+        } else {
+            config.dirty_bytes_max = limit;
+            config.dirty_background = limit / 2;
+        }
+        config.route = Route::Scrap;
+        let session = Session::open(config).expect("a session");
+        let dir = directory();
+        let file = open(&session, &dir.path().join("file"));
+        if let Some(reason) = file.kernel_reason() {
+            return eprintln!("left to the kernel: {reason}");
+        }
+        let bytes = vec![1; 32 << 20];
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let most = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut most = 0;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    most = most.max(session.stats().dirty_bytes);
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                most
+            });
+            assert_eq!(file.write_at(&bytes, 0).expect("space"), bytes.len());
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            watch.join().expect("watched")
+        });
+        assert!(most > 0, "nothing was seen");
+        // Its own last block, and what the sum lags behind.
+        assert!(
+            most <= limit + (1 << 20),
+            "{most} bytes dirty, {limit} allowed"
+        );
+    }
+}
+
+/// The facts that `auto` compares are measured.
+#[test]
+fn copies_into_memory_are_measured() {
+    let mut config = real_config("speed");
+    config.route = Route::Scrap;
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    let file = open(&session, &dir.path().join("file"));
+    let Some(core) = file.core() else {
+        return eprintln!("left to the kernel: {:?}", file.kernel_reason());
+    };
+    let device = core.device.caps().device;
+    let speeds = || forebay::flush::busy::speeds(session.shared().arena.superblock(), device);
+    let before = speeds();
+    file.write_at(&[1; 4 << 20], 0).expect("space");
+    assert_ne!(speeds().copy_ns_per_mib, before.copy_ns_per_mib);
+}
