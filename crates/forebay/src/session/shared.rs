@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::device::{DeviceFile, Inline};
@@ -25,6 +26,9 @@ use crate::session::members;
 use crate::session::opens::{self, Opens};
 use crate::sync::{self, Ordering};
 use crate::sys::limits;
+
+/// How long a keeper that could not be reached is left alone.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
@@ -49,6 +53,8 @@ pub struct Shared {
     pub keeps: AtomicBool,
     line: Line,
     opens: Opens,
+    /// Held while a file is handed over, so that each description is counted once.
+    handing: Mutex<Option<Instant>>,
 }
 
 impl Shared {
@@ -77,6 +83,7 @@ impl Shared {
             keeps: AtomicBool::new(false),
             line: Line::default(),
             opens: Opens::default(),
+            handing: Mutex::new(None),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -324,7 +331,7 @@ impl Shared {
     }
 
     /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
-    /// last. Best effort: without a keeper this process flushes by itself.
+    /// last. Best effort: without a keeper this process flushes by itself, and tries again now and then.
     #[inline]
     pub fn hand_over(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
@@ -335,9 +342,20 @@ impl Shared {
 
     #[cold]
     fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
-        let elsewhere = !self.keeps.load(Relaxed) && self.arena_path.is_some();
-        if !elsewhere || self.line.hand_over(self, file, device, epoch) {
+        if self.keeps.load(Relaxed) || self.arena_path.is_none() {
             handed.store(epoch, Relaxed);
+            return;
+        }
+        let mut refused = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        if handed.load(Relaxed) == epoch || refused.is_some_and(|at| at.elapsed() < HAND_OVER_PAUSE)
+        {
+            return;
+        }
+        if self.line.hand_over(self, file, device, epoch) {
+            handed.store(epoch, Relaxed);
+            *refused = None;
+        } else {
+            *refused = Some(Instant::now());
         }
     }
 
