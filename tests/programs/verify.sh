@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Programs that check what they read: fio and fsx under Forebay. Sourced by a script that has sourced lib.sh.
 #
-# $SECONDS_EACH: how long each fio job writes, where it is timed. $FSX_OPS: operations of each fsx run. $FSX: the program.
+# $FSX_OPS: operations of each fsx run. $FSX: the program.
 
 # fio_job NAME OPTIONS...: writes, reads back and verifies in the same run, then once more in a run of its own: what another
 # program of the session finds; then plainly: what an outsider finds.
