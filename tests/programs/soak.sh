@@ -48,7 +48,7 @@ soak_fio() {
     wanted "$name" || return 0
     mkdir "$dir"
     if output=$("$forebay" run --require --linger 5 -- fio --name=job --directory="$dir" --verify=crc32c --verify_fatal=1 \
-        --size=48M --randseed="$SOAK_SEED" --time_based --runtime="$SOAK_SECONDS" --ioengine=psync --output="$dir/log" \
+        --size=48M --verify_state_save=0 --randseed="$SOAK_SEED" --time_based --runtime="$SOAK_SECONDS" --ioengine=psync --output="$dir/log" \
         "$@" 2>&1 </dev/null); then
         passed "$name"
     else
@@ -59,13 +59,20 @@ soak_fio() {
 
 soak_fsx soak_fsx_small 262144
 soak_fsx soak_fsx_large 20000000
-soak_fio soak_fio_mixed --rw=randrw --bsrange=512-200k --bs_unaligned --verify_backlog=512
-soak_fio soak_fio_processes --rw=randwrite --bsrange=4k-64k --blockalign=512 --numjobs=2 --verify_backlog=256
+soak_fio soak_fio_mixed --rw=randrw --bs=20k --blockalign=20k --verify_backlog=512
+soak_fio soak_fio_processes --rw=randwrite --bs=36k --numjobs=2 --verify_backlog=256
 shoot "$SOAK_SECONDS" &
 shooter=$!
-soak_fio soak_fio_keeper_killed --rw=randrw --bsrange=512-100k --bs_unaligned --verify_backlog=512
+soak_fio soak_fio_keeper_killed --rw=randrw --bs=7k --blockalign=7k --verify_backlog=512
 wait "$shooter"
 shoot "$SOAK_SECONDS" &
 shooter=$!
 soak_fsx soak_fsx_keeper_killed 3000000
 wait "$shooter"
+
+# A list of operations that once met what `RealFile::read_direct` speaks of.
+if wanted soak_fsx_set_aside && [[ -x $FSX ]]; then
+    mkdir "$WHERE/set_aside"
+    printf 'flen = 262144\nnomsyncafterwrite = true\n%s\n' "$full" >"$WHERE/set_aside/fsx.toml"
+    holds soak_fsx_set_aside "$FSX" -q -S 7549 -N 115000 -P "$WHERE/set_aside" -f "$WHERE/set_aside/fsx.toml" file
+fi

@@ -11,7 +11,7 @@ fio_job() {
     wanted "$name" || return 0
     mkdir "$dir"
     local options=(--name=job --directory="$dir" --verify=crc32c --verify_fatal=1 --size=12M --randseed=7
-        --ioengine=psync --end_fsync=0 --output="$dir/log" "$@")
+        --ioengine=psync --end_fsync=0 --output="$dir/log" --verify_state_save=0 "$@")
     local reads=("${options[@]}" --verify_only)
     if ! output=$(timeout --kill-after=5 "$patience" "$forebay" run --require --linger 5 -- \
         fio "${options[@]}" 2>&1 </dev/null); then
