@@ -12,6 +12,7 @@
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
+//! - [`locks`] marks on bytes that others see
 //! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
@@ -22,6 +23,7 @@ pub mod file;
 pub mod futex;
 pub mod kernel_cache;
 pub mod liveness;
+pub mod locks;
 pub mod membarrier;
 pub mod memory;
 pub mod signals;

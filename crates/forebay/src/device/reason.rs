@@ -52,6 +52,8 @@ pub enum KernelReason {
     },
     /// Another open description holds a lease (`F_SETLEASE`), which opening for writing would break.
     Leased,
+    /// Another session of Forebay manages it.
+    Claimed,
     /// `chattr +a`.
     AppendOnly,
     /// `chattr +i`.
@@ -144,6 +146,7 @@ impl fmt::Display for KernelReason {
                 f,
                 "a lease is held on the file: end the file server that holds it, or its lease"
             ),
+            Self::Claimed => f.write_str(CLAIMED),
             Self::AppendOnly => write!(f, "append-only: `chattr -a` lifts it"),
             Self::Immutable => write!(f, "immutable: `chattr -i` lifts it"),
             Self::OpenFailed { errno } => write!(
@@ -166,6 +169,8 @@ impl fmt::Display for KernelReason {
         }
     }
 }
+
+const CLAIMED: &str = "another session of Forebay manages it: run both programs in one session, or close it there first";
 
 fn os_message(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)

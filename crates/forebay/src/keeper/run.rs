@@ -16,7 +16,7 @@ use crate::evict;
 use crate::file::settle;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::{FileId, ThreadId};
-use crate::keeper::reopen::reopen;
+use crate::keeper::reopen::{path_of, reopen};
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
@@ -465,6 +465,7 @@ pub fn adopt_owed_files(shared: &Arc<Shared>) {
             && shared.device(id).is_none()
             && let Ok(device) = reopen(entry)
         {
+            shared.share_claim(&device, &path_of(entry));
             shared.keep_device(id, Arc::new(device));
         }
     }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::config::Config;
-use crate::device::{DeviceFile, Inline};
+use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
@@ -18,6 +18,7 @@ use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
+use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
 use crate::session::members;
 use crate::sync::{self, Ordering};
@@ -44,6 +45,7 @@ pub struct Shared {
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     line: Line,
+    claims: Arc<Claims>,
 }
 
 impl Shared {
@@ -70,6 +72,7 @@ impl Shared {
             for_good: false,
             keeps: AtomicBool::new(false),
             line: Line::default(),
+            claims: Arc::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -339,6 +342,27 @@ impl Shared {
     /// Where descriptors that this process keeps open to the session are put.
     pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
         self.line.relocate(relocate);
+        self.claims.relocate(relocate);
+    }
+
+    /// Claims a file for the session, for as long as the device file lives.
+    ///
+    /// # Errors
+    /// [`KernelReason::Claimed`] when another session has it.
+    pub fn claim(&self, device: &RealFile, path: &Path) -> std::result::Result<(), KernelReason> {
+        if !self.config.heap_backed {
+            let session = self.session_name_word();
+            device.accompany(self.claims.take(session, device.caps(), path)?);
+        }
+        Ok(())
+    }
+
+    /// As [`Shared::claim`], for a file that the session has claimed already.
+    pub fn share_claim(&self, device: &RealFile, path: &Path) {
+        if !self.config.heap_backed {
+            let session = self.session_name_word();
+            device.accompany(self.claims.hold(session, device.caps(), path));
+        }
     }
 
     /// The arena's random name.
