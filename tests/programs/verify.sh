@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # Programs that check what they read: fio and fsx under Forebay. Sourced by a script that has sourced lib.sh.
 #
-# $SECONDS_EACH: how long each fio job writes, where it is timed. $FSX_OPS: operations of each fsx run. $FSX: the program.
+# $FSX_OPS: operations of each fsx run. $FSX: the program.
 
 # fio_job NAME OPTIONS...: writes, reads back and verifies in the same run, then once more in a run of its own: what another
 # program of the session finds; then plainly: what an outsider finds.
@@ -11,7 +11,7 @@ fio_job() {
     wanted "$name" || return 0
     mkdir "$dir"
     local options=(--name=job --directory="$dir" --verify=crc32c --verify_fatal=1 --size=12M --randseed=7
-        --ioengine=psync --end_fsync=0 --output="$dir/log" "$@")
+        --ioengine=psync --end_fsync=0 --output="$dir/log" --verify_state_save=0 "$@")
     local reads=("${options[@]}" --verify_only)
     if ! output=$(timeout --kill-after=5 "$patience" "$forebay" run --require --linger 5 -- \
         fio "${options[@]}" 2>&1 </dev/null); then

@@ -2,6 +2,7 @@
 # Ordinary programs under `forebay run`, on XFS and ext4: what they say, how they end and the files that an outsider finds
 # afterwards are the same as without; and what happens when something dies, fills up or is missing.
 #
+# $SOAK_SECONDS and $SOAK_SEED, set by tests/soak.d/30-programs.sh: fio and fsx for so long, on every file system.
 # $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a debug build made here. $ONLY: a pattern of tests.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -16,7 +17,7 @@ away() {
 }
 
 [[ $(id -u) -eq 0 ]] || away "not root, so nothing can be mounted"
-for tool in mkfs.xfs mkfs.ext4 losetup setpriv unshare fio sqlite3 git gcc python3; do
+for tool in mkfs.xfs mkfs.ext4 mkfs.btrfs losetup setpriv unshare fio sqlite3 git gcc python3; do
     command -v "$tool" >/dev/null || away "$tool is missing (scripts/install-test-deps.sh installs it)"
 done
 [[ -e /dev/loop-control ]] || away "no loop devices"
@@ -32,7 +33,7 @@ mounts_tmpfs store 3G
 store=$MOUNTS/store
 install -d -m 755 "$store/bin"
 install -m 755 "$bin/forebay" "$bin/libforebay_preload.so" "$store/bin/"
-FSX=$PWD/target/tools/bin/fsx
+FSX=$PWD/${CARGO_TARGET_DIR:-target}/tools/bin/fsx
 [[ ! -x $FSX ]] || install -m 755 "$FSX" "$store/bin/"
 FSX=$store/bin/fsx
 forebay=$store/bin/forebay
@@ -53,12 +54,16 @@ for kind in $kinds; do
 done
 first=${kinds%% *}
 
-SECONDS_EACH=${SECONDS_EACH:-2} FSX_OPS=${FSX_OPS:-1500}
+FSX_OPS=${FSX_OPS:-1500}
 for kind in $kinds; do
     export WHERE=$MOUNTS/$kind/files
     printf '== on %s\n' "$kind"
     # shellcheck source=tests/programs/same.sh
     . tests/programs/same.sh
+    if [[ -n ${SOAK_SECONDS:-} ]]; then
+        # shellcheck source=tests/programs/soak.sh
+        . tests/programs/soak.sh
+    fi
     [[ $kind == "$first" ]] || continue
     # shellcheck source=tests/programs/verify.sh
     . tests/programs/verify.sh

@@ -6,6 +6,7 @@
 //! those that others have started.
 
 pub mod adopt;
+pub mod claims;
 pub mod handoff;
 pub mod look;
 pub mod members;
@@ -360,7 +361,11 @@ impl Session {
             let reason = "it lies outside the directories that `dirs` names";
             return self.in_kernel(file, reason.into(), path, options);
         }
-        match RealFile::reopen(file.as_fd()) {
+        let claimed = |device: RealFile| {
+            self.shared.claim(&device, path)?;
+            Ok(device)
+        };
+        match RealFile::reopen(file.as_fd()).and_then(claimed) {
             Ok(device) => self.manage(Arc::new(device), file, path, options),
             Err(reason) => self.in_kernel(file, reason.to_string(), path, options),
         }

@@ -13,8 +13,8 @@
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`limits`] limits of the calling process
+//! - [`locks`] marks on bytes that others see
 //! - [`liveness`] evidence that a thread lives
-//! - [`lock`] locks that end with their holder
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
 
@@ -25,7 +25,7 @@ pub mod futex;
 pub mod kernel_cache;
 pub mod limits;
 pub mod liveness;
-pub mod lock;
+pub mod locks;
 pub mod membarrier;
 pub mod memory;
 pub mod signals;

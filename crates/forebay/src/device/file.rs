@@ -29,15 +29,17 @@ use crate::sys::stat::Stat;
 use crate::sys::{block, extents, file, memory, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// A file of a file system, opened for direct and for buffered I/O.
-#[derive(Debug)]
 pub struct RealFile {
     direct: OwnedFd,
     buffered: OwnedFd,
     caps: Caps,
     nature: Nature,
     writable: bool,
+    /// What lives as long as this does.
+    companion: OnceLock<Box<dyn Send + Sync>>,
 }
 
 /// Where descriptors of the engine's own are put: a front end that lives in somebody else's program keeps them out of the
@@ -99,7 +101,13 @@ impl RealFile {
             caps,
             nature: file_system.nature,
             writable,
+            companion: OnceLock::new(),
         })
+    }
+
+    /// Drops `companion` with this file, and not before.
+    pub fn accompany(&self, companion: impl Send + Sync + 'static) {
+        let _ = self.companion.set(Box::new(companion));
     }
 
     /// The descriptions (direct, buffered), for sending them over a socket.
@@ -337,8 +345,16 @@ impl DeviceFile for RealFile {
         &self.caps
     }
 
+    /// XFS has space beyond a file's end set aside for pages in the kernel's cache, and once the file has become longer, says
+    /// EIO to a direct read of it ("Direct I/O collision with buffered writes" in its log). Through the cache it can be read,
+    /// and a device that is broken says so there as well.
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        file::read_at(self.direct.as_fd(), piece, offset)
+        match file::read_at(self.direct.as_fd(), piece, offset) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                self.read_buffered(piece, offset)
+            }
+            result => result,
+        }
     }
 
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {

@@ -182,6 +182,10 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
         let standing = match reopen(entry) {
             Err(Absent::Gone(reason)) => Standing::Foreign(reason),
             Err(Absent::Unreachable(reason)) => Standing::Unreachable(reason),
+            Ok(device) if shared.claim(&device, &path_of(entry)).is_err() => {
+                let reason = "another session manages it now; close it there and try again";
+                Standing::Unreachable(reason.into())
+            }
             Ok(device) => match changed_by_others(shared, entry, &device, last_life_ns) {
                 Some(reason) => Standing::Foreign(reason),
                 None => {

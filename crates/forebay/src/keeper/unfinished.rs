@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
-use crate::keeper::reopen::reopen;
+use crate::keeper::reopen::{path_of, reopen};
 use crate::memory::files::{EXCEEDING, FileEntry, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
@@ -50,6 +50,7 @@ pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
             && shared.device(id).is_none()
             && let Ok(device) = reopen(entry)
         {
+            shared.share_claim(&device, &path_of(entry));
             shared.keep_device(id, Arc::new(device));
         }
     }

@@ -157,7 +157,9 @@ impl Session {
         } else {
             RealFile::reopen_for_reading(fd, &relocate)
         };
-        let device: Arc<dyn DeviceFile> = Arc::new(device.map_err(Unmanaged::Reason)?);
+        let device = device.map_err(Unmanaged::Reason)?;
+        shared.claim(&device, &path).map_err(Unmanaged::Reason)?;
+        let device: Arc<dyn DeviceFile> = Arc::new(device);
         let me = shared.me().map_err(Unmanaged::Failed)?;
         let bytes = path.as_os_str().as_bytes();
         let id = table::open(shared, me, &device, bytes).map_err(Unmanaged::Failed)?;

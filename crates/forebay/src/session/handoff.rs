@@ -17,6 +17,7 @@ use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
 use crate::flush::errors;
 use crate::ids::FileId;
+use crate::keeper::reopen::path_of;
 use crate::memory::files::{EXCEEDING, TRUNCATING};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -380,6 +381,7 @@ fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<Owne
     let same = entry.device.load(Ordering::Acquire) == caps.device
         && entry.inode.load(Ordering::Acquire) == caps.inode;
     if same {
+        shared.share_claim(&device, &path_of(entry));
         shared.keep_device(file, Arc::new(device));
         *client.opens.entry(file).or_default() += 1;
     }

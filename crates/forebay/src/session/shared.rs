@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::device::{DeviceFile, Inline};
+use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
@@ -21,9 +21,10 @@ use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
+use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
 use crate::session::members;
-use crate::session::opens::{self, Opens};
+use crate::session::opens::Opens;
 use crate::sync::{self, Ordering};
 use crate::sys::limits;
 
@@ -52,9 +53,10 @@ pub struct Shared {
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     line: Line,
-    opens: Opens,
+    pub(super) opens: Opens,
     /// Held while a file is handed over, so that each description is counted once.
     handing: Mutex<Option<Instant>>,
+    claims: Arc<Claims>,
 }
 
 impl Shared {
@@ -84,6 +86,7 @@ impl Shared {
             line: Line::default(),
             opens: Opens::default(),
             handing: Mutex::new(None),
+            claims: Arc::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -367,39 +370,6 @@ impl Shared {
         }
     }
 
-    /// Notes that this process has one more description of a file.
-    pub fn add_open(&self, file: FileId) -> Result<()> {
-        let added = self.opens.add(&self.arena, file);
-        added.map_err(|e| Error::device("note that a file is open", &e))
-    }
-
-    /// One description of this process has been closed, and taken from the entry's count.
-    pub fn take_open(&self, file: FileId) {
-        self.opens.take(&self.arena, file);
-    }
-
-    /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
-    pub fn is_open(&self, file: FileId) -> bool {
-        self.arena
-            .file_unchecked(file)
-            .opens
-            .load(Ordering::Acquire)
-            != 0
-            && (self.opens.here(file) > 0 || opens::is_open_elsewhere(&self.arena, file))
-    }
-
-    /// Whether the file has been opened once, here, and nowhere else.
-    pub fn is_open_once(&self, file: FileId) -> bool {
-        self.opens.here(file) == 1
-            && (self
-                .arena
-                .file_unchecked(file)
-                .opens
-                .load(Ordering::Acquire)
-                == 1
-                || !opens::is_open_elsewhere(&self.arena, file))
-    }
-
     /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
     pub fn announce_reader(&self, file: FileId, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
@@ -425,6 +395,27 @@ impl Shared {
     /// Where descriptors that this process keeps open to the session are put.
     pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
         self.line.relocate(relocate);
+        self.claims.relocate(relocate);
+    }
+
+    /// Claims a file for the session, for as long as the device file lives.
+    ///
+    /// # Errors
+    /// [`KernelReason::Claimed`] when another session has it.
+    pub fn claim(&self, device: &RealFile, path: &Path) -> std::result::Result<(), KernelReason> {
+        if !self.config.heap_backed {
+            let session = self.session_name_word();
+            device.accompany(self.claims.take(session, device.caps(), path)?);
+        }
+        Ok(())
+    }
+
+    /// As [`Shared::claim`], for a file that the session has claimed already.
+    pub fn share_claim(&self, device: &RealFile, path: &Path) {
+        if !self.config.heap_backed {
+            let session = self.session_name_word();
+            device.accompany(self.claims.hold(session, device.caps(), path));
+        }
     }
 
     /// The arena's random name.
