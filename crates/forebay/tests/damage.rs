@@ -107,21 +107,30 @@ impl Scene {
         scene.work();
         scene.times = [0, 1].map(|file| scene.times_of(file));
         scene.sound = scene.tables();
-        let is_used = |word: &usize| scene.sound[word * 8..][..8].iter().any(|&byte| byte != 0);
+        let ends = [0, 1].map(|file| scene.entry(file) + offset_of!(FileEntry, disk_end) / 8);
+        let is_used = |word: &usize| {
+            scene.sound[word * 8..][..8].iter().any(|&byte| byte != 0) && !ends.contains(word)
+        };
         scene.used = (0..scene.sound.len() / 8).filter(is_used).collect();
         scene.records = scene.records();
+        // Where the device file ends is said in this one place, and what is thought to lie beyond is written as zeros.
+        scene.records[0].retain(|word| !ends.contains(word));
         scene
+    }
+
+    /// The first word of a file's entry.
+    fn entry(&self, file: usize) -> usize {
+        let inode = fs::metadata(self.path(file)).expect("a file").ino();
+        let words = self.sound.as_chunks::<8>().0;
+        let named = words.iter().position(|word| *word == inode.to_le_bytes());
+        named.expect("it is in the arena") * 8 / ENTRY_BYTES * ENTRY_BYTES / 8
     }
 
     /// Words of the entries, without the paths; of the headers of what is owed, what is no page's; and the pages'.
     fn records(&self) -> [Vec<usize>; 3] {
-        let words = self.sound.as_chunks::<8>().0;
         let mut records = [Vec::new(), Vec::new(), Vec::new()];
-        for file in 0..2 {
-            let inode = fs::metadata(self.path(file)).expect("a file").ino();
-            let named = words.iter().position(|word| *word == inode.to_le_bytes());
-            let entry = named.expect("it is in the arena") * 8 / ENTRY_BYTES * ENTRY_BYTES;
-            records[0].extend(entry / 8..entry / 8 + ENTRY_WORDS);
+        for entry in [0, 1].map(|file| self.entry(file)) {
+            records[0].extend(entry..entry + ENTRY_WORDS);
         }
         let layout = layout_of(&self.sound);
         let headers = self.sound[layout.headers_offset()..].chunks_exact(size_of::<Header>());

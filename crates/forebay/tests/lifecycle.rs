@@ -129,10 +129,11 @@ fn under_load(config: Config, dir: &Path, each: u64) {
                 })
             })
             .collect();
-        for writer in writers {
-            writer.join().expect("no writer fails");
-        }
+        let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         done.store(true, Ordering::Relaxed);
+        for writer in ended {
+            writer.expect("no writer fails");
+        }
         let (held, owed) = watch.join().expect("watched");
         assert!(
             held <= memory,

@@ -8,11 +8,10 @@
 use crate::frame::header::{Look, State};
 use crate::frame::page::Ragged;
 use crate::frame::slots;
-use crate::ids::{FileId, HeaderId, ThreadId};
+use crate::ids::HeaderId;
 use crate::memory::arena::Arena;
-use crate::memory::files::{EXCEEDING, LIVE, TRUNCATING};
+use crate::memory::files::LIVE;
 use crate::memory::regions::Owner;
-use crate::memory::threads;
 use crate::sync::{AtomicU32, Ordering, planted};
 
 /// The first thing that no death explains in an arena in which nobody is at work any more. A rebuild that has begun and
@@ -22,9 +21,6 @@ pub fn doubt(arena: &Arena) -> Option<String> {
     if superblock.gate.load(Ordering::Acquire) != 0 || planted!(TrustWords) {
         return None;
     }
-    if let Some(file) = (0..arena.counts().files).find(|&id| is_cut_short(arena, FileId(id))) {
-        return Some(format!("file {file}: shorter than it is"));
-    }
     let backed = superblock.headers_backed.load(Ordering::Acquire);
     (0..backed.min(arena.counts().headers))
         .map(HeaderId)
@@ -32,23 +28,6 @@ pub fn doubt(arena: &Arena) -> Option<String> {
             let why = doubt_header(arena, id, &arena.header(id)?.look())?;
             Some(format!("header {}: {why}", id.0))
         })
-}
-
-/// Whether a file is said to end before the end that was seen when nobody was changing it. What lies beyond is taken for
-/// zeros, and would be written so.
-fn is_cut_short(arena: &Arena, id: FileId) -> bool {
-    let entry = arena.file_unchecked(id);
-    let seen = entry.witness[0].load(Ordering::Acquire);
-    entry.state.load(Ordering::Acquire) == LIVE
-        && entry.disk_end.load(Ordering::Acquire) < seen
-        && entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) == 0
-        && !entry.is_unwitnessed(arena.counts().threads)
-        && !is_worked_on(arena, id)
-}
-
-fn is_worked_on(arena: &Arena, file: FileId) -> bool {
-    let mut threads = (1..arena.counts().threads).map(ThreadId);
-    threads.any(|id| threads::works_on(arena, id) == Some(file))
 }
 
 fn doubt_header(arena: &Arena, id: HeaderId, look: &Look) -> Option<&'static str> {
