@@ -99,6 +99,10 @@ pub trait DeviceFile: Send + Sync {
     /// Returns when no direct write submitted earlier, by anyone, is still under way, those of dead
     /// processes included; changes neither size nor contents.
     fn wait_in_flight(&self) -> io::Result<()>;
+    /// Whether it may be written to. One that may not serves reads of a file whose owed bytes are written by somebody else.
+    fn is_writable(&self) -> bool {
+        true
+    }
     /// Descriptors (direct, buffered) for queues that speak to the kernel themselves; `None` for a
     /// simulated file, which queues then call instead.
     fn descriptors(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {

@@ -45,6 +45,9 @@ pub enum Error {
     /// The caller passed something that no file could accept. For the programmer.
     #[error("invalid input: {0}")]
     InvalidInput(&'static str),
+    /// The caller's memory is not there. For the programmer.
+    #[error("bad address")]
+    Fault,
     /// State that must hold does not. For the maintainers, and a reason to stop trusting the arena.
     #[error("corrupt: {0}; run `forebay recover`")]
     Corrupt(String),
@@ -67,6 +70,7 @@ impl Error {
             Self::Configuration(_) | Self::InvalidInput(_) => libc::EINVAL,
             Self::Arena(_) => libc::ENOMEM,
             Self::Session(_) => libc::ENOTCONN,
+            Self::Fault => libc::EFAULT,
             Self::Corrupt(_) => libc::EIO,
         }
     }
@@ -109,6 +113,7 @@ impl From<Error> for io::Error {
         match error {
             Error::Device { errno, .. } => Self::from_raw_os_error(errno),
             Error::NoSpace { .. } => Self::from_raw_os_error(libc::ENOSPC),
+            Error::Fault => Self::from_raw_os_error(libc::EFAULT),
             other => Self::new(Self::from_raw_os_error(other.errno()).kind(), other),
         }
     }

@@ -25,6 +25,8 @@ pub const THREADS_MAX: u32 = 1024;
 pub const DIRECT_BYTES_MIN: usize = 1024 * 1024;
 /// A device is busy while more bytes than this are in flight to it (WSBuffer 3.4: 4 MB).
 pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
+/// Bytes that a program must have written to a file before it is managed without being asked to be.
+pub const SMALL_FILE_BYTES: u64 = 64 * 1024;
 
 const _: () = assert!(BLOCK_PAGES == 64);
 const _: () =

@@ -142,6 +142,9 @@ options! {
     route: Route,
     /// Routes by path: tables of `glob` and `route`; as text, `GLOB=ROUTE;GLOB=ROUTE`.
     routes: Vec<RouteRule>,
+    /// Directories whose files are managed, those of all others being left to the kernel; as text, `DIR:DIR`. Default:
+    /// empty, which stands for all.
+    dirs: Vec<PathBuf>,
     /// Smallest request that may go to the device at once. Default: 1MiB.
     direct_min: Size,
     /// Bytes in flight above which a device is busy. Default: 4MiB.
@@ -162,6 +165,8 @@ options! {
     io_engine: IoEngine,
     /// Where recovery keeps what cannot be written back. Default: $XDG_STATE_HOME/forebay/kept.
     kept_dir: PathBuf,
+    /// Bytes that a file must have had written to it before the preload library manages it. Default: 64KiB.
+    small_file_bytes: Size,
     /// The arena on the heap, for tests. Default: false.
     heap_backed: bool,
 }
@@ -232,6 +237,7 @@ impl Config {
             file_dirty_bytes_max: Some(Limit(self.file_dirty_bytes_max.map(Size::Bytes))),
             route: Some(self.route),
             routes: Some(self.routes.clone()),
+            dirs: Some(self.dirs.clone()),
             direct_min: size(self.direct_min),
             busy_bytes: size(self.busy_bytes),
             flush_after: interval(self.flush_after),
@@ -242,6 +248,7 @@ impl Config {
             queue_depth: Some(self.queue_depth),
             io_engine: Some(self.io_engine),
             kept_dir: Some(self.kept_dir.clone()),
+            small_file_bytes: size(self.small_file_bytes),
             heap_backed: Some(self.heap_backed),
         }
     }
@@ -368,6 +375,17 @@ impl Written for PathBuf {
     }
     fn show(&self) -> String {
         self.display().to_string()
+    }
+}
+
+impl Written for Vec<PathBuf> {
+    fn read(text: &str) -> Result<Self, String> {
+        let dirs = text.split(':').filter(|dir| !dir.is_empty());
+        Ok(dirs.map(PathBuf::from).collect())
+    }
+    fn show(&self) -> String {
+        let dirs: Vec<_> = self.iter().map(|dir| dir.display().to_string()).collect();
+        dirs.join(":")
     }
 }
 

@@ -6,7 +6,7 @@ use super::options::{Options, Origin, Origins};
 use super::routes::RouteTable;
 use super::size::{Limit, Size};
 use super::{Config, ConfigError};
-use crate::limits::{BUSY_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES};
+use crate::limits::{BUSY_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, SMALL_FILE_BYTES};
 use crate::memory::cgroup::{self, Limits};
 use crate::memory::place::dir::user_id;
 use std::io;
@@ -16,7 +16,12 @@ use std::time::Duration;
 /// Before the key of every variable.
 const PREFIX: &str = "FOREBAY_";
 /// Variables with the prefix that are no options: what [`config_file`] reads, and what programs read.
-const NOT_OPTIONS: [&str; 3] = ["FOREBAY_CONFIG", "FOREBAY_LOG", "FOREBAY_REPORT"];
+const NOT_OPTIONS: [&str; 4] = [
+    "FOREBAY_CONFIG",
+    "FOREBAY_LOG",
+    "FOREBAY_PRELOAD",
+    "FOREBAY_REPORT",
+];
 /// What the parts of a session tell each other through the environment begins like this.
 const INTERNAL_PREFIX: &str = "FOREBAY__";
 
@@ -181,6 +186,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         file_dirty_bytes_max: file_dirty.map(|size| size.of(memory)),
         route: said.route.unwrap_or_default(),
         routes: said.routes.unwrap_or_default(),
+        dirs: without_links(said.dirs.unwrap_or_default()),
         direct_min: plain(said.direct_min, DIRECT_BYTES_MIN as u64),
         busy_bytes: plain(said.busy_bytes, BUSY_BYTES),
         flush_after: interval(said.flush_after, 500),
@@ -191,9 +197,16 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         queue_depth: said.queue_depth.unwrap_or(32),
         io_engine: said.io_engine.unwrap_or_default(),
         kept_dir: said.kept_dir.unwrap_or(kept_dir),
+        small_file_bytes: plain(said.small_file_bytes, SMALL_FILE_BYTES),
         heap_backed: said.heap_backed.unwrap_or(false),
         origins,
     }
+}
+
+/// Paths of files are compared as the kernel has them. A directory that is not there yet stays as it was written.
+fn without_links(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+    let plain = |dir: PathBuf| std::fs::canonicalize(&dir).unwrap_or(dir);
+    dirs.into_iter().map(plain).collect()
 }
 
 /// Options of bytes that are not part of anything cannot be a share.
@@ -201,6 +214,7 @@ fn no_shares_of_nothing(said: &Options, origins: &Origins) -> Result<(), ConfigE
     for (key, size) in [
         ("direct_min", said.direct_min),
         ("busy_bytes", said.busy_bytes),
+        ("small_file_bytes", said.small_file_bytes),
     ] {
         if let Some(share @ Size::Share(_)) = size {
             return Err(ConfigError::Value {

@@ -12,7 +12,7 @@
 //! **Trim** is a truncation to the size that the file has: a hole punched beyond the end gives
 //! nothing back on ext4. The size is looked at last right before the call; an outsider's append
 //! between those two system calls is cut. Only the session appends to a managed file of its own, so
-//! this concerns outsiders alone; `docs/semantics.md` says so.
+//! this concerns outsiders alone.
 //!
 //! **Waiting** for direct writes of others, dead processes included. Measured on Linux 6.18 with the
 //! device held up (`tests/device_files/stalls.rs`): `fallocate` of one byte that has space already,
@@ -37,37 +37,69 @@ pub struct RealFile {
     buffered: OwnedFd,
     caps: Caps,
     nature: Nature,
+    writable: bool,
 }
+
+/// Where descriptors of the engine's own are put: a front end that lives in somebody else's program keeps them out of the
+/// numbers that the program expects.
+pub type Relocate<'r> = &'r dyn Fn(OwnedFd) -> OwnedFd;
 
 impl RealFile {
     /// Opens the file behind a caller's descriptor twice more. The descriptor itself is not used
     /// any further.
     pub fn reopen(fd: BorrowedFd<'_>) -> Result<Self, KernelReason> {
-        let (_, file_system) = preflight(fd)?;
-        let open = |direct| {
-            file::open_again(fd, direct)
-                .map_err(|error| KernelReason::of_open(&error, file_system.name))
-        };
-        // Without O_DIRECT first, so that "may not be written" is not mistaken for "no direct I/O".
-        let buffered = open(false)?;
-        let direct = open(true)?;
+        Self::reopen_at(fd, &|fd| fd)
+    }
+
+    /// As [`RealFile::reopen`], with descriptors of the caller's choice.
+    pub fn reopen_at(fd: BorrowedFd<'_>, relocate: Relocate<'_>) -> Result<Self, KernelReason> {
+        // Who flushes may have rights that the writer has not, and would leave the bits as they are.
+        if stat::stat(fd).is_ok_and(|stat| stat.regular && stat.set_id) {
+            return Err(KernelReason::SetId);
+        }
+        Self::reopen_managed(fd, relocate)
+    }
+
+    /// As [`RealFile::reopen`], for a file that has been managed before.
+    pub(crate) fn reopen_managed(
+        fd: BorrowedFd<'_>,
+        relocate: Relocate<'_>,
+    ) -> Result<Self, KernelReason> {
+        let (direct, buffered) = open_both(fd, true, relocate)?;
         Self::from_descriptors(direct, buffered)
+    }
+
+    /// Opens the file for reading alone: no writable descriptor of it comes into being, so that it may be a program that
+    /// runs, or one that the caller may not write.
+    pub fn reopen_for_reading(
+        fd: BorrowedFd<'_>,
+        relocate: Relocate<'_>,
+    ) -> Result<Self, KernelReason> {
+        let (direct, buffered) = open_both(fd, false, relocate)?;
+        let file = Self::over(direct, buffered, false)?;
+        file.probe_reading()?;
+        Ok(file)
     }
 
     /// Takes over two descriptions of one file, as [`RealFile::reopen`] made them, perhaps in
     /// another process. Nothing about them is believed.
     pub fn from_descriptors(direct: OwnedFd, buffered: OwnedFd) -> Result<Self, KernelReason> {
         check_descriptors(direct.as_fd(), buffered.as_fd())?;
+        let file = Self::over(direct, buffered, true)?;
+        file.probe()?;
+        Ok(file)
+    }
+
+    fn over(direct: OwnedFd, buffered: OwnedFd, writable: bool) -> Result<Self, KernelReason> {
         let (stat, file_system) = preflight(direct.as_fd())?;
         let caps = caps_of(&stat, &file_system);
-        let file = Self {
+        Ok(Self {
             direct,
             buffered,
             caps,
             nature: file_system.nature,
-        };
-        file.probe(&stat)?;
-        Ok(file)
+            writable,
+        })
     }
 
     /// The descriptions (direct, buffered), for sending them over a socket.
@@ -75,10 +107,14 @@ impl RealFile {
         (self.direct, self.buffered)
     }
 
-    /// Tries what is not known from tables and `statx`.
-    fn probe(&self, stat: &Stat) -> Result<(), KernelReason> {
+    fn stat_again(&self) -> Result<Stat, KernelReason> {
+        stat::stat(self.direct.as_fd()).map_err(|error| KernelReason::of_probe("statx", &error))
+    }
+
+    /// Tries what is not known from tables and `statx`, of what reading needs.
+    fn probe_reading(&self) -> Result<(), KernelReason> {
         let file_system = self.caps.file_system;
-        if stat.direct_align.is_none() {
+        if self.stat_again()?.direct_align.is_none() {
             let page = memory::AlignedBytes::new(PAGE_BYTES, PAGE_BYTES);
             self.read_direct(page.piece(), 0)
                 .map_err(|error| match error.raw_os_error() {
@@ -86,8 +122,15 @@ impl RealFile {
                     _ => KernelReason::of_probe("direct read", &error),
                 })?;
         }
+        Ok(())
+    }
+
+    /// The same, and what writing needs.
+    fn probe(&self) -> Result<(), KernelReason> {
+        self.probe_reading()?;
+        let file_system = self.caps.file_system;
         if self.nature == Nature::Unknown {
-            let end = stat.len.saturating_sub(1);
+            let end = self.stat_again()?.len.saturating_sub(1);
             self.reserve(end, 1)
                 .map_err(|error| match error.raw_os_error() {
                     Some(libc::EOPNOTSUPP) => KernelReason::NoReserve { file_system },
@@ -171,6 +214,23 @@ impl RealFile {
         })?;
         Ok(byte)
     }
+}
+
+fn open_both(
+    fd: BorrowedFd<'_>,
+    writable: bool,
+    relocate: Relocate<'_>,
+) -> Result<(OwnedFd, OwnedFd), KernelReason> {
+    let (_, file_system) = preflight(fd)?;
+    let open = |direct| {
+        file::open_again(fd, direct, writable)
+            .map(relocate)
+            .map_err(|error| KernelReason::of_open(&error, file_system.name))
+    };
+    // Without O_DIRECT first, so that "may not be written" is not mistaken for "no direct I/O".
+    let buffered = open(false)?;
+    let direct = open(true)?;
+    Ok((direct, buffered))
 }
 
 /// What can be told from any descriptor of the file, without opening it.
@@ -382,6 +442,10 @@ impl DeviceFile for RealFile {
             }
             Ok(())
         })
+    }
+
+    fn is_writable(&self) -> bool {
+        self.writable
     }
 
     fn descriptors(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {

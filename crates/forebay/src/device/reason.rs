@@ -52,6 +52,8 @@ pub enum KernelReason {
     },
     /// Another open description holds a lease (`F_SETLEASE`), which opening for writing would break.
     Leased,
+    /// Set-user-ID or set-group-ID: each write has to ask whether it may leave that so.
+    SetId,
     /// `chattr +a`.
     AppendOnly,
     /// `chattr +i`.
@@ -144,6 +146,7 @@ impl fmt::Display for KernelReason {
                 f,
                 "a lease is held on the file: end the file server that holds it, or its lease"
             ),
+            Self::SetId => write!(f, "set-user-ID or set-group-ID: `chmod ug-s` lifts it"),
             Self::AppendOnly => write!(f, "append-only: `chattr -a` lifts it"),
             Self::Immutable => write!(f, "immutable: `chattr -i` lifts it"),
             Self::OpenFailed { errno } => write!(

@@ -29,6 +29,8 @@ pub enum Halt {
     Truncating,
     /// The file is in kernel mode by now.
     Kernel,
+    /// The caller's memory is not there; nothing was done.
+    Fault,
     /// It cannot be done.
     Failed(Error),
 }
@@ -192,6 +194,7 @@ impl Core {
         match halt {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
+            Halt::Fault => Error::Fault,
             Halt::Busy | Halt::Unreserved | Halt::Truncating | Halt::Kernel => {
                 Error::Corrupt("an operation ended in the middle".into())
             }

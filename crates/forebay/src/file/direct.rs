@@ -13,9 +13,10 @@ use crate::flush::busy;
 use crate::frame::header::{Guard, State};
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::copy;
 use crate::memory::files::EXCEEDING;
 use crate::memory::threads::{Me, Operation};
-use crate::scrap::absorb::{Home, absorb, drop_pages, free_header, pages_of};
+use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages_of};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
@@ -179,11 +180,10 @@ unsafe fn bounce(
     while done < len {
         let step = (len - done).min(BLOCK_BYTES);
         // SAFETY: within the caller's memory; the buffer is ours and a block long.
-        unsafe {
-            source
-                .add(done)
-                .copy_to_nonoverlapping(buffer.piece().ptr, step)
-        };
+        if !unsafe { copy::try_copy(source.add(done), buffer.piece().ptr, step) } {
+            let fault = std::io::Error::from_raw_os_error(libc::EFAULT);
+            return if done > 0 { Ok(done) } else { Err(fault) };
+        }
         match write_all(core, buffer.part(0, step), offset + done as u64) {
             Ok(n) if n == step => done += n,
             Ok(n) => return Ok(done + n),
@@ -407,9 +407,10 @@ unsafe fn merge_written(guard: &Guard<'_>, core: &Core, segment: &Segment, sourc
         // SAFETY: within the segment.
         let from = unsafe { source.add(first - segment.start) };
         // Only a map can be short of memory, and then nothing of the page's runs touches these bytes: the page will be
-        // filled from what the kernel has.
+        // filled from what the kernel has. The source was there a moment ago: who unmaps memory that is being written
+        // does not know which of its bytes are.
         // SAFETY: the caller's promise.
         let merged = unsafe { absorb(guard, core.entry(), &part, from, Home::Small, 0) };
-        debug_assert!(merged.is_ok() || guard.valid() & (1 << page) == 0);
+        debug_assert!(merged != Err(Refusal::NoMemory) || guard.valid() & (1 << page) == 0);
     }
 }

@@ -12,11 +12,13 @@ use crate::frame::slots;
 use crate::ids::{BlockIndex, HeaderId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::copy;
-use crate::memory::files::{HOLEY, STABLE, TRUNCATING};
+use crate::memory::files::{FileEntry, HOLEY, STABLE, TRUNCATING};
 use crate::memory::threads::{Me, Operation};
+use crate::scrap::absorb::take_back;
 use crate::scrap::page::{Merge, Ragged, merge};
 use crate::stats::Counter;
 use crate::sync::Ordering;
+use crate::sys::limits;
 
 /// Sequential bytes after which a stream of small requests is given whole frames.
 const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
@@ -111,6 +113,20 @@ fn is_whole(start: usize, len: usize) -> bool {
     (start | len).is_multiple_of(PAGE_BYTES)
 }
 
+/// # Safety
+/// As for [`copy::try_copy`].
+#[inline(always)]
+unsafe fn copy_as(source: *const u8, target: *mut u8, len: usize, sequential: bool) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if sequential {
+            copy::try_stream(source, target, len)
+        } else {
+            copy::try_copy(source, target, len)
+        }
+    }
+}
+
 /// Writes into memory that the block has, where that adds nothing to what is owed as the limits count it: so it never
 /// waits for them. `false`: nothing was done.
 ///
@@ -140,6 +156,7 @@ pub unsafe fn write(
     let flags = entry.flags.load(Ordering::Relaxed);
     if flags & (HOLEY | TRUNCATING) != 0
         || end > entry.reserved_end.load(Ordering::Acquire)
+        || end > limits::file_bytes()
         || entry.kernel_reason.load(Ordering::Acquire) != 0
     {
         return false;
@@ -155,9 +172,8 @@ pub unsafe fn write(
         file: core.id,
         block,
     };
-    let stable = flags & STABLE != 0;
     // SAFETY: the caller's promise; the bytes lie within the block.
-    if !unsafe { into_memory(&guard, identity, start, source, len, stable, sequential) } {
+    if !unsafe { into_memory(&guard, entry, identity, start, source, len, sequential) } {
         return false;
     }
     if entry.size.load(Ordering::Relaxed) < end {
@@ -174,11 +190,11 @@ pub unsafe fn write(
 #[inline(always)]
 unsafe fn into_memory(
     guard: &Guard<'_>,
+    entry: &FileEntry,
     identity: Identity,
     start: usize,
     source: *const u8,
     len: usize,
-    stable: bool,
     sequential: bool,
 ) -> bool {
     if !guard.is_for(identity) || guard.state() != State::Linked {
@@ -186,6 +202,7 @@ unsafe fn into_memory(
     }
     let pages = touched(start, len);
     let (valid, dirty, inflight) = (guard.valid(), guard.dirty(), guard.inflight());
+    let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
     if stable && inflight & pages != 0 {
         return false;
     }
@@ -220,13 +237,11 @@ unsafe fn into_memory(
         guard.set_dirty(dirty | pages);
     }
     // SAFETY: within the frame or small frame, under its header's lock; the source is the caller's.
-    unsafe {
-        let target = target.add(within);
-        if sequential {
-            copy::stream(source, target, len)
-        } else {
-            copy::copy(source, target, len)
-        }
+    let copied = unsafe { copy_as(source, target.add(within), len, sequential) };
+    if !copied {
+        // The long way finds out how far the source goes.
+        take_back(guard, entry, start, start + len, dirty);
+        return false;
     }
     if newly != 0 {
         match run {
@@ -336,13 +351,9 @@ unsafe fn from_memory(
     let Some(source) = source else { return false };
     // SAFETY: within the frame or small frame, which stays mapped; if it is given away meanwhile the version tells. The
     // target is the caller's.
-    unsafe {
-        let source = source.add(within);
-        if sequential {
-            copy::stream(source, target, len)
-        } else {
-            copy::copy(source, target, len)
-        }
+    let copied = unsafe { copy_as(source.add(within), target, len, sequential) };
+    if !copied {
+        return false;
     }
     if !header.unchanged(&peek) {
         return false;

@@ -1,7 +1,5 @@
 //! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
 
-use std::cell::RefCell;
-
 use crate::device::{Piece, read_rest};
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
@@ -16,17 +14,15 @@ use crate::scrap::give::{copy_out, fill_page, missing, overlay, part_of};
 use crate::scrap::split::{Segment, mask, segments};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
-use crate::sys::memory::AlignedBytes;
+use crate::sys::memory::{AlignedBytes, Spare};
 
 /// Reads of at least this much of a block bring the whole block into a frame.
 const FRAME_BYTES_MIN: usize = 64 * 1024;
 
-thread_local! {
-    /// Memory of this thread's own for device reads, kept between them.
-    static BOUNCE: RefCell<Option<AlignedBytes>> = const { RefCell::new(None) };
-}
+/// Memory for device reads, kept between them.
+static BOUNCE: Spare = Spare::new();
 
-/// Reads up to `len` bytes at `offset` into `target`; fewer only at the file's end.
+/// Reads up to `len` bytes at `offset` into `target`; fewer only at the file's end, or where the target ends before.
 ///
 /// # Safety
 /// `target` is valid for `len` bytes for the whole call.
@@ -43,17 +39,61 @@ pub unsafe fn read(
     for segment in segments(offset, len) {
         // SAFETY: a segment lies within the request.
         let to = unsafe { target.add(segment.done) };
-        core.operate(me, |operation| {
-            // SAFETY: as above.
-            if unsafe { read_quickly(core, operation, &segment, to) } {
-                return Ok(());
+        // SAFETY: as above.
+        match unsafe { read_segment(core, me, &segment, to, sequential) } {
+            Err(Halt::Fault) => {
+                // SAFETY: as above.
+                let there = unsafe { read_what_fits(core, me, &segment, to)? };
+                let done = segment.done + there;
+                me.count(Counter::ReadBytes as usize, done as u64);
+                return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
             }
-            // SAFETY: as above.
-            unsafe { read_slowly(core, operation, &segment, to, sequential) }
-        })?;
+            step => step?,
+        }
     }
     me.count(Counter::ReadBytes as usize, len as u64);
     Ok(len)
+}
+
+/// # Safety
+/// `target` is valid for the segment.
+#[inline]
+unsafe fn read_segment(
+    core: &Core,
+    me: Me<'_>,
+    segment: &Segment,
+    target: *mut u8,
+    sequential: bool,
+) -> Result<(), Halt> {
+    core.operate(me, |operation| {
+        // SAFETY: the caller's promise.
+        if unsafe { read_quickly(core, operation, segment, target) } {
+            return Ok(());
+        }
+        // SAFETY: the caller's promise.
+        unsafe { read_slowly(core, operation, segment, target, sequential) }
+    })
+}
+
+/// Reads a segment whose target is not all there, page of the target by page, up to the first that is missing.
+///
+/// # Safety
+/// As for [`read`].
+#[cold]
+unsafe fn read_what_fits(
+    core: &Core,
+    me: Me<'_>,
+    segment: &Segment,
+    target: *mut u8,
+) -> Result<usize, Halt> {
+    for (done, part) in segment.by_pages_of(target.addr()) {
+        // SAFETY: a part lies within its segment.
+        match unsafe { read_segment(core, me, &part, target.add(done), false) } {
+            Err(Halt::Fault) => return Ok(done),
+            step => step?,
+        }
+    }
+    Ok(segment.len)
 }
 
 /// Copies pages that are whole in memory, without the lock. `false`: something is missing or changing.
@@ -86,12 +126,9 @@ unsafe fn read_quickly(
         return false;
     }
     let copied = match peek.frame.and_then(|frame| arena.frame_bytes(frame)) {
-        Some(bytes) => {
-            // SAFETY: within the frame, which stays mapped; if it is given away meanwhile the version tells. The target is
-            // the caller's.
-            unsafe { copy::copy(bytes.add(segment.start), target, segment.len) };
-            true
-        }
+        // SAFETY: within the frame, which stays mapped; if it is given away meanwhile the version tells. The target is
+        // the caller's.
+        Some(bytes) => unsafe { copy::try_copy(bytes.add(segment.start), target, segment.len) },
         // SAFETY: as above, by pages.
         None => unsafe { copy_small(operation, header, segment, target) },
     };
@@ -118,7 +155,9 @@ unsafe fn copy_small(
         let Some(bytes) = bytes else { return false };
         let at = page * PAGE_BYTES + start - segment.start;
         // SAFETY: within the small frame, which stays mapped; the target is the caller's.
-        unsafe { copy::copy(bytes.add(start), target.add(at), end - start) };
+        if !unsafe { copy::try_copy(bytes.add(start), target.add(at), end - start) } {
+            return false;
+        }
     }
     true
 }
@@ -138,8 +177,7 @@ unsafe fn read_slowly(
     let absent = missing(&guard, segment);
     if absent == 0 {
         // SAFETY: the caller's promise.
-        unsafe { copy_out(&guard, segment, target) };
-        return Ok(());
+        return given(unsafe { copy_out(&guard, segment, target) });
     }
     // The slot was looked at first: whatever is flushed and evicted from here on changes the epoch.
     let disk_end = core.entry().disk_end.load(Ordering::Acquire);
@@ -148,15 +186,13 @@ unsafe fn read_slowly(
     drop(guard);
     operation.park();
     // Taken out, not borrowed: who waits holds nothing that others may want.
-    let buffer = BOUNCE
-        .take()
-        .unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
+    let buffer = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);
     let read = read_device(core, segment, &span, &buffer, disk_end);
     operation.unpark();
     // SAFETY: the caller's promise.
     let result = read
         .and_then(|()| unsafe { merge(core, operation, segment, &span, &buffer, seen, target) });
-    BOUNCE.set(Some(buffer));
+    BOUNCE.put(buffer);
     operation.me.count(
         Counter::DeviceReadBytes as usize,
         (span.len() * PAGE_BYTES) as u64,
@@ -229,8 +265,7 @@ unsafe fn merge(
     // A file that has become shorter since the read began keeps nothing beyond its end.
     if keep && missing(&guard, segment) == 0 {
         // SAFETY: the caller's promise; nothing is missing now.
-        unsafe { copy_out(&guard, segment, target) };
-        return Ok(());
+        return given(unsafe { copy_out(&guard, segment, target) });
     }
     // Nowhere to keep it all, or a direct write is over the block: the device's bytes, with newer ones from memory over them.
     let from = buffer.piece().ptr;
@@ -238,15 +273,19 @@ unsafe fn merge(
         let (start, end) = part_of(segment, page);
         let at = page * PAGE_BYTES + start;
         // SAFETY: the buffer holds a block; the target is the caller's.
-        unsafe {
+        given(unsafe {
             let to = target.add(at - segment.start);
-            if span.contains(&(page as u32)) {
-                copy::copy(from.add(at), to, end - start);
-            }
-            overlay(&guard, page, start, end, to);
-        }
+            let read = span.contains(&(page as u32));
+            (!read || copy::try_copy(from.add(at), to, end - start))
+                && overlay(&guard, page, start, end, to)
+        })?;
     }
     Ok(())
+}
+
+/// What has come of a copy to the caller.
+fn given(copied: bool) -> Result<(), Halt> {
+    if copied { Ok(()) } else { Err(Halt::Fault) }
 }
 
 fn keep_pages(

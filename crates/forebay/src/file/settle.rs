@@ -5,8 +5,9 @@ use std::sync::atomic::AtomicU32;
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::{Core, Halt};
-use crate::file::resize;
+use crate::file::{resize, table};
 use crate::flush::{Outcome, Scope, errors};
+use crate::ids::FileId;
 use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
 use crate::stats::Counter;
@@ -65,8 +66,7 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
 pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, Durability::Written, seen);
-    core.shared.take_open(core.id);
-    if !core.shared.is_open(core.id) {
+    if table::close(&core.shared, core.id) {
         trim(core, me, |_| !core.shared.is_open(core.id));
         // Nobody can open a file without a name again: its memory is of no more use.
         if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
@@ -76,12 +76,12 @@ pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     settled
 }
 
-/// Makes the device file of a file that owes nothing, and that nobody has open, what it should be: as long as the file, and
-/// without space beyond it. What those who died have left.
+/// Makes the device file of a file that owes nothing, and that nobody writes any more, what it should be: as long as the file,
+/// and without space beyond it. What those who died have left.
 pub fn finish(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     let size = core.size(me)?;
     resize::fit_length(core, me, size)?;
-    trim(core, me, |_| !core.shared.is_open(core.id));
+    trim(core, me, |entry| entry.writers() == 0);
     Ok(())
 }
 
@@ -90,7 +90,8 @@ pub fn finish(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
 pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     let entry = core.entry();
     let owes = || entry.owed_pages.load(Ordering::Acquire) != 0;
-    if entry.reserve_step.load(Ordering::Relaxed) == 0 || owes() {
+    let nothing_there = entry.reserve_step.load(Ordering::Relaxed) == 0;
+    if nothing_there || owes() || !core.device.is_writable() {
         return false;
     }
     let Some(_stop) = stop_file(me, core.id) else {
@@ -115,16 +116,27 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
     loop {
         settle(core, me, Durability::Written, &seen)?;
-        evict::evict_file(me, core.id);
-        let Some(_stop) = stop_file(me, core.id) else {
-            me.wait(64);
-            continue;
-        };
-        let entry = core.entry();
-        // Somebody may have written between the flush and the stop.
-        if entry.owed_pages.load(Ordering::Acquire) == 0 {
-            entry.kernel_reason.store(reason, Ordering::Release);
+        if to_kernel_if_flushed(me, core.id, reason) {
             return Ok(());
         }
+        me.wait(64);
     }
+}
+
+/// Gives a file that owes nothing to the kernel. `false`: it owes something, or could not be stopped.
+pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
+    let entry = me.arena.file_unchecked(file);
+    if entry.owed_pages.load(Ordering::Acquire) != 0 {
+        return false;
+    }
+    evict::evict_file(me, file);
+    let Some(_stop) = stop_file(me, file) else {
+        return false;
+    };
+    // Somebody may have written between the flush and the stop.
+    let flushed = entry.owed_pages.load(Ordering::Acquire) == 0;
+    if flushed {
+        entry.kernel_reason.store(reason, Ordering::Release);
+    }
+    flushed
 }

@@ -11,13 +11,15 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
+use crate::memory::arena::Arena;
 use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sys::limits;
 
 /// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
-/// for entries that are not open misses it. The count is the kernel's to keep, and is had without waiting.
+/// for entries that are not open misses it.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -25,13 +27,18 @@ pub fn open(
     path: &[u8],
 ) -> Result<FileId> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
+    limits::look_at_file_bytes();
     let mut round = 0;
     loop {
         if lock(me) {
             let found = find_or_enter(me, device, &stat, path);
-            let added = found.map(|id| shared.add_open(id));
+            // A call that does not wait.
+            let added = found.map(|id| shared.add_open(id)).transpose();
             unlock(me);
-            added.transpose()?;
+            if let (Err(error), Some(id)) = (added, found) {
+                close(shared, id);
+                return Err(error);
+            }
             match found {
                 Some(id) => {
                     freshen(shared, me, id, &stat);
@@ -80,14 +87,18 @@ fn find_or_enter(
 ) -> Option<FileId> {
     let caps = device.caps();
     let count = me.arena.counts().files;
-    let start = (caps.inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % count;
+    let start = place_of(caps.inode, count);
     let mut vacant = None;
     for step in 0..count {
         let id = FileId((start + step) % count);
         let entry = me.arena.file_unchecked(id);
         let state = entry.state.load(Ordering::Acquire);
         match state & 7 {
-            LIVE if is_same(entry, device.as_ref()) => return Some(id),
+            LIVE if is_same(entry, device.as_ref()) => {
+                entry.opens.fetch_add(1, Ordering::AcqRel);
+                return Some(id);
+            }
+            LIVE if has_numbers_of(entry, device.as_ref()) => forget_numbers(entry),
             ABSENT => {
                 vacant.get_or_insert(id);
                 break;
@@ -104,6 +115,23 @@ fn find_or_enter(
     let id = vacant?;
     enter(me, id, device.as_ref(), stat, path);
     Some(id)
+}
+
+/// Whether the entry's file had the numbers that this device file has.
+fn has_numbers_of(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+    let caps = device.caps();
+    entry.device.load(Ordering::Relaxed) == caps.device
+        && entry.inode.load(Ordering::Relaxed) == caps.inode
+}
+
+/// The file system has given the inode number to another file, so the entry's file is gone: who looks for the number
+/// ([`find`]) shall not find this entry. Its memory is given back as that of any idle entry.
+fn forget_numbers(entry: &FileEntry) {
+    let idle =
+        entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0;
+    if idle {
+        entry.inode.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Whether the entry is this device file's.
@@ -125,7 +153,12 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
     entry.forget_intents(me.arena.counts().threads);
-    for word in [&entry.kernel_reason, &entry.gate, &entry.append_lock] {
+    for word in [
+        &entry.kernel_reason,
+        &entry.gate,
+        &entry.append_lock,
+        &entry.readers,
+    ] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [
@@ -145,6 +178,7 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
     );
     take_sizes(entry, stat);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
+    entry.opens.store(1, Ordering::Relaxed);
     entry.state.store(LIVE, Ordering::Release);
 }
 
@@ -180,6 +214,22 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
         .all(|(word, value)| word.load(Ordering::Acquire) == value)
 }
 
+/// What was written by the kernel while the entry was being made counts: such writes had begun before anybody could know of
+/// it. Called once they have ended.
+pub fn catch_up(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
+    let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
+    let entry = me.arena.file_unchecked(id);
+    freshen(shared, me, id, &stat);
+    if stat.len > entry.size.load(Ordering::Acquire)
+        && entry.truncating.load(Ordering::Acquire) == 0
+    {
+        entry.size.fetch_max(stat.len, Ordering::AcqRel);
+        entry.disk_end.fetch_max(stat.len, Ordering::AcqRel);
+        entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
+    }
+    Ok(())
+}
+
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
@@ -194,6 +244,59 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, stat: &DeviceStat) {
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
+/// Takes one open description of this process away. Whether it was the session's last.
+pub fn close(shared: &Shared, id: FileId) -> bool {
+    let opens = &shared.arena.file_unchecked(id).opens;
+    // Nobody who corrects the count comes in between: this process still has its lock.
+    if opens.load(Ordering::Acquire) != 0 {
+        opens.fetch_sub(1, Ordering::AcqRel);
+    }
+    shared.take_open(id);
+    !shared.is_open(id)
+}
+
+/// Corrects what an entry counts as open: who has died took nothing back. The caller is in no operation.
+pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
+    let entry = shared.arena.file_unchecked(id);
+    let counts_dead = || entry.opens.load(Ordering::Acquire) != 0 && !shared.is_open(id);
+    // Whoever opens counts under the table lock.
+    if counts_dead() && lock(me) {
+        if counts_dead() {
+            entry.opens.store(0, Ordering::Release);
+            entry.readers.store(0, Ordering::Release);
+        }
+        unlock(me);
+    }
+}
+
+/// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
+/// it may be out of date by the time it is looked at.
+#[inline]
+pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {
+    let count = arena.counts().files;
+    let start = place_of(inode, count);
+    for step in 0..count {
+        let id = FileId((start + step) % count);
+        let entry = arena.file_unchecked(id);
+        match entry.state.load(Ordering::Acquire) & 7 {
+            ABSENT => return None,
+            LIVE if entry.inode.load(Ordering::Relaxed) == inode
+                && entry.device.load(Ordering::Relaxed) == device =>
+            {
+                return Some(id);
+            }
+            _ => {}
+        }
+    }
+    None
+}
+
+/// Where a search for an inode begins.
+#[inline]
+fn place_of(inode: u64, count: u32) -> u32 {
+    (inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % count
+}
+
 /// The error sequence for a description that is opened now.
 pub fn error_sequence(me: Me<'_>, id: FileId) -> u32 {
     errors::sequence(me.arena.file_unchecked(id))
@@ -205,8 +308,8 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
         let entry = me.arena.file_unchecked(id);
         let is_idle = || {
             entry.state.load(Ordering::Acquire) == LIVE
-                && entry.owed_pages.load(Ordering::Acquire) == 0
                 && !shared.is_open(id)
+                && entry.owed_pages.load(Ordering::Acquire) == 0
         };
         if !is_idle() || !lock(me) {
             continue;

@@ -9,10 +9,11 @@ use crate::limits::{BUSY_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::files::{HOLEY, STABLE};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
-use crate::scrap::absorb::{Home, absorb};
+use crate::scrap::absorb::{Home, Refusal, absorb};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::Ordering;
+use crate::sys::limits;
 
 /// Requests from this length on put their bytes in frames at once.
 const FRAME_BYTES_MIN: usize = 64 * 1024;
@@ -43,24 +44,45 @@ pub unsafe fn write(
 ) -> std::result::Result<usize, Halt> {
     let end = offset
         .checked_add(len as u64)
-        .filter(|&end| end <= FILE_BYTES_MAX);
-    let end = end.ok_or(Error::Device {
-        errno: libc::EFBIG,
-        operation: "write",
-    })?;
+        .filter(|&end| end <= FILE_BYTES_MAX)
+        .ok_or_else(too_long)?;
     if len == 0 {
         return Ok(0);
+    }
+    if end > limits::file_bytes() {
+        let allowed = within_limit(offset, len)?;
+        if allowed < len {
+            // SAFETY: the caller's promise, of less.
+            return unsafe { write(core, me, source, allowed, offset, intent) };
+        }
     }
     throttle(core, me)?;
     let hole = reserve::ahead(core, me, offset, end)?;
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.
-        unsafe { scrap(core, me, source, len, offset, intent.sequential, false)? };
-        return Ok(len);
+        return unsafe { scrap(core, me, source, len, offset, intent.sequential, false) };
     }
     let plan = plan(core, me, source, len, offset, hole, intent);
     // SAFETY: the caller's promise.
     unsafe { carry_out(core, me, source, offset, &plan, intent.sequential) }
+}
+
+fn too_long() -> Error {
+    Error::Device {
+        errno: libc::EFBIG,
+        operation: "write",
+    }
+}
+
+/// How many of `len` bytes at `offset` the process may write (`RLIMIT_FSIZE`): at least one, or `EFBIG`. The signal that the
+/// kernel sends with it is the front end's.
+#[cold]
+fn within_limit(offset: u64, len: usize) -> std::result::Result<usize, Error> {
+    let room = limits::look_at_file_bytes().saturating_sub(offset);
+    match room {
+        0 => Err(too_long()),
+        room => Ok(len.min(usize::try_from(room).unwrap_or(usize::MAX))),
+    }
 }
 
 fn plan(
@@ -127,10 +149,17 @@ unsafe fn carry_out(
         let written = match part.way {
             // SAFETY: parts lie within the caller's memory; the same for the other two ways.
             Way::Scrap { eager } => unsafe {
-                scrap(core, me, from, len, part.offset, sequential, eager).map(|()| len)
+                scrap(core, me, from, len, part.offset, sequential, eager)
             },
             // SAFETY: as above.
-            Way::Direct => unsafe { direct::write(core, me, from, len, part.offset) },
+            Way::Direct => match unsafe { direct::write(core, me, from, len, part.offset) } {
+                // The device says no more than that; memory takes what is there.
+                // SAFETY: as above.
+                Err(halt) if is_fault(&halt) => unsafe {
+                    scrap(core, me, from, len, part.offset, sequential, false)
+                },
+                written => written,
+            },
             // SAFETY: as above.
             Way::Kernel => unsafe { direct::through_kernel(core, me, from, len, part.offset) },
         };
@@ -144,7 +173,15 @@ unsafe fn carry_out(
     Ok(done)
 }
 
-/// Writes into memory.
+fn is_fault(halt: &Halt) -> bool {
+    match halt {
+        Halt::Fault => true,
+        Halt::Failed(error) => error.errno() == libc::EFAULT,
+        _ => false,
+    }
+}
+
+/// Writes into memory. Returns the bytes written: fewer than `len` only where the source ends before.
 ///
 /// # Safety
 /// As for [`write`].
@@ -156,36 +193,25 @@ pub(crate) unsafe fn scrap(
     offset: u64,
     sequential: bool,
     eager: bool,
-) -> std::result::Result<(), Halt> {
+) -> std::result::Result<usize, Halt> {
     let home = if sequential || len >= FRAME_BYTES_MIN {
         Home::Frame
     } else {
         Home::Small
     };
     for segment in segments(offset, len) {
-        let size_end = segment.block.start() + segment.end() as u64;
         // SAFETY: a segment lies within the request.
         let from = unsafe { source.add(segment.done) };
-        let full = loop {
-            let step = core.operate(me, |operation| {
+        // SAFETY: as above.
+        let full = match unsafe { scrap_reserved(core, me, &segment, from, home) } {
+            Err(Halt::Fault) => {
                 // SAFETY: as above.
-                unsafe { scrap_segment(core, operation, &segment, from, home, size_end) }
-            });
-            match step {
-                // Given to another file meanwhile, or cut off.
-                Err(Halt::Unreserved) => {}
-                other => break other?,
+                let there = unsafe { scrap_what_is_there(core, me, &segment, from, home)? };
+                let done = segment.done + there;
+                me.count(Counter::ScrapBytes as usize, done as u64);
+                return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
             }
-            let start = segment.block.start() + segment.start as u64;
-            if reserve::ahead(core, me, start, size_end)? {
-                // SAFETY: as above.
-                let written =
-                    unsafe { direct::through_kernel(core, me, from, segment.len, start)? };
-                if written < segment.len {
-                    return Err(Error::NoSpace { what: "write" }.into());
-                }
-                break false;
-            }
+            full => full?,
         };
         if eager && full {
             ring::push(
@@ -199,7 +225,66 @@ pub(crate) unsafe fn scrap(
         }
     }
     me.count(Counter::ScrapBytes as usize, len as u64);
-    Ok(())
+    Ok(len)
+}
+
+/// Writes a segment whose source is not all there, page of the source by page, up to the first that is missing.
+///
+/// # Safety
+/// As for [`write`].
+#[cold]
+unsafe fn scrap_what_is_there(
+    core: &Core,
+    me: Me<'_>,
+    segment: &Segment,
+    source: *const u8,
+    home: Home,
+) -> std::result::Result<usize, Halt> {
+    for (done, part) in segment.by_pages_of(source.addr()) {
+        // SAFETY: a part lies within its segment.
+        let from = unsafe { source.add(done) };
+        // SAFETY: as above.
+        match unsafe { scrap_reserved(core, me, &part, from, home) } {
+            Err(Halt::Fault) => return Ok(done),
+            full => full?,
+        };
+    }
+    Ok(segment.len)
+}
+
+/// One segment whose space was reserved a moment ago, and may have been given to another file or cut off since; whether its
+/// block is whole now.
+///
+/// # Safety
+/// `source` is valid for the segment.
+#[inline]
+unsafe fn scrap_reserved(
+    core: &Core,
+    me: Me<'_>,
+    segment: &Segment,
+    source: *const u8,
+    home: Home,
+) -> std::result::Result<bool, Halt> {
+    loop {
+        let step = core.operate(me, |operation| {
+            // SAFETY: the caller's promise.
+            unsafe { scrap_segment(core, operation, segment, source, home) }
+        });
+        match step {
+            Err(Halt::Unreserved) => {}
+            other => return other,
+        }
+        let start = segment.block.start() + segment.start as u64;
+        let end = segment.block.start() + segment.end() as u64;
+        if reserve::ahead(core, me, start, end)? {
+            // SAFETY: the caller's promise.
+            let written = unsafe { direct::through_kernel(core, me, source, segment.len, start)? };
+            if written < segment.len {
+                return Err(Error::NoSpace { what: "write" }.into());
+            }
+            return Ok(false);
+        }
+    }
 }
 
 /// One segment; whether its block is whole now.
@@ -213,10 +298,10 @@ unsafe fn scrap_segment(
     segment: &Segment,
     source: *const u8,
     home: Home,
-    size_end: u64,
 ) -> std::result::Result<bool, Halt> {
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();
+    let size_end = segment.block.start() + segment.end() as u64;
     if size_end > entry.reserved_end.load(Ordering::Acquire) {
         return Err(Halt::Unreserved);
     }
@@ -225,8 +310,12 @@ unsafe fn scrap_segment(
         return Err(Halt::Busy);
     }
     // SAFETY: the caller's promise.
-    unsafe { absorb(&guard, entry, segment, source, home, size_end) }
-        .map_err(|_| Halt::NoMemory)?;
+    unsafe { absorb(&guard, entry, segment, source, home, size_end) }.map_err(|refusal| {
+        match refusal {
+            Refusal::NoMemory => Halt::NoMemory,
+            Refusal::Fault => Halt::Fault,
+        }
+    })?;
     Ok(guard.valid() == u64::MAX)
 }
 

@@ -13,15 +13,13 @@ use crate::config::IoEngine;
 use crate::device::{Queue, Threads, best_queue};
 use crate::error::Error;
 use crate::evict;
-use crate::file::core::Core;
-use crate::file::settle;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
-use crate::ids::{FileId, ThreadId};
-use crate::keeper::reopen::reopen;
+use crate::ids::ThreadId;
+use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, LIVE, TRUNCATING};
+use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -95,8 +93,9 @@ pub fn has_keeper(shared: &Shared) -> bool {
     keeper != 0 && !threads::is_gone(&shared.arena, ThreadId(keeper))
 }
 
-/// Becomes the keeper if there is none.
-fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
+/// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
+/// its files over then would not try again.
+fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) -> bool {
     let superblock = me.arena.superblock();
     let word = &superblock.keeper;
     let seen = word.load(Ordering::Acquire);
@@ -112,6 +111,8 @@ fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
     {
         return false;
     }
+    let path = shared.arena_path.as_deref();
+    *desk = path.and_then(|path| Desk::open(path).ok());
     superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
     adopt_owed_files(shared);
     shared.keeps.store(true, Relaxed);
@@ -138,7 +139,7 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
         last_use: (0, Instant::now()),
     };
     while !stop.load(Relaxed) {
-        if take_office(shared, me) {
+        if take_office(shared, me, &mut house.desk) {
             house.keep(shared, me);
         } else {
             house.tick_base = me.arena.superblock().tick.load(Ordering::Relaxed);
@@ -264,26 +265,6 @@ fn uses_so_far(me: Me<'_>) -> u64 {
         .fold(0, u64::wrapping_add)
 }
 
-/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails. Who died has
-/// closed nothing, so what a last close does is done first.
-fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
-    for (id, device) in shared.open_devices() {
-        let entry = shared.arena.file_unchecked(id);
-        if entry.owed_pages.load(Ordering::Acquire) != 0 || shared.is_open(id) {
-            continue;
-        }
-        let core = Core {
-            shared: Arc::clone(shared),
-            id,
-            device,
-        };
-        // Where something is in the way, it is tried again.
-        if !lacks_anything(entry) || settle::finish(&core, me).is_ok() && !lacks_anything(entry) {
-            shared.drop_device(id);
-        }
-    }
-}
-
 fn queue(shared: &Shared) -> Box<dyn Queue> {
     let depth = shared.config.queue_depth as usize;
     if shared.config.io_engine == IoEngine::Threads
@@ -292,6 +273,11 @@ fn queue(shared: &Shared) -> Box<dyn Queue> {
         return Box::new(threads);
     }
     best_queue(depth)
+}
+
+/// A flusher that has as many requests under way at once as the configuration says.
+pub fn flusher(shared: &Shared) -> Flusher {
+    Flusher::new(queue(shared), shared.config.queue_depth as usize)
 }
 
 fn ticks(duration: Option<Duration>) -> u32 {
@@ -308,7 +294,8 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
         return None;
     }
     let owed = superblock.owed_about() * PAGE_BYTES as u64;
-    if owed > shared.config.dirty_background {
+    // What nobody has open any more is for outsiders to see: its last writer was killed, or could not write it.
+    if owed > shared.config.dirty_background || entry.writers() == 0 {
         return Some(Scope::some(PASS_PAGES));
     }
     Some(Scope {
@@ -321,11 +308,15 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
 /// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
 fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    let mut flusher = flusher(shared);
     while !stop.load(Relaxed) {
         let mut filled = 0;
         if shared.keeps.load(Relaxed) {
-            for (id, device) in shared.open_devices() {
+            for id in shared.open_files() {
+                // Held only while it is flushed: a close may be waiting for it.
+                let Some(device) = shared.device(id) else {
+                    continue;
+                };
                 let entry = shared.arena.file_unchecked(id);
                 let device_id = device.caps().device;
                 let busy = busy::inflight_bytes(shared.arena.superblock(), device_id);
@@ -353,13 +344,14 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
 /// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
 fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    let mut flusher = flusher(shared);
     let mut cursor = 0;
     let mut swept = Instant::now();
     while !stop.load(Relaxed) {
         let seen = shared.work().load(Ordering::Acquire);
         let mut worked = false;
         if shared.keeps.load(Relaxed) {
+            worked |= write_hurried(shared, me, &mut flusher);
             worked |= write_eagerly(shared, me, &mut flusher, &mut cursor);
             if !worked || swept.elapsed() > BUSY_TICK * 8 {
                 swept = Instant::now();
@@ -370,6 +362,21 @@ fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
             sleep_on(shared, stop, seen);
         }
     }
+}
+
+/// Writes everything of files that somebody waits for.
+fn write_hurried(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
+    let mut worked = false;
+    for (id, device) in shared.open_devices() {
+        let flags = &shared.arena.file_unchecked(id).flags;
+        if flags.load(Ordering::Acquire) & HURRY != 0 {
+            let scope = Scope::some(u64::MAX);
+            shared.flush_with(flusher, me, id, &device, scope);
+            flags.fetch_and(!HURRY, Ordering::AcqRel);
+            worked = true;
+        }
+    }
+    worked
 }
 
 /// Drains the ring of hints: neighbours of one file become one request each, several under way at once.
@@ -415,9 +422,11 @@ fn write_eagerly(
 
 fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
     let mut written = 0;
-    for (id, device) in shared.open_devices() {
+    for id in shared.open_files() {
         let entry = shared.arena.file_unchecked(id);
-        if let Some(scope) = background_scope(shared, entry) {
+        if let Some(scope) = background_scope(shared, entry)
+            && let Some(device) = shared.device(id)
+        {
             written += shared
                 .flush_with(flusher, me, id, &device, scope)
                 .pages_written;
@@ -437,39 +446,4 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
     let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };
     futex::wait(shared.work(), seen, timeout);
     superblock.sleeping.store(0, Ordering::Release);
-}
-
-/// Gives a new keeper, or a recovery, the devices of files that are open or unfinished, and whose clients may be gone.
-pub fn adopt_owed_files(shared: &Arc<Shared>) {
-    adopt(shared, |id, entry| {
-        is_unfinished(shared, entry) || shared.is_open(id)
-    });
-}
-
-/// Opens files that are wanted and not open in this process.
-fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
-    for id in (0..shared.arena.counts().files).map(FileId) {
-        let entry = shared.arena.file_unchecked(id);
-        if entry.state.load(Ordering::Acquire) == LIVE
-            && is_wanted(id, entry)
-            && shared.device(id).is_none()
-            && let Ok(device) = reopen(entry)
-        {
-            shared.keep_device(id, Arc::new(device));
-        }
-    }
-}
-
-/// Whether the file is not as it should be on its device, or somebody has noted that he is changing it.
-pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
-    lacks_anything(entry) || entry.is_changing(shared.arena.counts().threads)
-}
-
-/// Whether the file is not as it should be on its device: owed bytes, space reserved beyond the end, a length that was being
-/// changed, or that memory alone knows.
-pub fn lacks_anything(entry: &FileEntry) -> bool {
-    entry.owed_pages.load(Ordering::Acquire) != 0
-        || entry.reserve_step.load(Ordering::Relaxed) != 0
-        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
-        || entry.disk_end.load(Ordering::Acquire) < entry.size.load(Ordering::Acquire)
 }

@@ -5,7 +5,10 @@
 //! thrown away by the caller, who checks the header's version afterwards; what it brings in is owed to the
 //! device before the first byte moves. With `sim`, a copy can be cut in half by a simulated death.
 
-/// Copies `len` bytes between arena memory and other memory, in either direction.
+#[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
+mod guarded;
+
+/// Copies `len` bytes between arena memory and other memory of ours, in either direction.
 ///
 /// # Safety
 /// Both ranges are mapped for the whole call and do not overlap. A range of the arena may be written by
@@ -29,56 +32,54 @@ pub unsafe fn copy(source: *const u8, target: *mut u8, len: usize) {
     };
 }
 
-/// As [`copy`], for requests that follow one another: memory that the processor's prefetchers run ahead in. There a plain
-/// loop of vector loads and stores is faster than the library's copy, which for a page is the processor's string
-/// instruction; elsewhere it is slower.
+/// As [`copy`], where one of the two is the program's memory: `false` if that is not there (or, where a file is mapped, can
+/// not be read). Some of the bytes may have been copied then.
 ///
 /// # Safety
-/// As for [`copy`].
+/// The arena's range is mapped for the whole call, and the ranges do not overlap. What is said of the arena's bytes at
+/// [`copy`] holds here too. The program's range may be anything only where a handler of SIGSEGV and SIGBUS uses [`fixup`];
+/// elsewhere it is mapped for the whole call.
 #[inline(always)]
-pub unsafe fn stream(source: *const u8, target: *mut u8, len: usize) {
+#[must_use]
+pub unsafe fn try_copy(source: *const u8, target: *mut u8, len: usize) -> bool {
     #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
-    if len >= STREAM_BYTES_MIN && std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the caller's promise; the processor has the instructions.
-        unsafe { stream_avx2(source, target, len) };
-        return;
-    }
     // SAFETY: the caller's promise.
-    unsafe { copy(source, target, len) };
+    return unsafe { guarded::copy(source, target, len) };
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "sim"), not(miri))))]
+    {
+        // SAFETY: the caller's promise.
+        unsafe { copy(source, target, len) };
+        true
+    }
 }
 
-/// Below this a copy is over before the prefetchers matter.
-#[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
-const STREAM_BYTES_MIN: usize = 1024;
-
+/// As [`try_copy`], for requests that follow one another: memory that the processor's prefetchers run ahead in. There a plain
+/// loop of vector loads and stores is faster than the processor's string instruction; elsewhere it is slower.
+///
 /// # Safety
-/// As for [`copy`]; the processor has AVX2, and `len` is at least 128.
-#[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
-#[target_feature(enable = "avx2")]
-unsafe fn stream_avx2(source: *const u8, target: *mut u8, len: usize) {
-    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_storeu_si256};
-    const STEP: usize = 128;
-    // SAFETY: every step lies within the ranges; the last one ends where they end and may overlap the one before.
-    let step = |at: usize| unsafe {
-        let from = source.add(at).cast::<__m256i>();
-        let to = target.add(at).cast::<__m256i>();
-        let (a, b) = (_mm256_loadu_si256(from), _mm256_loadu_si256(from.add(1)));
-        let (c, d) = (
-            _mm256_loadu_si256(from.add(2)),
-            _mm256_loadu_si256(from.add(3)),
-        );
-        _mm256_storeu_si256(to, a);
-        _mm256_storeu_si256(to.add(1), b);
-        _mm256_storeu_si256(to.add(2), c);
-        _mm256_storeu_si256(to.add(3), d);
-    };
-    let mut at = 0;
-    while at + STEP <= len {
-        step(at);
-        at += STEP;
+/// As for [`try_copy`].
+#[inline(always)]
+#[must_use]
+pub unsafe fn try_stream(source: *const u8, target: *mut u8, len: usize) -> bool {
+    #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
+    // SAFETY: the caller's promise.
+    return unsafe { guarded::stream(source, target, len) };
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "sim"), not(miri))))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        try_copy(source, target, len)
     }
-    if at < len {
-        step(len - STEP);
+}
+
+/// Where a thread goes on that has faulted at instruction `ip`, if that was in [`try_copy`] or [`try_stream`]: they then
+/// return `false`. For handlers of SIGSEGV and SIGBUS.
+pub fn fixup(ip: usize) -> Option<usize> {
+    #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
+    return guarded::fixup(ip);
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "sim"), not(miri))))]
+    {
+        let _ = ip;
+        None
     }
 }
 

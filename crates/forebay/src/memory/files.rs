@@ -18,6 +18,10 @@ pub struct FileEntry {
     pub gate: AtomicU32,
     /// The thread that appends, or 0 (right: append lock).
     pub append_lock: AtomicU32,
+    /// Open descriptions of this file in the session.
+    pub opens: AtomicU32,
+    /// Those of them that only read, and have no descriptors that the file could be written by.
+    pub readers: AtomicU32,
     /// Flags below.
     pub flags: AtomicU32,
     /// Device number.
@@ -86,8 +90,16 @@ pub const STABLE: u32 = 2;
 pub const EXCEEDING: u32 = 4;
 /// A truncation is under way, or was when its thread died: `truncating` says to what length.
 pub const TRUNCATING: u32 = 8;
+/// Somebody waits for everything that is owed, in many places: the keeper writes it. A hint.
+pub const HURRY: u32 = 16;
 
 impl FileEntry {
+    /// Open descriptions that the file may be written by.
+    pub fn writers(&self) -> u32 {
+        let opens = self.opens.load(Ordering::Acquire);
+        opens.saturating_sub(self.readers.load(Ordering::Acquire))
+    }
+
     /// Notes that a thread is about to change the device file.
     pub fn begin_intent(&self, thread: ThreadId) {
         let (word, bit) = self.intent(thread);

@@ -137,6 +137,16 @@ impl Mapping {
         Ok(mapping)
     }
 
+    /// As [`Mapping::attach`], without keeping the file open: it can be given no memory, and nobody holds its lock by this.
+    ///
+    /// # Errors
+    /// As for [`Mapping::attach`].
+    pub fn attach_unheld(file: File) -> io::Result<Self> {
+        let mut mapping = Self::attach(file)?;
+        mapping.backing = Backing::Anonymous;
+        Ok(mapping)
+    }
+
     /// First byte. Valid for [`Mapping::len`] bytes while the mapping lives; bytes that are not
     /// backed must not be touched.
     pub fn base(&self) -> *mut u8 {

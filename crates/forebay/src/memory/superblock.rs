@@ -8,6 +8,9 @@ use crate::sync::{AtomicU32, AtomicU64};
 /// arena lives no longer than a boot.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x02");
 
+/// Words of [`Superblock::bystanders`].
+pub const BYSTANDERS: usize = 256;
+
 /// The superblock, a few pages.
 #[repr(C, align(4096))]
 pub struct Superblock {
@@ -64,6 +67,9 @@ pub struct Superblock {
     pub devices: [DeviceWords; 16],
     /// Full blocks of large requests, for the keeper's stage two.
     pub eager: Ring,
+    /// Calls of the kernel's under way on files that nobody manages yet, by inode: whoever begins to manage one waits for
+    /// them. A death may leave one counted; nobody waits for long.
+    pub bystanders: [AtomicU32; BYSTANDERS],
     /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
     pub place: AtomicU64,
 }

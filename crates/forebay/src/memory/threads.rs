@@ -35,7 +35,7 @@ pub struct ThreadSlot {
     op: AtomicU64,
     /// Set by tests: counts as dead though its thread runs on.
     slain: AtomicU32,
-    /// Whether `mutex` is in use; simulated threads have none.
+    /// The life whose thread holds `mutex`, with the lowest bit set; 0 for none: simulated threads have none.
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
@@ -106,13 +106,45 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
         {
             continue;
         }
-        slot.pid.store(std::process::id(), Ordering::Relaxed);
-        if real {
-            liveness::hold(&slot.mutex);
-            slot.has_mutex.store(1, Ordering::Release);
-        }
-        slot.state.store(life | TAKEN, Ordering::Release);
+        begin_life(slot, life, real);
         return Some(ThreadId(index));
+    }
+    if real { inherit(arena) } else { None }
+}
+
+/// Begins a life in a slot that is claimed.
+fn begin_life(slot: &ThreadSlot, life: u32, real: bool) {
+    slot.pid.store(std::process::id(), Ordering::Relaxed);
+    if real {
+        liveness::hold(&slot.mutex);
+        slot.has_mutex.store(life | 1, Ordering::Release);
+    }
+    slot.state.store(life | TAKEN, Ordering::Release);
+}
+
+/// Takes over the slot of a thread that has died between operations and had nothing: threads of programs that the library
+/// was loaded into end without giving their slots back. What it had counted stays counted.
+fn inherit(arena: &Arena) -> Option<ThreadId> {
+    for index in 1..arena.counts().threads {
+        let id = ThreadId(index);
+        let slot = arena.thread(id)?;
+        let Some(life) = slot.ended_life(arena) else {
+            continue;
+        };
+        let by_kernel = life & KIND_MASK == TAKEN && slot.slain.load(Ordering::Acquire) == 0;
+        if !by_kernel || died_working(arena, id) {
+            continue;
+        }
+        // What the kernel has marked is evidence of the old life alone, so nobody takes the new one for dead.
+        let mine = (life & LIFE_MASK).wrapping_add(LIFE);
+        if slot
+            .state
+            .compare_exchange(life, mine | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            begin_life(slot, mine, true);
+            return Some(id);
+        }
     }
     None
 }
@@ -126,7 +158,7 @@ pub fn release(me: Me<'_>) {
     // The mark of a death goes before the slot does.
     let life = slot.state.load(Ordering::Relaxed) & LIFE_MASK;
     slot.state.store(life | CLAIMED, Ordering::Release);
-    if slot.has_mutex.swap(0, Ordering::Relaxed) == 1 {
+    if slot.has_mutex.swap(0, Ordering::Relaxed) != 0 {
         liveness::let_go(&slot.mutex);
     }
     slot.make_free();
@@ -176,8 +208,9 @@ impl ThreadSlot {
 
     /// Whether there is a mark that the thread has died.
     fn has_evidence(&self) -> bool {
+        let life = self.state.load(Ordering::Acquire) & LIFE_MASK | 1;
         self.slain.load(Ordering::Acquire) == 1
-            || (self.has_mutex.load(Ordering::Acquire) == 1 && liveness::owner_died(&self.mutex))
+            || (self.has_mutex.load(Ordering::Acquire) == life && liveness::owner_died(&self.mutex))
     }
 
     fn is_taken(&self) -> bool {

@@ -32,6 +32,21 @@ pub enum Home {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoMemory;
 
+/// Why a write was not taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Refusal {
+    /// As [`NoMemory`].
+    NoMemory,
+    /// The source is not there. Valid pages may have some of its bytes, below the file's size; nothing is newly valid.
+    Fault,
+}
+
+impl From<NoMemory> for Refusal {
+    fn from(_: NoMemory) -> Self {
+        Refusal::NoMemory
+    }
+}
+
 /// Copies a segment into the block. `source` is the segment's first byte; `size_end` is the least size that the file
 /// has once these bytes are in it.
 ///
@@ -46,7 +61,7 @@ pub unsafe fn absorb(
     source: *const u8,
     home: Home,
     size_end: u64,
-) -> Result<(), NoMemory> {
+) -> Result<(), Refusal> {
     let touched = segment.touched();
     find_home(guard, touched, home)?;
     let span = segment.pages();
@@ -57,6 +72,7 @@ pub unsafe fn absorb(
         make_room_for_run(guard, part)?;
     }
     let whole = mask(span.whole.clone());
+    let owed = guard.dirty();
     if planted!(SizeFirst) {
         file.size.fetch_max(size_end, Ordering::AcqRel);
     }
@@ -67,7 +83,10 @@ pub unsafe fn absorb(
         guard.set_valid(guard.valid() | whole);
     }
     // SAFETY: the caller's promise; the block's memory was found above.
-    unsafe { copy_in(guard, segment, source) };
+    if !unsafe { copy_in(guard, segment, source) } {
+        take_back(guard, file, segment.start, segment.end(), owed);
+        return Err(Refusal::Fault);
+    }
     if planted!(DirtyLast) {
         announce(guard, file, touched);
     }
@@ -252,26 +271,51 @@ pub fn map_at(arena: &Arena, small: SmallId) -> Option<ByteMap> {
 
 /// # Safety
 /// As for [`absorb`]; all touched pages have memory.
-unsafe fn copy_in(guard: &Guard<'_>, segment: &Segment, source: *const u8) {
+unsafe fn copy_in(guard: &Guard<'_>, segment: &Segment, source: *const u8) -> bool {
     for_each_piece(guard, segment, |bytes, done, len| {
         // SAFETY: `bytes` is memory of the block, under its lock; the source is the caller's.
-        unsafe { copy::copy(source.add(done), bytes, len) };
-    });
+        unsafe { copy::try_copy(source.add(done), bytes, len) }
+    })
 }
 
-/// Calls `f(address, done, len)` for each contiguous part of the segment that has memory.
+/// After a copy from memory that is not there: pages of the block's bytes `start..end` that hold nothing owe nothing again, and
+/// bytes beyond the file's size are zeros again in valid pages. `owed`: the dirty pages before.
+#[cold]
+pub fn take_back(guard: &Guard<'_>, file: &FileEntry, start: usize, end: usize, owed: u64) {
+    let Some(identity) = guard.identity() else {
+        return;
+    };
+    // Bytes of this block are written under its lock only: whatever the size becomes meanwhile, these were zeros.
+    let size = file.size.load(Ordering::Acquire);
+    let beyond = size.saturating_sub(identity.block.start());
+    let beyond = beyond.clamp(start as u64, end as u64) as usize;
+    for page in pages_of(guard.valid()) {
+        let first = page * PAGE_BYTES;
+        let (from, to) = (beyond.max(first), end.min(first + PAGE_BYTES));
+        if from < to
+            && let Some(bytes) = guard.page_bytes(page)
+        {
+            // SAFETY: within the page, under the header's lock; nobody relies on bytes beyond the end.
+            unsafe { copy::zero(bytes.add(from - first), to - from) };
+        }
+    }
+    guard.set_dirty(guard.dirty() & (owed | guard.valid()));
+    recharge(guard, file);
+}
+
+/// Calls `f(address, done, len)` for each contiguous part of the segment that has memory, until it says `false`.
 #[inline]
 pub fn for_each_piece(
     guard: &Guard<'_>,
     segment: &Segment,
-    mut f: impl FnMut(*mut u8, usize, usize),
-) {
+    mut f: impl FnMut(*mut u8, usize, usize) -> bool,
+) -> bool {
     if let Some(frame) = guard.frame() {
-        if let Some(bytes) = guard.arena().frame_bytes(frame) {
+        return match guard.arena().frame_bytes(frame) {
             // SAFETY: a segment lies within its block.
-            f(unsafe { bytes.add(segment.start) }, 0, segment.len);
-        }
-        return;
+            Some(bytes) => f(unsafe { bytes.add(segment.start) }, 0, segment.len),
+            None => true,
+        };
     }
     let mut at = segment.start;
     while at < segment.end() {
@@ -279,10 +323,13 @@ pub fn for_each_piece(
         let len = (PAGE_BYTES - within).min(segment.end() - at);
         if let Some(bytes) = guard.page_bytes(page) {
             // SAFETY: `within` is less than a page.
-            f(unsafe { bytes.add(within) }, at - segment.start, len);
+            if !f(unsafe { bytes.add(within) }, at - segment.start, len) {
+                return false;
+            }
         }
         at += len;
     }
+    true
 }
 
 /// Says that bytes of a page have arrived.

@@ -3,6 +3,8 @@
 //! A page is given if it is valid, or if the runs in it cover what is asked for. Bytes of the device go only into
 //! holes: what is in memory is newer.
 
+use std::cell::Cell;
+
 use crate::frame::header::Guard;
 use crate::ids::SmallId;
 use crate::limits::PAGE_BYTES;
@@ -54,16 +56,18 @@ pub fn covered(guard: &Guard<'_>, page: usize, start: usize, end: usize) -> bool
     is_covered
 }
 
-/// Copies the segment out; nothing of it is missing.
+/// Copies the segment out; nothing of it is missing. `false`: the target is not there.
 ///
 /// # Safety
 /// `target` is valid for `segment.len` bytes for the whole call.
-pub unsafe fn copy_out(guard: &Guard<'_>, segment: &Segment, target: *mut u8) {
-    for_each_piece(guard, segment, |bytes, done, len| {
+#[must_use]
+pub unsafe fn copy_out(guard: &Guard<'_>, segment: &Segment, target: *mut u8) -> bool {
+    let copied = for_each_piece(guard, segment, |bytes, done, len| {
         // SAFETY: `bytes` is memory of the block, under its lock; the target is the caller's.
-        unsafe { copy::copy(bytes, target.add(done), len) };
+        unsafe { copy::try_copy(bytes, target.add(done), len) }
     });
     guard.touch();
+    copied
 }
 
 /// Brings a page's device bytes into its holes and makes it valid. `device` is the page as the device has it, zeros
@@ -111,25 +115,36 @@ pub fn bytes_within_size(guard: &Guard<'_>, file: &FileEntry, page: usize) -> us
 }
 
 /// Copies what is in memory of one page over a copy of the device's bytes, without keeping anything: for readers that
-/// find no memory to keep the page in. `target` gets bytes `start..end` of the page.
+/// find no memory to keep the page in. `target` gets bytes `start..end` of the page. `false`: it is not there.
 ///
 /// # Safety
 /// `target` is valid for `end - start` bytes and holds the device's bytes of that part.
-pub unsafe fn overlay(guard: &Guard<'_>, page: usize, start: usize, end: usize, target: *mut u8) {
+#[must_use]
+pub unsafe fn overlay(
+    guard: &Guard<'_>,
+    page: usize,
+    start: usize,
+    end: usize,
+    target: *mut u8,
+) -> bool {
     let Some(bytes) = guard.page_bytes(page) else {
-        return;
+        return true;
     };
+    let copied = Cell::new(true);
     let copy_part = |from: usize, to: usize| {
         let (from, to) = (from.max(start), to.min(end));
         if from < to {
             // SAFETY: within the page and within the caller's part.
-            unsafe { copy::copy(bytes.add(from), target.add(from - start), to - from) };
+            let there =
+                unsafe { copy::try_copy(bytes.add(from), target.add(from - start), to - from) };
+            copied.set(copied.get() && there);
         }
     };
     if guard.valid() & (1 << page) != 0 {
         copy_part(0, PAGE_BYTES);
-        return;
+    } else {
+        let ragged = guard.page(page).ragged();
+        runs(&ragged, map_of(guard, &ragged).as_ref(), copy_part);
     }
-    let ragged = guard.page(page).ragged();
-    runs(&ragged, map_of(guard, &ragged).as_ref(), copy_part);
+    copied.get()
 }

@@ -90,6 +90,23 @@ impl Iterator for Segments {
 }
 
 impl Segment {
+    /// Its parts that lie in one page each of the caller's memory, which begins at `address`; and what of the segment
+    /// comes before each.
+    pub fn by_pages_of(self, address: usize) -> impl Iterator<Item = (usize, Segment)> {
+        let mut done = 0;
+        std::iter::from_fn(move || {
+            let rest = self.len - done;
+            let len = rest.min(PAGE_BYTES - (address + done) % PAGE_BYTES);
+            let part = Segment {
+                start: self.start + done,
+                len,
+                ..self
+            };
+            done += len;
+            (len > 0).then_some((done - len, part))
+        })
+    }
+
     /// End in the block: one past the last byte.
     #[inline]
     pub fn end(&self) -> usize {

@@ -1,16 +1,23 @@
 //! Handing a file's descriptors to the keeper before its first byte is acknowledged (architecture 4.5).
 //!
 //! A client whose keeper is another process connects to the session's socket and sends, for each file that it
-//! manages, the two descriptors its device file has; the keeper answers with one byte. The socket's other end is checked
-//! by uid. A keeper in the client's own process needs no socket.
+//! manages, the two descriptors its device file has, and the number of descriptions it has open; the keeper answers
+//! with one byte. When the connection ends the client is gone, and what it had open is taken from the files' counts. The
+//! socket's other end is checked by uid. A keeper in the client's own process needs no socket.
 
+use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use crate::device::{DeviceFile, RealFile};
+use crate::file::core::Core;
+use crate::file::settle::{self, Durability};
+use crate::flush::errors;
 use crate::ids::FileId;
+use crate::memory::files::{EXCEEDING, TRUNCATING};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::socket;
@@ -18,6 +25,15 @@ use crate::sys::socket;
 /// Message: file, what, the session's random name.
 const MESSAGE_BYTES: usize = 16;
 const MANAGE: u32 = 1;
+const RELEASE: u32 = 2;
+/// The same for descriptions that only read, without descriptors.
+const MANAGE_READER: u32 = 3;
+const RELEASE_READER: u32 = 4;
+/// Whatever the file owes shall be written.
+const FLUSH: u32 = 5;
+/// How long a keeper waits for its flushers to let go of a device file.
+const CLOSE_TRIES: u32 = 1000;
+const CLOSE_PAUSE: Duration = Duration::from_micros(100);
 const DONE: u8 = b'+';
 const REFUSED: u8 = b'-';
 
@@ -46,6 +62,7 @@ pub struct Line {
     connection: Mutex<Option<(u32, OwnedFd)>>,
     /// The session's tick + 1 when the keeper last could not be reached.
     failed: AtomicU64,
+    relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
 }
 
 impl Line {
@@ -66,14 +83,52 @@ impl Line {
             return false;
         }
         let message = encode(file, MANAGE, shared.session_name_word());
-        let answered = self.ask(shared, epoch, message, &[direct, buffered]);
-        if !answered {
-            self.failed.store(u64::from(tick) + 1, Relaxed);
+        match self.send_and_wait(shared, epoch, message, &[direct, buffered]) {
+            // Refused is an answer, too.
+            Some(_) => true,
+            None => {
+                self.failed.store(u64::from(tick) + 1, Relaxed);
+                false
+            }
         }
-        answered
     }
 
-    /// Whether there was an answer; what it was changes nothing for the client.
+    /// Says that this process has one description fewer of the file. When this returns the keeper has closed its own of a file
+    /// that nobody has open any more.
+    pub fn release(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, RELEASE, epoch);
+    }
+
+    /// Says that this process has one more description that reads the file.
+    pub fn announce_reader(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, MANAGE_READER, epoch);
+    }
+
+    /// Says that this process has one such description fewer.
+    pub fn release_reader(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, RELEASE_READER, epoch);
+    }
+
+    /// Asks the keeper to write what the file owes. `false`: it cannot be reached, or could not write everything.
+    pub fn ask_to_flush(&self, shared: &Shared, file: FileId) -> bool {
+        let epoch = shared
+            .arena
+            .superblock()
+            .keeper_epoch
+            .load(Ordering::Relaxed);
+        self.tell(shared, file, FLUSH, epoch)
+    }
+
+    /// Where connections' descriptors are put from now on.
+    pub fn relocate(&self, relocate: fn(OwnedFd) -> OwnedFd) {
+        let _ = self.relocate.set(relocate);
+    }
+
+    fn tell(&self, shared: &Shared, file: FileId, what: u32, epoch: u32) -> bool {
+        let message = encode(file, what, shared.session_name_word());
+        self.ask(shared, epoch, message, &[])
+    }
+
     fn ask(
         &self,
         shared: &Shared,
@@ -81,6 +136,17 @@ impl Line {
         message: [u8; MESSAGE_BYTES],
         descriptors: &[BorrowedFd<'_>],
     ) -> bool {
+        self.send_and_wait(shared, epoch, message, descriptors) == Some(DONE)
+    }
+
+    /// The keeper's answer, if there was one.
+    fn send_and_wait(
+        &self,
+        shared: &Shared,
+        epoch: u32,
+        message: [u8; MESSAGE_BYTES],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Option<u8> {
         let mut connection = self
             .connection
             .lock()
@@ -90,18 +156,50 @@ impl Line {
                 .arena_path
                 .as_ref()
                 .and_then(|path| socket::connect(&socket_path(path)).ok())
+                .map(|fd| match self.relocate.get() {
+                    Some(relocate) => relocate(fd),
+                    None => fd,
+                })
                 .map(|fd| (epoch, fd));
         }
-        let answered = connection.as_ref().is_some_and(|(_, fd)| {
+        let answer = connection.as_ref().and_then(|(_, fd)| {
             let mut answer = [0];
-            socket::send(fd.as_fd(), &message, descriptors).is_ok()
+            let answered = socket::send(fd.as_fd(), &message, descriptors).is_ok()
                 && matches!(socket::wait_readable(&[fd.as_fd()], 5000), Ok(true))
-                && matches!(socket::receive(fd.as_fd(), &mut answer), Ok((1, _)))
+                && matches!(socket::receive(fd.as_fd(), &mut answer), Ok((1, _)));
+            answered.then_some(answer[0])
         });
-        if !answered {
+        if answer.is_none() {
             *connection = None;
         }
-        answered
+        answer
+    }
+}
+
+struct Client {
+    socket: OwnedFd,
+    /// Descriptions that the client has open, and those of them that only read.
+    opens: HashMap<FileId, u32>,
+    readers: HashMap<FileId, u32>,
+}
+
+impl Client {
+    /// Gives back what the client had open.
+    fn leave(&self, shared: &Arc<Shared>) {
+        for (file, count) in &self.opens {
+            take(&shared.arena.file_unchecked(*file).opens, *count);
+        }
+        for (file, count) in &self.readers {
+            let entry = shared.arena.file_unchecked(*file);
+            take(&entry.readers, *count);
+            take(&entry.opens, *count);
+        }
+        for file in self.opens.keys().filter(|file| self.opens[file] > 0) {
+            // As a close would have done, for those who look at the file from outside.
+            if shared.arena.file_unchecked(*file).writers() == 0 {
+                flush(shared, *file);
+            }
+        }
     }
 }
 
@@ -109,7 +207,7 @@ impl Line {
 pub struct Desk {
     listener: OwnedFd,
     path: PathBuf,
-    clients: Vec<OwnedFd>,
+    clients: Vec<Client>,
 }
 
 impl Desk {
@@ -128,18 +226,27 @@ impl Desk {
     /// Serves whoever waits, for at most `timeout_ms`.
     pub fn serve(&mut self, shared: &Arc<Shared>, timeout_ms: i32) {
         let mut sources = vec![self.listener.as_fd()];
-        sources.extend(self.clients.iter().map(|client| client.as_fd()));
+        sources.extend(self.clients.iter().map(|client| client.socket.as_fd()));
         if !matches!(socket::wait_readable(&sources, timeout_ms), Ok(true)) {
             return;
         }
         while let Ok(connection) = socket::accept(self.listener.as_fd()) {
             let uid = crate::memory::place::dir::user_id();
             if matches!(socket::peer_uid(connection.as_fd()), Ok(peer) if peer == uid) {
-                self.clients.push(connection);
+                self.clients.push(Client {
+                    socket: connection,
+                    opens: HashMap::new(),
+                    readers: HashMap::new(),
+                });
             }
         }
-        self.clients
-            .retain(|client| answer_all(shared, client.as_fd()));
+        self.clients.retain_mut(|client| {
+            let stays = answer_all(shared, client);
+            if !stays {
+                client.leave(shared);
+            }
+            stays
+        });
     }
 }
 
@@ -149,11 +256,23 @@ impl Drop for Desk {
     }
 }
 
+fn take(word: &crate::sync::AtomicU32, count: u32) {
+    let mut seen = word.load(Ordering::Acquire);
+    while let Err(now) = word.compare_exchange(
+        seen,
+        seen.saturating_sub(count),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
+        seen = now;
+    }
+}
+
 /// Answers what a client has sent. `false`: it is gone, or talks nonsense.
-fn answer_all(shared: &Arc<Shared>, client: BorrowedFd<'_>) -> bool {
+fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
     loop {
         let mut message = [0; MESSAGE_BYTES];
-        let (got, descriptors) = match socket::receive(client, &mut message) {
+        let (got, descriptors) = match socket::receive(client.socket.as_fd(), &mut message) {
             Ok(received) => received,
             Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
         };
@@ -162,15 +281,93 @@ fn answer_all(shared: &Arc<Shared>, client: BorrowedFd<'_>) -> bool {
         }
         let (file, what, session) = decode(&message);
         let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
-        let done = ours && what == MANAGE && manage(shared, file, descriptors);
+        let done = ours
+            && match what {
+                MANAGE => manage(shared, client, file, descriptors),
+                RELEASE => {
+                    one_fewer(&mut client.opens, file);
+                    close_unused(shared, file);
+                    true
+                }
+                MANAGE_READER => {
+                    *client.readers.entry(file).or_default() += 1;
+                    true
+                }
+                RELEASE_READER => {
+                    one_fewer(&mut client.readers, file);
+                    true
+                }
+                FLUSH => flush(shared, file),
+                _ => false,
+            };
         let answer = [if done { DONE } else { REFUSED }];
-        if socket::send(client, &answer, &[]).is_err() {
+        if socket::send(client.socket.as_fd(), &answer, &[]).is_err() {
             return false;
         }
     }
 }
 
-fn manage(shared: &Arc<Shared>, file: FileId, fds: Vec<OwnedFd>) -> bool {
+fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
+    if let Some(count) = counts.get_mut(&file) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&file);
+        }
+    }
+}
+
+/// Closes the keeper's descriptors of a file that nobody writes any more, before it answers: a program that has just been
+/// written may be executed next, which a writable descriptor anywhere forbids. The flushers hold a device for moments.
+fn close_unused(shared: &Arc<Shared>, file: FileId) {
+    let entry = shared.arena.file_unchecked(file);
+    if entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let Some(device) = shared.device(file) else {
+        return;
+    };
+    if let Ok(me) = shared.me() {
+        let core = Core {
+            shared: Arc::clone(shared),
+            id: file,
+            device: Arc::clone(&device),
+        };
+        let _ = settle::finish(&core, me);
+    }
+    shared.drop_device(file);
+    let device = {
+        let weak = Arc::downgrade(&device);
+        drop(device);
+        weak
+    };
+    for _ in 0..CLOSE_TRIES {
+        if device.strong_count() == 0 {
+            return;
+        }
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+}
+
+/// Writes what a file owes, in the keeper's own thread.
+fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
+    let entry = shared.arena.file_unchecked(file);
+    let unfinished = entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0;
+    if entry.owed_pages.load(Ordering::Acquire) == 0 && !unfinished {
+        return true;
+    }
+    let (Some(device), Ok(me)) = (shared.device(file), shared.me()) else {
+        return false;
+    };
+    let core = Core {
+        shared: Arc::clone(shared),
+        id: file,
+        device,
+    };
+    let seen = AtomicU32::new(errors::sequence(entry));
+    settle::settle(&core, me, Durability::Written, &seen).is_ok()
+}
+
+fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
     let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
         return false;
     };
@@ -184,6 +381,7 @@ fn manage(shared: &Arc<Shared>, file: FileId, fds: Vec<OwnedFd>) -> bool {
         && entry.inode.load(Ordering::Acquire) == caps.inode;
     if same {
         shared.keep_device(file, Arc::new(device));
+        *client.opens.entry(file).or_default() += 1;
     }
     same
 }

@@ -1,7 +1,7 @@
 //! Which slot the calling thread has in which session.
 //!
 //! A thread takes a slot when it first touches a session, and gives it back when it ends; should it be killed instead,
-//! its robust mutex tells.
+//! its robust mutex tells. In a session that was joined for good (the preload library's, one in a process) threads just end.
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -52,8 +52,26 @@ pub fn current(session: &Arc<Shared>) -> Result<ThreadId> {
     find_or_take(session)
 }
 
+/// A slot for a thread that will end without a word: its robust mutex tells. No thread-local with a destructor is touched.
+#[cold]
+fn take_for_good(session: &Arc<Shared>) -> Result<ThreadId> {
+    let id = threads::take(&session.arena, true).ok_or_else(|| all_taken(session))?;
+    LAST.set((session.instance, id.0));
+    Ok(id)
+}
+
+fn all_taken(session: &Shared) -> Error {
+    Error::Session(format!(
+        "all {} thread slots are taken; end some threads, or start another session",
+        session.arena.counts().threads - 1
+    ))
+}
+
 #[cold]
 fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
+    if session.for_good {
+        return take_for_good(session);
+    }
     ALL.with(|all| {
         let mut all = all.0.borrow_mut();
         // Sessions that this process has left meanwhile.
@@ -67,12 +85,7 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
             Some(id) => id,
             None => {
                 let real = !session.config.heap_backed;
-                let id = threads::take(&session.arena, real).ok_or_else(|| {
-                    Error::Session(format!(
-                        "all {} thread slots are taken; end some threads, or start another session",
-                        session.arena.counts().threads - 1
-                    ))
-                })?;
+                let id = threads::take(&session.arena, real).ok_or_else(|| all_taken(session))?;
                 let session_weak = Arc::downgrade(session);
                 all.push(Membership {
                     instance: session.instance,

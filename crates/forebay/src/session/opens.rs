@@ -4,6 +4,9 @@
 //! the entry's number, while it has any: the kernel takes the lock away when the process ends, however it does, so nobody who
 //! is gone has anything open, and there is nothing to repair. (A child that was forked and runs on shares what its parent had.)
 //! An arena on the heap is one process's.
+//!
+//! An entry's own count (`FileEntry::opens`) is for those who cannot afford a system call: it may count the dead until
+//! [`table::recount`](crate::file::table::recount) has looked.
 
 use std::collections::HashMap;
 use std::io;

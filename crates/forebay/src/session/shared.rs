@@ -1,6 +1,7 @@
 //! What all of a process's files of one session share: the arena, the configuration, the devices.
 
 use std::collections::HashMap;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -11,9 +12,10 @@ use crate::device::{DeviceFile, Inline};
 use crate::error::{Error, Result};
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
+use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::keeper::run;
-use crate::limits::PAGE_BYTES;
+use crate::keeper::unfinished;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
@@ -22,6 +24,7 @@ use crate::session::handoff::{self, Line};
 use crate::session::members;
 use crate::session::opens::{self, Opens};
 use crate::sync::{self, Ordering};
+use crate::sys::limits;
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
@@ -34,12 +37,14 @@ pub struct Shared {
     /// Distinguishes sessions of one process from one another.
     pub instance: u64,
     devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
-    route: Box<dyn Route>,
+    route: Arc<dyn Route>,
     overrides: Overrides,
     /// Pages that one file may owe.
     pub file_owed_pages_max: u64,
     /// The arena's file; `None` on the heap.
     pub arena_path: Option<PathBuf>,
+    /// The process never leaves the session, and its threads end without giving their slots back.
+    pub for_good: bool,
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     line: Line,
@@ -64,9 +69,11 @@ impl Shared {
         let file_owed_pages_max = config
             .file_dirty_bytes_max
             .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
+        let route = Arc::from(route);
         Ok(Shared {
             arena: Arc::new(arena),
             arena_path,
+            for_good: false,
             keeps: AtomicBool::new(false),
             line: Line::default(),
             opens: Opens::default(),
@@ -98,20 +105,8 @@ impl Shared {
     }
 
     /// The route for a file.
-    pub fn route_for(&self, path: &Path) -> &dyn Route {
-        self.overrides
-            .route_for(path)
-            .unwrap_or(self.route.as_ref())
-    }
-
-    /// The route for a file that is open. Overrides are looked up when there are any.
-    #[inline]
-    pub fn route_for_file(&self, _file: FileId, path: &Path) -> &dyn Route {
-        if self.overrides.is_empty() {
-            self.route.as_ref()
-        } else {
-            self.route_for(path)
-        }
+    pub fn route_for(&self, path: &Path) -> &Arc<dyn Route> {
+        self.overrides.route_for(path).unwrap_or(&self.route)
     }
 
     fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
@@ -176,6 +171,11 @@ impl Shared {
         }
     }
 
+    /// All entries that this process has device files for, stale ones too.
+    pub fn open_files(&self) -> Vec<FileId> {
+        self.devices().keys().copied().collect()
+    }
+
     /// All entries that this process has device files for.
     pub fn open_devices(&self) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
         let all: Vec<_> = self
@@ -215,7 +215,7 @@ impl Shared {
         self.flush_with(&mut self.own_flusher(), me, file, device, scope)
     }
 
-    /// As [`Shared::flush`], with a flusher of the caller's.
+    /// As [`Shared::flush`], with a flusher of the caller's. A device file that may not be written leaves it to the keeper.
     pub fn flush_with(
         &self,
         flusher: &mut Flusher,
@@ -224,9 +224,46 @@ impl Shared {
         device: &Arc<dyn DeviceFile>,
         scope: Scope,
     ) -> Outcome {
-        self.change(me, file, device, || {
+        if !device.is_writable() {
+            self.ask_to_flush(file);
+            return Outcome::default();
+        }
+        let (scope, rest) = self.within_limit(file, scope);
+        let mut outcome = self.change(me, file, device, || {
             flusher.flush_and_write_fills(me, file, device, scope)
-        })
+        });
+        if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
+            outcome.errno = Some(libc::EFBIG);
+        }
+        outcome
+    }
+
+    /// What of a flush this process may do (`RLIMIT_FSIZE`): the kernel would end it for more. And whether there is a rest,
+    /// which others of the session, or a recovery, have to write.
+    #[inline]
+    fn within_limit(&self, file: FileId, scope: Scope) -> (Scope, bool) {
+        let limit = limits::file_bytes();
+        let size = self.arena.file_unchecked(file).size.load(Ordering::Acquire);
+        if size <= limit {
+            return (scope, false);
+        }
+        let until = scope.until.min(limit / BLOCK_BYTES as u64);
+        (Scope { until, ..scope }, scope.all && until < scope.until)
+    }
+
+    /// Has the keeper write what a file owes from a block on, if anything.
+    #[cold]
+    fn others_flush(&self, me: Me<'_>, file: FileId, from: u64) -> bool {
+        let entry = self.arena.file_unchecked(file);
+        let mut round = 0;
+        let owed = loop {
+            if let Ok(_operation) = me.enter(file) {
+                break slots::next_owed(&self.arena, entry, from).is_some();
+            }
+            round += 1;
+            me.wait(round);
+        };
+        !owed || !self.keeps.load(Relaxed) && self.ask_to_flush(file)
     }
 
     /// Changes a device file, noting for recovery that the change is ours. While it lasts the thread's slot says so: should
@@ -240,18 +277,25 @@ impl Shared {
     ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
-        self.begin_intent(me, file);
+        let outermost = self.begin_intent(me, file);
         let result = change();
-        self.end_intent(me, file, device);
+        if outermost {
+            self.end_intent(me, file, device);
+        }
         word.store(before, Ordering::Release);
         result
     }
 
     /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
-    /// unless it is dated long after the session's last sign of life, which this is.
-    pub fn begin_intent(&self, me: Me<'_>, file: FileId) {
+    /// unless it is dated long after the session's last sign of life, which this is. `false`: the thread is at a change of the
+    /// file already, and it is that one's end that ends this: who waits in a flush may repair, and a repair waits for flights.
+    #[must_use]
+    pub fn begin_intent(&self, me: Me<'_>, file: FileId) -> bool {
         me.arena.superblock().show_life();
-        me.arena.file_unchecked(file).begin_intent(me.id);
+        let entry = me.arena.file_unchecked(file);
+        let outermost = !entry.has_intent(me.id);
+        entry.begin_intent(me.id);
+        outermost
     }
 
     /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
@@ -297,25 +341,72 @@ impl Shared {
         }
     }
 
-    /// Counts an open description of this process.
+    /// Tells a keeper elsewhere that a description has been closed.
+    pub fn released(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = handed.load(Relaxed);
+        if epoch != 0 && !self.keeps.load(Relaxed) && self.arena_path.is_some() {
+            self.line.release(self, file, epoch);
+        }
+    }
+
+    /// Notes that this process has one more description of a file.
     pub fn add_open(&self, file: FileId) -> Result<()> {
         let added = self.opens.add(&self.arena, file);
         added.map_err(|e| Error::device("note that a file is open", &e))
     }
 
-    /// One description of this process has been closed.
+    /// One description of this process has been closed, and taken from the entry's count.
     pub fn take_open(&self, file: FileId) {
         self.opens.take(&self.arena, file);
     }
 
-    /// Whether any process has the file open.
+    /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
     pub fn is_open(&self, file: FileId) -> bool {
-        self.opens.here(file) > 0 || opens::is_open_elsewhere(&self.arena, file)
+        self.arena
+            .file_unchecked(file)
+            .opens
+            .load(Ordering::Acquire)
+            != 0
+            && (self.opens.here(file) > 0 || opens::is_open_elsewhere(&self.arena, file))
     }
 
     /// Whether the file has been opened once, here, and nowhere else.
     pub fn is_open_once(&self, file: FileId) -> bool {
-        self.opens.here(file) == 1 && !opens::is_open_elsewhere(&self.arena, file)
+        self.opens.here(file) == 1
+            && (self
+                .arena
+                .file_unchecked(file)
+                .opens
+                .load(Ordering::Acquire)
+                == 1
+                || !opens::is_open_elsewhere(&self.arena, file))
+    }
+
+    /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
+    pub fn announce_reader(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
+        handed.store(epoch, Relaxed);
+        if self.arena_path.is_some() {
+            self.line.announce_reader(self, file, epoch);
+        }
+    }
+
+    /// As [`Shared::released`], for a description that only reads.
+    pub fn released_reader(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = handed.load(Relaxed);
+        if epoch != 0 && self.arena_path.is_some() {
+            self.line.release_reader(self, file, epoch);
+        }
+    }
+
+    /// Asks the keeper to write what a file owes. `false`: it cannot be reached, or could not write everything.
+    pub fn ask_to_flush(&self, file: FileId) -> bool {
+        self.arena_path.is_some() && self.line.ask_to_flush(self, file)
+    }
+
+    /// Where descriptors that this process keeps open to the session are put.
+    pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
+        self.line.relocate(relocate);
     }
 
     /// The arena's random name.
@@ -336,7 +427,9 @@ impl Shared {
     fn lacks_anything(&self) -> bool {
         (0..self.arena.counts().files)
             .map(|id| self.arena.file_unchecked(FileId(id)))
-            .any(|entry| entry.state.load(Ordering::Acquire) == LIVE && run::lacks_anything(entry))
+            .any(|entry| {
+                entry.state.load(Ordering::Acquire) == LIVE && unfinished::lacks_anything(entry)
+            })
     }
 
     /// The word the keeper sleeps on.

@@ -30,12 +30,17 @@ pub fn as_iovecs(pieces: &[Piece]) -> *const libc::iovec {
     pieces.as_ptr().cast()
 }
 
-/// Opens a new description of the file behind a descriptor, through `/proc/self/fd`, for reading and
-/// writing. Permission is checked again, against the file's mode as it is now. Where somebody holds a
+/// Opens a new description of the file behind a descriptor, through `/proc/self/fd`, for reading and,
+/// with `writable`, for writing. Permission is checked again, against the file's mode as it is now. Where somebody holds a
 /// lease on the file, the answer is `EWOULDBLOCK`, instead of waiting for as long as he is given.
-pub fn open_again(fd: BorrowedFd<'_>, direct: bool) -> io::Result<OwnedFd> {
+pub fn open_again(fd: BorrowedFd<'_>, direct: bool, writable: bool) -> io::Result<OwnedFd> {
     let path = CString::new(format!("/proc/self/fd/{}", fd.as_raw_fd())).expect("no zero byte");
-    let mut flags = libc::O_RDWR | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
+    let access = if writable {
+        libc::O_RDWR
+    } else {
+        libc::O_RDONLY
+    };
+    let mut flags = access | libc::O_CLOEXEC | libc::O_NOCTTY | libc::O_NONBLOCK;
     if direct {
         flags |= libc::O_DIRECT;
     }

@@ -5,6 +5,8 @@
 //! through raw copies only, so that handing out a [`Piece`] of them is never aliasing a reference.
 
 use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A piece of memory to read into or write from. The bytes may be changed by other processes at any
 /// time, so this never becomes a slice (architecture 4.4.9). Laid out as the kernel's `iovec`.
@@ -131,5 +133,51 @@ impl Drop for AlignedBytes {
         // SAFETY: allocated with this layout in `new`, freed only here; no request is in flight, as
         // the type's documentation asks.
         unsafe { dealloc(self.ptr, self.layout) };
+    }
+}
+
+/// Buffers of one size that nobody uses just now, for all threads of the process. No thread keeps one of its own: that would
+/// be a thread-local with a destructor, which a library in somebody else's program must not have.
+#[derive(Debug)]
+pub struct Spare([AtomicPtr<AlignedBytes>; SPARES]);
+
+const SPARES: usize = 16;
+
+impl Spare {
+    /// None yet.
+    pub const fn new() -> Self {
+        Spare([const { AtomicPtr::new(null_mut()) }; SPARES])
+    }
+
+    /// A buffer; its bytes are anything.
+    pub fn take(&self, len: usize, align: usize) -> AlignedBytes {
+        for place in &self.0 {
+            let found = place.swap(null_mut(), Ordering::Acquire);
+            if !found.is_null() {
+                // SAFETY: `put` has made it of a box, and the swap has made it ours alone.
+                return *unsafe { Box::from_raw(found) };
+            }
+        }
+        AlignedBytes::new(len, align)
+    }
+
+    /// Keeps a buffer for the next, or frees it where enough are kept.
+    pub fn put(&self, buffer: AlignedBytes) {
+        let buffer = Box::into_raw(Box::new(buffer));
+        for place in &self.0 {
+            let free =
+                place.compare_exchange(null_mut(), buffer, Ordering::Release, Ordering::Relaxed);
+            if free.is_ok() {
+                return;
+            }
+        }
+        // SAFETY: made of a box above, and given to nobody.
+        drop(unsafe { Box::from_raw(buffer) });
+    }
+}
+
+impl Default for Spare {
+    fn default() -> Self {
+        Self::new()
     }
 }

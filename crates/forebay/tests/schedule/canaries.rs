@@ -38,6 +38,7 @@ macro_rules! canaries {
 canaries! {
     an_unlock_without_a_new_version: SameVersion by readers::readers_against_reuse;
     bytes_that_leave_without_a_new_epoch: SameEpoch by readers::readers_against_fills_and_eviction;
+    epochs_of_another_header: AnyHeader by readers::readers_against_another_header;
     a_gate_that_is_not_looked_at: DeafEnter by gates::stops_are_alone;
     a_return_into_a_stopped_session: DeafUnpark by gates::stops_are_alone;
     small_frames_freed_before_they_are_unlinked: EarlyFree by readers::readers_against_small_frames_that_move;

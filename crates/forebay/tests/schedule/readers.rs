@@ -7,6 +7,7 @@ crate::scenarios!(
     readers_against_reuse,
     readers_against_small_frames_that_move,
     readers_against_fills_and_eviction,
+    readers_against_another_header,
     readers_against_truncation,
 );
 
@@ -108,6 +109,30 @@ pub fn readers_against_fills_and_eviction() {
         member.write(0, 2, 100, 200);
     });
     join([filler, writer, another]);
+    world.check_at_rest();
+}
+
+/// While a reader waits for the device its block is written, flushed, evicted, and described anew by another header, which has
+/// lost as many bytes as the first had when the reader looked: none.
+pub fn readers_against_another_header() {
+    let world = World::new(Shape {
+        files: 2,
+        headers: 2,
+        ..Shape::default()
+    });
+    let _exploring = world.explore();
+    let reader = world.spawn(|member| {
+        member.read(0, 0, 100);
+        member.read(0, 0, 100);
+    });
+    let writer = world.spawn(|member| {
+        member.write(0, 1, 0, PAGE as usize);
+        member.sync(0);
+        member.evict(0);
+        member.write(1, 2, 0, PAGE as usize);
+        member.write(0, 3, PAGE, PAGE as usize);
+    });
+    join([reader, writer]);
     world.check_at_rest();
 }
 

@@ -1,0 +1,264 @@
+//! The library's own memory, over `mmap`.
+//!
+//! The program's `malloc` may be anybody's, may be in the middle of something when a hook is called out of a signal handler
+//! or by a forked child, and may itself write files. So nothing of it is used here. Free blocks of each size lie in a list
+//! whose head is one word, changed by compare-and-swap: no lock can be left taken. Large requests are mappings of their own.
+//! What a list has been given is not unmapped again; the library asks for little.
+
+use std::alloc::{GlobalAlloc, Layout};
+use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Smallest block; every block is a power of two, aligned to itself up to a page.
+const BLOCK_BYTES_MIN: usize = 16;
+/// Larger requests are mappings of their own.
+const BLOCK_BYTES_MAX: usize = 64 * 1024;
+const CLASSES: usize = (BLOCK_BYTES_MAX / BLOCK_BYTES_MIN).trailing_zeros() as usize + 1;
+/// Mapped at once for blocks of one size.
+const CHUNK_BYTES: usize = 256 * 1024;
+const PAGE_BYTES: usize = 4096;
+
+/// Heads of the lists: the address / 16 of the first free block in the lower 44 bits, above it a count of the changes, so that
+/// a head that was taken and put back meanwhile is not mistaken for an unchanged one.
+const ADDRESS_BITS: u32 = 44;
+const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
+
+/// The allocator.
+pub struct Allocator {
+    heads: [AtomicU64; CLASSES],
+}
+
+impl Allocator {
+    /// One with nothing in it.
+    pub const fn new() -> Self {
+        Allocator {
+            heads: [const { AtomicU64::new(0) }; CLASSES],
+        }
+    }
+
+    fn take(&self, class: usize) -> *mut u8 {
+        let head = &self.heads[class];
+        let mut seen = head.load(Ordering::Acquire);
+        loop {
+            let block = address_of(seen);
+            if block.is_null() {
+                return self.refill(class);
+            }
+            // SAFETY: a block is never unmapped. If another thread has taken it meanwhile, what is read is garbage, and the
+            // count in the head has changed.
+            let next = unsafe { (*block.cast::<AtomicU64>()).load(Ordering::Relaxed) };
+            match head.compare_exchange_weak(
+                seen,
+                after(seen, next),
+                Ordering::AcqRel,
+                Ordering::Acquire,
+            ) {
+                Ok(_) => return block,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Puts a chain of free blocks in front of a list: `last` gets the link to what was first.
+    fn put(&self, class: usize, first: *mut u8, last: *mut u8) {
+        let head = &self.heads[class];
+        let mut seen = head.load(Ordering::Relaxed);
+        loop {
+            // SAFETY: the block is the caller's until the exchange below has succeeded; another thread may be reading this word
+            // in `take`, atomically.
+            unsafe {
+                (*last.cast::<AtomicU64>()).store(seen & ADDRESS_MASK, Ordering::Relaxed);
+            }
+            let new = after(seen, first.addr() as u64 >> 4);
+            match head.compare_exchange_weak(seen, new, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Maps a chunk, keeps its first block for the caller and gives the others to the list.
+    #[cold]
+    fn refill(&self, class: usize) -> *mut u8 {
+        let bytes = BLOCK_BYTES_MIN << class;
+        let chunk = map(CHUNK_BYTES);
+        if chunk.is_null() {
+            return chunk;
+        }
+        let count = CHUNK_BYTES / bytes;
+        for index in 1..count - 1 {
+            // SAFETY: blocks of a chunk that only this thread knows.
+            unsafe {
+                let next = chunk.add((index + 1) * bytes).addr() as u64 >> 4;
+                (*chunk.add(index * bytes).cast::<AtomicU64>()).store(next, Ordering::Relaxed);
+            }
+        }
+        // SAFETY: the second and the last block of the chunk.
+        let (first, last) = unsafe { (chunk.add(bytes), chunk.add((count - 1) * bytes)) };
+        self.put(class, first, last);
+        chunk
+    }
+}
+
+/// The list's next head: another first block, one more change.
+fn after(head: u64, first: u64) -> u64 {
+    (head & !ADDRESS_MASK).wrapping_add(1 << ADDRESS_BITS) | first & ADDRESS_MASK
+}
+
+fn address_of(head: u64) -> *mut u8 {
+    ptr::with_exposed_provenance_mut(((head & ADDRESS_MASK) << 4) as usize)
+}
+
+/// The list that serves a layout; `None`: a mapping of its own.
+fn class_of(layout: Layout) -> Option<usize> {
+    let bytes = layout.size().max(layout.align()).max(BLOCK_BYTES_MIN);
+    if bytes > BLOCK_BYTES_MAX || layout.align() > PAGE_BYTES {
+        return None;
+    }
+    let power = bytes.next_power_of_two();
+    Some((power / BLOCK_BYTES_MIN).trailing_zeros() as usize)
+}
+
+/// A raw system call, so that no hook of ours is on the way. `errno` is changed by none of them.
+///
+/// # Safety
+/// That of the call.
+unsafe fn raw(number: i64, arguments: [usize; 6]) -> isize {
+    let result: isize;
+    // SAFETY: the caller's promise; the kernel changes rax, rcx and r11.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number as isize => result,
+            in("rdi") arguments[0],
+            in("rsi") arguments[1],
+            in("rdx") arguments[2],
+            in("r10") arguments[3],
+            in("r8") arguments[4],
+            in("r9") arguments[5],
+            lateout("rcx") _,
+            lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// New zeroed memory, null if there is none.
+fn map(bytes: usize) -> *mut u8 {
+    let (access, kind) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: a new mapping, wherever the kernel likes.
+    let at = unsafe {
+        raw(
+            libc::SYS_mmap,
+            [0, bytes, access as usize, kind as usize, usize::MAX, 0],
+        )
+    };
+    if at < 0 {
+        return ptr::null_mut();
+    }
+    ptr::with_exposed_provenance_mut(at as usize)
+}
+
+/// # Safety
+/// The range is a mapping of [`map`]'s, or a part of one, that nobody uses.
+unsafe fn unmap(at: *mut u8, bytes: usize) {
+    if bytes > 0 {
+        // SAFETY: the caller's promise.
+        unsafe { raw(libc::SYS_munmap, [at.addr(), bytes, 0, 0, 0, 0]) };
+    }
+}
+
+fn pages(bytes: usize) -> usize {
+    bytes.next_multiple_of(PAGE_BYTES)
+}
+
+/// A mapping of its own for a layout.
+fn map_aligned(layout: Layout) -> *mut u8 {
+    let bytes = pages(layout.size());
+    if layout.align() <= PAGE_BYTES {
+        return map(bytes);
+    }
+    let whole = map(bytes + layout.align());
+    if whole.is_null() {
+        return whole;
+    }
+    let before = whole.addr().next_multiple_of(layout.align()) - whole.addr();
+    // SAFETY: the parts before and behind the aligned one lie in the mapping, which nobody knows yet.
+    unsafe {
+        unmap(whole, before);
+        unmap(whole.add(before + bytes), layout.align() - before);
+        whole.add(before)
+    }
+}
+
+// SAFETY: blocks are as long and as aligned as their class says, which is no less than the layout; none is in two hands, since
+// one exchange of the head takes it.
+unsafe impl GlobalAlloc for Allocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match class_of(layout) {
+            Some(class) => self.take(class),
+            None => map_aligned(layout),
+        }
+    }
+
+    unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
+        match class_of(layout) {
+            Some(class) => self.put(class, block, block),
+            // SAFETY: it was mapped with this length, and is not used any more.
+            None => unsafe { unmap(block, pages(layout.size())) },
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        let Some(class) = class_of(layout) else {
+            return map_aligned(layout);
+        };
+        let block = self.take(class);
+        if !block.is_null() {
+            // SAFETY: a block is no shorter than the layout.
+            unsafe { ptr::write_bytes(block, 0, layout.size()) };
+        }
+        block
+    }
+
+    unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller promises that the new size fits the alignment.
+        let wanted = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        let (is, becomes) = (class_of(layout), class_of(wanted));
+        let stays = match (is, becomes) {
+            (Some(is), Some(becomes)) => is == becomes,
+            (None, None) => pages(layout.size()) == pages(size),
+            _ => false,
+        };
+        if stays {
+            return block;
+        }
+        if is.is_none() && becomes.is_none() && layout.align() <= PAGE_BYTES {
+            return remap(block, pages(layout.size()), pages(size));
+        }
+        // SAFETY: the caller's promise; the shorter of both lengths lies in both blocks.
+        unsafe {
+            let new = self.alloc(wanted);
+            if !new.is_null() {
+                ptr::copy_nonoverlapping(block, new, layout.size().min(size));
+                self.dealloc(block, layout);
+            }
+            new
+        }
+    }
+}
+
+/// Makes a mapping longer or shorter, wherever there is room.
+fn remap(block: *mut u8, from: usize, to: usize) -> *mut u8 {
+    let may_move = libc::MREMAP_MAYMOVE as usize;
+    // SAFETY: a whole mapping of ours, which only its owner uses.
+    let at = unsafe { raw(libc::SYS_mremap, [block.addr(), from, to, may_move, 0, 0]) };
+    if at < 0 {
+        return ptr::null_mut();
+    }
+    ptr::with_exposed_provenance_mut(at as usize)
+}

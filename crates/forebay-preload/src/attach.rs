@@ -1,0 +1,254 @@
+//! The process's way into the session: looked at from outside until the first file becomes managed, then joined for good.
+//!
+//! A forked child forgets the parent's session without touching its locks: what belonged to it is never freed, and its
+//! descriptors are closed, since the child has copies of them.
+
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
+
+use forebay::session::adopt::{self, Glance};
+use forebay::{Config, Session};
+
+use crate::files;
+use crate::inside::Inside;
+use crate::signals;
+use crate::table::{self, Kind, Word};
+
+/// How long an arena that was not there is not looked for again, and one that was there counts as there, ms.
+const LOOK_AGAIN_MS: i64 = 1000;
+/// Descriptors of the engine's go below this, however many the process may have: each fork copies the table up to the highest.
+const HIGH: libc::rlim_t = 4096;
+
+/// What the process knows of sessions before it joins one.
+struct Outside {
+    config: Config,
+    path: Option<PathBuf>,
+}
+
+struct Seen {
+    glance: Glance,
+    path: PathBuf,
+    inode: u64,
+}
+
+static SEEN: AtomicPtr<Seen> = AtomicPtr::new(std::ptr::null_mut());
+static LOOKED_MS: AtomicI64 = AtomicI64::new(i64::MIN / 2);
+static SESSION: AtomicPtr<Session> = AtomicPtr::new(std::ptr::null_mut());
+static SMALL: AtomicU64 = AtomicU64::new(u64::MAX);
+/// Set where nothing shall be managed (any more).
+static OFF: AtomicU32 = AtomicU32::new(0);
+/// Whether the process was asked into a session at all.
+static WANTED: AtomicU32 = AtomicU32::new(0);
+
+/// Called once, when the library has been loaded.
+pub fn at_start() {
+    // SAFETY: a string that ends in a null byte; nobody changes the environment during start.
+    let wanted = unsafe { !libc::getenv(c"FOREBAY_SESSION".as_ptr()).is_null() };
+    if !wanted {
+        return;
+    }
+    table::at_start();
+    WANTED.store(1, Relaxed);
+    crate::hooks::limits::look();
+    signals::attached();
+    let _inside = Inside::enter();
+    files::watch_inherited();
+}
+
+/// From now on nothing becomes managed in this process.
+pub fn turn_off() {
+    OFF.store(1, Relaxed);
+}
+
+/// Whether files may become managed.
+#[inline]
+pub fn is_on() -> bool {
+    WANTED.load(Relaxed) != 0 && OFF.load(Relaxed) == 0
+}
+
+/// Bytes that a file must have been written before it is managed.
+#[inline]
+pub fn small_file_bytes() -> u64 {
+    SMALL.load(Relaxed)
+}
+
+fn now_ms() -> i64 {
+    let mut now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    // SAFETY: the target is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+}
+
+fn outside() -> Option<Outside> {
+    let config = Config::load().ok()?;
+    let named = std::env::var_os("FOREBAY__ARENA").map(PathBuf::from);
+    let path = named
+        .filter(|path| path.exists())
+        .or_else(|| adopt::find_arena(&config));
+    Some(Outside { config, path })
+}
+
+/// The session's arena, if there is one: one load and one look at the clock, mostly.
+#[inline]
+pub fn glance() -> Option<&'static Glance> {
+    let seen = SEEN.load(Ordering::Acquire);
+    if seen.is_null() {
+        return glance_anew();
+    }
+    // SAFETY: made by a box below, and never freed.
+    Some(unsafe { &(*seen).glance })
+}
+
+/// As [`glance`], for calls that take long anyway: notices that the arena has been replaced.
+pub fn fresh_glance() -> Option<&'static Glance> {
+    let seen = SEEN.load(Ordering::Acquire);
+    let joined = !SESSION.load(Ordering::Acquire).is_null();
+    if !seen.is_null() && !joined && now_ms() - LOOKED_MS.load(Relaxed) > LOOK_AGAIN_MS {
+        let _inside = Inside::enter();
+        LOOKED_MS.store(now_ms(), Relaxed);
+        // SAFETY: never freed.
+        let known = unsafe { &*seen };
+        let same = matches!(std::fs::metadata(&known.path), Ok(meta) if meta.ino() == known.inode);
+        if !same {
+            SEEN.store(std::ptr::null_mut(), Ordering::Release);
+            LOOKED_MS.store(i64::MIN / 2, Relaxed);
+        }
+    }
+    glance()
+}
+
+#[cold]
+fn glance_anew() -> Option<&'static Glance> {
+    if !is_on() || now_ms() - LOOKED_MS.load(Relaxed) < LOOK_AGAIN_MS {
+        return None;
+    }
+    let _inside = Inside::enter();
+    LOOKED_MS.store(now_ms(), Relaxed);
+    let outside = outside()?;
+    SMALL.store(outside.config.small_file_bytes, Relaxed);
+    let path = outside.path?;
+    let inode = std::fs::metadata(&path).ok()?.ino();
+    let glance = Glance::at(&path)?;
+    let seen = Box::into_raw(Box::new(Seen {
+        glance,
+        path,
+        inode,
+    }));
+    let null = std::ptr::null_mut();
+    match SEEN.compare_exchange(null, seen, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: never freed from here on.
+        Ok(_) => Some(unsafe { &(*seen).glance }),
+        Err(other) => {
+            // SAFETY: made above, and given to nobody; the other one is never freed.
+            unsafe {
+                drop(Box::from_raw(seen));
+                Some(&(*other).glance)
+            }
+        }
+    }
+}
+
+/// The session, joined now if it has not been. The caller is inside, and alone in the rare paths of the process.
+pub fn session() -> Option<&'static Session> {
+    let session = SESSION.load(Ordering::Acquire);
+    if !session.is_null() {
+        // SAFETY: never freed.
+        return Some(unsafe { &*session });
+    }
+    if !is_on() {
+        return None;
+    }
+    glance()?;
+    // SAFETY: never freed.
+    let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
+    let config = Config::load().ok()?;
+    let joined = Session::join_for_good(&path, config, relocate).ok()??;
+    let session = Box::into_raw(Box::new(joined));
+    SESSION.store(session, Ordering::Release);
+    // SAFETY: made above; never freed.
+    Some(unsafe { &*session })
+}
+
+/// The session, if the process is in one.
+pub fn joined() -> Option<&'static Session> {
+    let session = SESSION.load(Ordering::Acquire);
+    // SAFETY: never freed.
+    (!session.is_null()).then(|| unsafe { &*session })
+}
+
+/// Moves a descriptor of the engine's to the top of the numbers, and marks it as ours.
+pub fn relocate(fd: OwnedFd) -> OwnedFd {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the target is ours.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let top = limit.rlim_cur.min(HIGH) as i32;
+    let mut step = 16;
+    while step < top {
+        // SAFETY: takes no memory. The new descriptor is ours.
+        let moved =
+            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, (top - step).max(3)) };
+        if moved >= 0 && table::has_room(moved) {
+            table::set(moved, Word::OURS);
+            // SAFETY: made just now.
+            return unsafe { OwnedFd::from_raw_fd(moved) };
+        }
+        step *= 2;
+    }
+    table::set(fd.as_raw_fd(), Word::OURS);
+    fd
+}
+
+/// Run by a child that has just been forked, before anything else of ours.
+pub fn in_child() {
+    table::forget_who();
+    table::set_alive();
+    files::in_child();
+    SESSION.store(std::ptr::null_mut(), Ordering::Release);
+    for (fd, word) in table::each() {
+        match word.kind() {
+            Kind::Ours => {
+                table::set(fd, Word::NONE);
+                // SAFETY: a copy of the parent's descriptor, which nobody in this process uses any more.
+                unsafe { crate::real::close(fd) };
+            }
+            Kind::Managed => {
+                table::set(fd, word.orphan());
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Whether the process has become another one since it last looked, by a fork that no hook saw.
+#[inline(always)]
+pub fn notice_fork() {
+    if !table::is_alive() {
+        in_child();
+    }
+}
+
+/// Run by a parent before it forks: each description has as many more holders as the child will have descriptors.
+pub fn before_fork() {
+    for (_, word) in table::each() {
+        if word.is_file() {
+            table::hold(word.description_index());
+        }
+    }
+}
+
+/// Run by a parent whose fork has failed.
+pub fn fork_failed() {
+    for (_, word) in table::each() {
+        if word.is_file() {
+            table::let_go(word.description_index());
+        }
+    }
+}

@@ -1,0 +1,472 @@
+//! Managed files of this process: what descriptors stand for, and how files go to the kernel.
+//!
+//! What hooks that do not serve a call themselves use of it: [`give_to_kernel`] and its siblings, which return with the call
+//! free to go on to the real function. What hooks that do serve use: [`opened`], [`attach`], [`leave`], [`closing`].
+
+use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
+use std::sync::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
+
+use forebay::file::settle::Durability;
+use libc::c_int;
+
+use crate::attach;
+use crate::inodes::{self, Rare};
+use crate::inside::{Inside, NotCancelled};
+use crate::raw::KeepErrno;
+use crate::real;
+use crate::table::{self, APPENDS, Description, FOREIGN, Kind, SYNCS, State, Word};
+
+/// Why a file goes to the kernel: the code in its entry, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Why {
+    /// Inherited by a program that is executed, or moved onto a standard descriptor.
+    Inherited = 64,
+    /// Used through stdio.
+    Stdio = 65,
+    /// Mapped into memory.
+    Mapped = 66,
+    /// sendfile, splice, copy_file_range and their like.
+    Transfer = 67,
+    /// An ioctl.
+    Ioctl = 68,
+    /// Record or whole-file locks.
+    Locked = 69,
+    /// The program's own asynchronous I/O or io_uring.
+    Asynchronous = 70,
+    /// `syscall()`.
+    RawCall = 71,
+    /// Sent to another process.
+    Sent = 72,
+    /// The process changes its user, root or namespace.
+    Identity = 73,
+    /// An option of the call that the engine does not serve.
+    Unserved = 74,
+    /// The engine has failed in a way that it never should.
+    Panicked = 75,
+}
+
+/// Open for longer than the library has been there, or in a way that cannot be managed.
+const NEVER: c_int = libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
+
+/// Whether the engine may have bytes of the file behind this descriptor: one load. `false` for anything else.
+#[inline]
+pub fn is_known(fd: c_int) -> bool {
+    table::word(fd).is_file()
+}
+
+/// `fstat`, past our own hook.
+pub fn stat_of(fd: c_int) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the target is ours; initialised where the call succeeds.
+    unsafe { (real::fstat64(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
+}
+
+/// Files that were open before the library came: the shell's redirections. Their offsets are shared with who knows whom, so
+/// they are never managed; but should their file be, it goes to the kernel.
+pub fn watch_inherited() {
+    const LOOKED_AT: c_int = 10;
+    for fd in 0..LOOKED_AT {
+        // SAFETY: takes no memory.
+        let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+        if flags >= 0 {
+            enter(fd, flags, FOREIGN);
+        }
+    }
+}
+
+/// A descriptor has just been opened: regular files become candidates, and those that the session has bytes of are managed at
+/// once.
+pub fn opened(fd: c_int, flags: c_int) {
+    if !attach::is_on() || flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    let never = flags & NEVER != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    enter(fd, flags, if never { FOREIGN } else { 0 });
+}
+
+fn enter(fd: c_int, flags: c_int, more: u32) {
+    let Some(stat) = stat_of(fd) else { return };
+    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !table::has_room(fd) {
+        return;
+    }
+    let access = flags & libc::O_ACCMODE;
+    let reads = access != libc::O_WRONLY;
+    let writes = access != libc::O_RDONLY;
+    let appends = if flags & libc::O_APPEND != 0 {
+        APPENDS
+    } else {
+        0
+    };
+    let Some(index) = table::new_description(appends | more, &stat) else {
+        return;
+    };
+    let word = Word::candidate(index, reads, writes);
+    table::set(fd, word);
+    if let Some(glance) = attach::fresh_glance()
+        && glance.known(stat.st_dev, stat.st_ino).is_some()
+    {
+        attach(fd, word);
+    }
+}
+
+/// Whether the session manages a candidate's file by now, so that the kernel must not be asked.
+#[inline]
+pub fn is_managed_elsewhere(description: &Description) -> bool {
+    if description.state() != State::Kernels {
+        return true;
+    }
+    let (device, inode) = (
+        description.device.load(Relaxed),
+        description.inode.load(Relaxed),
+    );
+    attach::glance().is_some_and(|glance| glance.known(device, inode).is_some())
+}
+
+/// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on.
+#[cold]
+pub fn attach(fd: c_int, word: Word) {
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    attach::notice_fork();
+    let rare = Rare::lock();
+    if table::word(fd) != word || !matches!(word.kind(), Kind::Candidate | Kind::Orphan) {
+        return;
+    }
+    let description = word.description();
+    if description.has(FOREIGN) || is_used_by_stdio(fd) {
+        drop(rare);
+        give_known_to_kernel(description, Why::Inherited);
+        forget(fd);
+        return;
+    }
+    let offset = description.lock();
+    let managed = match description.state() {
+        State::Left => None,
+        _ => inodes::take(&rare, fd, word.writes(), description),
+    };
+    let Some(slot) = managed else {
+        drop(offset);
+        withdraw(fd, word);
+        return;
+    };
+    if description.state() == State::Kernels {
+        // SAFETY: takes no memory.
+        let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
+        description.offset.store(at.max(0) as u64, Relaxed);
+        let heard = inodes::get(&rare, slot).map_or(0, |inode| inode.error_sequence());
+        description.seen.store(heard, Relaxed);
+        description.set_state(State::Ours);
+    }
+    table::set(fd, word.managed(slot));
+}
+
+/// Whether the standard stream on a descriptor has ever been used: then stdio writes to it, past us.
+fn is_used_by_stdio(fd: c_int) -> bool {
+    // SAFETY: libc's own streams, looked at without a lock: a stream gets its buffer once.
+    unsafe {
+        match fd {
+            0 => __fbufsize(stdin) != 0,
+            1 => __fbufsize(stdout) != 0,
+            2 => __fbufsize(stderr) != 0,
+            _ => false,
+        }
+    }
+}
+
+unsafe extern "C" {
+    static stdin: *mut libc::FILE;
+    static stdout: *mut libc::FILE;
+    static stderr: *mut libc::FILE;
+    fn __fbufsize(stream: *mut libc::FILE) -> libc::size_t;
+}
+
+/// A descriptor whose file cannot be managed goes back to the kernel, its offset up to date.
+fn withdraw(fd: c_int, word: Word) {
+    let description = word.description();
+    {
+        let _offset = description.lock();
+        if description.state() == State::Ours {
+            seek_kernel(fd, description);
+        }
+        description.set_state(State::Left);
+    }
+    if table::replace(fd, word, Word::NONE) {
+        table::let_go(word.description_index());
+    }
+}
+
+fn seek_kernel(fd: c_int, description: &Description) {
+    let at = description.offset.load(Relaxed) as libc::off_t;
+    // SAFETY: takes no memory.
+    unsafe { real::lseek64(fd, at, libc::SEEK_SET) };
+}
+
+/// A managed descriptor whose inode is the kernel's by now leaves the table: its offset is the kernel's from here on, for all
+/// who share it.
+#[cold]
+pub fn leave(fd: c_int, word: Word) {
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    let rare = Rare::lock();
+    leave_locked(&rare, fd, word);
+}
+
+fn leave_locked(rare: &Rare, fd: c_int, word: Word) {
+    let description = word.description();
+    {
+        let _offset = description.lock();
+        if description.state() == State::Ours {
+            seek_kernel(fd, description);
+            description.set_state(State::Left);
+        }
+    }
+    if !table::replace(fd, word, Word::NONE) {
+        return;
+    }
+    if word.kind() == Kind::Managed {
+        // Its errors have been told, or will be by those who stay.
+        let seen = AtomicU32::new(description.seen.load(Relaxed));
+        let _ = inodes::give_back(rare, word.slot(), &seen);
+    }
+    table::let_go(word.description_index());
+}
+
+/// Gives the file behind a descriptor to the kernel: flushed, dropped from memory, the kernel's offset up to date. Nothing to do
+/// for a descriptor that is not managed. Keeps `errno`.
+pub fn give_to_kernel(fd: c_int, why: Why) {
+    let word = table::word(fd);
+    if !word.is_file() || Inside::is() {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    let description = word.description();
+    if word.kind() == Kind::Candidate && !is_managed_elsewhere(description) {
+        // The kernel has it already, and keeps it.
+        description.set_flag(FOREIGN, true);
+        return;
+    }
+    give_known_to_kernel(description, why);
+    let same_file: Vec<_> = table::each()
+        .filter(|(_, other)| other.is_file() && is_same_file(other.description(), description))
+        .collect();
+    for (fd, word) in same_file {
+        leave(fd, word);
+    }
+}
+
+fn is_same_file(a: &Description, b: &Description) -> bool {
+    a.inode.load(Relaxed) == b.inode.load(Relaxed)
+        && a.device.load(Relaxed) == b.device.load(Relaxed)
+}
+
+/// Gives an inode that the session knows to the kernel.
+fn give_known_to_kernel(description: &Description, why: Why) {
+    let device = description.device.load(Relaxed);
+    let inode = description.inode.load(Relaxed);
+    give_inode_to_kernel(device, inode, why);
+}
+
+/// The same, by numbers.
+pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) {
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    if attach::glance().is_none_or(|glance| glance.known(device, inode).is_none()) {
+        return;
+    }
+    let rare = Rare::lock();
+    if let Some(session) = attach::session() {
+        // Where it cannot be flushed the bytes stay owed, and the file managed.
+        let _ = session.give_to_kernel(device, inode, why as u32);
+    }
+    drop(rare);
+}
+
+/// As [`give_to_kernel`], for a file by name, should the session hold it.
+///
+/// # Safety
+/// `path` is null or a string that ends in a null byte.
+pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Why) {
+    let _errno = KeepErrno::new();
+    // SAFETY: the caller's path.
+    if let Some((device, inode)) = unsafe { known_path(dir, path) } {
+        give_inode_to_kernel(device, inode, why);
+    }
+}
+
+/// Writes what a file owes, by name, should the session hold it.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char) {
+    let _errno = KeepErrno::new();
+    // SAFETY: the caller's path.
+    let Some((device, inode)) = (unsafe { known_path(dir, path) }) else {
+        return;
+    };
+    flush_inode(device, inode);
+}
+
+fn flush_inode(device: u64, inode: u64) {
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    attach::notice_fork();
+    let _rare = Rare::lock();
+    if let Some(session) = attach::session() {
+        session.flush_known(device, inode);
+    }
+}
+
+/// The inode of a path, if the session has bytes of it.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, u64)> {
+    if path.is_null() || Inside::is() || !attach::is_on() {
+        return None;
+    }
+    let glance = attach::fresh_glance()?;
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the caller's path; the target is ours, initialised where the call succeeds.
+    let stat = unsafe {
+        if real::fstatat64(dir, path, stat.as_mut_ptr(), 0) != 0 {
+            return None;
+        }
+        stat.assume_init()
+    };
+    glance.known(stat.st_dev, stat.st_ino)?;
+    Some((stat.st_dev, stat.st_ino))
+}
+
+/// As [`give_to_kernel`], for all descriptors that stay open in a program that this process executes.
+pub fn give_inheritable_to_kernel(why: Why) {
+    let files: Vec<_> = table::each()
+        .filter(|(_, word)| matches!(word.kind(), Kind::Managed | Kind::Orphan))
+        .collect();
+    for (fd, _) in files {
+        // SAFETY: takes no memory.
+        let flags = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            give_to_kernel(fd, why);
+        }
+    }
+}
+
+/// As [`give_to_kernel`], for all descriptors of the process; from now on nothing becomes managed in it.
+pub fn give_all_to_kernel(why: Why) {
+    let files: Vec<_> = table::each().filter(|(_, word)| word.is_file()).collect();
+    for (fd, _) in files {
+        give_to_kernel(fd, why);
+    }
+    attach::turn_off();
+}
+
+/// The descriptor has been closed without `close`: what is known of it is forgotten.
+pub fn forget(fd: c_int) {
+    let word = table::word(fd);
+    if word.is_file() {
+        let _errno = KeepErrno::new();
+        closing(fd);
+    }
+}
+
+/// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other
+/// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
+pub fn closing(fd: c_int) -> c_int {
+    let word = table::word(fd);
+    if !word.is_file() || !table::replace(fd, word, Word::NONE) {
+        return 0;
+    }
+    let description = word.description();
+    let mut failed = 0;
+    if word.kind() == Kind::Managed {
+        let _inside = Inside::enter();
+        let _cancel = NotCancelled::new();
+        attach::notice_fork();
+        let last = table::each().all(|(_, other)| {
+            !other.is_file() || other.description_index() != word.description_index()
+        });
+        if last && word.writes() {
+            failed = inodes::settle(word, Durability::Written, &description.seen);
+        }
+        let rare = Rare::lock();
+        let closed = inodes::give_back(&rare, word.slot(), &description.seen);
+        failed = if failed == 0 { closed } else { failed };
+    } else if word.writes() && description.state() == State::Ours {
+        // Managed by a relative of this process, which may have ended.
+        flush_inode(
+            description.device.load(Relaxed),
+            description.inode.load(Relaxed),
+        );
+    }
+    table::let_go(word.description_index());
+    failed
+}
+
+/// Another descriptor of the same description: a `dup`.
+pub fn duplicated(from: c_int, to: c_int) {
+    let word = table::word(from);
+    if !word.is_file() || !table::has_room(to) {
+        return;
+    }
+    if word.kind() == Kind::Managed {
+        let rare = Rare::lock();
+        // It may have left meanwhile; then the new one is the kernel's as well.
+        if table::word(from) != word {
+            return;
+        }
+        inodes::use_again(&rare, word.slot());
+    }
+    table::hold(word.description_index());
+    table::set(to, word);
+}
+
+/// Forgets the parent's files; see [`attach::in_child`].
+pub fn in_child() {
+    inodes::in_child();
+}
+
+/// Flags of `fcntl(F_SETFL)` that are of interest.
+pub fn set_status_flags(fd: c_int, flags: c_int) {
+    let word = table::word(fd);
+    if !word.is_file() {
+        return;
+    }
+    let description = word.description();
+    description.set_flag(APPENDS, flags & libc::O_APPEND != 0);
+    if flags & libc::O_DIRECT != 0 {
+        give_to_kernel(fd, Why::Unserved);
+    }
+    description.set_flag(SYNCS, false);
+}
+
+/// What happens at the end of the program: what it has not closed is written, as a close would have done.
+pub extern "C" fn at_end() {
+    if attach::joined().is_none() || !table::is_alive() || Inside::is() {
+        return;
+    }
+    let _inside = Inside::enter();
+    for (_, word) in table::each() {
+        if word.kind() == Kind::Managed && word.writes() {
+            inodes::settle(word, Durability::Written, &word.description().seen);
+        }
+    }
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = at_end;
+
+/// Makes a descriptor of the program's one that the engine may look at.
+///
+/// # Safety
+/// The descriptor is open for as long as the result is used.
+pub unsafe fn borrow<'a>(fd: c_int) -> BorrowedFd<'a> {
+    // SAFETY: the caller's promise.
+    unsafe { BorrowedFd::borrow_raw(fd) }
+}

@@ -1,0 +1,95 @@
+//! Closing.
+
+use libc::{c_int, c_uint};
+
+use crate::files;
+use crate::inodes::Rare;
+use crate::inside::Inside;
+use crate::real;
+use crate::serve;
+use crate::table::{self, Kind, Word};
+
+export! {
+    /// `close`: what the file owes is written with the last descriptor of a description, and errors are told.
+    fn close | __close(fd: c_int) -> c_int {
+        // SAFETY: takes no memory.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::close(fd);
+            }
+        }
+        close_ours(fd)
+    }
+
+    /// `close_range`: all but the engine's own.
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+        const CLOSE_ON_EXEC: c_int = 4;
+        // SAFETY: takes no memory.
+        unsafe {
+            if Inside::is() || flags & CLOSE_ON_EXEC != 0 {
+                return real::close_range(first, last, flags);
+            }
+            if flags != 0 {
+                // A descriptor table of its own: descriptors that others share are not to be flushed.
+                return real::close_range(first, last, flags);
+            }
+        }
+        if first > last {
+            return serve::fail(libc::EINVAL) as c_int;
+        }
+        close_all(first, last)
+    }
+
+    /// `closefrom`.
+    fn closefrom(first: c_int) -> () {
+        close_all(first.max(0) as c_uint, c_uint::MAX);
+    }
+}
+
+#[inline(never)]
+fn close_ours(fd: c_int) -> c_int {
+    if table::word(fd).kind() == Kind::Ours {
+        if !Inside::is() {
+            return serve::refused() as c_int;
+        }
+        table::set(fd, Word::NONE);
+        // SAFETY: takes no memory.
+        return unsafe { real::close(fd) };
+    }
+    let failed = files::closing(fd);
+    // SAFETY: takes no memory.
+    let closed = unsafe { real::close(fd) };
+    if closed == 0 && failed != 0 {
+        return serve::fail(failed) as c_int;
+    }
+    closed
+}
+
+/// Closes a range but for the engine's own descriptors.
+fn close_all(first: c_uint, last: c_uint) -> c_int {
+    let within = |fd: c_int| (first..=last).contains(&(fd as c_uint));
+    for (fd, word) in table::each() {
+        if within(fd) && word.is_file() {
+            files::closing(fd);
+        }
+    }
+    // Nothing becomes the engine's meanwhile.
+    let _rare = Rare::lock();
+    let mut from = first;
+    for (fd, word) in table::each() {
+        let number = fd as c_uint;
+        if word.kind() != Kind::Ours || !within(fd) {
+            continue;
+        }
+        if number > from {
+            // SAFETY: takes no memory.
+            unsafe { real::close_range(from, number - 1, 0) };
+        }
+        from = number + 1;
+    }
+    if from > last {
+        return 0;
+    }
+    // SAFETY: takes no memory.
+    unsafe { real::close_range(from, last, 0) }
+}

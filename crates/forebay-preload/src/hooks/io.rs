@@ -1,0 +1,272 @@
+//! Reading and writing.
+
+use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
+
+use crate::files::{self, Why};
+use crate::program::Parts;
+use crate::real;
+use crate::serve::{self, Answer, ByKernel, CALL_BYTES_MAX, Turn};
+use crate::table::{self, Word};
+
+/// Answers a call by what the descriptor is: `real` is the kernel's answer, `engine` the engine's.
+#[inline(always)]
+fn answer(
+    fd: c_int,
+    moves: bool,
+    mut real: impl FnMut() -> ssize_t,
+    mut grows: impl FnMut(Word) -> bool,
+    mut engine: impl FnMut(Word) -> Answer<usize>,
+) -> ssize_t {
+    loop {
+        match serve::turn(fd) {
+            Turn::Real => return real(),
+            Turn::Refused => return serve::refused(),
+            Turn::Candidate(word) => {
+                if grows(word) {
+                    files::attach(fd, word);
+                } else if let Some(_call) = ByKernel::begin(word.description(), moves) {
+                    return real();
+                }
+            }
+            Turn::Managed(word) => match engine(word) {
+                Answer::Done(moved) => return moved as ssize_t,
+                Answer::Failed(errno) => return serve::fail(errno),
+                Answer::Again => {}
+            },
+        }
+    }
+}
+
+/// # Safety
+/// As for `pread`.
+#[inline(never)]
+unsafe fn read_ours(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) -> ssize_t {
+    // SAFETY: the caller's arguments, in each of them.
+    unsafe {
+        answer(
+            fd,
+            at.is_none(),
+            || match at {
+                Some(at) => real::pread64(fd, to, len, at),
+                None => real::read(fd, to, len),
+            },
+            |_| false,
+            |word| serve::read(fd, word, to.cast(), len, at),
+        )
+    }
+}
+
+/// # Safety
+/// As for `pwrite`.
+#[inline(never)]
+unsafe fn write_ours(fd: c_int, from: *const c_void, len: size_t, at: Option<off_t>) -> ssize_t {
+    // SAFETY: the caller's arguments, in each of them.
+    unsafe {
+        answer(
+            fd,
+            at.is_none(),
+            || match at {
+                Some(at) => real::pwrite64(fd, from, len, at),
+                None => real::write(fd, from, len),
+            },
+            |word| serve::has_grown(word, len),
+            |word| serve::write(fd, word, from.cast(), len, at),
+        )
+    }
+}
+
+export! {
+    /// `read`.
+    fn read | __read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::read(fd, to, len);
+            }
+            read_ours(fd, to, len, None)
+        }
+    }
+
+    /// `write`.
+    fn write | __write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::write(fd, from, len);
+            }
+            write_ours(fd, from, len, None)
+        }
+    }
+
+    /// `pread`.
+    fn pread64 | pread | __pread64(fd: c_int, to: *mut c_void, len: size_t, at: off_t) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::pread64(fd, to, len, at);
+            }
+            read_ours(fd, to, len, Some(at))
+        }
+    }
+
+    /// `pwrite`.
+    fn pwrite64 | pwrite | __pwrite64(fd: c_int, from: *const c_void, len: size_t, at: off_t) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::pwrite64(fd, from, len, at);
+            }
+            write_ours(fd, from, len, Some(at))
+        }
+    }
+
+    /// `read` as fortified programs call it.
+    fn __read_chk(fd: c_int, to: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+        if len > room {
+            abort_overflow();
+        }
+        // SAFETY: the caller's arguments.
+        unsafe { read(fd, to, len) }
+    }
+
+    /// `pread` as fortified programs call it.
+    fn __pread64_chk | __pread_chk(fd: c_int, to: *mut c_void, len: size_t, at: off_t, room: size_t) -> ssize_t {
+        if len > room {
+            abort_overflow();
+        }
+        // SAFETY: the caller's arguments.
+        unsafe { pread64(fd, to, len, at) }
+    }
+
+    /// `readv`.
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::readv(fd, parts, count);
+            }
+            vectored(fd, parts, count, None, Direction::Read, || real::readv(fd, parts, count))
+        }
+    }
+
+    /// `writev`.
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::writev(fd, parts, count);
+            }
+            vectored(fd, parts, count, None, Direction::Write, || real::writev(fd, parts, count))
+        }
+    }
+
+    /// `preadv`.
+    fn preadv64 | preadv(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::preadv64(fd, parts, count, at);
+            }
+            vectored(fd, parts, count, Some(at), Direction::Read, || real::preadv64(fd, parts, count, at))
+        }
+    }
+
+    /// `pwritev`.
+    fn pwritev64 | pwritev(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::pwritev64(fd, parts, count, at);
+            }
+            vectored(fd, parts, count, Some(at), Direction::Write, || real::pwritev64(fd, parts, count, at))
+        }
+    }
+
+    /// `preadv2`.
+    fn preadv64v2 | preadv2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            let real = || real::preadv64v2(fd, parts, count, at, flags);
+            if table::word(fd) == Word::NONE {
+                return real();
+            }
+            if flags & !HARMLESS != 0 {
+                files::give_to_kernel(fd, Why::Unserved);
+            }
+            let at = (at != -1).then_some(at);
+            vectored(fd, parts, count, at, Direction::Read, real)
+        }
+    }
+
+    /// `pwritev2`.
+    fn pwritev64v2 | pwritev2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            let real = || real::pwritev64v2(fd, parts, count, at, flags);
+            if table::word(fd) == Word::NONE {
+                return real();
+            }
+            if flags & !(HARMLESS | libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
+                files::give_to_kernel(fd, Why::Unserved);
+            }
+            let at = (at != -1).then_some(at);
+            let written = vectored(fd, parts, count, at, Direction::Write, real);
+            if written > 0 && flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 && crate::hooks::sync::fdatasync(fd) != 0 {
+                return -1;
+            }
+            written
+        }
+    }
+}
+
+/// Flags that say how, and not what: high priority, and `RWF_DONTCACHE`.
+const HARMLESS: c_int = libc::RWF_HIPRI | 0x80;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Direction {
+    Read,
+    Write,
+}
+
+/// A vectored call: one operation on the offset, and one on the file where the parts follow each other in memory or the
+/// kernel serves them; else part by part.
+///
+/// # Safety
+/// As for `preadv`.
+#[inline(never)]
+unsafe fn vectored(
+    fd: c_int,
+    parts: *const iovec,
+    count: c_int,
+    at: Option<off_t>,
+    direction: Direction,
+    real: impl Fn() -> ssize_t,
+) -> ssize_t {
+    let known = Parts::of(parts, count).and_then(|parts| Ok((parts.total()?, parts)));
+    let (total, parts) = match known {
+        Ok((total, parts)) => (total.min(CALL_BYTES_MAX), parts),
+        Err(errno) => return serve::fail(errno),
+    };
+    answer(
+        fd,
+        at.is_none(),
+        &real,
+        |word| direction == Direction::Write && serve::has_grown(word, total),
+        |word| {
+            let writes = direction == Direction::Write;
+            // SAFETY: the caller's parts.
+            unsafe { serve::vectored(fd, word, parts.as_slice(), at, writes) }
+        },
+    )
+}
+
+/// What fortified programs do where a buffer is too small.
+#[cold]
+fn abort_overflow() -> ! {
+    // SAFETY: libc's own way out.
+    unsafe { __chk_fail() }
+}
+
+unsafe extern "C" {
+    fn __chk_fail() -> !;
+}

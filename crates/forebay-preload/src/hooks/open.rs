@@ -1,0 +1,111 @@
+//! Opening.
+
+use libc::{c_char, c_int, mode_t};
+
+use crate::attach;
+use crate::files::{self, Why};
+use crate::hooks::size;
+use crate::inside::Inside;
+use crate::raw::KeepErrno;
+use crate::real;
+
+/// Opens, and enters what was opened into the table. A truncation of a file that the session has bytes of goes through the
+/// engine.
+///
+/// # Safety
+/// As for `open`.
+#[inline]
+unsafe fn open_with(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    really: impl FnOnce(c_int) -> c_int,
+) -> c_int {
+    if !attach::is_on() || Inside::is() {
+        return really(flags);
+    }
+    // SAFETY: the caller's path.
+    let truncates = flags & libc::O_TRUNC != 0 && unsafe { files::known_path(dir, path) }.is_some();
+    if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY {
+        // SAFETY: as above.
+        unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) };
+        return enter(really(flags), flags);
+    }
+    if !truncates {
+        return enter(really(flags), flags);
+    }
+    let fd = enter(really(flags & !libc::O_TRUNC), flags);
+    if fd >= 0 {
+        let _errno = KeepErrno::new();
+        size::truncate_descriptor(fd, 0);
+    }
+    fd
+}
+
+fn enter(fd: c_int, flags: c_int) -> c_int {
+    if fd >= 0 {
+        files::forget(fd);
+        files::opened(fd, flags);
+    }
+    fd
+}
+
+export! {
+    /// `open`. The mode is read where the caller has put it, should there be one.
+    fn open64 | open | __open | __open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { open_with(libc::AT_FDCWD, path, flags, |flags| real::open64(path, flags, mode)) }
+    }
+
+    /// `openat`.
+    fn openat64 | openat(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { open_with(dir, path, flags, |flags| real::openat64(dir, path, flags, mode)) }
+    }
+
+    /// `open` as fortified programs call it.
+    fn __open64_2 | __open_2(path: *const c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { open64(path, flags, 0) }
+    }
+
+    /// `openat` as fortified programs call it.
+    fn __openat64_2 | __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { openat64(dir, path, flags, 0) }
+    }
+
+    /// `mkostemps`, which the others of its family are like.
+    fn mkostemps64 | mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        let fd = unsafe { real::mkostemps64(template, suffix, flags) };
+        if Inside::is() {
+            return fd;
+        }
+        enter(fd, flags & !libc::O_ACCMODE | libc::O_RDWR)
+    }
+
+    /// `mkostemp`.
+    fn mkostemp64 | mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { mkostemps64(template, 0, flags) }
+    }
+
+    /// `mkstemps`.
+    fn mkstemps64 | mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { mkostemps64(template, suffix, 0) }
+    }
+
+    /// `mkstemp`.
+    fn mkstemp64 | mkstemp(template: *mut c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { mkostemps64(template, 0, 0) }
+    }
+
+    /// `creat`.
+    fn creat64 | creat(path: *const c_char, mode: mode_t) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { open64(path, libc::O_CREAT | libc::O_WRONLY | libc::O_TRUNC, mode) }
+    }
+}

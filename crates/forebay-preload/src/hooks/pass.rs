@@ -1,0 +1,273 @@
+//! Calls that reach files by ways that the engine does not serve: the files go to the kernel first, then the real function is
+//! jumped to.
+//!
+//! A stub keeps the registers that carry arguments, lets a function of ours look at them, and leaves with registers and stack
+//! as they were: so none needs the callee's signature, and variadic ones are like the others. [`calls`] lists them.
+
+pub mod asynchronous;
+mod calls;
+pub mod control;
+pub mod identity;
+
+pub mod names;
+pub mod programs;
+pub mod raw_call;
+pub mod sockets;
+pub mod stdio;
+pub mod transfer;
+
+use std::arch::naked_asm;
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{c_int, c_void};
+
+use crate::files::{self, Why};
+use crate::inside::Inside;
+use crate::{program, raw};
+
+/// The first six integer arguments.
+pub type Args = [u64; 6];
+
+/// Where a step says to go on: nowhere, or at an address.
+pub trait Onward {
+    /// The address, or 0.
+    fn address(self) -> usize;
+}
+
+impl Onward for () {
+    fn address(self) -> usize {
+        0
+    }
+}
+
+impl Onward for usize {
+    fn address(self) -> usize {
+        self
+    }
+}
+
+/// A call that is passed on.
+pub struct Passed {
+    name: &'static CStr,
+    /// Null until it is found.
+    real: AtomicPtr<c_void>,
+    /// Does what must be done before. Where else to go than to the real function, or 0.
+    before: fn(&Args) -> usize,
+}
+
+impl Passed {
+    const fn new(name: &'static str, before: fn(&Args) -> usize) -> Self {
+        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
+            panic!("a name ends in a null byte");
+        };
+        Passed {
+            name,
+            real: AtomicPtr::new(std::ptr::null_mut()),
+            before,
+        }
+    }
+
+    fn real(&self) -> usize {
+        let real = self.real.load(Ordering::Relaxed);
+        if real.is_null() {
+            self.find()
+        } else {
+            real.addr()
+        }
+    }
+
+    #[cold]
+    fn find(&self) -> usize {
+        if self.name == c"mmap" || self.name == c"mmap64" {
+            // Libraries that start before ours, allocators among them, map memory.
+            self.real.store(map as *mut c_void, Ordering::Relaxed);
+            return map as *const () as usize;
+        }
+        let _errno = raw::KeepErrno::new();
+        // SAFETY: names that end in null bytes.
+        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let mut libraries = LIBRARIES.iter();
+        while found.is_null()
+            && let Some(library) = libraries.next()
+        {
+            found = find_in(library, self.name);
+        }
+        if found.is_null() {
+            return missing as *const () as usize;
+        }
+        self.real.store(found, Ordering::Relaxed);
+        found.addr()
+    }
+}
+
+/// Libraries whose calls are passed on, and which a module may have loaded for itself.
+const LIBRARIES: [&CStr; 4] = [
+    c"liburing.so.2",
+    c"liburing.so.1",
+    c"libaio.so.1",
+    c"libaio.so.1t64",
+];
+
+/// A function of a library that is loaded already.
+fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
+    // SAFETY: names that end in null bytes; nothing is loaded, and the library stays for those who have loaded it.
+    unsafe {
+        let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
+        if handle.is_null() {
+            return handle;
+        }
+        libc::dlsym(handle, name.as_ptr())
+    }
+}
+
+/// Stands in for what the system does not have.
+extern "C" fn missing() -> isize {
+    raw::set_errno(libc::ENOSYS);
+    -1
+}
+
+extern "C" fn map(
+    at: usize,
+    len: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> isize {
+    let arguments = [
+        at,
+        len,
+        access as usize,
+        flags as usize,
+        fd as isize as usize,
+        offset,
+    ];
+    // SAFETY: what the caller asks of the kernel.
+    unsafe { raw::call_errno(libc::SYS_mmap, arguments) }
+}
+
+/// Finds libc's functions now: a forked child or a signal handler should not have to. Those of libaio and liburing are looked for
+/// when they are called: the library may be loaded later.
+extern "C" fn find_all() {
+    for passed in calls::ALL {
+        if !passed.name.to_bytes().starts_with(b"io_") {
+            passed.real();
+        }
+    }
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static FIND_ALL: extern "C" fn() = find_all;
+
+/// Where all stubs come together; r11 is the [`Passed`].
+///
+/// # Safety
+/// For stubs only.
+#[unsafe(naked)]
+unsafe extern "C" fn common() {
+    naked_asm!(
+        ".cfi_startproc",
+        "push rbp",
+        ".cfi_def_cfa_offset 16",
+        ".cfi_offset rbp, -16",
+        "mov rbp, rsp",
+        ".cfi_def_cfa_register rbp",
+        "sub rsp, 208",
+        "mov [rsp], rdi",
+        "mov [rsp + 8], rsi",
+        "mov [rsp + 16], rdx",
+        "mov [rsp + 24], rcx",
+        "mov [rsp + 32], r8",
+        "mov [rsp + 40], r9",
+        "mov [rsp + 48], rax",
+        // Of variadic ones al says whether vectors carry arguments; others have no use for them.
+        "test al, al",
+        "jz 2f",
+        "movaps [rsp + 64], xmm0",
+        "movaps [rsp + 80], xmm1",
+        "movaps [rsp + 96], xmm2",
+        "movaps [rsp + 112], xmm3",
+        "movaps [rsp + 128], xmm4",
+        "movaps [rsp + 144], xmm5",
+        "movaps [rsp + 160], xmm6",
+        "movaps [rsp + 176], xmm7",
+        "2:",
+        "mov rdi, rsp",
+        "mov rsi, r11",
+        "call {before}",
+        "mov r11, rax",
+        "mov rax, [rsp + 48]",
+        "test al, al",
+        "jz 3f",
+        "movaps xmm0, [rsp + 64]",
+        "movaps xmm1, [rsp + 80]",
+        "movaps xmm2, [rsp + 96]",
+        "movaps xmm3, [rsp + 112]",
+        "movaps xmm4, [rsp + 128]",
+        "movaps xmm5, [rsp + 144]",
+        "movaps xmm6, [rsp + 160]",
+        "movaps xmm7, [rsp + 176]",
+        "3:",
+        "mov rdi, [rsp]",
+        "mov rsi, [rsp + 8]",
+        "mov rdx, [rsp + 16]",
+        "mov rcx, [rsp + 24]",
+        "mov r8, [rsp + 32]",
+        "mov r9, [rsp + 40]",
+        "leave",
+        ".cfi_def_cfa rsp, 8",
+        "jmp r11",
+        ".cfi_endproc",
+        before = sym before,
+    )
+}
+
+extern "C" fn before(args: &Args, passed: &Passed) -> usize {
+    match (passed.before)(args) {
+        0 => passed.real(),
+        elsewhere => elsewhere,
+    }
+}
+
+/// The descriptor in an argument.
+#[inline(always)]
+fn fd(arg: u64) -> c_int {
+    arg as c_int
+}
+
+/// A string in an argument.
+#[inline(always)]
+fn path(arg: u64) -> *const libc::c_char {
+    std::ptr::with_exposed_provenance(arg as usize)
+}
+
+/// For a call that uses a descriptor once.
+#[inline(always)]
+fn give(fd: c_int, why: Why) {
+    if files::is_known(fd) {
+        files::give_to_kernel(fd, why);
+    }
+}
+
+/// For a call that closes a descriptor, or puts another file there.
+fn close(fd: c_int, why: Why) {
+    if files::is_known(fd) && !Inside::is() {
+        files::give_to_kernel(fd, why);
+        files::forget(fd);
+    }
+}
+
+/// For a call that names a file.
+fn give_path(dir: c_int, path: *const libc::c_char, why: Why) {
+    if !Inside::is() {
+        // SAFETY: the caller's string; the function behind ours reads it, too.
+        unsafe { files::give_path_to_kernel(dir, path, why) };
+    }
+}
+
+/// Reads a value of the program's.
+fn peek<T: Copy>(at: u64) -> Option<T> {
+    program::peek(at as usize)
+}

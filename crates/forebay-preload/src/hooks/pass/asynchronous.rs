@@ -1,0 +1,57 @@
+//! The program's own asynchronous I/O: POSIX's, libaio's, io_uring. The kernel, or a thread of libc's, goes on by itself.
+
+use libc::c_int;
+
+use super::{Args, give, peek};
+use crate::files::{self, Why};
+use crate::inside::Inside;
+
+/// Requests of one call that are looked at.
+const REQUESTS_MAX: u64 = 1 << 16;
+
+/// `aio_read(request)` and `aio_write(request)`: the structure begins with the descriptor.
+pub fn one(args: &Args) {
+    request(args[0]);
+}
+
+/// `aio_fsync(operation, request)`.
+pub fn sync(args: &Args) {
+    request(args[1]);
+}
+
+/// `lio_listio(mode, requests, count, event)`.
+pub fn list(args: &Args) {
+    for index in 0..u64::from(args[2] as u32).min(REQUESTS_MAX) {
+        if let Some(at) = peek::<u64>(args[1] + index * 8) {
+            request(at);
+        }
+    }
+}
+
+fn request(at: u64) {
+    if at != 0
+        && let Some(fd) = peek::<c_int>(at)
+    {
+        give(fd, Why::Asynchronous);
+    }
+}
+
+/// Of libaio, and the kernel's: `io_submit(context, count, requests)`.
+pub fn submit(args: &Args) {
+    /// Bytes before the descriptor in a `struct iocb`.
+    const BEFORE_DESCRIPTOR: u64 = 20;
+    for index in 0..args[1].min(REQUESTS_MAX) {
+        if let Some(at) = peek::<u64>(args[2] + index * 8)
+            && let Some(fd) = peek::<c_int>(at + BEFORE_DESCRIPTOR)
+        {
+            give(fd, Why::Asynchronous);
+        }
+    }
+}
+
+/// A ring is set up. What will go through it passes nothing of ours.
+pub fn ring(_args: &Args) {
+    if !Inside::is() {
+        files::give_all_to_kernel(Why::Asynchronous);
+    }
+}

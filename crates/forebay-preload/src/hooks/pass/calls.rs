@@ -1,0 +1,123 @@
+//! The calls that are passed on, and what is done before each. `calls/passed.txt` says what they are.
+
+use std::arch::naked_asm;
+
+use super::{
+    Args, Onward, Passed, asynchronous, common, control, identity, names, programs, raw_call,
+    sockets, stdio, transfer,
+};
+
+macro_rules! pass {
+    ($($symbol:ident: $before:path;)*) => {
+        $(
+            mod $symbol {
+                use super::*;
+
+                pub static PASSED: Passed = Passed::new(concat!(stringify!($symbol), "\0"), before);
+
+                fn before(args: &Args) -> usize {
+                    $before(args).address()
+                }
+
+                /// # Safety
+                /// As the function of that name.
+                #[unsafe(no_mangle)]
+                #[unsafe(naked)]
+                unsafe extern "C" fn $symbol() {
+                    naked_asm!(
+                        "lea r11, [rip + {passed}]",
+                        "jmp {common}",
+                        passed = sym PASSED,
+                        common = sym common,
+                    )
+                }
+            }
+        )*
+
+        /// All of them.
+        pub static ALL: &[&Passed] = &[$(&$symbol::PASSED),*];
+    };
+}
+
+pass! {
+    fopen: stdio::open;
+    fopen64: stdio::open;
+    freopen: stdio::reopen;
+    freopen64: stdio::reopen;
+    fdopen: stdio::adopt;
+    fclose: stdio::close;
+    dprintf: stdio::print;
+    vdprintf: stdio::print;
+    __dprintf_chk: stdio::print;
+    __vdprintf_chk: stdio::print;
+
+    popen: programs::run;
+    system: programs::run;
+    wordexp: programs::run;
+    execve: programs::run;
+    execv: programs::run;
+    execvp: programs::run;
+    execvpe: programs::run;
+    execl: programs::run;
+    execle: programs::run;
+    execlp: programs::run;
+    fexecve: programs::run;
+    execveat: programs::run;
+    posix_spawn: programs::run;
+    posix_spawnp: programs::run;
+    login_tty: programs::login;
+
+    mmap: transfer::map;
+    mmap64: transfer::map;
+    sendfile: transfer::send;
+    sendfile64: transfer::send;
+    splice: transfer::splice;
+    copy_file_range: transfer::splice;
+    flock: transfer::lock;
+    lockf: transfer::lock;
+    lockf64: transfer::lock;
+    fchmod: transfer::change_mode;
+
+    ioctl: control::ioctl;
+
+    chmod: names::chmod;
+    fchmodat: names::chmod_at;
+    name_to_handle_at: names::handle;
+
+    aio_read: asynchronous::one;
+    aio_read64: asynchronous::one;
+    aio_write: asynchronous::one;
+    aio_write64: asynchronous::one;
+    aio_fsync: asynchronous::sync;
+    aio_fsync64: asynchronous::sync;
+    lio_listio: asynchronous::list;
+    lio_listio64: asynchronous::list;
+    io_submit: asynchronous::submit;
+    io_uring_setup: asynchronous::ring;
+    io_uring_queue_init: asynchronous::ring;
+    io_uring_queue_init_params: asynchronous::ring;
+    io_uring_queue_init_mem: asynchronous::ring;
+    io_uring_queue_init_try_nosqarr: asynchronous::ring;
+
+    sendmsg: sockets::one;
+    sendmmsg: sockets::many;
+
+    setuid: identity::user;
+    seteuid: identity::user;
+    setreuid: identity::users;
+    setresuid: identity::users;
+    setfsuid: identity::user;
+    setgid: identity::group;
+    setegid: identity::group;
+    setregid: identity::groups;
+    setresgid: identity::groups;
+    setfsgid: identity::group;
+    setgroups: identity::other;
+    initgroups: identity::other;
+    chroot: identity::other;
+    pivot_root: identity::other;
+    setns: identity::other;
+    unshare: identity::unshare;
+
+    syscall: raw_call::syscall;
+}

@@ -1,0 +1,67 @@
+//! `ioctl`: requests that read or change a file's contents, length or extents.
+//!
+//! Others stay what they are: programs ask of every descriptor whether it is a terminal.
+
+use libc::c_int;
+
+use super::{Args, fd, give, peek};
+use crate::files::{self, Why};
+
+const FIBMAP: u64 = 1;
+const FIONREAD: u64 = 0x541b;
+const FIOQSIZE: u64 = 0x5460;
+const FICLONE: u64 = 0x4004_9409;
+const FICLONERANGE: u64 = 0x4020_940d;
+const FIDEDUPERANGE: u64 = 0xc018_9436;
+
+/// Requests of file systems that only look at flags and names.
+const HARMLESS: [u64; 6] = [
+    0x8008_6601, // FS_IOC_GETFLAGS
+    0x8004_6601, // FS_IOC32_GETFLAGS
+    0x801c_581f, // FS_IOC_FSGETXATTR
+    0x8100_9431, // FS_IOC_GETFSLABEL
+    0x8008_7601, // FS_IOC_GETVERSION
+    0x8011_1500, // FS_IOC_GETFSUUID
+];
+
+/// `ioctl(fd, request, argument)`.
+pub fn ioctl(args: &Args) {
+    let (fd, request, argument) = (fd(args[0]), args[1] & 0xffff_ffff, args[2]);
+    if request == FICLONE || request == FICLONERANGE || request == FIDEDUPERANGE {
+        others(request, argument);
+    }
+    if files::is_known(fd) && touches_contents(request) {
+        give(fd, Why::Ioctl);
+    }
+}
+
+fn touches_contents(request: u64) -> bool {
+    if [FIBMAP, FIONREAD, FIOQSIZE].contains(&request) {
+        return true;
+    }
+    // The letters of ext4 and file systems in general, XFS, btrfs, f2fs, and of the clones above.
+    let letter = request >> 8 & 0xff;
+    matches!(letter, 0x66 | 0x58 | 0x94 | 0xf5) && !HARMLESS.contains(&request)
+}
+
+/// The other files of a request that shares extents.
+fn others(request: u64, argument: u64) {
+    match request {
+        FICLONE => give(argument as c_int, Why::Ioctl),
+        FICLONERANGE => {
+            // struct file_clone_range begins with the source.
+            if let Some(source) = peek::<i64>(argument) {
+                give(source as c_int, Why::Ioctl);
+            }
+        }
+        _ => {
+            // struct file_dedupe_range: offset, length, count; then for each the descriptor and three more words.
+            let [_, _, count] = peek::<[u64; 3]>(argument).unwrap_or_default();
+            for index in 0..count & 0xffff {
+                if let Some(target) = peek::<i64>(argument + 24 + index * 32) {
+                    give(target as c_int, Why::Ioctl);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Descriptors that are sent to other processes.
+
+use libc::{c_int, cmsghdr, mmsghdr, msghdr};
+
+use super::{Args, give, peek};
+use crate::files::Why;
+use crate::inside::Inside;
+
+/// Messages of one call that are looked at: the kernel takes no more.
+const MESSAGES_MAX: u64 = 1024;
+/// Descriptors in one message: the kernel takes 253.
+const DESCRIPTORS_MAX: u64 = 256;
+
+/// `sendmsg(socket, message, flags)`.
+pub fn one(args: &Args) {
+    if !Inside::is() {
+        message(args[1]);
+    }
+}
+
+/// `sendmmsg(socket, messages, count, flags)`.
+pub fn many(args: &Args) {
+    if !Inside::is() {
+        for index in 0..u64::from(args[2] as u32).min(MESSAGES_MAX) {
+            message(args[1] + index * size_of::<mmsghdr>() as u64);
+        }
+    }
+}
+
+fn message(at: u64) {
+    let Some(message) = peek::<msghdr>(at) else {
+        return;
+    };
+    let mut rest = message.msg_controllen as u64;
+    let mut at = message.msg_control.expose_provenance() as u64;
+    let head = size_of::<cmsghdr>() as u64;
+    while rest >= head
+        && let Some(part) = peek::<cmsghdr>(at)
+    {
+        let len = part.cmsg_len as u64;
+        if len < head || len > rest {
+            return;
+        }
+        if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
+            for index in 0..((len - head) / 4).min(DESCRIPTORS_MAX) {
+                if let Some(fd) = peek::<c_int>(at + head + index * 4) {
+                    give(fd, Why::Sent);
+                }
+            }
+        }
+        let step = len.next_multiple_of(8).min(rest);
+        at += step;
+        rest -= step;
+    }
+}

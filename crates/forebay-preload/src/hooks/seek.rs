@@ -1,0 +1,91 @@
+//! Moving in a file.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use forebay::file::core::Halt;
+use forebay::file::settle::Durability;
+use libc::{c_int, off_t};
+
+use crate::inside::NotCancelled;
+use crate::real;
+use crate::serve::{self, Answer, ByKernel, Turn};
+use crate::table::{self, State, Word};
+
+export! {
+    /// `lseek`.
+    fn lseek64 | lseek | __lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+        // SAFETY: takes no memory.
+        unsafe {
+            if table::word(fd) == Word::NONE {
+                return real::lseek64(fd, offset, whence);
+            }
+        }
+        seek_ours(fd, offset, whence)
+    }
+}
+
+#[inline(never)]
+fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
+    loop {
+        match serve::turn(fd) {
+            // SAFETY: takes no memory.
+            Turn::Real => return unsafe { real::lseek64(fd, offset, whence) },
+            Turn::Refused => return serve::refused() as off_t,
+            Turn::Candidate(word) => {
+                if let Some(_call) = ByKernel::begin(word.description(), true) {
+                    // SAFETY: takes no memory.
+                    return unsafe { real::lseek64(fd, offset, whence) };
+                }
+            }
+            Turn::Managed(word) => match seek_managed(fd, word, offset, whence) {
+                Answer::Done(at) => return at,
+                Answer::Failed(errno) => return serve::fail(errno) as off_t,
+                Answer::Again => {}
+            },
+        }
+    }
+}
+
+fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<off_t> {
+    serve::with(fd, word, |using, description| {
+        let _lock = description.lock();
+        if description.state() != State::Ours {
+            return Err(Halt::Kernel);
+        }
+        let invalid = || Halt::Failed(device_error(libc::EINVAL));
+        let base = match whence {
+            libc::SEEK_SET => 0,
+            libc::SEEK_CUR => description.offset.load(Ordering::Relaxed) as off_t,
+            libc::SEEK_END => using.inode.size(using.me)? as off_t,
+            libc::SEEK_DATA | libc::SEEK_HOLE => {
+                // The kernel knows where holes are, of what it has.
+                let _cancel = NotCancelled::new();
+                let seen = AtomicU32::new(using.inode.error_sequence());
+                using.inode.settle(using.me, Durability::Written, &seen)?;
+                // SAFETY: takes no memory. The kernel's own offset is of no account.
+                let at = unsafe { real::lseek64(fd, offset, whence) };
+                if at < 0 {
+                    return Err(Halt::Failed(device_error(crate::raw::errno())));
+                }
+                description.offset.store(at as u64, Ordering::Relaxed);
+                return Ok(at);
+            }
+            _ => return Err(invalid()),
+        };
+        let at = base.checked_add(offset).ok_or_else(invalid)?;
+        if at < 0 {
+            return Err(invalid());
+        }
+        description.offset.store(at as u64, Ordering::Relaxed);
+        Ok(at)
+    })
+}
+
+/// An error with this number.
+pub fn device_error(errno: c_int) -> forebay::Error {
+    debug_assert!(errno != 0);
+    forebay::Error::Device {
+        errno,
+        operation: "seek",
+    }
+}

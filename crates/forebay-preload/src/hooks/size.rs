@@ -1,0 +1,200 @@
+//! Changing how long a file is and what space it has.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use forebay::file::core::Halt;
+use forebay::file::settle::Durability;
+use libc::{c_char, c_int, off_t};
+
+use crate::files::{self, Why};
+use crate::hooks::limits;
+use crate::hooks::seek::device_error;
+use crate::inside::NotCancelled;
+use crate::raw::KeepErrno;
+use crate::real;
+use crate::serve::{self, Answer, ByKernel, Turn};
+use crate::table::{self, State, Word};
+
+export! {
+    /// `ftruncate`.
+    fn ftruncate64 | ftruncate(fd: c_int, len: off_t) -> c_int {
+        if table::word(fd) == Word::NONE {
+            // SAFETY: takes no memory.
+            return unsafe { real::ftruncate64(fd, len) };
+        }
+        truncate_descriptor(fd, len)
+    }
+
+    /// `truncate`: a file that the session has bytes of is cut by the engine.
+    fn truncate64 | truncate(path: *const c_char, len: off_t) -> c_int {
+        // SAFETY: the caller's path.
+        unsafe {
+            if files::known_path(libc::AT_FDCWD, path).is_some() {
+                return truncate_known(path, len);
+            }
+            real::truncate64(path, len)
+        }
+    }
+
+    /// `fallocate`.
+    fn fallocate64 | fallocate(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int {
+        // SAFETY: takes no memory.
+        let real = || unsafe { real::fallocate64(fd, mode, offset, len) };
+        if table::word(fd) == Word::NONE {
+            return real();
+        }
+        allocate(fd, mode, offset, len, real)
+    }
+
+    /// `posix_fallocate`: answers with the error number.
+    fn posix_fallocate64 | posix_fallocate(fd: c_int, offset: off_t, len: off_t) -> c_int {
+        // SAFETY: takes no memory.
+        let real = || unsafe { real::posix_fallocate64(fd, offset, len) };
+        if table::word(fd) == Word::NONE {
+            return real();
+        }
+        if offset < 0 || len <= 0 {
+            return libc::EINVAL;
+        }
+        let _errno = KeepErrno::new();
+        if allocate(fd, 0, offset, len, || match real() {
+            0 => 0,
+            errno => serve::fail(errno) as c_int,
+        }) == 0 {
+            return 0;
+        }
+        crate::raw::errno()
+    }
+}
+
+/// `ftruncate` of a descriptor of ours.
+pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
+    loop {
+        match serve::turn(fd) {
+            // SAFETY: takes no memory.
+            Turn::Real => return unsafe { real::ftruncate64(fd, len) },
+            Turn::Refused => return serve::refused() as c_int,
+            Turn::Candidate(word) => {
+                if let Some(_call) = ByKernel::begin(word.description(), false) {
+                    // SAFETY: takes no memory.
+                    return unsafe { real::ftruncate64(fd, len) };
+                }
+            }
+            Turn::Managed(word) => match set_len(fd, word, len) {
+                Answer::Done(()) => return 0,
+                Answer::Failed(errno) => return serve::fail(errno) as c_int,
+                Answer::Again => {}
+            },
+        }
+    }
+}
+
+fn set_len(fd: c_int, word: Word, len: off_t) -> Answer<()> {
+    if !word.writes() || len < 0 {
+        return Answer::Failed(libc::EINVAL);
+    }
+    if len as u64 > limits::file_size() && len > size_of(fd) {
+        limits::exceeded();
+        return Answer::Failed(libc::EFBIG);
+    }
+    serve::with(fd, word, |using, description| {
+        let _cancel = NotCancelled::new();
+        if description.state() != State::Ours {
+            return Err(Halt::Kernel);
+        }
+        using.inode.set_len(using.me, len as u64)
+    })
+}
+
+/// Truncates by way of a descriptor.
+///
+/// # Safety
+/// As for `truncate`.
+unsafe fn truncate_known(path: *const c_char, len: off_t) -> c_int {
+    // SAFETY: the caller's path.
+    let fd = unsafe { crate::hooks::open::open64(path, libc::O_WRONLY | libc::O_CLOEXEC, 0) };
+    if fd < 0 {
+        return -1;
+    }
+    let result = truncate_descriptor(fd, len);
+    let _errno = KeepErrno::new();
+    // SAFETY: opened above.
+    unsafe { crate::hooks::close::close(fd) };
+    result
+}
+
+fn size_of(fd: c_int) -> off_t {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the target is ours, initialised where the call succeeds.
+    unsafe {
+        match crate::hooks::stat::fstat64(fd, stat.as_mut_ptr()) {
+            0 => stat.assume_init().st_size,
+            _ => 0,
+        }
+    }
+}
+
+/// `fallocate` of a descriptor of ours: holes are punched and space is reserved by the engine; whatever else there is the
+/// kernel does, to a file that is its own from then on.
+fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -> c_int) -> c_int {
+    const PUNCH: c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    loop {
+        match serve::turn(fd) {
+            Turn::Real => return real(),
+            Turn::Refused => return serve::refused() as c_int,
+            Turn::Candidate(word) => {
+                if let Some(_call) = ByKernel::begin(word.description(), false) {
+                    return real();
+                }
+            }
+            Turn::Managed(word) => {
+                if !matches!(mode, 0 | libc::FALLOC_FL_KEEP_SIZE | PUNCH) {
+                    files::give_to_kernel(fd, Why::Unserved);
+                    continue;
+                }
+                match allocate_managed(fd, word, mode, offset, len) {
+                    Answer::Done(()) => return 0,
+                    Answer::Failed(errno) => return serve::fail(errno) as c_int,
+                    Answer::Again => {}
+                }
+            }
+        }
+    }
+}
+
+fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_t) -> Answer<()> {
+    if !word.writes() {
+        return Answer::Failed(libc::EBADF);
+    }
+    if offset < 0 || len <= 0 {
+        return Answer::Failed(libc::EINVAL);
+    }
+    let Some(end) = offset.checked_add(len) else {
+        return Answer::Failed(libc::EFBIG);
+    };
+    if mode == 0 && end as u64 > limits::file_size() {
+        limits::exceeded();
+        return Answer::Failed(libc::EFBIG);
+    }
+    serve::with(fd, word, |using, description| {
+        let _cancel = NotCancelled::new();
+        if description.state() != State::Ours {
+            return Err(Halt::Kernel);
+        }
+        let (inode, me) = (using.inode, using.me);
+        if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
+            return inode.punch(me, offset as u64, len as u64);
+        }
+        // Everything that is owed is written first, so that the kernel's size is ours and it changes nothing else.
+        let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
+        inode.settle(me, Durability::Written, &seen)?;
+        let device = &inode.core().device;
+        device.reserve(offset as u64, len as u64).map_err(|error| {
+            Halt::Failed(device_error(error.raw_os_error().unwrap_or(libc::EIO)))
+        })?;
+        if mode == 0 && end as u64 > inode.size(me)? {
+            inode.set_len(me, end as u64)?;
+        }
+        Ok(())
+    })
+}

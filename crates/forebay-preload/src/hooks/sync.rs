@@ -1,0 +1,94 @@
+//! Making durable.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use forebay::file::settle::Durability;
+use libc::{c_int, c_uint, off_t};
+
+use crate::attach;
+use crate::inside::{Inside, NotCancelled};
+use crate::raw::KeepErrno;
+use crate::real;
+use crate::serve::{self, Answer, Turn};
+use crate::table::{self, Kind, Word};
+
+export! {
+    /// `fsync`.
+    fn fsync(fd: c_int) -> c_int {
+        // SAFETY: takes no memory.
+        sync_with(fd, Durability::All, || unsafe { real::fsync(fd) })
+    }
+
+    /// `fdatasync`.
+    fn fdatasync(fd: c_int) -> c_int {
+        // SAFETY: takes no memory.
+        sync_with(fd, Durability::Data, || unsafe { real::fdatasync(fd) })
+    }
+
+    /// `sync_file_range`: with a managed file, whatever the range, all of it is written.
+    fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int {
+        // SAFETY: takes no memory.
+        sync_with(fd, Durability::Written, || unsafe { real::sync_file_range(fd, offset, len, flags) })
+    }
+
+    /// `syncfs`: what this process has open is written first.
+    fn syncfs(fd: c_int) -> c_int {
+        flush_all();
+        // SAFETY: takes no memory.
+        unsafe { real::syncfs(fd) }
+    }
+
+    /// `sync`: the same.
+    fn sync() -> () {
+        flush_all();
+        // SAFETY: takes nothing.
+        unsafe { crate::raw::call(libc::SYS_sync, [0; 6]) };
+    }
+}
+
+/// Syncs by what the descriptor is.
+fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_int {
+    if table::word(fd) == Word::NONE {
+        return real();
+    }
+    loop {
+        match serve::turn(fd) {
+            Turn::Real | Turn::Candidate(_) => return real(),
+            Turn::Refused => return serve::refused() as c_int,
+            Turn::Managed(word) => {
+                let settled = serve::with(fd, word, |using, description| {
+                    let _cancel = NotCancelled::new();
+                    if using.inode.is_with_kernel() {
+                        return Err(forebay::file::core::Halt::Kernel);
+                    }
+                    let settled = using.inode.settle(using.me, durability, &description.seen);
+                    Ok(settled?)
+                });
+                match settled {
+                    Answer::Done(()) => return 0,
+                    Answer::Failed(errno) => return serve::fail(errno) as c_int,
+                    Answer::Again => {}
+                }
+            }
+        }
+    }
+}
+
+/// Writes what all managed files of this process owe.
+fn flush_all() {
+    if attach::joined().is_none() || Inside::is() {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    attach::notice_fork();
+    for (fd, word) in table::each() {
+        if word.kind() == Kind::Managed {
+            serve::with(fd, word, |using, description| {
+                let _cancel = NotCancelled::new();
+                // What it has heard of errors stays as it is: `sync` tells nobody.
+                let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
+                Ok(using.inode.settle(using.me, Durability::Data, &seen)?)
+            });
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The inodes that this process manages: one engine file for each, however many descriptions the program has of it.
+//!
+//! Looked at without a lock by every call on a managed descriptor. Who closes the last description must not free an engine file
+//! under such a call: each thread says in a word of its own which one it is using, and who closes waits for the words
+//! (`membarrier` in between, so that using costs no fence).
+
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence,
+};
+
+use forebay::file::inode::Inode;
+use forebay::file::settle::Durability;
+use forebay::memory::threads::Me;
+use forebay::session::adopt::Unmanaged;
+use libc::c_int;
+
+use crate::attach;
+use crate::files;
+use crate::inside::Inside;
+use crate::table::{self, Description, Word};
+
+/// Inodes at most; the session's file table has no more.
+const SLOTS: usize = 4096;
+/// Threads that say what they use; a session has no more slots for threads.
+const USERS: usize = forebay::limits::THREADS_MAX as usize;
+
+struct Slot {
+    inode: AtomicPtr<Inode>,
+    device: AtomicU64,
+    number: AtomicU64,
+    /// Descriptors of the process.
+    descriptors: AtomicU32,
+}
+
+static INODES: [Slot; SLOTS] = [const {
+    Slot {
+        inode: AtomicPtr::new(std::ptr::null_mut()),
+        device: AtomicU64::new(0),
+        number: AtomicU64::new(0),
+        descriptors: AtomicU32::new(0),
+    }
+}; SLOTS];
+/// All slots in use are below this.
+static END: AtomicU32 = AtomicU32::new(0);
+
+#[repr(align(64))]
+struct Using(AtomicU64);
+
+static USING: [Using; USERS] = [const { Using(AtomicU64::new(0)) }; USERS];
+
+/// The process's lock of all that is rare: opening, closing, giving away.
+static RARE: AtomicU32 = AtomicU32::new(0);
+
+/// The right to it. Who has it is inside: no handler of its own waits for it.
+pub struct Rare(#[allow(dead_code)] Inside);
+
+impl Rare {
+    /// Waits for it.
+    pub fn lock() -> Self {
+        let inside = Inside::enter();
+        let mut round = 0u32;
+        while RARE
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            round += 1;
+            match round {
+                0..100 => std::hint::spin_loop(),
+                100..1000 => std::thread::yield_now(),
+                _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+            }
+        }
+        Rare(inside)
+    }
+}
+
+impl Drop for Rare {
+    fn drop(&mut self) {
+        RARE.store(0, Ordering::Release);
+    }
+}
+
+/// A child begins with none. What the parent had is not freed: it may be in the middle of anything.
+pub fn in_child() {
+    for slot in INODES.iter().take(END.load(Relaxed) as usize) {
+        slot.inode.store(std::ptr::null_mut(), Relaxed);
+        slot.descriptors.store(0, Relaxed);
+    }
+    for user in &USING {
+        if user.0.load(Relaxed) != 0 {
+            user.0.store(0, Relaxed);
+        }
+    }
+    END.store(0, Relaxed);
+    RARE.store(0, Relaxed);
+}
+
+/// The engine file of a slot.
+pub fn get(_rare: &Rare, slot: u32) -> Option<&'static Inode> {
+    let inode = INODES.get(slot as usize)?.inode.load(Ordering::Acquire);
+    // SAFETY: freed under the lock that the caller has, and only when no descriptor has the slot.
+    (!inode.is_null()).then(|| unsafe { &*inode })
+}
+
+/// One more descriptor of an inode.
+pub fn use_again(_rare: &Rare, slot: usize) {
+    INODES[slot].descriptors.fetch_add(1, Relaxed);
+}
+
+/// A slot for the file behind a descriptor: the one it has in this process, or a new one. `None`: it stays with the kernel.
+pub fn take(rare: &Rare, fd: c_int, writes: bool, description: &Description) -> Option<u32> {
+    let device = description.device.load(Relaxed);
+    let number = description.inode.load(Relaxed);
+    let end = END.load(Relaxed);
+    let same = (0..end).find(|&index| {
+        let slot = &INODES[index as usize];
+        slot.number.load(Relaxed) == number
+            && slot.device.load(Relaxed) == device
+            && get(rare, index).is_some_and(|inode| inode.is_writable() || !writes)
+    });
+    if let Some(index) = same {
+        use_again(rare, index as usize);
+        return Some(index);
+    }
+    let free = (0..end).find(|&index| INODES[index as usize].inode.load(Relaxed).is_null());
+    let index = free.unwrap_or(end);
+    let slot = INODES.get(index as usize)?;
+    let session = attach::session()?;
+    // SAFETY: the program's descriptor is open during its call.
+    let fd = unsafe { files::borrow(fd) };
+    let inode = match session.adopt(fd, writes, attach::relocate) {
+        Ok(inode) => inode,
+        Err(reason) => {
+            note(&reason);
+            return None;
+        }
+    };
+    slot.number.store(number, Relaxed);
+    slot.device.store(device, Relaxed);
+    slot.descriptors.store(1, Relaxed);
+    slot.inode
+        .store(Box::into_raw(Box::new(inode)), Ordering::Release);
+    END.fetch_max(index + 1, Relaxed);
+    Some(index)
+}
+
+/// Why files stayed with the kernel, by kind; for the report.
+pub static UNMANAGED: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+fn note(reason: &Unmanaged) {
+    let kind = match reason {
+        Unmanaged::Reason(_) => 0,
+        Unmanaged::Route => 1,
+        Unmanaged::Given(_) => 2,
+        Unmanaged::Failed(_) => 3,
+    };
+    UNMANAGED[kind].fetch_add(1, Relaxed);
+}
+
+/// One descriptor fewer of a slot. With the last the engine's file is closed. Returns an error number, or 0.
+pub fn give_back(_rare: &Rare, slot: usize, seen: &AtomicU32) -> c_int {
+    let slot_of = &INODES[slot];
+    if slot_of.descriptors.fetch_sub(1, Relaxed) != 1 {
+        return 0;
+    }
+    let inode = slot_of.inode.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    if inode.is_null() {
+        return 0;
+    }
+    await_users(slot);
+    // SAFETY: made by a box in `take`; no descriptor has the slot, and no thread uses it.
+    let inode = *unsafe { Box::from_raw(inode) };
+    let Some(session) = attach::joined() else {
+        return 0;
+    };
+    let closed = match session.shared().me() {
+        Ok(me) => inode.close(me, seen),
+        Err(error) => Err(error),
+    };
+    closed.map_or_else(|error| error.errno(), |()| 0)
+}
+
+/// Waits until no thread uses a slot.
+fn await_users(slot: usize) {
+    // SAFETY: takes no memory. The process has registered for it when it joined its session.
+    unsafe {
+        crate::raw::call(
+            libc::SYS_membarrier,
+            [MEMBARRIER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0],
+        )
+    };
+    std::sync::atomic::fence(Ordering::SeqCst);
+    for user in &USING {
+        let mut round = 0u32;
+        while user.0.load(Ordering::Acquire) == slot as u64 + 1 {
+            round += 1;
+            if round < 100 {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+const MEMBARRIER_PRIVATE_EXPEDITED: usize = 8;
+
+/// The use of a descriptor's inode by the calling thread.
+pub struct Use<'a> {
+    /// The engine's file.
+    pub inode: &'a Inode,
+    /// The thread in the session.
+    pub me: Me<'a>,
+    word: &'static AtomicU64,
+}
+
+impl Drop for Use<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.word.store(0, Ordering::Release);
+    }
+}
+
+/// Begins to use the inode of a managed descriptor. `None`: it is not managed by this word any more, or no thread slot is
+/// to be had. The caller is inside, and in no other use.
+#[inline(always)]
+pub fn begin<'a>(fd: c_int, word: Word) -> Option<Use<'a>> {
+    let session = attach::joined()?;
+    let me = session.shared().me().ok()?;
+    let using = &USING[me.id.index() % USERS].0;
+    using.store(word.slot() as u64 + 1, Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    let inode = INODES[word.slot() % SLOTS].inode.load(Ordering::Acquire);
+    if table::word(fd) != word || inode.is_null() {
+        using.store(0, Ordering::Release);
+        return None;
+    }
+    // SAFETY: the descriptor had this inode after this thread had said that it uses it: who closes it waits.
+    let inode = unsafe { &*inode };
+    Some(Use {
+        inode,
+        me,
+        word: using,
+    })
+}
+
+/// Flushes for one description of a slot that its caller keeps from being closed. Returns an error number, or 0.
+pub fn settle(word: Word, durability: Durability, seen: &AtomicU32) -> c_int {
+    let inode = INODES[word.slot() % SLOTS].inode.load(Ordering::Acquire);
+    if inode.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller counts as a descriptor of the slot, so nobody closes it.
+    let inode = unsafe { &*inode };
+    let settled = inode.me().and_then(|me| inode.settle(me, durability, seen));
+    settled.map_or_else(|error| error.errno(), |()| 0)
+}

@@ -1,0 +1,157 @@
+//! The functions behind ours: found once, at start.
+//!
+//! Until then each pointer leads to a stand-in, because other libraries' constructors may run before ours: one that makes the
+//! raw system call where there is one that does the same, else one that looks for the function then and there.
+
+use std::ffi::CStr;
+use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+
+use libc::{
+    c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, pid_t, rlimit, size_t, ssize_t,
+    stat as Stat, statx as StatX, timespec, timeval, utimbuf,
+};
+
+/// The next definition of a name after ours. Null if there is none.
+pub fn find(name: &CStr) -> *mut c_void {
+    // SAFETY: a name that ends in a null byte.
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+}
+
+fn store(pointer: &AtomicPtr<c_void>, name: &CStr) {
+    let found = find(name);
+    if !found.is_null() {
+        pointer.store(found, Relaxed);
+    }
+}
+
+/// Declares real functions: `fn name(args) -> type = stand-in;` where the stand-in is `sys NUMBER (arguments)` or `missing
+/// VALUE`, what the call answers where libc has no such function.
+macro_rules! real {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident: $type:ty),*) -> $out:ty = $how:ident $what:tt;)*) => {
+        $(
+            $(#[$doc])*
+            ///
+            /// # Safety
+            /// As for the function of that name.
+            #[inline(always)]
+            #[allow(non_snake_case)]
+            pub unsafe fn $name($($arg: $type),*) -> $out {
+                let pointer = pointers::$name.load(Relaxed);
+                // SAFETY: the pointer is that of a function of this type: libc's, or the stand-in below.
+                unsafe {
+                    let function: unsafe extern "C-unwind" fn($($type),*) -> $out = std::mem::transmute(pointer);
+                    function($($arg),*)
+                }
+            }
+        )*
+
+        /// Where the functions are.
+        #[allow(non_upper_case_globals)]
+        mod pointers {
+            use super::*;
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(stand_ins::$name as *mut c_void);)*
+        }
+
+        #[allow(non_snake_case)]
+        mod stand_ins {
+            use super::*;
+            $(
+                /// # Safety
+                /// As for the function of that name.
+                pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $out {
+                    real!(@$how $name $what ($($arg: $type),*) -> $out)
+                }
+            )*
+        }
+
+        /// Finds them all.
+        fn find_all() {
+            $(
+                // SAFETY: a literal that ends in a null byte.
+                let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
+                store(&pointers::$name, name);
+            )*
+        }
+    };
+    (@sys $name:ident ($number:expr, [$($value:expr),*]) ($($arg:ident: $type:ty),*) -> $out:ty) => {{
+        let values = [$($value as usize),*];
+        let mut args = [0usize; 6];
+        args[..values.len()].copy_from_slice(&values);
+        // SAFETY: the caller's arguments are what the call takes.
+        unsafe { crate::raw::call_errno($number, args) as $out }
+    }};
+    (@sys_unit $name:ident ($number:expr, [$($value:expr),*]) ($($arg:ident: $type:ty),*) -> $out:ty) => {{
+        real!(@sys $name ($number, [$($value),*]) ($($arg: $type),*) -> isize);
+    }};
+    (@missing $name:ident ($value:expr) ($($arg:ident: $type:ty),*) -> $out:ty) => {{
+        // SAFETY: a literal that ends in a null byte.
+        let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
+        let found = find(name);
+        if found.is_null() {
+            crate::raw::set_errno(libc::ENOSYS);
+            return $value;
+        }
+        // SAFETY: libc's function of this name has this type.
+        unsafe {
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $out = std::mem::transmute(found);
+            function($($arg),*)
+        }
+    }};
+}
+
+real! {
+    fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = sys (libc::SYS_open, [path, flags, mode]);
+    fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = sys (libc::SYS_openat, [dir, path, flags, mode]);
+    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int = missing (-1);
+    fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t = sys (libc::SYS_read, [fd, to, len]);
+    fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t = sys (libc::SYS_write, [fd, from, len]);
+    fn pread64(fd: c_int, to: *mut c_void, len: size_t, at: off_t) -> ssize_t = sys (libc::SYS_pread64, [fd, to, len, at]);
+    fn pwrite64(fd: c_int, from: *const c_void, len: size_t, at: off_t) -> ssize_t = sys (libc::SYS_pwrite64, [fd, from, len, at]);
+    fn readv(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = sys (libc::SYS_readv, [fd, parts, count]);
+    fn writev(fd: c_int, parts: *const iovec, count: c_int) -> ssize_t = sys (libc::SYS_writev, [fd, parts, count]);
+    fn preadv64(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t = sys (libc::SYS_preadv, [fd, parts, count, at, 0]);
+    fn pwritev64(fd: c_int, parts: *const iovec, count: c_int, at: off_t) -> ssize_t = sys (libc::SYS_pwritev, [fd, parts, count, at, 0]);
+    fn preadv64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t = sys (libc::SYS_preadv2, [fd, parts, count, at, 0, flags]);
+    fn pwritev64v2(fd: c_int, parts: *const iovec, count: c_int, at: off_t, flags: c_int) -> ssize_t = sys (libc::SYS_pwritev2, [fd, parts, count, at, 0, flags]);
+    fn lseek64(fd: c_int, offset: off_t, whence: c_int) -> off_t = sys (libc::SYS_lseek, [fd, offset, whence]);
+    fn close(fd: c_int) -> c_int = sys (libc::SYS_close, [fd]);
+    fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int = sys (libc::SYS_close_range, [first, last, flags]);
+    fn dup(fd: c_int) -> c_int = sys (libc::SYS_dup, [fd]);
+    fn dup2(from: c_int, to: c_int) -> c_int = sys (libc::SYS_dup2, [from, to]);
+    fn dup3(from: c_int, to: c_int, flags: c_int) -> c_int = sys (libc::SYS_dup3, [from, to, flags]);
+    fn fcntl64(fd: c_int, command: c_int, argument: c_long) -> c_int = sys (libc::SYS_fcntl, [fd, command, argument]);
+    fn fsync(fd: c_int) -> c_int = sys (libc::SYS_fsync, [fd]);
+    fn fdatasync(fd: c_int) -> c_int = sys (libc::SYS_fdatasync, [fd]);
+    fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int = sys (libc::SYS_sync_file_range, [fd, offset, len, flags]);
+    fn syncfs(fd: c_int) -> c_int = sys (libc::SYS_syncfs, [fd]);
+    fn ftruncate64(fd: c_int, len: off_t) -> c_int = sys (libc::SYS_ftruncate, [fd, len]);
+    fn truncate64(path: *const c_char, len: off_t) -> c_int = sys (libc::SYS_truncate, [path, len]);
+    fn fallocate64(fd: c_int, mode: c_int, offset: off_t, len: off_t) -> c_int = sys (libc::SYS_fallocate, [fd, mode, offset, len]);
+    fn posix_fallocate64(fd: c_int, offset: off_t, len: off_t) -> c_int = missing (libc::ENOSYS);
+    fn fstat64(fd: c_int, to: *mut Stat) -> c_int = sys (libc::SYS_fstat, [fd, to]);
+    fn stat64(path: *const c_char, to: *mut Stat) -> c_int = sys (libc::SYS_stat, [path, to]);
+    fn lstat64(path: *const c_char, to: *mut Stat) -> c_int = sys (libc::SYS_lstat, [path, to]);
+    fn fstatat64(dir: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> c_int = sys (libc::SYS_newfstatat, [dir, path, to, flags]);
+    fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut StatX) -> c_int = sys (libc::SYS_statx, [dir, path, flags, mask, to]);
+    fn utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int = sys (libc::SYS_utimensat, [dir, path, times, flags]);
+    fn futimens(fd: c_int, times: *const timespec) -> c_int = missing (-1);
+    fn utimes(path: *const c_char, times: *const timeval) -> c_int = missing (-1);
+    fn lutimes(path: *const c_char, times: *const timeval) -> c_int = missing (-1);
+    fn futimes(fd: c_int, times: *const timeval) -> c_int = missing (-1);
+    fn futimesat(dir: c_int, path: *const c_char, times: *const timeval) -> c_int = missing (-1);
+    fn utime(path: *const c_char, times: *const utimbuf) -> c_int = missing (-1);
+    fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int = sys (libc::SYS_setrlimit, [resource, limit]);
+    fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int = sys (libc::SYS_prlimit64, [process, resource, limit, before]);
+    fn _exit(status: c_int) -> () = sys_unit (libc::SYS_exit_group, [status]);
+    fn fork() -> pid_t = missing (-1);
+    fn _Fork() -> pid_t = missing (-1);
+}
+
+extern "C" fn start() {
+    find_all();
+    crate::attach::at_start();
+}
+
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = start;

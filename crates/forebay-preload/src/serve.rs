@@ -1,0 +1,475 @@
+//! How a call on a descriptor of ours is answered: by the engine, or by the kernel while the file is a candidate.
+//!
+//! Calls come here once the table has said that the descriptor is not nobody's. Each is a loop: what a descriptor is may change
+//! between two looks.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
+
+use forebay::file::core::{Core, Halt};
+use libc::{c_int, off_t};
+
+use crate::attach;
+use crate::files::{self, Why};
+use crate::hooks::limits;
+use crate::inodes::{self, Use};
+use crate::inside::{self, Inside, NotCancelled};
+use crate::program;
+use crate::raw;
+use crate::table::{self, Description, Kind, OffsetLock, State, Word};
+
+/// Bytes that one call moves at most (the kernel's `MAX_RW_COUNT`).
+pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
+
+/// How a call goes on.
+pub enum Turn {
+    /// The real function answers.
+    Real,
+    /// It is not for the program: a descriptor of the engine's.
+    Refused,
+    /// The kernel answers for a candidate; the value is held meanwhile.
+    Candidate(Word),
+    /// The engine answers.
+    Managed(Word),
+}
+
+/// What a descriptor is at this moment, once what is in the way of knowing has been done.
+#[inline]
+pub fn turn(fd: c_int) -> Turn {
+    loop {
+        let word = table::word(fd);
+        match word.kind() {
+            Kind::None => return Turn::Real,
+            Kind::Ours if Inside::is() => return Turn::Real,
+            Kind::Ours => return Turn::Refused,
+            Kind::Candidate => {
+                if !files::is_managed_elsewhere(word.description()) {
+                    return Turn::Candidate(word);
+                }
+                files::attach(fd, word);
+            }
+            Kind::Orphan => files::attach(fd, word),
+            Kind::Managed => {
+                if table::is_alive() {
+                    inside::cancellation_point();
+                    return Turn::Managed(word);
+                }
+                attach::notice_fork();
+            }
+        }
+    }
+}
+
+/// `EBADF`.
+#[cold]
+pub fn refused() -> isize {
+    fail(libc::EBADF)
+}
+
+/// An error for the program.
+#[cold]
+pub fn fail(errno: c_int) -> isize {
+    raw::set_errno(errno);
+    -1
+}
+
+/// A call of the kernel's on a candidate: known of by whoever begins to manage the file meanwhile.
+pub struct ByKernel<'a> {
+    inode: u64,
+    counted: bool,
+    _offset: Option<OffsetLock<'a>>,
+}
+
+impl<'a> ByKernel<'a> {
+    /// Begins one. `None`: the file has become managed. With `moves`, the call uses the description's own offset.
+    pub fn begin(description: &'a Description, moves: bool) -> Option<Self> {
+        let offset = moves.then(|| description.lock());
+        let inode = description.inode.load(Ordering::Relaxed);
+        let glance = attach::glance();
+        if let Some(glance) = glance {
+            glance.stand_by(inode);
+        }
+        let call = ByKernel {
+            inode,
+            counted: glance.is_some(),
+            _offset: offset,
+        };
+        // Looked at once more: from here on whoever manages the file waits for this call.
+        (!files::is_managed_elsewhere(description)).then_some(call)
+    }
+}
+
+impl Drop for ByKernel<'_> {
+    fn drop(&mut self) {
+        if let Some(glance) = attach::glance().filter(|_| self.counted) {
+            glance.stood_by(self.inode);
+        }
+    }
+}
+
+/// Whether a candidate's file is to be managed before a write of `len` bytes.
+pub fn has_grown(word: Word, len: usize) -> bool {
+    let description = word.description();
+    if description.has(table::FOREIGN) || attach::glance().is_none() {
+        return false;
+    }
+    let small = attach::small_file_bytes();
+    let (calls, bytes) = description.note_write(len);
+    let size = description.size_at_open.load(Ordering::Relaxed);
+    bytes > small || (calls >= 2 && size >= small)
+}
+
+/// What an engine call came to.
+pub enum Answer<T> {
+    /// This.
+    Done(T),
+    /// This error.
+    Failed(c_int),
+    /// The descriptor is not managed any more: look again.
+    Again,
+}
+
+/// Does something with a managed descriptor's inode, inside and not to be cancelled; a panic of the engine's becomes `EIO`.
+#[inline(always)]
+pub fn with<T>(
+    fd: c_int,
+    word: Word,
+    act: impl FnOnce(&Use<'_>, &'static Description) -> Result<T, Halt>,
+) -> Answer<T> {
+    let inside = Inside::enter();
+    let Some(using) = inodes::begin(fd, word) else {
+        drop(inside);
+        await_slot(fd, word);
+        return Answer::Again;
+    };
+    let description = word.description();
+    let done = catch_unwind(AssertUnwindSafe(|| act(&using, description)));
+    drop(using);
+    drop(inside);
+    match done {
+        Ok(Ok(value)) => Answer::Done(value),
+        Ok(Err(Halt::Kernel)) => {
+            files::leave(fd, word);
+            Answer::Again
+        }
+        Ok(Err(halt)) => Answer::Failed(Core::ended(halt).errno()),
+        Err(_) => {
+            panicked(fd);
+            Answer::Failed(libc::EIO)
+        }
+    }
+}
+
+/// The engine has failed in a way that it never should: the program goes on with the kernel.
+#[cold]
+fn panicked(fd: c_int) {
+    let _ = catch_unwind(|| files::give_to_kernel(fd, Why::Panicked));
+}
+
+/// Nothing could be begun: the descriptor has changed, or all thread slots of the session are taken just now.
+#[cold]
+fn await_slot(fd: c_int, word: Word) {
+    if table::word(fd) == word {
+        std::thread::sleep(std::time::Duration::from_micros(200));
+    }
+}
+
+/// An offset of the program's.
+fn checked(offset: off_t) -> Result<u64, c_int> {
+    u64::try_from(offset).map_err(|_| libc::EINVAL)
+}
+
+/// Writes at an offset of the caller's, or at the description's own.
+///
+/// # Safety
+/// As for `pwrite`.
+#[inline]
+pub unsafe fn write(
+    fd: c_int,
+    word: Word,
+    source: *const u8,
+    len: usize,
+    at: Option<off_t>,
+) -> Answer<usize> {
+    if !word.writes() {
+        return Answer::Failed(libc::EBADF);
+    }
+    let at = match at.map(checked).transpose() {
+        Ok(at) => at,
+        Err(errno) => return Answer::Failed(errno),
+    };
+    let len = len.min(CALL_BYTES_MAX);
+    let mut exceeded = false;
+    let answer = with(fd, word, |using, description| {
+        let lock = at.is_none().then(|| description.lock());
+        if description.state() != State::Ours {
+            return Err(Halt::Kernel);
+        }
+        // As with the kernel, an offset is of no account where writes go to the end.
+        let offset = match at {
+            _ if description.has(table::APPENDS) => None,
+            Some(at) => Some(at),
+            None => Some(description.offset.load(Ordering::Relaxed)),
+        };
+        let len = within_limit(using, offset, len, &mut exceeded)?;
+        // SAFETY: the caller's promise.
+        let (start, written) = unsafe { put(using, source, len, offset)? };
+        if lock.is_some() {
+            description
+                .offset
+                .store(start + written as u64, Ordering::Relaxed);
+        }
+        Ok(written)
+    });
+    if exceeded {
+        limits::exceeded();
+    }
+    answer
+}
+
+/// How much of a write the process's limit on file sizes lets through.
+#[inline(always)]
+fn within_limit(
+    using: &Use<'_>,
+    offset: Option<u64>,
+    len: usize,
+    exceeded: &mut bool,
+) -> Result<usize, Halt> {
+    let limit = limits::file_size();
+    if limit == u64::MAX || len == 0 {
+        return Ok(len);
+    }
+    let offset = match offset {
+        Some(offset) => offset,
+        None => using.inode.size(using.me)?,
+    };
+    if offset < limit {
+        return Ok((len as u64).min(limit - offset) as usize);
+    }
+    *exceeded = true;
+    Err(Halt::Failed(forebay::Error::Device {
+        errno: libc::EFBIG,
+        operation: "write",
+    }))
+}
+
+/// Writes at an offset, or at the end. Returns where and how much.
+///
+/// # Safety
+/// `source` is valid for `len` bytes.
+#[inline(always)]
+pub unsafe fn put(
+    using: &Use<'_>,
+    source: *const u8,
+    len: usize,
+    offset: Option<u64>,
+) -> Result<(u64, usize), Halt> {
+    let (inode, me) = (using.inode, using.me);
+    let Some(offset) = offset else {
+        let _cancel = NotCancelled::new();
+        // SAFETY: the caller's promise.
+        return unsafe { inode.append(me, source, len) };
+    };
+    // SAFETY: the caller's promise.
+    match unsafe { inode.write_at_once(me, source, len, offset) } {
+        Ok(()) => Ok((offset, len)),
+        Err(sequential) => {
+            let _cancel = NotCancelled::new();
+            // SAFETY: the caller's promise.
+            let written = unsafe { inode.write_at(me, source, len, offset, sequential)? };
+            Ok((offset, written))
+        }
+    }
+}
+
+/// Reads at an offset of the caller's, or at the description's own.
+///
+/// # Safety
+/// As for `pread`.
+#[inline]
+pub unsafe fn read(
+    fd: c_int,
+    word: Word,
+    target: *mut u8,
+    len: usize,
+    at: Option<off_t>,
+) -> Answer<usize> {
+    if !word.reads() {
+        return Answer::Failed(libc::EBADF);
+    }
+    let at = match at.map(checked).transpose() {
+        Ok(at) => at,
+        Err(errno) => return Answer::Failed(errno),
+    };
+    let len = len.min(CALL_BYTES_MAX);
+    with(fd, word, |using, description| {
+        let lock = at.is_none().then(|| description.lock());
+        if description.state() != State::Ours {
+            return Err(Halt::Kernel);
+        }
+        let offset = match at {
+            Some(at) => at,
+            None => description.offset.load(Ordering::Relaxed),
+        };
+        // SAFETY: the caller's promise.
+        let got = unsafe { get(using, target, len, offset)? };
+        if lock.is_some() {
+            description
+                .offset
+                .store(offset + got as u64, Ordering::Relaxed);
+        }
+        Ok(got)
+    })
+}
+
+/// Reads at an offset.
+///
+/// # Safety
+/// `target` is valid for `len` bytes.
+#[inline(always)]
+pub unsafe fn get(
+    using: &Use<'_>,
+    target: *mut u8,
+    len: usize,
+    offset: u64,
+) -> Result<usize, Halt> {
+    // SAFETY: the caller's promise.
+    match unsafe { using.inode.read_at_once(using.me, target, len, offset) } {
+        Ok(()) => Ok(len),
+        Err(sequential) => {
+            let _cancel = NotCancelled::new();
+            // SAFETY: the caller's promise.
+            unsafe {
+                using
+                    .inode
+                    .read_at(using.me, target, len, offset, sequential)
+            }
+        }
+    }
+}
+
+/// Reads or writes several parts, one after the other in the file, as one operation on the offset. What one part cannot have
+/// ends the call.
+///
+/// # Safety
+/// As for `preadv` and `pwritev`.
+pub unsafe fn vectored(
+    fd: c_int,
+    word: Word,
+    parts: &[libc::iovec],
+    at: Option<off_t>,
+    writes: bool,
+) -> Answer<usize> {
+    let allowed = if writes { word.writes() } else { word.reads() };
+    if !allowed {
+        return Answer::Failed(libc::EBADF);
+    }
+    let at = match at.map(checked).transpose() {
+        Ok(at) => at,
+        Err(errno) => return Answer::Failed(errno),
+    };
+    let mut exceeded = false;
+    let answer = with(fd, word, |using, description| {
+        let _cancel = NotCancelled::new();
+        let lock = at.is_none().then(|| description.lock());
+        if description.state() != State::Ours {
+            return Err(Halt::Kernel);
+        }
+        let begin = at.unwrap_or_else(|| description.offset.load(Ordering::Relaxed));
+        let appends = writes && description.has(table::APPENDS);
+        let most = if writes {
+            let total = within_call(parts, CALL_BYTES_MAX).map(|(_, len)| len).sum();
+            within_limit(using, (!appends).then_some(begin), total, &mut exceeded)?
+        } else {
+            CALL_BYTES_MAX
+        };
+        // SAFETY: the caller's promise.
+        let (end, moved) = unsafe {
+            if appends {
+                append_parts(using, parts, most)?
+            } else {
+                move_parts(using, parts, begin, writes, most)?
+            }
+        };
+        if lock.is_some() {
+            description.offset.store(end, Ordering::Relaxed);
+        }
+        Ok(moved)
+    });
+    if exceeded {
+        limits::exceeded();
+    }
+    answer
+}
+
+/// Parts that fit what is left of a call.
+fn within_call(parts: &[libc::iovec], most: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+    let mut left = most;
+    parts.iter().map_while(move |part| {
+        let len = part.iov_len.min(left);
+        left -= len;
+        (left > 0 || len > 0).then_some((part.iov_base.cast(), len))
+    })
+}
+
+/// # Safety
+/// The parts are valid.
+unsafe fn move_parts(
+    using: &Use<'_>,
+    parts: &[libc::iovec],
+    begin: u64,
+    writes: bool,
+    most: usize,
+) -> Result<(u64, usize), Halt> {
+    let mut done = 0;
+    for (bytes, len) in within_call(parts, most).filter(|(_, len)| *len > 0) {
+        let offset = begin + done as u64;
+        // SAFETY: the caller's promise.
+        let moved = unsafe {
+            if writes {
+                put(using, bytes, len, Some(offset)).map(|(_, written)| written)
+            } else {
+                get(using, bytes, len, offset)
+            }
+        };
+        match moved {
+            Ok(moved) if moved == len => done += moved,
+            Ok(moved) => return Ok((offset + moved as u64, done + moved)),
+            Err(_) if done > 0 => break,
+            Err(halt) => return Err(halt),
+        }
+    }
+    Ok((begin + done as u64, done))
+}
+
+/// Appends parts as one: nobody else's bytes come between.
+///
+/// # Safety
+/// The parts are valid.
+unsafe fn append_parts(
+    using: &Use<'_>,
+    parts: &[libc::iovec],
+    most: usize,
+) -> Result<(u64, usize), Halt> {
+    let total: usize = within_call(parts, most).map(|(_, len)| len).sum();
+    let mut joined: Vec<u8> = Vec::with_capacity(total);
+    for (bytes, len) in within_call(parts, most) {
+        // SAFETY: the target has room for all of them.
+        let there = unsafe {
+            let to = joined.as_mut_ptr().add(joined.len());
+            let there = program::copy_what_is_there(bytes, to, len);
+            joined.set_len(joined.len() + there);
+            there
+        };
+        if there < len {
+            break;
+        }
+    }
+    if joined.is_empty() && total > 0 {
+        return Err(Halt::Fault);
+    }
+    let (me, source) = (using.me, joined.as_ptr());
+    // SAFETY: ours.
+    let (start, written) = unsafe { using.inode.append(me, source, joined.len())? };
+    Ok((start + written as u64, written))
+}

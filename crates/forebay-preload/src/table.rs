@@ -1,0 +1,449 @@
+//! What is known of each descriptor: one word a number; and open descriptions, in memory that forked children share.
+//!
+//! A word that is 0 sends a call to the real function at once, which is all that a descriptor costs that is none of ours.
+//! Everything else is decided by the word's kind, and by the description that it names.
+
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
+};
+
+use libc::c_int;
+
+use crate::inside::Inside;
+use crate::raw;
+
+/// Descriptors in the table at most.
+const DESCRIPTORS_MAX: usize = 1 << 20;
+/// Descriptions of a process and its relatives at most.
+const DESCRIPTIONS_MAX: usize = 1 << 18;
+/// How often a lock is looked at before its holder's life is.
+const SPINS: u32 = 2000;
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Nothing of ours.
+    None,
+    /// A regular file that the kernel serves, for now.
+    Candidate,
+    /// The engine answers.
+    Managed,
+    /// Was managed by the parent of this process.
+    Orphan,
+    /// A descriptor of the engine's own.
+    Ours,
+}
+
+/// A descriptor's word: the kind, access, which description, and for managed ones which of the process's inodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Word(pub u64);
+
+const KIND_MASK: u64 = 7;
+const READ: u64 = 8;
+const WRITE: u64 = 16;
+const DESCRIPTION_SHIFT: u32 = 8;
+const DESCRIPTION_MASK: u64 = 0xff_ffff;
+const SLOT_SHIFT: u32 = 32;
+
+impl Word {
+    /// Nothing.
+    pub const NONE: Word = Word(0);
+    /// One of ours.
+    pub const OURS: Word = Word(4);
+
+    /// A candidate with a description.
+    pub fn candidate(description: u32, reads: bool, writes: bool) -> Self {
+        let access = if reads { READ } else { 0 } | if writes { WRITE } else { 0 };
+        Word(1 | access | u64::from(description) << DESCRIPTION_SHIFT)
+    }
+
+    /// The same descriptor, managed by one of the process's inodes.
+    pub fn managed(self, slot: u32) -> Self {
+        let kept = self.0 & (READ | WRITE | DESCRIPTION_MASK << DESCRIPTION_SHIFT);
+        Word(2 | kept | u64::from(slot) << SLOT_SHIFT)
+    }
+
+    /// The same descriptor, with no inode of this process behind it.
+    pub fn orphan(self) -> Self {
+        let kept = self.0 & (READ | WRITE | DESCRIPTION_MASK << DESCRIPTION_SHIFT);
+        Word(3 | kept)
+    }
+
+    /// What it is.
+    #[inline(always)]
+    pub fn kind(self) -> Kind {
+        match self.0 & KIND_MASK {
+            1 => Kind::Candidate,
+            2 => Kind::Managed,
+            3 => Kind::Orphan,
+            4 => Kind::Ours,
+            _ => Kind::None,
+        }
+    }
+
+    /// Open for reading.
+    #[inline(always)]
+    pub fn reads(self) -> bool {
+        self.0 & READ != 0
+    }
+
+    /// Open for writing.
+    #[inline(always)]
+    pub fn writes(self) -> bool {
+        self.0 & WRITE != 0
+    }
+
+    /// The number of its description.
+    #[inline(always)]
+    pub fn description_index(self) -> u32 {
+        (self.0 >> DESCRIPTION_SHIFT & DESCRIPTION_MASK) as u32
+    }
+
+    /// Its description.
+    #[inline(always)]
+    pub fn description(self) -> &'static Description {
+        description(self.description_index())
+    }
+
+    /// Which of the process's inodes.
+    #[inline(always)]
+    pub fn slot(self) -> usize {
+        (self.0 >> SLOT_SHIFT & 0xffff) as usize
+    }
+
+    /// Whether it has a description.
+    #[inline(always)]
+    pub fn is_file(self) -> bool {
+        matches!(self.kind(), Kind::Candidate | Kind::Managed | Kind::Orphan)
+    }
+}
+
+static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+static LEN: AtomicUsize = AtomicUsize::new(0);
+/// No descriptor above this has had a word.
+static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+static DESCRIPTIONS: AtomicPtr<Description> = AtomicPtr::new(std::ptr::null_mut());
+static NEXT_FREE: AtomicUsize = AtomicUsize::new(1);
+/// A word in memory that a forked child finds wiped; it counts the process's life.
+static ALIVE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Reserves the tables. Without them every descriptor is none of ours.
+pub fn at_start() {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: the target is ours.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
+    let len = (limit.rlim_max as usize).clamp(1024, DESCRIPTORS_MAX);
+    let words = reserve(len * size_of::<AtomicU64>(), libc::MAP_PRIVATE);
+    let descriptions = reserve(
+        DESCRIPTIONS_MAX * size_of::<Description>(),
+        libc::MAP_SHARED,
+    );
+    let alive = reserve(4096, libc::MAP_PRIVATE);
+    let (Some(words), Some(descriptions), Some(alive)) = (words, descriptions, alive) else {
+        return;
+    };
+    // SAFETY: the page was mapped just now and is ours.
+    if unsafe { libc::madvise(alive, 4096, libc::MADV_WIPEONFORK) } != 0 {
+        return;
+    }
+    ALIVE.store(alive.cast(), Relaxed);
+    DESCRIPTIONS.store(descriptions.cast(), Relaxed);
+    WORDS.store(words.cast(), Relaxed);
+    set_alive();
+    LEN.store(len, Ordering::Release);
+}
+
+fn reserve(len: usize, sharing: c_int) -> Option<*mut libc::c_void> {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = sharing | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+    // SAFETY: new memory at an address of the kernel's choice; never unmapped.
+    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
+    (at != libc::MAP_FAILED).then_some(at)
+}
+
+/// Whether this is still the process that has last called [`set_alive`], and not a child of it.
+#[inline(always)]
+pub fn is_alive() -> bool {
+    let alive = ALIVE.load(Relaxed);
+    // SAFETY: mapped for good once it is not null; a plain word.
+    !alive.is_null() && unsafe { (*alive).load(Relaxed) } != 0
+}
+
+/// From here on the process is not taken for a child.
+pub fn set_alive() {
+    let alive = ALIVE.load(Relaxed);
+    if !alive.is_null() {
+        // SAFETY: as above.
+        unsafe { (*alive).store(1, Relaxed) };
+    }
+}
+
+#[inline(always)]
+fn place(fd: c_int) -> Option<&'static AtomicU64> {
+    let index = fd as u32 as usize;
+    if index >= LEN.load(Relaxed) {
+        return None;
+    }
+    // SAFETY: below the length of the table, which is mapped for good; words are atomics.
+    Some(unsafe { &*WORDS.load(Relaxed).add(index) })
+}
+
+/// A descriptor's word.
+#[inline(always)]
+pub fn word(fd: c_int) -> Word {
+    place(fd).map_or(Word::NONE, |place| Word(place.load(Ordering::Acquire)))
+}
+
+/// Whether the table has room for the descriptor.
+pub fn has_room(fd: c_int) -> bool {
+    place(fd).is_some()
+}
+
+/// Sets a descriptor's word. Returns what it was.
+pub fn set(fd: c_int, word: Word) -> Word {
+    let Some(place) = place(fd) else {
+        return Word::NONE;
+    };
+    if word != Word::NONE {
+        HIGHEST.fetch_max(fd as usize, Relaxed);
+    }
+    Word(place.swap(word.0, Ordering::AcqRel))
+}
+
+/// Sets a descriptor's word if it still is `before`.
+pub fn replace(fd: c_int, before: Word, word: Word) -> bool {
+    place(fd).is_some_and(|place| {
+        place
+            .compare_exchange(before.0, word.0, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+    })
+}
+
+/// All descriptors that have words.
+pub fn each() -> impl Iterator<Item = (c_int, Word)> {
+    let end = HIGHEST.load(Relaxed) + 1;
+    (0..end as c_int)
+        .map(|fd| (fd, word(fd)))
+        .filter(|(_, word)| *word != Word::NONE)
+}
+
+/// An open description, 64 bytes of memory that all relatives by fork share.
+#[repr(C, align(64))]
+pub struct Description {
+    /// Descriptors of it in all processes; 0: free. The dead are not subtracted, so that some are never used again.
+    holders: AtomicU32,
+    /// [`APPENDS`] and its like.
+    flags: AtomicU32,
+    /// [`State`].
+    state: AtomicU32,
+    /// The error sequence that it has reported.
+    pub seen: AtomicU32,
+    /// Offset, while it is ours.
+    pub offset: AtomicU64,
+    /// Who has the offset: process above, thread below; 0 nobody.
+    lock: AtomicU64,
+    /// Device number of its file.
+    pub device: AtomicU64,
+    /// Inode number of its file.
+    pub inode: AtomicU64,
+    /// Bytes written through it while it was a candidate, calls in the upper 16 bits.
+    written: AtomicU64,
+    /// The file's size when it was opened.
+    pub size_at_open: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Description>() == 64);
+
+/// Writes go to the end.
+pub const APPENDS: u32 = 1;
+/// It can never be managed: should its file be, the file goes to the kernel.
+pub const FOREIGN: u32 = 2;
+/// The program wants to hear of no byte before it is durable.
+pub const SYNCS: u32 = 4;
+
+/// Whose offset is the truth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// The kernel's: it is a candidate.
+    Kernels,
+    /// Ours: it is managed.
+    Ours,
+    /// The kernel's for good.
+    Left,
+}
+
+/// A description by its number.
+#[inline(always)]
+pub fn description(index: u32) -> &'static Description {
+    let index = (index as usize).min(DESCRIPTIONS_MAX - 1);
+    // SAFETY: within the table, mapped for good before the first word could name a description; all atomics.
+    unsafe { &*DESCRIPTIONS.load(Relaxed).add(index) }
+}
+
+/// Takes a description for a file that has just been opened. `None`: all are in use.
+pub fn new_description(flags: u32, stat: &libc::stat) -> Option<u32> {
+    let start = NEXT_FREE.load(Relaxed);
+    // Number 0 is left out.
+    let all = (start..DESCRIPTIONS_MAX).chain(1..start);
+    for index in all {
+        let it = description(index as u32);
+        let taken = it.holders.load(Relaxed) == 0
+            && it
+                .holders
+                .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok();
+        if !taken {
+            continue;
+        }
+        NEXT_FREE.store(index + 1, Relaxed);
+        it.flags.store(flags, Relaxed);
+        it.offset.store(0, Relaxed);
+        it.lock.store(0, Relaxed);
+        it.seen.store(0, Relaxed);
+        it.written.store(0, Relaxed);
+        it.device.store(stat.st_dev, Relaxed);
+        it.inode.store(stat.st_ino, Relaxed);
+        it.size_at_open.store(stat.st_size as u64, Relaxed);
+        it.set_state(State::Kernels);
+        return Some(index as u32);
+    }
+    None
+}
+
+/// One more descriptor names the description.
+pub fn hold(index: u32) {
+    description(index).holders.fetch_add(1, Ordering::AcqRel);
+}
+
+/// One fewer. Whether it was the last.
+pub fn let_go(index: u32) -> bool {
+    let last = description(index).holders.fetch_sub(1, Ordering::AcqRel) == 1;
+    if last && (index as usize) < NEXT_FREE.load(Relaxed) {
+        NEXT_FREE.store(index as usize, Relaxed);
+    }
+    last
+}
+
+impl Description {
+    /// Whose offset is the truth.
+    #[inline(always)]
+    pub fn state(&self) -> State {
+        match self.state.load(Ordering::Acquire) {
+            0 => State::Kernels,
+            1 => State::Ours,
+            _ => State::Left,
+        }
+    }
+
+    /// Changes it; whoever calls has the lock, or the description to itself.
+    pub fn set_state(&self, state: State) {
+        self.state.store(state as u32, Ordering::Release);
+    }
+
+    /// Whether a flag is set.
+    #[inline(always)]
+    pub fn has(&self, flag: u32) -> bool {
+        self.flags.load(Relaxed) & flag != 0
+    }
+
+    /// Sets or clears a flag.
+    pub fn set_flag(&self, flag: u32, on: bool) {
+        if on {
+            self.flags.fetch_or(flag, Relaxed);
+        } else {
+            self.flags.fetch_and(!flag, Relaxed);
+        }
+    }
+
+    /// Notes a write of a candidate. Returns the calls and bytes so far, this one included.
+    pub fn note_write(&self, len: usize) -> (u64, u64) {
+        const CALL: u64 = 1 << 48;
+        let len = (len as u64).min(CALL / 4);
+        let word = self.written.fetch_add(CALL + len, Relaxed) + CALL + len;
+        (word >> 48, word & (CALL - 1))
+    }
+
+    /// Holds the offset until the result is dropped.
+    #[inline(always)]
+    pub fn lock(&self) -> OffsetLock<'_> {
+        let inside = Inside::enter();
+        let me = who();
+        if self
+            .lock
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            self.lock_patiently(me);
+        }
+        OffsetLock(self, inside)
+    }
+
+    #[cold]
+    fn lock_patiently(&self, me: u64) {
+        let mut round = 0u32;
+        loop {
+            let holder = self.lock.load(Relaxed);
+            let free =
+                holder == 0 || (round > SPINS && round.is_multiple_of(64) && is_gone(holder));
+            if free
+                && self
+                    .lock
+                    .compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed)
+                    .is_ok()
+            {
+                return;
+            }
+            round += 1;
+            if round > 100 {
+                std::thread::yield_now();
+            } else {
+                std::hint::spin_loop();
+            }
+        }
+    }
+}
+
+/// The right to a description's offset. Who has it is inside: no handler of its own waits for it.
+pub struct OffsetLock<'a>(&'a Description, #[allow(dead_code)] Inside);
+
+impl Drop for OffsetLock<'_> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.0.lock.store(0, Ordering::Release);
+    }
+}
+
+/// Whether a lock's holder has ended, as the kernel sees it.
+fn is_gone(holder: u64) -> bool {
+    let args = [(holder >> 32) as usize, holder as u32 as usize, 0, 0, 0, 0];
+    // SAFETY: no signal is sent, only asked whether one could be.
+    unsafe { raw::call(libc::SYS_tgkill, args) == -(libc::ESRCH as isize) }
+}
+
+thread_local! {
+    static WHO: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// The calling thread, as locks name it.
+#[inline(always)]
+fn who() -> u64 {
+    match WHO.get() {
+        0 => who_anew(),
+        who => who,
+    }
+}
+
+#[cold]
+fn who_anew() -> u64 {
+    let who = u64::from(raw::process_id()) << 32 | u64::from(raw::thread_id());
+    WHO.set(who);
+    who
+}
+
+/// A forked child's thread is another one.
+pub fn forget_who() {
+    WHO.set(0);
+}

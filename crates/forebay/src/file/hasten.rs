@@ -1,0 +1,75 @@
+//! Handing the bulk of a sync to the keeper: it has many requests under way at once, the caller one.
+//!
+//! Worth it where what is owed lies in many places: a thousand single pages are a thousand requests. What is in a row is one
+//! request for the caller, too. Nothing depends on the keeper: whoever asked flushes what is left by itself.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+use crate::file::core::Core;
+use crate::frame::slots;
+use crate::keeper::run::has_keeper;
+use crate::memory::files::HURRY;
+use crate::memory::threads::Me;
+use crate::sync::Ordering;
+
+/// Requests below which waking the keeper costs more than it saves.
+const REQUESTS_MIN: u32 = 32;
+/// Blocks that are looked at to estimate the requests.
+const SAMPLE_BLOCKS: u32 = 64;
+/// A keeper that writes nothing for so long is not waited for.
+const PATIENCE: Duration = Duration::from_millis(20);
+
+/// Before everything that is owed is flushed: the keeper does its part, if it has the file's descriptors. `handed` is the
+/// keeper that the description was handed to last.
+pub fn begin<'a>(core: &'a Core, handed: &AtomicU32) -> Result<Me<'a>> {
+    let me = core.shared.me()?;
+    if core.shared.keeps.load(Relaxed) || core.shared.is_handed(handed) {
+        hasten(core, me);
+    }
+    Ok(me)
+}
+
+/// Has the keeper write what the file owes, if that is scattered, and waits until it has done what it can.
+fn hasten(core: &Core, me: Me<'_>) {
+    let entry = core.entry();
+    if entry.owed_pages.load(Ordering::Acquire) < u64::from(REQUESTS_MIN)
+        || !has_keeper(&core.shared)
+        || !is_scattered(core, me)
+    {
+        return;
+    }
+    entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+    core.shared.wake_keeper();
+    let mut owed = u64::MAX;
+    let mut progress = Instant::now();
+    let mut round = 0;
+    while entry.flags.load(Ordering::Acquire) & HURRY != 0 {
+        let now = entry.owed_pages.load(Ordering::Acquire);
+        if now < owed {
+            (owed, progress) = (now, Instant::now());
+        } else if progress.elapsed() > PATIENCE {
+            break;
+        }
+        round += 1;
+        me.wait(round);
+    }
+}
+
+/// Whether flushing takes many requests: by the runs of dirty pages in the first blocks that owe something.
+fn is_scattered(core: &Core, me: Me<'_>) -> bool {
+    let Ok(_operation) = me.enter(core.id) else {
+        return false;
+    };
+    let (mut at, mut requests) = (0, 0);
+    for _ in 0..SAMPLE_BLOCKS {
+        let Some((block, id)) = slots::next_owed(me.arena, core.entry(), at) else {
+            break;
+        };
+        let owed = me.arena.header(id).map_or(0, |header| header.owed());
+        requests += (owed & !(owed << 1)).count_ones();
+        at = u64::from(block.0) + 1;
+    }
+    requests >= REQUESTS_MIN
+}

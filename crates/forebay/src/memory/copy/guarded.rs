@@ -1,0 +1,279 @@
+//! Copies from and to the program's memory, which may not be there.
+//!
+//! A program may pass any address; the kernel answers EFAULT where one is bad. These copies are written by hand so that
+//! every instruction that may fault lies between two labels, and so that a handler of SIGSEGV and SIGBUS can end the copy by
+//! moving the instruction pointer: [`fixup`] says where to. They push nothing, so the way out is a plain return.
+//! Without such a handler a bad address ends the process, as it does with a slice.
+
+use std::arch::global_asm;
+
+unsafe extern "C" {
+    /// The processor's string instruction from 4 KiB on, vectors of 16 bytes below. 1: copied.
+    fn forebay_copy_plain(target: *mut u8, source: *const u8, len: usize) -> u32;
+    /// As the former, with vectors of 32 bytes between 128 bytes and 4 KiB. The processor has AVX2.
+    fn forebay_copy_avx2(target: *mut u8, source: *const u8, len: usize) -> u32;
+    /// A plain loop of vectors of 32 bytes. The processor has AVX2, and `len` is at least 128.
+    fn forebay_copy_stream(target: *mut u8, source: *const u8, len: usize) -> u32;
+
+    static FOREBAY_COPY_BEGIN: u8;
+    static FOREBAY_COPY_AVX: u8;
+    static FOREBAY_COPY_END: u8;
+    static FOREBAY_COPY_FAULT: u8;
+    static FOREBAY_COPY_AVX_FAULT: u8;
+}
+
+/// Where a thread goes on that has faulted at instruction `ip`, if that was in a copy: the copy then returns that it
+/// failed. For handlers of SIGSEGV and SIGBUS.
+pub fn fixup(ip: usize) -> Option<usize> {
+    let begin = (&raw const FOREBAY_COPY_BEGIN).addr();
+    let avx = (&raw const FOREBAY_COPY_AVX).addr();
+    let end = (&raw const FOREBAY_COPY_END).addr();
+    if !(begin..end).contains(&ip) {
+        return None;
+    }
+    Some(if ip < avx {
+        (&raw const FOREBAY_COPY_FAULT).addr()
+    } else {
+        (&raw const FOREBAY_COPY_AVX_FAULT).addr()
+    })
+}
+
+/// # Safety
+/// As for [`super::try_copy`].
+#[inline(always)]
+pub unsafe fn copy(source: *const u8, target: *mut u8, len: usize) -> bool {
+    // SAFETY: the caller's promise; the processor has the instructions.
+    unsafe {
+        if len > 128 && std::arch::is_x86_feature_detected!("avx2") {
+            forebay_copy_avx2(target, source, len) != 0
+        } else {
+            forebay_copy_plain(target, source, len) != 0
+        }
+    }
+}
+
+/// # Safety
+/// As for [`super::try_copy`].
+#[inline(always)]
+pub unsafe fn stream(source: *const u8, target: *mut u8, len: usize) -> bool {
+    // SAFETY: the caller's promise; the processor has the instructions.
+    unsafe {
+        if len >= 1024 && std::arch::is_x86_feature_detected!("avx2") {
+            forebay_copy_stream(target, source, len) != 0
+        } else {
+            copy(source, target, len)
+        }
+    }
+}
+
+// rdi: target, rsi: source, rdx: len. Nothing is pushed, nothing but rax, rcx, rdx, rsi, rdi and vectors is changed.
+global_asm!(
+    ".pushsection .text.forebay_copy,\"ax\",@progbits",
+    ".p2align 6",
+    ".hidden FOREBAY_COPY_BEGIN",
+    ".globl FOREBAY_COPY_BEGIN",
+    "FOREBAY_COPY_BEGIN:",
+    ".hidden forebay_copy_plain",
+    ".globl forebay_copy_plain",
+    ".type forebay_copy_plain,@function",
+    "forebay_copy_plain:",
+    ".cfi_startproc",
+    "cmp rdx, 16",
+    "jb 20f",
+    "cmp rdx, 32",
+    "ja 30f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + rdx - 16], xmm1",
+    "mov eax, 1",
+    "ret",
+    // 33 to 64, then to 128.
+    ".p2align 4",
+    "30:",
+    "cmp rdx, 64",
+    "ja 31f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + rdx - 32]",
+    "movups xmm3, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + rdx - 32], xmm2",
+    "movups [rdi + rdx - 16], xmm3",
+    "mov eax, 1",
+    "ret",
+    ".p2align 4",
+    "31:",
+    "cmp rdx, 128",
+    "ja 40f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups xmm4, [rsi + rdx - 64]",
+    "movups xmm5, [rsi + rdx - 48]",
+    "movups xmm6, [rsi + rdx - 32]",
+    "movups xmm7, [rsi + rdx - 16]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "movups [rdi + rdx - 64], xmm4",
+    "movups [rdi + rdx - 48], xmm5",
+    "movups [rdi + rdx - 32], xmm6",
+    "movups [rdi + rdx - 16], xmm7",
+    "mov eax, 1",
+    "ret",
+    // 8 to 15, 4 to 7, 2 and 3, 1, none.
+    ".p2align 4",
+    "20:",
+    "cmp edx, 8",
+    "jb 21f",
+    "mov rax, [rsi]",
+    "mov rcx, [rsi + rdx - 8]",
+    "mov [rdi], rax",
+    "mov [rdi + rdx - 8], rcx",
+    "mov eax, 1",
+    "ret",
+    "21:",
+    "cmp edx, 4",
+    "jb 22f",
+    "mov eax, [rsi]",
+    "mov ecx, [rsi + rdx - 4]",
+    "mov [rdi], eax",
+    "mov [rdi + rdx - 4], ecx",
+    "mov eax, 1",
+    "ret",
+    "22:",
+    "cmp edx, 2",
+    "jb 23f",
+    "movzx eax, word ptr [rsi]",
+    "movzx ecx, word ptr [rsi + rdx - 2]",
+    "mov [rdi], ax",
+    "mov [rdi + rdx - 2], cx",
+    "mov eax, 1",
+    "ret",
+    "23:",
+    "test edx, edx",
+    "jz 24f",
+    "movzx eax, byte ptr [rsi]",
+    "mov [rdi], al",
+    "24:",
+    "mov eax, 1",
+    "ret",
+    // More than 128.
+    ".p2align 4",
+    "40:",
+    "cmp rdx, 4096",
+    "jae 50f",
+    "movups xmm4, [rsi + rdx - 64]",
+    "movups xmm5, [rsi + rdx - 48]",
+    "movups xmm6, [rsi + rdx - 32]",
+    "movups xmm7, [rsi + rdx - 16]",
+    "lea rcx, [rdi + rdx - 64]",
+    ".p2align 4",
+    "41:",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "add rsi, 64",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "add rdi, 64",
+    "cmp rdi, rcx",
+    "jb 41b",
+    "movups [rcx], xmm4",
+    "movups [rcx + 16], xmm5",
+    "movups [rcx + 32], xmm6",
+    "movups [rcx + 48], xmm7",
+    "mov eax, 1",
+    "ret",
+    ".p2align 4",
+    "50:",
+    // The string instruction is fastest to a cache line's start.
+    "mov rcx, rdx",
+    "test edi, 63",
+    "jz 51f",
+    "movups xmm0, [rsi]",
+    "movups xmm1, [rsi + 16]",
+    "movups xmm2, [rsi + 32]",
+    "movups xmm3, [rsi + 48]",
+    "movups [rdi], xmm0",
+    "movups [rdi + 16], xmm1",
+    "movups [rdi + 32], xmm2",
+    "movups [rdi + 48], xmm3",
+    "lea rcx, [rdi + rdx]",
+    "mov rax, rdi",
+    "add rdi, 63",
+    "and rdi, -64",
+    "sub rax, rdi",
+    "sub rsi, rax",
+    "sub rcx, rdi",
+    "51:",
+    "rep movsb",
+    "mov eax, 1",
+    "ret",
+    ".cfi_endproc",
+    ".hidden FOREBAY_COPY_AVX",
+    ".globl FOREBAY_COPY_AVX",
+    "FOREBAY_COPY_AVX:",
+    ".p2align 6",
+    ".hidden forebay_copy_avx2",
+    ".globl forebay_copy_avx2",
+    ".type forebay_copy_avx2,@function",
+    "forebay_copy_avx2:",
+    ".cfi_startproc",
+    "cmp rdx, 4096",
+    "jae 50b",
+    ".hidden forebay_copy_stream",
+    ".globl forebay_copy_stream",
+    ".type forebay_copy_stream,@function",
+    "forebay_copy_stream:",
+    "lea rcx, [rdx - 128]",
+    "lea rdx, [rsi + rcx]",
+    "add rcx, rdi",
+    ".p2align 4",
+    "61:",
+    "vmovdqu ymm0, [rsi]",
+    "vmovdqu ymm1, [rsi + 32]",
+    "vmovdqu ymm2, [rsi + 64]",
+    "vmovdqu ymm3, [rsi + 96]",
+    "sub rsi, -128",
+    "vmovdqu [rdi], ymm0",
+    "vmovdqu [rdi + 32], ymm1",
+    "vmovdqu [rdi + 64], ymm2",
+    "vmovdqu [rdi + 96], ymm3",
+    "sub rdi, -128",
+    "cmp rdi, rcx",
+    "jb 61b",
+    // The last step ends where the ranges end, and may overlap the one before.
+    "vmovdqu ymm0, [rdx]",
+    "vmovdqu ymm1, [rdx + 32]",
+    "vmovdqu ymm2, [rdx + 64]",
+    "vmovdqu ymm3, [rdx + 96]",
+    "vmovdqu [rcx], ymm0",
+    "vmovdqu [rcx + 32], ymm1",
+    "vmovdqu [rcx + 64], ymm2",
+    "vmovdqu [rcx + 96], ymm3",
+    "mov eax, 1",
+    "vzeroupper",
+    "ret",
+    ".hidden FOREBAY_COPY_END",
+    ".globl FOREBAY_COPY_END",
+    "FOREBAY_COPY_END:",
+    ".hidden FOREBAY_COPY_AVX_FAULT",
+    ".globl FOREBAY_COPY_AVX_FAULT",
+    "FOREBAY_COPY_AVX_FAULT:",
+    "vzeroupper",
+    ".hidden FOREBAY_COPY_FAULT",
+    ".globl FOREBAY_COPY_FAULT",
+    "FOREBAY_COPY_FAULT:",
+    "xor eax, eax",
+    "ret",
+    ".cfi_endproc",
+    ".popsection",
+);

@@ -1,0 +1,269 @@
+//! Managing files that a program has opened by itself: the preload library's way into a session.
+
+use std::fs;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::device::{DeviceFile, KernelReason, RealFile};
+use crate::error::{Error, Result};
+use crate::file::core::Core;
+use crate::file::inode::Inode;
+use crate::file::settle;
+use crate::file::table;
+use crate::ids::FileId;
+use crate::memory::arena::Arena;
+use crate::memory::files::{FileEntry, LIVE};
+use crate::memory::mapping::Mapping;
+use crate::memory::place;
+use crate::memory::superblock::BYSTANDERS;
+use crate::session::Session;
+use crate::sync::Ordering;
+
+/// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes that does not wait
+/// for a device, and no end of the world if a death has left one counted.
+const BYSTANDERS_PATIENCE: Duration = Duration::from_millis(50);
+
+/// How often a keeper is asked to write a file that others go on writing to.
+const KERNEL_TRIES: u32 = 1000;
+
+/// Why a file is not managed.
+#[derive(Debug)]
+pub enum Unmanaged {
+    /// It cannot be.
+    Reason(KernelReason),
+    /// Its route is the kernel, or it lies outside the directories whose files are managed.
+    Route,
+    /// It has been given to the kernel before.
+    Given(u32),
+    /// The session's tables are full.
+    Failed(Error),
+}
+
+/// A session's arena, looked at by a process that is not in it: whether a file is known there.
+pub struct Glance {
+    arena: Arena,
+}
+
+/// What a session knows of an inode.
+#[derive(Clone, Copy, Debug)]
+pub struct Known {
+    /// Its entry.
+    pub id: FileId,
+    /// The size that the session's programs see.
+    pub size: u64,
+    /// Whether anybody has it open, or bytes of it are owed.
+    pub in_use: bool,
+}
+
+/// The arena's file of the session that a configuration names, if there is one.
+pub fn find_arena(config: &Config) -> Option<PathBuf> {
+    let found = place::find_arenas(config.arena_dir.as_deref());
+    let mine = found.into_iter().find(|a| a.session == config.session)?;
+    Some(mine.path)
+}
+
+impl Glance {
+    /// Maps the arena at `path`. The process counts as nobody's: what dies with it concerns no one.
+    pub fn at(path: &Path) -> Option<Self> {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .ok()?;
+        let arena = Arena::open(Mapping::attach_unheld(file).ok()?).ok()?;
+        Some(Glance { arena })
+    }
+
+    /// What the session knows of an inode, if it manages it or has bytes of it in memory.
+    #[inline]
+    pub fn known(&self, device: u64, inode: u64) -> Option<Known> {
+        let id = table::find(&self.arena, device, inode)?;
+        let entry = self.arena.file_unchecked(id);
+        known_entry(id, entry)
+    }
+
+    /// Counts a call of the kernel's on a file that is not known; see `Superblock::bystanders`.
+    #[inline]
+    pub fn stand_by(&self, inode: u64) {
+        let words = &self.arena.superblock().bystanders;
+        words[inode as usize % BYSTANDERS].fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// The call has ended.
+    #[inline]
+    pub fn stood_by(&self, inode: u64) {
+        let word = &self.arena.superblock().bystanders[inode as usize % BYSTANDERS];
+        let mut seen = word.load(Ordering::Relaxed);
+        // Somebody may have lost patience and set it to 0.
+        while seen != 0 {
+            match word.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::Relaxed) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
+    if entry.kernel_reason.load(Ordering::Acquire) != 0 {
+        return None;
+    }
+    let in_use =
+        entry.opens.load(Ordering::Acquire) != 0 || entry.owed_pages.load(Ordering::Acquire) != 0;
+    if !in_use && entry.root.load(Ordering::Acquire) == 0 {
+        return None;
+    }
+    let size = entry.size.load(Ordering::Acquire);
+    // The entry may have become another's between these looks.
+    (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known { id, size, in_use })
+}
+
+impl Session {
+    /// Joins the session whose arena is at `path` for as long as the process lives, if some process is in it: the process's
+    /// threads take slots and never give them back, the kernel says when they end. Descriptors that the session needs go
+    /// where `relocate` puts them.
+    ///
+    /// # Errors
+    /// As for [`Session::join_living`].
+    pub fn join_for_good(
+        path: &Path,
+        config: Config,
+        relocate: fn(OwnedFd) -> OwnedFd,
+    ) -> Result<Option<Self>> {
+        Self::join_living_as(path, config, Some(relocate))
+    }
+
+    /// Manages the file behind a descriptor of the program's, for reading and writing, or for reading alone.
+    ///
+    /// # Errors
+    /// Why the file stays with the kernel.
+    pub fn adopt(
+        &self,
+        fd: BorrowedFd<'_>,
+        writable: bool,
+        relocate: fn(OwnedFd) -> OwnedFd,
+    ) -> std::result::Result<Inode, Unmanaged> {
+        let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+        let shared = &self.shared;
+        if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
+            return Err(Unmanaged::Route);
+        }
+        let device = if writable {
+            RealFile::reopen_at(fd, &relocate)
+        } else {
+            RealFile::reopen_for_reading(fd, &relocate)
+        };
+        let device: Arc<dyn DeviceFile> = Arc::new(device.map_err(Unmanaged::Reason)?);
+        let me = shared.me().map_err(Unmanaged::Failed)?;
+        let bytes = path.as_os_str().as_bytes();
+        let id = table::open(shared, me, &device, bytes).map_err(Unmanaged::Failed)?;
+        // The process's other files flush through devices in the registry: one that cannot be written is of no use there.
+        let device = if writable {
+            shared.keep_device(id, device)
+        } else {
+            device
+        };
+        let core = Core {
+            shared: Arc::clone(shared),
+            id,
+            device,
+        };
+        let given = core.entry().kernel_reason.load(Ordering::Acquire);
+        if given != 0 {
+            table::close(shared, id);
+            shared.closed(id, &core.device);
+            return Err(Unmanaged::Given(given));
+        }
+        if await_bystanders(me.arena, core.device.caps().inode) {
+            let _ = table::catch_up(shared, me, id, core.device.as_ref());
+        }
+        Ok(Inode::new(core, &path))
+    }
+}
+
+impl Session {
+    /// Gives an inode that the session knows to the kernel, whoever has it open: everything is flushed and dropped from memory
+    /// first. `reason` is not 0.
+    ///
+    /// # Errors
+    /// The device's, and [`Error::Session`] where nobody can flush the file; it stays managed then.
+    pub fn give_to_kernel(&self, device: u64, inode: u64, reason: u32) -> Result<()> {
+        let shared = &self.shared;
+        let me = shared.me()?;
+        let Some(id) = table::find(me.arena, device, inode) else {
+            return Ok(());
+        };
+        if let Some(device) = shared.device(id) {
+            let core = Core {
+                shared: Arc::clone(shared),
+                id,
+                device,
+            };
+            return settle::to_kernel(&core, me, reason);
+        }
+        for round in 0..KERNEL_TRIES {
+            if settle::to_kernel_if_flushed(me, id, reason) {
+                return Ok(());
+            }
+            // Without a keeper that has the file, this process opens it as a recovery would.
+            if !shared.ask_to_flush(id) && round == 0 {
+                crate::keeper::unfinished::adopt_owed_files(shared);
+                if shared.device(id).is_some() {
+                    return self.give_to_kernel(device, inode, reason);
+                }
+            }
+            me.wait(64);
+        }
+        Err(Error::Session(
+            "nobody can write what the file owes; see that the session's keeper runs".into(),
+        ))
+    }
+}
+
+impl Session {
+    /// Writes what an inode owes, if the session knows it. Errors are told by those who sync or close it.
+    pub fn flush_known(&self, device: u64, inode: u64) {
+        let shared = &self.shared;
+        let Ok(me) = shared.me() else { return };
+        let Some(id) = table::find(me.arena, device, inode) else {
+            return;
+        };
+        match shared.device(id) {
+            Some(device) => {
+                let core = Core {
+                    shared: Arc::clone(shared),
+                    id,
+                    device,
+                };
+                settle::flush(&core, me, crate::flush::Scope::SYNC);
+            }
+            None => {
+                shared.ask_to_flush(id);
+            }
+        }
+    }
+}
+
+/// Waits for calls of the kernel's that began before the file was known. Whether there were any.
+fn await_bystanders(arena: &Arena, inode: u64) -> bool {
+    crate::sync::fence(Ordering::SeqCst);
+    let word = &arena.superblock().bystanders[inode as usize % BYSTANDERS];
+    let mut seen = word.load(Ordering::SeqCst);
+    if seen == 0 {
+        return false;
+    }
+    let begun = Instant::now();
+    while seen != 0 && begun.elapsed() < BYSTANDERS_PATIENCE {
+        std::thread::yield_now();
+        seen = word.load(Ordering::SeqCst);
+    }
+    if seen != 0 {
+        // Left by the dead: the next shall not wait for it.
+        let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    true
+}
