@@ -137,10 +137,10 @@ fn inherit(arena: &Arena) -> Option<ThreadId> {
             continue;
         }
         // What the kernel has marked is evidence of the old life alone, so nobody takes the new one for dead.
-        let mine = (life & LIFE_MASK).wrapping_add(LIFE) | CLAIMED;
+        let mine = (life & LIFE_MASK).wrapping_add(LIFE);
         if slot
             .state
-            .compare_exchange(life, mine, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(life, mine | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
             begin_life(slot, mine, true);
