@@ -102,6 +102,7 @@ macro_rules! real {
 real! {
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = sys (libc::SYS_open, [path, flags, mode]);
     fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = sys (libc::SYS_openat, [dir, path, flags, mode]);
+    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int = missing (-1);
     fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t = sys (libc::SYS_read, [fd, to, len]);
     fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t = sys (libc::SYS_write, [fd, from, len]);
     fn pread64(fd: c_int, to: *mut c_void, len: size_t, at: off_t) -> ssize_t = sys (libc::SYS_pread64, [fd, to, len, at]);

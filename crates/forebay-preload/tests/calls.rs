@@ -91,7 +91,6 @@ fn listed(file: &str) -> BTreeSet<String> {
 }
 
 #[test]
-#[ignore = "wrapped.txt is not there yet"]
 fn what_is_exported_is_listed() {
     let (wrapped, passed) = (listed("wrapped.txt"), listed("passed.txt"));
     let twice: Vec<_> = wrapped.intersection(&passed).collect();

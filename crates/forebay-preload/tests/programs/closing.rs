@@ -42,15 +42,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
             unsafe { libc::_exit(0) };
         }
         "few-descriptors" => {
-            let limit = libc::rlimit {
-                rlim_cur: 12,
-                rlim_max: 12,
-            };
-            // SAFETY: a limit of ours.
-            assert_eq!(
-                unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) },
-                0
-            );
+            set_limit(libc::RLIMIT_NOFILE, 12, 12);
             let mut open_files = Vec::new();
             while let Ok(fd) = open(&dir.join(format!("f{}", open_files.len())), RDWR) {
                 let number = open_files.len() as u8;

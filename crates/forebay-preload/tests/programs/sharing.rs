@@ -15,7 +15,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         "share-before" => managed_in_a_child(dir),
         "share-standard" => standard_output(dir),
         "share-close-range" => close_range(dir),
-        "share-flags" => flags(dir),
+        "share-flags" => append_mode(dir),
         _ => return false,
     }
     true
@@ -179,29 +179,23 @@ fn close_range(dir: &Path) {
 }
 
 /// `O_APPEND` comes and goes.
-fn flags(dir: &Path) {
+fn append_mode(dir: &Path) {
     let fd = open(&dir.join("a"), RDWR).expect("open");
     for turn in 0..8 {
         write(fd, &pattern(turn, BLOCK)).expect("write");
     }
-    // SAFETY: takes no memory.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    let before = flags(fd);
     assert_eq!(
-        flags & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_APPEND),
+        before & (libc::O_ACCMODE | libc::O_DIRECT | libc::O_APPEND),
         libc::O_RDWR
     );
     seek(fd, 5, libc::SEEK_SET).expect("seek");
-    // SAFETY: takes no memory.
-    assert_eq!(
-        unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_APPEND) },
-        0
-    );
+    set_flags(fd, before | libc::O_APPEND).expect("flags");
     write(fd, b"tail").expect("write");
     assert_eq!(seek(fd, 0, libc::SEEK_CUR), Ok(8 * BLOCK as i64 + 4));
     assert_eq!(pwrite(fd, b"more", 0), Ok(4));
     assert_eq!(size_of(fd), 8 * BLOCK as i64 + 8);
-    // SAFETY: takes no memory.
-    assert_eq!(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) }, 0);
+    set_flags(fd, before).expect("flags");
     assert_eq!(pwrite(fd, b"head", 0), Ok(4));
     assert_eq!(pread(fd, 8, 8 * BLOCK as i64), Ok(b"tailmore".to_vec()));
     assert_eq!(pread(fd, 4, 0), Ok(b"head".to_vec()));

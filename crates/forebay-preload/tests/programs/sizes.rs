@@ -99,16 +99,10 @@ fn limit(path: &Path, ignore: bool) {
         write(fd, &pattern(turn, BLOCK)).expect("write");
     }
     let at_most = 2 * BLOCK as u64 + 100;
-    let limit = libc::rlimit {
-        rlim_cur: at_most,
-        rlim_max: libc::RLIM_INFINITY,
-    };
-    // SAFETY: a limit of ours; a handler that does nothing is the system's own.
-    unsafe {
-        assert_eq!(libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit), 0);
-        if ignore {
-            libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
-        }
+    set_limit(libc::RLIMIT_FSIZE, at_most, libc::RLIM_INFINITY);
+    if ignore {
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     }
     assert_eq!(write(fd, &[7; 200]), Ok(100));
     assert_eq!(write(fd, &[7; 200]), Err(libc::EFBIG));
@@ -124,22 +118,18 @@ fn space(path: &Path) {
     for turn in 0..3 {
         write(fd, &pattern(turn, BLOCK)).expect("write");
     }
-    // SAFETY: takes no memory; the same below.
+    // SAFETY: takes no memory.
     assert_eq!(unsafe { libc::posix_fallocate(fd, 0, 1 << 20) }, 0);
     assert_eq!(size_of(fd), 1 << 20);
     assert_eq!(pread(fd, BLOCK, 2 * BLOCK as i64), Ok(pattern(2, BLOCK)));
     assert_eq!(pread(fd, 10, 3 * BLOCK as i64), Ok(vec![0; 10]));
-    assert_eq!(
-        unsafe { libc::fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, 0, 2 << 20) },
-        0
-    );
+    allocate(fd, libc::FALLOC_FL_KEEP_SIZE, 0, 2 << 20).expect("space");
     assert_eq!(size_of(fd), 1 << 20);
     let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-    assert_eq!(unsafe { libc::fallocate(fd, punch, 4096, 8192) }, 0);
+    allocate(fd, punch, 4096, 8192).expect("a hole");
     assert_eq!(pread(fd, 8192, 4096), Ok(vec![0; 8192]));
     // One that the engine does not serve.
-    let zero = libc::FALLOC_FL_ZERO_RANGE;
-    assert_eq!(unsafe { libc::fallocate(fd, zero, 0, 4096) }, 0);
+    allocate(fd, libc::FALLOC_FL_ZERO_RANGE, 0, 4096).expect("zeros");
     assert_eq!(pread(fd, 4096, 0), Ok(vec![0; 4096]));
     assert_eq!(seek(fd, 0, libc::SEEK_CUR), Ok(3 * BLOCK as i64));
     assert_eq!(pread(fd, BLOCK, 2 * BLOCK as i64), Ok(pattern(2, BLOCK)));

@@ -108,3 +108,27 @@ pub fn pattern(seed: u8, len: usize) -> Vec<u8> {
         .map(|i| (i / 251) as u8 ^ (i % 251) as u8 ^ seed)
         .collect()
 }
+
+pub fn allocate(fd: i32, mode: i32, offset: i64, len: i64) -> Result<(), i32> {
+    // SAFETY: takes no memory.
+    check(i64::from(unsafe { libc::fallocate(fd, mode, offset, len) })).map(drop)
+}
+
+pub fn flags(fd: i32) -> i32 {
+    // SAFETY: takes no memory.
+    unsafe { libc::fcntl(fd, libc::F_GETFL) }
+}
+
+pub fn set_flags(fd: i32, flags: i32) -> Result<(), i32> {
+    // SAFETY: takes no memory.
+    check(i64::from(unsafe { libc::fcntl(fd, libc::F_SETFL, flags) })).map(drop)
+}
+
+pub fn set_limit(resource: libc::__rlimit_resource_t, now: u64, most: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: now,
+        rlim_max: most,
+    };
+    // SAFETY: a limit of ours.
+    assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
+}

@@ -94,8 +94,9 @@ pub fn has_keeper(shared: &Shared) -> bool {
     keeper != 0 && !threads::is_gone(&shared.arena, ThreadId(keeper))
 }
 
-/// Becomes the keeper if there is none.
-fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
+/// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
+/// its files over then would not try again.
+fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) -> bool {
     let superblock = me.arena.superblock();
     let word = &superblock.keeper;
     let seen = word.load(Ordering::Acquire);
@@ -111,6 +112,8 @@ fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
     {
         return false;
     }
+    let path = shared.arena_path.as_deref();
+    *desk = path.and_then(|path| Desk::open(path).ok());
     superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
     adopt_owed_files(shared);
     shared.keeps.store(true, Relaxed);
@@ -137,7 +140,7 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
         last_use: (0, Instant::now()),
     };
     while !stop.load(Relaxed) {
-        if take_office(shared, me) {
+        if take_office(shared, me, &mut house.desk) {
             house.keep(shared, me);
         } else {
             house.tick_base = me.arena.superblock().tick.load(Ordering::Relaxed);
@@ -300,7 +303,8 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
         return None;
     }
     let owed = superblock.owed_about() * PAGE_BYTES as u64;
-    if owed > shared.config.dirty_background {
+    // What nobody has open any more is for outsiders to see: its last writer was killed, or could not write it.
+    if owed > shared.config.dirty_background || entry.writers() == 0 {
         return Some(Scope::some(PASS_PAGES));
     }
     Some(Scope {
