@@ -1,7 +1,8 @@
 //! A session: an arena, its keeper, and the processes that use it.
 //!
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
-//! slots, [`adopt`] files that a program has opened by itself, [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
+//! slots, [`opens`] who has which file open, [`adopt`] files that a program has opened by itself,
+//! [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
 //! those that others have started.
 
 pub mod adopt;
@@ -9,6 +10,7 @@ pub mod claims;
 pub mod handoff;
 pub mod look;
 pub mod members;
+pub mod opens;
 pub mod shared;
 
 use std::os::fd::{AsFd, AsRawFd};

@@ -12,8 +12,9 @@
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
-//! - [`locks`] marks on bytes that others see
+//! - [`limits`] limits of the calling process
 //! - [`liveness`] evidence that a thread lives
+//! - [`lock`] locks that end with their holder
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
 
@@ -22,8 +23,9 @@ pub mod extents;
 pub mod file;
 pub mod futex;
 pub mod kernel_cache;
+pub mod limits;
 pub mod liveness;
-pub mod locks;
+pub mod lock;
 pub mod membarrier;
 pub mod memory;
 pub mod signals;

@@ -12,7 +12,7 @@
 //! **Trim** is a truncation to the size that the file has: a hole punched beyond the end gives
 //! nothing back on ext4. The size is looked at last right before the call; an outsider's append
 //! between those two system calls is cut. Only the session appends to a managed file of its own, so
-//! this concerns outsiders alone; `docs/semantics.md` says so.
+//! this concerns outsiders alone.
 //!
 //! **Waiting** for direct writes of others, dead processes included. Measured on Linux 6.18 with the
 //! device held up (`tests/device_files/stalls.rs`): `fallocate` of one byte that has space already,
@@ -55,6 +55,18 @@ impl RealFile {
 
     /// As [`RealFile::reopen`], with descriptors of the caller's choice.
     pub fn reopen_at(fd: BorrowedFd<'_>, relocate: Relocate<'_>) -> Result<Self, KernelReason> {
+        // Who flushes may have rights that the writer has not, and would leave the bits as they are.
+        if stat::stat(fd).is_ok_and(|stat| stat.regular && stat.set_id) {
+            return Err(KernelReason::SetId);
+        }
+        Self::reopen_managed(fd, relocate)
+    }
+
+    /// As [`RealFile::reopen`], for a file that has been managed before.
+    pub(crate) fn reopen_managed(
+        fd: BorrowedFd<'_>,
+        relocate: Relocate<'_>,
+    ) -> Result<Self, KernelReason> {
         let (direct, buffered) = open_both(fd, true, relocate)?;
         Self::from_descriptors(direct, buffered)
     }

@@ -54,6 +54,8 @@ pub enum KernelReason {
     Leased,
     /// Another session of Forebay manages it.
     Claimed,
+    /// Set-user-ID or set-group-ID: each write has to ask whether it may leave that so.
+    SetId,
     /// `chattr +a`.
     AppendOnly,
     /// `chattr +i`.
@@ -147,6 +149,7 @@ impl fmt::Display for KernelReason {
                 "a lease is held on the file: end the file server that holds it, or its lease"
             ),
             Self::Claimed => f.write_str(CLAIMED),
+            Self::SetId => write!(f, "set-user-ID or set-group-ID: `chmod ug-s` lifts it"),
             Self::AppendOnly => write!(f, "append-only: `chattr -a` lifts it"),
             Self::Immutable => write!(f, "immutable: `chattr -i` lifts it"),
             Self::OpenFailed { errno } => write!(

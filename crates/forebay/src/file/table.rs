@@ -16,8 +16,10 @@ use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABL
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sys::limits;
 
-/// Finds or makes the entry of a device file and counts an open description.
+/// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
+/// for entries that are not open misses it.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -25,14 +27,21 @@ pub fn open(
     path: &[u8],
 ) -> Result<FileId> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
+    limits::look_at_file_bytes();
     let mut round = 0;
     loop {
         if lock(me) {
             let found = find_or_enter(me, device, &stat, path);
+            // A call that does not wait.
+            let added = found.map(|id| shared.add_open(id)).transpose();
             unlock(me);
+            if let (Err(error), Some(id)) = (added, found) {
+                close(shared, id);
+                return Err(error);
+            }
             match found {
                 Some(id) => {
-                    freshen(me, id, &stat);
+                    freshen(shared, me, id, &stat);
                     return Ok(id);
                 }
                 None if round < 64 => {
@@ -207,10 +216,10 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 
 /// What was written by the kernel while the entry was being made counts: such writes had begun before anybody could know of
 /// it. Called once they have ended.
-pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
+pub fn catch_up(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let entry = me.arena.file_unchecked(id);
-    freshen(me, id, &stat);
+    freshen(shared, me, id, &stat);
     if stat.len > entry.size.load(Ordering::Acquire)
         && entry.truncating.load(Ordering::Acquire) == 0
     {
@@ -222,9 +231,9 @@ pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
-fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
+fn freshen(shared: &Shared, me: Me<'_>, id: FileId, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
-    let idle = entry.opens.load(Ordering::Acquire) == 1
+    let idle = shared.is_open_once(id)
         && entry.owed_pages.load(Ordering::Acquire) == 0
         && !entry.is_unwitnessed(me.arena.counts().threads);
     if !idle || is_as_witnessed(entry, stat) {
@@ -235,10 +244,29 @@ fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
-/// Takes one open description away. Returns how many are left.
-pub fn close(me: Me<'_>, id: FileId) -> u32 {
-    let entry = me.arena.file_unchecked(id);
-    entry.opens.fetch_sub(1, Ordering::AcqRel).saturating_sub(1)
+/// Takes one open description of this process away. Whether it was the session's last.
+pub fn close(shared: &Shared, id: FileId) -> bool {
+    let opens = &shared.arena.file_unchecked(id).opens;
+    // Nobody who corrects the count comes in between: this process still has its lock.
+    if opens.load(Ordering::Acquire) != 0 {
+        opens.fetch_sub(1, Ordering::AcqRel);
+    }
+    shared.take_open(id);
+    !shared.is_open(id)
+}
+
+/// Corrects what an entry counts as open: who has died took nothing back. The caller is in no operation.
+pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
+    let entry = shared.arena.file_unchecked(id);
+    let counts_dead = || entry.opens.load(Ordering::Acquire) != 0 && !shared.is_open(id);
+    // Whoever opens counts under the table lock.
+    if counts_dead() && lock(me) {
+        if counts_dead() {
+            entry.opens.store(0, Ordering::Release);
+            entry.readers.store(0, Ordering::Release);
+        }
+        unlock(me);
+    }
 }
 
 /// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
@@ -280,7 +308,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
         let entry = me.arena.file_unchecked(id);
         let is_idle = || {
             entry.state.load(Ordering::Acquire) == LIVE
-                && entry.opens.load(Ordering::Acquire) == 0
+                && !shared.is_open(id)
                 && entry.owed_pages.load(Ordering::Acquire) == 0
         };
         if !is_idle() || !lock(me) {

@@ -13,6 +13,7 @@ use crate::scrap::absorb::{Home, Refusal, absorb};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::Ordering;
+use crate::sys::limits;
 
 /// Requests from this length on put their bytes in frames at once.
 const FRAME_BYTES_MIN: usize = 64 * 1024;
@@ -43,13 +44,17 @@ pub unsafe fn write(
 ) -> std::result::Result<usize, Halt> {
     let end = offset
         .checked_add(len as u64)
-        .filter(|&end| end <= FILE_BYTES_MAX);
-    let end = end.ok_or(Error::Device {
-        errno: libc::EFBIG,
-        operation: "write",
-    })?;
+        .filter(|&end| end <= FILE_BYTES_MAX)
+        .ok_or_else(too_long)?;
     if len == 0 {
         return Ok(0);
+    }
+    if end > limits::file_bytes() {
+        let allowed = within_limit(offset, len)?;
+        if allowed < len {
+            // SAFETY: the caller's promise, of less.
+            return unsafe { write(core, me, source, allowed, offset, intent) };
+        }
     }
     throttle(core, me)?;
     let hole = reserve::ahead(core, me, offset, end)?;
@@ -60,6 +65,24 @@ pub unsafe fn write(
     let plan = plan(core, me, source, len, offset, hole, intent);
     // SAFETY: the caller's promise.
     unsafe { carry_out(core, me, source, offset, &plan, intent.sequential) }
+}
+
+fn too_long() -> Error {
+    Error::Device {
+        errno: libc::EFBIG,
+        operation: "write",
+    }
+}
+
+/// How many of `len` bytes at `offset` the process may write (`RLIMIT_FSIZE`): at least one, or `EFBIG`. The signal that the
+/// kernel sends with it is the front end's.
+#[cold]
+fn within_limit(offset: u64, len: usize) -> std::result::Result<usize, Error> {
+    let room = limits::look_at_file_bytes().saturating_sub(offset);
+    match room {
+        0 => Err(too_long()),
+        room => Ok(len.min(usize::try_from(room).unwrap_or(usize::MAX))),
+    }
 }
 
 fn plan(

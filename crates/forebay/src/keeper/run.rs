@@ -13,14 +13,13 @@ use crate::config::IoEngine;
 use crate::device::{Queue, Threads, best_queue};
 use crate::error::Error;
 use crate::evict;
-use crate::file::settle;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
-use crate::ids::{FileId, ThreadId};
-use crate::keeper::reopen::{path_of, reopen};
+use crate::ids::ThreadId;
+use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, HURRY, TRUNCATING};
+use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -148,6 +147,9 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
             std::thread::sleep(IDLE_TICK);
         }
     }
+    if shared.keeps.load(Relaxed) {
+        finish_unused_files(shared, me);
+    }
     if shared.keeps.swap(false, Relaxed) {
         let keeper = &me.arena.superblock().keeper;
         let _ = keeper.compare_exchange(me.id.0, 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -169,7 +171,9 @@ impl House {
             self.looked_at_pressure = Instant::now();
             self.heed_pressure(shared, me);
             self.rest_if_idle(shared, me);
-            drop_unused_devices(shared);
+            // What clients have left that never reached a keeper.
+            adopt(shared, |_, entry| lacks_anything(entry));
+            finish_unused_files(shared, me);
         }
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };
@@ -259,19 +263,6 @@ fn uses_so_far(me: Me<'_>) -> u64 {
         .flat_map(|slot| slot.counters.iter().take(4))
         .map(|counter| counter.load(Ordering::Relaxed))
         .fold(0, u64::wrapping_add)
-}
-
-/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails.
-fn drop_unused_devices(shared: &Arc<Shared>) {
-    for id in shared.open_files() {
-        let entry = shared.arena.file_unchecked(id);
-        if entry.writers() == 0 && entry.owed_pages.load(Ordering::Acquire) == 0 {
-            if let Some(device) = shared.device(id) {
-                settle::trim_idle(shared, id, &device);
-            }
-            shared.drop_device(id);
-        }
-    }
 }
 
 fn queue(shared: &Shared) -> Box<dyn Queue> {
@@ -455,31 +446,4 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
     let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };
     futex::wait(shared.work(), seen, timeout);
     superblock.sleeping.store(0, Ordering::Release);
-}
-
-/// Gives a new keeper, or a recovery, the devices of files that owe something, or were being changed, and whose clients may be
-/// gone.
-pub fn adopt_owed_files(shared: &Arc<Shared>) {
-    for id in (0..shared.arena.counts().files).map(FileId) {
-        let entry = shared.arena.file_unchecked(id);
-        let live = entry.state.load(Ordering::Acquire) == crate::memory::files::LIVE;
-        let unfinished = is_unfinished(shared, entry) || entry.opens.load(Ordering::Acquire) != 0;
-        if live
-            && unfinished
-            && shared.device(id).is_none()
-            && let Ok(device) = reopen(entry)
-        {
-            shared.share_claim(&device, &path_of(entry));
-            shared.keep_device(id, Arc::new(device));
-        }
-    }
-}
-
-/// Whether something of the file is not as it should be on its device: owed bytes, a change under way, space reserved
-/// beyond the end, a length that was being changed.
-pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
-    entry.owed_pages.load(Ordering::Acquire) != 0
-        || entry.is_changing(shared.arena.counts().threads)
-        || entry.reserve_step.load(Ordering::Relaxed) != 0
-        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
 }

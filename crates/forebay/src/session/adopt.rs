@@ -181,14 +181,14 @@ impl Session {
         };
         let given = core.entry().kernel_reason.load(Ordering::Acquire);
         if given != 0 {
-            table::close(me, id);
+            table::close(shared, id);
             shared.closed(id, &core.device);
             return Err(Unmanaged::Given(given));
         }
         if await_bystanders(me.arena, core.device.caps().inode) {
-            let _ = table::catch_up(me, id, core.device.as_ref());
+            let _ = table::catch_up(shared, me, id, core.device.as_ref());
         }
-        Ok(Inode::new(core, path))
+        Ok(Inode::new(core, &path))
     }
 }
 
@@ -218,7 +218,7 @@ impl Session {
             }
             // Without a keeper that has the file, this process opens it as a recovery would.
             if !shared.ask_to_flush(id) && round == 0 {
-                crate::keeper::run::adopt_owed_files(shared);
+                crate::keeper::unfinished::adopt_owed_files(shared);
                 if shared.device(id).is_some() {
                     return self.give_to_kernel(device, inode, reason);
                 }

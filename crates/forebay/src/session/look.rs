@@ -23,7 +23,7 @@ use crate::file::settle::{Durability, settle};
 use crate::flush::{Flusher, Scope, errors};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::keeper::{repair, run};
+use crate::keeper::{repair, run, unfinished};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE};
@@ -31,7 +31,7 @@ use crate::memory::mapping::Mapping;
 use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
-use crate::session::{Session, handoff};
+use crate::session::{Session, handoff, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
@@ -80,8 +80,8 @@ pub struct SeenFile {
     pub path: PathBuf,
     /// Size that the session's programs see, bytes.
     pub size_bytes: u64,
-    /// Open descriptions.
-    pub opens: u32,
+    /// Whether any process has it open.
+    pub is_open: bool,
     /// Bytes that its device is owed; a block of which anything is owed may count whole.
     pub owed_bytes: u64,
     /// Error number of the last flush, 0 after a success.
@@ -142,9 +142,9 @@ fn left_meanwhile(lock: &fs::File, arena: &Arena, path: &Path) -> bool {
         return false;
     }
     let nobody_died = threads::dead(arena).is_empty();
-    let owed = arena.superblock().owed_pages.load(Ordering::Acquire);
+    let lacks = live_files(arena).any(|(_, entry)| unfinished::lacks_anything(entry));
     let removed = !matches!(lock.metadata(), Ok(meta) if meta.nlink() > 0);
-    let done = removed || (nobody_died && owed == 0);
+    let done = removed || (nobody_died && !lacks);
     if done && !removed {
         let _ = fs::remove_file(path);
         let _ = fs::remove_file(handoff::socket_path(path));
@@ -195,16 +195,19 @@ impl Seen {
 
     /// The files that it knows.
     pub fn files(&self) -> Vec<SeenFile> {
-        self.arena.as_ref().map(files_of).unwrap_or_default()
+        let Some(arena) = &self.arena else {
+            return Vec::new();
+        };
+        files_of(arena, |id| opens::is_open_elsewhere(arena, id))
     }
 }
 
-fn files_of(arena: &Arena) -> Vec<SeenFile> {
+fn files_of(arena: &Arena, is_open: impl Fn(FileId) -> bool) -> Vec<SeenFile> {
     live_files(arena)
-        .map(|(_, entry)| SeenFile {
+        .map(|(id, entry)| SeenFile {
             path: path_of(entry),
             size_bytes: entry.size.load(Ordering::Acquire),
-            opens: entry.opens.load(Ordering::Acquire),
+            is_open: entry.opens.load(Ordering::Acquire) != 0 && is_open(id),
             owed_bytes: owed_bytes(entry),
             flush_errno: entry.error.load(Ordering::Acquire) as u32 as i32,
             kernel_reason: entry.kernel_reason.load(Ordering::Acquire),
@@ -342,7 +345,7 @@ impl Session {
         let me = self.shared.me()?;
         // What the dead hold would be in the way.
         repair::if_needed(&self.shared, me);
-        run::adopt_owed_files(&self.shared);
+        unfinished::adopt_owed_files(&self.shared);
         let mut unsettled = Vec::new();
         // Many requests at once: this may be gigabytes.
         let mut flusher = run::flusher(&self.shared);
@@ -368,7 +371,7 @@ impl Session {
 
     /// The files that the session knows.
     pub fn files(&self) -> Vec<SeenFile> {
-        files_of(&self.shared.arena)
+        files_of(&self.shared.arena, |id| self.shared.is_open(id))
     }
 
     fn settle_file(

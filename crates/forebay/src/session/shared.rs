@@ -12,8 +12,10 @@ use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
+use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::limits::PAGE_BYTES;
+use crate::keeper::unfinished;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
@@ -21,7 +23,9 @@ use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
 use crate::session::members;
+use crate::session::opens::{self, Opens};
 use crate::sync::{self, Ordering};
+use crate::sys::limits;
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
@@ -34,7 +38,7 @@ pub struct Shared {
     /// Distinguishes sessions of one process from one another.
     pub instance: u64,
     devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
-    route: Box<dyn Route>,
+    route: Arc<dyn Route>,
     overrides: Overrides,
     /// Pages that one file may owe.
     pub file_owed_pages_max: u64,
@@ -46,6 +50,7 @@ pub struct Shared {
     pub keeps: AtomicBool,
     line: Line,
     claims: Arc<Claims>,
+    opens: Opens,
 }
 
 impl Shared {
@@ -66,6 +71,7 @@ impl Shared {
         let file_owed_pages_max = config
             .file_dirty_bytes_max
             .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
+        let route = Arc::from(route);
         Ok(Shared {
             arena: Arc::new(arena),
             arena_path,
@@ -73,6 +79,7 @@ impl Shared {
             keeps: AtomicBool::new(false),
             line: Line::default(),
             claims: Arc::default(),
+            opens: Opens::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -101,20 +108,8 @@ impl Shared {
     }
 
     /// The route for a file.
-    pub fn route_for(&self, path: &Path) -> &dyn Route {
-        self.overrides
-            .route_for(path)
-            .unwrap_or(self.route.as_ref())
-    }
-
-    /// The route for a file that is open. Overrides are looked up when there are any.
-    #[inline]
-    pub fn route_for_file(&self, _file: FileId, path: &Path) -> &dyn Route {
-        if self.overrides.is_empty() {
-            self.route.as_ref()
-        } else {
-            self.route_for(path)
-        }
+    pub fn route_for(&self, path: &Path) -> &Arc<dyn Route> {
+        self.overrides.route_for(path).unwrap_or(&self.route)
     }
 
     fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
@@ -236,9 +231,42 @@ impl Shared {
             self.ask_to_flush(file);
             return Outcome::default();
         }
-        self.change(me, file, device, || {
+        let (scope, rest) = self.within_limit(file, scope);
+        let mut outcome = self.change(me, file, device, || {
             flusher.flush_and_write_fills(me, file, device, scope)
-        })
+        });
+        if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
+            outcome.errno = Some(libc::EFBIG);
+        }
+        outcome
+    }
+
+    /// What of a flush this process may do (`RLIMIT_FSIZE`): the kernel would end it for more. And whether there is a rest,
+    /// which others of the session, or a recovery, have to write.
+    #[inline]
+    fn within_limit(&self, file: FileId, scope: Scope) -> (Scope, bool) {
+        let limit = limits::file_bytes();
+        let size = self.arena.file_unchecked(file).size.load(Ordering::Acquire);
+        if size <= limit {
+            return (scope, false);
+        }
+        let until = scope.until.min(limit / BLOCK_BYTES as u64);
+        (Scope { until, ..scope }, scope.all && until < scope.until)
+    }
+
+    /// Has the keeper write what a file owes from a block on, if anything.
+    #[cold]
+    fn others_flush(&self, me: Me<'_>, file: FileId, from: u64) -> bool {
+        let entry = self.arena.file_unchecked(file);
+        let mut round = 0;
+        let owed = loop {
+            if let Ok(_operation) = me.enter(file) {
+                break slots::next_owed(&self.arena, entry, from).is_some();
+            }
+            round += 1;
+            me.wait(round);
+        };
+        !owed || !self.keeps.load(Relaxed) && self.ask_to_flush(file)
     }
 
     /// Changes a device file, noting for recovery that the change is ours. While it lasts the thread's slot says so: should
@@ -252,18 +280,25 @@ impl Shared {
     ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
-        self.begin_intent(me, file);
+        let outermost = self.begin_intent(me, file);
         let result = change();
-        self.end_intent(me, file, device);
+        if outermost {
+            self.end_intent(me, file, device);
+        }
         word.store(before, Ordering::Release);
         result
     }
 
     /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
-    /// unless it is dated long after the session's last sign of life, which this is.
-    pub fn begin_intent(&self, me: Me<'_>, file: FileId) {
+    /// unless it is dated long after the session's last sign of life, which this is. `false`: the thread is at a change of the
+    /// file already, and it is that one's end that ends this: who waits in a flush may repair, and a repair waits for flights.
+    #[must_use]
+    pub fn begin_intent(&self, me: Me<'_>, file: FileId) -> bool {
         me.arena.superblock().show_life();
-        me.arena.file_unchecked(file).begin_intent(me.id);
+        let entry = me.arena.file_unchecked(file);
+        let outermost = !entry.has_intent(me.id);
+        entry.begin_intent(me.id);
+        outermost
     }
 
     /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
@@ -303,9 +338,9 @@ impl Shared {
 
     #[cold]
     fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
-        handed.store(epoch, Relaxed);
-        if !self.keeps.load(Relaxed) && self.arena_path.is_some() {
-            self.line.hand_over(self, file, device, epoch);
+        let elsewhere = !self.keeps.load(Relaxed) && self.arena_path.is_some();
+        if !elsewhere || self.line.hand_over(self, file, device, epoch) {
+            handed.store(epoch, Relaxed);
         }
     }
 
@@ -315,6 +350,39 @@ impl Shared {
         if epoch != 0 && !self.keeps.load(Relaxed) && self.arena_path.is_some() {
             self.line.release(self, file, epoch);
         }
+    }
+
+    /// Notes that this process has one more description of a file.
+    pub fn add_open(&self, file: FileId) -> Result<()> {
+        let added = self.opens.add(&self.arena, file);
+        added.map_err(|e| Error::device("note that a file is open", &e))
+    }
+
+    /// One description of this process has been closed, and taken from the entry's count.
+    pub fn take_open(&self, file: FileId) {
+        self.opens.take(&self.arena, file);
+    }
+
+    /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.arena
+            .file_unchecked(file)
+            .opens
+            .load(Ordering::Acquire)
+            != 0
+            && (self.opens.here(file) > 0 || opens::is_open_elsewhere(&self.arena, file))
+    }
+
+    /// Whether the file has been opened once, here, and nowhere else.
+    pub fn is_open_once(&self, file: FileId) -> bool {
+        self.opens.here(file) == 1
+            && (self
+                .arena
+                .file_unchecked(file)
+                .opens
+                .load(Ordering::Acquire)
+                == 1
+                || !opens::is_open_elsewhere(&self.arena, file))
     }
 
     /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
@@ -379,13 +447,12 @@ impl Shared {
         }
     }
 
-    /// Whether any file is owed anything. Exact while nobody is at work.
-    fn owes_anything(&self) -> bool {
+    /// Whether any file lacks anything on its device. Exact while nobody is at work.
+    fn lacks_anything(&self) -> bool {
         (0..self.arena.counts().files)
             .map(|id| self.arena.file_unchecked(FileId(id)))
             .any(|entry| {
-                entry.state.load(Ordering::Acquire) == LIVE
-                    && entry.owed_pages.load(Ordering::Acquire) != 0
+                entry.state.load(Ordering::Acquire) == LIVE && unfinished::lacks_anything(entry)
             })
     }
 
@@ -395,8 +462,8 @@ impl Shared {
     }
 }
 
-/// The last process to leave in good order removes the arena, unless something in it is still owed: then it waits for a
-/// recovery.
+/// The last process to leave in good order removes the arena, unless a file is not yet what it should be on its device: then
+/// the arena waits for a recovery.
 impl Drop for Shared {
     fn drop(&mut self) {
         members::leave(self.instance);
@@ -404,12 +471,12 @@ impl Drop for Shared {
             return;
         };
         // Everybody who maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
-        // several who leave at once the last one gets it, and nobody may look at what is owed before.
+        // several who leave at once the last one gets it, and nobody may look at what files lack before.
         if file.try_lock().is_err() {
             return;
         }
         let is_there = matches!(file.metadata(), Ok(seen) if seen.nlink() > 0);
-        if is_there && !self.owes_anything() {
+        if is_there && !self.lacks_anything() {
             let _ = std::fs::remove_file(path);
             let _ = std::fs::remove_file(handoff::socket_path(path));
         }

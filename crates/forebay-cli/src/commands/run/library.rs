@@ -99,8 +99,8 @@ fn has_capabilities(file: &File) -> bool {
 
 fn interpreter_of_script(line: &[u8]) -> Option<PathBuf> {
     let line = line.split(|&byte| byte == b'\n').next()?;
-    let word = line.split(|byte| matches!(byte, b' ' | b'\t'));
-    let word = word.filter(|word| !word.is_empty()).next()?;
+    let mut words = line.split(|byte| matches!(byte, b' ' | b'\t'));
+    let word = words.find(|word| !word.is_empty())?;
     Some(PathBuf::from(std::ffi::OsString::from_vec(word.to_vec())))
 }
 
