@@ -6,6 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 use crate::config::Config;
 use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
@@ -24,6 +25,7 @@ use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
 use crate::session::members;
 use crate::session::opens::{self, Opens};
+use crate::stats::Counter;
 use crate::sync::{self, Ordering};
 use crate::sys::limits;
 
@@ -281,8 +283,11 @@ impl Shared {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
         let outermost = self.begin_intent(me, file);
+        let begun = Instant::now();
         let result = change();
         if outermost {
+            let ns = begun.elapsed().as_nanos();
+            me.count(Counter::ChangeNs as usize, ns as u64);
             self.end_intent(me, file, device);
         }
         word.store(before, Ordering::Release);
