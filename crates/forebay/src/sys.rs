@@ -13,7 +13,7 @@
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`limits`] limits of the calling process
-//! - [`locks`] marks on bytes that others see
+//! - [`lock`] locks that end with their holder
 //! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
@@ -25,7 +25,7 @@ pub mod futex;
 pub mod kernel_cache;
 pub mod limits;
 pub mod liveness;
-pub mod locks;
+pub mod lock;
 pub mod membarrier;
 pub mod memory;
 pub mod signals;

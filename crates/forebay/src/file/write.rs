@@ -183,14 +183,7 @@ unsafe fn carry_out(
                 scrap(core, me, from, len, part.offset, sequential, eager)
             },
             // SAFETY: as above.
-            Way::Direct => match unsafe { direct::write(core, me, from, len, part.offset) } {
-                // The device says no more than that; memory takes what is there.
-                // SAFETY: as above.
-                Err(halt) if is_fault(&halt) => unsafe {
-                    scrap(core, me, from, len, part.offset, sequential, false)
-                },
-                written => written,
-            },
+            Way::Direct => unsafe { direct::write(core, me, from, len, part.offset) },
             // SAFETY: as above.
             Way::Kernel => unsafe { direct::through_kernel(core, me, from, len, part.offset) },
         };
@@ -202,14 +195,6 @@ unsafe fn carry_out(
         }
     }
     Ok(done)
-}
-
-fn is_fault(halt: &Halt) -> bool {
-    match halt {
-        Halt::Fault => true,
-        Halt::Failed(error) => error.errno() == libc::EFAULT,
-        _ => false,
-    }
 }
 
 /// Writes into memory. Returns the bytes written: fewer than `len` only where the source ends before.

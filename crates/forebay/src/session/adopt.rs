@@ -21,6 +21,7 @@ use crate::memory::mapping::Mapping;
 use crate::memory::place;
 use crate::memory::superblock::BYSTANDERS;
 use crate::session::Session;
+use crate::stats::Counter;
 use crate::sync::Ordering;
 
 /// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes that does not wait
@@ -41,6 +42,29 @@ pub enum Unmanaged {
     Given(u32),
     /// The session's tables are full.
     Failed(Error),
+}
+
+impl Unmanaged {
+    fn counter(&self) -> Counter {
+        use KernelReason::*;
+        match self {
+            Unmanaged::Route => Counter::FilesRouted,
+            Unmanaged::Reason(Claimed) => Counter::FilesClaimed,
+            Unmanaged::Reason(
+                NoDirectIo { .. }
+                | InMemory { .. }
+                | CopyOnWrite { .. }
+                | Network { .. }
+                | Fuse
+                | CoarseAlignment { .. }
+                | NoReserve { .. },
+            ) => Counter::FilesOfFileSystem,
+            Unmanaged::Reason(
+                ReadOnly { .. } | Leased | SetId | AppendOnly | Immutable | OpenFailed { .. },
+            ) => Counter::FilesNotWritable,
+            _ => Counter::FilesOther,
+        }
+    }
 }
 
 /// A session's arena, looked at by a process that is not in it: whether a file is known there.
@@ -76,6 +100,11 @@ impl Glance {
             .ok()?;
         let arena = Arena::open(Mapping::attach_unheld(file).ok()?).ok()?;
         Some(Glance { arena })
+    }
+
+    /// Bytes of memory that the session may have.
+    pub fn memory_bytes(&self) -> u64 {
+        u64::from(self.arena.counts().frames) * crate::limits::BLOCK_BYTES as u64
     }
 
     /// What the session knows of an inode, if it manages it or has bytes of it in memory.
@@ -142,6 +171,23 @@ impl Session {
     /// # Errors
     /// Why the file stays with the kernel.
     pub fn adopt(
+        &self,
+        fd: BorrowedFd<'_>,
+        writable: bool,
+        relocate: fn(OwnedFd) -> OwnedFd,
+    ) -> std::result::Result<Inode, Unmanaged> {
+        let adopted = self.try_adopt(fd, writable, relocate);
+        if let (true, Ok(me)) = (writable, self.shared.me()) {
+            let counter = adopted
+                .as_ref()
+                .err()
+                .map_or(Counter::FilesManaged, Unmanaged::counter);
+            me.count(counter as usize, 1);
+        }
+        adopted
+    }
+
+    fn try_adopt(
         &self,
         fd: BorrowedFd<'_>,
         writable: bool,

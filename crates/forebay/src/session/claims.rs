@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::device::{Caps, KernelReason};
 use crate::memory::place::dir::{UserDir, user_id};
-use crate::sys::locks;
+use crate::sys::lock;
 
 /// Where the user's list is: where shared memory is by convention, whatever place an arena has.
 const LIST_PARENT: &str = "/dev/shm";
@@ -119,7 +119,7 @@ impl Claims {
                 let directory = directory.map(|file| self.placed(file));
                 // Best effort: a list that cannot be had covers nobody.
                 for list in self.list().into_iter().chain(&directory) {
-                    let _ = locks::mark(list.as_fd(), byte);
+                    let _ = lock::share(list.as_fd(), byte);
                 }
                 Held {
                     count: 1,
@@ -145,9 +145,9 @@ impl Claims {
         ];
         let mut lists = self.list().into_iter().chain(&held.directory);
         lists.any(|list| {
-            around
-                .iter()
-                .any(|&(start, len)| locks::is_marked(list.as_fd(), start, len).unwrap_or(false))
+            around.iter().any(|&(start, len)| {
+                lock::is_any_held_elsewhere(list.as_fd(), start, len).unwrap_or(false)
+            })
         })
     }
 }
@@ -168,7 +168,7 @@ impl Drop for Claim {
         }
         // Said, not left to the closing: a child of a fork may have a copy of the descriptor.
         for list in self.claims.list().into_iter().chain(&mine.directory) {
-            let _ = locks::unmark(list.as_fd(), mine.byte);
+            let _ = lock::let_go(list.as_fd(), mine.byte);
         }
         held.remove(&self.share);
     }

@@ -18,7 +18,7 @@ use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
-use crate::sys::locks;
+use crate::sys::lock;
 
 /// One process's open descriptions, by file.
 #[derive(Default)]
@@ -38,7 +38,7 @@ impl Opens {
         let mut counts = self.counts();
         let count = counts.entry(file).or_default();
         if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
-            locks::mark(arena_file.as_fd(), u64::from(file.0))?;
+            lock::share(arena_file.as_fd(), u64::from(file.0))?;
         }
         *count += 1;
         Ok(())
@@ -55,7 +55,7 @@ impl Opens {
             counts.remove(&file);
             if let Some(arena_file) = arena.mapping().file() {
                 // The lock of what is open cannot fail to be given back.
-                let _ = locks::unmark(arena_file.as_fd(), u64::from(file.0));
+                let _ = lock::let_go(arena_file.as_fd(), u64::from(file.0));
             }
         }
     }
@@ -70,7 +70,7 @@ impl Opens {
 pub fn is_open_elsewhere(arena: &Arena, file: FileId) -> bool {
     let arena_file = arena.mapping().file();
     arena_file.is_some_and(|arena_file| {
-        locks::is_marked(arena_file.as_fd(), u64::from(file.0), 1).unwrap_or(true)
+        lock::is_held_elsewhere(arena_file.as_fd(), u64::from(file.0)).unwrap_or(true)
     })
 }
 

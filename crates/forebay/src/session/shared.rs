@@ -25,6 +25,7 @@ use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
 use crate::session::members;
 use crate::session::opens::Opens;
+use crate::stats::Counter;
 use crate::sync::{self, Ordering};
 use crate::sys::limits;
 
@@ -288,8 +289,11 @@ impl Shared {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
         let outermost = self.begin_intent(me, file);
+        let begun = Instant::now();
         let result = change();
         if outermost {
+            let ns = begun.elapsed().as_nanos();
+            me.count(Counter::ChangeNs as usize, ns as u64);
             self.end_intent(me, file, device);
         }
         word.store(before, Ordering::Release);

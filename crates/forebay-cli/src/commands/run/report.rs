@@ -47,10 +47,13 @@ pub struct Sides {
     device_write_bytes: u64,
     /// Held by the session now.
     memory_held_bytes: u64,
-    /// Files that the session knows and the engine answers for.
-    files_managed: usize,
-    /// Files that it has given to the kernel, by reason.
-    files_in_kernel: BTreeMap<&'static str, usize>,
+    /// Time that the session's threads spent on writing to device files, those of the drain included.
+    flush_seconds: f64,
+    /// Files that became managed; one that several processes write counts for each.
+    files_managed: u64,
+    /// Files that were written to and left to the kernel, by reason; and those that the session has given to the kernel
+    /// since, among all that it knows.
+    files_in_kernel: BTreeMap<&'static str, u64>,
 }
 
 impl Sides {
@@ -58,13 +61,32 @@ impl Sides {
     pub fn of(session: &Session, before: &Stats) -> Self {
         let now = session.stats();
         let more = |of: fn(&Stats) -> u64| of(&now).saturating_sub(of(before));
-        let mut files_managed = 0;
-        let mut files_in_kernel = BTreeMap::new();
-        for file in session.files() {
-            match file.kernel_reason {
-                0 => files_managed += 1,
-                code => *files_in_kernel.entry(words(code)).or_default() += 1,
-            }
+        let left: [(&'static str, u64); 5] = [
+            ("their route, or outside --dir", more(|s| s.files_routed)),
+            (
+                "their file system (`forebay doctor DIR` says why)",
+                more(|s| s.files_of_file_system),
+            ),
+            (
+                "cannot be opened for writing again",
+                more(|s| s.files_not_writable),
+            ),
+            ("managed by another session", more(|s| s.files_claimed)),
+            (
+                "given up before, or no room in the session's tables",
+                more(|s| s.files_other),
+            ),
+        ];
+        let mut files_in_kernel: BTreeMap<_, _> =
+            left.into_iter().filter(|(_, number)| *number > 0).collect();
+        for file in session
+            .files()
+            .iter()
+            .filter(|file| file.kernel_reason != 0)
+        {
+            *files_in_kernel
+                .entry(words(file.kernel_reason))
+                .or_default() += 1;
         }
         Self {
             scrap_bytes: more(|s| s.scrap_bytes),
@@ -74,7 +96,8 @@ impl Sides {
             device_read_bytes: more(|s| s.device_read_bytes),
             device_write_bytes: more(|s| s.device_write_bytes),
             memory_held_bytes: now.memory_held_bytes,
-            files_managed,
+            flush_seconds: more(|s| s.change_ns) as f64 / 1e9,
+            files_managed: more(|s| s.files_managed),
             files_in_kernel,
         }
     }
@@ -93,6 +116,7 @@ fn words(code: u32) -> &'static str {
         71 => "a raw system call",
         72 => "sent to another process",
         73 => "the program changed its user, root or namespace",
+        75 => "the engine has failed",
         74 => "a call that the engine does not serve",
         _ => "given up by its program",
     }
@@ -183,11 +207,21 @@ impl Report {
                     ),
                 );
                 field("memory", format!("{} held", bytes(sides.memory_held_bytes)));
-                field("files", count(sides.files_managed, "file") + " managed");
+                field(
+                    "flush",
+                    format!("{:.3} s in all threads", sides.flush_seconds),
+                );
+                field(
+                    "files",
+                    count(sides.files_managed as usize, "file") + " managed",
+                );
                 for (why, number) in &sides.files_in_kernel {
                     field(
                         "",
-                        format!("{} left to the kernel: {why}", count(*number, "file")),
+                        format!(
+                            "{} left to the kernel: {why}",
+                            count(*number as usize, "file")
+                        ),
                     );
                 }
             }
