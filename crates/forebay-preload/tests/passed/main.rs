@@ -1,7 +1,7 @@
 //! What programs do to files beside reading and writing them: C programs that are run with the library and without, and must
 //! say the same and leave the same files.
 //!
-//! Each case of `programs.c` is a test. The session's keeper is this process.
+//! Each case (see `programs.c`) is a test. The session's keeper is this process.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -14,17 +14,19 @@ use forebay::{Config, Session};
 
 /// The cases, compiled.
 static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed/programs.c");
-    let program =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}", std::process::id()));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    let new = program.with_extension(std::process::id().to_string());
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
-        .args([&program, &source])
+        .arg(&new)
+        .args(["programs.c", "handlers.c", "ways.c", "others.c"].map(|name| sources.join(name)))
         .status();
     assert!(
         done.expect("cc runs").success(),
-        "programs.c does not compile"
+        "the programs do not compile"
     );
+    fs::rename(&new, &program).expect("renamed");
     program
 });
 
