@@ -113,10 +113,9 @@ pub fn has_grown(word: Word, len: usize) -> bool {
     if description.has(table::FOREIGN) || attach::glance().is_none() {
         return false;
     }
-    let small = attach::small_file_bytes();
     let (calls, bytes) = description.note_write(len);
     let size = description.size_at_open.load(Ordering::Relaxed);
-    bytes > small || (calls >= 2 && size >= small)
+    attach::is_large(calls, bytes, size)
 }
 
 /// What an engine call came to.

@@ -78,6 +78,11 @@ impl Glance {
         Some(Glance { arena })
     }
 
+    /// Bytes of memory that the session may have.
+    pub fn memory_bytes(&self) -> u64 {
+        u64::from(self.arena.counts().frames) * crate::limits::BLOCK_BYTES as u64
+    }
+
     /// What the session knows of an inode, if it manages it or has bytes of it in memory.
     #[inline]
     pub fn known(&self, device: u64, inode: u64) -> Option<Known> {
