@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, RwLock};
 use std::time::{Duration, Instant};
 
 use forebay::{Config, Session};
@@ -67,6 +67,9 @@ fn config(name: &str) -> Config {
     config
 }
 
+/// Held by whoever makes a child.
+static SPAWNING: RwLock<()> = RwLock::new(());
+
 /// What a program has said and left.
 #[derive(PartialEq)]
 struct Outcome {
@@ -88,7 +91,17 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         .stderr(Stdio::inherit())
         .stdout(output);
     more(&mut command);
-    let mut child = command.spawn().expect("the program starts");
+    // Between fork and exec a child of this process has the keeper's descriptors, writable ones too: nobody could execute
+    // what has just been written.
+    let mut alone = None;
+    let mut child = if case == "executable" {
+        alone = Some(SPAWNING.write());
+        command.spawn()
+    } else {
+        let _with_others = SPAWNING.read();
+        command.spawn()
+    }
+    .expect("the program starts");
     let begun = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().expect("a child") {
@@ -101,6 +114,7 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
+    drop(alone);
     let files = fs::read_dir(dir).expect("readable").map(|entry| {
         let entry = entry.expect("readable");
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -127,6 +141,7 @@ fn same(case: &str) {
     )
     .expect("for anybody");
     let name = format!("test-passed-{case}-{}", std::process::id());
+    let (_, library) = (&*PROGRAMS, &*LIBRARY);
     let session = Session::open(config(&name)).expect("a session");
     let plain = run(case, &temporary.path().join("plain"), |_| {});
     assert_eq!(
@@ -137,7 +152,7 @@ fn same(case: &str) {
     );
     let ours = run(case, &temporary.path().join("ours"), |command| {
         command
-            .env("LD_PRELOAD", &*LIBRARY)
+            .env("LD_PRELOAD", library)
             .env("FOREBAY_SESSION", &name);
     });
     assert_eq!(ours.output, plain.output);

@@ -200,6 +200,8 @@ void executable(void)
     pid_t child = fork();
     if (child == 0) {
         execl(name, name, (char *)NULL);
+        printf("not executed: %s\n", strerror(errno));
+        fflush(stdout);
         _exit(9);
     }
     int status;
