@@ -13,6 +13,7 @@ use forebay::{Config, Session};
 
 use crate::files;
 use crate::inside::Inside;
+use crate::signals;
 use crate::table::{self, Kind, Word};
 
 /// How long an arena that was not there is not looked for again, and one that was there counts as there, ms.
@@ -50,6 +51,8 @@ pub fn at_start() {
     }
     table::at_start();
     WANTED.store(1, Relaxed);
+    crate::hooks::limits::look();
+    signals::attached();
     let _inside = Inside::enter();
     files::watch_inherited();
 }
@@ -165,7 +168,6 @@ pub fn session() -> Option<&'static Session> {
     let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
     let config = Config::load().ok()?;
     let joined = Session::join_for_good(&path, config, relocate).ok()??;
-    crate::signals::attached();
     let session = Box::into_raw(Box::new(joined));
     SESSION.store(session, Ordering::Release);
     // SAFETY: made above; never freed.

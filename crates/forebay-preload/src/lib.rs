@@ -13,6 +13,7 @@ mod files;
 mod hooks;
 mod inodes;
 mod inside;
+mod program;
 mod raw;
 mod real;
 mod serve;

@@ -2,7 +2,7 @@
 //!
 //! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
 //! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`] and [`settle`] carry operations out, [`hasten`] has
-//! the keeper help; [`reserve`] asks for space, [`room`] makes room. A file that cannot be managed is served by the kernel.
+//! the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
 
 pub mod append;
 mod by_kernel;

@@ -1,16 +1,18 @@
 //! A session: an arena, its keeper, and the processes that use it.
 //!
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
-//! slots, [`adopt`] files that a program has opened by itself, [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
+//! slots, [`opens`] who has which file open, [`adopt`] files that a program has opened by itself,
+//! [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
 //! those that others have started.
 
 pub mod adopt;
 pub mod handoff;
 pub mod look;
 pub mod members;
+pub mod opens;
 pub mod shared;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -112,7 +114,7 @@ const TINY_FILES: u32 = 16;
 pub struct Session {
     shared: Arc<Shared>,
     /// Threads that keep, or stand by; stopped with the last clone of this session.
-    _hosting: Option<Arc<Hosting>>,
+    hosting: Option<Arc<Hosting>>,
 }
 
 impl Session {
@@ -128,10 +130,32 @@ impl Session {
     pub fn open(config: Config) -> Result<Self> {
         let mut session = Self::join(config)?;
         if !session.shared.config.heap_backed {
-            session._hosting = Some(Arc::new(Hosting::start(&session.shared)?));
-            session.await_keeper();
+            session.keep()?;
         }
         Ok(session)
+    }
+
+    /// Hosts a keeper in this process from now on, if it does not yet: its threads keep the session, or stand by while
+    /// another process does.
+    ///
+    /// # Errors
+    /// [`Error::Session`] when the threads cannot be started.
+    pub fn keep(&mut self) -> Result<()> {
+        if self.hosting.is_none() {
+            self.hosting = Some(Arc::new(Hosting::start(&self.shared)?));
+            self.await_keeper();
+        }
+        Ok(())
+    }
+
+    /// Stops hosting a keeper, unless a clone of this session does as well: another process takes over, if one stands by.
+    pub fn stop_keeping(&mut self) {
+        self.hosting = None;
+    }
+
+    /// Whether some process keeps the session.
+    pub fn has_keeper(&self) -> bool {
+        run::has_keeper(&self.shared)
     }
 
     /// As [`Session::open`], without hosting a keeper: this process starts no threads.
@@ -273,7 +297,7 @@ impl Session {
         shared.me()?;
         Ok(Session {
             shared,
-            _hosting: None,
+            hosting: None,
         })
     }
 
@@ -333,6 +357,11 @@ impl Session {
             self.leave_to_kernel(&file, given::ROUTE)?;
             return self.in_kernel(file, "its route is kernel".into(), path, options);
         }
+        if !self.is_below_dirs(&file) {
+            self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
+            let reason = "it lies outside the directories that `dirs` names";
+            return self.in_kernel(file, reason.into(), path, options);
+        }
         match RealFile::reopen(file.as_fd()) {
             Ok(device) => self.manage(Arc::new(device), file, path, options),
             Err(reason) => match self.device_of(&file)? {
@@ -370,6 +399,15 @@ impl Session {
                 || entry.owed_pages.load(Ordering::Acquire) != 0;
             used && entry.kernel_reason.load(Ordering::Acquire) == 0
         }))
+    }
+
+    fn is_below_dirs(&self, file: &std::fs::File) -> bool {
+        let config = &self.shared.config;
+        if config.dirs.is_empty() {
+            return true;
+        }
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::read_link(link).is_ok_and(|path| config.manages(&path))
     }
 
     fn in_kernel(

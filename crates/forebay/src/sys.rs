@@ -14,7 +14,9 @@
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`limits`] limits of the calling process
 //! - [`liveness`] evidence that a thread lives
+//! - [`lock`] locks that end with their holder
 //! - [`membarrier`] barriers in other threads
+//! - [`signals`] passing signals on
 
 pub mod block;
 pub mod extents;
@@ -23,8 +25,10 @@ pub mod futex;
 pub mod kernel_cache;
 pub mod limits;
 pub mod liveness;
+pub mod lock;
 pub mod membarrier;
 pub mod memory;
+pub mod signals;
 pub mod socket;
 pub mod stat;
 

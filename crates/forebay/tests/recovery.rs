@@ -544,3 +544,23 @@ fn a_damaged_arena_does_no_harm() {
         assert!(!panicked && killed.is_none(), "seed {seed}: {ended:?}");
     }
 }
+
+/// Who waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.
+#[test]
+fn a_change_within_a_change_does_not_end_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let session = forebay::Session::open(forebay::Config::tiny()).expect("a session");
+    let path = dir.path().join("file");
+    let plain = std::fs::File::create(&path).expect("a file");
+    let device = match forebay::device::RealFile::reopen(std::os::fd::AsFd::as_fd(&plain)) {
+        Ok(device) => std::sync::Arc::new(device),
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let core = session.manage_device(device, &path).expect("an entry");
+    let me = core.shared.me().expect("a slot");
+    core.change(me, |_| {
+        core.change(me, |_| ());
+        assert!(core.entry().has_intent(me.id), "the outer change goes on");
+    });
+    assert!(!core.entry().has_intent(me.id));
+}

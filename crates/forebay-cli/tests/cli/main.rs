@@ -8,5 +8,6 @@ mod doctor;
 mod evicting;
 mod place;
 mod recovery;
+mod running;
 mod sessions;
 mod writer;

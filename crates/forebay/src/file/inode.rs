@@ -254,7 +254,7 @@ impl Inode {
         }
         let entry = self.core.entry();
         entry.readers.fetch_sub(1, Ordering::AcqRel);
-        super::table::close(me, *id);
+        super::table::close(shared, *id);
         shared.released_reader(*id, &self.handed);
         Ok(())
     }

@@ -22,7 +22,8 @@ use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::limits;
 
-/// Finds or makes the entry of a device file and counts an open description.
+/// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
+/// for entries that are not open misses it.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -37,10 +38,16 @@ pub fn open(
     loop {
         if lock(me) {
             let found = find_or_enter(me, device, (&stat, holey), path);
+            // A call that does not wait.
+            let added = found.map(|id| shared.add_open(id)).transpose();
             unlock(me);
+            if let (Err(error), Some(id)) = (added, found) {
+                close(shared, id);
+                return Err(error);
+            }
             match found {
                 Some(id) => {
-                    freshen(me, id, device.as_ref(), &stat);
+                    freshen(shared, me, id, device.as_ref(), &stat);
                     refresh_path(me, id, path);
                     return Ok(id);
                 }
@@ -122,6 +129,7 @@ fn find_or_enter(
                 entry.opens.fetch_add(1, Ordering::AcqRel);
                 return Some(id);
             }
+            LIVE if has_numbers_of(entry, device.as_ref()) => forget_numbers(entry),
             ABSENT => {
                 vacant.get_or_insert(id);
                 break;
@@ -144,6 +152,23 @@ fn find_or_enter(
 fn is_known(arena: &Arena, device: &dyn DeviceFile) -> bool {
     let found = find(arena, device.caps().device, device.caps().inode);
     found.is_some_and(|id| is_same(arena.file_unchecked(id), device))
+}
+
+/// Whether the entry's file had the numbers that this device file has.
+fn has_numbers_of(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+    let caps = device.caps();
+    entry.device.load(Ordering::Relaxed) == caps.device
+        && entry.inode.load(Ordering::Relaxed) == caps.inode
+}
+
+/// The file system has given the inode number to another file, so the entry's file is gone: who looks for the number
+/// ([`find`]) shall not find this entry. Its memory is given back as that of any idle entry.
+fn forget_numbers(entry: &FileEntry) {
+    let idle =
+        entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0;
+    if idle {
+        entry.inode.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Whether the entry is this device file's.
@@ -240,10 +265,10 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 
 /// What was written by the kernel while the entry was being made counts: such writes had begun before anybody could know of
 /// it. Called once they have ended.
-pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
+pub fn catch_up(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let entry = me.arena.file_unchecked(id);
-    freshen(me, id, device, &stat);
+    freshen(shared, me, id, device, &stat);
     if stat.len > entry.size.load(Ordering::Acquire)
         && entry.truncating.load(Ordering::Acquire) == 0
     {
@@ -255,9 +280,9 @@ pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
-fn freshen(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
+fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
-    let idle = entry.opens.load(Ordering::Acquire) == 1
+    let idle = shared.is_open_once(id)
         && entry.owed_pages.load(Ordering::Acquire) == 0
         && !entry.is_unwitnessed(me.arena.counts().threads);
     if !idle || is_as_witnessed(entry, stat) {
@@ -268,10 +293,29 @@ fn freshen(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
-/// Takes one open description away. Returns how many are left.
-pub fn close(me: Me<'_>, id: FileId) -> u32 {
-    let entry = me.arena.file_unchecked(id);
-    entry.opens.fetch_sub(1, Ordering::AcqRel).saturating_sub(1)
+/// Takes one open description of this process away. Whether it was the session's last.
+pub fn close(shared: &Shared, id: FileId) -> bool {
+    let opens = &shared.arena.file_unchecked(id).opens;
+    // Nobody who corrects the count comes in between: this process still has its lock.
+    if opens.load(Ordering::Acquire) != 0 {
+        opens.fetch_sub(1, Ordering::AcqRel);
+    }
+    shared.take_open(id);
+    !shared.is_open(id)
+}
+
+/// Corrects what an entry counts as open: who has died took nothing back. The caller is in no operation.
+pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
+    let entry = shared.arena.file_unchecked(id);
+    let counts_dead = || entry.opens.load(Ordering::Acquire) != 0 && !shared.is_open(id);
+    // Whoever opens counts under the table lock.
+    if counts_dead() && lock(me) {
+        if counts_dead() {
+            entry.opens.store(0, Ordering::Release);
+            entry.readers.store(0, Ordering::Release);
+        }
+        unlock(me);
+    }
 }
 
 /// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
@@ -313,7 +357,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
         let entry = me.arena.file_unchecked(id);
         let is_idle = || {
             entry.state.load(Ordering::Acquire) == LIVE
-                && entry.opens.load(Ordering::Acquire) == 0
+                && !shared.is_open(id)
                 && entry.owed_pages.load(Ordering::Acquire) == 0
         };
         if !is_idle() || !lock(me) {

@@ -26,7 +26,7 @@ use crate::flush::{Scope, errors};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::rebuild::Findings;
 use crate::keeper::reopen::{Absent, path_of, reopen};
-use crate::keeper::{repair, run};
+use crate::keeper::{repair, unfinished};
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE, TRUNCATING};
@@ -170,7 +170,7 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
     let mut found = HashMap::new();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        let wanted = at_work.contains(&id) || run::is_unfinished(shared, entry);
+        let wanted = at_work.contains(&id) || unfinished::is_unfinished(shared, entry);
         if entry.state.load(Ordering::Acquire) != LIVE || !wanted {
             continue;
         }
@@ -268,7 +268,7 @@ fn save_all(shared: &Arc<Shared>, me: Me<'_>, found: &HashMap<FileId, Standing>)
     let mut saved = Vec::new();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        if entry.state.load(Ordering::Acquire) == LIVE && run::is_unfinished(shared, entry) {
+        if entry.state.load(Ordering::Acquire) == LIVE && unfinished::is_unfinished(shared, entry) {
             saved.extend(save(shared, me, id, found.get(&id)));
         }
     }
@@ -357,7 +357,6 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
         ));
     }
     settle::settle(core, me, settle::Durability::All, &seen)?;
-    core.entry().opens.store(0, Ordering::Release);
     core.device
         .trim()
         .map_err(|e| Error::device("give reserved space back", &e))

@@ -35,7 +35,7 @@ const KERNEL_TRIES: u32 = 1000;
 pub enum Unmanaged {
     /// It cannot be.
     Reason(KernelReason),
-    /// Its route is the kernel.
+    /// Its route is the kernel, or it lies outside the directories whose files are managed.
     Route,
     /// It has been given to the kernel before.
     Given(u32),
@@ -149,7 +149,7 @@ impl Session {
     ) -> std::result::Result<Inode, Unmanaged> {
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
         let shared = &self.shared;
-        if shared.route_for(&path).name() == "kernel" {
+        if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
             return Err(Unmanaged::Route);
         }
         let device = if writable {
@@ -174,12 +174,12 @@ impl Session {
         };
         let given = core.entry().kernel_reason.load(Ordering::Acquire);
         if given != 0 {
-            table::close(me, id);
+            table::close(shared, id);
             shared.closed(id, &core.device);
             return Err(Unmanaged::Given(given));
         }
         if await_bystanders(me.arena, core.device.caps().inode) {
-            let _ = table::catch_up(me, id, core.device.as_ref());
+            let _ = table::catch_up(shared, me, id, core.device.as_ref());
         }
         Ok(Inode::new(core, &path))
     }
@@ -211,7 +211,7 @@ impl Session {
             }
             // Without a keeper that has the file, this process opens it as a recovery would.
             if !shared.ask_to_flush(id) && round == 0 {
-                crate::keeper::run::adopt_owed_files(shared);
+                crate::keeper::unfinished::adopt_owed_files(shared);
                 if shared.device(id).is_some() {
                     return self.give_to_kernel(device, inode, reason);
                 }

@@ -15,6 +15,7 @@ use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
+use crate::keeper::unfinished;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
@@ -22,6 +23,7 @@ use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::handoff::{self, Line};
 use crate::session::members;
+use crate::session::opens::{self, Opens};
 use crate::sync::{self, Ordering};
 use crate::sys::limits;
 
@@ -52,6 +54,7 @@ pub struct Shared {
     line: Line,
     /// Held while a file is handed over, so that each description is counted once.
     handing: Mutex<Option<Instant>>,
+    opens: Opens,
 }
 
 impl Shared {
@@ -80,6 +83,7 @@ impl Shared {
             keeps: AtomicBool::new(false),
             line: Line::default(),
             handing: Mutex::new(None),
+            opens: Opens::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -280,18 +284,25 @@ impl Shared {
     ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
-        self.begin_intent(me, file);
+        let outermost = self.begin_intent(me, file);
         let result = change();
-        self.end_intent(me, file, device);
+        if outermost {
+            self.end_intent(me, file, device);
+        }
         word.store(before, Ordering::Release);
         result
     }
 
     /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
-    /// unless it is dated long after the session's last sign of life, which this is.
-    pub fn begin_intent(&self, me: Me<'_>, file: FileId) {
+    /// unless it is dated long after the session's last sign of life, which this is. `false`: the thread is at a change of the
+    /// file already, and it is that one's end that ends this: who waits in a flush may repair, and a repair waits for flights.
+    #[must_use]
+    pub fn begin_intent(&self, me: Me<'_>, file: FileId) -> bool {
         me.arena.superblock().show_life();
-        me.arena.file_unchecked(file).begin_intent(me.id);
+        let entry = me.arena.file_unchecked(file);
+        let outermost = !entry.has_intent(me.id);
+        entry.begin_intent(me.id);
+        outermost
     }
 
     /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
@@ -356,6 +367,39 @@ impl Shared {
         }
     }
 
+    /// Notes that this process has one more description of a file.
+    pub fn add_open(&self, file: FileId) -> Result<()> {
+        let added = self.opens.add(&self.arena, file);
+        added.map_err(|e| Error::device("note that a file is open", &e))
+    }
+
+    /// One description of this process has been closed, and taken from the entry's count.
+    pub fn take_open(&self, file: FileId) {
+        self.opens.take(&self.arena, file);
+    }
+
+    /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.arena
+            .file_unchecked(file)
+            .opens
+            .load(Ordering::Acquire)
+            != 0
+            && (self.opens.here(file) > 0 || opens::is_open_elsewhere(&self.arena, file))
+    }
+
+    /// Whether the file has been opened once, here, and nowhere else.
+    pub fn is_open_once(&self, file: FileId) -> bool {
+        self.opens.here(file) == 1
+            && (self
+                .arena
+                .file_unchecked(file)
+                .opens
+                .load(Ordering::Acquire)
+                == 1
+                || !opens::is_open_elsewhere(&self.arena, file))
+    }
+
     /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
     pub fn announce_reader(&self, file: FileId, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
@@ -397,13 +441,12 @@ impl Shared {
         }
     }
 
-    /// Whether any file is owed anything. Exact while nobody is at work.
-    fn owes_anything(&self) -> bool {
+    /// Whether any file lacks anything on its device. Exact while nobody is at work.
+    fn lacks_anything(&self) -> bool {
         (0..self.arena.counts().files)
             .map(|id| self.arena.file_unchecked(FileId(id)))
             .any(|entry| {
-                entry.state.load(Ordering::Acquire) == LIVE
-                    && entry.owed_pages.load(Ordering::Acquire) != 0
+                entry.state.load(Ordering::Acquire) == LIVE && unfinished::lacks_anything(entry)
             })
     }
 
@@ -413,8 +456,8 @@ impl Shared {
     }
 }
 
-/// The last process to leave in good order removes the arena, unless something in it is still owed: then it waits for a
-/// recovery.
+/// The last process to leave in good order removes the arena, unless a file is not yet what it should be on its device: then
+/// the arena waits for a recovery.
 impl Drop for Shared {
     fn drop(&mut self) {
         members::leave(self.instance);
@@ -422,12 +465,12 @@ impl Drop for Shared {
             return;
         };
         // Everybody who maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
-        // several who leave at once the last one gets it, and nobody may look at what is owed before.
+        // several who leave at once the last one gets it, and nobody may look at what files lack before.
         if file.try_lock().is_err() {
             return;
         }
         let is_there = matches!(file.metadata(), Ok(seen) if seen.nlink() > 0);
-        if is_there && !self.owes_anything() {
+        if is_there && !self.lacks_anything() {
             let _ = std::fs::remove_file(path);
             let _ = std::fs::remove_file(handoff::socket_path(path));
         }
