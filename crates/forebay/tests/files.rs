@@ -353,3 +353,46 @@ fn copies_into_memory_are_measured() {
     file.write_at(&[1; 4 << 20], 0).expect("space");
     assert_ne!(speeds().copy_ns_per_mib, before.copy_ns_per_mib);
 }
+
+/// One file is served one way in a session, by whatever name or right it is opened.
+#[test]
+fn a_file_is_not_served_two_ways_at_once() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut config = Config::tiny();
+    config.routes = vec![RouteRule {
+        glob: "*.kernel".to_owned(),
+        route: Route::Kernel,
+    }];
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    let read = |file: &File| {
+        let mut bytes = [0; 5];
+        assert_eq!(file.read_at(&mut bytes, 0).expect("reads"), 5);
+        bytes
+    };
+    for by_name in [true, false] {
+        let path = dir.path().join(format!("file-{by_name}"));
+        let first = open(&session, &path);
+        if let Some(reason) = first.kernel_reason() {
+            return eprintln!("left to the kernel: {reason}");
+        }
+        first.write_at(b"first", 0).expect("memory");
+        let second = if by_name {
+            let name = dir.path().join("other.kernel");
+            std::fs::hard_link(&path, &name).expect("a name");
+            open(&session, &name)
+        } else {
+            // Could not be managed now, had it not been before.
+            let mode = std::fs::Permissions::from_mode(0o4755);
+            std::fs::set_permissions(&path, mode).expect("a mode");
+            open(&session, &path)
+        };
+        assert_eq!(first.kernel_reason().is_some(), by_name);
+        assert_eq!(second.kernel_reason().is_some(), by_name);
+        assert_eq!(&read(&second), b"first");
+        second.write_at(b"again", 0).expect("space");
+        assert_eq!(&read(&first), b"again");
+        first.write_at(b"third", 0).expect("space");
+        assert_eq!(&read(&second), b"third");
+    }
+}

@@ -47,7 +47,7 @@ pub fn open(
             }
             match found {
                 Some(id) => {
-                    freshen(shared, me, id, (device.as_ref(), &stat));
+                    freshen(shared, me, id, device.as_ref(), &stat);
                     refresh_path(me, id, path);
                     return Ok(id);
                 }
@@ -148,6 +148,12 @@ fn find_or_enter(
     Some(id)
 }
 
+/// Whether the device file has an entry now.
+fn is_known(arena: &Arena, device: &dyn DeviceFile) -> bool {
+    let found = find(arena, device.caps().device, device.caps().inode);
+    found.is_some_and(|id| is_same(arena.file_unchecked(id), device))
+}
+
 /// Whether the entry's file had the numbers that this device file has.
 fn has_numbers_of(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
     let caps = device.caps();
@@ -163,12 +169,6 @@ fn forget_numbers(entry: &FileEntry) {
     if idle {
         entry.inode.store(0, Ordering::Relaxed);
     }
-}
-
-/// Whether the device file has an entry now.
-fn is_known(arena: &Arena, device: &dyn DeviceFile) -> bool {
-    let found = find(arena, device.caps().device, device.caps().inode);
-    found.is_some_and(|id| is_same(arena.file_unchecked(id), device))
 }
 
 /// Whether the entry is this device file's.
@@ -268,7 +268,7 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 pub fn catch_up(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let entry = me.arena.file_unchecked(id);
-    freshen(shared, me, id, (device, &stat));
+    freshen(shared, me, id, device, &stat);
     if stat.len > entry.size.load(Ordering::Acquire)
         && entry.truncating.load(Ordering::Acquire) == 0
     {
@@ -280,12 +280,7 @@ pub fn catch_up(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
-fn freshen(
-    shared: &Shared,
-    me: Me<'_>,
-    id: FileId,
-    (device, stat): (&dyn DeviceFile, &DeviceStat),
-) {
+fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
     let idle = shared.is_open_once(id)
         && entry.owed_pages.load(Ordering::Acquire) == 0
