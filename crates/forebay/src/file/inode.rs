@@ -14,6 +14,7 @@ use super::write::{self, Intent};
 use super::{append, quick, read, resize};
 use crate::error::Result;
 use crate::file::core::{Core, Halt};
+use crate::file::hasten;
 use crate::flush::errors;
 use crate::memory::threads::Me;
 use crate::route::Route;
@@ -225,6 +226,7 @@ impl Inode {
     /// # Errors
     /// The first error since the description last heard of one.
     pub fn settle(&self, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
+        self.hasten();
         settle::settle(&self.core, me, durability, seen)
     }
 
@@ -247,6 +249,7 @@ impl Inode {
     pub fn close(self, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
         let Core { shared, id, device } = &self.core;
         if device.is_writable() {
+            self.hasten();
             let closed = settle::close(&self.core, me, seen);
             shared.closed(*id, device);
             shared.released(*id, &self.handed);
@@ -257,6 +260,12 @@ impl Inode {
         super::table::close(shared, *id);
         shared.released_reader(*id, &self.handed);
         Ok(())
+    }
+
+    /// Much of a scattered sync is the keeper's work.
+    fn hasten(&self) {
+        // Without a slot there is nothing to hasten; the sync says so.
+        let _ = hasten::begin(&self.core, &self.handed);
     }
 
     /// Whether the keeper of today knows of it; for reports.
