@@ -62,9 +62,13 @@ limited() {
     timeout --kill-after=20 "$limit" "$@"
 }
 
-# suite NAME COMMAND...: a run of cargo test. Its lines `test result: ...` are summed up.
+# A test that can do nothing here says so with a line of its own, `skipped: NAME: REASON`, and passes.
+skipped_line='^skipped: [^ ]+: .'
+
+# suite NAME COMMAND...: a run of cargo test. Its lines `test result: ...` are summed up; a test that
+# has said that it was skipped is not among the passed ones.
 suite() {
-    local name=$1 start=$SECONDS status ok bad ignored
+    local name=$1 start=$SECONDS status ok bad ignored left line
     shift
     printf '\n== tests: %s\n' "$name"
     limited "$@" 2>&1 | tee "$log"
@@ -73,7 +77,9 @@ suite() {
         grep -oE 'test result: [a-zA-Z]+\. [0-9]+ passed; [0-9]+ failed; [0-9]+ ignored' "$log" |
             awk '{ ok += $4; bad += $6; ignored += $8 } END { print ok + 0, bad + 0, ignored + 0 }'
     )
-    count "$ok" "$bad" "$ignored"
+    left=$(grep -cE "$skipped_line" "$log")
+    ok=$((ok > left ? ok - left : 0))
+    count "$ok" "$bad" $((ignored + left))
     if [ "$bad" -gt 0 ]; then
         failures+=("tests: $name: $bad failed")
     elif [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
@@ -86,8 +92,11 @@ suite() {
     if [ "$ignored" -gt 0 ]; then
         skips+=("tests: $name: $ignored ignored; make soak runs them")
     fi
-    printf '== tests: %s: %d passed, %d failed, %d ignored (%d s)\n' \
-        "$name" "$ok" "$bad" "$ignored" $((SECONDS - start))
+    while IFS= read -r line; do
+        skips+=("tests: $name: ${line#skipped: }")
+    done < <(grep -E "$skipped_line" "$log")
+    printf '== tests: %s: %d passed, %d failed, %d ignored, %d skipped (%d s)\n' \
+        "$name" "$ok" "$bad" "$ignored" "$left" $((SECONDS - start))
 }
 
 # run_script FILE: runs it with bash. Exit 77 means that it could not run here, with the reason in

@@ -30,6 +30,8 @@ file() {
 
 result='test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out'
 broken='test result: FAILED. 2 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out'
+file skipping.sh "echo 'skipped: one::test: no loop devices'; echo '  skipped: in a sentence'; echo '$result'"
+file all-skipped.sh "for n in 1 2 3; do echo \"skipped: test-\$n: not root\"; done; echo '$result'"
 file two.sh "echo '$result'; echo '$result'"
 file broken.sh "echo '$result'; echo '$broken'; exit 101"
 file died.sh "echo '$result'; exit 101"
@@ -45,6 +47,11 @@ expect 'nothing at all' 'forebay: 0 passed, 1 failed' 1 ':'
 expect 'a check that passes' 'forebay: 1 passed, 0 failed' 0 'check a true'
 expect 'a check that fails' 'forebay: 1 passed, 1 failed' 1 'check a true; check b false'
 expect 'two results' 'forebay: 6 passed, 0 failed, 2 skipped' 0 "suite a bash $scratch/two.sh"
+expect 'a skipped test' 'forebay: 2 passed, 0 failed, 2 skipped' 0 "suite a bash $scratch/skipping.sh"
+expect 'only skipped tests' 'forebay: 0 passed, 1 failed, 4 skipped' 1 \
+    "suite a bash $scratch/all-skipped.sh"
+expect 'a skipped test is named' 'not run: tests: a: one::test: no loop devices' 0 \
+    "suite a bash $scratch/skipping.sh; finish | grep one::test; exit"
 expect 'a failed test' 'forebay: 5 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/broken.sh"
 expect 'a suite that died' 'forebay: 3 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/died.sh"
 expect 'a suite without tests' 'forebay: 0 passed, 1 failed' 1 "suite a true"

@@ -8,6 +8,7 @@ pub mod append;
 mod by_kernel;
 pub mod core;
 pub mod direct;
+pub mod given;
 pub mod hasten;
 pub mod inode;
 mod managed;
@@ -120,7 +121,7 @@ impl File {
             Kind::Kernel { reason, .. } => Some(reason.clone()),
             Kind::Managed(managed) => {
                 let code = managed.core.entry().kernel_reason.load(Relaxed);
-                (code != 0).then(|| given(code))
+                (code != 0).then(|| given::reason(code))
             }
         }
     }
@@ -407,7 +408,7 @@ impl File {
     pub fn to_kernel(&self) -> Result<()> {
         match &self.kind {
             Kind::Managed(managed) => {
-                settle::to_kernel(&managed.core, managed.core.shared.me()?, BY_PROGRAM)
+                settle::to_kernel(&managed.core, managed.core.shared.me()?, given::BY_PROGRAM)
             }
             Kind::Kernel { .. } => Ok(()),
         }

@@ -22,8 +22,8 @@ use crate::config::Config;
 use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
-use crate::file::{File, OpenOptions, table};
-use crate::ids::ThreadId;
+use crate::file::{File, OpenOptions, given, table};
+use crate::ids::{FileId, ThreadId};
 use crate::keeper::recover::{Report, Saved, recover};
 use crate::keeper::run::{self, Hosting};
 use crate::keeper::{provision, repair};
@@ -355,9 +355,11 @@ impl Session {
         let file = options.open(path).map_err(|e| Error::device("open", &e))?;
         let route = self.shared.route_for(path);
         if route.name() == "kernel" {
+            self.leave_to_kernel(&file, given::ROUTE)?;
             return self.in_kernel(file, "its route is kernel".into(), path, options);
         }
         if !self.is_below_dirs(&file) {
+            self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
             let reason = "it lies outside the directories that `dirs` names";
             return self.in_kernel(file, reason.into(), path, options);
         }
@@ -367,8 +369,41 @@ impl Session {
         };
         match RealFile::reopen(file.as_fd()).and_then(claimed) {
             Ok(device) => self.manage(Arc::new(device), file, path, options),
-            Err(reason) => self.in_kernel(file, reason.to_string(), path, options),
+            Err(reason) => match self.device_of(&file)? {
+                Some(device) => self.manage(device, file, path, options),
+                None => {
+                    self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
+                    self.in_kernel(file, reason.to_string(), path, options)
+                }
+            },
         }
+    }
+
+    /// The device file by which this process manages the file already, if it does.
+    fn device_of(&self, file: &std::fs::File) -> Result<Option<Arc<dyn DeviceFile>>> {
+        Ok(self.in_use(file)?.and_then(|id| self.shared.device(id)))
+    }
+
+    /// A file is managed for everybody in the session or for nobody: who has it open goes on through the kernel.
+    fn leave_to_kernel(&self, file: &std::fs::File, code: u32) -> Result<()> {
+        if self.in_use(file)?.is_none() {
+            return Ok(());
+        }
+        let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
+        self.give_to_kernel(meta.dev(), meta.ino(), code)
+    }
+
+    /// The file's entry, if somebody has it open there or it owes something.
+    fn in_use(&self, file: &std::fs::File) -> Result<Option<FileId>> {
+        let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
+        let arena = &self.shared.arena;
+        let found = table::find(arena, meta.dev(), meta.ino());
+        Ok(found.filter(|&id| {
+            let entry = arena.file_unchecked(id);
+            let used = entry.opens.load(Ordering::Acquire) != 0
+                || entry.owed_pages.load(Ordering::Acquire) != 0;
+            used && entry.kernel_reason.load(Ordering::Acquire) == 0
+        }))
     }
 
     fn is_below_dirs(&self, file: &std::fs::File) -> bool {

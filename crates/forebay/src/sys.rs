@@ -13,8 +13,8 @@
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`limits`] limits of the calling process
-//! - [`liveness`] evidence that a thread lives
 //! - [`lock`] locks that end with their holder
+//! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
 

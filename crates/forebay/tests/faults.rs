@@ -420,3 +420,29 @@ fn an_append_that_stops_half_way_is_an_error() {
         file.sync_all().ok();
     }
 }
+
+/// What could not be made durable is told to every description, though a flush has succeeded since.
+#[test]
+fn a_failed_sync_is_not_made_up_for_by_a_flush() {
+    let kinds = [
+        CallKind::WriteDirect,
+        CallKind::WriteBuffered,
+        CallKind::SyncData,
+    ];
+    let plan = FaultPlan::nth(
+        0,
+        Kinds::of(&kinds),
+        Fault::Errno(libc::EIO),
+        Repeat::ForEver,
+    );
+    let rig = Rig::new(&plan);
+    let (one, other) = (rig.engine.handle(0, 0), rig.engine.handle(0, 1));
+    one.write_at(&[1; 8192], 0).expect("memory");
+    // The flush fails, and the sync of what the device has.
+    one.sync_data().expect_err("it fails");
+    rig.switch.set(false);
+    one.sync_data().expect("told once, and written by now");
+    let errno = other.sync_data().expect_err("not told yet").errno();
+    assert_eq!(errno, libc::EIO);
+    other.sync_data().expect("told once");
+}

@@ -6,6 +6,7 @@
 
 mod common;
 mod disks;
+mod here;
 mod workers;
 
 use std::fs;
@@ -67,7 +68,7 @@ fn assert_holds(file: &File, path: &Path, seed: u32, len: u64) {
 fn until_full(kind: &str) {
     let disk = match Disk::new(kind, 64, "") {
         Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     for (index, size) in SIZES.into_iter().enumerate() {
         let session = session();
@@ -124,7 +125,7 @@ fn free_bytes(dir: &Path) -> u64 {
 fn space_ahead_is_given_back(kind: &str, hosts: bool) {
     let disk = match Disk::new(kind, 320, "") {
         Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     let free = free_bytes(disk.dir());
     let session_name = session_name("ahead");
@@ -200,11 +201,8 @@ fn space_ahead_is_given_back_on_ext4() {
 }
 
 /// Two files take turns at random places of files with holes: each write has its space or fails.
-fn holes_until_full(kind: &str) {
-    let disk = match Disk::new(kind, 64, "") {
-        Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
-    };
+fn holes_until_full(kind: &str) -> Result<(), String> {
+    let disk = Disk::new(kind, 64, "")?;
     let session = session();
     let path = disk.dir().join("sparse");
     let file = open(&session, &path);
@@ -237,12 +235,113 @@ fn holes_until_full(kind: &str) {
         std::os::unix::fs::FileExt::read_exact_at(&image, &mut found, at).expect("reads");
         assert!(found == expected, "{kind}: {n} bytes at {at}");
     }
+    Ok(())
 }
 
 #[test]
 fn holes_are_filled_until_the_disk_is_full() {
     for kind in ["xfs", "ext4"] {
-        holes_until_full(kind);
+        if let Err(reason) = holes_until_full(kind) {
+            return here::skipped(reason);
+        }
+    }
+}
+
+/// Fills what is left of a disk.
+fn ballast(disk: &Disk) {
+    let mut file = fs::File::create(disk.dir().join("ballast")).expect("a file");
+    for size in [1 << 20, 4096] {
+        while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
+    }
+    file.sync_all().expect("what was written");
+}
+
+/// Overwrites a file, piece by piece, on a disk that is full: each piece has its space or is refused, and nothing that was
+/// acknowledged is missing. How many were refused.
+fn overwrite(path: &Path, len: u64, size: usize) -> usize {
+    let session = session();
+    let file = open(&session, path);
+    let mut written = Vec::new();
+    let mut refused = 0;
+    let mut bytes = vec![0; size];
+    for at in (0..len).step_by(size) {
+        fill(5, at, &mut bytes);
+        match file.write_at(&bytes, at) {
+            Ok(n) => written.push((at, n)),
+            Err(error) => {
+                assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    file.sync_all()
+        .expect("what was acknowledged can be written");
+    let image = fs::read(path).expect("the file");
+    for (at, n) in written {
+        fill(5, at, &mut bytes);
+        assert!(image[at as usize..][..n] == bytes[..n], "{n} bytes at {at}");
+    }
+    refused
+}
+
+/// Writes of less and of more than goes to memory without further ado.
+const PIECES: [usize; 3] = [4096, 65_536, 1 << 20];
+
+#[test]
+fn a_clones_space_is_asked_for_before_it_is_promised() {
+    let disk = match Disk::new("xfs", 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return eprintln!("skipped: {reason}"),
+    };
+    let len = 8 << 20;
+    for size in PIECES {
+        let path = disk.dir().join(format!("original-{size}"));
+        fs::write(&path, vec![7; len]).expect("space");
+        let clone = disk.dir().join(format!("clone-{size}"));
+        let (from, to) = (
+            path.to_str().expect("plain"),
+            clone.to_str().expect("plain"),
+        );
+        if let Err(reason) = disk.tool("cp", &["--reflink=always", from, to]) {
+            return eprintln!("skipped: {reason}");
+        }
+        ballast(&disk);
+        assert!(overwrite(&path, len as u64, size) > 0, "pieces of {size}");
+        assert!(fs::read(&clone).expect("the clone") == vec![7; len]);
+        for name in ["ballast".into(), path, clone] {
+            fs::remove_file(disk.dir().join(name)).expect("removed");
+        }
+    }
+}
+
+/// Space beyond the end makes up for a hole in what the file's space adds up to.
+#[test]
+fn a_hole_is_not_hidden_by_space_beyond_the_end() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    for kind in ["xfs", "ext4"] {
+        let disk = match Disk::new(kind, 64, "") {
+            Ok(disk) => disk,
+            Err(reason) => return eprintln!("skipped: {reason}"),
+        };
+        let len = 8u64 << 20;
+        for size in PIECES {
+            let path = disk.dir().join(format!("file-{size}"));
+            let file = fs::File::create(&path).expect("a file");
+            file.set_len(len).expect("a length");
+            file.write_all_at(&[7; 1 << 20], 0).expect("space");
+            let (mode, beyond) = (libc::FALLOC_FL_KEEP_SIZE, len as i64);
+            // SAFETY: the call takes no memory.
+            let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, beyond, beyond) };
+            assert_eq!(done, 0, "{kind}");
+            file.sync_all().expect("synced");
+            drop(file);
+            ballast(&disk);
+            assert!(overwrite(&path, len, size) > 0, "{kind}: pieces of {size}");
+            for name in ["ballast".into(), path] {
+                fs::remove_file(disk.dir().join(name)).expect("removed");
+            }
+        }
     }
 }
 
@@ -251,7 +350,7 @@ fn holes_are_filled_until_the_disk_is_full() {
 fn a_quota_that_is_used_up_is_an_error_of_the_write() {
     let disk = match Disk::new("xfs", 320, "prjquota") {
         Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     let dir = disk.dir().join("project");
     fs::create_dir(&dir).expect("a directory");
@@ -272,7 +371,7 @@ fn a_quota_that_is_used_up_is_an_error_of_the_write() {
                 &on,
             ],
         ) {
-            return eprintln!("skipped: {reason}");
+            return here::skipped(reason);
         }
     }
     let session = session();

@@ -2,14 +2,17 @@
 //! files, by the survivors' work or by recovery.
 //!
 //! Writes of the dead may still be under way at the device, so the device is slow where root can make it so. Each round
-//! prints its seed when it fails; `FOREBAY_TEST_SEED` runs the rounds from that one. `FOREBAY_TEST_KILLS` says how many
-//! rounds the long test makes.
+//! prints its seed when it fails; `FOREBAY_TEST_SEED` repeats that one. `FOREBAY_TEST_ROUNDS` says how many rounds a test
+//! makes at most, `FOREBAY_TEST_KILLS` how many the long tests make. `FOREBAY_TEST_DIRS` names a directory to be in, where the
+//! device is as fast as it is.
 #![cfg(feature = "sim")]
 
 mod common;
 mod disks;
+mod here;
 mod workers;
 
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -42,11 +45,7 @@ impl Ground {
     }
 
     fn with_speed(speed: u64) -> Ground {
-        let slow = Disk::new("xfs", 320, "").and_then(|disk| {
-            let group = Group::slow_writes(&disk, speed)?;
-            Ok((disk, group))
-        });
-        match slow {
+        match Self::slow_disk(speed) {
             Ok((disk, group)) => Ground {
                 dir: disk.dir().to_owned(),
                 group: Some(group),
@@ -55,7 +54,7 @@ impl Ground {
             },
             Err(reason) => {
                 eprintln!("the device is as fast as it is: {reason}");
-                let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+                let dir = here::directory();
                 Ground {
                     dir: dir.path().to_owned(),
                     group: None,
@@ -64,6 +63,15 @@ impl Ground {
                 }
             }
         }
+    }
+
+    fn slow_disk(speed: u64) -> Result<(Disk, Group), String> {
+        if here::is_told_where() {
+            return Err("another place is asked for".into());
+        }
+        let disk = Disk::new("xfs", 320, "")?;
+        let group = Group::slow_writes(&disk, speed)?;
+        Ok((disk, group))
     }
 
     /// A directory for one round, removed with it.
@@ -80,16 +88,25 @@ impl Ground {
     }
 }
 
-/// Runs rounds with seeds from `first` on; the seed of one that fails is printed.
+/// Runs rounds with seeds from `first` on, one of five with a seed that nobody has tried; the seed of one that fails is
+/// printed.
 fn rounds(first: u64, count: u64, round: impl Fn(&Ground, u64)) {
-    rounds_on(&Ground::new(), first, count, round);
+    let count = here::number("FOREBAY_TEST_ROUNDS", count).min(count);
+    let fresh = count.div_ceil(5);
+    let seeds = here::seeds(first..first + count - fresh, fresh);
+    rounds_on(&Ground::new(), seeds, round);
 }
 
-fn rounds_on(ground: &Ground, first: u64, count: u64, round: impl Fn(&Ground, u64)) {
-    let asked = std::env::var("FOREBAY_TEST_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    let seeds = asked.map_or(first..first + count, |seed: u64| seed..seed + 1);
+/// The same where only a slow device tells anything.
+fn slow_rounds(speed: u64, seeds: Range<u64>, round: impl Fn(&Ground, u64)) {
+    let ground = Ground::with_speed(speed);
+    if ground.group.is_none() {
+        return here::skipped("no device can be made slow");
+    }
+    rounds_on(&ground, here::seeds(seeds, 1), round);
+}
+
+fn rounds_on(ground: &Ground, seeds: impl Iterator<Item = u64>, round: impl Fn(&Ground, u64)) {
     for seed in seeds {
         let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| round(ground, seed)));
         if let Err(payload) = result {
@@ -379,12 +396,12 @@ fn killed_appenders_lose_and_tear_nothing() {
 
 #[test]
 fn a_slow_device_loses_nothing() {
-    rounds(5000, 8, unharmed);
+    slow_rounds(SPEED, 5000..5007, unharmed);
 }
 
 #[test]
 fn a_file_made_longer_keeps_what_is_being_written() {
-    rounds_on(&Ground::with_speed(CRAWL), 6200, 3, lengthened_in_flight);
+    slow_rounds(CRAWL, 6200..6202, lengthened_in_flight);
 }
 
 #[test]
@@ -429,41 +446,38 @@ fn planted_bugs_are_found() {
     }
 }
 
-fn long(first: u64, round: fn(&Ground, u64)) {
-    let kills = std::env::var("FOREBAY_TEST_KILLS")
-        .ok()
-        .and_then(|text| text.parse().ok());
+fn long(round: fn(&Ground, u64)) {
     // A quarter for each kind of round.
-    let count = kills.unwrap_or(10_000u64).div_ceil(4);
-    rounds(first, count, round);
+    let count = here::number("FOREBAY_TEST_KILLS", 10_000).div_ceil(4);
+    rounds_on(&Ground::new(), here::fresh_seeds(count), round);
 }
 
 #[test]
 #[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
 fn thousands_of_kills_shared() {
-    long(1_000_000, shared_files);
+    long(shared_files);
 }
 
 #[test]
 #[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
 fn thousands_of_kills_alone() {
-    long(2_000_000, alone);
+    long(alone);
 }
 
 #[test]
 #[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
 fn thousands_of_kills_appending() {
-    long(3_000_000, appends);
+    long(appends);
 }
 
 #[test]
 #[ignore = "long"]
 fn slow_for_long() {
-    long(5_000_000, unharmed);
+    long(unharmed);
 }
 
 #[test]
 #[ignore = "long: a quarter of FOREBAY_TEST_KILLS rounds, 10,000 by default"]
 fn thousands_of_kills_recovering() {
-    long(4_000_000, interrupted_recovery);
+    long(interrupted_recovery);
 }

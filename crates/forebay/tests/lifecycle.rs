@@ -3,6 +3,7 @@
 
 mod common;
 mod disks;
+mod here;
 mod workers;
 
 use std::os::unix::fs::MetadataExt;
@@ -15,13 +16,10 @@ use forebay::keeper::recover::recover;
 use forebay::session::look::look;
 use forebay::{Config, File, OpenOptions, Session};
 use forebay_model::{Access, Op, fill};
+use here::directory;
 use workers::{Spec, Work, Worker, config, plan, session_name};
 
 const MIB: u64 = 1 << 20;
-
-fn directory() -> tempfile::TempDir {
-    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
-}
 
 fn open(session: &Session, path: &Path) -> File {
     let mut options = OpenOptions::new();
@@ -131,10 +129,11 @@ fn under_load(config: Config, dir: &Path, each: u64) {
                 })
             })
             .collect();
-        for writer in writers {
-            writer.join().expect("no writer fails");
-        }
+        let ended: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
         done.store(true, Ordering::Relaxed);
+        for writer in ended {
+            writer.expect("no writer fails");
+        }
         let (held, owed) = watch.join().expect("watched");
         assert!(
             held <= memory,
@@ -162,7 +161,7 @@ fn budgets_hold_under_load() {
 fn a_small_memory_file_system_is_lived_with() {
     let tmpfs = match Tmpfs::new(32) {
         Ok(tmpfs) => tmpfs,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     for fill_it in [false, true] {
         let dir = directory();
@@ -328,7 +327,7 @@ fn a_length_that_only_memory_knows_outlives_its_writer() {
 fn a_cgroup_smaller_than_the_budget_kills_nobody() {
     let group = match Group::little_memory(64 * MIB) {
         Ok(group) => group,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     let dir = directory();
     let session = session_name("cgroup");

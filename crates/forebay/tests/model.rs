@@ -2,6 +2,7 @@
 #![cfg(feature = "sim")]
 
 mod common;
+mod here;
 
 use common::{Engine, Store};
 use forebay::Config;
@@ -24,7 +25,7 @@ fn check(seed: u64, profile: &Profile, count: usize, config: impl Fn() -> Config
         let small = shrink(ops, |ops| run(ops, config()).is_err());
         let again = run(&small, config()).err().unwrap_or_default();
         panic!(
-            "seed {seed}: {mismatch}\nshrunk to {} operations:\n{}\n{again}",
+            "FOREBAY_TEST_SEED={seed}: {mismatch}\nshrunk to {} operations:\n{}\n{again}",
             small.len(),
             forebay_model::to_lines(&small)
         );
@@ -33,21 +34,21 @@ fn check(seed: u64, profile: &Profile, count: usize, config: impl Fn() -> Config
 
 #[test]
 fn small_operations_agree_with_the_model() {
-    for seed in 0..60 {
+    for seed in here::seeds(0..60, 10) {
         check(seed, &Profile::TINY, 300, Config::tiny);
     }
 }
 
 #[test]
 fn large_operations_agree_with_the_model() {
-    for seed in 0..20 {
+    for seed in here::seeds(0..20, 4) {
         check(seed, &Profile::LARGE, 60, Config::tiny);
     }
 }
 
 #[test]
 fn sparse_operations_agree_with_the_model() {
-    for seed in 0..20 {
+    for seed in here::seeds(0..20, 4) {
         // Bases that a disk in memory can hold.
         let profile = Profile {
             bases: &[0, 16 << 20, 70 << 20],
@@ -61,7 +62,7 @@ fn sparse_operations_agree_with_the_model() {
 fn every_route_agrees_with_the_model() {
     use forebay::config::Route;
     for route in [Route::Threshold, Route::Direct, Route::Scrap] {
-        for seed in 100..110 {
+        for seed in here::seeds(100..110, 2) {
             check(seed, &Profile::LARGE, 60, || Config {
                 route,
                 ..Config::tiny()

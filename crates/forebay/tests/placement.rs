@@ -4,6 +4,8 @@
 //! Mounting needs root. Each test runs itself again in a mount namespace of its own, so that no
 //! mount outlives it, whatever happens; without root it says so and passes.
 
+mod here;
+
 use forebay::memory::mapping::Mapping;
 use forebay::memory::place::{PlaceKind, Placement, find_arenas, huge_bytes, place};
 use forebay::{Config, Session};
@@ -34,7 +36,7 @@ fn with_mounts(name: &str, body: impl FnOnce(&Path)) {
     unsafe { child.pre_exec(private_mounts) };
     match child.status() {
         Ok(status) => assert!(status.success(), "{name}: {status}"),
-        Err(error) => eprintln!("{name} not run: no private mounts without root ({error})"),
+        Err(error) => here::skipped(format!("no private mounts without root ({error})")),
     }
 }
 
@@ -70,7 +72,7 @@ fn huge_tmpfs_is_found_and_its_memory_is_huge() {
             );
             let placement = place(None, 64 << 20).unwrap();
             if placement.kind == PlaceKind::Hugetlb {
-                return eprintln!("not run: this machine has hugetlbfs, which comes first");
+                return here::skipped("this machine has hugetlbfs, which comes first");
             }
             assert_eq!(
                 placement.kind,
@@ -106,7 +108,7 @@ fn a_small_dev_shm_is_an_offer_and_no_signal() {
         assert!(mount("tmpfs", "mode=1777,size=64m", Path::new("/dev/shm")));
         let placement = place(None, 1 << 30).unwrap();
         if placement.kind != PlaceKind::Plain {
-            return eprintln!("not run: this machine has better than /dev/shm");
+            return here::skipped("this machine has better than /dev/shm");
         }
         assert_eq!(placement.bytes, 48 << 20, "a quarter is left to others");
         let last = placement.reasons.last().unwrap();
@@ -137,12 +139,12 @@ fn a_covered_mount_does_not_count() {
 fn hugetlbfs_is_first_where_it_has_pages() {
     with_mounts("hugetlbfs_is_first_where_it_has_pages", |dir| {
         if !mount("hugetlbfs", "pagesize=2M,mode=1777", dir) {
-            return eprintln!("not run: this kernel has no hugetlbfs");
+            return here::skipped("this kernel has no hugetlbfs");
         }
         let placement = place(None, 8 << 20).unwrap();
         if placement.kind != PlaceKind::Hugetlb {
             let why = placement.reasons.join("; ");
-            return eprintln!("not run, no huge pages are set aside: {why}");
+            return here::skipped(format!("no huge pages are set aside: {why}"));
         }
         let mapping = mapped(&placement, "tlb", 8 * MIB);
         let second = Mapping::attach(placement.open("tlb").unwrap()).unwrap();

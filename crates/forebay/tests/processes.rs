@@ -5,29 +5,16 @@
 #![cfg(feature = "sim")]
 
 mod common;
+mod here;
 mod workers;
 
 use std::os::unix::fs::FileExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use forebay::{OpenOptions, Session};
 use forebay_model::{Op, Outcome, PartitionPlan, Target};
+use here::directories;
 use workers::{Spec, Work, Worker, answer, bytes_of, config, plan, record, session_name};
-
-fn directories() -> Vec<tempfile::TempDir> {
-    let named = std::env::var("FOREBAY_TEST_DIRS").unwrap_or_default();
-    let mut dirs: Vec<PathBuf> = named
-        .split(':')
-        .filter(|d| !d.is_empty())
-        .map(PathBuf::from)
-        .collect();
-    if dirs.is_empty() {
-        dirs.push(PathBuf::from(env!("CARGO_TARGET_TMPDIR")));
-    }
-    dirs.into_iter()
-        .map(|dir| tempfile::tempdir_in(dir).expect("a test directory"))
-        .collect()
-}
 
 /// Gives the files of a plan their lengths, before anybody joins.
 fn prepare(plan: &PartitionPlan, dir: &Path) {
@@ -67,7 +54,8 @@ fn assert_gone(session: &str) {
 
 fn partition(name: &str, hosts: &[bool], seeds: std::ops::Range<u64>) {
     for dir in directories() {
-        for seed in seeds.clone() {
+        for seed in here::seeds(seeds.clone(), 1) {
+            eprintln!("FOREBAY_TEST_SEED={seed}");
             let session = session_name(name);
             let dir = dir.path().join(seed.to_string());
             std::fs::create_dir(&dir).expect("a directory");
@@ -445,7 +433,7 @@ fn a_file_that_may_not_be_written_is_served_by_the_kernel() {
 #[test]
 fn a_file_of_somebody_else_is_recovered() {
     let Ok(path) = std::env::var("FOREBAY_TEST_FOREIGN") else {
-        return eprintln!("skipped: FOREBAY_TEST_FOREIGN names no directory with such a file");
+        return here::skipped("FOREBAY_TEST_FOREIGN names no directory with such a file");
     };
     let session = session_name("foreign");
     let mut worker = commander(&session, Path::new(&path), false);

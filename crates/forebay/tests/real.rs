@@ -5,28 +5,14 @@
 #![cfg(feature = "sim")]
 
 mod common;
+mod here;
 
-use std::path::PathBuf;
 use std::time::Duration;
 
 use common::{Engine, Store};
 use forebay::{Config, Session};
 use forebay_model::{Profile, drive, generate};
-
-fn directories() -> Vec<tempfile::TempDir> {
-    let named = std::env::var("FOREBAY_TEST_DIRS").unwrap_or_default();
-    let mut dirs: Vec<PathBuf> = named
-        .split(':')
-        .filter(|d| !d.is_empty())
-        .map(PathBuf::from)
-        .collect();
-    if dirs.is_empty() {
-        dirs.push(PathBuf::from(env!("CARGO_TARGET_TMPDIR")));
-    }
-    dirs.into_iter()
-        .map(|dir| tempfile::tempdir_in(dir).expect("a test directory"))
-        .collect()
-}
+use here::directories;
 
 fn config(name: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
@@ -47,13 +33,16 @@ fn drive_in_every_directory(
 ) {
     let session = Session::open(config(name)).expect("a session");
     for dir in directories() {
-        for seed in seeds.clone() {
+        for seed in here::seeds(seeds.clone(), 2) {
             let ops = generate(seed, profile, count);
             let store = Store::Dir(dir.path().join(seed.to_string()));
             std::fs::create_dir(dir.path().join(seed.to_string())).expect("a directory");
             let mut engine = Engine::over(session.clone(), store, 3, 2);
             if let Err(mismatch) = drive(&ops, &mut engine) {
-                panic!("{} seed {seed}: {mismatch}", dir.path().display());
+                panic!(
+                    "{} FOREBAY_TEST_SEED={seed}: {mismatch}",
+                    dir.path().display()
+                );
             }
         }
     }

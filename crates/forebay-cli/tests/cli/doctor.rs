@@ -39,7 +39,7 @@ pub struct Stranger {
 pub fn stranger(place: &Place) -> Option<Stranger> {
     let here = forebay::memory::place::dir::user_id();
     if here != 0 || Command::new("setpriv").arg("--version").output().is_err() {
-        eprintln!("not tested as an ordinary user: that takes root and setpriv");
+        crate::here::skipped("being an ordinary user takes root and setpriv");
         return None;
     }
     // Of no user that a system would have.

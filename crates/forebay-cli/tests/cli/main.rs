@@ -6,6 +6,8 @@
 mod basics;
 mod doctor;
 mod evicting;
+#[path = "../../../forebay/tests/here/mod.rs"]
+mod here;
 mod place;
 mod recovery;
 mod running;

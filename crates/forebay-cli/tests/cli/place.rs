@@ -205,7 +205,7 @@ pub fn is_managed(dir: &Path) -> bool {
     match forebay::device::RealFile::reopen(file.as_fd()) {
         Ok(_) => true,
         Err(reason) => {
-            eprintln!("nothing tested in {}: {reason}", dir.display());
+            crate::here::skipped(format!("{}: {reason}", dir.display()));
             false
         }
     }

@@ -1,30 +1,32 @@
 //! What programs do to files beside reading and writing them: C programs that are run with the library and without, and must
 //! say the same and leave the same files.
 //!
-//! Each case of `programs.c` is a test. The session's keeper is this process.
+//! Each case (see `programs.c`) is a test. The session's keeper is this process.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::LazyLock;
+use std::sync::{LazyLock, RwLock};
 use std::time::{Duration, Instant};
 
 use forebay::{Config, Session};
 
 /// The cases, compiled.
 static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed/programs.c");
-    let program =
-        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("programs-{}", std::process::id()));
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    let new = program.with_extension(std::process::id().to_string());
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
-        .args([&program, &source])
+        .arg(&new)
+        .args(["programs.c", "handlers.c", "ways.c", "others.c"].map(|name| sources.join(name)))
         .status();
     assert!(
         done.expect("cc runs").success(),
-        "programs.c does not compile"
+        "the programs do not compile"
     );
+    fs::rename(&new, &program).expect("renamed");
     program
 });
 
@@ -65,6 +67,9 @@ fn config(name: &str) -> Config {
     config
 }
 
+/// Held by whoever makes a child.
+static SPAWNING: RwLock<()> = RwLock::new(());
+
 /// What a program has said and left.
 #[derive(PartialEq)]
 struct Outcome {
@@ -86,7 +91,17 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         .stderr(Stdio::inherit())
         .stdout(output);
     more(&mut command);
-    let mut child = command.spawn().expect("the program starts");
+    // Between fork and exec a child of this process has the keeper's descriptors, writable ones too: nobody could execute
+    // what has just been written.
+    let mut alone = None;
+    let mut child = if case == "executable" {
+        alone = Some(SPAWNING.write());
+        command.spawn()
+    } else {
+        let _with_others = SPAWNING.read();
+        command.spawn()
+    }
+    .expect("the program starts");
     let begun = Instant::now();
     let status = loop {
         if let Some(status) = child.try_wait().expect("a child") {
@@ -99,6 +114,7 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         }
         std::thread::sleep(Duration::from_millis(10));
     };
+    drop(alone);
     let files = fs::read_dir(dir).expect("readable").map(|entry| {
         let entry = entry.expect("readable");
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -125,6 +141,7 @@ fn same(case: &str) {
     )
     .expect("for anybody");
     let name = format!("test-passed-{case}-{}", std::process::id());
+    let (_, library) = (&*PROGRAMS, &*LIBRARY);
     let session = Session::open(config(&name)).expect("a session");
     let plain = run(case, &temporary.path().join("plain"), |_| {});
     assert_eq!(
@@ -135,7 +152,7 @@ fn same(case: &str) {
     );
     let ours = run(case, &temporary.path().join("ours"), |command| {
         command
-            .env("LD_PRELOAD", &*LIBRARY)
+            .env("LD_PRELOAD", library)
             .env("FOREBAY_SESSION", &name);
     });
     assert_eq!(ours.output, plain.output);

@@ -7,33 +7,6 @@ use std::os::unix::fs::FileExt;
 
 use crate::error::{Error, Result};
 
-/// What the codes say that [`crate::memory::files::FileEntry::kernel_reason`] holds; those from 64 on are of front ends.
-pub(super) const GIVEN: [(u32, &str); 13] = [
-    (BY_PROGRAM, "the program asked for it"),
-    (64, "a program that was executed has inherited it"),
-    (65, "it is used through stdio"),
-    (66, "it is mapped into memory"),
-    (67, "sendfile, splice, copy_file_range or their like"),
-    (68, "an ioctl"),
-    (69, "a lock is held on it"),
-    (70, "the program uses asynchronous I/O of its own"),
-    (71, "syscall() was used on it"),
-    (72, "its descriptor was sent to another process"),
-    (73, "the process has changed its user, root or namespace"),
-    (74, "a call had an option that the engine does not serve"),
-    (75, "the engine has failed"),
-];
-/// [`super::File::to_kernel`].
-pub(super) const BY_PROGRAM: u32 = 1;
-
-/// Why a file that was managed is the kernel's by now.
-pub(super) fn given(code: u32) -> String {
-    match GIVEN.iter().find(|(known, _)| *known == code) {
-        Some((_, reason)) => format!("given to the kernel: {reason}"),
-        None => format!("given to the kernel, code {code}"),
-    }
-}
-
 pub(super) fn not_open_for(operation: &'static str) -> Error {
     Error::Device {
         errno: libc::EBADF,

@@ -17,7 +17,7 @@ use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::take_back;
 use crate::scrap::page::{Merge, Ragged, merge};
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
 /// Sequential bytes after which a stream of small requests is given whole frames.
@@ -203,7 +203,7 @@ unsafe fn into_memory(
     let pages = touched(start, len);
     let (valid, dirty, inflight) = (guard.valid(), guard.dirty(), guard.inflight());
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
-    if stable && inflight & pages != 0 {
+    if stable && !planted!(UnstablePages) && inflight & pages != 0 {
         return false;
     }
     // What is counted as owed must stay right: a frame that owes anything is counted whole, small frames by the page.

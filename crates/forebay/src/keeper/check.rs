@@ -5,6 +5,7 @@
 //! all that is free; what is counted as owed is the sum of what headers owe. Nothing read is trusted: every index is
 //! checked, every walk is bounded, and garbage makes problems, never a panic.
 
+pub mod doubt;
 mod memory;
 mod tables;
 

@@ -169,7 +169,7 @@ impl<'a> Rebuild<'a, '_> {
     fn one_header(&mut self, guard: Guard<'a>) {
         match guard.state() {
             State::Free => self.make_free(&guard),
-            State::Held(by) if !(self.dead.threads)(by) => {}
+            State::Held(by) if !(self.dead.threads)(by) => self.held(&guard),
             State::Held(_) | State::Doomed => {
                 self.findings.freed += 1;
                 self.make_free(&guard);

@@ -24,6 +24,7 @@ use crate::file::core::Core;
 use crate::file::{resize, settle, table};
 use crate::flush::{Scope, errors};
 use crate::ids::{FileId, ThreadId};
+use crate::keeper::check::doubt::doubt;
 use crate::keeper::rebuild::Findings;
 use crate::keeper::reopen::{Absent, path_of, reopen};
 use crate::keeper::{repair, unfinished};
@@ -127,10 +128,14 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
     let shared = Arc::new(Shared::new(arena, None, config.clone())?);
     let me = shared.me()?;
     // Before anything is changed: waiting for what the dead had under way changes the files' times.
-    let found = judge_all(&shared);
+    let mut found = judge_all(&shared);
     shared.arena.superblock().show_life();
+    let doubt = doubt(&shared.arena);
     let findings = repair::after_death(&shared, me)
         .ok_or_else(|| Error::Session("another process is recovering this arena".into()))?;
+    if let Some(why) = doubt.or_else(|| corruption(&shared.arena)) {
+        distrust(&mut found, &why);
+    }
     let files = save_all(&shared, me, &found);
     let removed = files
         .iter()
@@ -192,6 +197,21 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
         found.insert(id, standing);
     }
     found
+}
+
+/// Words were wrong in a way that no death explains, now or in an earlier rebuild of this arena.
+fn corruption(arena: &Arena) -> Option<String> {
+    let wrong = arena.superblock().corruptions.load(Ordering::Acquire);
+    (wrong != 0 && !planted!(TrustWords)).then(|| format!("{wrong} words were wrong"))
+}
+
+/// Nothing of a damaged arena is written where it may not belong.
+fn distrust(found: &mut HashMap<FileId, Standing>, why: &str) {
+    for standing in found.values_mut() {
+        if matches!(standing, Standing::Ours) {
+            *standing = Standing::Foreign(format!("the arena is damaged ({why})"));
+        }
+    }
 }
 
 fn empty_report(path: &Path) -> Report {

@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::config::IoEngine;
-use crate::device::{Queue, Threads, best_queue};
+use crate::device::{DeviceFile, Queue, Threads, best_queue};
 use crate::error::Error;
 use crate::evict;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
@@ -299,9 +299,23 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
         return Some(Scope::some(PASS_PAGES));
     }
     Some(Scope {
-        idle_ticks: ticks(shared.config.flush_interval),
+        dirty_ticks: ticks(shared.config.flush_interval),
         full_idle_ticks: ticks(shared.config.flush_after),
         ..Scope::some(PASS_PAGES)
+    })
+}
+
+/// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8).
+fn unless_busy(shared: &Shared, device: &Arc<dyn DeviceFile>, scope: Scope) -> Option<Scope> {
+    let inflight = busy::inflight_bytes(shared.arena.superblock(), device.caps().device);
+    if inflight <= shared.config.busy_bytes {
+        return Some(scope);
+    }
+    let dirty_ticks = ticks(shared.config.flush_interval);
+    (dirty_ticks != u32::MAX).then_some(Scope {
+        dirty_ticks,
+        full_idle_ticks: u32::MAX,
+        ..scope
     })
 }
 
@@ -426,6 +440,7 @@ fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
         let entry = shared.arena.file_unchecked(id);
         if let Some(scope) = background_scope(shared, entry)
             && let Some(device) = shared.device(id)
+            && let Some(scope) = unless_busy(shared, &device, scope)
         {
             written += shared
                 .flush_with(flusher, me, id, &device, scope)

@@ -13,8 +13,11 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
 use crate::sys::lock;
 
 /// One process's open descriptions, by file.
@@ -34,8 +37,8 @@ impl Opens {
     pub fn add(&self, arena: &Arena, file: FileId) -> io::Result<()> {
         let mut counts = self.counts();
         let count = counts.entry(file).or_default();
-        if let (0, Some(locks)) = (*count, arena.mapping().file()) {
-            lock::share(locks.as_fd(), u64::from(file.0))?;
+        if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
+            lock::share(arena_file.as_fd(), u64::from(file.0))?;
         }
         *count += 1;
         Ok(())
@@ -50,9 +53,9 @@ impl Opens {
         *count = count.saturating_sub(1);
         if *count == 0 {
             counts.remove(&file);
-            if let Some(locks) = arena.mapping().file() {
+            if let Some(arena_file) = arena.mapping().file() {
                 // The lock of what is open cannot fail to be given back.
-                let _ = lock::let_go(locks.as_fd(), u64::from(file.0));
+                let _ = lock::let_go(arena_file.as_fd(), u64::from(file.0));
             }
         }
     }
@@ -65,8 +68,43 @@ impl Opens {
 
 /// Whether a process other than the one that `arena` is mapped for has a file open. What cannot be told counts as open.
 pub fn is_open_elsewhere(arena: &Arena, file: FileId) -> bool {
-    let locks = arena.mapping().file();
-    locks.is_some_and(|locks| {
-        lock::is_held_elsewhere(locks.as_fd(), u64::from(file.0)).unwrap_or(true)
+    let arena_file = arena.mapping().file();
+    arena_file.is_some_and(|arena_file| {
+        lock::is_held_elsewhere(arena_file.as_fd(), u64::from(file.0)).unwrap_or(true)
     })
+}
+
+impl Shared {
+    /// Notes that this process has one more description of a file.
+    pub fn add_open(&self, file: FileId) -> Result<()> {
+        let added = self.opens.add(&self.arena, file);
+        added.map_err(|e| Error::device("note that a file is open", &e))
+    }
+
+    /// One description of this process has been closed, and taken from the entry's count.
+    pub fn take_open(&self, file: FileId) {
+        self.opens.take(&self.arena, file);
+    }
+
+    /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
+    pub fn is_open(&self, file: FileId) -> bool {
+        self.arena
+            .file_unchecked(file)
+            .opens
+            .load(Ordering::Acquire)
+            != 0
+            && (self.opens.here(file) > 0 || is_open_elsewhere(&self.arena, file))
+    }
+
+    /// Whether the file has been opened once, here, and nowhere else.
+    pub fn is_open_once(&self, file: FileId) -> bool {
+        self.opens.here(file) == 1
+            && (self
+                .arena
+                .file_unchecked(file)
+                .opens
+                .load(Ordering::Acquire)
+                == 1
+                || !is_open_elsewhere(&self.arena, file))
+    }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
@@ -24,10 +24,13 @@ use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
 use crate::session::members;
-use crate::session::opens::{self, Opens};
+use crate::session::opens::Opens;
 use crate::stats::Counter;
 use crate::sync::{self, Ordering};
 use crate::sys::limits;
+
+/// How long a keeper that could not be reached is left alone.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
@@ -51,8 +54,10 @@ pub struct Shared {
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     line: Line,
+    pub(super) opens: Opens,
+    /// Held while a file is handed over, so that each description is counted once.
+    handing: Mutex<Option<Instant>>,
     claims: Arc<Claims>,
-    opens: Opens,
 }
 
 impl Shared {
@@ -80,8 +85,9 @@ impl Shared {
             for_good: false,
             keeps: AtomicBool::new(false),
             line: Line::default(),
-            claims: Arc::default(),
             opens: Opens::default(),
+            handing: Mutex::new(None),
+            claims: Arc::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -332,7 +338,7 @@ impl Shared {
     }
 
     /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
-    /// last. Best effort: without a keeper this process flushes by itself.
+    /// last. Best effort: without a keeper this process flushes by itself, and tries again now and then.
     #[inline]
     pub fn hand_over(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
@@ -343,9 +349,20 @@ impl Shared {
 
     #[cold]
     fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
-        let elsewhere = !self.keeps.load(Relaxed) && self.arena_path.is_some();
-        if !elsewhere || self.line.hand_over(self, file, device, epoch) {
+        if self.keeps.load(Relaxed) || self.arena_path.is_none() {
             handed.store(epoch, Relaxed);
+            return;
+        }
+        let mut refused = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        if handed.load(Relaxed) == epoch || refused.is_some_and(|at| at.elapsed() < HAND_OVER_PAUSE)
+        {
+            return;
+        }
+        if self.line.hand_over(self, file, device, epoch) {
+            handed.store(epoch, Relaxed);
+            *refused = None;
+        } else {
+            *refused = Some(Instant::now());
         }
     }
 
@@ -355,39 +372,6 @@ impl Shared {
         if epoch != 0 && !self.keeps.load(Relaxed) && self.arena_path.is_some() {
             self.line.release(self, file, epoch);
         }
-    }
-
-    /// Notes that this process has one more description of a file.
-    pub fn add_open(&self, file: FileId) -> Result<()> {
-        let added = self.opens.add(&self.arena, file);
-        added.map_err(|e| Error::device("note that a file is open", &e))
-    }
-
-    /// One description of this process has been closed, and taken from the entry's count.
-    pub fn take_open(&self, file: FileId) {
-        self.opens.take(&self.arena, file);
-    }
-
-    /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
-    pub fn is_open(&self, file: FileId) -> bool {
-        self.arena
-            .file_unchecked(file)
-            .opens
-            .load(Ordering::Acquire)
-            != 0
-            && (self.opens.here(file) > 0 || opens::is_open_elsewhere(&self.arena, file))
-    }
-
-    /// Whether the file has been opened once, here, and nowhere else.
-    pub fn is_open_once(&self, file: FileId) -> bool {
-        self.opens.here(file) == 1
-            && (self
-                .arena
-                .file_unchecked(file)
-                .opens
-                .load(Ordering::Acquire)
-                == 1
-                || !opens::is_open_elsewhere(&self.arena, file))
     }
 
     /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.

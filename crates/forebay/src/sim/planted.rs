@@ -53,15 +53,20 @@ pub enum Bug {
     ShortLanding,
     /// A rebuild takes what is owed for clean.
     ForgottenDirt,
+    /// Recovery believes an arena whose words disagree.
+    TrustWords,
+    /// Pages that must not change while they are written are written to all the same.
+    UnstablePages,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.
-const BY_NAME: [(&str, Bug); 5] = [
+const BY_NAME: [(&str, Bug); 6] = [
     ("EarlyEnd", Bug::EarlyEnd),
     ("BlindWitness", Bug::BlindWitness),
     ("ForgetFlights", Bug::ForgetFlights),
     ("ShortLanding", Bug::ShortLanding),
     ("ForgottenDirt", Bug::ForgottenDirt),
+    ("TrustWords", Bug::TrustWords),
 ];
 
 /// 1 + the place in [`BY_NAME`] of what is planted in the whole process, or 0.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use forebay::device::DeviceFile;
 use forebay::ids::ThreadId;
 use forebay::keeper::check::check;
+use forebay::keeper::check::doubt::doubt;
 use forebay::keeper::repair;
 use forebay::memory::threads;
 use forebay::session::members;
@@ -136,6 +137,7 @@ impl World {
         let shared = self.engine.session.shared();
         let me = shared.me().expect("a thread slot");
         for _ in 0..8 {
+            assert_eq!(doubt(me.arena), None, "a death is taken for damage");
             if let Some(findings) = repair::if_needed(shared, me) {
                 assert_eq!(findings.corruptions, 0, "{findings:?}");
             }

@@ -103,8 +103,7 @@ fn a_read_only_file_of_an_ordinary_user_stays_with_the_kernel() {
 #[test]
 fn who_may_write_but_does_not_own_reserves_all_the_same() {
     if !is_root() {
-        println!("skip: not root, so no files of others");
-        return;
+        return crate::here::skipped("not root, so no files of others");
     }
     for place in places::managed() {
         let path = named(&place, "of-root");

@@ -123,7 +123,9 @@ fn waits_for_a_write(dir: &Path, floor: &Path, target: Target) -> bool {
 fn waiting_ends_after_writes_that_the_device_holds_up() {
     let stalls = std::env::var("FOREBAY_TEST_STALLS").unwrap_or_default();
     if stalls.is_empty() {
-        println!("skip: no file system that can be held up");
+        return crate::here::skipped(
+            "FOREBAY_TEST_STALLS names no file system that can be held up",
+        );
     }
     for stall in stalls.split(':').filter(|stall| !stall.is_empty()) {
         let (dir, floor) = stall.split_once('=').expect("directory=floor");

@@ -3,7 +3,7 @@
 use super::Rebuild;
 use std::collections::HashSet;
 
-use crate::frame::header::{Header, State};
+use crate::frame::header::{Guard, Header, State};
 use crate::ids::{FrameId, HeaderId};
 use crate::keeper::provision::HUGE_FRAMES;
 use crate::limits::BLOCK_PAGES;
@@ -67,6 +67,16 @@ impl<'a> Rebuild<'a, '_> {
             }
         }
         superblock.frames_backed.store(backed, Ordering::Relaxed);
+    }
+
+    /// What the living hold and have not linked has no bytes yet.
+    pub(super) fn held(&mut self, guard: &Guard<'a>) {
+        if guard.valid() | guard.dirty() | guard.inflight() != 0 {
+            self.findings.corruptions += 1;
+            guard.set_valid(0);
+            guard.set_dirty(0);
+            guard.forget_flights();
+        }
     }
 
     pub(super) fn one_frame(&mut self, frame: FrameId, is_carved: bool) {

@@ -16,7 +16,7 @@ pub struct SimOptions {
     pub offset_align: u32,
     /// Alignment of memory, in bytes.
     pub memory_align: u32,
-    /// Whether pages must not change while they are written.
+    /// Whether pages must not change while they are written; [`SimDisk::unstable_writes`] counts those that did.
     pub stable_writes: bool,
     /// Whether space can be reserved; without, `reserve` answers `EOPNOTSUPP`.
     pub can_reserve: bool,
@@ -45,6 +45,7 @@ pub(super) struct Shared {
     pub(super) options: SimOptions,
     units_free: AtomicU64,
     clock_ns: AtomicU64,
+    pub(super) unstable_writes: AtomicU64,
     hook: RwLock<Option<Hook>>,
 }
 
@@ -99,6 +100,7 @@ impl SimDisk {
         let shared = Shared {
             units_free: AtomicU64::new(options.capacity_bytes / UNIT_BYTES),
             clock_ns: AtomicU64::new(1_000_000_000),
+            unstable_writes: AtomicU64::new(0),
             hook: RwLock::new(None),
             options,
         };
@@ -127,6 +129,11 @@ impl SimDisk {
     /// Free space in bytes.
     pub fn free_bytes(&self) -> u64 {
         self.shared.units_free.load(SeqCst) * UNIT_BYTES
+    }
+
+    /// Direct writes whose bytes have changed under way, where they must not: with `stable_writes`.
+    pub fn unstable_writes(&self) -> u64 {
+        self.shared.unstable_writes.load(SeqCst)
     }
 
     /// Takes free space away, or gives it back when negative: somebody else fills the disk.

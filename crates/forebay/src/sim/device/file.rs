@@ -11,6 +11,7 @@ use super::image::{Image, UNIT_BYTES};
 use crate::device::{Caps, DeviceFile, DeviceStat, Piece};
 use crate::random::Random;
 use std::io;
+use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 struct State {
@@ -121,13 +122,7 @@ impl SimFile {
     }
 
     fn store_pieces(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
-        // SAFETY: whoever made the pieces promised that they are mapped and initialised; others that
-        // write them meanwhile tear them, as with a device.
-        let bytes: Vec<u8> = pieces
-            .iter()
-            .flat_map(|piece| unsafe { piece.copy_out() })
-            .collect();
-        self.store(offset, &bytes)
+        self.store(offset, &bytes_of(pieces))
     }
 
     /// Writes as much as there is space for.
@@ -170,6 +165,13 @@ impl SimFile {
     }
 }
 
+fn bytes_of(pieces: &[Piece]) -> Vec<u8> {
+    // SAFETY: whoever made the pieces promised that they are mapped and initialised; others that
+    // write them meanwhile tear them, as with a device.
+    let copy = |piece: &Piece| unsafe { piece.copy_out() };
+    pieces.iter().flat_map(copy).collect()
+}
+
 impl DeviceFile for SimFile {
     fn caps(&self) -> &Caps {
         &self.caps
@@ -187,7 +189,11 @@ impl DeviceFile for SimFile {
             .for_each(|piece| self.assert_aligned(*piece, offset));
         let len: usize = pieces.iter().map(|piece| piece.len).sum();
         self.state().writes_in_flight += 1;
+        let submitted = self.caps.stable_writes.then(|| bytes_of(pieces));
         self.announce(CallKind::WriteDirect, offset, len as u64);
+        if submitted.is_some_and(|submitted| submitted != bytes_of(pieces)) {
+            self.disk.unstable_writes.fetch_add(1, SeqCst);
+        }
         let result = self.store_pieces(pieces, offset);
         self.state().writes_in_flight -= 1;
         self.write_ended.notify_all();

@@ -1,0 +1,69 @@
+//! Where tests run, what they say when they cannot run there, and seeds that nobody has tried yet.
+#![allow(dead_code)]
+
+use std::fmt::Display;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Says that this test can do nothing here. `scripts/lib.sh` counts the line, one a test, and takes the test off those
+/// that have passed.
+pub fn skipped(reason: impl Display) {
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("unnamed").replace(' ', "-");
+    let reason = reason.to_string().replace('\n', " | ");
+    // Not `eprintln!`: of a test that passes nothing is shown that is printed. On a line of its own, whatever else is
+    // being written.
+    let line = format!("\nskipped: {name}: {reason}\n");
+    let _ = std::io::stderr().write_all(line.as_bytes());
+}
+
+/// The directories that `FOREBAY_TEST_DIRS` names, separated by colons, or the build's own.
+pub fn places() -> Vec<PathBuf> {
+    let named = std::env::var("FOREBAY_TEST_DIRS").unwrap_or_default();
+    let named = named.split(':').filter(|dir| !dir.is_empty());
+    let dirs: Vec<PathBuf> = named.map(PathBuf::from).collect();
+    if dirs.is_empty() {
+        return vec![PathBuf::from(env!("CARGO_TARGET_TMPDIR"))];
+    }
+    dirs
+}
+
+/// Whether somebody has said where to run.
+pub fn is_told_where() -> bool {
+    std::env::var("FOREBAY_TEST_DIRS").is_ok_and(|dirs| !dirs.is_empty())
+}
+
+/// An empty directory in each of the places.
+pub fn directories() -> Vec<tempfile::TempDir> {
+    let made = places().into_iter().map(tempfile::tempdir_in);
+    made.map(|dir| dir.expect("a test directory")).collect()
+}
+
+/// An empty directory in the first of the places.
+pub fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(&places()[0]).expect("a test directory")
+}
+
+/// `usual`, or what this environment variable says.
+pub fn number(variable: &str, usual: u64) -> u64 {
+    let said = std::env::var(variable).ok();
+    said.and_then(|text| text.parse().ok()).unwrap_or(usual)
+}
+
+/// `count` seeds that nobody has tried yet, or the one that `FOREBAY_TEST_SEED` says. Whoever fails prints it.
+pub fn fresh_seeds(count: u64) -> std::ops::Range<u64> {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    // Far from the fixed ones, and short enough to be typed.
+    let now = now.map_or(1, |since| since.as_micros() as u64 % 1_000_000_000_000);
+    let told = std::env::var_os("FOREBAY_TEST_SEED").is_some();
+    let first = number("FOREBAY_TEST_SEED", now + 1_000_000_000);
+    first..first + if told { 1 } else { count }
+}
+
+/// The fixed seeds, then `fresh` new ones; with `FOREBAY_TEST_SEED` only that.
+pub fn seeds(fixed: std::ops::Range<u64>, fresh: u64) -> impl Iterator<Item = u64> {
+    let told = std::env::var_os("FOREBAY_TEST_SEED").is_some();
+    let fixed = if told { 0..0 } else { fixed };
+    fixed.chain(fresh_seeds(fresh))
+}
