@@ -97,6 +97,9 @@ settings! {
     /// Where recovery keeps bytes that cannot be written back
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     kept_dir,
+    /// Bytes that a program must have written to a file before it is managed
+    #[arg(value_name = "SIZE")]
+    small_file_bytes,
 }
 
 impl Settings {

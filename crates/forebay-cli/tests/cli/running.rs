@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{Place, Process, Run, is_managed};
 use crate::writer;
@@ -236,6 +236,36 @@ fn without_a_session_the_program_runs_plainly_or_not_at_all() {
     );
 }
 
+/// A command that keeps a session alive, and who keeps it.
+fn kept(place: &Place) -> (Process, Pid) {
+    // Not killed at the end but told to stop: what it runs would live on.
+    let command = command(place, &["--", "sleep", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let command = Process::new(command.expect("forebay runs"));
+    let begun = Instant::now();
+    let stat = ["stat", "--session", &place.session, "--json"];
+    loop {
+        let stat = place.run(&stat);
+        let keeper = match stat.code {
+            0 => stat.json()["sessions"][0]["members"]["keeper"].as_i64(),
+            _ => None,
+        };
+        if let Some(keeper) = keeper.and_then(|pid| Pid::from_raw(pid as i32)) {
+            return (command, keeper);
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "no session");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn end(place: &Place, mut command: Process) {
+    command.signal(Signal::TERM);
+    command.wait();
+    await_end(place);
+}
+
 /// A program is killed with bytes in memory, and its file renamed: when the command has ended, the file has them.
 #[test]
 fn what_is_owed_is_on_the_device_when_the_command_ends() {
@@ -243,24 +273,32 @@ fn what_is_owed_is_on_the_device_when_the_command_ends() {
     if !is_managed(place.files.path()) {
         return;
     }
-    let first = command(&place, &["--", "sleep", "60"])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut first = Process::new(first.expect("forebay runs"));
-    let begun = Instant::now();
-    let stat = ["stat", "--session", &place.session, "--json"];
-    let is_kept = || {
-        let stat = place.run(&stat);
-        stat.code == 0 && stat.json()["sessions"][0]["members"]["keeper"].is_u64()
-    };
-    while !is_kept() {
-        assert!(begun.elapsed() < Duration::from_secs(20), "no session");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    let (first, _) = kept(&place);
     let (file, renamed) = (place.file("file"), place.file("renamed"));
     let writer = writer::start(&place, &file, 1_000_000, false);
     std::fs::rename(&file, &renamed).expect("renamed");
+    writer.kill();
+    let ended = run(&place, &["--", "true"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    assert_eq!(
+        std::fs::read(&renamed).expect("readable"),
+        writer::pattern(1_000_000)
+    );
+    assert_eq!(place.dirty_bytes(), 0);
+    end(&place, first);
+}
+
+/// The same with a keeper that does nothing: the command flushes by itself, and says how much.
+#[test]
+fn a_command_drains_without_the_keeper() {
+    let place = Place::new("run-drain-alone");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let (first, keeper) = kept(&place);
+    let file = place.file("file");
+    let writer = writer::start(&place, &file, 1_000_000, false);
+    kill_process(keeper, Signal::STOP).expect("stopped");
     writer.kill();
     assert!(place.dirty_bytes() > 0);
     let report = place.file("report.json");
@@ -268,21 +306,16 @@ fn what_is_owed_is_on_the_device_when_the_command_ends() {
     let ended = run(&place, &[&option, "--json", "--", "true"]);
     assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
     assert_eq!(
-        std::fs::read(&renamed).expect("readable"),
+        std::fs::read(&file).expect("readable"),
         writer::pattern(1_000_000)
     );
-    assert_eq!(place.dirty_bytes(), 0);
     let report = std::fs::read_to_string(&report).expect("a report");
     let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
     assert_eq!((&report["schema"], &report["exit"]), (&1.into(), &0.into()));
-    assert!(
-        report["session"]["device_write_bytes"].as_u64() >= Some(1_000_000),
-        "{report}"
-    );
-    // Not killed: what it runs would live on.
-    first.signal(Signal::TERM);
-    first.wait();
-    await_end(&place);
+    let written = report["session"]["device_write_bytes"].as_u64();
+    assert!(written >= Some(1_000_000), "{report}");
+    kill_process(keeper, Signal::CONT).expect("continued");
+    end(&place, first);
 }
 
 /// Before the program runs, what a dead session of that name has left is saved, and told.
