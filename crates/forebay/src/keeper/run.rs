@@ -95,7 +95,7 @@ pub fn has_keeper(shared: &Shared) -> bool {
 }
 
 /// Becomes the keeper if there is none.
-fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
+pub fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
     let superblock = me.arena.superblock();
     let word = &superblock.keeper;
     let seen = word.load(Ordering::Acquire);

@@ -59,6 +59,8 @@ pub enum Bug {
     UnstablePages,
     /// The keeper does not look at how short memory is.
     DeafPressure,
+    /// A write takes its space for reserved without asking the device.
+    SkipReserve,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.

@@ -521,6 +521,11 @@ pub fn upkeep() -> Vec<Scene> {
             let me = shared.me().expect("a slot");
             forebay::keeper::provision::ahead(shared, me, 2 << 20);
         }),
+        quiet("take office", clean(), |world| {
+            let shared = world.engine.session.shared();
+            let me = shared.me().expect("a slot");
+            assert!(forebay::keeper::run::take_office(shared, me));
+        }),
         quiet("memory back", clean(), |world| {
             let shared = world.engine.session.shared();
             let me = shared.me().expect("a slot");
