@@ -521,11 +521,6 @@ pub fn upkeep() -> Vec<Scene> {
             let me = shared.me().expect("a slot");
             forebay::keeper::provision::ahead(shared, me, 2 << 20);
         }),
-        quiet("take office", clean(), |world| {
-            let shared = world.engine.session.shared();
-            let me = shared.me().expect("a slot");
-            assert!(forebay::keeper::run::take_office(shared, me));
-        }),
         quiet("memory back", clean(), |world| {
             let shared = world.engine.session.shared();
             let me = shared.me().expect("a slot");
@@ -549,6 +544,16 @@ pub fn upkeep() -> Vec<Scene> {
     ]
 }
 
+/// Becoming the keeper.
+pub fn keeping() -> Vec<Scene> {
+    let owing = vec![write(0, BLOCK), write(BLOCK, 9000)];
+    vec![quiet("take office", owing, |world| {
+        let shared = world.engine.session.shared();
+        let me = shared.me().expect("a slot");
+        assert!(forebay::keeper::run::take_office(shared, me));
+    })]
+}
+
 pub fn all() -> Vec<Scene> {
-    [writes(), past_memory(), shapes(), upkeep()].concat()
+    [writes(), past_memory(), shapes(), upkeep(), keeping()].concat()
 }
