@@ -305,6 +305,14 @@ fn an_error_of_the_sync_itself_is_told_to_every_description() {
 }
 
 #[test]
+fn a_write_that_does_not_ask_for_space_is_found() {
+    plant(Some(Bug::SkipReserve));
+    let found = std::panic::catch_unwind(a_full_disk_is_an_error_of_the_write).is_err();
+    plant(None);
+    assert!(found, "nobody noticed");
+}
+
+#[test]
 fn a_full_disk_is_an_error_of_the_write() {
     for errno in [libc::ENOSPC, libc::EDQUOT] {
         let kinds = Kinds::of(&[CallKind::Reserve]);

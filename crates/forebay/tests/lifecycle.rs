@@ -70,7 +70,9 @@ fn an_idle_session_gives_memory_back() {
     let mut config = config(&session_name("idle"));
     config.memory = 96 * MIB;
     config.dirty_bytes_max = 64 * MIB;
-    config.idle_after = Some(Duration::from_secs(1));
+    // All of it into memory, and kept there until it has been counted, however slow the machine.
+    config.route = forebay::config::Route::Scrap;
+    config.idle_after = Some(Duration::from_millis(1500));
     let session = Session::open(config).expect("a session");
     let path = dir.path().join("file");
     let file = open(&session, &path);
@@ -333,18 +335,7 @@ fn a_cgroup_smaller_than_the_budget_kills_nobody() {
     let session = session_name("cgroup");
     let mut spec = Spec::new(&session, dir.path(), true, Work::Commands { files: 1 });
     spec.memory = Some(512 * MIB);
-    let door = group.door();
-    let mut worker = Worker::start_with(&spec, |command| {
-        use std::os::unix::process::CommandExt;
-        // SAFETY: one write to a file that was opened before; no memory of the parent's is changed.
-        unsafe {
-            let door = std::fs::OpenOptions::new()
-                .write(true)
-                .open(&door)
-                .expect("a door");
-            command.pre_exec(move || std::io::Write::write_all(&mut &door, b"0"));
-        }
-    });
+    let mut worker = Worker::start_with(&spec, |command| group.enter(command));
     worker.await_ready();
     for index in 0..160u32 {
         let op = Op::Write {
@@ -359,8 +350,7 @@ fn a_cgroup_smaller_than_the_budget_kills_nobody() {
     assert_eq!(worker.run(&Op::SyncAll { file: 0, handle: 0 }), "done");
     worker.finish();
     assert_file(&dir.path().join("file-0"), 160 * MIB, 1);
-    let oom = group.get("memory.oom_control");
-    assert!(!oom.contains("oom_kill 1"), "{oom}");
+    assert_eq!(group.times_killed(), 0, "the kernel had to kill");
 }
 
 #[test]

@@ -23,7 +23,7 @@ use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::futex;
 
 /// How often a keeper looks around while something is owed, and while nothing is.
@@ -95,7 +95,7 @@ pub fn has_keeper(shared: &Shared) -> bool {
 
 /// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
 /// its files over then would not try again.
-fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) -> bool {
+pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) -> bool {
     let superblock = me.arena.superblock();
     let word = &superblock.keeper;
     let seen = word.load(Ordering::Acquire);
@@ -216,15 +216,18 @@ impl House {
         let full = full.clamp(1, me.arena.counts().frames);
         let budget = superblock.frames_max.load(Ordering::Relaxed);
         let pressed = match self.watch.pressure() {
+            _ if planted!(DeafPressure) => false,
             cgroup::Pressure::High => true,
             cgroup::Pressure::Some(used) => used > 0.9,
             cgroup::Pressure::None => false,
         };
         if pressed {
             let least = ((BUDGET_MIN / BLOCK_BYTES as u64) as u32).min(full);
+            // From what there is: a budget that nobody has used up can shrink for long before it gives anything back.
+            let backed = superblock.frames_backed.load(Ordering::Relaxed);
+            let budget = budget.min(backed);
             let smaller = (budget - budget / 8).max(least);
             superblock.frames_max.store(smaller, Ordering::Relaxed);
-            let backed = superblock.frames_backed.load(Ordering::Relaxed);
             if backed > smaller {
                 evict::evict(me, backed - smaller, 0);
                 provision::give_back(me, smaller);

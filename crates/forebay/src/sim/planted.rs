@@ -57,16 +57,21 @@ pub enum Bug {
     TrustWords,
     /// Pages that must not change while they are written are written to all the same.
     UnstablePages,
+    /// The keeper does not look at how short memory is.
+    DeafPressure,
+    /// A write takes its space for reserved without asking the device.
+    SkipReserve,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.
-const BY_NAME: [(&str, Bug); 6] = [
+const BY_NAME: [(&str, Bug); 7] = [
     ("EarlyEnd", Bug::EarlyEnd),
     ("BlindWitness", Bug::BlindWitness),
     ("ForgetFlights", Bug::ForgetFlights),
     ("ShortLanding", Bug::ShortLanding),
     ("ForgottenDirt", Bug::ForgottenDirt),
     ("TrustWords", Bug::TrustWords),
+    ("DeafPressure", Bug::DeafPressure),
 ];
 
 /// 1 + the place in [`BY_NAME`] of what is planted in the whole process, or 0.

@@ -104,7 +104,7 @@ fn changes_of_shape_may_die() {
 
 #[test]
 fn upkeep_may_die() {
-    every_death(&scenes::upkeep(), SAMPLES);
+    every_death(&[scenes::upkeep(), scenes::keeping()].concat(), SAMPLES);
 }
 
 #[test]

@@ -98,7 +98,7 @@ fn repairers_of_writes_may_die() {
 #[test]
 fn repairers_of_everything_else_may_die() {
     every_repair(
-        &[scenes::shapes(), scenes::upkeep()].concat(),
+        &[scenes::shapes(), scenes::upkeep(), scenes::keeping()].concat(),
         VICTIMS,
         REPAIRERS,
     );

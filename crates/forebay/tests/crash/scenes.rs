@@ -544,6 +544,16 @@ pub fn upkeep() -> Vec<Scene> {
     ]
 }
 
+/// Becoming the keeper.
+pub fn keeping() -> Vec<Scene> {
+    let owing = vec![write(0, BLOCK), write(BLOCK, 9000)];
+    vec![quiet("take office", owing, |world| {
+        let shared = world.engine.session.shared();
+        let me = shared.me().expect("a slot");
+        assert!(forebay::keeper::run::take_office(shared, me, &mut None));
+    })]
+}
+
 pub fn all() -> Vec<Scene> {
-    [writes(), past_memory(), shapes(), upkeep()].concat()
+    [writes(), past_memory(), shapes(), upkeep(), keeping()].concat()
 }

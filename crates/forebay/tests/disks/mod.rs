@@ -163,7 +163,7 @@ impl Drop for Tmpfs {
     }
 }
 
-/// A cgroup of version 1, removed with this value.
+/// A cgroup, removed with this value.
 pub struct Group(PathBuf);
 
 impl Group {
@@ -195,11 +195,64 @@ impl Group {
         Ok(group)
     }
 
-    /// One whose members may hold this much memory.
+    /// One whose members may hold this much memory, of whichever version has the controller.
     pub fn little_memory(bytes: u64) -> Result<Group, String> {
-        let group = Self::new("memory")?;
-        group.set("memory.limit_in_bytes", &bytes.to_string())?;
+        let two = Path::new("/sys/fs/cgroup");
+        let enabled = fs::read_to_string(two.join("cgroup.subtree_control")).unwrap_or_default();
+        let group = if enabled.split(' ').any(|name| name.trim() == "memory") {
+            let dir = two.join(unique("group"));
+            fs::create_dir(&dir).map_err(|error| format!("{}: {error}", dir.display()))?;
+            Group(dir)
+        } else {
+            Self::new("memory")?
+        };
+        group.set(
+            group.either("memory.max", "memory.limit_in_bytes"),
+            &bytes.to_string(),
+        )?;
         Ok(group)
+    }
+
+    /// The name that a file has in version 2, or in version 1.
+    fn either<'n>(&self, two: &'n str, one: &'n str) -> &'n str {
+        if self.0.join(two).exists() { two } else { one }
+    }
+
+    /// Bytes of memory that its members hold, without what the kernel drops first.
+    pub fn memory_used(&self) -> u64 {
+        let used = self.get(self.either("memory.current", "memory.usage_in_bytes"));
+        let used: u64 = used.trim().parse().expect("a number");
+        let stat = self.get("memory.stat");
+        let cold = stat.lines().filter_map(|line| line.split_once(' '));
+        let cold = cold
+            .filter(|(name, _)| ["total_inactive_file", "inactive_file"].contains(name))
+            .filter_map(|(_, bytes)| bytes.parse().ok())
+            .max();
+        used.saturating_sub(cold.unwrap_or(0))
+    }
+
+    /// How often the kernel had to take memory from its members, or to refuse it.
+    pub fn times_at_limit(&self) -> u64 {
+        let name = self.either("memory.events", "memory.failcnt");
+        let text = self.get(name);
+        let max = text.lines().find_map(|line| line.strip_prefix("max "));
+        max.unwrap_or(&text).trim().parse().expect("a number")
+    }
+
+    /// How often the kernel killed a member for want of memory.
+    pub fn times_killed(&self) -> u64 {
+        let text = self.get(self.either("memory.events", "memory.oom_control"));
+        let killed = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+        killed.expect("a count").trim().parse().expect("a number")
+    }
+
+    /// Has a program that is about to be started begin its life in the group.
+    pub fn enter(&self, command: &mut Command) {
+        use std::os::unix::process::CommandExt;
+        let door = fs::OpenOptions::new().write(true).open(self.door());
+        let door = door.expect("a door");
+        // SAFETY: one write to a file that was opened before; no memory of the parent's is changed.
+        unsafe { command.pre_exec(move || std::io::Write::write_all(&mut &door, b"0")) };
     }
 
     /// A value of the group.

@@ -1,0 +1,155 @@
+//! A session gives memory back before a cgroup's limit is reached, and takes it again afterwards.
+//!
+//! The keeper is a worker in a cgroup; others in that cgroup take memory until little is left.
+#![cfg(feature = "sim")]
+
+mod common;
+mod disks;
+mod here;
+mod workers;
+
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use disks::Group;
+use forebay::Session;
+use forebay::sim::Bug;
+use forebay::sync::Ordering;
+use forebay_model::Op;
+use workers::{Spec, Work, Worker, arena_path, config, is_found, session_name};
+
+const MIB: u64 = 1 << 20;
+const LIMIT: u64 = 192 * MIB;
+const BUDGET: u64 = 128 * MIB;
+/// What the session holds before others come.
+const HELD: u64 = 80 * MIB;
+/// The keeper looks twice a second.
+const PATIENCE: Duration = Duration::from_secs(6);
+
+/// Memory that others hold: a file of a tmpfs, written from within the group.
+struct Ballast {
+    path: PathBuf,
+}
+
+impl Ballast {
+    /// Takes memory bit by bit, until little enough is left for the session to notice, and more than nothing.
+    fn new(group: &Group) -> Ballast {
+        let path = Path::new("/dev/shm").join(disks::unique("ballast"));
+        let more = format!(
+            "echo 0 > {} && head -c 2M /dev/zero >> {}",
+            group.door().display(),
+            path.display()
+        );
+        let ballast = Ballast { path };
+        while group.memory_used() < LIMIT / 100 * 93 {
+            let status = Command::new("sh").args(["-c", &more]).status();
+            assert!(status.is_ok_and(|status| status.success()), "{more}");
+            // What the processes themselves held is given back a moment later.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        ballast
+    }
+}
+
+impl Drop for Ballast {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// What a session may have, and has: frames, frames, and bytes behind the arena's file.
+fn memory(session: &Session, arena: &Path) -> (u32, u32, u64) {
+    let superblock = session.shared().arena.superblock();
+    (
+        superblock.frames_max.load(Ordering::Relaxed),
+        superblock.frames_backed.load(Ordering::Relaxed),
+        std::fs::metadata(arena).expect("an arena").blocks() * 512,
+    )
+}
+
+/// The same once the keeper has made ready what it wants to have at hand.
+fn at_rest(session: &Session, arena: &Path) -> (u32, u32, u64) {
+    let mut last = memory(session, arena);
+    wait_for("at rest", || {
+        std::thread::sleep(Duration::from_millis(300));
+        let now = memory(session, arena);
+        let rests = now == last;
+        last = now;
+        rests.then_some(()).ok_or_else(|| format!("{now:?}"))
+    });
+    last
+}
+
+fn wait_for(what: &str, mut is_so: impl FnMut() -> Result<(), String>) {
+    let begun = Instant::now();
+    while let Err(why) = is_so() {
+        assert!(begun.elapsed() < PATIENCE, "not {what}: {why}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+fn shrinks_and_grows(group: &Group) {
+    let dir = here::directory();
+    let name = session_name("pressure");
+    let mut spec = Spec::new(&name, dir.path(), true, Work::Commands { files: 1 });
+    spec.memory = Some(BUDGET);
+    let mut worker = Worker::start_with(&spec, |command| group.enter(command));
+    worker.await_ready();
+    for index in 0..HELD / MIB {
+        let op = Op::Write {
+            file: 0,
+            handle: 0,
+            offset: index * MIB,
+            len: MIB as u32,
+            seed: 1,
+        };
+        assert_eq!(worker.run(&op), format!("{MIB} bytes written"));
+    }
+    assert_eq!(worker.run(&Op::SyncAll { file: 0, handle: 0 }), "done");
+
+    let arena = arena_path(&config(&name));
+    let session = Session::join(config(&name)).expect("the worker's session");
+    let before = at_rest(&session, &arena);
+    let ballast = Ballast::new(group);
+    // The least that was seen of each: where the pressure has gone, more is taken again.
+    let mut least = before;
+    wait_for("smaller", || {
+        let now = memory(&session, &arena);
+        least = (least.0.min(now.0), least.1.min(now.1), least.2.min(now.2));
+        let fell = least.0 < before.0 && least.1 < before.1 && least.2 + 2 * MIB <= before.2;
+        fell.then_some(())
+            .ok_or_else(|| format!("{before:?} before, {least:?} since"))
+    });
+    assert_eq!(
+        group.times_at_limit(),
+        0,
+        "the kernel had to take memory first"
+    );
+    drop(ballast);
+    wait_for("as large as before", || {
+        let now = memory(&session, &arena).0;
+        (now == before.0)
+            .then_some(())
+            .ok_or_else(|| format!("{now} frames allowed of {}", before.0))
+    });
+    drop(session);
+    worker.finish();
+}
+
+#[test]
+fn memory_is_given_back_before_the_limit_is_reached() {
+    match Group::little_memory(LIMIT) {
+        Ok(group) => shrinks_and_grows(&group),
+        Err(reason) => here::skipped(reason),
+    }
+}
+
+#[test]
+fn a_keeper_that_heeds_no_pressure_is_found() {
+    match Group::little_memory(LIMIT) {
+        Ok(group) => assert!(is_found(Bug::DeafPressure, || shrinks_and_grows(&group))),
+        Err(reason) => here::skipped(reason),
+    }
+}
