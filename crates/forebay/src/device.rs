@@ -13,7 +13,7 @@ pub mod reason;
 
 pub use crate::sys::memory::Piece;
 pub use file::RealFile;
-pub use queue::{Inline, Threads, best_queue};
+pub use queue::{Inline, Threads, best_queue, threads_queue, uring_queue};
 pub use reason::KernelReason;
 
 use crate::limits::PAGE_BYTES;
