@@ -250,7 +250,7 @@ impl Member {
     fn intent(&self) -> Intent<'_> {
         let route = self.world.session.shared().route_for(Path::new("file"));
         Intent {
-            route,
+            route: route.as_ref(),
             sequential: false,
             sync: false,
         }
