@@ -13,7 +13,7 @@ pub mod reason;
 
 pub use crate::sys::memory::Piece;
 pub use file::RealFile;
-pub use queue::{Inline, Threads, best_queue};
+pub use queue::{Inline, Threads, best_queue, threads_queue, uring_queue};
 pub use reason::KernelReason;
 
 use crate::limits::PAGE_BYTES;
@@ -28,8 +28,6 @@ pub struct Caps {
     pub offset_align: u32,
     /// Memory of direct requests must be aligned to this (`statx` `dio_mem_align`).
     pub memory_align: u32,
-    /// Space can be reserved ahead with `fallocate`.
-    pub can_reserve: bool,
     /// Pages must not change while they are written (checksums, parity): writers wait.
     pub stable_writes: bool,
     /// Device number, the key of busyness accounting.
@@ -71,8 +69,6 @@ pub trait DeviceFile: Send + Sync {
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
     /// Buffered write, for bytes that are not aligned: a file's last page, the kernel route.
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
-    /// Buffered read, for files in kernel mode.
-    fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize>;
     /// Buffered write of the bytes before a file's end that fill no page, waiting until the device has them: only then
     /// may the engine forget that it owes them. Not a sync: what the device has may still be in its own cache.
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {

@@ -4,6 +4,7 @@
 //! death, and may be called by anyone. [`recover`] saves what a wholly dead session has left.
 
 pub mod check;
+pub mod engine;
 pub mod provision;
 pub mod rebuild;
 pub mod recover;

@@ -396,3 +396,41 @@ fn a_file_is_not_served_two_ways_at_once() {
         assert_eq!(&read(&second), b"third");
     }
 }
+
+/// An I/O engine that is asked for is the one that is got, and commands can say which.
+#[test]
+fn the_io_engine_is_the_one_that_was_asked_for() {
+    use forebay::config::IoEngine;
+    for (engine, name) in [
+        (IoEngine::Threads, "threads"),
+        (IoEngine::IoUring, "io_uring"),
+    ] {
+        let mut config = real_config(name);
+        config.io_engine = engine;
+        let session = match Session::open(config.clone()) {
+            Ok(session) => session,
+            Err(error) => {
+                // Only the kernel's refusal excuses.
+                assert_eq!(engine, IoEngine::IoUring);
+                assert!(
+                    error.to_string().contains("io_uring cannot be had"),
+                    "{error}"
+                );
+                continue;
+            }
+        };
+        let begun = Instant::now();
+        let arena = &session.shared().arena;
+        let number = || {
+            arena
+                .superblock()
+                .io_engine
+                .load(std::sync::atomic::Ordering::Relaxed)
+        };
+        while number() == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(5), "no keeper");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(forebay::device::queue::NAMES[number() as usize - 1], name);
+    }
+}

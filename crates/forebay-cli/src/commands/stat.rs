@@ -33,6 +33,8 @@ struct Row {
     remedy: Option<String>,
     members: Members,
     place: Option<PlaceKind>,
+    /// How the keeper speaks to devices.
+    io_engine: Option<&'static str>,
     memory_budget_bytes: Option<u64>,
     /// Since the keeper's last sign of life.
     keeper_silent_ms: Option<u64>,
@@ -127,6 +129,7 @@ fn row(found: Found) -> Row {
         remedy,
         members: seen.as_ref().map(|seen| seen.members()).unwrap_or_default(),
         place: seen.as_ref().and_then(|seen| seen.place()),
+        io_engine: seen.as_ref().and_then(|seen| seen.io_engine()),
         memory_budget_bytes: seen.as_ref().and_then(|seen| seen.budget_bytes()),
         keeper_silent_ms: seen
             .as_ref()
@@ -180,7 +183,10 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         .map(ToString::to_string)
         .collect();
     let keeper = match (row.members.keeper, row.state) {
-        (Some(pid), _) => format!("keeper {pid}"),
+        (Some(pid), _) => match row.io_engine {
+            Some(engine) => format!("keeper {pid} by {engine}"),
+            None => format!("keeper {pid}"),
+        },
         (None, _) => "no keeper".to_owned(),
     };
     let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));

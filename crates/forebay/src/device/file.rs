@@ -326,7 +326,6 @@ fn caps_of(stat: &Stat, file_system: &FileSystem) -> Caps {
     Caps {
         offset_align,
         memory_align,
-        can_reserve: true,
         stable_writes,
         device: stat.device,
         inode: stat.inode,
@@ -369,10 +368,6 @@ impl DeviceFile for RealFile {
         let written = file::write_at(self.buffered.as_fd(), &[piece], offset)?;
         file::write_back(self.buffered.as_fd(), offset, written as u64)?;
         Ok(written)
-    }
-
-    fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        file::read_at(self.buffered.as_fd(), piece, offset)
     }
 
     fn sync_data(&self) -> io::Result<()> {

@@ -37,6 +37,25 @@ pub fn best_queue(depth: usize) -> Box<dyn Queue> {
     }
 }
 
+/// io_uring, or why not.
+pub fn uring_queue(depth: usize) -> io::Result<Box<dyn Queue>> {
+    #[cfg(feature = "keeper")]
+    return Ok(Box::new(Uring::new(depth)?));
+    #[cfg(not(feature = "keeper"))]
+    {
+        let _ = depth;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+}
+
+/// Threads, or why not.
+pub fn threads_queue(depth: usize) -> io::Result<Box<dyn Queue>> {
+    Ok(Box::new(Threads::new(depth.clamp(1, THREADS_MAX))?))
+}
+
+/// The kinds of queues, by [`Queue::name`], as the superblock numbers them from 1.
+pub const NAMES: [&str; 3] = ["io_uring", "threads", "inline"];
+
 /// Carries a request out by calling the file.
 fn perform(request: &Request) -> io::Result<usize> {
     let Request {

@@ -14,12 +14,19 @@ use crate::sync::Ordering;
 const FRAMES_AT_ONCE: u32 = 4;
 /// Rounds in a row in which evicting something is enough.
 const EVICTIONS_ALONE: u32 = 4;
+/// Rounds in which somebody else who gives memory to the arena is waited for.
+const PROVISION_ROUNDS: u32 = 256;
 /// Rounds without any progress after which the arena must be too small for its tables.
 const ROUNDS_MAX: u32 = 20_000;
 
 /// Makes room, or waits for those who are making it. The caller is in no operation.
 pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
     if provision::more(&core.shared, me) {
+        return Ok(());
+    }
+    if round < PROVISION_ROUNDS && provision::is_under_way(me) {
+        // Memory that is coming is faster than any that has to be flushed first.
+        me.wait(round);
         return Ok(());
     }
     // First what has not been used of late, then anything.

@@ -360,10 +360,13 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
                 && !shared.is_open(id)
                 && entry.owed_pages.load(Ordering::Acquire) == 0
         };
-        if !is_idle() || !lock(me) {
+        if !is_idle() {
             continue;
         }
         evict::evict_file(me, id);
+        if !lock(me) {
+            continue;
+        }
         // In an operation, so that no rebuild is under way: it makes trees anew.
         if let Some(_stop) = stop_file(me, id)
             && let Ok(_operation) = me.enter_stopped(id)

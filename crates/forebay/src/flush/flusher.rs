@@ -8,7 +8,7 @@
 mod ends;
 mod streams;
 
-use ends::{end_write, finish_write, gather, is_eligible, merge_fill};
+use ends::{Gathered, end_write, finish_write, gather, is_eligible, merge_fill};
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -118,6 +118,7 @@ pub struct Flusher {
     done: Vec<Done>,
     spare: Vec<AlignedBytes>,
     batch: WriteJob,
+    gathered: Gathered,
 }
 
 struct Work<'a, 'b> {
@@ -139,6 +140,7 @@ impl Flusher {
             done: Vec::new(),
             spare: Vec::new(),
             batch: WriteJob::default(),
+            gathered: Gathered::default(),
         }
     }
 
@@ -258,7 +260,10 @@ impl Flusher {
         let ready = select::prepare(&guard, entry);
         match ready {
             Ready::Nothing => {}
-            Ready::Busy => work.later.push((block, id)),
+            Ready::Busy => {
+                drop(guard);
+                work.later.push((block, id));
+            }
             Ready::Fill { pages, epoch } if scope.fill => {
                 drop(guard);
                 drop(operation);
@@ -266,11 +271,11 @@ impl Flusher {
             }
             Ready::Fill { .. } => {}
             Ready::Write { pages, tail } => {
-                let runs = gather(&guard, pages);
+                gather(&guard, pages, &mut self.gathered);
                 let tail = tail.and_then(|(page, len)| Some((page, guard.page_bytes(page)?, len)));
                 drop(guard);
                 drop(operation);
-                self.write(work, id, identity, runs, tail);
+                self.write(work, id, identity, tail);
             }
         }
     }
@@ -280,10 +285,11 @@ impl Flusher {
         work: &mut Work<'_, '_>,
         id: HeaderId,
         identity: Identity,
-        runs: Vec<(u64, usize, Vec<Piece>)>,
         tail: Option<(usize, *mut u8, usize)>,
     ) {
-        for (pages, start, pieces) in runs {
+        let gathered = std::mem::replace(&mut self.gathered, Gathered::none());
+        for &(pages, start, ref range) in &gathered.runs {
+            let pieces = &gathered.pieces[range.clone()];
             let offset = identity.block.start() + start as u64;
             let bytes: usize = pieces.iter().map(|p| p.len).sum();
             let fits = self.batch.bytes + bytes <= BATCH_BYTES_MAX
@@ -297,6 +303,7 @@ impl Flusher {
             self.batch.pieces.extend(pieces);
             self.batch.parts.push((id, pages));
         }
+        self.gathered = gathered;
         if let Some((page, ptr, len)) = tail {
             // After what comes before it, so that the device file does not end beyond a gap for long.
             self.submit_batch(work);

@@ -46,6 +46,17 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     given
 }
 
+/// Whether somebody else is giving memory to the arena, and more is allowed.
+pub fn is_under_way(me: Me<'_>) -> bool {
+    let superblock = me.arena.superblock();
+    let holder = superblock.provision_lock.load(Ordering::Relaxed);
+    let backed = superblock.frames_backed.load(Ordering::Relaxed);
+    holder != 0
+        && holder != me.id.0
+        && backed < superblock.frames_max.load(Ordering::Relaxed)
+        && !threads::is_gone(me.arena, ThreadId(holder))
+}
+
 /// The right to give memory to the arena, for a rebuild: meanwhile nobody else does. Waits; who has it waits for nothing.
 pub fn hold(me: Me<'_>) -> Hold<'_> {
     let lock = &me.arena.superblock().provision_lock;

@@ -9,12 +9,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::config::IoEngine;
-use crate::device::{DeviceFile, Queue, Threads, best_queue};
+use crate::device::DeviceFile;
 use crate::error::Error;
 use crate::evict;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::ThreadId;
+use crate::keeper::engine::{flusher, number_of};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
@@ -46,17 +46,25 @@ pub struct Hosting {
 }
 
 /// What a keeper's thread does until it is told to stop.
-type Body = fn(&Arc<Shared>, &AtomicBool);
+type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
 
 impl Hosting {
-    /// Starts the threads.
+    /// Starts the threads. An I/O engine that was asked for and cannot be had is an error; only `auto` takes what there is.
     pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
+        let (fill, write) = (flusher(shared)?, flusher(shared)?);
+        let io_engine = number_of(write.queue_name());
         let bodies: [(&str, Body); 3] = [
-            ("forebay-house", house),
-            ("forebay-fill", stage_one),
-            ("forebay-write", stage_two),
+            (
+                "forebay-house",
+                Box::new(move |s, stop| house(s, stop, io_engine)),
+            ),
+            ("forebay-fill", Box::new(|s, stop| stage_one(s, stop, fill))),
+            (
+                "forebay-write",
+                Box::new(|s, stop| stage_two(s, stop, write)),
+            ),
         ];
         for (name, body) in bodies {
             let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
@@ -128,7 +136,7 @@ struct House {
     last_use: (u64, Instant),
 }
 
-fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
+fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
     let Ok(me) = shared.me() else { return };
     let mut house = House {
         begun: Instant::now(),
@@ -140,6 +148,8 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
     };
     while !stop.load(Relaxed) {
         if take_office(shared, me, &mut house.desk) {
+            let word = &me.arena.superblock().io_engine;
+            word.store(io_engine, Ordering::Relaxed);
             house.keep(shared, me);
         } else {
             house.tick_base = me.arena.superblock().tick.load(Ordering::Relaxed);
@@ -228,14 +238,15 @@ impl House {
             let budget = budget.min(backed);
             let smaller = (budget - budget / 8).max(least);
             superblock.frames_max.store(smaller, Ordering::Relaxed);
+            limit_owed(shared, smaller, full);
             if backed > smaller {
                 evict::evict(me, backed - smaller, 0);
                 provision::give_back(me, smaller);
             }
         } else if budget < full {
-            superblock
-                .frames_max
-                .store((budget + budget / 8 + 1).min(full), Ordering::Relaxed);
+            let larger = (budget + budget / 8 + 1).min(full);
+            superblock.frames_max.store(larger, Ordering::Relaxed);
+            limit_owed(shared, larger, full);
         }
     }
 
@@ -259,6 +270,15 @@ impl House {
     }
 }
 
+/// Of `frames` frames out of the `full` budget, the share may be dirty that was configured: what is dirty can be neither evicted
+/// nor given back.
+fn limit_owed(shared: &Shared, frames: u32, full: u32) {
+    let configured = shared.config.dirty_bytes_max / PAGE_BYTES as u64;
+    let pages = (u128::from(configured) * u128::from(frames) / u128::from(full.max(1))) as u64;
+    let limit = &shared.arena.superblock().owed_pages_max;
+    limit.store(pages.max(1), Ordering::Relaxed);
+}
+
 /// A number that changes whenever any thread reads or writes.
 fn uses_so_far(me: Me<'_>) -> u64 {
     (0..me.arena.counts().threads)
@@ -268,25 +288,26 @@ fn uses_so_far(me: Me<'_>) -> u64 {
         .fold(0, u64::wrapping_add)
 }
 
-fn queue(shared: &Shared) -> Box<dyn Queue> {
-    let depth = shared.config.queue_depth as usize;
-    if shared.config.io_engine == IoEngine::Threads
-        && let Ok(threads) = Threads::new(depth.min(8))
-    {
-        return Box::new(threads);
-    }
-    best_queue(depth)
-}
-
-/// A flusher that has as many requests under way at once as the configuration says.
-pub fn flusher(shared: &Shared) -> Flusher {
-    Flusher::new(queue(shared), shared.config.queue_depth as usize)
-}
-
 fn ticks(duration: Option<Duration>) -> u32 {
     duration.map_or(u32::MAX, |d| {
         u32::try_from(d.as_millis()).unwrap_or(u32::MAX).max(1)
     })
+}
+
+/// Dirty bytes above which everything is written. Under pressure the limit on them falls, and half of it is little enough.
+fn background_limit(shared: &Shared) -> u64 {
+    let max = shared
+        .arena
+        .superblock()
+        .owed_pages_max
+        .load(Ordering::Relaxed)
+        * PAGE_BYTES as u64;
+    let config = &shared.config;
+    if max < config.dirty_bytes_max / PAGE_BYTES as u64 * PAGE_BYTES as u64 {
+        config.dirty_background.min(max / 2)
+    } else {
+        config.dirty_background
+    }
 }
 
 /// What a background pass over a file takes: everything above the background limit, else what has been left alone.
@@ -298,7 +319,7 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     }
     let owed = superblock.owed_about() * PAGE_BYTES as u64;
     // What nobody has open any more is for outsiders to see: its last writer was killed, or could not write it.
-    if owed > shared.config.dirty_background || entry.writers() == 0 {
+    if owed > background_limit(shared) || entry.writers() == 0 {
         return Some(Scope::some(PASS_PAGES));
     }
     Some(Scope {
@@ -323,9 +344,8 @@ fn unless_busy(shared: &Shared, device: &Arc<dyn DeviceFile>, scope: Scope) -> O
 }
 
 /// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
-fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
+fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = flusher(shared);
     while !stop.load(Relaxed) {
         let mut filled = 0;
         if shared.keeps.load(Relaxed) {
@@ -359,9 +379,8 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
 }
 
 /// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
-fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
+fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = flusher(shared);
     let mut cursor = 0;
     let mut swept = Instant::now();
     while !stop.load(Relaxed) {

@@ -47,14 +47,6 @@ pub enum PlaceKind {
     Plain,
 }
 
-impl PlaceKind {
-    /// Whether the keeper should collapse the arena's memory after touching it. For a configured
-    /// directory this depends on its file system, and trying is harmless.
-    pub fn wants_collapse(self) -> bool {
-        matches!(self, Self::Plain | Self::Configured)
-    }
-}
-
 /// The place chosen for arenas, and why.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Placement {

@@ -72,6 +72,8 @@ pub struct Superblock {
     pub bystanders: [AtomicU32; BYSTANDERS],
     /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
     pub place: AtomicU64,
+    /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
+    pub io_engine: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));

@@ -16,6 +16,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use serde::Serialize;
 
 use crate::config::Config;
+use crate::device::queue::NAMES;
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::Core;
@@ -23,7 +24,8 @@ use crate::file::settle::{Durability, settle};
 use crate::flush::{Flusher, Scope, errors};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::keeper::{repair, run, unfinished};
+use crate::keeper::engine::flusher;
+use crate::keeper::{repair, unfinished};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE};
@@ -173,6 +175,13 @@ impl Seen {
             .frames_max
             .load(Ordering::Relaxed);
         Some(u64::from(frames) * BLOCK_BYTES as u64)
+    }
+
+    /// How its keeper speaks to devices: "io_uring", "threads" or "inline"; `None` before there has been one.
+    pub fn io_engine(&self) -> Option<&'static str> {
+        let word = &self.arena.as_ref()?.superblock().io_engine;
+        let number = word.load(Ordering::Relaxed) as usize;
+        NAMES.get(number.checked_sub(1)?).copied()
     }
 
     /// The rung of the huge-page ladder that its arena is on.
@@ -348,7 +357,7 @@ impl Session {
         unfinished::adopt_owed_files(&self.shared);
         let mut unsettled = Vec::new();
         // Many requests at once: this may be gigabytes.
-        let mut flusher = run::flusher(&self.shared);
+        let mut flusher = flusher(&self.shared)?;
         for (id, entry) in live_files(&self.shared.arena) {
             if owed_bytes(entry) == 0 || !is_wanted(&path_of(entry)) {
                 continue;

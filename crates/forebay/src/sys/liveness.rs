@@ -6,6 +6,10 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+// Elsewhere the lock word may lie at another place in the mutex, or be no futex of the robust list's form.
+#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
+compile_error!("whether a thread lives is read from the robust mutexes of Linux with glibc");
+
 /// Room for a `pthread_mutex_t` in shared memory.
 #[repr(C, align(8))]
 #[derive(Debug, Default)]

@@ -101,11 +101,6 @@ impl DeviceFile for Stepped {
         })
     }
 
-    fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        turn();
-        self.0.read_buffered(piece, offset)
-    }
-
     fn sync_data(&self) -> io::Result<()> {
         turn();
         self.0.sync_data()

@@ -1,11 +1,13 @@
 //! The small steps of a flush: what of a header is ready, and what the end of a request means for the headers it covered.
 
+use std::ops::Range;
+
 use super::{FillJob, Scope, Work, WriteJob};
 use crate::device::{DeviceFile, Piece};
 use crate::flush::busy;
 use crate::flush::select;
 use crate::frame::header::{AGE_MAX, Guard};
-use crate::limits::PAGE_BYTES;
+use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
@@ -23,30 +25,57 @@ pub(super) fn is_eligible(guard: &Guard<'_>, stamp: u32, scope: &Scope) -> bool 
     is_due || guard.valid() == u64::MAX && idle >= scope.full_idle_ticks
 }
 
-/// The memory of each run of pages: mask, offset in the block, pieces.
-pub(super) fn gather(guard: &Guard<'_>, pages: u64) -> Vec<(u64, usize, Vec<Piece>)> {
-    let mut runs = Vec::new();
+/// The memory of a block's runs of pages. It has room for the most that there can be, so that nothing is allocated while a
+/// header is locked.
+pub(super) struct Gathered {
+    /// Mask, offset in the block, pieces.
+    pub(super) runs: Vec<(u64, usize, Range<usize>)>,
+    pub(super) pieces: Vec<Piece>,
+}
+
+impl Default for Gathered {
+    fn default() -> Self {
+        Gathered {
+            runs: Vec::with_capacity(BLOCK_PAGES / 2),
+            pieces: Vec::with_capacity(BLOCK_PAGES),
+        }
+    }
+}
+
+impl Gathered {
+    /// Without room.
+    pub(super) const fn none() -> Self {
+        Gathered {
+            runs: Vec::new(),
+            pieces: Vec::new(),
+        }
+    }
+}
+
+/// The memory of each run of pages.
+pub(super) fn gather(guard: &Guard<'_>, pages: u64, into: &mut Gathered) {
+    into.runs.clear();
+    into.pieces.clear();
     for run in runs_of(pages) {
         let start = run.start as usize * PAGE_BYTES;
         let mask = crate::scrap::split::mask(run.clone());
-        let pieces = match guard.page_bytes(run.start as usize) {
-            Some(ptr) if guard.frame().is_some() => {
-                vec![Piece {
-                    ptr,
-                    len: run.len() * PAGE_BYTES,
-                }]
-            }
-            _ => pages_of(mask)
-                .filter_map(|page| guard.page_bytes(page))
-                .map(|ptr| Piece {
-                    ptr,
-                    len: PAGE_BYTES,
-                })
-                .collect(),
-        };
-        runs.push((mask, start, pieces));
+        let first = into.pieces.len();
+        match guard.page_bytes(run.start as usize) {
+            Some(ptr) if guard.frame().is_some() => into.pieces.push(Piece {
+                ptr,
+                len: run.len() * PAGE_BYTES,
+            }),
+            _ => into.pieces.extend(
+                pages_of(mask)
+                    .filter_map(|page| guard.page_bytes(page))
+                    .map(|ptr| Piece {
+                        ptr,
+                        len: PAGE_BYTES,
+                    }),
+            ),
+        }
+        into.runs.push((mask, start, first..into.pieces.len()));
     }
-    runs
 }
 
 /// Puts the device's bytes into the holes of the pages that were read, unless bytes have left the header since.

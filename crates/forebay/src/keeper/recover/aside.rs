@@ -97,7 +97,9 @@ fn try_keep(
         if !guard.is_for(Identity { file: id, block }) {
             continue;
         }
-        for (offset, data) in owed_bytes(&guard, size) {
+        let parts = owed_bytes(&guard, size);
+        drop(guard);
+        for (offset, data) in parts {
             file.write_all_at(&data, offset)?;
             bytes += data.len() as u64;
             all_runs.push((offset, data.len() as u64));

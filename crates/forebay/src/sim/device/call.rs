@@ -7,7 +7,6 @@ pub enum CallKind {
     ReadDirect,
     WriteDirect,
     WriteBuffered,
-    ReadBuffered,
     SyncData,
     SyncAll,
     SetLen,
@@ -43,8 +42,8 @@ impl Kinds {
     pub const ALL: Self = Self(u16::MAX);
     /// The two writes.
     pub const WRITES: Self = Self::of(&[CallKind::WriteDirect, CallKind::WriteBuffered]);
-    /// The two reads.
-    pub const READS: Self = Self::of(&[CallKind::ReadDirect, CallKind::ReadBuffered]);
+    /// The read.
+    pub const READS: Self = Self::of(&[CallKind::ReadDirect]);
     /// The two syncs.
     pub const SYNCS: Self = Self::of(&[CallKind::SyncData, CallKind::SyncAll]);
     /// Everything that may need space.

@@ -37,7 +37,6 @@ impl SimFile {
         let caps = Caps {
             offset_align: options.offset_align,
             memory_align: options.memory_align,
-            can_reserve: options.can_reserve,
             stable_writes: options.stable_writes,
             device: options.device,
             inode,
@@ -206,11 +205,6 @@ impl DeviceFile for SimFile {
         self.store_pieces(pieces, offset)
     }
 
-    fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        self.announce(CallKind::ReadBuffered, offset, piece.len as u64);
-        Ok(self.load(piece, offset))
-    }
-
     fn sync_data(&self) -> io::Result<()> {
         self.sync(CallKind::SyncData)
     }
@@ -228,7 +222,7 @@ impl DeviceFile for SimFile {
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         self.announce(CallKind::Reserve, offset, len);
-        if !self.caps.can_reserve {
+        if !self.disk.options.can_reserve {
             return Err(io::Error::from_raw_os_error(libc::EOPNOTSUPP));
         }
         let mut state = self.state();

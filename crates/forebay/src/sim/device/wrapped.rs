@@ -137,12 +137,6 @@ impl<F: DeviceFile + ?Sized, B: Before> DeviceFile for Wrapped<F, B> {
         })
     }
 
-    fn read_buffered(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        self.transfer(CallKind::ReadBuffered, &[piece], offset, |file, pieces| {
-            file.read_buffered(pieces[0], offset)
-        })
-    }
-
     fn sync_data(&self) -> io::Result<()> {
         self.call(CallKind::SyncData, (0, 0), (), |file| file.sync_data())
     }

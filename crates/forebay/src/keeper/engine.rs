@@ -1,0 +1,31 @@
+//! How a keeper speaks to devices: the I/O engine that the configuration names.
+
+use crate::config::IoEngine;
+use crate::device::queue::NAMES;
+use crate::device::{best_queue, threads_queue, uring_queue};
+use crate::error::Error;
+use crate::flush::Flusher;
+use crate::session::shared::Shared;
+
+/// A flusher that has as many requests under way at once as the configuration says. An I/O engine that was asked for and cannot
+/// be had is an error; only `auto` takes what there is.
+pub fn flusher(shared: &Shared) -> Result<Flusher, Error> {
+    let depth = shared.config.queue_depth as usize;
+    let (name, queue) = match shared.config.io_engine {
+        IoEngine::Auto => ("auto", Ok(best_queue(depth))),
+        IoEngine::IoUring => ("io_uring", uring_queue(depth)),
+        IoEngine::Threads => ("threads", threads_queue(depth)),
+    };
+    let queue = queue.map_err(|why| {
+        Error::Session(format!(
+            "the I/O engine {name} cannot be had ({why}); set io_engine to auto, which takes the best there is"
+        ))
+    })?;
+    Ok(Flusher::new(queue, depth))
+}
+
+/// The number by which the superblock knows a queue's name.
+pub fn number_of(name: &str) -> u32 {
+    let index = NAMES.iter().position(|known| *known == name);
+    index.map_or(0, |index| index as u32 + 1)
+}
