@@ -51,8 +51,10 @@ static USING: [Using; USERS] = [const { Using(AtomicU64::new(0)) }; USERS];
 /// The process's lock of all that is rare: opening, closing, giving away.
 static RARE: AtomicU32 = AtomicU32::new(0);
 
-/// The right to it. Who has it is inside: no handler of its own waits for it.
-pub struct Rare(#[allow(dead_code)] Inside);
+/// The right to it. Who has it is inside: a handler that came in between, and closed a file, would wait for itself.
+pub struct Rare {
+    _inside: Inside,
+}
 
 impl Rare {
     /// Waits for it.
@@ -70,7 +72,7 @@ impl Rare {
                 _ => std::thread::sleep(std::time::Duration::from_micros(50)),
             }
         }
-        Rare(inside)
+        Rare { _inside: inside }
     }
 }
 

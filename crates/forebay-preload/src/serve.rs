@@ -78,11 +78,14 @@ pub struct ByKernel<'a> {
     inode: u64,
     counted: bool,
     _offset: Option<OffsetLock<'a>>,
+    /// Let go last: a handler that wrote to the same descriptor would wait for its own thread's offset.
+    _inside: Inside,
 }
 
 impl<'a> ByKernel<'a> {
     /// Begins one. `None`: the file has become managed. With `moves`, the call uses the description's own offset.
     pub fn begin(description: &'a Description, moves: bool) -> Option<Self> {
+        let inside = Inside::enter();
         let offset = moves.then(|| description.lock());
         let inode = description.inode.load(Ordering::Relaxed);
         let glance = attach::glance();
@@ -93,6 +96,7 @@ impl<'a> ByKernel<'a> {
             inode,
             counted: glance.is_some(),
             _offset: offset,
+            _inside: inside,
         };
         // Looked at once more: from here on whoever manages the file waits for this call.
         (!files::is_managed_elsewhere(description)).then_some(call)

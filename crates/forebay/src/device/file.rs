@@ -350,7 +350,7 @@ impl DeviceFile for RealFile {
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
         match file::read_at(self.direct.as_fd(), piece, offset) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                self.read_buffered(piece, offset)
+                file::read_at(self.buffered.as_fd(), piece, offset)
             }
             result => result,
         }

@@ -263,22 +263,6 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
         .all(|(word, value)| word.load(Ordering::Acquire) == value)
 }
 
-/// What was written by the kernel while the entry was being made counts: such writes had begun before anybody could know of
-/// it. Called once they have ended.
-pub fn catch_up(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
-    let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
-    let entry = me.arena.file_unchecked(id);
-    freshen(shared, me, id, device, &stat);
-    if stat.len > entry.size.load(Ordering::Acquire)
-        && entry.truncating.load(Ordering::Acquire) == 0
-    {
-        entry.size.fetch_max(stat.len, Ordering::AcqRel);
-        entry.disk_end.fetch_max(stat.len, Ordering::AcqRel);
-        entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
-    }
-    Ok(())
-}
-
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);

@@ -70,6 +70,9 @@ pub struct Superblock {
     /// Calls of the kernel's under way on files that nobody manages yet, by inode: whoever begins to manage one waits for
     /// them. A death may leave one counted; nobody waits for long.
     pub bystanders: [AtomicU32; BYSTANDERS],
+    /// Threads that are making an entry for a file that nobody has managed, likewise: calls of the kernel's wait for them, so
+    /// that the file's length does not change meanwhile.
+    pub newcomers: [AtomicU32; BYSTANDERS],
     /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
     pub place: AtomicU64,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.

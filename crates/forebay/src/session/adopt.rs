@@ -20,13 +20,15 @@ use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::place;
 use crate::memory::superblock::BYSTANDERS;
+use crate::memory::threads::Me;
 use crate::session::Session;
+use crate::session::shared::Shared;
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{AtomicU32, Ordering};
 
-/// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes that does not wait
-/// for a device, and no end of the world if a death has left one counted.
-const BYSTANDERS_PATIENCE: Duration = Duration::from_millis(50);
+/// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes, on a busy machine too.
+/// Only where a death has left one counted is it waited for in vain, and once.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often a keeper is asked to write a file that others go on writing to.
 const KERNEL_TRIES: u32 = 1000;
@@ -115,26 +117,67 @@ impl Glance {
         known_entry(id, entry)
     }
 
-    /// Counts a call of the kernel's on a file that is not known; see `Superblock::bystanders`.
+    /// Counts a call of the kernel's on a file that is not known, once nobody is just about to manage it; see
+    /// `Superblock::bystanders`. Whether it is known is to be looked at again.
     #[inline]
     pub fn stand_by(&self, inode: u64) {
-        let words = &self.arena.superblock().bystanders;
-        words[inode as usize % BYSTANDERS].fetch_add(1, Ordering::SeqCst);
+        let superblock = self.arena.superblock();
+        let at = inode as usize % BYSTANDERS;
+        loop {
+            superblock.bystanders[at].fetch_add(1, Ordering::SeqCst);
+            if superblock.newcomers[at].load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            one_fewer(&superblock.bystanders[at]);
+            await_none(&superblock.newcomers[at]);
+        }
     }
 
     /// The call has ended.
     #[inline]
     pub fn stood_by(&self, inode: u64) {
-        let word = &self.arena.superblock().bystanders[inode as usize % BYSTANDERS];
-        let mut seen = word.load(Ordering::Relaxed);
-        // Somebody may have lost patience and set it to 0.
-        while seen != 0 {
-            match word.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::Relaxed) {
-                Ok(_) => return,
-                Err(now) => seen = now,
-            }
+        one_fewer(&self.arena.superblock().bystanders[inode as usize % BYSTANDERS]);
+    }
+}
+
+/// Somebody may have lost patience and set it to 0.
+fn one_fewer(word: &AtomicU32) {
+    let mut seen = word.load(Ordering::Relaxed);
+    while seen != 0 {
+        match word.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => seen = now,
         }
     }
+}
+
+/// Waits until nobody is counted. What the dead have left the next does not wait for.
+fn await_none(word: &AtomicU32) {
+    let begun = Instant::now();
+    let mut seen = word.load(Ordering::SeqCst);
+    while seen != 0 && begun.elapsed() < PATIENCE {
+        std::thread::yield_now();
+        seen = word.load(Ordering::SeqCst);
+    }
+    if seen != 0 {
+        let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+}
+
+/// Makes or finds a file's entry while no call of the kernel's on it is under way: what the entry begins with is how the file is.
+fn enter(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    device: &Arc<dyn DeviceFile>,
+    path: &[u8],
+) -> Result<FileId> {
+    let superblock = me.arena.superblock();
+    let at = device.caps().inode as usize % BYSTANDERS;
+    superblock.newcomers[at].fetch_add(1, Ordering::SeqCst);
+    await_none(&superblock.bystanders[at]);
+    let entered = table::open(shared, me, device, path);
+    one_fewer(&superblock.newcomers[at]);
+    entered
 }
 
 fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
@@ -208,7 +251,7 @@ impl Session {
         let device: Arc<dyn DeviceFile> = Arc::new(device);
         let me = shared.me().map_err(Unmanaged::Failed)?;
         let bytes = path.as_os_str().as_bytes();
-        let id = table::open(shared, me, &device, bytes).map_err(Unmanaged::Failed)?;
+        let id = enter(shared, me, &device, bytes).map_err(Unmanaged::Failed)?;
         // The process's other files flush through devices in the registry: one that cannot be written is of no use there.
         let device = if writable {
             shared.keep_device(id, device)
@@ -225,9 +268,6 @@ impl Session {
             table::close(shared, id);
             shared.closed(id, &core.device);
             return Err(Unmanaged::Given(given));
-        }
-        if await_bystanders(me.arena, core.device.caps().inode) {
-            let _ = table::catch_up(shared, me, id, core.device.as_ref());
         }
         Ok(Inode::new(core, &path))
     }
@@ -294,24 +334,4 @@ impl Session {
             }
         }
     }
-}
-
-/// Waits for calls of the kernel's that began before the file was known. Whether there were any.
-fn await_bystanders(arena: &Arena, inode: u64) -> bool {
-    crate::sync::fence(Ordering::SeqCst);
-    let word = &arena.superblock().bystanders[inode as usize % BYSTANDERS];
-    let mut seen = word.load(Ordering::SeqCst);
-    if seen == 0 {
-        return false;
-    }
-    let begun = Instant::now();
-    while seen != 0 && begun.elapsed() < BYSTANDERS_PATIENCE {
-        std::thread::yield_now();
-        seen = word.load(Ordering::SeqCst);
-    }
-    if seen != 0 {
-        // Left by the dead: the next shall not wait for it.
-        let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-    true
 }
