@@ -25,6 +25,8 @@ use crate::{output, sessions};
 const SETTLE_TRIES: u32 = 10;
 /// How long apart.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// How often a daemon that is idle tries to write what it owes before it leaves that behind.
+const IDLE_TRIES: u32 = 20;
 /// How often a daemon that leaves when nobody is there looks who is.
 const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
@@ -76,14 +78,18 @@ fn wait_until_idle(
     idle_max: Duration,
 ) -> Result<(), Failure> {
     let mut last_seen = Instant::now();
+    let mut tries = 0;
     while signals.pending().next().is_none() {
         std::thread::sleep(LOOK_PAUSE);
         if has_others(session) {
+            tries = 0;
             last_seen = Instant::now();
         } else if last_seen.elapsed() >= idle_max {
             last_seen = Instant::now();
-            // What cannot be written now is tried again, for as long as it takes.
-            if !session.settle_all()?.is_empty() {
+            // What cannot be written now is tried again, so that space that is made in time is enough. In the end it waits in
+            // the arena, for the next command of the session or for `forebay recover`.
+            tries += 1;
+            if !session.settle_all()?.is_empty() && tries < IDLE_TRIES {
                 continue;
             }
             session.stop_keeping();
