@@ -1,4 +1,4 @@
-//! Two more ways to flush: blocks as a writer names them, and passes in the background.
+//! More ways to flush: blocks as a writer names them, passes in the background, and coming back to what was busy.
 
 use std::sync::Arc;
 
@@ -65,5 +65,32 @@ impl Flusher {
             bytes_read: first.bytes_read + second.bytes_read,
             errno: second.errno,
         }
+    }
+
+    /// Goes back to headers that were busy or have been filled, until each has been written. In ascending order, so that
+    /// neighbours become one request.
+    pub(super) fn come_back(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
+        let mut round = 0u32;
+        while !work.later.is_empty() && work.outcome.errno.is_none() {
+            let before = work.outcome;
+            self.revisit(work, scope);
+            if work.outcome == before && !work.later.is_empty() {
+                round += 1;
+                work.me.wait(round);
+            }
+        }
+    }
+
+    /// One more visit to each header that was put aside.
+    fn revisit(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
+        let mut later = std::mem::take(&mut work.later);
+        later.sort_unstable_by_key(|(block, _)| block.0);
+        later.dedup();
+        for (block, header) in later {
+            self.visit(work, scope, block, header);
+            self.reap(work, false);
+        }
+        self.submit_batch(work);
+        self.drain(work);
     }
 }
