@@ -1,10 +1,13 @@
 # The everyday commands. `make help` lists them; each is a script that can be run by itself.
 
 .DEFAULT_GOAL := help
-.PHONY: help test check soak bench fuzz miri deny tidy fmt
+.PHONY: help demo test check soak bench fuzz miri deny tidy fmt
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+
+demo: ## the same programs without and with Forebay: times, bytes, and whether the files are the same
+	@scripts/demo.sh
 
 test: ## everything that must hold before a commit: the checks and every test
 	@scripts/install-test-deps.sh

@@ -1,43 +1,29 @@
 #!/usr/bin/env bash
 # Installs the programs that the tests call, where they are missing. Quick and silent if none is.
 set -u
-
-# program, package, what it is for
 needed='
 mkfs.ext4   e2fsprogs    tests on a real ext4
 mkfs.xfs    xfsprogs     tests on a real xfs
 mkfs.btrfs  btrfs-progs  tests on a real btrfs
 losetup     mount        file systems in files
 setpriv     util-linux   the same tests as an unprivileged user
+fio         fio          programs under Forebay: writes that are verified
+sqlite3     sqlite3      programs under Forebay: a database with locks
+git         git          programs under Forebay: repositories
+gcc         gcc          programs under Forebay: a project that is built and run
+python3     python3      programs under Forebay: scripts
+tar         tar          programs under Forebay: archives
+xz          xz-utils     programs under Forebay: compression
 '
+. "$(dirname "$0")/install.sh" 'test tools'
 
-# System programs are often not on an ordinary user's PATH.
-PATH=$PATH:/usr/sbin:/sbin
-
-packages=()
-while read -r program package purpose; do
-    [ -n "$program" ] || continue
-    command -v "$program" >/dev/null && continue
-    printf 'test tools: %s is missing; package %s, for %s\n' "$program" "$package" "$purpose"
-    packages+=("$package")
-done <<<"$needed"
-[ ${#packages[@]} -gt 0 ] || exit 0
-
-if ! command -v apt-get >/dev/null; then
-    printf 'test tools: this system has no apt-get; install what provides the programs above\n' >&2
-    exit 1
+# fsx comes from the registry of Rust programs, in this version, into target/tools.
+fsx_version=0.3.2
+cd "$(dirname "$0")/.." || exit 1
+tools=${CARGO_TARGET_DIR:-target}/tools
+if [ "$("$tools/bin/fsx" --version 2>/dev/null)" != "fsx $fsx_version" ]; then
+    printf 'test tools: installing fsx %s into %s: random file operations that check what they read\n' "$fsx_version" "$tools"
+    nice cargo install --quiet --locked --root "$tools" fsx --version "=$fsx_version" ||
+        printf 'test tools: fsx could not be installed; the tests that need it will be listed as skipped\n' >&2
 fi
-if [ "$(id -u)" -ne 0 ]; then
-    printf 'test tools: only root can install; run: sudo apt-get install %s\n' "${packages[*]}" >&2
-    exit 1
-fi
-printf 'test tools: installing %s\n' "${packages[*]}"
-export DEBIAN_FRONTEND=noninteractive
-install_log=$(mktemp)
-trap 'rm -f "$install_log"' EXIT
-if ! { apt-get update && apt-get install --yes --no-install-recommends "${packages[@]}"; } \
-    >"$install_log" 2>&1; then
-    tail -n 20 "$install_log" >&2
-    printf 'test tools: apt-get could not install %s\n' "${packages[*]}" >&2
-    exit 1
-fi
+exit 0

@@ -1,5 +1,6 @@
 //! The command line as a definition: help, completions and manual pages are made from it.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
@@ -16,6 +17,7 @@ use crate::settings::{Settings, Whose};
     version,
     arg_required_else_help = true,
     after_help = "Examples:
+  forebay run -- make -j8       run a program, its files managed
   forebay daemon --mem 4GiB     keep a session until it is told to stop
   forebay stat --watch 1        its counters, every second
   forebay doctor /data          what this machine and this directory can do
@@ -33,6 +35,8 @@ pub struct Cli {
 /// The commands.
 #[derive(Subcommand, Debug)]
 pub enum Command {
+    /// Run a program with its files managed
+    Run(Run),
     /// Keep a session in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
     /// Show the counters of sessions
@@ -49,6 +53,46 @@ pub enum Command {
     Completions(Completions),
     /// Print the manual page, or write all of them to a directory
     Man(Man),
+}
+
+/// Runs a program, and all that it starts, with its files managed.
+///
+/// Joins the session of the configuration, or starts it: then a daemon keeps it, for as long as anybody is in it and a
+/// little longer. When the program has ended, what the session owes is handed to the device before this command ends, so
+/// that it counts in its time; what could not be is named. Programs that the library cannot be loaded into are run plainly,
+/// with a warning. Within `forebay run` the command joins the same session.
+///
+/// Exit codes: the program's own, and a signal that ended it ends this command too; 1 instead of 0 when bytes could not
+/// be brought to their files, 125 what --require asks for cannot be had, 126 the program cannot be executed, 127 there is no
+/// such program, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay run -- make -j8
+  forebay run --dir /scratch --mem 4GiB -- python train.py
+  forebay run --report -- tar xf sources.tar
+  forebay run --report=report.json --json -- ./simulate")]
+pub struct Run {
+    /// Manage only files below this directory; may be given again
+    #[arg(long, value_name = "DIR", conflicts_with = "dirs", value_hint = clap::ValueHint::DirPath)]
+    pub dir: Vec<PathBuf>,
+    /// Say at the end what was done: to the standard error, or to FILE
+    #[arg(long, value_name = "FILE", num_args = 0..=1, require_equals = true, default_missing_value = "-", value_hint = clap::ValueHint::FilePath)]
+    pub report: Option<PathBuf>,
+    /// The report as JSON; implies --report
+    #[arg(long)]
+    pub json: bool,
+    /// Fail where the library or the session cannot be had, instead of running the program plainly
+    #[arg(long)]
+    pub require: bool,
+    /// How long a daemon that this command starts stays after the last program has left
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub linger: f64,
+    /// Options of the session, where this command starts it, and of this program.
+    #[command(flatten)]
+    pub settings: Settings,
+    /// The program and its arguments
+    #[arg(value_name = "CMD", required = true, trailing_var_arg = true, value_hint = clap::ValueHint::CommandWithArguments)]
+    pub command: Vec<OsString>,
 }
 
 /// Keeps a session until SIGTERM or SIGINT.
@@ -68,6 +112,13 @@ pub struct Daemon {
     /// Write the line that says that the session is ready to this descriptor as well
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<u32>,
+    /// Leave when nobody else has been in the session for so many seconds and nothing is owed, or at once if another
+    /// process keeps it
+    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    pub until_idle: Option<f64>,
+    /// In a session of its own, without a terminal: how `forebay run` starts it
+    #[arg(long, hide = true)]
+    pub background: bool,
     /// Options of the session.
     #[command(flatten)]
     pub settings: Settings,

@@ -7,4 +7,5 @@ pub mod doctor;
 pub mod evict;
 pub mod man;
 pub mod recover;
+pub mod run;
 pub mod stat;

@@ -15,6 +15,8 @@ pub const FAILED: u8 = 1;
 pub const USAGE: u8 = 2;
 /// Recovery kept some bytes aside; the others are saved.
 pub const KEPT_ASIDE: u8 = 3;
+/// `run --require`: the library or the session cannot be had; nothing was run.
+pub const NOT_HAD: u8 = 125;
 
 /// Why a command ends early.
 #[derive(Debug)]

@@ -20,6 +20,7 @@ use failure::{Failure, USAGE};
 use output::Output;
 
 fn main() -> ExitCode {
+    commands::run::leave_library();
     let plain = output::wants_no_color(std::env::args_os().skip(1));
     let color = if plain {
         ColorChoice::Never
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
 
 fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
     match command {
+        Command::Run(arguments) => commands::run::run(arguments),
         Command::Daemon(arguments) => commands::daemon::run(arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments, output),
         Command::Recover(arguments) => commands::recover::run(arguments, output),

@@ -31,6 +31,13 @@ macro_rules! settings {
                 })*
                 Ok(options)
             }
+
+            /// The options that were given, as text.
+            pub fn given(&self) -> Vec<(&'static str, String)> {
+                let all = [$((stringify!($key), &self.$key)),*];
+                let given = all.into_iter();
+                given.filter_map(|(key, text)| Some((key, text.clone()?))).collect()
+            }
         }
 
         #[cfg(test)]
@@ -57,6 +64,9 @@ settings! {
     /// Routes by path, the first match wins: '/scratch/**=direct;*.log=kernel'
     #[arg(value_name = "GLOB=ROUTE;...")]
     routes,
+    /// Directories whose files are managed; others are left to the kernel
+    #[arg(value_name = "DIR:DIR...")]
+    dirs,
     /// Smallest request that may go to the device at once
     #[arg(value_name = "SIZE")]
     direct_min,

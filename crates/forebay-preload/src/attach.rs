@@ -8,23 +8,20 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
+use forebay::config::{Builder, Options};
+use forebay::memory::cgroup::Limits;
 use forebay::session::adopt::{self, Glance};
 use forebay::{Config, Session};
 
 use crate::files;
 use crate::inside::Inside;
+use crate::signals;
 use crate::table::{self, Kind, Word};
 
 /// How long an arena that was not there is not looked for again, and one that was there counts as there, ms.
 const LOOK_AGAIN_MS: i64 = 1000;
 /// Descriptors of the engine's go below this, however many the process may have: each fork copies the table up to the highest.
 const HIGH: libc::rlim_t = 4096;
-
-/// What the process knows of sessions before it joins one.
-struct Outside {
-    config: Config,
-    path: Option<PathBuf>,
-}
 
 struct Seen {
     glance: Glance,
@@ -35,7 +32,9 @@ struct Seen {
 static SEEN: AtomicPtr<Seen> = AtomicPtr::new(std::ptr::null_mut());
 static LOOKED_MS: AtomicI64 = AtomicI64::new(i64::MIN / 2);
 static SESSION: AtomicPtr<Session> = AtomicPtr::new(std::ptr::null_mut());
-static SMALL: AtomicU64 = AtomicU64::new(u64::MAX);
+static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
+/// Bytes below which a file's writes are not worth reading the configuration for.
+static ASKED_FROM: AtomicU64 = AtomicU64::new(4096);
 /// Set where nothing shall be managed (any more).
 static OFF: AtomicU32 = AtomicU32::new(0);
 /// Whether the process was asked into a session at all.
@@ -48,8 +47,15 @@ pub fn at_start() {
     if !wanted {
         return;
     }
+    // SAFETY: as above.
+    let small = unsafe { libc::getenv(c"FOREBAY_SMALL_FILE_BYTES".as_ptr()) };
+    if !small.is_null() {
+        ASKED_FROM.store(0, Relaxed);
+    }
     table::at_start();
     WANTED.store(1, Relaxed);
+    crate::hooks::limits::look();
+    signals::attached();
     let _inside = Inside::enter();
     files::watch_inherited();
 }
@@ -65,10 +71,58 @@ pub fn is_on() -> bool {
     WANTED.load(Relaxed) != 0 && OFF.load(Relaxed) == 0
 }
 
-/// Bytes that a file must have been written before it is managed.
-#[inline]
-pub fn small_file_bytes() -> u64 {
-    SMALL.load(Relaxed)
+/// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed.
+pub fn is_large(calls: u64, bytes: u64, size: u64) -> bool {
+    let from = ASKED_FROM.load(Relaxed);
+    if from != 0 && bytes <= from && (calls < 2 || size <= from) {
+        return false;
+    }
+    let Some(config) = config() else {
+        return false;
+    };
+    let small = config.small_file_bytes;
+    bytes > small || (calls >= 2 && size >= small)
+}
+
+/// The configuration, read at its first use: most programs write little and need none. What the session's memory is the arena
+/// says, so that nobody looks for what the machine has.
+fn config() -> Option<&'static Config> {
+    let known = CONFIG.load(Ordering::Acquire);
+    if !known.is_null() {
+        // SAFETY: never freed.
+        return Some(unsafe { &*known });
+    }
+    let memory = glance()?.memory_bytes();
+    let _inside = Inside::enter();
+    let read = || {
+        let limits = Limits {
+            total_bytes: u64::MAX,
+            cgroup_limit: None,
+            cgroup_used: None,
+            source: String::new(),
+        };
+        let mut options = Options::default();
+        options.set("memory", &memory.to_string())?;
+        Builder::of_this_process()?
+            .limits(limits)
+            .options(options)
+            .build()
+    };
+    // Limits that do not fit this session's memory, but the machine's.
+    let config = read().or_else(|_| Config::load()).ok()?;
+    let config = Box::into_raw(Box::new(config));
+    let null = std::ptr::null_mut();
+    match CONFIG.compare_exchange(null, config, Ordering::AcqRel, Ordering::Acquire) {
+        // SAFETY: made above, and never freed.
+        Ok(_) => Some(unsafe { &*config }),
+        Err(other) => {
+            // SAFETY: made above, and given to nobody; the other one is never freed.
+            unsafe {
+                drop(Box::from_raw(config));
+                Some(&*other)
+            }
+        }
+    }
 }
 
 fn now_ms() -> i64 {
@@ -81,13 +135,12 @@ fn now_ms() -> i64 {
     now.tv_sec * 1000 + now.tv_nsec / 1_000_000
 }
 
-fn outside() -> Option<Outside> {
-    let config = Config::load().ok()?;
-    let named = std::env::var_os("FOREBAY__ARENA").map(PathBuf::from);
-    let path = named
-        .filter(|path| path.exists())
-        .or_else(|| adopt::find_arena(&config));
-    Some(Outside { config, path })
+/// Where the session's arena is: where the environment says, else where one of that name is found.
+fn find_arena() -> Option<PathBuf> {
+    match std::env::var_os("FOREBAY__ARENA").filter(|path| !path.is_empty()) {
+        Some(path) => Some(PathBuf::from(path)),
+        None => adopt::find_arena(&Config::load().ok()?),
+    }
 }
 
 /// The session's arena, if there is one: one load and one look at the clock, mostly.
@@ -126,9 +179,7 @@ fn glance_anew() -> Option<&'static Glance> {
     }
     let _inside = Inside::enter();
     LOOKED_MS.store(now_ms(), Relaxed);
-    let outside = outside()?;
-    SMALL.store(outside.config.small_file_bytes, Relaxed);
-    let path = outside.path?;
+    let path = find_arena()?;
     let inode = std::fs::metadata(&path).ok()?.ino();
     let glance = Glance::at(&path)?;
     let seen = Box::into_raw(Box::new(Seen {
@@ -163,9 +214,8 @@ pub fn session() -> Option<&'static Session> {
     glance()?;
     // SAFETY: never freed.
     let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
-    let config = Config::load().ok()?;
+    let config = config()?.clone();
     let joined = Session::join_for_good(&path, config, relocate).ok()??;
-    crate::signals::attached();
     let session = Box::into_raw(Box::new(joined));
     SESSION.store(session, Ordering::Release);
     // SAFETY: made above; never freed.

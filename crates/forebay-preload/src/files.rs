@@ -11,9 +11,10 @@ use forebay::file::settle::Durability;
 use libc::c_int;
 
 use crate::attach;
+use crate::foreign;
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
-use crate::raw::{self, KeepErrno};
+use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, APPENDS, Description, FOREIGN, Kind, SYNCS, State, Word};
 
@@ -137,7 +138,11 @@ pub fn attach(fd: c_int, word: Word) {
         return;
     }
     let description = word.description();
-    if description.has(FOREIGN) || is_used_by_stdio(fd) {
+    let (device, inode) = (
+        description.device.load(Relaxed),
+        description.inode.load(Relaxed),
+    );
+    if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
         drop(rare);
         give_known_to_kernel(description, Why::Inherited);
         forget(fd);
@@ -308,6 +313,10 @@ pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char) {
     let Some((device, inode)) = (unsafe { known_path(dir, path) }) else {
         return;
     };
+    flush_inode(device, inode);
+}
+
+fn flush_inode(device: u64, inode: u64) {
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     attach::notice_fork();
@@ -392,6 +401,12 @@ pub fn closing(fd: c_int) -> c_int {
         let rare = Rare::lock();
         let closed = inodes::give_back(&rare, word.slot(), &description.seen);
         failed = if failed == 0 { closed } else { failed };
+    } else if word.writes() && description.state() == State::Ours {
+        // Managed by a relative of this process, which may have ended.
+        flush_inode(
+            description.device.load(Relaxed),
+            description.inode.load(Relaxed),
+        );
     }
     table::let_go(word.description_index());
     failed
@@ -434,15 +449,9 @@ pub fn set_status_flags(fd: c_int, flags: c_int) {
     description.set_flag(SYNCS, false);
 }
 
-/// The error number of the engine's, for the program.
-pub fn set_error(error: &forebay::Error) -> isize {
-    raw::set_errno(error.errno());
-    -1
-}
-
 /// What happens at the end of the program: what it has not closed is written, as a close would have done.
 pub extern "C" fn at_end() {
-    if attach::joined().is_none() || !table::is_alive() {
+    if attach::joined().is_none() || !table::is_alive() || Inside::is() {
         return;
     }
     let _inside = Inside::enter();

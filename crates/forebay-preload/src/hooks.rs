@@ -1,6 +1,6 @@
 //! Entry points: libc's names, answered by [`crate::serve`] where the descriptor is one of ours.
 
-/// Exports one function under several names, all of which take the same.
+/// Exports one function under several names, all of which take the same. A cancelled thread unwinds through them.
 macro_rules! export {
     ($($(#[$doc:meta])* fn $($name:ident)|+ ($($arg:ident: $type:ty),*) -> $out:ty $body:block)*) => {
         $(export!(@each [$($name)+] [$(#[$doc])*] ($($arg: $type),*) -> $out, $body);)*
@@ -11,7 +11,7 @@ macro_rules! export {
         /// # Safety
         /// As for libc's function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $first($($arg: $type),*) -> $out $body
+        pub unsafe extern "C-unwind" fn $first($($arg: $type),*) -> $out $body
         export!(@also $first [$($name)*] ($($arg: $type),*) -> $out);
     };
     (@also $first:ident [$($name:ident)*] $args:tt -> $out:ty) => {
@@ -23,7 +23,7 @@ macro_rules! export {
         /// # Safety
         /// The same.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C" fn $name($($arg: $type),*) -> $out {
+        pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $out {
             // SAFETY: the same call.
             unsafe { $first($($arg),*) }
         }
@@ -34,8 +34,10 @@ pub mod close;
 pub mod dup;
 pub mod fork;
 pub mod io;
+pub mod limits;
 pub mod open;
 pub mod pass;
+pub mod quit;
 pub mod seek;
 pub mod signals;
 pub mod size;

@@ -16,6 +16,7 @@ use libc::c_int;
 
 use crate::attach;
 use crate::files;
+use crate::inside::Inside;
 use crate::table::{self, Description, Word};
 
 /// Inodes at most; the session's file table has no more.
@@ -50,12 +51,13 @@ static USING: [Using; USERS] = [const { Using(AtomicU64::new(0)) }; USERS];
 /// The process's lock of all that is rare: opening, closing, giving away.
 static RARE: AtomicU32 = AtomicU32::new(0);
 
-/// The right to it.
-pub struct Rare(());
+/// The right to it. Who has it is inside: no handler of its own waits for it.
+pub struct Rare(#[allow(dead_code)] Inside);
 
 impl Rare {
     /// Waits for it.
     pub fn lock() -> Self {
+        let inside = Inside::enter();
         let mut round = 0u32;
         while RARE
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
@@ -68,7 +70,7 @@ impl Rare {
                 _ => std::thread::sleep(std::time::Duration::from_micros(50)),
             }
         }
-        Rare(())
+        Rare(inside)
     }
 }
 

@@ -95,6 +95,15 @@ impl Drop for NotCancelled {
 
 const CANCEL_DISABLE: c_int = 1;
 
-unsafe extern "C" {
+/// Where a thread that has been cancelled ends, as it would in the kernel's call: nothing of ours is held, and the callers up to the
+/// program are such as may be unwound.
+#[inline(always)]
+pub fn cancellation_point() {
+    // SAFETY: takes nothing.
+    unsafe { pthread_testcancel() };
+}
+
+unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, before: *mut c_int) -> c_int;
+    fn pthread_testcancel();
 }

@@ -10,9 +10,11 @@ compile_error!("the preload library is for Linux on x86-64 with the GNU C librar
 mod alloc;
 mod attach;
 mod files;
+mod foreign;
 mod hooks;
 mod inodes;
 mod inside;
+mod program;
 mod raw;
 mod real;
 mod serve;

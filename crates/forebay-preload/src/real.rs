@@ -7,7 +7,7 @@ use std::ffi::CStr;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{
-    c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, pid_t, size_t, ssize_t,
+    c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, pid_t, rlimit, size_t, ssize_t,
     stat as Stat, statx as StatX, timespec, timeval, utimbuf,
 };
 
@@ -34,11 +34,12 @@ macro_rules! real {
             /// # Safety
             /// As for the function of that name.
             #[inline(always)]
+            #[allow(non_snake_case)]
             pub unsafe fn $name($($arg: $type),*) -> $out {
                 let pointer = pointers::$name.load(Relaxed);
                 // SAFETY: the pointer is that of a function of this type: libc's, or the stand-in below.
                 unsafe {
-                    let function: unsafe extern "C" fn($($type),*) -> $out = std::mem::transmute(pointer);
+                    let function: unsafe extern "C-unwind" fn($($type),*) -> $out = std::mem::transmute(pointer);
                     function($($arg),*)
                 }
             }
@@ -51,10 +52,13 @@ macro_rules! real {
             $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(stand_ins::$name as *mut c_void);)*
         }
 
+        #[allow(non_snake_case)]
         mod stand_ins {
             use super::*;
             $(
-                pub unsafe extern "C" fn $name($($arg: $type),*) -> $out {
+                /// # Safety
+                /// As for the function of that name.
+                pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $out {
                     real!(@$how $name $what ($($arg: $type),*) -> $out)
                 }
             )*
@@ -76,6 +80,9 @@ macro_rules! real {
         // SAFETY: the caller's arguments are what the call takes.
         unsafe { crate::raw::call_errno($number, args) as $out }
     }};
+    (@sys_unit $name:ident ($number:expr, [$($value:expr),*]) ($($arg:ident: $type:ty),*) -> $out:ty) => {{
+        real!(@sys $name ($number, [$($value),*]) ($($arg: $type),*) -> isize);
+    }};
     (@missing $name:ident ($value:expr) ($($arg:ident: $type:ty),*) -> $out:ty) => {{
         // SAFETY: a literal that ends in a null byte.
         let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
@@ -86,7 +93,7 @@ macro_rules! real {
         }
         // SAFETY: libc's function of this name has this type.
         unsafe {
-            let function: unsafe extern "C" fn($($type),*) -> $out = std::mem::transmute(found);
+            let function: unsafe extern "C-unwind" fn($($type),*) -> $out = std::mem::transmute(found);
             function($($arg),*)
         }
     }};
@@ -95,6 +102,7 @@ macro_rules! real {
 real! {
     fn open64(path: *const c_char, flags: c_int, mode: mode_t) -> c_int = sys (libc::SYS_open, [path, flags, mode]);
     fn openat64(dir: c_int, path: *const c_char, flags: c_int, mode: mode_t) -> c_int = sys (libc::SYS_openat, [dir, path, flags, mode]);
+    fn mkostemps64(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int = missing (-1);
     fn read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t = sys (libc::SYS_read, [fd, to, len]);
     fn write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t = sys (libc::SYS_write, [fd, from, len]);
     fn pread64(fd: c_int, to: *mut c_void, len: size_t, at: off_t) -> ssize_t = sys (libc::SYS_pread64, [fd, to, len, at]);
@@ -132,6 +140,9 @@ real! {
     fn futimes(fd: c_int, times: *const timeval) -> c_int = missing (-1);
     fn futimesat(dir: c_int, path: *const c_char, times: *const timeval) -> c_int = missing (-1);
     fn utime(path: *const c_char, times: *const utimbuf) -> c_int = missing (-1);
+    fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int = sys (libc::SYS_setrlimit, [resource, limit]);
+    fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int = sys (libc::SYS_prlimit64, [process, resource, limit, before]);
+    fn _exit(status: c_int) -> () = sys_unit (libc::SYS_exit_group, [status]);
     fn fork() -> pid_t = missing (-1);
     fn _Fork() -> pid_t = missing (-1);
 }

@@ -11,8 +11,10 @@ use libc::{c_int, off_t};
 
 use crate::attach;
 use crate::files::{self, Why};
+use crate::hooks::limits;
 use crate::inodes::{self, Use};
-use crate::inside::{Inside, NotCancelled};
+use crate::inside::{self, Inside, NotCancelled};
+use crate::program;
 use crate::raw;
 use crate::table::{self, Description, Kind, OffsetLock, State, Word};
 
@@ -49,6 +51,7 @@ pub fn turn(fd: c_int) -> Turn {
             Kind::Orphan => files::attach(fd, word),
             Kind::Managed => {
                 if table::is_alive() {
+                    inside::cancellation_point();
                     return Turn::Managed(word);
                 }
                 attach::notice_fork();
@@ -110,10 +113,9 @@ pub fn has_grown(word: Word, len: usize) -> bool {
     if description.has(table::FOREIGN) || attach::glance().is_none() {
         return false;
     }
-    let small = attach::small_file_bytes();
     let (calls, bytes) = description.note_write(len);
     let size = description.size_at_open.load(Ordering::Relaxed);
-    bytes > small || (calls >= 2 && size >= small)
+    attach::is_large(calls, bytes, size)
 }
 
 /// What an engine call came to.
@@ -196,7 +198,8 @@ pub unsafe fn write(
         Err(errno) => return Answer::Failed(errno),
     };
     let len = len.min(CALL_BYTES_MAX);
-    with(fd, word, |using, description| {
+    let mut exceeded = false;
+    let answer = with(fd, word, |using, description| {
         let lock = at.is_none().then(|| description.lock());
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
@@ -207,6 +210,7 @@ pub unsafe fn write(
             Some(at) => Some(at),
             None => Some(description.offset.load(Ordering::Relaxed)),
         };
+        let len = within_limit(using, offset, len, &mut exceeded)?;
         // SAFETY: the caller's promise.
         let (start, written) = unsafe { put(using, source, len, offset)? };
         if lock.is_some() {
@@ -215,7 +219,37 @@ pub unsafe fn write(
                 .store(start + written as u64, Ordering::Relaxed);
         }
         Ok(written)
-    })
+    });
+    if exceeded {
+        limits::exceeded();
+    }
+    answer
+}
+
+/// How much of a write the process's limit on file sizes lets through.
+#[inline(always)]
+fn within_limit(
+    using: &Use<'_>,
+    offset: Option<u64>,
+    len: usize,
+    exceeded: &mut bool,
+) -> Result<usize, Halt> {
+    let limit = limits::file_size();
+    if limit == u64::MAX || len == 0 {
+        return Ok(len);
+    }
+    let offset = match offset {
+        Some(offset) => offset,
+        None => using.inode.size(using.me)?,
+    };
+    if offset < limit {
+        return Ok((len as u64).min(limit - offset) as usize);
+    }
+    *exceeded = true;
+    Err(Halt::Failed(forebay::Error::Device {
+        errno: libc::EFBIG,
+        operation: "write",
+    }))
 }
 
 /// Writes at an offset, or at the end. Returns where and how much.
@@ -333,31 +367,43 @@ pub unsafe fn vectored(
         Ok(at) => at,
         Err(errno) => return Answer::Failed(errno),
     };
-    with(fd, word, |using, description| {
+    let mut exceeded = false;
+    let answer = with(fd, word, |using, description| {
         let _cancel = NotCancelled::new();
         let lock = at.is_none().then(|| description.lock());
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
         }
         let begin = at.unwrap_or_else(|| description.offset.load(Ordering::Relaxed));
+        let appends = writes && description.has(table::APPENDS);
+        let most = if writes {
+            let total = within_call(parts, CALL_BYTES_MAX).map(|(_, len)| len).sum();
+            within_limit(using, (!appends).then_some(begin), total, &mut exceeded)?
+        } else {
+            CALL_BYTES_MAX
+        };
         // SAFETY: the caller's promise.
         let (end, moved) = unsafe {
-            if writes && description.has(table::APPENDS) {
-                append_parts(using, parts)?
+            if appends {
+                append_parts(using, parts, most)?
             } else {
-                move_parts(using, parts, begin, writes)?
+                move_parts(using, parts, begin, writes, most)?
             }
         };
         if lock.is_some() {
             description.offset.store(end, Ordering::Relaxed);
         }
         Ok(moved)
-    })
+    });
+    if exceeded {
+        limits::exceeded();
+    }
+    answer
 }
 
 /// Parts that fit what is left of a call.
-fn within_call(parts: &[libc::iovec]) -> impl Iterator<Item = (*mut u8, usize)> {
-    let mut left = CALL_BYTES_MAX;
+fn within_call(parts: &[libc::iovec], most: usize) -> impl Iterator<Item = (*mut u8, usize)> {
+    let mut left = most;
     parts.iter().map_while(move |part| {
         let len = part.iov_len.min(left);
         left -= len;
@@ -372,9 +418,10 @@ unsafe fn move_parts(
     parts: &[libc::iovec],
     begin: u64,
     writes: bool,
+    most: usize,
 ) -> Result<(u64, usize), Halt> {
     let mut done = 0;
-    for (bytes, len) in within_call(parts).filter(|(_, len)| *len > 0) {
+    for (bytes, len) in within_call(parts, most).filter(|(_, len)| *len > 0) {
         let offset = begin + done as u64;
         // SAFETY: the caller's promise.
         let moved = unsafe {
@@ -398,17 +445,30 @@ unsafe fn move_parts(
 ///
 /// # Safety
 /// The parts are valid.
-unsafe fn append_parts(using: &Use<'_>, parts: &[libc::iovec]) -> Result<(u64, usize), Halt> {
-    let total: usize = within_call(parts).map(|(_, len)| len).sum();
+unsafe fn append_parts(
+    using: &Use<'_>,
+    parts: &[libc::iovec],
+    most: usize,
+) -> Result<(u64, usize), Halt> {
+    let total: usize = within_call(parts, most).map(|(_, len)| len).sum();
     let mut joined: Vec<u8> = Vec::with_capacity(total);
-    for (bytes, len) in within_call(parts) {
-        // SAFETY: the caller's promise; the target has room for all of them.
-        unsafe {
-            bytes.copy_to_nonoverlapping(joined.as_mut_ptr().add(joined.len()), len);
-            joined.set_len(joined.len() + len);
+    for (bytes, len) in within_call(parts, most) {
+        // SAFETY: the target has room for all of them.
+        let there = unsafe {
+            let to = joined.as_mut_ptr().add(joined.len());
+            let there = program::copy_what_is_there(bytes, to, len);
+            joined.set_len(joined.len() + there);
+            there
+        };
+        if there < len {
+            break;
         }
     }
+    if joined.is_empty() && total > 0 {
+        return Err(Halt::Fault);
+    }
+    let (me, source) = (using.me, joined.as_ptr());
     // SAFETY: ours.
-    let (start, written) = unsafe { using.inode.append(using.me, joined.as_ptr(), total)? };
+    let (start, written) = unsafe { using.inode.append(me, source, joined.len())? };
     Ok((start + written as u64, written))
 }

@@ -1,11 +1,13 @@
 //! The program's signal handlers, which wait while their thread is inside the engine.
 //!
-//! Once the library has joined a session, the kernel enters every handler through [`trampoline`]. Outside of the engine that
+//! Where files may become managed, the kernel enters every handler through [`trampoline`]. Outside of the engine that
 //! jumps on to the program's handler, which finds the stack as the kernel made it. Inside, the signal is sent to the thread once
 //! more, and everything is blocked until the thread is out: the kernel keeps what has arrived, in its order, with its
 //! `siginfo`. Faults never wait: one in a copy from or to the program's memory ends the copy (`memory::copy::fixup`),
 //! others are the program's. [`install`] keeps what the program believes to be installed; `hooks::signals` are the functions
 //! that it calls.
+
+mod queue;
 
 use std::arch::naked_asm;
 use std::mem::MaybeUninit;
@@ -36,6 +38,9 @@ static INSTALLED: [Installed; SIGNALS] = [const {
 
 /// Handlers are entered through the trampoline.
 static ATTACHED: AtomicBool = AtomicBool::new(false);
+
+/// Signals for which something was installed before that, a bit each: after `exec` nothing is.
+static EARLY: AtomicU64 = AtomicU64::new(0);
 
 /// libc's `sigaction`.
 static REAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
@@ -135,6 +140,9 @@ fn real(signal: c_int, new: Option<Action>) -> Result<Action, c_int> {
 pub fn install(signal: c_int, new: Option<Action>) -> Result<Action, c_int> {
     let known = usize::try_from(signal).ok().filter(|&s| s < SIGNALS);
     let (Some(index), true) = (known, ATTACHED.load(Ordering::Acquire)) else {
+        if let (Some(1..), true) = (known, new.is_some()) {
+            EARLY.fetch_or(bit(signal), Ordering::Relaxed);
+        }
         return real(signal, new);
     };
     let installed = &INSTALLED[index];
@@ -208,13 +216,17 @@ fn through_us(signal: c_int, action: Action) -> Action {
     }
 }
 
-/// From now on handlers are entered through the trampoline. For when the library joins a session.
+/// From now on handlers are entered through the trampoline. For when the library knows that files may become managed; other
+/// libraries may have begun before.
 pub fn attached() {
     if ATTACHED.swap(true, Ordering::AcqRel) {
         return;
     }
     let _errno = raw::KeepErrno::new();
     for signal in 1..SIGNALS as c_int {
+        if EARLY.load(Ordering::Relaxed) & bit(signal) == 0 && !is_of_memory(signal) {
+            continue;
+        }
         let Ok(is) = real(signal, None) else { continue };
         if is.handler == trampoline_address() || !(is.is_function() || is_of_memory(signal)) {
             continue;
@@ -284,15 +296,21 @@ unsafe extern "C" fn decide(
         // SAFETY: as above; the kernel's set is one word.
         unsafe {
             let mask = (&raw mut (*context).uc_sigmask).cast::<u64>();
-            block(BLOCKED_INSIDE);
+            block_all();
             inside::hold_signals(mask.read());
             mask.write(BLOCKED_INSIDE);
-            send_again(signal, info);
+            let mut again = queue::to_send(&*info);
+            send_again(signal, &mut again);
         }
         return 0;
     }
     // SAFETY: as above.
-    unsafe { handler_for(signal, info, raised_by_processor) }
+    unsafe {
+        if queue::arrived(&mut *info) == queue::Arrived::Nothing {
+            return 0;
+        }
+        handler_for(signal, info, raised_by_processor)
+    }
 }
 
 /// The program's handler, or 0 if the kernel sees to it: then the action is its own by now.
@@ -359,9 +377,9 @@ unsafe fn send_again(signal: c_int, info: *mut siginfo_t) {
     }
 }
 
-/// Blocks the signals of a mask, and no others.
-fn block(mask: u64) {
-    set_mask(mask);
+/// Blocks all signals but faults. Returns what was blocked.
+fn block_all() -> u64 {
+    set_mask(BLOCKED_INSIDE)
 }
 
 /// The thread is out: what has waited is delivered now.
@@ -369,9 +387,11 @@ pub fn unblock(mask: u64) {
     set_mask(mask);
 }
 
-fn set_mask(mask: u64) {
-    let set = (&raw const mask).addr();
-    let arguments = [libc::SIG_SETMASK as usize, set, 0, 8, 0, 0];
-    // SAFETY: the kernel reads one word.
+fn set_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    let (from, to) = ((&raw const mask).addr(), (&raw mut before).addr());
+    let arguments = [libc::SIG_SETMASK as usize, from, to, 8, 0, 0];
+    // SAFETY: the kernel reads one word and writes another.
     unsafe { raw::call(libc::SYS_rt_sigprocmask, arguments) };
+    before
 }

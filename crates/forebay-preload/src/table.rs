@@ -9,6 +9,7 @@ use std::sync::atomic::{
 
 use libc::c_int;
 
+use crate::inside::Inside;
 use crate::raw;
 
 /// Descriptors in the table at most.
@@ -368,6 +369,7 @@ impl Description {
     /// Holds the offset until the result is dropped.
     #[inline(always)]
     pub fn lock(&self) -> OffsetLock<'_> {
+        let inside = Inside::enter();
         let me = who();
         if self
             .lock
@@ -376,7 +378,7 @@ impl Description {
         {
             self.lock_patiently(me);
         }
-        OffsetLock(self)
+        OffsetLock(self, inside)
     }
 
     #[cold]
@@ -404,8 +406,8 @@ impl Description {
     }
 }
 
-/// The right to a description's offset.
-pub struct OffsetLock<'a>(&'a Description);
+/// The right to a description's offset. Who has it is inside: no handler of its own waits for it.
+pub struct OffsetLock<'a>(&'a Description, #[allow(dead_code)] Inside);
 
 impl Drop for OffsetLock<'_> {
     #[inline(always)]

@@ -24,7 +24,7 @@ pub use routes::{Route, RouteRule, RouteTable};
 
 use crate::limits::{BLOCK_BYTES, HUGE_BYTES};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How requests reach the device.
@@ -56,6 +56,8 @@ pub struct Config {
     pub route: Route,
     /// Routes by path; the first rule that matches wins.
     pub routes: Vec<RouteRule>,
+    /// Only files below one of these are managed; empty for all. Without links where the directory exists.
+    pub dirs: Vec<PathBuf>,
     /// Requests of at least this many bytes may go to the device at once (WSBuffer 3.3).
     pub direct_min: u64,
     /// A device with more bytes than this in flight is busy (WSBuffer 3.4).
@@ -118,6 +120,7 @@ impl Config {
             file_dirty_bytes_max: None,
             route: Route::Auto,
             routes: Vec::new(),
+            dirs: Vec::new(),
             direct_min: frames(2),
             busy_bytes: frames(2),
             flush_after: None,
@@ -138,6 +141,12 @@ impl Config {
     /// the configuration file would have them.
     pub fn explain(&self) -> Vec<Explained> {
         options::explain(&self.as_options(), &self.origins)
+    }
+
+    /// Whether a file lies where files are managed. Its path begins with `/` and has no links in it, as
+    /// `/proc/self/fd` gives it.
+    pub fn manages(&self, path: &Path) -> bool {
+        self.dirs.is_empty() || self.dirs.iter().any(|dir| path.starts_with(dir))
     }
 
     /// The routes by path, ready to be asked.

@@ -2,12 +2,13 @@
 //!
 //! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
 //! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`] and [`settle`] carry operations out, [`hasten`] has
-//! the keeper help; [`reserve`] asks for space, [`room`] makes room. A file that cannot be managed is served by the kernel.
+//! the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
 
 pub mod append;
 mod by_kernel;
 pub mod core;
 pub mod direct;
+pub mod given;
 pub mod hasten;
 pub mod inode;
 mod managed;
@@ -25,6 +26,7 @@ use std::fs;
 use std::io::{IoSlice, IoSliceMut};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use self::by_kernel::*;
@@ -33,7 +35,6 @@ use self::managed::Managed;
 pub use self::options::OpenOptions;
 use self::quick::Recent;
 use self::settle::Durability;
-use self::write::Intent;
 use crate::error::{Error, Result};
 use crate::memory::threads::Me;
 
@@ -74,7 +75,8 @@ impl File {
     pub(crate) fn managed(core: Core, file: fs::File, path: &Path, options: &OpenOptions) -> Self {
         let seen = crate::flush::errors::sequence(core.entry());
         let plain = options.writes() && !options.appends();
-        let below = || core.shared.route_for(path).quick_scrap_below();
+        let route = Arc::clone(core.shared.route_for(path));
+        let below = || route.quick_scrap_below();
         let quick_write_below = plain.then(below).unwrap_or(0);
         let managed = Managed {
             core,
@@ -82,6 +84,7 @@ impl File {
             handed: AtomicU32::new(0),
             seen: AtomicU32::new(seen),
             quick_write_below,
+            route,
             recent: Recent::default(),
         };
         Self::with(Kind::Managed(Box::new(managed)), path, options)
@@ -118,7 +121,7 @@ impl File {
             Kind::Kernel { reason, .. } => Some(reason.clone()),
             Kind::Managed(managed) => {
                 let code = managed.core.entry().kernel_reason.load(Relaxed);
-                (code != 0).then(|| format!("given to the kernel (code {code})"))
+                (code != 0).then(|| given::reason(code))
             }
         }
     }
@@ -172,18 +175,11 @@ impl File {
             return Err(not_open_for("write"));
         }
         if self.appends {
-            return self
-                .append_managed(managed, bytes)
-                .map(|(_, written)| written);
+            return managed.append(bytes);
         }
         managed.hand_over();
         let core = &managed.core;
-        let route = core.shared.route_for_file(core.id, &self.path);
-        let intent = Intent {
-            route,
-            sequential,
-            sync: false,
-        };
+        let intent = managed.intent(sequential);
         // SAFETY: a slice is valid for its length.
         match unsafe { write::write(core, me, bytes.as_ptr(), bytes.len(), offset, intent) } {
             Err(Halt::Kernel) => by_kernel(managed.file.write_at(bytes, offset), "write"),
@@ -191,43 +187,24 @@ impl File {
         }
     }
 
-    /// Writes at the file's end, wherever that is. Returns the offset.
+    /// Writes all bytes at the file's end, wherever that is. Returns the offset.
     ///
     /// # Errors
-    /// As for [`File::write_at`].
+    /// As for [`File::write_at`]. Bytes written before an error stay.
     pub fn append(&self, bytes: &[u8]) -> Result<u64> {
         if !self.writable {
             return Err(not_open_for("write"));
         }
         match &self.kind {
-            Kind::Managed(managed) => self.append_managed(managed, bytes).map(|(at, _)| at),
+            Kind::Managed(managed) => managed.append_all(bytes),
             Kind::Kernel { file, .. } => append_by_kernel(file, bytes),
-        }
-    }
-
-    fn append_managed(&self, managed: &Managed, bytes: &[u8]) -> Result<(u64, usize)> {
-        let core = &managed.core;
-        let me = core.shared.me()?;
-        managed.hand_over();
-        let end = core.entry().size.load(Relaxed);
-        let intent = Intent {
-            route: core.shared.route_for_file(core.id, &self.path),
-            sequential: managed.recent.stream(me).is_sequential(end, bytes.len()),
-            sync: false,
-        };
-        // SAFETY: a slice is valid for its length.
-        match unsafe { append::append(core, me, bytes.as_ptr(), bytes.len(), intent) } {
-            Err(Halt::Kernel) => {
-                append_by_kernel(&managed.file, bytes).map(|offset| (offset, bytes.len()))
-            }
-            result => result.map_err(Core::ended),
         }
     }
 
     /// Reads at `offset`, bytes. Returns how many: fewer than asked for only at the file's end.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] when the file is not open for reading; the device's, for bytes that are not in memory.
+    /// `EBADF` when the file is not open for reading; the device's, for bytes that are not in memory.
     #[inline]
     pub fn read_at(&self, bytes: &mut [u8], offset: u64) -> Result<usize> {
         if !self.readable {
@@ -265,13 +242,18 @@ impl File {
         }
     }
 
-    /// Writes several buffers one after the other at `offset`, as `pwritev` does.
+    /// Writes several buffers one after the other at `offset`, as `pwritev` does; through a description that appends, all of
+    /// them at the end, without anything between.
     ///
     /// # Errors
     /// As for [`File::write_at`].
     pub fn write_vectored_at(&self, buffers: &[IoSlice<'_>], offset: u64) -> Result<usize> {
         if !self.writable {
             return Err(not_open_for("write"));
+        }
+        if self.appends {
+            // One append: somebody else's must not come between the buffers.
+            return self.write_at(&gathered(buffers), offset);
         }
         let mut done = 0;
         for buffer in buffers.iter().filter(|buffer| !buffer.is_empty()) {
@@ -369,13 +351,14 @@ impl File {
     /// Makes a range zeros and gives its space back. The length does not change.
     ///
     /// # Errors
-    /// [`Error::InvalidInput`] when the file is not open for writing; the file system's, some of which cannot.
+    /// [`Error::InvalidInput`] for an empty range, however the file is open; `EBADF` when it is not open for writing; the file
+    /// system's, some of which cannot.
     pub fn punch(&self, offset: u64, len: u64) -> Result<()> {
-        if !self.writable {
-            return Err(not_open_for("write"));
-        }
         if len == 0 {
             return Err(Error::InvalidInput("an empty range cannot be punched"));
+        }
+        if !self.writable {
+            return Err(not_open_for("write"));
         }
         match &self.kind {
             Kind::Managed(managed) => {
@@ -425,7 +408,7 @@ impl File {
     pub fn to_kernel(&self) -> Result<()> {
         match &self.kind {
             Kind::Managed(managed) => {
-                settle::to_kernel(&managed.core, managed.core.shared.me()?, 1)
+                settle::to_kernel(&managed.core, managed.core.shared.me()?, given::BY_PROGRAM)
             }
             Kind::Kernel { .. } => Ok(()),
         }
@@ -434,7 +417,8 @@ impl File {
     /// Closes: everything is handed to the device, and errors not yet heard of are returned. Not durable by itself.
     ///
     /// # Errors
-    /// As for [`File::sync_data`]. The file is closed all the same; bytes that could not be written stay in the session's
+    /// As for [`File::sync_data`]; none for a file that the kernel serves, whose own close tells none. The file is closed all
+    /// the same; bytes that could not be written stay in the session's
     /// memory and are tried again.
     pub fn close(mut self) -> Result<()> {
         self.close_once()

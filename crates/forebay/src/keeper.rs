@@ -1,6 +1,6 @@
 //! The keeper: what happens later, and what happens after a death.
 //!
-//! [`run`] is the keeper's threads. [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
+//! [`run`] is the keeper's threads, [`unfinished`] what they do for files that nobody has open any more. [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
 //! death, and may be called by anyone. [`recover`] saves what a wholly dead session has left.
 
 pub mod check;
@@ -10,3 +10,4 @@ pub mod recover;
 pub mod reopen;
 pub mod repair;
 pub mod run;
+pub mod unfinished;

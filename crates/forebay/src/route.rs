@@ -95,7 +95,7 @@ impl Pressure {
 pub struct Situation {
     /// Dirty bytes against their limit: the file's or the session's, whichever is nearer.
     pub memory_pressure: Pressure,
-    /// More bytes are in flight to the device than `limits::BUSY_BYTES` (WSBuffer 3.4).
+    /// More bytes are in flight to the device than `busy_bytes` of the configuration (WSBuffer 3.4).
     pub device_busy: bool,
     /// Bytes of the request's range that lie dirty in memory already: overwriting them there adds
     /// nothing that the device must take.

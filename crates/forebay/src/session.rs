@@ -1,16 +1,19 @@
 //! A session: an arena, its keeper, and the processes that use it.
 //!
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
-//! slots, [`adopt`] files that a program has opened by itself, [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
+//! slots, [`opens`] who has which file open, [`adopt`] files that a program has opened by itself,
+//! [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
 //! those that others have started.
 
 pub mod adopt;
+pub mod claims;
 pub mod handoff;
 pub mod look;
 pub mod members;
+pub mod opens;
 pub mod shared;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -19,8 +22,8 @@ use crate::config::Config;
 use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
-use crate::file::{File, OpenOptions, table};
-use crate::ids::ThreadId;
+use crate::file::{File, OpenOptions, given, table};
+use crate::ids::{FileId, ThreadId};
 use crate::keeper::recover::{Report, Saved, recover};
 use crate::keeper::run::{self, Hosting};
 use crate::keeper::{provision, repair};
@@ -112,7 +115,7 @@ const TINY_FILES: u32 = 16;
 pub struct Session {
     shared: Arc<Shared>,
     /// Threads that keep, or stand by; stopped with the last clone of this session.
-    _hosting: Option<Arc<Hosting>>,
+    hosting: Option<Arc<Hosting>>,
 }
 
 impl Session {
@@ -128,10 +131,32 @@ impl Session {
     pub fn open(config: Config) -> Result<Self> {
         let mut session = Self::join(config)?;
         if !session.shared.config.heap_backed {
-            session._hosting = Some(Arc::new(Hosting::start(&session.shared)?));
-            session.await_keeper();
+            session.keep()?;
         }
         Ok(session)
+    }
+
+    /// Hosts a keeper in this process from now on, if it does not yet: its threads keep the session, or stand by while
+    /// another process does.
+    ///
+    /// # Errors
+    /// [`Error::Session`] when the threads cannot be started.
+    pub fn keep(&mut self) -> Result<()> {
+        if self.hosting.is_none() {
+            self.hosting = Some(Arc::new(Hosting::start(&self.shared)?));
+            self.await_keeper();
+        }
+        Ok(())
+    }
+
+    /// Stops hosting a keeper, unless a clone of this session does as well: another process takes over, if one stands by.
+    pub fn stop_keeping(&mut self) {
+        self.hosting = None;
+    }
+
+    /// Whether some process keeps the session.
+    pub fn has_keeper(&self) -> bool {
+        run::has_keeper(&self.shared)
     }
 
     /// As [`Session::open`], without hosting a keeper: this process starts no threads.
@@ -273,7 +298,7 @@ impl Session {
         shared.me()?;
         Ok(Session {
             shared,
-            _hosting: None,
+            hosting: None,
         })
     }
 
@@ -330,12 +355,64 @@ impl Session {
         let file = options.open(path).map_err(|e| Error::device("open", &e))?;
         let route = self.shared.route_for(path);
         if route.name() == "kernel" {
+            self.leave_to_kernel(&file, given::ROUTE)?;
             return self.in_kernel(file, "its route is kernel".into(), path, options);
         }
-        match RealFile::reopen(file.as_fd()) {
-            Ok(device) => self.manage(Arc::new(device), file, path, options),
-            Err(reason) => self.in_kernel(file, reason.to_string(), path, options),
+        if !self.is_below_dirs(&file) {
+            self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
+            let reason = "it lies outside the directories that `dirs` names";
+            return self.in_kernel(file, reason.into(), path, options);
         }
+        let claimed = |device: RealFile| {
+            self.shared.claim(&device, path)?;
+            Ok(device)
+        };
+        match RealFile::reopen(file.as_fd()).and_then(claimed) {
+            Ok(device) => self.manage(Arc::new(device), file, path, options),
+            Err(reason) => match self.device_of(&file)? {
+                Some(device) => self.manage(device, file, path, options),
+                None => {
+                    self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
+                    self.in_kernel(file, reason.to_string(), path, options)
+                }
+            },
+        }
+    }
+
+    /// The device file by which this process manages the file already, if it does.
+    fn device_of(&self, file: &std::fs::File) -> Result<Option<Arc<dyn DeviceFile>>> {
+        Ok(self.in_use(file)?.and_then(|id| self.shared.device(id)))
+    }
+
+    /// A file is managed for everybody in the session or for nobody: who has it open goes on through the kernel.
+    fn leave_to_kernel(&self, file: &std::fs::File, code: u32) -> Result<()> {
+        if self.in_use(file)?.is_none() {
+            return Ok(());
+        }
+        let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
+        self.give_to_kernel(meta.dev(), meta.ino(), code)
+    }
+
+    /// The file's entry, if somebody has it open there or it owes something.
+    fn in_use(&self, file: &std::fs::File) -> Result<Option<FileId>> {
+        let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
+        let arena = &self.shared.arena;
+        let found = table::find(arena, meta.dev(), meta.ino());
+        Ok(found.filter(|&id| {
+            let entry = arena.file_unchecked(id);
+            let used = entry.opens.load(Ordering::Acquire) != 0
+                || entry.owed_pages.load(Ordering::Acquire) != 0;
+            used && entry.kernel_reason.load(Ordering::Acquire) == 0
+        }))
+    }
+
+    fn is_below_dirs(&self, file: &std::fs::File) -> bool {
+        let config = &self.shared.config;
+        if config.dirs.is_empty() {
+            return true;
+        }
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::read_link(link).is_ok_and(|path| config.manages(&path))
     }
 
     fn in_kernel(

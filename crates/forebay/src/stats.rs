@@ -27,9 +27,23 @@ pub enum Counter {
     FlushedBytes = 6,
     /// Syncs.
     Syncs = 7,
+    /// Nanoseconds that threads spent on changing device files: flushes above all.
+    ChangeNs = 8,
+    /// Files that became managed in a process.
+    FilesManaged = 9,
+    /// Files left to the kernel: by their route, or outside the directories that are managed.
+    FilesRouted = 10,
+    /// ... because of their file system.
+    FilesOfFileSystem = 11,
+    /// ... because they cannot be opened for writing again.
+    FilesNotWritable = 12,
+    /// ... because another session has them.
+    FilesClaimed = 13,
+    /// ... for other reasons.
+    FilesOther = 14,
 }
 
-const _: () = assert!((Counter::Syncs as usize) < COUNTERS);
+const _: () = assert!((Counter::FilesOther as usize) < COUNTERS);
 
 /// A session's counters at one moment. Bytes unless the name says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -60,6 +74,20 @@ pub struct Stats {
     pub rebuilds: u32,
     /// Words that a rebuild found wrong and set right.
     pub corruptions: u32,
+    /// Nanoseconds that threads spent on changing device files: flushes above all.
+    pub change_ns: u64,
+    /// Files that became managed, once for each process.
+    pub files_managed: u64,
+    /// Files that programs opened and wrote to, and that were left to the kernel: by route or place.
+    pub files_routed: u64,
+    /// The same, because of their file system.
+    pub files_of_file_system: u64,
+    /// The same, because they cannot be opened for writing again.
+    pub files_not_writable: u64,
+    /// The same, because another session has them.
+    pub files_claimed: u64,
+    /// The same, for other reasons.
+    pub files_other: u64,
 }
 
 impl Stats {
@@ -86,6 +114,13 @@ impl Stats {
             owed_bytes: superblock.owed_about() * PAGE_BYTES as u64,
             rebuilds: superblock.rebuilds.load(Ordering::Relaxed),
             corruptions: superblock.corruptions.load(Ordering::Relaxed),
+            change_ns: sum(Counter::ChangeNs),
+            files_managed: sum(Counter::FilesManaged),
+            files_routed: sum(Counter::FilesRouted),
+            files_of_file_system: sum(Counter::FilesOfFileSystem),
+            files_not_writable: sum(Counter::FilesNotWritable),
+            files_claimed: sum(Counter::FilesClaimed),
+            files_other: sum(Counter::FilesOther),
             ..Stats::default()
         };
         for id in 0..superblock.headers_backed.load(Ordering::Acquire) {

@@ -12,17 +12,23 @@
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
+//! - [`limits`] limits of the calling process
+//! - [`lock`] locks that end with their holder
 //! - [`liveness`] evidence that a thread lives
 //! - [`membarrier`] barriers in other threads
+//! - [`signals`] passing signals on
 
 pub mod block;
 pub mod extents;
 pub mod file;
 pub mod futex;
 pub mod kernel_cache;
+pub mod limits;
 pub mod liveness;
+pub mod lock;
 pub mod membarrier;
 pub mod memory;
+pub mod signals;
 pub mod socket;
 pub mod stat;
 

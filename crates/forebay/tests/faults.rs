@@ -77,6 +77,10 @@ struct Rig {
 
 impl Rig {
     fn new(plan: &Arc<FaultPlan>) -> Rig {
+        Self::with(plan, Config::tiny())
+    }
+
+    fn with(plan: &Arc<FaultPlan>, config: Config) -> Rig {
         let disk = SimDisk::new(SimOptions::default());
         let files: Vec<_> = (0..FILES).map(|_| disk.create()).collect();
         let switch = Arc::new(Switch {
@@ -87,7 +91,7 @@ impl Rig {
             Arc::new(Wrapped::new(Arc::clone(file), Arc::clone(&switch))) as Arc<dyn DeviceFile>
         };
         let store = Store::Sim(files.iter().map(wrap).collect());
-        let engine = Engine::new(Config::tiny(), store, FILES, HANDLES);
+        let engine = Engine::new(config, store, FILES, HANDLES);
         switch.set(true);
         Rig {
             files,
@@ -389,4 +393,64 @@ fn a_sync_survives_power_loss() {
 fn every_sync_survives_power_loss() {
     power(150, &Profile::TINY, 120, 1);
     power(40, &Profile::LARGE, 60, 1);
+}
+
+/// An append that stops half-way says so; what it has written stays.
+#[test]
+fn an_append_that_stops_half_way_is_an_error() {
+    const BLOCK: usize = BLOCK_BYTES as usize;
+    for (repeat, whole) in [(Repeat::Once, true), (Repeat::ForEver, false)] {
+        let plan = FaultPlan::nth(
+            0,
+            Kinds::of(&[CallKind::WriteDirect]),
+            Fault::Errno(libc::EIO),
+            repeat,
+        );
+        let mut config = Config::tiny();
+        config.route = forebay::config::Route::Direct;
+        let rig = Rig::with(&plan, config);
+        let file = rig.engine.handle(0, 0);
+        file.write_at(&[1; 100], 0).expect("memory");
+        // The first block goes to memory, the others to the device, which refuses.
+        let bytes = vec![2; 5 * BLOCK];
+        let appended = file.append(&bytes);
+        assert!(plan.tripped() > 0, "nothing went to the device at once");
+        let len = file.len().expect("a length");
+        if whole {
+            // The rest is tried again, as a caller of `write` would.
+            assert_eq!(appended.expect("written at last"), 100);
+            assert_eq!(len, 100 + bytes.len() as u64);
+        } else {
+            assert_eq!(appended.expect_err("half of it").errno(), libc::EIO);
+            assert_eq!(len, BLOCK_BYTES, "what was written before stays");
+        }
+        rig.switch.set(false);
+        file.sync_all().ok();
+    }
+}
+
+/// What could not be made durable is told to every description, though a flush has succeeded since.
+#[test]
+fn a_failed_sync_is_not_made_up_for_by_a_flush() {
+    let kinds = [
+        CallKind::WriteDirect,
+        CallKind::WriteBuffered,
+        CallKind::SyncData,
+    ];
+    let plan = FaultPlan::nth(
+        0,
+        Kinds::of(&kinds),
+        Fault::Errno(libc::EIO),
+        Repeat::ForEver,
+    );
+    let rig = Rig::new(&plan);
+    let (one, other) = (rig.engine.handle(0, 0), rig.engine.handle(0, 1));
+    one.write_at(&[1; 8192], 0).expect("memory");
+    // The flush fails, and the sync of what the device has.
+    one.sync_data().expect_err("it fails");
+    rig.switch.set(false);
+    one.sync_data().expect("told once, and written by now");
+    let errno = other.sync_data().expect_err("not told yet").errno();
+    assert_eq!(errno, libc::EIO);
+    other.sync_data().expect("told once");
 }

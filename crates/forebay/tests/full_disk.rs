@@ -247,6 +247,104 @@ fn holes_are_filled_until_the_disk_is_full() {
     }
 }
 
+/// Fills what is left of a disk.
+fn ballast(disk: &Disk) {
+    let mut file = fs::File::create(disk.dir().join("ballast")).expect("a file");
+    for size in [1 << 20, 4096] {
+        while std::io::Write::write_all(&mut file, &vec![1; size]).is_ok() {}
+    }
+    file.sync_all().expect("what was written");
+}
+
+/// Overwrites a file, piece by piece, on a disk that is full: each piece has its space or is refused, and nothing that was
+/// acknowledged is missing. How many were refused.
+fn overwrite(path: &Path, len: u64, size: usize) -> usize {
+    let session = session();
+    let file = open(&session, path);
+    let mut written = Vec::new();
+    let mut refused = 0;
+    let mut bytes = vec![0; size];
+    for at in (0..len).step_by(size) {
+        fill(5, at, &mut bytes);
+        match file.write_at(&bytes, at) {
+            Ok(n) => written.push((at, n)),
+            Err(error) => {
+                assert_eq!(error.errno(), libc::ENOSPC, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    file.sync_all()
+        .expect("what was acknowledged can be written");
+    let image = fs::read(path).expect("the file");
+    for (at, n) in written {
+        fill(5, at, &mut bytes);
+        assert!(image[at as usize..][..n] == bytes[..n], "{n} bytes at {at}");
+    }
+    refused
+}
+
+/// Writes of less and of more than goes to memory without further ado.
+const PIECES: [usize; 3] = [4096, 65_536, 1 << 20];
+
+#[test]
+fn a_clones_space_is_asked_for_before_it_is_promised() {
+    let disk = match Disk::new("xfs", 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return here::skipped(reason),
+    };
+    let len = 8 << 20;
+    for size in PIECES {
+        let path = disk.dir().join(format!("original-{size}"));
+        fs::write(&path, vec![7; len]).expect("space");
+        let clone = disk.dir().join(format!("clone-{size}"));
+        let (from, to) = (
+            path.to_str().expect("plain"),
+            clone.to_str().expect("plain"),
+        );
+        if let Err(reason) = disk.tool("cp", &["--reflink=always", from, to]) {
+            return here::skipped(reason);
+        }
+        ballast(&disk);
+        assert!(overwrite(&path, len as u64, size) > 0, "pieces of {size}");
+        assert!(fs::read(&clone).expect("the clone") == vec![7; len]);
+        for name in ["ballast".into(), path, clone] {
+            fs::remove_file(disk.dir().join(name)).expect("removed");
+        }
+    }
+}
+
+/// Space beyond the end makes up for a hole in what the file's space adds up to.
+#[test]
+fn a_hole_is_not_hidden_by_space_beyond_the_end() {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::FileExt;
+    for kind in ["xfs", "ext4"] {
+        let disk = match Disk::new(kind, 64, "") {
+            Ok(disk) => disk,
+            Err(reason) => return here::skipped(reason),
+        };
+        let len = 8u64 << 20;
+        for size in PIECES {
+            let path = disk.dir().join(format!("file-{size}"));
+            let file = fs::File::create(&path).expect("a file");
+            file.set_len(len).expect("a length");
+            file.write_all_at(&[7; 1 << 20], 0).expect("space");
+            let (mode, beyond) = (libc::FALLOC_FL_KEEP_SIZE, len as i64);
+            // SAFETY: the call takes no memory.
+            let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, beyond, beyond) };
+            assert_eq!(done, 0, "{kind}");
+            file.sync_all().expect("synced");
+            drop(file);
+            ballast(&disk);
+            assert!(overwrite(&path, len, size) > 0, "{kind}: pieces of {size}");
+            for name in ["ballast".into(), path] {
+                fs::remove_file(disk.dir().join(name)).expect("removed");
+            }
+        }
+    }
+}
+
 /// A quota counts for who is not root, so the writing is done by a worker of another user.
 #[test]
 fn a_quota_that_is_used_up_is_an_error_of_the_write() {

@@ -6,13 +6,16 @@ mod disks;
 mod here;
 mod workers;
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use disks::{Group, Tmpfs};
+use disks::{Disk, Group, Tmpfs};
+use forebay::keeper::recover::recover;
+use forebay::session::look::look;
 use forebay::{Config, File, OpenOptions, Session};
-use forebay_model::{Op, fill};
+use forebay_model::{Access, Op, fill};
 use here::directory;
 use workers::{Spec, Work, Worker, config, plan, session_name};
 
@@ -74,8 +77,9 @@ fn an_idle_session_gives_memory_back() {
     let path = dir.path().join("file");
     let file = open(&session, &path);
     write(&file, 64 * MIB, 1);
-    file.sync_all().expect("synced");
+    // Before the sync, in which a busy machine may let the session be idle.
     let (most, held) = (frames(&session), allocated(&session));
+    file.sync_all().expect("synced");
     assert!(most >= 200, "{most} frames for 64 MiB");
     let begun = Instant::now();
     while frames(&session) > most / 2 || allocated(&session) > held / 2 {
@@ -185,6 +189,138 @@ fn a_small_memory_file_system_is_lived_with() {
             write(&file, 64 * MIB, 1);
             file.sync_all().expect("synced");
             assert_file(&dir.path().join("file"), 64 * MIB, 1);
+        }
+    }
+}
+
+/// What [`grow`] writes, bytes: just after a step ahead.
+const GROWN: u64 = 40 << 16;
+
+/// A client's file 0 grows, with space reserved ahead, and is synced; then it is open for reading only, or as it was.
+fn grow(client: &mut Worker, for_reading: bool) {
+    let (file, handle, len, seed) = (0, 0, 1 << 16, 1);
+    for offset in (0..GROWN).step_by(len as usize) {
+        client.run(&Op::Write {
+            file,
+            handle,
+            offset,
+            len,
+            seed,
+        });
+    }
+    client.run(&Op::SyncAll { file, handle });
+    if for_reading {
+        let (access, truncate) = (Access::ReadOnly, false);
+        client.run(&Op::Reopen {
+            file,
+            handle,
+            access,
+            truncate,
+        });
+    }
+}
+
+/// Whoever dies has closed its files, also those that it only read, and also when its keeper dies with it: what was reserved
+/// ahead for them goes back, and their entries can be used for other files.
+#[test]
+fn the_dead_have_nothing_open() {
+    let disk = match Disk::new("xfs", 320, "") {
+        Ok(disk) => disk,
+        Err(reason) => return here::skipped(reason),
+    };
+    // This process keeps the session, or stands by while one keeps it that has the file open as well and ends, or dies.
+    for keeper in [None, Some(false), Some(true)] {
+        let name = session_name("opens");
+        let work = Work::Commands { files: 1 };
+        let worker = |hosts| Worker::ready(&Spec::new(&name, disk.dir(), hosts, work.clone()));
+        let elsewhere = keeper.map(|_| worker(true));
+        let session = Session::open(config(&name)).expect("a session");
+        let _other = open(&session, &disk.dir().join("other"));
+        let mut client = worker(false);
+        // Opened for reading only where that is not the last close, which would give back what is reserved.
+        grow(&mut client, elsewhere.is_some());
+        let path = disk.dir().join("file-0");
+        let is_open = || {
+            let arena = session.place().expect("accounts").path.expect("a file");
+            let files = look(&arena).expect("an arena").expect("a session").files();
+            let file = files.into_iter().find(|file| file.path == path);
+            file.expect("an entry").is_open
+        };
+        let bytes = || std::fs::metadata(&path).expect("the file").blocks() * 512;
+        assert!(is_open());
+        assert!(bytes() > GROWN + MIB / 2, "nothing is reserved ahead");
+        client.kill();
+        client.end().assert_good_or_killed();
+        assert_eq!(
+            is_open(),
+            elsewhere.is_some(),
+            "the keeper has it open, too"
+        );
+        match (elsewhere, keeper) {
+            (Some(mut keeper), Some(true)) => {
+                keeper.kill();
+                keeper.end().assert_good_or_killed();
+            }
+            (keeper, _) => drop(keeper.map(Worker::finish)),
+        }
+        assert!(!is_open());
+        let begun = Instant::now();
+        while bytes() != GROWN {
+            let late = begun.elapsed() > Duration::from_secs(10);
+            assert!(!late, "{keeper:?}: {} bytes for {GROWN}", bytes());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::remove_file(path).expect("removed");
+    }
+}
+
+/// A file's end that was punched before it was written is nobody's byte, and still its length: who leaves last sees to it for
+/// those who died.
+#[test]
+fn a_length_that_only_memory_knows_outlives_its_writer() {
+    let dir = directory();
+    for hosts in [false, true] {
+        for round in 0..4 {
+            let name = session_name("length");
+            let session = match hosts {
+                true => Session::open(config(&name)),
+                false => Session::join(config(&name)),
+            };
+            let session = session.expect("a session");
+            let work = Work::Commands { files: 1 };
+            let mut client = Worker::ready(&Spec::new(&name, dir.path(), false, work));
+            let (file, handle, seed) = (0, 0, 1);
+            let (offset, len) = (0, 300_000);
+            client.run(&Op::Write {
+                file,
+                handle,
+                offset,
+                len,
+                seed,
+            });
+            let (offset, len) = (200_000, 100_000);
+            client.run(&Op::Punch {
+                file,
+                handle,
+                offset,
+                len,
+            });
+            // With the keeper's flushes over, and some rounds of its housekeeping, or not.
+            let pause = if round % 2 == 0 { 30 } else { 1200 };
+            std::thread::sleep(Duration::from_millis(pause));
+            client.kill();
+            client.end().assert_good_or_killed();
+            let config = config(&name);
+            drop(session);
+            let arena = workers::arena_path(&config);
+            if arena.exists() {
+                let report = recover(&arena, &config).expect("a dead session");
+                assert!(report.removed, "{report:?}");
+            }
+            let path = dir.path().join("file-0");
+            let found = std::fs::metadata(&path).expect("the file").len();
+            assert_eq!(found, 300_000, "kept by a keeper: {hosts}");
+            std::fs::remove_file(&path).expect("removed");
         }
     }
 }

@@ -74,3 +74,25 @@ fn every_route_agrees_with_the_model() {
         }
     }
 }
+
+/// Nothing at all to punch is said before that nothing may be punched, as the kernel does.
+#[test]
+fn refusals_come_in_the_kernels_order() {
+    let (file, handle) = (0, 0);
+    let access = forebay_model::Access::ReadOnly;
+    let ops = [
+        Op::Reopen {
+            file,
+            handle,
+            access,
+            truncate: false,
+        },
+        Op::Punch {
+            file,
+            handle,
+            offset: 10,
+            len: 0,
+        },
+    ];
+    run(&ops, Config::tiny()).expect("as the model");
+}

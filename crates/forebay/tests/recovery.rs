@@ -489,3 +489,23 @@ fn an_arena_that_was_cut_is_refused() {
     }
     assert_eq!(fs::read(&scene.file).expect("the file"), vec![7; OLD_LEN]);
 }
+
+/// Who waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.
+#[test]
+fn a_change_within_a_change_does_not_end_it() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let session = forebay::Session::open(forebay::Config::tiny()).expect("a session");
+    let path = dir.path().join("file");
+    let plain = std::fs::File::create(&path).expect("a file");
+    let device = match forebay::device::RealFile::reopen(std::os::fd::AsFd::as_fd(&plain)) {
+        Ok(device) => std::sync::Arc::new(device),
+        Err(reason) => return here::skipped(reason),
+    };
+    let core = session.manage_device(device, &path).expect("an entry");
+    let me = core.shared.me().expect("a slot");
+    core.change(me, |_| {
+        core.change(me, |_| ());
+        assert!(core.entry().has_intent(me.id), "the outer change goes on");
+    });
+    assert!(!core.entry().has_intent(me.id));
+}

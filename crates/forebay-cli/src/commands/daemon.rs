@@ -7,7 +7,7 @@
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay::keeper::recover::{Saved, recover};
 use forebay::session::ArenaPlace;
@@ -25,18 +25,32 @@ use crate::{output, sessions};
 const SETTLE_TRIES: u32 = 10;
 /// How long apart.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// How often a daemon that leaves when nobody is there looks who is.
+const LOOK_PAUSE: Duration = Duration::from_millis(100);
 
 /// Keeps the session until a signal.
 pub fn run(arguments: Daemon) -> Result<u8, Failure> {
     let config = arguments.settings.config()?;
+    if arguments.background {
+        // It fails only for the leader of a process group, who has what it would give.
+        let _ = rustix::process::setsid();
+    }
     raise_descriptor_limit();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     recover_first(&config)?;
-    let session = Session::open(config.clone())?;
+    let mut session = Session::open(config.clone())?;
     let place = session.place()?;
     announce(&config, &place, arguments.ready_fd)?;
-    let _ = signals.forever().next();
+    match arguments.until_idle {
+        None => {
+            let _ = signals.forever().next();
+        }
+        Some(_) if kept_elsewhere(&session) => return Ok(DONE),
+        Some(seconds) => {
+            wait_until_idle(&mut session, &mut signals, Duration::from_secs_f64(seconds))?;
+        }
+    }
     leave_at_once_on_next(signals, &config.session);
     let unsettled = settle(&session)?;
     drop(session);
@@ -44,6 +58,47 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         Some(arena) => conclude(&arena, &config, &unsettled),
         None => Ok(DONE),
     }
+}
+
+fn kept_elsewhere(session: &Session) -> bool {
+    let keeper = session.members().keeper;
+    keeper.is_some_and(|pid| pid != std::process::id())
+}
+
+/// Returns at a signal, or when nobody else has been in the session for so long and it owes nothing.
+///
+/// Somebody may come while this process is about to leave, and rely on the keeper that he sees. Whoever relies on one
+/// joins first and looks then; a keeper that leaves stops keeping first and looks then who is there. So at least one of
+/// the two sees the other.
+fn wait_until_idle(
+    session: &mut Session,
+    signals: &mut Signals,
+    idle_max: Duration,
+) -> Result<(), Failure> {
+    let mut last_seen = Instant::now();
+    while signals.pending().next().is_none() {
+        std::thread::sleep(LOOK_PAUSE);
+        if has_others(session) {
+            last_seen = Instant::now();
+        } else if last_seen.elapsed() >= idle_max {
+            last_seen = Instant::now();
+            // What cannot be written now is tried again, for as long as it takes.
+            if !session.settle_all()?.is_empty() {
+                continue;
+            }
+            session.stop_keeping();
+            if !has_others(session) {
+                return Ok(());
+            }
+            session.keep()?;
+        }
+    }
+    Ok(())
+}
+
+fn has_others(session: &Session) -> bool {
+    let members = session.members().processes;
+    members.iter().any(|&pid| pid != std::process::id())
 }
 
 /// Opening the session would recover a dead one of its name without a word.

@@ -8,6 +8,7 @@ use crate::place::{Place, Run};
 fn help_is_there_for_every_command_and_has_examples() {
     let place = Place::new("help");
     let commands = [
+        "run",
         "daemon",
         "stat",
         "recover",

@@ -10,5 +10,6 @@ mod evicting;
 mod here;
 mod place;
 mod recovery;
+mod running;
 mod sessions;
 mod writer;

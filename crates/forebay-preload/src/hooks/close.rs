@@ -3,6 +3,7 @@
 use libc::{c_int, c_uint};
 
 use crate::files;
+use crate::inodes::Rare;
 use crate::inside::Inside;
 use crate::real;
 use crate::serve;
@@ -66,21 +67,25 @@ fn close_ours(fd: c_int) -> c_int {
 
 /// Closes a range but for the engine's own descriptors.
 fn close_all(first: c_uint, last: c_uint) -> c_int {
+    let within = |fd: c_int| (first..=last).contains(&(fd as c_uint));
+    for (fd, word) in table::each() {
+        if within(fd) && word.is_file() {
+            files::closing(fd);
+        }
+    }
+    // Nothing becomes the engine's meanwhile.
+    let _rare = Rare::lock();
     let mut from = first;
     for (fd, word) in table::each() {
         let number = fd as c_uint;
-        if number < from || number > last {
+        if word.kind() != Kind::Ours || !within(fd) {
             continue;
         }
-        if word.kind() == Kind::Ours {
-            if number > from {
-                // SAFETY: takes no memory.
-                unsafe { real::close_range(from, number - 1, 0) };
-            }
-            from = number + 1;
-        } else {
-            files::closing(fd);
+        if number > from {
+            // SAFETY: takes no memory.
+            unsafe { real::close_range(from, number - 1, 0) };
         }
+        from = number + 1;
     }
     if from > last {
         return 0;

@@ -73,7 +73,9 @@ fn onto(from: c_int, to: c_int, real: impl Fn() -> c_int) -> c_int {
     if is_ours(to) && !make_way(to) {
         return serve::refused() as c_int;
     }
-    if (0..=STANDARD).contains(&to) && table::word(from).kind() == Kind::Managed {
+    if (0..=STANDARD).contains(&to)
+        && matches!(table::word(from).kind(), Kind::Managed | Kind::Orphan)
+    {
         files::give_to_kernel(from, Why::Inherited);
     }
     // SAFETY: takes no memory.

@@ -3,6 +3,7 @@
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 use crate::files::{self, Why};
+use crate::program::Parts;
 use crate::real;
 use crate::serve::{self, Answer, ByKernel, CALL_BYTES_MAX, Turn};
 use crate::table::{self, Word};
@@ -36,6 +37,8 @@ fn answer(
     }
 }
 
+/// # Safety
+/// As for `pread`.
 #[inline(never)]
 unsafe fn read_ours(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) -> ssize_t {
     // SAFETY: the caller's arguments, in each of them.
@@ -53,6 +56,8 @@ unsafe fn read_ours(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) 
     }
 }
 
+/// # Safety
+/// As for `pwrite`.
 #[inline(never)]
 unsafe fn write_ours(fd: c_int, from: *const c_void, len: size_t, at: Option<off_t>) -> ssize_t {
     // SAFETY: the caller's arguments, in each of them.
@@ -216,8 +221,6 @@ export! {
 
 /// Flags that say how, and not what: high priority, and `RWF_DONTCACHE`.
 const HARMLESS: c_int = libc::RWF_HIPRI | 0x80;
-/// Parts of one call at most (`UIO_MAXIOV`).
-const PARTS_MAX: c_int = 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Direction {
@@ -227,6 +230,9 @@ enum Direction {
 
 /// A vectored call: one operation on the offset, and one on the file where the parts follow each other in memory or the
 /// kernel serves them; else part by part.
+///
+/// # Safety
+/// As for `preadv`.
 #[inline(never)]
 unsafe fn vectored(
     fd: c_int,
@@ -236,9 +242,9 @@ unsafe fn vectored(
     direction: Direction,
     real: impl Fn() -> ssize_t,
 ) -> ssize_t {
-    // SAFETY: the caller's parts.
-    let total = match unsafe { total_of(parts, count) } {
-        Ok(total) => total,
+    let known = Parts::of(parts, count).and_then(|parts| Ok((parts.total()?, parts)));
+    let (total, parts) = match known {
+        Ok((total, parts)) => (total.min(CALL_BYTES_MAX), parts),
         Err(errno) => return serve::fail(errno),
     };
     answer(
@@ -247,38 +253,11 @@ unsafe fn vectored(
         &real,
         |word| direction == Direction::Write && serve::has_grown(word, total),
         |word| {
+            let writes = direction == Direction::Write;
             // SAFETY: the caller's parts.
-            let parts = unsafe { slice_of(parts, count) };
-            // SAFETY: the same.
-            unsafe { serve::vectored(fd, word, parts, at, direction == Direction::Write) }
+            unsafe { serve::vectored(fd, word, parts.as_slice(), at, writes) }
         },
     )
-}
-
-/// # Safety
-/// As for `readv`.
-unsafe fn slice_of<'a>(parts: *const iovec, count: c_int) -> &'a [iovec] {
-    if count <= 0 {
-        return &[];
-    }
-    // SAFETY: the caller's parts, as many as said; looked at during the call only.
-    unsafe { std::slice::from_raw_parts(parts, count as usize) }
-}
-
-unsafe fn total_of(parts: *const iovec, count: c_int) -> Result<usize, c_int> {
-    if !(0..=PARTS_MAX).contains(&count) {
-        return Err(libc::EINVAL);
-    }
-    // SAFETY: the caller's parts.
-    let parts = unsafe { slice_of(parts, count) };
-    let total = parts
-        .iter()
-        .try_fold(0isize, |sum, part| {
-            let len = isize::try_from(part.iov_len).ok()?;
-            sum.checked_add(len)
-        })
-        .ok_or(libc::EINVAL)?;
-    Ok((total as usize).min(CALL_BYTES_MAX))
 }
 
 /// What fortified programs do where a buffer is too small.

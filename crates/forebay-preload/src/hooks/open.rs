@@ -11,6 +11,9 @@ use crate::real;
 
 /// Opens, and enters what was opened into the table. A truncation of a file that the session has bytes of goes through the
 /// engine.
+///
+/// # Safety
+/// As for `open`.
 #[inline]
 unsafe fn open_with(
     dir: c_int,
@@ -70,6 +73,34 @@ export! {
     fn __openat64_2 | __openat_2(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe { openat64(dir, path, flags, 0) }
+    }
+
+    /// `mkostemps`, which the others of its family are like.
+    fn mkostemps64 | mkostemps(template: *mut c_char, suffix: c_int, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        let fd = unsafe { real::mkostemps64(template, suffix, flags) };
+        if Inside::is() {
+            return fd;
+        }
+        enter(fd, flags & !libc::O_ACCMODE | libc::O_RDWR)
+    }
+
+    /// `mkostemp`.
+    fn mkostemp64 | mkostemp(template: *mut c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { mkostemps64(template, 0, flags) }
+    }
+
+    /// `mkstemps`.
+    fn mkstemps64 | mkstemps(template: *mut c_char, suffix: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { mkostemps64(template, suffix, 0) }
+    }
+
+    /// `mkstemp`.
+    fn mkstemp64 | mkstemp(template: *mut c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { mkostemps64(template, 0, 0) }
     }
 
     /// `creat`.

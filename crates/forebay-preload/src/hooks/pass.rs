@@ -18,15 +18,13 @@ pub mod transfer;
 
 use std::arch::naked_asm;
 use std::ffi::CStr;
-use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use forebay::memory::copy;
 use libc::{c_int, c_void};
 
 use crate::files::{self, Why};
 use crate::inside::Inside;
-use crate::{raw, signals};
+use crate::{program, raw, signals};
 
 /// The first six integer arguments.
 pub type Args = [u64; 6];
@@ -149,11 +147,13 @@ extern "C" fn map(
     unsafe { raw::call_errno(libc::SYS_mmap, arguments) }
 }
 
-/// Finds the real functions now: a forked child or a signal handler should not have to. What is not there is looked for
-/// again when it is called: the library that has it may be loaded later.
+/// Finds libc's functions now: a forked child or a signal handler should not have to. Those of libaio and liburing are looked for
+/// when they are called: the library may be loaded later.
 extern "C" fn find_all() {
-    for passed in calls::ALL {
-        passed.real();
+    for passed in calls::ALL.iter().chain(&stdio::CALLED) {
+        if !passed.name.to_bytes().starts_with(b"io_") {
+            passed.real();
+        }
     }
 }
 
@@ -267,35 +267,13 @@ fn give_path(dir: c_int, path: *const libc::c_char, why: Why) {
     }
 }
 
-/// Reads a value of the program's; `None` where there is none.
-fn peek<T: Copy>(at: u64) -> Option<T> {
-    let mut value = MaybeUninit::<T>::uninit();
-    let (from, to) = (at as usize, value.as_mut_ptr());
-    // SAFETY: faults are handled, or the kernel does the copy; the target is ours. Callers ask for plain structures of C, for
-    // which any bytes will do.
-    unsafe {
-        let copied = if signals::is_attached() {
-            copy::try_copy(
-                std::ptr::with_exposed_provenance(from),
-                to.cast(),
-                size_of::<T>(),
-            )
-        } else {
-            copy_by_kernel(from, to.addr(), size_of::<T>())
-        };
-        copied.then(|| value.assume_init())
-    }
+/// Whether files may be managed at all, and whether it is the program that calls.
+#[inline]
+fn joined() -> bool {
+    signals::is_attached() && !Inside::is()
 }
 
-/// # Safety
-/// The target is memory of ours.
-unsafe fn copy_by_kernel(from: usize, to: usize, len: usize) -> bool {
-    let vectors = [[to, len], [from, len]];
-    let (to, from) = (
-        (&raw const vectors[0]).addr(),
-        (&raw const vectors[1]).addr(),
-    );
-    let arguments = [raw::process_id() as usize, to, 1, from, 1, 0];
-    // SAFETY: the kernel checks the source, and writes the target, which is ours.
-    unsafe { raw::call(libc::SYS_process_vm_readv, arguments) == len as isize }
+/// Reads a value of the program's.
+fn peek<T: Copy>(at: u64) -> Option<T> {
+    program::peek(at as usize)
 }

@@ -72,9 +72,7 @@ fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<o
             }
             _ => return Err(invalid()),
         };
-        let at = base
-            .checked_add(offset)
-            .ok_or_else(|| Halt::Failed(device_error(libc::EOVERFLOW)))?;
+        let at = base.checked_add(offset).ok_or_else(invalid)?;
         if at < 0 {
             return Err(invalid());
         }

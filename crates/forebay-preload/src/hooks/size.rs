@@ -7,6 +7,7 @@ use forebay::file::settle::Durability;
 use libc::{c_char, c_int, off_t};
 
 use crate::files::{self, Why};
+use crate::hooks::limits;
 use crate::hooks::seek::device_error;
 use crate::inside::NotCancelled;
 use crate::raw::KeepErrno;
@@ -92,6 +93,10 @@ fn set_len(fd: c_int, word: Word, len: off_t) -> Answer<()> {
     if !word.writes() || len < 0 {
         return Answer::Failed(libc::EINVAL);
     }
+    if len as u64 > limits::file_size() && len > size_of(fd) {
+        limits::exceeded();
+        return Answer::Failed(libc::EFBIG);
+    }
     serve::with(fd, word, |using, description| {
         let _cancel = NotCancelled::new();
         if description.state() != State::Ours {
@@ -116,6 +121,17 @@ unsafe fn truncate_known(path: *const c_char, len: off_t) -> c_int {
     // SAFETY: opened above.
     unsafe { crate::hooks::close::close(fd) };
     result
+}
+
+fn size_of(fd: c_int) -> off_t {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the target is ours, initialised where the call succeeds.
+    unsafe {
+        match crate::hooks::stat::fstat64(fd, stat.as_mut_ptr()) {
+            0 => stat.assume_init().st_size,
+            _ => 0,
+        }
+    }
 }
 
 /// `fallocate` of a descriptor of ours: holes are punched and space is reserved by the engine; whatever else there is the
@@ -156,6 +172,10 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
     let Some(end) = offset.checked_add(len) else {
         return Answer::Failed(libc::EFBIG);
     };
+    if mode == 0 && end as u64 > limits::file_size() {
+        limits::exceeded();
+        return Answer::Failed(libc::EFBIG);
+    }
     serve::with(fd, word, |using, description| {
         let _cancel = NotCancelled::new();
         if description.state() != State::Ours {

@@ -76,12 +76,9 @@ impl Config {
             &self.session,
             || "give 1 to 64 letters, digits, dots, underscores and hyphens".to_owned(),
         )?;
-        let dirs = [
-            ("arena_dir", self.arena_dir.as_ref()),
-            ("kept_dir", Some(&self.kept_dir)),
-        ];
-        for (key, dir) in dirs {
-            let Some(dir) = dir else { continue };
+        let dirs = self.dirs.iter().map(|dir| ("dirs", dir));
+        let arena_dir = self.arena_dir.iter().map(|dir| ("arena_dir", dir));
+        for (key, dir) in dirs.chain(arena_dir).chain([("kept_dir", &self.kept_dir)]) {
             self.rule(dir.is_absolute(), key, dir.display(), || {
                 "write it from / on".to_owned()
             })?;

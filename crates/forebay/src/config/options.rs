@@ -142,6 +142,9 @@ options! {
     route: Route,
     /// Routes by path: tables of `glob` and `route`; as text, `GLOB=ROUTE;GLOB=ROUTE`.
     routes: Vec<RouteRule>,
+    /// Directories whose files are managed, those of all others being left to the kernel; as text, `DIR:DIR`. Default:
+    /// empty, which stands for all.
+    dirs: Vec<PathBuf>,
     /// Smallest request that may go to the device at once. Default: 1MiB.
     direct_min: Size,
     /// Bytes in flight above which a device is busy. Default: 4MiB.
@@ -234,6 +237,7 @@ impl Config {
             file_dirty_bytes_max: Some(Limit(self.file_dirty_bytes_max.map(Size::Bytes))),
             route: Some(self.route),
             routes: Some(self.routes.clone()),
+            dirs: Some(self.dirs.clone()),
             direct_min: size(self.direct_min),
             busy_bytes: size(self.busy_bytes),
             flush_after: interval(self.flush_after),
@@ -371,6 +375,17 @@ impl Written for PathBuf {
     }
     fn show(&self) -> String {
         self.display().to_string()
+    }
+}
+
+impl Written for Vec<PathBuf> {
+    fn read(text: &str) -> Result<Self, String> {
+        let dirs = text.split(':').filter(|dir| !dir.is_empty());
+        Ok(dirs.map(PathBuf::from).collect())
+    }
+    fn show(&self) -> String {
+        let dirs: Vec<_> = self.iter().map(|dir| dir.display().to_string()).collect();
+        dirs.join(":")
     }
 }
 

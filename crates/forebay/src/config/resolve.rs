@@ -16,7 +16,12 @@ use std::time::Duration;
 /// Before the key of every variable.
 const PREFIX: &str = "FOREBAY_";
 /// Variables with the prefix that are no options: what [`config_file`] reads, and what programs read.
-const NOT_OPTIONS: [&str; 3] = ["FOREBAY_CONFIG", "FOREBAY_LOG", "FOREBAY_REPORT"];
+const NOT_OPTIONS: [&str; 4] = [
+    "FOREBAY_CONFIG",
+    "FOREBAY_LOG",
+    "FOREBAY_PRELOAD",
+    "FOREBAY_REPORT",
+];
 /// What the parts of a session tell each other through the environment begins like this.
 const INTERNAL_PREFIX: &str = "FOREBAY__";
 
@@ -181,6 +186,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         file_dirty_bytes_max: file_dirty.map(|size| size.of(memory)),
         route: said.route.unwrap_or_default(),
         routes: said.routes.unwrap_or_default(),
+        dirs: without_links(said.dirs.unwrap_or_default()),
         direct_min: plain(said.direct_min, DIRECT_BYTES_MIN as u64),
         busy_bytes: plain(said.busy_bytes, BUSY_BYTES),
         flush_after: interval(said.flush_after, 500),
@@ -195,6 +201,12 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         heap_backed: said.heap_backed.unwrap_or(false),
         origins,
     }
+}
+
+/// Paths of files are compared as the kernel has them. A directory that is not there yet stays as it was written.
+fn without_links(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
+    let plain = |dir: PathBuf| std::fs::canonicalize(&dir).unwrap_or(dir);
+    dirs.into_iter().map(plain).collect()
 }
 
 /// Options of bytes that are not part of anything cannot be a share.

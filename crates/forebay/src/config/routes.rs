@@ -5,7 +5,7 @@
 //! directory, as in `.gitignore`.
 
 use super::ConfigError;
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -64,27 +64,17 @@ impl RouteTable {
     /// # Errors
     /// [`ConfigError::Value`] with the pattern that is none.
     pub fn new(otherwise: Route, rules: &[RouteRule]) -> Result<Self, ConfigError> {
-        let wrong = |glob: &str, error: &globset::Error| ConfigError::Value {
+        let wrong = |glob: &str, reason: &str| ConfigError::Value {
             key: "routes".to_owned(),
             value: glob.to_owned(),
             origin: "routes".to_owned(),
-            remedy: format!(
-                "{}; write a pattern such as /scratch/**/*.ckpt",
-                error.kind()
-            ),
+            remedy: format!("{reason}; write a pattern such as /scratch/**/*.ckpt"),
         };
         let mut builder = GlobSetBuilder::new();
         for rule in rules {
-            let anywhere = !rule.glob.contains('/');
-            let pattern = if anywhere {
-                format!("**/{}", rule.glob)
-            } else {
-                rule.glob.clone()
-            };
-            let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
-            builder.add(glob.map_err(|error| wrong(&rule.glob, &error))?);
+            builder.add(compile_glob(&rule.glob).map_err(|reason| wrong(&rule.glob, &reason))?);
         }
-        let set = builder.build().map_err(|error| wrong("", &error))?;
+        let set = builder.build().map_err(|e| wrong("", &e.to_string()))?;
         let routes = rules.iter().map(|rule| rule.route).collect();
         Ok(Self {
             set,
@@ -101,6 +91,23 @@ impl RouteTable {
             .first()
             .map_or(self.otherwise, |&first| self.routes[first])
     }
+}
+
+/// One pattern, as this module and `route::Overrides` read it; the error is the reason.
+pub(crate) fn compile_glob(glob: &str) -> Result<Glob, String> {
+    let anywhere = !glob.contains('/');
+    let whole = ["/", "**/", "{"]
+        .iter()
+        .any(|start| glob.starts_with(start));
+    let pattern = match (anywhere, whole) {
+        (true, _) => format!("**/{glob}"),
+        (false, true) => glob.to_owned(),
+        (false, false) => {
+            return Err("it matches no absolute path, which begins with / or **/".to_owned());
+        }
+    };
+    let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
+    glob.map_err(|error| error.kind().to_string())
 }
 
 #[cfg(test)]
@@ -141,11 +148,13 @@ mod tests {
 
     #[test]
     fn a_broken_pattern_is_named() {
-        let rule = RouteRule {
-            glob: "/a/[".to_owned(),
-            route: Route::Auto,
-        };
-        let error = RouteTable::new(Route::Auto, &[rule]).unwrap_err();
-        assert!(error.to_string().contains("/a/["), "{error}");
+        for glob in ["/a/[", "a/*.log"] {
+            let rule = RouteRule {
+                glob: glob.to_owned(),
+                route: Route::Auto,
+            };
+            let error = RouteTable::new(Route::Auto, &[rule]).unwrap_err();
+            assert!(error.to_string().contains(glob), "{error}");
+        }
     }
 }

@@ -158,7 +158,7 @@ fn every_key_is_accepted_in_all_three_places() {
         "heap_backed" => "true",
         "queue_depth" => "3",
         "session" => "s",
-        "arena_dir" | "kept_dir" => "/tmp",
+        "arena_dir" | "kept_dir" | "dirs" => "/tmp",
         "flush_after" | "flush_interval" | "idle_after" => "3s",
         _ => "2MiB",
     };
@@ -172,6 +172,7 @@ fn every_key_is_accepted_in_all_three_places() {
         Config::builder().environment(&variables).unwrap();
         let toml = match key {
             "routes" => "routes = [{ glob = '*.a', route = 'direct' }]".to_owned(),
+            "dirs" => "dirs = ['/tmp']".to_owned(),
             "heap_backed" | "queue_depth" => format!("{key} = {}", text(key)),
             _ => format!("{key} = '{}'", text(key)),
         };
@@ -278,7 +279,7 @@ fn the_documentation_names_every_option_and_default() {
     assert_eq!(keys, options::KEYS);
     for line in built(&[]).unwrap().explain() {
         let written = rows.iter().find(|row| row[0] == line.key).unwrap()[1];
-        if matches!(line.key, "routes" | "arena_dir" | "kept_dir") {
+        if matches!(line.key, "routes" | "dirs" | "arena_dir" | "kept_dir") {
             continue;
         }
         let with_default = built(&[(line.key, written)]).unwrap();
@@ -289,4 +290,22 @@ fn the_documentation_names_every_option_and_default() {
             .unwrap();
         assert_eq!(made.value, line.value, "{}", line.key);
     }
+}
+
+#[test]
+fn only_files_below_the_directories_are_managed() {
+    assert!(built(&[]).unwrap().manages(Path::new("/anything")));
+    let dir = TempDir::new().unwrap();
+    let real = dir.path().canonicalize().unwrap();
+    let link = real.join("link");
+    std::fs::create_dir(real.join("data")).unwrap();
+    std::os::unix::fs::symlink(real.join("data"), &link).unwrap();
+    let dirs = format!("{}:/nowhere/at/all", link.display());
+    let config = built(&[("dirs", &dirs)]).unwrap();
+    assert!(config.manages(&real.join("data/deep/file")));
+    assert!(config.manages(Path::new("/nowhere/at/all/file")));
+    assert!(!config.manages(&real.join("database")));
+    assert!(!config.manages(&real.join("file")));
+    let wrong = built(&[("dirs", "here")]).unwrap_err().to_string();
+    assert!(wrong.contains("from / on"), "{wrong}");
 }

@@ -12,7 +12,7 @@
 //! **Trim** is a truncation to the size that the file has: a hole punched beyond the end gives
 //! nothing back on ext4. The size is looked at last right before the call; an outsider's append
 //! between those two system calls is cut. Only the session appends to a managed file of its own, so
-//! this concerns outsiders alone; `docs/semantics.md` says so.
+//! this concerns outsiders alone.
 //!
 //! **Waiting** for direct writes of others, dead processes included. Measured on Linux 6.18 with the
 //! device held up (`tests/device_files/stalls.rs`): `fallocate` of one byte that has space already,
@@ -29,15 +29,17 @@ use crate::sys::stat::Stat;
 use crate::sys::{block, extents, file, memory, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// A file of a file system, opened for direct and for buffered I/O.
-#[derive(Debug)]
 pub struct RealFile {
     direct: OwnedFd,
     buffered: OwnedFd,
     caps: Caps,
     nature: Nature,
     writable: bool,
+    /// What lives as long as this does.
+    companion: OnceLock<Box<dyn Send + Sync>>,
 }
 
 /// Where descriptors of the engine's own are put: a front end that lives in somebody else's program keeps them out of the
@@ -53,6 +55,18 @@ impl RealFile {
 
     /// As [`RealFile::reopen`], with descriptors of the caller's choice.
     pub fn reopen_at(fd: BorrowedFd<'_>, relocate: Relocate<'_>) -> Result<Self, KernelReason> {
+        // Who flushes may have rights that the writer has not, and would leave the bits as they are.
+        if stat::stat(fd).is_ok_and(|stat| stat.regular && stat.set_id) {
+            return Err(KernelReason::SetId);
+        }
+        Self::reopen_managed(fd, relocate)
+    }
+
+    /// As [`RealFile::reopen`], for a file that has been managed before.
+    pub(crate) fn reopen_managed(
+        fd: BorrowedFd<'_>,
+        relocate: Relocate<'_>,
+    ) -> Result<Self, KernelReason> {
         let (direct, buffered) = open_both(fd, true, relocate)?;
         Self::from_descriptors(direct, buffered)
     }
@@ -87,7 +101,13 @@ impl RealFile {
             caps,
             nature: file_system.nature,
             writable,
+            companion: OnceLock::new(),
         })
+    }
+
+    /// Drops `companion` with this file, and not before.
+    pub fn accompany(&self, companion: impl Send + Sync + 'static) {
+        let _ = self.companion.set(Box::new(companion));
     }
 
     /// The descriptions (direct, buffered), for sending them over a socket.
@@ -325,8 +345,16 @@ impl DeviceFile for RealFile {
         &self.caps
     }
 
+    /// XFS has space beyond a file's end set aside for pages in the kernel's cache, and once the file has become longer, says
+    /// EIO to a direct read of it ("Direct I/O collision with buffered writes" in its log). Through the cache it can be read,
+    /// and a device that is broken says so there as well.
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        file::read_at(self.direct.as_fd(), piece, offset)
+        match file::read_at(self.direct.as_fd(), piece, offset) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                self.read_buffered(piece, offset)
+            }
+            result => result,
+        }
     }
 
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {

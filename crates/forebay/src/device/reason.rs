@@ -52,6 +52,10 @@ pub enum KernelReason {
     },
     /// Another open description holds a lease (`F_SETLEASE`), which opening for writing would break.
     Leased,
+    /// Set-user-ID or set-group-ID: each write has to ask whether it may leave that so.
+    SetId,
+    /// Another session of Forebay manages it.
+    Claimed,
     /// `chattr +a`.
     AppendOnly,
     /// `chattr +i`.
@@ -144,6 +148,8 @@ impl fmt::Display for KernelReason {
                 f,
                 "a lease is held on the file: end the file server that holds it, or its lease"
             ),
+            Self::SetId => write!(f, "set-user-ID or set-group-ID: `chmod ug-s` lifts it"),
+            Self::Claimed => f.write_str(CLAIMED),
             Self::AppendOnly => write!(f, "append-only: `chattr -a` lifts it"),
             Self::Immutable => write!(f, "immutable: `chattr -i` lifts it"),
             Self::OpenFailed { errno } => write!(
@@ -166,6 +172,8 @@ impl fmt::Display for KernelReason {
         }
     }
 }
+
+const CLAIMED: &str = "another session of Forebay manages it: run both programs in one session, or close it there first";
 
 fn os_message(errno: i32) -> io::Error {
     io::Error::from_raw_os_error(errno)

@@ -1,6 +1,7 @@
 //! Calls of the kernel's, for files that it serves, with errors as the engine reports them.
 
 use std::fs;
+use std::io::IoSlice;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
@@ -28,6 +29,12 @@ pub(super) fn write_by_kernel(
         return append_by_kernel(file, bytes).map(|_| bytes.len());
     }
     by_kernel(file.write_at(bytes, offset), "write")
+}
+
+/// The bytes of several buffers in one.
+pub(super) fn gathered(buffers: &[IoSlice<'_>]) -> Vec<u8> {
+    let slices: Vec<&[u8]> = buffers.iter().map(|buffer| &**buffer).collect();
+    slices.concat()
 }
 
 pub(super) fn append_by_kernel(file: &fs::File, bytes: &[u8]) -> Result<u64> {

@@ -51,12 +51,41 @@ pub unsafe fn write(
         });
         match step {
             Ok(written) => done += written,
+            Err(halt) if is_fault(&halt) => {
+                me.count(Counter::DirectBytes as usize, done as u64);
+                // The device says no more than that something is missing; memory takes what is there.
+                // SAFETY: within the caller's memory, as far as that goes.
+                let there = unsafe {
+                    super::write::scrap(
+                        core,
+                        me,
+                        from,
+                        len - done,
+                        offset + done as u64,
+                        false,
+                        false,
+                    )
+                };
+                return match there {
+                    Err(_) if done > 0 => Ok(done),
+                    there => Ok(done + there?),
+                };
+            }
             Err(_) if done > 0 => break,
             Err(halt) => return Err(halt),
         }
     }
     me.count(Counter::DirectBytes as usize, done as u64);
     Ok(done)
+}
+
+/// Whether a write has failed because of the caller's memory.
+fn is_fault(halt: &Halt) -> bool {
+    match halt {
+        Halt::Fault => true,
+        Halt::Failed(error) => error.errno() == libc::EFAULT,
+        _ => false,
+    }
 }
 
 /// # Safety

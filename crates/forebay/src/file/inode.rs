@@ -4,7 +4,8 @@
 //! Who calls keeps offsets, access modes and what each description has heard of errors, and answers by the program's own
 //! descriptor where the answer is [`Halt::Kernel`].
 
-use std::path::PathBuf;
+use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::quick::Recent;
@@ -15,12 +16,13 @@ use crate::error::Result;
 use crate::file::core::{Core, Halt};
 use crate::flush::errors;
 use crate::memory::threads::Me;
+use crate::route::Route;
 use crate::sync::Ordering;
 
 /// A managed file of this process.
 pub struct Inode {
     core: Core,
-    path: PathBuf,
+    route: Arc<dyn Route>,
     /// The keeper (its epoch) that knows of it.
     handed: AtomicU32,
     /// Writes shorter than this may try the short way.
@@ -29,11 +31,12 @@ pub struct Inode {
 }
 
 impl Inode {
-    pub(crate) fn new(core: Core, path: PathBuf) -> Self {
-        let quick_write_below = core.shared.route_for(&path).quick_scrap_below();
+    pub(crate) fn new(core: Core, path: &Path) -> Self {
+        let route = Arc::clone(core.shared.route_for(path));
+        let quick_write_below = route.quick_scrap_below();
         let inode = Inode {
             core,
-            path,
+            route,
             handed: AtomicU32::new(0),
             quick_write_below,
             recent: Recent::default(),
@@ -125,7 +128,7 @@ impl Inode {
         let Core { shared, id, device } = &self.core;
         shared.hand_over(*id, device.as_ref(), &self.handed);
         Intent {
-            route: shared.route_for_file(*id, &self.path),
+            route: self.route.as_ref(),
             sequential,
             sync: false,
         }
@@ -251,7 +254,7 @@ impl Inode {
         }
         let entry = self.core.entry();
         entry.readers.fetch_sub(1, Ordering::AcqRel);
-        super::table::close(me, *id);
+        super::table::close(shared, *id);
         shared.released_reader(*id, &self.handed);
         Ok(())
     }

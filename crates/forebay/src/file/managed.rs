@@ -1,10 +1,18 @@
 //! An open file that the engine serves: what one description has beyond what the inode has.
 
 use std::fs;
-use std::sync::atomic::AtomicU32;
+use std::os::unix::fs::FileExt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use crate::file::core::Core;
+use super::by_kernel::{append_by_kernel, by_kernel};
+use crate::error::Result;
+use crate::file::append;
+use crate::file::core::{Core, Halt};
 use crate::file::quick::Recent;
+use crate::file::write::Intent;
+use crate::memory::threads::Me;
+use crate::route::Route;
 
 pub(super) struct Managed {
     pub(super) core: Core,
@@ -16,6 +24,8 @@ pub(super) struct Managed {
     pub(super) seen: AtomicU32,
     /// Writes shorter than this may try the short way. 0: none may.
     pub(super) quick_write_below: u64,
+    /// The route of its path, looked up once.
+    pub(super) route: Arc<dyn Route>,
     pub(super) recent: Recent,
 }
 
@@ -25,5 +35,55 @@ impl Managed {
     pub(super) fn hand_over(&self) {
         let Core { shared, id, device } = &self.core;
         shared.hand_over(*id, device.as_ref(), &self.handed);
+    }
+
+    /// What a write of this description knows beyond its bytes.
+    pub(super) fn intent(&self, sequential: bool) -> Intent<'_> {
+        Intent {
+            route: self.route.as_ref(),
+            sequential,
+            sync: false,
+        }
+    }
+
+    /// Writes all bytes at the end; where.
+    pub(super) fn append_all(&self, bytes: &[u8]) -> Result<u64> {
+        let core = &self.core;
+        let (me, intent) = self.begin_append(bytes.len())?;
+        // SAFETY: a slice is valid for its length.
+        let appended =
+            match unsafe { append::append_all(core, me, bytes.as_ptr(), bytes.len(), intent) } {
+                Err(Halt::Kernel) => return append_by_kernel(&self.file, bytes),
+                result => result.map_err(Core::ended)?,
+            };
+        match appended.stopped {
+            None => {}
+            Some(Halt::Kernel) => {
+                let (rest, at) = (appended.written, appended.offset + appended.written as u64);
+                by_kernel(self.file.write_all_at(&bytes[rest..], at), "append")?;
+            }
+            Some(halt) => return Err(Core::ended(halt)),
+        }
+        Ok(appended.offset)
+    }
+
+    fn begin_append(&self, len: usize) -> Result<(Me<'_>, Intent<'_>)> {
+        let core = &self.core;
+        let me = core.shared.me()?;
+        self.hand_over();
+        let end = core.entry().size.load(Relaxed);
+        let sequential = self.recent.stream(me).is_sequential(end, len);
+        Ok((me, self.intent(sequential)))
+    }
+
+    /// Returns the bytes written, as `write` on a description that appends does.
+    pub(super) fn append(&self, bytes: &[u8]) -> Result<usize> {
+        let core = &self.core;
+        let (me, intent) = self.begin_append(bytes.len())?;
+        // SAFETY: a slice is valid for its length.
+        match unsafe { append::append(core, me, bytes.as_ptr(), bytes.len(), intent) } {
+            Err(Halt::Kernel) => append_by_kernel(&self.file, bytes).map(|_| bytes.len()),
+            result => result.map(|(_, written)| written).map_err(Core::ended),
+        }
     }
 }

@@ -18,6 +18,7 @@ use crate::scrap::absorb::take_back;
 use crate::scrap::page::{Merge, Ragged, merge};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
+use crate::sys::limits;
 
 /// Sequential bytes after which a stream of small requests is given whole frames.
 const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
@@ -155,6 +156,7 @@ pub unsafe fn write(
     let flags = entry.flags.load(Ordering::Relaxed);
     if flags & (HOLEY | TRUNCATING) != 0
         || end > entry.reserved_end.load(Ordering::Acquire)
+        || end > limits::file_bytes()
         || entry.kernel_reason.load(Ordering::Acquire) != 0
     {
         return false;

@@ -316,3 +316,6 @@ fn keep_pages(
     }
     Ok(())
 }
+
+#[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
+mod tests;

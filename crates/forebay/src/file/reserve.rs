@@ -17,6 +17,7 @@ use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::{EXCEEDING, HOLEY};
 use crate::memory::threads::Me;
 use crate::sync::{Ordering, planted};
+use crate::sys::limits;
 
 /// First step, and the largest, bytes.
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
@@ -57,6 +58,10 @@ fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, holey: bool) -> Result
 
 /// Reserves to at least `end`: a step ahead if there is space for that, else less, at least what is needed.
 fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<(), Halt> {
+    // The limit may have been set since the file was opened.
+    if end > limits::look_at_file_bytes() {
+        return Err(Error::device("write", &std::io::Error::from_raw_os_error(libc::EFBIG)).into());
+    }
     let entry = core.entry();
     let last = entry.reserve_step.load(Ordering::Relaxed);
     let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);

@@ -18,6 +18,7 @@ use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of
 use crate::scrap::give::part_of;
 use crate::scrap::split::{Segment, mask, segments};
 use crate::sync::{Ordering, planted};
+use crate::sys::limits;
 
 /// Stops the file, however long it takes, and enters an operation on it.
 fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>), Halt> {
@@ -39,14 +40,21 @@ fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>)
 /// Sets the file's length, bytes.
 pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
     if len > FILE_BYTES_MAX {
-        return Err(Error::Device {
-            errno: libc::EFBIG,
-            operation: "truncate",
-        }
-        .into());
+        return Err(too_long().into());
     }
     let (_stop, operation) = alone(core, me)?;
+    let grows = len > core.entry().size.load(Ordering::Acquire);
+    if grows && len > limits::look_at_file_bytes() {
+        return Err(too_long().into());
+    }
     set_len_alone(core, &operation, len)
+}
+
+fn too_long() -> Error {
+    Error::Device {
+        errno: libc::EFBIG,
+        operation: "truncate",
+    }
 }
 
 /// As [`set_len`], for a caller that is alone on the file.

@@ -1,18 +1,15 @@
 //! Bringing a file to its device: sync, close, and giving a file to the kernel.
 
-use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
-use crate::device::DeviceFile;
 use crate::error::{Error, Result};
 use crate::evict;
-use crate::file::core::Core;
+use crate::file::core::{Core, Halt};
 use crate::file::{resize, table};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
-use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
 
@@ -69,9 +66,8 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
 pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, Durability::Written, seen);
-    if table::close(me, core.id) == 0 {
-        let is_closed = |entry: &FileEntry| entry.opens.load(Ordering::Acquire) == 0;
-        trim(core, me, is_closed);
+    if table::close(&core.shared, core.id) {
+        trim(core, me, |_| !core.shared.is_open(core.id));
         // Nobody can open a file without a name again: its memory is of no more use.
         if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
             evict::evict_file(me, core.id);
@@ -80,15 +76,13 @@ pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     settled
 }
 
-/// As when the last description is closed, for a keeper: whoever had it may have been killed, or may only have read.
-pub fn trim_idle(shared: &Arc<Shared>, file: FileId, device: &Arc<dyn DeviceFile>) {
-    let Ok(me) = shared.me() else { return };
-    let core = Core {
-        shared: Arc::clone(shared),
-        id: file,
-        device: Arc::clone(device),
-    };
-    trim(&core, me, |entry| entry.writers() == 0);
+/// Makes the device file of a file that owes nothing, and that nobody writes any more, what it should be: as long as the file,
+/// and without space beyond it. What those who died have left.
+pub fn finish(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
+    let size = core.size(me)?;
+    resize::fit_length(core, me, size)?;
+    trim(core, me, |entry| entry.writers() == 0);
+    Ok(())
 }
 
 /// Gives back what was reserved beyond the end, if the file owes nothing and, once it is stopped, `may` agrees. Whether it

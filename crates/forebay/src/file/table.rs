@@ -4,6 +4,9 @@
 //! an entry is by its own words. An entry outlives its last close, so that the next open finds what is in memory; if the
 //! device file has changed meanwhile, that is dropped.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
 use crate::device::{DeviceFile, DeviceStat};
@@ -11,13 +14,16 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
+use crate::limits::PATH_BYTES_MAX;
 use crate::memory::arena::Arena;
 use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sys::limits;
 
-/// Finds or makes the entry of a device file and counts an open description.
+/// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
+/// for entries that are not open misses it.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -25,14 +31,24 @@ pub fn open(
     path: &[u8],
 ) -> Result<FileId> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
+    limits::look_at_file_bytes();
+    // Not under the lock: it asks the file system.
+    let holey = is_known(me.arena, device.as_ref()) || may_have_holes(device.as_ref(), &stat);
     let mut round = 0;
     loop {
         if lock(me) {
-            let found = find_or_enter(me, device, &stat, path);
+            let found = find_or_enter(me, device, (&stat, holey), path);
+            // A call that does not wait.
+            let added = found.map(|id| shared.add_open(id)).transpose();
             unlock(me);
+            if let (Err(error), Some(id)) = (added, found) {
+                close(shared, id);
+                return Err(error);
+            }
             match found {
                 Some(id) => {
-                    freshen(me, id, &stat);
+                    freshen(shared, me, id, device.as_ref(), &stat);
+                    refresh_path(me, id, path);
                     return Ok(id);
                 }
                 None if round < 64 => {
@@ -49,6 +65,30 @@ pub fn open(
         round += 1;
         me.wait(round);
     }
+}
+
+/// A file may have got another name since its entry was made: the last one that led to it is where a recovery looks.
+fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
+    let entry = me.arena.file_unchecked(id);
+    if path.len() > PATH_BYTES_MAX || entry.path() == path || !leads_to(path, entry) {
+        return;
+    }
+    let mut round = 0;
+    while !lock(me) {
+        round += 1;
+        me.wait(round);
+    }
+    entry.set_path(path);
+    unlock(me);
+}
+
+/// The name under which a descriptor shows a file may be none: "... (deleted)".
+fn leads_to(path: &[u8], entry: &FileEntry) -> bool {
+    let found = std::fs::metadata(OsStr::from_bytes(path));
+    found.is_ok_and(|found| {
+        found.dev() == entry.device.load(Ordering::Relaxed)
+            && found.ino() == entry.inode.load(Ordering::Relaxed)
+    })
 }
 
 fn lock(me: Me<'_>) -> bool {
@@ -73,7 +113,7 @@ fn unlock(me: Me<'_>) {
 fn find_or_enter(
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
-    stat: &DeviceStat,
+    seen: (&DeviceStat, bool),
     path: &[u8],
 ) -> Option<FileId> {
     let caps = device.caps();
@@ -89,6 +129,7 @@ fn find_or_enter(
                 entry.opens.fetch_add(1, Ordering::AcqRel);
                 return Some(id);
             }
+            LIVE if has_numbers_of(entry, device.as_ref()) => forget_numbers(entry),
             ABSENT => {
                 vacant.get_or_insert(id);
                 break;
@@ -103,8 +144,31 @@ fn find_or_enter(
         }
     }
     let id = vacant?;
-    enter(me, id, device.as_ref(), stat, path);
+    enter(me, id, device.as_ref(), seen, path);
     Some(id)
+}
+
+/// Whether the device file has an entry now.
+fn is_known(arena: &Arena, device: &dyn DeviceFile) -> bool {
+    let found = find(arena, device.caps().device, device.caps().inode);
+    found.is_some_and(|id| is_same(arena.file_unchecked(id), device))
+}
+
+/// Whether the entry's file had the numbers that this device file has.
+fn has_numbers_of(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+    let caps = device.caps();
+    entry.device.load(Ordering::Relaxed) == caps.device
+        && entry.inode.load(Ordering::Relaxed) == caps.inode
+}
+
+/// The file system has given the inode number to another file, so the entry's file is gone: who looks for the number
+/// ([`find`]) shall not find this entry. Its memory is given back as that of any idle entry.
+fn forget_numbers(entry: &FileEntry) {
+    let idle =
+        entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0;
+    if idle {
+        entry.inode.store(0, Ordering::Relaxed);
+    }
 }
 
 /// Whether the entry is this device file's.
@@ -115,7 +179,13 @@ pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
         && entry.birth_ns.load(Ordering::Relaxed) == caps.birth_ns
 }
 
-fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, path: &[u8]) {
+fn enter(
+    me: Me<'_>,
+    id: FileId,
+    device: &dyn DeviceFile,
+    (stat, holey): (&DeviceStat, bool),
+    path: &[u8],
+) {
     let entry = me.arena.file_unchecked(id);
     entry
         .state
@@ -144,25 +214,31 @@ fn enter(me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat, pat
         word.store(0, Ordering::Relaxed);
     }
     entry.failures.store(0, Ordering::Relaxed);
-    entry.handed_epoch.store(0, Ordering::Relaxed);
+    entry.sync_error.store(0, Ordering::Relaxed);
     entry.flags.store(
         if caps.stable_writes { STABLE } else { 0 },
         Ordering::Relaxed,
     );
-    take_sizes(entry, stat);
+    take_sizes(entry, stat, holey);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
     entry.opens.store(1, Ordering::Relaxed);
     entry.state.store(LIVE, Ordering::Release);
 }
 
 /// Sizes as the device has them, for a file of which nothing is in memory.
-fn take_sizes(entry: &FileEntry, stat: &DeviceStat) {
+fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
     entry.size.store(stat.len, Ordering::Release);
     entry.disk_end.store(stat.len, Ordering::Release);
     entry.reserved_end.store(stat.len, Ordering::Release);
-    if stat.allocated < stat.len {
+    if holey {
         entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
     }
+}
+
+/// Whether overwriting the file may need space: it has holes, space that it shares with a clone, or bytes in its inode. How
+/// much space it has does not tell: some may lie beyond its end.
+fn may_have_holes(device: &dyn DeviceFile, stat: &DeviceStat) -> bool {
+    stat.allocated < stat.len || stat.len > 0 && !device.is_allocated(0, stat.len).unwrap_or(false)
 }
 
 /// Remembers what the device file looks like after our own last change, the one that `changes` counts.
@@ -189,10 +265,10 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 
 /// What was written by the kernel while the entry was being made counts: such writes had begun before anybody could know of
 /// it. Called once they have ended.
-pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
+pub fn catch_up(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     let entry = me.arena.file_unchecked(id);
-    freshen(me, id, &stat);
+    freshen(shared, me, id, device, &stat);
     if stat.len > entry.size.load(Ordering::Acquire)
         && entry.truncating.load(Ordering::Acquire) == 0
     {
@@ -204,23 +280,42 @@ pub fn catch_up(me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date.
-fn freshen(me: Me<'_>, id: FileId, stat: &DeviceStat) {
+fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
     let entry = me.arena.file_unchecked(id);
-    let idle = entry.opens.load(Ordering::Acquire) == 1
+    let idle = shared.is_open_once(id)
         && entry.owed_pages.load(Ordering::Acquire) == 0
         && !entry.is_unwitnessed(me.arena.counts().threads);
     if !idle || is_as_witnessed(entry, stat) {
         return;
     }
     evict::evict_file(me, id);
-    take_sizes(entry, stat);
+    take_sizes(entry, stat, may_have_holes(device, stat));
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
-/// Takes one open description away. Returns how many are left.
-pub fn close(me: Me<'_>, id: FileId) -> u32 {
-    let entry = me.arena.file_unchecked(id);
-    entry.opens.fetch_sub(1, Ordering::AcqRel).saturating_sub(1)
+/// Takes one open description of this process away. Whether it was the session's last.
+pub fn close(shared: &Shared, id: FileId) -> bool {
+    let opens = &shared.arena.file_unchecked(id).opens;
+    // Nobody who corrects the count comes in between: this process still has its lock.
+    if opens.load(Ordering::Acquire) != 0 {
+        opens.fetch_sub(1, Ordering::AcqRel);
+    }
+    shared.take_open(id);
+    !shared.is_open(id)
+}
+
+/// Corrects what an entry counts as open: who has died took nothing back. The caller is in no operation.
+pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
+    let entry = shared.arena.file_unchecked(id);
+    let counts_dead = || entry.opens.load(Ordering::Acquire) != 0 && !shared.is_open(id);
+    // Whoever opens counts under the table lock.
+    if counts_dead() && lock(me) {
+        if counts_dead() {
+            entry.opens.store(0, Ordering::Release);
+            entry.readers.store(0, Ordering::Release);
+        }
+        unlock(me);
+    }
 }
 
 /// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
@@ -262,7 +357,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
         let entry = me.arena.file_unchecked(id);
         let is_idle = || {
             entry.state.load(Ordering::Acquire) == LIVE
-                && entry.opens.load(Ordering::Acquire) == 0
+                && !shared.is_open(id)
                 && entry.owed_pages.load(Ordering::Acquire) == 0
         };
         if !is_idle() || !lock(me) {

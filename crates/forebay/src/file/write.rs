@@ -1,11 +1,14 @@
 //! Writing: route, then memory, the device, or the kernel (architecture section 5; WSBuffer 3.3, Algorithm 1).
 
+use std::time::Instant;
+
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
 use crate::file::{direct, reserve, room};
 use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
-use crate::limits::{BUSY_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
+use crate::frame::slots;
+use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::files::{HOLEY, STABLE};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
@@ -13,9 +16,13 @@ use crate::scrap::absorb::{Home, Refusal, absorb};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
+use crate::sys::limits;
 
 /// Requests from this length on put their bytes in frames at once.
 const FRAME_BYTES_MIN: usize = 64 * 1024;
+
+/// Waits above the limits in which nothing comes or is on its way to the device, after which a writer goes on.
+const IDLE_ROUNDS_MAX: u32 = 64;
 
 /// What a write knows beyond its bytes.
 #[derive(Clone, Copy)]
@@ -43,13 +50,17 @@ pub unsafe fn write(
 ) -> std::result::Result<usize, Halt> {
     let end = offset
         .checked_add(len as u64)
-        .filter(|&end| end <= FILE_BYTES_MAX);
-    let end = end.ok_or(Error::Device {
-        errno: libc::EFBIG,
-        operation: "write",
-    })?;
+        .filter(|&end| end <= FILE_BYTES_MAX)
+        .ok_or_else(too_long)?;
     if len == 0 {
         return Ok(0);
+    }
+    if end > limits::file_bytes() {
+        let allowed = within_limit(offset, len)?;
+        if allowed < len {
+            // SAFETY: the caller's promise, of less.
+            return unsafe { write(core, me, source, allowed, offset, intent) };
+        }
     }
     throttle(core, me)?;
     let hole = reserve::ahead(core, me, offset, end)?;
@@ -60,6 +71,24 @@ pub unsafe fn write(
     let plan = plan(core, me, source, len, offset, hole, intent);
     // SAFETY: the caller's promise.
     unsafe { carry_out(core, me, source, offset, &plan, intent.sequential) }
+}
+
+fn too_long() -> Error {
+    Error::Device {
+        errno: libc::EFBIG,
+        operation: "write",
+    }
+}
+
+/// How many of `len` bytes at `offset` the process may write (`RLIMIT_FSIZE`): at least one, or `EFBIG`. The signal that the
+/// kernel sends with it is the front end's.
+#[cold]
+fn within_limit(offset: u64, len: usize) -> std::result::Result<usize, Error> {
+    let room = limits::look_at_file_bytes().saturating_sub(offset);
+    match room {
+        0 => Err(too_long()),
+        room => Ok(len.min(usize::try_from(room).unwrap_or(usize::MAX))),
+    }
 }
 
 fn plan(
@@ -85,17 +114,10 @@ fn plan(
         return Plan::whole(&request, Way::Kernel);
     }
     let speeds = busy::speeds(superblock, caps.device);
-    let page = PAGE_BYTES as u64;
     let situation = Situation {
-        memory_pressure: Pressure::of(
-            superblock.owed_about().saturating_mul(page),
-            superblock
-                .owed_pages_max
-                .load(Ordering::Relaxed)
-                .saturating_mul(page),
-        ),
-        device_busy: busy::inflight_bytes(superblock, caps.device) > BUSY_BYTES,
-        cached_bytes: 0,
+        memory_pressure: pressure(core, me),
+        device_busy: busy::inflight_bytes(superblock, caps.device) > core.shared.config.busy_bytes,
+        cached_bytes: cached_bytes(core, me, offset, len),
         device: speeds.device(),
         copy: speeds.copy(),
         extends: offset + len as u64 > entry.size.load(Ordering::Relaxed),
@@ -105,6 +127,38 @@ fn plan(
     let plan = intent.route.plan(&request, &situation);
     debug_assert!(plan.check(&request).is_ok());
     plan
+}
+
+/// The session's or the file's, whichever is nearer to its limit.
+fn pressure(core: &Core, me: Me<'_>) -> Pressure {
+    let superblock = me.arena.superblock();
+    let of = |pages: u64, limit: u64| {
+        let page = PAGE_BYTES as u64;
+        Pressure::of(pages.saturating_mul(page), limit.saturating_mul(page))
+    };
+    let session = of(
+        superblock.owed_about(),
+        superblock.owed_pages_max.load(Ordering::Relaxed),
+    );
+    let owed = core.entry().owed_pages.load(Ordering::Relaxed);
+    session.max(of(owed, core.shared.file_owed_pages_max))
+}
+
+/// Bytes of a range that lie dirty in memory, about: as the headers say without their locks.
+fn cached_bytes(core: &Core, me: Me<'_>, offset: u64, len: usize) -> u64 {
+    if core.entry().owed_pages.load(Ordering::Relaxed) == 0 {
+        return 0;
+    }
+    let Ok(_operation) = me.enter(core.id) else {
+        return 0;
+    };
+    let owed = |segment: Segment| {
+        let id = slots::lookup(me.arena, core.entry(), segment.block)?;
+        let pages = me.arena.header(id)?.owed() & segment.touched();
+        Some(u64::from(pages.count_ones()) * PAGE_BYTES as u64)
+    };
+    let pages: u64 = segments(offset, len).filter_map(owed).sum();
+    pages.min(len as u64)
 }
 
 /// # Safety
@@ -129,14 +183,7 @@ unsafe fn carry_out(
                 scrap(core, me, from, len, part.offset, sequential, eager)
             },
             // SAFETY: as above.
-            Way::Direct => match unsafe { direct::write(core, me, from, len, part.offset) } {
-                // The device says no more than that; memory takes what is there.
-                // SAFETY: as above.
-                Err(halt) if is_fault(&halt) => unsafe {
-                    scrap(core, me, from, len, part.offset, sequential, false)
-                },
-                written => written,
-            },
+            Way::Direct => unsafe { direct::write(core, me, from, len, part.offset) },
             // SAFETY: as above.
             Way::Kernel => unsafe { direct::through_kernel(core, me, from, len, part.offset) },
         };
@@ -148,14 +195,6 @@ unsafe fn carry_out(
         }
     }
     Ok(done)
-}
-
-fn is_fault(halt: &Halt) -> bool {
-    match halt {
-        Halt::Fault => true,
-        Halt::Failed(error) => error.errno() == libc::EFAULT,
-        _ => false,
-    }
 }
 
 /// Writes into memory. Returns the bytes written: fewer than `len` only where the source ends before.
@@ -177,6 +216,10 @@ pub(crate) unsafe fn scrap(
         Home::Small
     };
     for segment in segments(offset, len) {
+        if segment.done > 0 {
+            // One request must not pass the limits by all its length.
+            throttle(core, me)?;
+        }
         // SAFETY: a segment lies within the request.
         let from = unsafe { source.add(segment.done) };
         // SAFETY: as above.
@@ -276,6 +319,10 @@ unsafe fn scrap_segment(
     source: *const u8,
     home: Home,
 ) -> std::result::Result<bool, Halt> {
+    // A copy of a whole block tells how fast memory is, and takes so long that looking at the clock does not count. Only the
+    // try that succeeds is looked at: waits are not copies. On the heap, in tests, no decision shall hang on the clock.
+    let tells = segment.len == BLOCK_BYTES && !core.shared.config.heap_backed;
+    let begun = tells.then(Instant::now);
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();
     let size_end = segment.block.start() + segment.end() as u64;
@@ -293,6 +340,11 @@ unsafe fn scrap_segment(
             Refusal::Fault => Halt::Fault,
         }
     })?;
+    if let Some(begun) = begun {
+        let (superblock, ns) = (guard.arena().superblock(), begun.elapsed().as_nanos());
+        let device = core.device.caps().device;
+        busy::observe_copy(superblock, device, segment.len as u64, ns as u64);
+    }
     Ok(guard.valid() == u64::MAX)
 }
 
@@ -300,33 +352,38 @@ unsafe fn scrap_segment(
 /// memory that is not short (architecture 5.6).
 #[inline]
 fn throttle(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
-    let superblock = me.arena.superblock();
-    let owed = superblock.owed_about() as i64;
-    let limit = superblock.owed_pages_max.load(Ordering::Relaxed) as i64;
-    let file_limit = core.shared.file_owed_pages_max;
-    let file_owed = core.entry().owed_pages.load(Ordering::Relaxed);
-    if owed < limit && file_owed < file_limit {
+    if is_under_limits(core, me) {
         return Ok(());
     }
     slow_down(core, me)
+}
+
+#[inline]
+fn is_under_limits(core: &Core, me: Me<'_>) -> bool {
+    let superblock = me.arena.superblock();
+    let limit = superblock.owed_pages_max.load(Ordering::Relaxed);
+    let file_owed = core.entry().owed_pages.load(Ordering::Relaxed);
+    superblock.owed_about() < limit && file_owed < core.shared.file_owed_pages_max
 }
 
 #[cold]
 fn slow_down(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     core.shared.wake_keeper();
     let superblock = me.arena.superblock();
-    for round in 0..64 {
+    let device = core.device.caps().device;
+    let (mut idle_rounds, mut round) = (0, 0);
+    while idle_rounds < IDLE_ROUNDS_MAX {
         let outcome = room::flush_some(core, me, 256);
         me.settle_owed();
-        let owed = superblock.owed_about() as i64;
-        let under = owed < superblock.owed_pages_max.load(Ordering::Relaxed) as i64
-            && core.entry().owed_pages.load(Ordering::Relaxed) < core.shared.file_owed_pages_max;
-        if under {
+        if is_under_limits(core, me) {
             break;
         }
         if outcome.pages_written == 0 {
             // All in flight by others, or failing: their speed is ours. A failing device is reported by sync; memory's own
             // limit still holds, so going on is safe.
+            let waits = outcome.errno.is_none() && busy::inflight_bytes(superblock, device) > 0;
+            idle_rounds = if waits { 0 } else { idle_rounds + 1 };
+            round += 1;
             me.wait(300 + round);
         }
     }

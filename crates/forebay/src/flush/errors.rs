@@ -2,11 +2,15 @@
 //!
 //! A failed flush leaves its bytes owed and adds one to the file's error sequence. Every open description
 //! remembers the sequence that it has reported; the next sync or close of each returns the error. A flush
-//! that leaves nothing owed clears the errno: what was owed is on the device after all.
+//! that leaves nothing owed clears the errno: what was owed is on the device after all. What a sync could not make durable stays
+//! an error all the same, for whoever has not heard of it.
 
 use crate::memory::files::FileEntry;
 use crate::sync::Ordering;
 
+/// Bits of an errno; those of a sequence number that are left beside them tell half a million failures apart.
+const ERRNO_BITS: u32 = 12;
+const ERRNO_MASK: u32 = (1 << ERRNO_BITS) - 1;
 /// Ticks to wait after the first failure; doubles with each further one.
 const RETRY_TICKS: u32 = 64;
 
@@ -23,10 +27,13 @@ pub fn record(file: &FileEntry, errno: i32, tick: u32) {
 /// Notes that the device could not make durable what it has been given. Every description hears of it once; no later
 /// flush takes it back, since nothing is owed that could be tried again.
 pub fn record_sync(file: &FileEntry, errno: i32) {
-    next_sequence(file, errno);
+    let sequence = next_sequence(file, errno);
+    let word = (sequence << ERRNO_BITS) | errno as u32 & ERRNO_MASK;
+    file.sync_error.store(word, Ordering::Release);
 }
 
-fn next_sequence(file: &FileEntry, errno: i32) {
+/// Returns the new sequence.
+fn next_sequence(file: &FileEntry, errno: i32) -> u32 {
     loop {
         let seen = file.error.load(Ordering::Acquire);
         let next = ((seen >> 32).wrapping_add(1) << 32) | errno as u32 as u64;
@@ -35,7 +42,7 @@ fn next_sequence(file: &FileEntry, errno: i32) {
             .compare_exchange(seen, next, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
-            return;
+            return (next >> 32) as u32;
         }
     }
 }
@@ -69,6 +76,19 @@ pub fn unreported(file: &FileEntry, seen: &std::sync::atomic::AtomicU32) -> Opti
     let word = file.error.load(Ordering::Acquire);
     let sequence = (word >> 32) as u32;
     let before = seen.swap(sequence, Ordering::AcqRel);
-    let errno = word as u32 as i32;
-    (before != sequence && errno != 0).then_some(errno)
+    if before == sequence {
+        return None;
+    }
+    match word as u32 as i32 {
+        0 => sync_since(file, before),
+        errno => Some(errno),
+    }
+}
+
+/// The errno of a failed sync that came after the sequence number `before`.
+fn sync_since(file: &FileEntry, before: u32) -> Option<i32> {
+    let word = file.sync_error.load(Ordering::Acquire);
+    let later = (word >> ERRNO_BITS).wrapping_sub(before) << ERRNO_BITS;
+    let is_later = later != 0 && later <= u32::MAX / 2;
+    (word != 0 && is_later).then_some((word & ERRNO_MASK) as i32)
 }

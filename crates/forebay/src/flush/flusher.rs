@@ -37,9 +37,9 @@ pub struct Scope {
     pub all: bool,
     /// Stop after about this many pages.
     pub pages_max: u64,
-    /// Only headers that have not been used since this many ticks; 0 takes all.
-    pub idle_ticks: u32,
-    /// Full blocks may be younger: idle for this many ticks.
+    /// Only headers with something that has been dirty for this many ticks; 0 takes all, `u32::MAX` none for its age.
+    pub dirty_ticks: u32,
+    /// And full blocks that have not been used for this many ticks.
     pub full_idle_ticks: u32,
     /// Fill ragged pages (stage one).
     pub fill: bool,
@@ -56,7 +56,7 @@ impl Scope {
     pub const SYNC: Scope = Scope {
         all: true,
         pages_max: u64::MAX,
-        idle_ticks: 0,
+        dirty_ticks: 0,
         full_idle_ticks: 0,
         fill: true,
         write: true,
@@ -438,6 +438,13 @@ impl Flusher {
             .bytes
             .part(0, job.pages.count_ones() as usize * PAGE_BYTES);
         let device = work.device.as_ref();
+        // Asked once more by hand: the device file knows of errors that pass.
+        let result = result.or_else(|error| match error.raw_os_error() {
+            Some(libc::EIO) if device.descriptors().is_some() => {
+                device.read_direct(piece, job.offset)
+            }
+            _ => Err(error),
+        });
         match result.and_then(|read| read_rest(device, piece, job.offset, read, sure_end)) {
             Ok(read) => {
                 work.outcome.bytes_read += read as u64;

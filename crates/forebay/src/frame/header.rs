@@ -43,13 +43,19 @@ pub struct Header {
     stamp: AtomicU32,
     /// Thread whose write is in flight, or 0.
     flusher: AtomicU32,
-    /// Pages counted as owed in the file and the session. Derived.
+    /// Pages counted as owed in the file and the session, derived, in the lowest [`CHARGE_BITS`] bits; above, the tick since
+    /// which the oldest of them is dirty.
     charged: AtomicU32,
     /// See [`PageWord`].
     pages: [AtomicU64; BLOCK_PAGES],
 }
 
 const _: () = assert!(size_of::<Header>() == 576);
+/// Bits of a number up to 64. The tick has the others: about four hours and a half until it comes round.
+const CHARGE_BITS: u32 = 8;
+/// The greatest age that is told apart: half of what the tick can say.
+pub const AGE_MAX: u32 = u32::MAX >> (CHARGE_BITS + 1);
+const CHARGE_MASK: u32 = (1 << CHARGE_BITS) - 1;
 const HOLDER_BITS: u32 = 16;
 const HOLDER_MASK: u64 = (1 << HOLDER_BITS) - 1;
 
@@ -254,7 +260,7 @@ impl Header {
 
     /// Pages charged. Derived.
     pub fn charged(&self) -> u32 {
-        self.charged.load(Ordering::Relaxed)
+        self.charged.load(Ordering::Relaxed) & CHARGE_MASK
     }
 
     /// Memory behind the header and the header itself, bytes, as it is at this moment.

@@ -27,7 +27,7 @@ use crate::ids::{FileId, ThreadId};
 use crate::keeper::check::doubt::doubt;
 use crate::keeper::rebuild::Findings;
 use crate::keeper::reopen::{Absent, path_of, reopen};
-use crate::keeper::{repair, run};
+use crate::keeper::{repair, unfinished};
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE, TRUNCATING};
@@ -175,13 +175,17 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
     let mut found = HashMap::new();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        let wanted = at_work.contains(&id) || run::is_unfinished(shared, entry);
+        let wanted = at_work.contains(&id) || unfinished::is_unfinished(shared, entry);
         if entry.state.load(Ordering::Acquire) != LIVE || !wanted {
             continue;
         }
         let standing = match reopen(entry) {
             Err(Absent::Gone(reason)) => Standing::Foreign(reason),
             Err(Absent::Unreachable(reason)) => Standing::Unreachable(reason),
+            Ok(device) if shared.claim(&device, &path_of(entry)).is_err() => {
+                let reason = "another session manages it now; close it there and try again";
+                Standing::Unreachable(reason.into())
+            }
             Ok(device) => match changed_by_others(shared, entry, &device, last_life_ns) {
                 Some(reason) => Standing::Foreign(reason),
                 None => {
@@ -288,7 +292,7 @@ fn save_all(shared: &Arc<Shared>, me: Me<'_>, found: &HashMap<FileId, Standing>)
     let mut saved = Vec::new();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        if entry.state.load(Ordering::Acquire) == LIVE && run::is_unfinished(shared, entry) {
+        if entry.state.load(Ordering::Acquire) == LIVE && unfinished::is_unfinished(shared, entry) {
             saved.extend(save(shared, me, id, found.get(&id)));
         }
     }
@@ -377,7 +381,6 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
         ));
     }
     settle::settle(core, me, settle::Durability::All, &seen)?;
-    core.entry().opens.store(0, Ordering::Release);
     core.device
         .trim()
         .map_err(|e| Error::device("give reserved space back", &e))

@@ -41,8 +41,8 @@ pub fn reopen(entry: &FileEntry) -> Result<RealFile, Absent> {
     if !same {
         return Err(Absent::Gone("another file has its name by now".into()));
     }
-    let device =
-        RealFile::reopen(file.as_fd()).map_err(|reason| Absent::Unreachable(reason.to_string()))?;
+    let device = RealFile::reopen_managed(file.as_fd(), &|fd| fd)
+        .map_err(|reason| Absent::Unreachable(reason.to_string()))?;
     let caps = device.caps();
     if caps.inode != meta.ino() || !table::is_same(entry, &device) {
         return Err(Absent::Gone(

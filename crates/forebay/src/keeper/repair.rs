@@ -80,10 +80,9 @@ fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> Hash
             return false;
         };
         // Waiting may change the file's times.
-        shared.begin_intent(me, file);
-        let landed = device.wait_in_flight().is_ok();
-        shared.end_intent(me, file, &device);
-        landed
+        shared
+            .change(me, file, &device, || device.wait_in_flight())
+            .is_ok()
     });
     flying
 }

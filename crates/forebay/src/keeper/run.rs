@@ -10,17 +10,16 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::config::IoEngine;
-use crate::device::{Queue, Threads, best_queue};
+use crate::device::{DeviceFile, Queue, Threads, best_queue};
 use crate::error::Error;
 use crate::evict;
-use crate::file::settle;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
-use crate::ids::{FileId, ThreadId};
-use crate::keeper::reopen::reopen;
+use crate::ids::ThreadId;
+use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
 use crate::keeper::{provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::cgroup::{self, System};
-use crate::memory::files::{EXCEEDING, FileEntry, HURRY, TRUNCATING};
+use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
@@ -94,8 +93,9 @@ pub fn has_keeper(shared: &Shared) -> bool {
     keeper != 0 && !threads::is_gone(&shared.arena, ThreadId(keeper))
 }
 
-/// Becomes the keeper if there is none.
-pub fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
+/// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
+/// its files over then would not try again.
+pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) -> bool {
     let superblock = me.arena.superblock();
     let word = &superblock.keeper;
     let seen = word.load(Ordering::Acquire);
@@ -111,6 +111,8 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>) -> bool {
     {
         return false;
     }
+    let path = shared.arena_path.as_deref();
+    *desk = path.and_then(|path| Desk::open(path).ok());
     superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
     adopt_owed_files(shared);
     shared.keeps.store(true, Relaxed);
@@ -137,13 +139,16 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool) {
         last_use: (0, Instant::now()),
     };
     while !stop.load(Relaxed) {
-        if take_office(shared, me) {
+        if take_office(shared, me, &mut house.desk) {
             house.keep(shared, me);
         } else {
             house.tick_base = me.arena.superblock().tick.load(Ordering::Relaxed);
             house.begun = Instant::now();
             std::thread::sleep(IDLE_TICK);
         }
+    }
+    if shared.keeps.load(Relaxed) {
+        finish_unused_files(shared, me);
     }
     if shared.keeps.swap(false, Relaxed) {
         let keeper = &me.arena.superblock().keeper;
@@ -166,7 +171,9 @@ impl House {
             self.looked_at_pressure = Instant::now();
             self.heed_pressure(shared, me);
             self.rest_if_idle(shared, me);
-            drop_unused_devices(shared);
+            // What clients have left that never reached a keeper.
+            adopt(shared, |_, entry| lacks_anything(entry));
+            finish_unused_files(shared, me);
         }
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };
@@ -261,19 +268,6 @@ fn uses_so_far(me: Me<'_>) -> u64 {
         .fold(0, u64::wrapping_add)
 }
 
-/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails.
-fn drop_unused_devices(shared: &Arc<Shared>) {
-    for id in shared.open_files() {
-        let entry = shared.arena.file_unchecked(id);
-        if entry.writers() == 0 && entry.owed_pages.load(Ordering::Acquire) == 0 {
-            if let Some(device) = shared.device(id) {
-                settle::trim_idle(shared, id, &device);
-            }
-            shared.drop_device(id);
-        }
-    }
-}
-
 fn queue(shared: &Shared) -> Box<dyn Queue> {
     let depth = shared.config.queue_depth as usize;
     if shared.config.io_engine == IoEngine::Threads
@@ -282,6 +276,11 @@ fn queue(shared: &Shared) -> Box<dyn Queue> {
         return Box::new(threads);
     }
     best_queue(depth)
+}
+
+/// A flusher that has as many requests under way at once as the configuration says.
+pub fn flusher(shared: &Shared) -> Flusher {
+    Flusher::new(queue(shared), shared.config.queue_depth as usize)
 }
 
 fn ticks(duration: Option<Duration>) -> u32 {
@@ -298,20 +297,35 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
         return None;
     }
     let owed = superblock.owed_about() * PAGE_BYTES as u64;
-    if owed > shared.config.dirty_background {
+    // What nobody has open any more is for outsiders to see: its last writer was killed, or could not write it.
+    if owed > shared.config.dirty_background || entry.writers() == 0 {
         return Some(Scope::some(PASS_PAGES));
     }
     Some(Scope {
-        idle_ticks: ticks(shared.config.flush_interval),
+        dirty_ticks: ticks(shared.config.flush_interval),
         full_idle_ticks: ticks(shared.config.flush_after),
         ..Scope::some(PASS_PAGES)
+    })
+}
+
+/// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8).
+fn unless_busy(shared: &Shared, device: &Arc<dyn DeviceFile>, scope: Scope) -> Option<Scope> {
+    let inflight = busy::inflight_bytes(shared.arena.superblock(), device.caps().device);
+    if inflight <= shared.config.busy_bytes {
+        return Some(scope);
+    }
+    let dirty_ticks = ticks(shared.config.flush_interval);
+    (dirty_ticks != u32::MAX).then_some(Scope {
+        dirty_ticks,
+        full_idle_ticks: u32::MAX,
+        ..scope
     })
 }
 
 /// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
 fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    let mut flusher = flusher(shared);
     while !stop.load(Relaxed) {
         let mut filled = 0;
         if shared.keeps.load(Relaxed) {
@@ -347,7 +361,7 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool) {
 /// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
 fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Ok(me) = shared.me() else { return };
-    let mut flusher = Flusher::new(queue(shared), shared.config.queue_depth as usize);
+    let mut flusher = flusher(shared);
     let mut cursor = 0;
     let mut swept = Instant::now();
     while !stop.load(Relaxed) {
@@ -429,6 +443,7 @@ fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
         let entry = shared.arena.file_unchecked(id);
         if let Some(scope) = background_scope(shared, entry)
             && let Some(device) = shared.device(id)
+            && let Some(scope) = unless_busy(shared, &device, scope)
         {
             written += shared
                 .flush_with(flusher, me, id, &device, scope)
@@ -449,30 +464,4 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
     let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };
     futex::wait(shared.work(), seen, timeout);
     superblock.sleeping.store(0, Ordering::Release);
-}
-
-/// Gives a new keeper, or a recovery, the devices of files that owe something, or were being changed, and whose clients may be
-/// gone.
-pub fn adopt_owed_files(shared: &Arc<Shared>) {
-    for id in (0..shared.arena.counts().files).map(FileId) {
-        let entry = shared.arena.file_unchecked(id);
-        let live = entry.state.load(Ordering::Acquire) == crate::memory::files::LIVE;
-        let unfinished = is_unfinished(shared, entry) || entry.opens.load(Ordering::Acquire) != 0;
-        if live
-            && unfinished
-            && shared.device(id).is_none()
-            && let Ok(device) = reopen(entry)
-        {
-            shared.keep_device(id, Arc::new(device));
-        }
-    }
-}
-
-/// Whether something of the file is not as it should be on its device: owed bytes, a change under way, space reserved
-/// beyond the end, a length that was being changed.
-pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
-    entry.owed_pages.load(Ordering::Acquire) != 0
-        || entry.is_changing(shared.arena.counts().threads)
-        || entry.reserve_step.load(Ordering::Relaxed) != 0
-        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
 }

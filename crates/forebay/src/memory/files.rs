@@ -46,8 +46,9 @@ pub struct FileEntry {
     pub error: AtomicU64,
     /// Length + 1 that a truncation under way will leave, or 0: a repair carries it out.
     pub truncating: AtomicU64,
-    /// The keeper that has descriptors of this file (its epoch).
-    pub handed_epoch: AtomicU32,
+    /// The last failure to make durable what the device had been given: its errno in the lowest 12 bits, above it the end
+    /// of the sequence number of `error` that it had; 0 is none.
+    pub sync_error: AtomicU32,
     /// Changes of the device file that we have begun so far.
     pub changes: AtomicU32,
     /// `changes` when the witness was taken: another count than that says that the witness is out of date.

@@ -27,7 +27,7 @@ pub const COUNTERS: usize = 16;
 /// A slot, 256 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
-    /// Free, taken, or being buried and by whom; in the upper half which of the slot's lives this is.
+    /// Free, claimed, taken, or being buried and by whom; in the upper half which of the slot's lives this is.
     state: AtomicU32,
     /// Process id, for people; never used as evidence of life.
     pub pid: AtomicU32,
@@ -56,6 +56,9 @@ const _: () = assert!(size_of::<ThreadSlot>() == 256);
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;
 const BURIED: u32 = 2;
+/// About to be taken, or to be free: the thread's mutex may not be locked, so its death would leave no mark, and nobody counts on
+/// it. Such a slot of the dead is lost to a session that lives on.
+const CLAIMED: u32 = 3;
 const KIND_MASK: u32 = 3;
 const BURIER_SHIFT: u32 = 2;
 /// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
@@ -94,28 +97,30 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
     for index in 1..arena.counts().threads {
         let slot = arena.thread(ThreadId(index))?;
         let free = slot.state.load(Ordering::Relaxed);
-        let mine = free.wrapping_add(LIFE) | TAKEN;
+        let life = free.wrapping_add(LIFE);
         if free & KIND_MASK != FREE
             || slot
                 .state
-                .compare_exchange(free, mine, Ordering::AcqRel, Ordering::Relaxed)
+                .compare_exchange(free, life | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
                 .is_err()
         {
             continue;
         }
-        begin_life(slot, mine, real);
+        begin_life(slot, life, real);
         return Some(ThreadId(index));
     }
     if real { inherit(arena) } else { None }
 }
 
+/// Makes a claimed slot a taken one. `life` has the slot's life in its upper half.
 fn begin_life(slot: &ThreadSlot, life: u32, real: bool) {
+    let life = life & LIFE_MASK;
     slot.pid.store(std::process::id(), Ordering::Relaxed);
     if real {
         liveness::hold(&slot.mutex);
-        slot.has_mutex
-            .store(life & LIFE_MASK | 1, Ordering::Release);
+        slot.has_mutex.store(life | 1, Ordering::Release);
     }
+    slot.state.store(life | TAKEN, Ordering::Release);
 }
 
 /// Takes over the slot of a thread that has died between operations and had nothing: threads of programs that the library
@@ -132,10 +137,10 @@ fn inherit(arena: &Arena) -> Option<ThreadId> {
             continue;
         }
         // What the kernel has marked is evidence of the old life alone, so nobody takes the new one for dead.
-        let mine = (life & LIFE_MASK).wrapping_add(LIFE) | TAKEN;
+        let mine = (life & LIFE_MASK).wrapping_add(LIFE);
         if slot
             .state
-            .compare_exchange(life, mine, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(life, mine | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
             begin_life(slot, mine, true);
@@ -151,6 +156,9 @@ pub fn release(me: Me<'_>) {
     let Some(slot) = me.arena.thread(me.id) else {
         return;
     };
+    // The mark of a death goes before the slot does.
+    let life = slot.state.load(Ordering::Relaxed) & LIFE_MASK;
+    slot.state.store(life | CLAIMED, Ordering::Release);
     if slot.has_mutex.swap(0, Ordering::Relaxed) != 0 {
         liveness::let_go(&slot.mutex);
     }
@@ -186,7 +194,7 @@ impl ThreadSlot {
     fn ended_life(&self, arena: &Arena) -> Option<u32> {
         let life = self.state.load(Ordering::Acquire);
         let ended = match life & KIND_MASK {
-            TAKEN => self.has_evidence(),
+            TAKEN | CLAIMED => self.has_evidence(),
             BURIED => {
                 let burier = ThreadId((life & !LIFE_MASK) >> BURIER_SHIFT);
                 arena
@@ -473,3 +481,6 @@ impl Drop for Operation<'_> {
         self.me.slot().op.store(0, Ordering::Release);
     }
 }
+
+#[cfg(all(test, feature = "sim"))]
+mod tests;

@@ -4,16 +4,20 @@
 //! one program may want different routes, and their names tell them apart.
 //!
 //! Globs are matched against whole absolute paths: `*` and `?` stay within one component, `**`
-//! crosses them, `{a,b}` and `[a-z]` are alternatives, and case counts. So every glob must begin
-//! with `/`, `**/` or `{`; one that could never match is an error, not a rule that silently does
-//! nothing. Paths are compared as bytes: they need not be UTF-8.
+//! crosses them, `{a,b}` and `[a-z]` are alternatives, and case counts. A glob without a slash is a name
+//! in any directory; any other must begin with `/`, `**/` or `{`: one that could never match is an
+//! error, not a rule that silently does nothing. Paths are compared as bytes: they need not be UTF-8.
+//! Globs are compiled where the configuration checks them, `config::routes`.
 //!
 //! Asked once for each open file, not for each request; matching allocates. Symbolic links and `..`
 //! are not resolved here, and a file with several names has the route of the name it was opened by.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use globset::{GlobBuilder, GlobSet, GlobSetBuilder};
+use globset::{GlobSet, GlobSetBuilder};
+
+use crate::config::routes;
 
 use super::{Route, RouteOptions, UnknownRoute, by_name};
 
@@ -27,12 +31,6 @@ pub enum GlobError {
         glob: String,
         /// What is wrong with it.
         reason: String,
-    },
-    /// The glob matches no absolute path.
-    #[error("the glob {glob:?} matches no absolute path; begin it with / or **/")]
-    Relative {
-        /// The glob as given.
-        glob: String,
     },
     /// The glob's route does not exist.
     #[error("the glob {glob:?} asks for a route that is not there: {source}")]
@@ -54,7 +52,7 @@ pub enum GlobError {
 #[derive(Debug, Default)]
 pub struct Overrides {
     globs: GlobSet,
-    routes: Vec<Box<dyn Route>>,
+    routes: Vec<Arc<dyn Route>>,
 }
 
 impl Overrides {
@@ -68,7 +66,7 @@ impl Overrides {
         let mut routes = Vec::with_capacity(rules.len());
         for (glob, name) in rules {
             globs.add(compile_glob(glob.as_ref())?);
-            routes.push(route_of(glob.as_ref(), name.as_ref(), options)?);
+            routes.push(Arc::from(route_of(glob.as_ref(), name.as_ref(), options)?));
         }
         let globs = globs.build().map_err(|error| GlobError::Set {
             reason: error.to_string(),
@@ -78,12 +76,12 @@ impl Overrides {
 
     /// The route of the first rule that matches an absolute path; `None` where none does, and for
     /// relative paths.
-    pub fn route_for(&self, path: &Path) -> Option<&dyn Route> {
+    pub fn route_for(&self, path: &Path) -> Option<&Arc<dyn Route>> {
         if !path.is_absolute() {
             return None;
         }
         let first = self.globs.matches(path).into_iter().min()?;
-        Some(self.routes[first].as_ref())
+        Some(&self.routes[first])
     }
 
     /// Number of rules.
@@ -98,21 +96,10 @@ impl Overrides {
 }
 
 fn compile_glob(glob: &str) -> Result<globset::Glob, GlobError> {
-    if !["/", "**/", "{"]
-        .iter()
-        .any(|start| glob.starts_with(start))
-    {
-        return Err(GlobError::Relative {
-            glob: glob.to_owned(),
-        });
-    }
-    GlobBuilder::new(glob)
-        .literal_separator(true)
-        .build()
-        .map_err(|error| GlobError::Syntax {
-            glob: glob.to_owned(),
-            reason: error.kind().to_string(),
-        })
+    routes::compile_glob(glob).map_err(|reason| GlobError::Syntax {
+        glob: glob.to_owned(),
+        reason,
+    })
 }
 
 fn route_of(glob: &str, name: &str, options: &RouteOptions) -> Result<Box<dyn Route>, GlobError> {

@@ -21,6 +21,7 @@ use crate::memory::mapping::Mapping;
 use crate::memory::place;
 use crate::memory::superblock::BYSTANDERS;
 use crate::session::Session;
+use crate::stats::Counter;
 use crate::sync::Ordering;
 
 /// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes that does not wait
@@ -35,12 +36,35 @@ const KERNEL_TRIES: u32 = 1000;
 pub enum Unmanaged {
     /// It cannot be.
     Reason(KernelReason),
-    /// Its route is the kernel.
+    /// Its route is the kernel, or it lies outside the directories whose files are managed.
     Route,
     /// It has been given to the kernel before.
     Given(u32),
     /// The session's tables are full.
     Failed(Error),
+}
+
+impl Unmanaged {
+    fn counter(&self) -> Counter {
+        use KernelReason::*;
+        match self {
+            Unmanaged::Route => Counter::FilesRouted,
+            Unmanaged::Reason(Claimed) => Counter::FilesClaimed,
+            Unmanaged::Reason(
+                NoDirectIo { .. }
+                | InMemory { .. }
+                | CopyOnWrite { .. }
+                | Network { .. }
+                | Fuse
+                | CoarseAlignment { .. }
+                | NoReserve { .. },
+            ) => Counter::FilesOfFileSystem,
+            Unmanaged::Reason(
+                ReadOnly { .. } | Leased | SetId | AppendOnly | Immutable | OpenFailed { .. },
+            ) => Counter::FilesNotWritable,
+            _ => Counter::FilesOther,
+        }
+    }
 }
 
 /// A session's arena, looked at by a process that is not in it: whether a file is known there.
@@ -76,6 +100,11 @@ impl Glance {
             .ok()?;
         let arena = Arena::open(Mapping::attach_unheld(file).ok()?).ok()?;
         Some(Glance { arena })
+    }
+
+    /// Bytes of memory that the session may have.
+    pub fn memory_bytes(&self) -> u64 {
+        u64::from(self.arena.counts().frames) * crate::limits::BLOCK_BYTES as u64
     }
 
     /// What the session knows of an inode, if it manages it or has bytes of it in memory.
@@ -147,9 +176,26 @@ impl Session {
         writable: bool,
         relocate: fn(OwnedFd) -> OwnedFd,
     ) -> std::result::Result<Inode, Unmanaged> {
+        let adopted = self.try_adopt(fd, writable, relocate);
+        if let (true, Ok(me)) = (writable, self.shared.me()) {
+            let counter = adopted
+                .as_ref()
+                .err()
+                .map_or(Counter::FilesManaged, Unmanaged::counter);
+            me.count(counter as usize, 1);
+        }
+        adopted
+    }
+
+    fn try_adopt(
+        &self,
+        fd: BorrowedFd<'_>,
+        writable: bool,
+        relocate: fn(OwnedFd) -> OwnedFd,
+    ) -> std::result::Result<Inode, Unmanaged> {
         let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
         let shared = &self.shared;
-        if shared.route_for(&path).name() == "kernel" {
+        if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
             return Err(Unmanaged::Route);
         }
         let device = if writable {
@@ -157,7 +203,9 @@ impl Session {
         } else {
             RealFile::reopen_for_reading(fd, &relocate)
         };
-        let device: Arc<dyn DeviceFile> = Arc::new(device.map_err(Unmanaged::Reason)?);
+        let device = device.map_err(Unmanaged::Reason)?;
+        shared.claim(&device, &path).map_err(Unmanaged::Reason)?;
+        let device: Arc<dyn DeviceFile> = Arc::new(device);
         let me = shared.me().map_err(Unmanaged::Failed)?;
         let bytes = path.as_os_str().as_bytes();
         let id = table::open(shared, me, &device, bytes).map_err(Unmanaged::Failed)?;
@@ -174,14 +222,14 @@ impl Session {
         };
         let given = core.entry().kernel_reason.load(Ordering::Acquire);
         if given != 0 {
-            table::close(me, id);
+            table::close(shared, id);
             shared.closed(id, &core.device);
             return Err(Unmanaged::Given(given));
         }
         if await_bystanders(me.arena, core.device.caps().inode) {
-            let _ = table::catch_up(me, id, core.device.as_ref());
+            let _ = table::catch_up(shared, me, id, core.device.as_ref());
         }
-        Ok(Inode::new(core, path))
+        Ok(Inode::new(core, &path))
     }
 }
 
@@ -211,7 +259,7 @@ impl Session {
             }
             // Without a keeper that has the file, this process opens it as a recovery would.
             if !shared.ask_to_flush(id) && round == 0 {
-                crate::keeper::run::adopt_owed_files(shared);
+                crate::keeper::unfinished::adopt_owed_files(shared);
                 if shared.device(id).is_some() {
                     return self.give_to_kernel(device, inode, reason);
                 }

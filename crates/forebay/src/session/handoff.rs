@@ -8,7 +8,7 @@
 use std::collections::HashMap;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicU32;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
@@ -17,6 +17,7 @@ use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
 use crate::flush::errors;
 use crate::ids::FileId;
+use crate::keeper::reopen::path_of;
 use crate::memory::files::{EXCEEDING, TRUNCATING};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -60,11 +61,14 @@ pub fn socket_path(arena: &Path) -> PathBuf {
 #[derive(Default)]
 pub struct Line {
     connection: Mutex<Option<(u32, OwnedFd)>>,
+    /// The session's tick + 1 when the keeper last could not be reached.
+    failed: AtomicU64,
     relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
 }
 
 impl Line {
-    /// Hands a file over to the keeper of this epoch. `false`: there is no keeper to be reached; nothing depends on it.
+    /// Hands a file over to the keeper of this epoch. `false`: it could not be reached, and may be at another time: a keeper
+    /// takes office a moment before it listens. While no keeper lives the clock stands, and it is not tried again.
     pub fn hand_over(
         &self,
         shared: &Shared,
@@ -73,15 +77,21 @@ impl Line {
         epoch: u32,
     ) -> bool {
         let Some((direct, buffered)) = device.descriptors() else {
-            return false;
+            return true;
         };
-        let descriptors = [direct, buffered];
-        self.ask(
-            shared,
-            epoch,
-            encode(file, MANAGE, shared.session_name_word()),
-            &descriptors,
-        )
+        let tick = shared.arena.superblock().tick.load(Ordering::Relaxed);
+        if self.failed.load(Relaxed) == u64::from(tick) + 1 {
+            return false;
+        }
+        let message = encode(file, MANAGE, shared.session_name_word());
+        match self.send_and_wait(shared, epoch, message, &[direct, buffered]) {
+            // Refused is an answer, too.
+            Some(_) => true,
+            None => {
+                self.failed.store(u64::from(tick) + 1, Relaxed);
+                false
+            }
+        }
     }
 
     /// Says that this process has one description fewer of the file. When this returns the keeper has closed its own of a file
@@ -127,6 +137,17 @@ impl Line {
         message: [u8; MESSAGE_BYTES],
         descriptors: &[BorrowedFd<'_>],
     ) -> bool {
+        self.send_and_wait(shared, epoch, message, descriptors) == Some(DONE)
+    }
+
+    /// The keeper's answer, if there was one.
+    fn send_and_wait(
+        &self,
+        shared: &Shared,
+        epoch: u32,
+        message: [u8; MESSAGE_BYTES],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Option<u8> {
         let mut connection = self
             .connection
             .lock()
@@ -142,14 +163,14 @@ impl Line {
                 })
                 .map(|fd| (epoch, fd));
         }
-        let answer = connection.as_ref().is_some_and(|(_, fd)| {
+        let answer = connection.as_ref().and_then(|(_, fd)| {
             let mut answer = [0];
-            socket::send(fd.as_fd(), &message, descriptors).is_ok()
+            let answered = socket::send(fd.as_fd(), &message, descriptors).is_ok()
                 && matches!(socket::wait_readable(&[fd.as_fd()], 5000), Ok(true))
-                && matches!(socket::receive(fd.as_fd(), &mut answer), Ok((1, _)))
-                && answer[0] == DONE
+                && matches!(socket::receive(fd.as_fd(), &mut answer), Ok((1, _)));
+            answered.then_some(answer[0])
         });
-        if !answer {
+        if answer.is_none() {
             *connection = None;
         }
         answer
@@ -306,7 +327,14 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
     let Some(device) = shared.device(file) else {
         return;
     };
-    settle::trim_idle(shared, file, &device);
+    if let Ok(me) = shared.me() {
+        let core = Core {
+            shared: Arc::clone(shared),
+            id: file,
+            device: Arc::clone(&device),
+        };
+        let _ = settle::finish(&core, me);
+    }
     shared.drop_device(file);
     let device = {
         let weak = Arc::downgrade(&device);
@@ -353,6 +381,7 @@ fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<Owne
     let same = entry.device.load(Ordering::Acquire) == caps.device
         && entry.inode.load(Ordering::Acquire) == caps.inode;
     if same {
+        shared.share_claim(&device, &path_of(entry));
         shared.keep_device(file, Arc::new(device));
         *client.opens.entry(file).or_default() += 1;
     }

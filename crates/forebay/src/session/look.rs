@@ -20,10 +20,10 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
-use crate::flush::errors;
+use crate::flush::{Flusher, Scope, errors};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::keeper::{repair, run};
+use crate::keeper::{repair, run, unfinished};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, LIVE};
@@ -31,7 +31,7 @@ use crate::memory::mapping::Mapping;
 use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
-use crate::session::{Session, handoff};
+use crate::session::{Session, handoff, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
@@ -80,12 +80,14 @@ pub struct SeenFile {
     pub path: PathBuf,
     /// Size that the session's programs see, bytes.
     pub size_bytes: u64,
-    /// Open descriptions.
-    pub opens: u32,
+    /// Whether any process has it open.
+    pub is_open: bool,
     /// Bytes that its device is owed; a block of which anything is owed may count whole.
     pub owed_bytes: u64,
     /// Error number of the last flush, 0 after a success.
     pub flush_errno: i32,
+    /// Why the kernel answers for it, a code of the front end's; 0 while the engine does.
+    pub kernel_reason: u32,
 }
 
 /// Looks at the session whose arena is at `path`. `None`: there is none (any more).
@@ -140,9 +142,9 @@ fn left_meanwhile(lock: &fs::File, arena: &Arena, path: &Path) -> bool {
         return false;
     }
     let nobody_died = threads::dead(arena).is_empty();
-    let owed = arena.superblock().owed_pages.load(Ordering::Acquire);
+    let lacks = live_files(arena).any(|(_, entry)| unfinished::lacks_anything(entry));
     let removed = !matches!(lock.metadata(), Ok(meta) if meta.nlink() > 0);
-    let done = removed || (nobody_died && owed == 0);
+    let done = removed || (nobody_died && !lacks);
     if done && !removed {
         let _ = fs::remove_file(path);
         let _ = fs::remove_file(handoff::socket_path(path));
@@ -159,30 +161,7 @@ impl Seen {
 
     /// Who is in it.
     pub fn members(&self) -> Members {
-        let mut members = Members::default();
-        let Some(arena) = &self.arena else {
-            return members;
-        };
-        let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
-        for id in (1..arena.counts().threads).map(ThreadId) {
-            if threads::is_dead(arena, id) {
-                members.dead_threads += 1;
-            }
-            if threads::is_gone(arena, id) {
-                continue;
-            }
-            let pid = arena
-                .thread(id)
-                .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
-            members.threads += 1;
-            members.processes.push(pid);
-            if id == keeper {
-                members.keeper = Some(pid);
-            }
-        }
-        members.processes.sort_unstable();
-        members.processes.dedup();
-        members
+        self.arena.as_ref().map(members_of).unwrap_or_default()
     }
 
     /// Memory that it may hold now, bytes; it shrinks while memory is short.
@@ -219,16 +198,45 @@ impl Seen {
         let Some(arena) = &self.arena else {
             return Vec::new();
         };
-        live_files(arena)
-            .map(|(_, entry)| SeenFile {
-                path: path_of(entry),
-                size_bytes: entry.size.load(Ordering::Acquire),
-                opens: entry.opens.load(Ordering::Acquire),
-                owed_bytes: owed_bytes(entry),
-                flush_errno: entry.error.load(Ordering::Acquire) as u32 as i32,
-            })
-            .collect()
+        files_of(arena, |id| opens::is_open_elsewhere(arena, id))
     }
+}
+
+fn files_of(arena: &Arena, is_open: impl Fn(FileId) -> bool) -> Vec<SeenFile> {
+    live_files(arena)
+        .map(|(id, entry)| SeenFile {
+            path: path_of(entry),
+            size_bytes: entry.size.load(Ordering::Acquire),
+            is_open: entry.opens.load(Ordering::Acquire) != 0 && is_open(id),
+            owed_bytes: owed_bytes(entry),
+            flush_errno: entry.error.load(Ordering::Acquire) as u32 as i32,
+            kernel_reason: entry.kernel_reason.load(Ordering::Acquire),
+        })
+        .collect()
+}
+
+fn members_of(arena: &Arena) -> Members {
+    let mut members = Members::default();
+    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
+    for id in (1..arena.counts().threads).map(ThreadId) {
+        if threads::is_dead(arena, id) {
+            members.dead_threads += 1;
+        }
+        if threads::is_gone(arena, id) {
+            continue;
+        }
+        let pid = arena
+            .thread(id)
+            .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
+        members.threads += 1;
+        members.processes.push(pid);
+        if id == keeper {
+            members.keeper = Some(pid);
+        }
+    }
+    members.processes.sort_unstable();
+    members.processes.dedup();
+    members
 }
 
 fn live_files(arena: &Arena) -> impl Iterator<Item = (FileId, &FileEntry)> {
@@ -322,16 +330,30 @@ impl Session {
     /// # Errors
     /// [`Error::Session`] when the calling thread finds no slot.
     pub fn settle_all(&self) -> Result<Vec<Unsettled>> {
+        self.settle_where(Durability::All, |_| true)
+    }
+
+    /// As [`Session::settle_all`], as durably as asked, and only files whose last known path `is_wanted`.
+    ///
+    /// # Errors
+    /// As for [`Session::settle_all`].
+    pub fn settle_where(
+        &self,
+        durability: Durability,
+        is_wanted: impl Fn(&Path) -> bool,
+    ) -> Result<Vec<Unsettled>> {
         let me = self.shared.me()?;
         // What the dead hold would be in the way.
         repair::if_needed(&self.shared, me);
-        run::adopt_owed_files(&self.shared);
+        unfinished::adopt_owed_files(&self.shared);
         let mut unsettled = Vec::new();
+        // Many requests at once: this may be gigabytes.
+        let mut flusher = run::flusher(&self.shared);
         for (id, entry) in live_files(&self.shared.arena) {
-            if owed_bytes(entry) == 0 {
+            if owed_bytes(entry) == 0 || !is_wanted(&path_of(entry)) {
                 continue;
             }
-            if let Err(reason) = self.settle_file(me, id) {
+            if let Err(reason) = self.settle_file(me, id, &mut flusher, durability) {
                 unsettled.push(Unsettled {
                     path: path_of(entry),
                     owed_bytes: owed_bytes(entry),
@@ -342,8 +364,28 @@ impl Session {
         Ok(unsettled)
     }
 
-    fn settle_file(&self, me: Me<'_>, id: FileId) -> std::result::Result<(), String> {
+    /// Who is in the session, this process included.
+    pub fn members(&self) -> Members {
+        members_of(&self.shared.arena)
+    }
+
+    /// The files that the session knows.
+    pub fn files(&self) -> Vec<SeenFile> {
+        files_of(&self.shared.arena, |id| self.shared.is_open(id))
+    }
+
+    fn settle_file(
+        &self,
+        me: Me<'_>,
+        id: FileId,
+        flusher: &mut Flusher,
+        durability: Durability,
+    ) -> std::result::Result<(), String> {
         let Some(device) = self.shared.device(id) else {
+            // The keeper has descriptors of files that have been renamed or removed.
+            if self.shared.ask_to_flush(id) {
+                return Ok(());
+            }
             return Err(
                 "the file is not where it was, or is another file by now, or cannot be opened"
                     .into(),
@@ -355,7 +397,9 @@ impl Session {
             device,
         };
         let seen = AtomicU32::new(errors::sequence(core.entry()));
-        settle(&core, me, Durability::All, &seen).map_err(|error| error.to_string())
+        self.shared
+            .flush_with(flusher, me, id, &core.device, Scope::SYNC);
+        settle(&core, me, durability, &seen).map_err(|error| error.to_string())
     }
 
     /// Gives back the clean memory of one file, named by any descriptor of it. Nothing is flushed. `None`: the session

@@ -6,21 +6,31 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use crate::config::Config;
-use crate::device::{DeviceFile, Inline};
+use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
+use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
-use crate::limits::PAGE_BYTES;
+use crate::keeper::unfinished;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
+use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
 use crate::session::members;
+use crate::session::opens::Opens;
+use crate::stats::Counter;
 use crate::sync::{self, Ordering};
+use crate::sys::limits;
+
+/// How long a keeper that could not be reached is left alone.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
 
 static INSTANCES: AtomicU64 = AtomicU64::new(1);
 
@@ -33,7 +43,7 @@ pub struct Shared {
     /// Distinguishes sessions of one process from one another.
     pub instance: u64,
     devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
-    route: Box<dyn Route>,
+    route: Arc<dyn Route>,
     overrides: Overrides,
     /// Pages that one file may owe.
     pub file_owed_pages_max: u64,
@@ -44,6 +54,10 @@ pub struct Shared {
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     line: Line,
+    pub(super) opens: Opens,
+    /// Held while a file is handed over, so that each description is counted once.
+    handing: Mutex<Option<Instant>>,
+    claims: Arc<Claims>,
 }
 
 impl Shared {
@@ -64,12 +78,16 @@ impl Shared {
         let file_owed_pages_max = config
             .file_dirty_bytes_max
             .map_or(u64::MAX, |bytes| bytes / PAGE_BYTES as u64);
+        let route = Arc::from(route);
         Ok(Shared {
             arena: Arc::new(arena),
             arena_path,
             for_good: false,
             keeps: AtomicBool::new(false),
             line: Line::default(),
+            opens: Opens::default(),
+            handing: Mutex::new(None),
+            claims: Arc::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
@@ -98,20 +116,8 @@ impl Shared {
     }
 
     /// The route for a file.
-    pub fn route_for(&self, path: &Path) -> &dyn Route {
-        self.overrides
-            .route_for(path)
-            .unwrap_or(self.route.as_ref())
-    }
-
-    /// The route for a file that is open. Overrides are looked up when there are any.
-    #[inline]
-    pub fn route_for_file(&self, _file: FileId, path: &Path) -> &dyn Route {
-        if self.overrides.is_empty() {
-            self.route.as_ref()
-        } else {
-            self.route_for(path)
-        }
+    pub fn route_for(&self, path: &Path) -> &Arc<dyn Route> {
+        self.overrides.route_for(path).unwrap_or(&self.route)
     }
 
     fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
@@ -233,9 +239,42 @@ impl Shared {
             self.ask_to_flush(file);
             return Outcome::default();
         }
-        self.change(me, file, device, || {
+        let (scope, rest) = self.within_limit(file, scope);
+        let mut outcome = self.change(me, file, device, || {
             flusher.flush_and_write_fills(me, file, device, scope)
-        })
+        });
+        if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
+            outcome.errno = Some(libc::EFBIG);
+        }
+        outcome
+    }
+
+    /// What of a flush this process may do (`RLIMIT_FSIZE`): the kernel would end it for more. And whether there is a rest,
+    /// which others of the session, or a recovery, have to write.
+    #[inline]
+    fn within_limit(&self, file: FileId, scope: Scope) -> (Scope, bool) {
+        let limit = limits::file_bytes();
+        let size = self.arena.file_unchecked(file).size.load(Ordering::Acquire);
+        if size <= limit {
+            return (scope, false);
+        }
+        let until = scope.until.min(limit / BLOCK_BYTES as u64);
+        (Scope { until, ..scope }, scope.all && until < scope.until)
+    }
+
+    /// Has the keeper write what a file owes from a block on, if anything.
+    #[cold]
+    fn others_flush(&self, me: Me<'_>, file: FileId, from: u64) -> bool {
+        let entry = self.arena.file_unchecked(file);
+        let mut round = 0;
+        let owed = loop {
+            if let Ok(_operation) = me.enter(file) {
+                break slots::next_owed(&self.arena, entry, from).is_some();
+            }
+            round += 1;
+            me.wait(round);
+        };
+        !owed || !self.keeps.load(Relaxed) && self.ask_to_flush(file)
     }
 
     /// Changes a device file, noting for recovery that the change is ours. While it lasts the thread's slot says so: should
@@ -249,18 +288,28 @@ impl Shared {
     ) -> T {
         let word = &me.slot().flushing;
         let before = word.swap(file.0 + 1, Ordering::AcqRel);
-        self.begin_intent(me, file);
+        let outermost = self.begin_intent(me, file);
+        let begun = Instant::now();
         let result = change();
-        self.end_intent(me, file, device);
+        if outermost {
+            let ns = begun.elapsed().as_nanos();
+            me.count(Counter::ChangeNs as usize, ns as u64);
+            self.end_intent(me, file, device);
+        }
         word.store(before, Ordering::Release);
         result
     }
 
     /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
-    /// unless it is dated long after the session's last sign of life, which this is.
-    pub fn begin_intent(&self, me: Me<'_>, file: FileId) {
+    /// unless it is dated long after the session's last sign of life, which this is. `false`: the thread is at a change of the
+    /// file already, and it is that one's end that ends this: who waits in a flush may repair, and a repair waits for flights.
+    #[must_use]
+    pub fn begin_intent(&self, me: Me<'_>, file: FileId) -> bool {
         me.arena.superblock().show_life();
-        me.arena.file_unchecked(file).begin_intent(me.id);
+        let entry = me.arena.file_unchecked(file);
+        let outermost = !entry.has_intent(me.id);
+        entry.begin_intent(me.id);
+        outermost
     }
 
     /// One of our own changes of a device file has ended; with the last, what the file looks like now is remembered.
@@ -289,7 +338,7 @@ impl Shared {
     }
 
     /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
-    /// last. Best effort: without a keeper this process flushes by itself.
+    /// last. Best effort: without a keeper this process flushes by itself, and tries again now and then.
     #[inline]
     pub fn hand_over(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
@@ -300,9 +349,20 @@ impl Shared {
 
     #[cold]
     fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
-        handed.store(epoch, Relaxed);
-        if !self.keeps.load(Relaxed) && self.arena_path.is_some() {
-            self.line.hand_over(self, file, device, epoch);
+        if self.keeps.load(Relaxed) || self.arena_path.is_none() {
+            handed.store(epoch, Relaxed);
+            return;
+        }
+        let mut refused = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        if handed.load(Relaxed) == epoch || refused.is_some_and(|at| at.elapsed() < HAND_OVER_PAUSE)
+        {
+            return;
+        }
+        if self.line.hand_over(self, file, device, epoch) {
+            handed.store(epoch, Relaxed);
+            *refused = None;
+        } else {
+            *refused = Some(Instant::now());
         }
     }
 
@@ -339,6 +399,27 @@ impl Shared {
     /// Where descriptors that this process keeps open to the session are put.
     pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
         self.line.relocate(relocate);
+        self.claims.relocate(relocate);
+    }
+
+    /// Claims a file for the session, for as long as the device file lives.
+    ///
+    /// # Errors
+    /// [`KernelReason::Claimed`] when another session has it.
+    pub fn claim(&self, device: &RealFile, path: &Path) -> std::result::Result<(), KernelReason> {
+        if !self.config.heap_backed {
+            let session = self.session_name_word();
+            device.accompany(self.claims.take(session, device.caps(), path)?);
+        }
+        Ok(())
+    }
+
+    /// As [`Shared::claim`], for a file that the session has claimed already.
+    pub fn share_claim(&self, device: &RealFile, path: &Path) {
+        if !self.config.heap_backed {
+            let session = self.session_name_word();
+            device.accompany(self.claims.hold(session, device.caps(), path));
+        }
     }
 
     /// The arena's random name.
@@ -355,13 +436,12 @@ impl Shared {
         }
     }
 
-    /// Whether any file is owed anything. Exact while nobody is at work.
-    fn owes_anything(&self) -> bool {
+    /// Whether any file lacks anything on its device. Exact while nobody is at work.
+    fn lacks_anything(&self) -> bool {
         (0..self.arena.counts().files)
             .map(|id| self.arena.file_unchecked(FileId(id)))
             .any(|entry| {
-                entry.state.load(Ordering::Acquire) == LIVE
-                    && entry.owed_pages.load(Ordering::Acquire) != 0
+                entry.state.load(Ordering::Acquire) == LIVE && unfinished::lacks_anything(entry)
             })
     }
 
@@ -371,8 +451,8 @@ impl Shared {
     }
 }
 
-/// The last process to leave in good order removes the arena, unless something in it is still owed: then it waits for a
-/// recovery.
+/// The last process to leave in good order removes the arena, unless a file is not yet what it should be on its device: then
+/// the arena waits for a recovery.
 impl Drop for Shared {
     fn drop(&mut self) {
         members::leave(self.instance);
@@ -380,12 +460,12 @@ impl Drop for Shared {
             return;
         };
         // Everybody who maps the arena holds this lock shared. Asking gives the own share up, whatever the answer: so of
-        // several who leave at once the last one gets it, and nobody may look at what is owed before.
+        // several who leave at once the last one gets it, and nobody may look at what files lack before.
         if file.try_lock().is_err() {
             return;
         }
         let is_there = matches!(file.metadata(), Ok(seen) if seen.nlink() > 0);
-        if is_there && !self.owes_anything() {
+        if is_there && !self.lacks_anything() {
             let _ = std::fs::remove_file(path);
             let _ = std::fs::remove_file(handoff::socket_path(path));
         }

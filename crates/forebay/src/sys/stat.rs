@@ -42,6 +42,8 @@ pub struct Stat {
     pub birth_ns: Option<i128>,
     /// (memory, offset) alignment of direct I/O in bytes; (0, 0) when there is none.
     pub direct_align: Option<(u32, u32)>,
+    /// Runs with its owner's or group's rights: writing to it would take that away, unless the writer may keep it.
+    pub set_id: bool,
     /// May only be appended to (`chattr +a`).
     pub append_only: bool,
     /// May not be changed (`chattr +i`).
@@ -66,9 +68,12 @@ pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
 fn from_statx(x: &libc::statx) -> Stat {
     let answered = |bit: libc::c_uint| x.stx_mask & bit != 0;
     let attribute = |bit: libc::c_int| x.stx_attributes & bit as u64 != 0;
+    let mode = u32::from(x.stx_mode);
+    // Without the right to run, the bit means another thing.
+    let group_set_id = libc::S_ISGID | libc::S_IXGRP;
     let aligns = (x.stx_dio_mem_align, x.stx_dio_offset_align);
     Stat {
-        regular: u32::from(x.stx_mode) & libc::S_IFMT == libc::S_IFREG,
+        regular: mode & libc::S_IFMT == libc::S_IFREG,
         inode: x.stx_ino,
         links: x.stx_nlink,
         device: libc::makedev(x.stx_dev_major, x.stx_dev_minor),
@@ -81,6 +86,7 @@ fn from_statx(x: &libc::statx) -> Stat {
         ctime_ns: nanoseconds(&x.stx_ctime),
         birth_ns: answered(libc::STATX_BTIME).then(|| nanoseconds(&x.stx_btime)),
         direct_align: answered(libc::STATX_DIOALIGN).then_some(aligns),
+        set_id: mode & libc::S_ISUID != 0 || mode & group_set_id == group_set_id,
         append_only: attribute(libc::STATX_ATTR_APPEND),
         immutable: attribute(libc::STATX_ATTR_IMMUTABLE),
         compressed: attribute(libc::STATX_ATTR_COMPRESSED),

@@ -550,7 +550,7 @@ pub fn keeping() -> Vec<Scene> {
     vec![quiet("take office", owing, |world| {
         let shared = world.engine.session.shared();
         let me = shared.me().expect("a slot");
-        assert!(forebay::keeper::run::take_office(shared, me));
+        assert!(forebay::keeper::run::take_office(shared, me, &mut None));
     })]
 }
 

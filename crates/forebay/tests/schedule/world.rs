@@ -17,6 +17,7 @@ use forebay::limits::BLOCK_BYTES;
 use forebay::memory::layout::Counts;
 use forebay::memory::regions::Owner;
 use forebay::memory::threads::{self, Me};
+use forebay::route::Scrap;
 use forebay::sim::device::{SimDisk, SimFile, SimOptions};
 use forebay::sim::{self, explore::die_after};
 use forebay::sync::Ordering;
@@ -248,9 +249,9 @@ impl Member {
     }
 
     fn intent(&self) -> Intent<'_> {
-        let route = self.world.session.shared().route_for(Path::new("file"));
+        // The one that the session is configured with.
         Intent {
-            route,
+            route: &Scrap,
             sequential: false,
             sync: false,
         }

@@ -40,10 +40,6 @@ macro_rules! pass {
 }
 
 pass! {
-    fopen: stdio::open;
-    fopen64: stdio::open;
-    freopen: stdio::reopen;
-    freopen64: stdio::reopen;
     fdopen: stdio::adopt;
     fclose: stdio::close;
     dprintf: stdio::print;

@@ -1,5 +1,7 @@
 //! Programs that are executed: they get the descriptors that stay open, and whether the library is in them is not known.
 
+use libc::c_int;
+
 use super::{Args, close};
 use crate::files::{self, Why};
 use crate::inside::Inside;
@@ -13,7 +15,42 @@ pub fn run(_args: &Args) {
 
 /// `login_tty(fd)`: closes the standard descriptors, and `fd` itself.
 pub fn login(args: &Args) {
-    for fd in [0, 1, 2, args[0] as libc::c_int] {
+    for fd in [0, 1, 2, args[0] as c_int] {
         close(fd, Why::Inherited);
     }
+}
+
+/// `daemon(keep_directory, keep_streams)`: libc's forks and duplicates by calls that pass no hook.
+///
+/// # Safety
+/// As for libc's function of that name.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int {
+    // SAFETY: plain calls, some of them our own hooks.
+    unsafe {
+        match libc::fork() {
+            -1 => return -1,
+            0 => {}
+            _ => libc::_exit(0),
+        }
+        if libc::setsid() == -1 {
+            return -1;
+        }
+        if keep_directory == 0 {
+            let _ = libc::chdir(c"/".as_ptr());
+        }
+        if keep_streams == 0 {
+            let null = libc::open64(c"/dev/null".as_ptr(), libc::O_RDWR);
+            if null == -1 {
+                return -1;
+            }
+            for standard in 0..=2 {
+                libc::dup2(null, standard);
+            }
+            if null > 2 {
+                libc::close(null);
+            }
+        }
+    }
+    0
 }

@@ -4,7 +4,7 @@ use super::{FillJob, Scope, Work, WriteJob};
 use crate::device::{DeviceFile, Piece};
 use crate::flush::busy;
 use crate::flush::select;
-use crate::frame::header::Guard;
+use crate::frame::header::{AGE_MAX, Guard};
 use crate::limits::PAGE_BYTES;
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
@@ -12,17 +12,15 @@ use crate::scrap::split::runs_of;
 use crate::sync::{Ordering, planted};
 
 pub(super) fn is_eligible(guard: &Guard<'_>, stamp: u32, scope: &Scope) -> bool {
-    if scope.all || scope.idle_ticks == 0 {
+    if scope.all || scope.dirty_ticks == 0 {
         return true;
     }
+    // However often it is used meanwhile.
+    let is_due =
+        scope.dirty_ticks != u32::MAX && guard.dirty_ticks() >= scope.dirty_ticks.min(AGE_MAX);
     let tick = guard.arena().superblock().tick.load(Ordering::Relaxed);
     let idle = tick.wrapping_sub(stamp);
-    let limit = if guard.valid() == u64::MAX {
-        scope.full_idle_ticks
-    } else {
-        scope.idle_ticks
-    };
-    idle >= limit
+    is_due || guard.valid() == u64::MAX && idle >= scope.full_idle_ticks
 }
 
 /// The memory of each run of pages: mask, offset in the block, pieces.

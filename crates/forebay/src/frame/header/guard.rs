@@ -3,7 +3,7 @@
 //! A [`Guard`] is the right to change; its methods are the single stores of `docs/states.md`, each with the ordering that
 //! its reader needs. Dropping it makes the next version and unlocks. [`assert_header`] is the page of states in code.
 
-use super::{HOLDER_BITS, Header, Identity, State};
+use super::{AGE_MAX, CHARGE_BITS, CHARGE_MASK, HOLDER_BITS, Header, Identity, State};
 use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{FrameId, HeaderId, ThreadId};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
@@ -102,6 +102,7 @@ impl<'a> Guard<'a> {
 
     /// Moves pages from dirty to in flight.
     pub fn begin_flight(&self, pages: u64) {
+        self.begin_age();
         self.header.flusher.store(self.me.id.0, Ordering::Relaxed);
         self.header
             .inflight
@@ -223,13 +224,37 @@ impl<'a> Guard<'a> {
     /// Pages charged.
     #[inline]
     pub fn charged(&self) -> u32 {
-        self.header.charged.load(Ordering::Relaxed)
+        self.header.charged.load(Ordering::Relaxed) & CHARGE_MASK
     }
 
-    /// Stores the charge.
+    /// Stores the charge; the first page that is owed begins to age.
     #[inline]
     pub fn set_charged(&self, pages: u32) {
-        self.header.charged.store(pages, Ordering::Relaxed);
+        let word = self.header.charged.load(Ordering::Relaxed);
+        let since = match word & CHARGE_MASK {
+            0 => self.tick() << CHARGE_BITS,
+            _ => word & !CHARGE_MASK,
+        };
+        self.header.charged.store(since | pages, Ordering::Relaxed);
+    }
+
+    /// What is dirty from now on is young: the rest is on its way to the device.
+    fn begin_age(&self) {
+        let (since, pages) = (self.tick() << CHARGE_BITS, self.charged());
+        self.header.charged.store(since | pages, Ordering::Relaxed);
+    }
+
+    /// Ticks for which something has been dirty, or has been tried in vain; at most [`AGE_MAX`].
+    pub fn dirty_ticks(&self) -> u32 {
+        let since = self.header.charged.load(Ordering::Relaxed) >> CHARGE_BITS;
+        let age = (self.tick().wrapping_sub(since) << CHARGE_BITS) >> CHARGE_BITS;
+        age.min(AGE_MAX)
+    }
+
+    #[inline]
+    fn tick(&self) -> u32 {
+        let tick = &self.arena().superblock().tick;
+        tick.load(Ordering::Relaxed)
     }
 
     /// What the charge should be: a frame counts whole, small frames by the page.
@@ -246,8 +271,7 @@ impl<'a> Guard<'a> {
     /// Notes a use.
     #[inline]
     pub fn touch(&self) {
-        self.header
-            .touch(self.arena().superblock().tick.load(Ordering::Relaxed));
+        self.header.touch(self.tick());
     }
 
     /// Makes the header describe nothing. Its memory has been taken away and its slot cleared.

@@ -9,7 +9,9 @@ fn compile(rules: &[(&str, &str)]) -> Result<Overrides, GlobError> {
 }
 
 fn name_for(overrides: &Overrides, path: &str) -> Option<&'static str> {
-    overrides.route_for(Path::new(path)).map(Route::name)
+    overrides
+        .route_for(Path::new(path))
+        .map(|route| route.name())
 }
 
 #[test]
@@ -59,20 +61,31 @@ fn stars_stay_within_a_component_and_case_counts() {
     assert_eq!(name_for(&overrides, "/deep/down/core.7"), Some("scrap"));
 }
 
+#[test]
+fn a_glob_without_a_slash_is_a_name_anywhere() {
+    let overrides = compile(&[("*.log", "kernel")]).unwrap();
+    assert_eq!(name_for(&overrides, "/x.log"), Some("kernel"));
+    assert_eq!(name_for(&overrides, "/a/b/x.log"), Some("kernel"));
+    assert_eq!(name_for(&overrides, "/a/x.log/b"), None);
+}
+
 #[cfg(unix)]
 #[test]
 fn paths_need_not_be_utf8() {
     use std::os::unix::ffi::OsStrExt;
     let path = Path::new(std::ffi::OsStr::from_bytes(b"/data/\xff\xfe.ckpt"));
     let overrides = compile(&[("/data/*.ckpt", "direct")]).unwrap();
-    assert_eq!(overrides.route_for(path).map(Route::name), Some("direct"));
+    assert_eq!(
+        overrides.route_for(path).map(|route| route.name()),
+        Some("direct")
+    );
 }
 
 #[test]
 fn a_bad_rule_names_its_glob() {
     for (rules, wanted) in [
         ([("/ok/**", "auto"), ("/bad/[z", "auto")], "/bad/[z"),
-        ([("/ok/**", "auto"), ("*.log", "auto")], "*.log"),
+        ([("/ok/**", "auto"), ("a/*.log", "auto")], "a/*.log"),
         ([("/ok/**", "auto"), ("/x/**", "fastest")], "/x/**"),
     ] {
         let message = compile(&rules).unwrap_err().to_string();

@@ -1,0 +1,189 @@
+//! `forebay run`: a program with its files managed.
+//!
+//! Life: the library is found and the session joined, or said why not; then the program runs, with this command as silent
+//! as it can be ([`program`]); then what the session owes goes to the devices, because a user may look at the files next, or
+//! switch the machine off; then the report; then the end that the program had.
+
+mod environment;
+mod keeper;
+mod library;
+mod program;
+mod report;
+
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use forebay::file::settle::Durability;
+use forebay::session::look::Unsettled;
+use forebay::sys::signals::{self, Held};
+use forebay::{Config, Session};
+
+use self::environment::Exported;
+use self::report::{Report, Sides};
+use crate::arguments::Run;
+use crate::failure::{Failure, NOT_HAD};
+use crate::output;
+
+/// Signals that end a drain.
+const ENDING: [i32; 4] = [1, 2, 3, 15];
+/// How often a drain is tried while others go on writing.
+const DRAIN_TRIES: u32 = 3;
+
+/// What the program is run with.
+struct Front {
+    library: PathBuf,
+    session: Session,
+}
+
+/// Runs it.
+pub fn run(arguments: Run) -> Result<u8, Failure> {
+    let mut given = arguments.settings.given();
+    let dirs = absolute(&arguments.dir)?;
+    if !dirs.is_empty() {
+        given.push(("dirs", dirs));
+    }
+    let mut options = arguments.settings.options()?;
+    for (key, text) in given.iter().filter(|(key, _)| *key == "dirs") {
+        options.set(key, text)?;
+    }
+    let config = crate::settings::load(options)?;
+    let mut exported = Exported::of(&given);
+    let front = match front(&arguments, &config, &mut exported) {
+        Ok(front) => Some(front),
+        Err(why) if arguments.require => {
+            output::note(format_args!("{why}; not run, because of --require"));
+            return Ok(NOT_HAD);
+        }
+        Err(why) => {
+            output::note(format_args!("{why}; run without Forebay"));
+            None
+        }
+    };
+    let before = front.as_ref().map(|front| front.session.stats());
+    let held = signals::hold_back()
+        .map_err(|error| Failure::Failed(format!("cannot hold signals back: {error}")))?;
+    let begun = Instant::now();
+    let started = program::start(&arguments.command, |command| {
+        held.spare(command);
+        exported.apply(command);
+        match &front {
+            Some(front) => environment::with_library(command, &front.library),
+            None => environment::without_library(command),
+        }
+    });
+    let child = match started {
+        Ok(child) => child,
+        Err(not_started) => {
+            output::note(not_started.why);
+            return Ok(not_started.code);
+        }
+    };
+    let end = program::wait(&child, &held);
+    let ran = begun.elapsed();
+    let unsettled = match &front {
+        Some(front) => drain(&front.session, &config, held)?,
+        None => Vec::new(),
+    };
+    for file in &unsettled {
+        output::note(format_args!(
+            "{}: {} not written yet: {}",
+            file.path.display(),
+            output::bytes(file.owed_bytes),
+            file.reason
+        ));
+    }
+    if arguments.report.is_some() || arguments.json {
+        let sides = front.as_ref().zip(before);
+        let sides = sides.map(|(front, before)| Sides::of(&front.session, &before));
+        let times = (ran, begun.elapsed() - ran);
+        Report::new(&arguments.command, end, times, sides, unsettled.clone())
+            .write(arguments.report.as_deref(), arguments.json)?;
+    }
+    // The session's threads and locks go in good order, also where a signal ends us.
+    drop(front);
+    Ok(end.take(unsettled.is_empty()))
+}
+
+/// This command's files are nobody's business: begun under the library, it begins again without.
+pub fn leave_library() {
+    if !environment::has_library() {
+        return;
+    }
+    let Ok(program) = std::env::current_exe() else {
+        return;
+    };
+    let mut command = std::process::Command::new(program);
+    command.args(std::env::args_os().skip(1));
+    environment::without_library(&mut command);
+    // Returns only when it fails; then the work is done with the library in the process, which is slower, not wrong.
+    let _ = command.exec();
+}
+
+fn front(arguments: &Run, config: &Config, exported: &mut Exported) -> Result<Front, String> {
+    let library = library::find()?;
+    let program = program::find(arguments.command.first().map_or("".as_ref(), |name| name));
+    if let Some(why) = library::why_not(&program) {
+        // What it starts may well have the library.
+        if arguments.require {
+            return Err(why);
+        }
+        output::note(format_args!("{why}; its files are left to the kernel"));
+    }
+    let session = keeper::join(config, exported, arguments.linger)?;
+    let place = session.place().map_err(|error| error.to_string())?;
+    if let Some(arena) = &place.path {
+        exported.lead_to(&config.session, arena);
+    }
+    Ok(Front { library, session })
+}
+
+/// As the option `dirs` has them.
+fn absolute(dirs: &[PathBuf]) -> Result<String, Failure> {
+    let mut all = Vec::new();
+    for dir in dirs {
+        let shown = dir.display();
+        let real = dir.canonicalize().map_err(|error| {
+            Failure::Usage(format!(
+                "--dir {shown}: {error}; name a directory that is there"
+            ))
+        })?;
+        match real.to_str() {
+            Some(text) if !text.contains(':') => all.push(text.to_owned()),
+            _ => {
+                return Err(Failure::Usage(format!(
+                    "--dir {shown}: a colon, or bytes that are not UTF-8, cannot be passed on; name a directory above"
+                )));
+            }
+        }
+    }
+    Ok(all.join(":"))
+}
+
+/// Hands everything that the session owes to the devices: for files below the directories, where some are named. Syncs
+/// nothing.
+fn drain(session: &Session, config: &Config, held: Held) -> Result<Vec<Unsettled>, Failure> {
+    let name = config.session.clone();
+    // Who presses the keys now means us.
+    std::thread::spawn(move || {
+        loop {
+            let taken = held.wait();
+            if ENDING.contains(&taken.signal) {
+                output::note(format_args!(
+                    "left while bytes were being flushed; session {name} goes on with it"
+                ));
+                signals::die_of(taken.signal);
+            }
+        }
+    });
+    let mut unsettled = Vec::new();
+    for _ in 0..DRAIN_TRIES {
+        unsettled =
+            session.settle_where(Durability::Written, |path: &Path| config.manages(path))?;
+        if unsettled.is_empty() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    Ok(unsettled)
+}

@@ -1,0 +1,127 @@
+//! Joining a session in which somebody keeps, starting one where nobody does.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use forebay::session::look::Life;
+use forebay::{Config, Session};
+
+use super::environment::Exported;
+use crate::{output, sessions};
+
+/// A log that has grown beyond this is begun anew, bytes.
+const LOG_BYTES_MAX: u64 = 1024 * 1024;
+/// How often a session is joined that ends before we are in it.
+const JOIN_TRIES: u32 = 5;
+
+/// Joins the session of the configuration. On return this process is in it, and somebody kept it when we looked, after we
+/// had joined: such a keeper stays for as long as we do (`forebay daemon --until-idle`).
+///
+/// # Errors
+/// In words, with the remedy.
+pub fn join(config: &Config, exported: &Exported, linger_seconds: f64) -> Result<Session, String> {
+    for _ in 0..JOIN_TRIES {
+        if let Some(session) = join_living(config)?
+            && session.has_keeper()
+        {
+            return Ok(session);
+        }
+        start(config, exported, linger_seconds)?;
+    }
+    Err(format!(
+        "session {} ends again and again while it is joined; `forebay stat` says who is in it",
+        config.session
+    ))
+}
+
+fn join_living(config: &Config) -> Result<Option<Session>, String> {
+    let found = sessions::find(config.arena_dir.as_deref(), Some(&config.session))
+        .map_err(|failure| failure.to_string())?;
+    for found in found {
+        let alive = matches!(&found.seen, Ok(seen) if seen.life == Life::Alive);
+        // Looking holds the arena mapped; joining maps it anew.
+        let arena = found.arena.clone();
+        drop(found);
+        if !alive {
+            continue;
+        }
+        let joined = Session::join_living(&arena, config.clone()).map_err(|e| e.to_string())?;
+        if joined.is_some() {
+            return Ok(joined);
+        }
+    }
+    Ok(None)
+}
+
+/// Starts a daemon and waits until it says that the session can be joined.
+fn start(config: &Config, exported: &Exported, linger_seconds: f64) -> Result<(), String> {
+    let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
+    let log_path = log_path(config);
+    let log =
+        open_log(&log_path).map_err(|e| cannot(&format!("write {}", log_path.display()), e))?;
+    let begin = log.metadata().map(|meta| meta.len()).unwrap_or(0);
+    let program = std::env::current_exe().map_err(|e| cannot("find this program", e))?;
+    let mut command = Command::new(program);
+    command
+        .args(["daemon", "--background", "--ready-fd", "1", "--until-idle"])
+        .arg(linger_seconds.to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(log)
+        // It outlives this command, and must not keep a directory busy.
+        .current_dir("/");
+    exported.apply(&mut command);
+    super::environment::without_library(&mut command);
+    let mut daemon = command.spawn().map_err(|e| cannot("start a daemon", e))?;
+    let mut ready = String::new();
+    if let Some(stdout) = daemon.stdout.take() {
+        // It says one line, or ends.
+        let _ = BufReader::new(stdout).read_line(&mut ready);
+    }
+    let said = said_since(&log_path, begin);
+    if ready.is_empty() {
+        let _ = daemon.wait();
+        return Err(format!(
+            "the session's daemon could not start: {}",
+            said.lines()
+                .last()
+                .unwrap_or("it said nothing")
+                .trim_start_matches("forebay: ")
+        ));
+    }
+    for line in said.lines().filter(|line| line.contains("recovered ")) {
+        output::note(line.trim_start_matches("forebay: "));
+    }
+    Ok(())
+}
+
+/// What a daemon without a terminal says goes to a file beside what recovery keeps.
+fn log_path(config: &Config) -> PathBuf {
+    let state = config.kept_dir.parent().unwrap_or(Path::new("/tmp"));
+    state.join(format!("{}.log", config.session))
+}
+
+fn open_log(path: &Path) -> std::io::Result<File> {
+    if let Some(dir) = path.parent() {
+        fs::create_dir_all(dir)?;
+    }
+    let log = File::options().create(true).append(true).open(path)?;
+    if log.metadata()?.len() > LOG_BYTES_MAX {
+        log.set_len(0)?;
+    }
+    Ok(log)
+}
+
+fn said_since(path: &Path, begin: u64) -> String {
+    let mut said = String::new();
+    let read = File::open(path).and_then(|mut file| {
+        file.seek(SeekFrom::Start(begin))?;
+        file.read_to_string(&mut said)
+    });
+    match read {
+        Ok(_) => said,
+        Err(_) => String::new(),
+    }
+}

@@ -1,0 +1,146 @@
+//! Running the program as if this command were not there: signals reach it, and its end is ours.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+use std::process::{Child, Command};
+
+use forebay::sys::signals::{self, Held, Taken};
+use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
+
+/// Numbers that the standard library has no names for.
+const CHILD: i32 = Signal::CHILD.as_raw();
+
+/// How the program ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// With an exit code.
+    Code(u8),
+    /// By a signal.
+    Signal(i32),
+}
+
+/// Why a program could not be started.
+#[derive(Debug)]
+pub struct NotStarted {
+    /// 126 or 127, as shells have it.
+    pub code: u8,
+    /// In words.
+    pub why: String,
+}
+
+/// The file that a name stands for, as `execvp` would find it; where it finds none, the name itself.
+pub fn find(name: &OsStr) -> PathBuf {
+    let plain = PathBuf::from(name);
+    if name.as_bytes().contains(&b'/') {
+        return plain;
+    }
+    let path = std::env::var_os("PATH").unwrap_or_else(|| "/bin:/usr/bin".into());
+    let may_run = |path: &PathBuf| {
+        path.is_file() && rustix::fs::access(path, rustix::fs::Access::EXEC_OK).is_ok()
+    };
+    let mut candidates = std::env::split_paths(&path).map(|dir| dir.join(name));
+    candidates.find(may_run).unwrap_or(plain)
+}
+
+/// Starts the program.
+///
+/// # Errors
+/// [`NotStarted`]
+pub fn start(arguments: &[OsString], prepare: impl Fn(&mut Command)) -> Result<Child, NotStarted> {
+    let (name, rest) = arguments.split_first().ok_or_else(|| NotStarted {
+        code: 127,
+        why: "no program was named".into(),
+    })?;
+    let mut command = Command::new(name);
+    command.args(rest);
+    prepare(&mut command);
+    let started = match command.spawn() {
+        // A script that does not say whose: the shell's, as for `execvp`.
+        Err(error) if error.raw_os_error() == Some(ENOEXEC) => {
+            let mut shell = Command::new("/bin/sh");
+            shell.arg(find(name)).args(rest);
+            prepare(&mut shell);
+            shell.spawn()
+        }
+        started => started,
+    };
+    started.map_err(|error| {
+        let missing = error.kind() == io::ErrorKind::NotFound;
+        NotStarted {
+            // An interpreter that is missing is not the program's absence.
+            code: if missing && !find(name).exists() {
+                127
+            } else {
+                126
+            },
+            why: format!("{}: {error}", name.display()),
+        }
+    })
+}
+
+/// The kernel's word for a file of no format that it knows.
+const ENOEXEC: i32 = 8;
+
+/// Waits for the program's end. What is sent to us goes on to it; what the terminal sends has reached it already.
+pub fn wait(child: &Child, held: &Held) -> End {
+    let pid = Pid::from_child(child);
+    loop {
+        if let Some(end) = look(pid) {
+            return end;
+        }
+        let Taken {
+            signal,
+            from_kernel,
+        } = held.wait();
+        if signal != CHILD && !from_kernel {
+            pass_on(pid, signal);
+        }
+    }
+}
+
+fn pass_on(pid: Pid, signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        // It may just have ended.
+        let _ = kill_process(pid, signal);
+    }
+}
+
+/// Whether it has ended. Where it has stopped, so do we, until somebody lets us go on.
+fn look(pid: Pid) -> Option<End> {
+    loop {
+        match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            Ok(None) => return None,
+            Ok(Some((_, status))) => {
+                if let Some(code) = status.exit_status() {
+                    return Some(End::Code(code as u8));
+                }
+                if let Some(signal) = status.terminating_signal() {
+                    return Some(End::Signal(signal));
+                }
+                if status.stopped() {
+                    let _ = kill_process(getpid(), Signal::STOP);
+                }
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            // Somebody else has taken our child's end: nothing is known of it.
+            Err(_) => return Some(End::Code(crate::failure::FAILED)),
+        }
+    }
+}
+
+impl End {
+    /// The exit code of this command; does not return where the program was ended by a signal.
+    pub fn take(self, clean: bool) -> u8 {
+        match self {
+            End::Code(0) if !clean => crate::failure::FAILED,
+            End::Code(code) => code,
+            End::Signal(signal) => {
+                signals::die_of(signal);
+                // As shells say it, should the signal have been one that ends nobody.
+                128_u8.wrapping_add(signal as u8)
+            }
+        }
+    }
+}

@@ -1,0 +1,309 @@
+//! `forebay run` around programs: their ends, their signals, the session they find, and what is on the device when the
+//! command has ended. The library is a stand-in here: what it does is the business of `tests/run.d`.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::place::{Place, Process, Run, is_managed};
+use crate::writer;
+
+/// A library that can be loaded and does nothing new: the C library under our library's name.
+fn stand_in(place: &Place) -> PathBuf {
+    let path = place.file("libforebay_preload.so");
+    if path.exists() {
+        return path;
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
+    let libc = maps.lines().find_map(|line| {
+        let path = line.split_whitespace().nth(5)?;
+        path.rsplit('/')
+            .next()?
+            .starts_with("libc.so")
+            .then_some(path)
+    });
+    std::os::unix::fs::symlink(libc.expect("the C library"), &path).expect("a link");
+    path
+}
+
+/// `forebay run` with these arguments, in a session whose daemon leaves soon.
+fn command(place: &Place, arguments: &[&str]) -> Command {
+    let all: Vec<_> = ["run", "--linger", "0.3"]
+        .iter()
+        .chain(arguments)
+        .copied()
+        .collect();
+    let mut command = place.forebay(&all);
+    command.env("FOREBAY_PRELOAD", stand_in(place));
+    command
+}
+
+fn run(place: &Place, arguments: &[&str]) -> Run {
+    Run::of(command(place, arguments).output().expect("forebay runs"))
+}
+
+/// Waits until the daemon has left and its arena is gone.
+fn await_end(place: &Place) {
+    let begun = Instant::now();
+    while place.arena().exists() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "the daemon stays"
+        );
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn output_and_exit_code_are_the_programs() {
+    let place = Place::new("run-codes");
+    let ended = run(
+        &place,
+        &["--", "sh", "-c", "echo out; echo err >&2; exit 7"],
+    );
+    assert_eq!(
+        (ended.code, ended.stdout.as_str(), ended.stderr.as_str()),
+        (7, "out\n", "err\n")
+    );
+    assert_eq!(run(&place, &["--", "no-such-program"]).code, 127);
+    assert_eq!(run(&place, &["--", "/etc/passwd"]).code, 126);
+    let script = place.file("script");
+    std::fs::write(&script, "exit 5\n").expect("written");
+    let script = script.to_str().expect("UTF-8");
+    Command::new("chmod")
+        .args(["+x", script])
+        .status()
+        .expect("chmod");
+    assert_eq!(
+        run(&place, &["--", script]).code,
+        5,
+        "a script without an interpreter is the shell's"
+    );
+    assert_eq!(
+        run(&place, &["--dir", "/no/such/dir", "--", "true"]).code,
+        2
+    );
+    assert_eq!(place.run(&["run"]).code, 2);
+    await_end(&place);
+}
+
+#[test]
+fn the_program_finds_library_options_and_arena() {
+    let place = Place::new("run-environment");
+    let dir = place.files.path().canonicalize().expect("a directory");
+    let dir = dir.to_str().expect("UTF-8");
+    let told = "echo $LD_PRELOAD,$FOREBAY_DIRS,$FOREBAY_ROUTE,$FOREBAY__ARENA";
+    let arguments = ["--dir", dir, "--route", "scrap", "--", "sh", "-c", told];
+    let output = command(&place, &arguments)
+        .env("LD_PRELOAD", "libm.so.6")
+        .output();
+    let ended = Run::of(output.expect("forebay runs"));
+    let library = stand_in(&place);
+    let expected = format!(
+        "{}:libm.so.6,{dir},scrap,{}\n",
+        library.display(),
+        place.arena().display()
+    );
+    assert_eq!(ended.stdout, expected, "{ended:?}");
+    await_end(&place);
+}
+
+#[test]
+fn a_signal_that_ends_the_program_ends_the_command() {
+    use std::os::unix::process::ExitStatusExt;
+    let place = Place::new("run-dies");
+    for (name, number) in [("TERM", 15), ("KILL", 9), ("USR1", 10)] {
+        let output = command(&place, &["--", "sh", "-c", &format!("kill -{name} $$")]).output();
+        assert_eq!(output.expect("forebay runs").status.signal(), Some(number));
+    }
+    await_end(&place);
+}
+
+#[test]
+fn signals_reach_the_program() {
+    let place = Place::new("run-signals");
+    for (name, signal) in [
+        ("TERM", Signal::TERM),
+        ("HUP", Signal::HUP),
+        ("INT", Signal::INT),
+    ] {
+        let script = format!("trap 'exit 9' {name}; echo ready; while :; do sleep 0.02; done");
+        let child = command(&place, &["--", "sh", "-c", &script])
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut process = Process::new(child.expect("forebay runs"));
+        assert_eq!(process.first_line(), "ready\n");
+        process.signal(signal);
+        assert_eq!(process.wait().0.code(), Some(9), "{name}");
+    }
+    await_end(&place);
+}
+
+#[test]
+fn commands_that_start_at_once_share_one_keeper() {
+    let place = Place::new("run-at-once");
+    let started: Vec<_> = (0..4)
+        .map(|_| {
+            command(&place, &["--", "sleep", "1"])
+                .spawn()
+                .expect("forebay runs")
+        })
+        .collect();
+    let begun = Instant::now();
+    let members = loop {
+        let members = place.run(&["stat", "--session", &place.session, "--json"]);
+        if members.code == 0 {
+            let members = members.json()["sessions"][0]["members"].clone();
+            // The four, and one daemon: those that came second have left again.
+            if members["processes"].as_array().map(Vec::len) == Some(5) {
+                break members;
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "{members:?}");
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    assert!(members["keeper"].is_u64(), "{members}");
+    for mut child in started {
+        assert!(child.wait().expect("ended").success());
+    }
+    await_end(&place);
+}
+
+#[test]
+fn a_command_within_a_command_joins_the_same_session() {
+    let place = Place::new("run-nested");
+    let program = env!("CARGO_BIN_EXE_forebay");
+    let inner = format!(
+        "echo $FOREBAY__ARENA $LD_PRELOAD; {program} run -- sh -c 'echo $FOREBAY__ARENA $LD_PRELOAD'"
+    );
+    let ended = run(&place, &["--", "sh", "-c", &inner]);
+    let lines: Vec<_> = ended.stdout.lines().collect();
+    assert_eq!((ended.code, lines.len()), (0, 2), "{ended:?}");
+    assert_eq!(lines[0], lines[1]);
+    await_end(&place);
+}
+
+#[test]
+fn without_library_the_program_runs_plainly_or_not_at_all() {
+    let place = Place::new("run-plain");
+    let without = |require: &[&str]| {
+        let all: Vec<_> = ["run"]
+            .iter()
+            .chain(require)
+            .chain(&["--", "sh", "-c", "echo $LD_PRELOAD ran"])
+            .copied()
+            .collect();
+        let output = place
+            .forebay(&all)
+            .env("FOREBAY_PRELOAD", place.file("nowhere.so"))
+            .output();
+        Run::of(output.expect("forebay runs"))
+    };
+    let plain = without(&[]);
+    assert_eq!((plain.code, plain.stdout.as_str()), (0, "ran\n"));
+    assert!(
+        plain.stderr.contains("nowhere.so") && plain.stderr.contains("without Forebay"),
+        "{plain:?}"
+    );
+    let required = without(&["--require"]);
+    assert_eq!((required.code, required.stdout.as_str()), (125, ""));
+    assert!(required.stderr.contains("nowhere.so"), "{required:?}");
+    assert!(!place.arena().exists());
+}
+
+#[test]
+fn without_a_session_the_program_runs_plainly_or_not_at_all() {
+    let place = Place::new("run-no-session");
+    // No arena can be where a file of the name is a directory.
+    std::fs::create_dir_all(place.arena()).expect("a directory");
+    use std::os::unix::fs::PermissionsExt;
+    let parent = place.arena().parent().expect("a parent").to_owned();
+    std::fs::set_permissions(&parent, std::fs::Permissions::from_mode(0o700)).expect("changed");
+    let plain = run(&place, &["--", "echo", "ran"]);
+    assert_eq!(
+        (plain.code, plain.stdout.as_str()),
+        (0, "ran\n"),
+        "{plain:?}"
+    );
+    assert!(plain.stderr.contains("without Forebay"), "{plain:?}");
+    let required = run(&place, &["--require", "--", "echo", "ran"]);
+    assert_eq!(
+        (required.code, required.stdout.as_str()),
+        (125, ""),
+        "{required:?}"
+    );
+}
+
+/// A program is killed with bytes in memory, and its file renamed: when the command has ended, the file has them.
+#[test]
+fn what_is_owed_is_on_the_device_when_the_command_ends() {
+    let place = Place::new("run-drain");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let first = command(&place, &["--", "sleep", "60"])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
+    let mut first = Process::new(first.expect("forebay runs"));
+    let begun = Instant::now();
+    let stat = ["stat", "--session", &place.session, "--json"];
+    let is_kept = || {
+        let stat = place.run(&stat);
+        stat.code == 0 && stat.json()["sessions"][0]["members"]["keeper"].is_u64()
+    };
+    while !is_kept() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "no session");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let (file, renamed) = (place.file("file"), place.file("renamed"));
+    let writer = writer::start(&place, &file, 1_000_000, false);
+    std::fs::rename(&file, &renamed).expect("renamed");
+    writer.kill();
+    assert!(place.dirty_bytes() > 0);
+    let report = place.file("report.json");
+    let option = format!("--report={}", report.display());
+    let ended = run(&place, &[&option, "--json", "--", "true"]);
+    assert_eq!((ended.code, ended.stderr.as_str()), (0, ""));
+    assert_eq!(
+        std::fs::read(&renamed).expect("readable"),
+        writer::pattern(1_000_000)
+    );
+    assert_eq!(place.dirty_bytes(), 0);
+    let report = std::fs::read_to_string(&report).expect("a report");
+    let report: serde_json::Value = serde_json::from_str(&report).expect("JSON");
+    assert_eq!((&report["schema"], &report["exit"]), (&1.into(), &0.into()));
+    assert!(
+        report["session"]["device_write_bytes"].as_u64() >= Some(1_000_000),
+        "{report}"
+    );
+    // Not killed: what it runs would live on.
+    first.signal(Signal::TERM);
+    first.wait();
+    await_end(&place);
+}
+
+/// Before the program runs, what a dead session of that name has left is saved, and told.
+#[test]
+fn what_a_dead_session_left_is_told() {
+    let place = Place::new("run-recovers");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let daemon = place.daemon(&[]);
+    let file = place.file("file");
+    let writer = writer::start(&place, &file, 1_000_000, false);
+    // Nobody has the file any more, and nobody finds it.
+    std::fs::rename(&file, place.file("renamed")).expect("renamed");
+    daemon.kill();
+    writer.kill();
+    let ended = run(&place, &["--", "true"]);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(
+        ended.stderr.contains("recovered") && ended.stderr.contains("kept aside"),
+        "{ended:?}"
+    );
+    await_end(&place);
+}

@@ -1,0 +1,104 @@
+//! Inodes that this process reaches by ways which pass no hook, for as long as it has them: streams of stdio and shared mappings.
+//!
+//! No descriptor of theirs becomes managed in this process: what the stream or the mapping shows is the kernel's. A table of
+//! words, without locks and without memory to be asked for; should it ever be full, nothing becomes managed any more.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use libc::c_int;
+
+use crate::files;
+
+/// A power of two.
+const WORDS: usize = 4096;
+/// Places that an inode may be at, from its hash on.
+const WINDOW: usize = 64;
+/// A word is a hash of the inode above its count.
+const COUNT_BITS: u32 = 16;
+const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
+
+static TABLE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+static FULL: AtomicBool = AtomicBool::new(false);
+
+fn hash(device: u64, inode: u64) -> u64 {
+    let mixed = (inode ^ device.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    mixed ^ mixed >> 29
+}
+
+fn places(hash: u64) -> impl Iterator<Item = &'static AtomicU64> {
+    let begin = (hash >> 48) as usize;
+    (0..WINDOW).map(move |step| &TABLE[(begin + step) % WORDS])
+}
+
+fn count_of(word: u64, hash: u64) -> u64 {
+    let same = word >> COUNT_BITS == hash & (u64::MAX >> COUNT_BITS);
+    if same { word & COUNT_MAX } else { 0 }
+}
+
+/// Whether an inode is one of them.
+pub fn has(device: u64, inode: u64) -> bool {
+    let hash = hash(device, inode);
+    FULL.load(Ordering::Acquire)
+        || places(hash).any(|place| count_of(place.load(Ordering::Acquire), hash) > 0)
+}
+
+/// One more use of an inode.
+fn add(device: u64, inode: u64) {
+    let hash = hash(device, inode);
+    let key = hash << COUNT_BITS;
+    // Where it is already, then where there is room.
+    for known in [true, false] {
+        for place in places(hash) {
+            let changed = place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                let count = count_of(word, hash);
+                if known {
+                    (count > 0).then_some(key | (count + 1).min(COUNT_MAX))
+                } else {
+                    (word & COUNT_MAX == 0).then_some(key | 1)
+                }
+            });
+            if changed.is_ok() {
+                return;
+            }
+        }
+    }
+    FULL.store(true, Ordering::Release);
+}
+
+/// One use less. A count that has reached its end stays there.
+fn remove(device: u64, inode: u64) {
+    let hash = hash(device, inode);
+    let key = hash << COUNT_BITS;
+    for place in places(hash) {
+        let changed =
+            place.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+                match count_of(word, hash) {
+                    0 | COUNT_MAX => None,
+                    count => Some(key | (count - 1)),
+                }
+            });
+        if changed.is_ok() {
+            return;
+        }
+    }
+}
+
+fn regular(fd: c_int) -> Option<(u64, u64)> {
+    let stat = files::stat_of(fd)?;
+    (stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((stat.st_dev, stat.st_ino))
+}
+
+/// A descriptor's file is used so from now on. Should the session have come to manage it meanwhile, it is the kernel's after this.
+pub fn begin(fd: c_int, why: files::Why) {
+    if let Some((device, inode)) = regular(fd) {
+        add(device, inode);
+        files::give_inode_to_kernel(device, inode, why);
+    }
+}
+
+/// The use ends.
+pub fn end(fd: c_int) {
+    if let Some((device, inode)) = regular(fd) {
+        remove(device, inode);
+    }
+}

@@ -1,0 +1,206 @@
+//! What programs do to files beside reading and writing them: C programs that are run with the library and without, and must
+//! say the same and leave the same files.
+//!
+//! Each case (see `programs.c`) is a test. The session's keeper is this process.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::{LazyLock, RwLock};
+use std::time::{Duration, Instant};
+
+use forebay::{Config, Session};
+
+/// The cases, compiled.
+static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
+    let new = program.with_extension(std::process::id().to_string());
+    let done = Command::new("cc")
+        .args(["-O1", "-g", "-w", "-pthread", "-o"])
+        .arg(&new)
+        .args(["programs.c", "handlers.c", "ways.c", "others.c"].map(|name| sources.join(name)))
+        .status();
+    assert!(
+        done.expect("cc runs").success(),
+        "the programs do not compile"
+    );
+    fs::rename(&new, &program).expect("renamed");
+    program
+});
+
+/// The library, which cargo does not build for a test by itself.
+static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
+    let test = std::env::current_exe().expect("this program has a name");
+    let built_in = test.ancestors().nth(2).expect("target/debug/deps/...");
+    let target = built_in.parent().expect("target/debug");
+    let mut build = Command::new(env!("CARGO"));
+    build
+        .args([
+            "build",
+            "--quiet",
+            "--package",
+            "forebay-preload",
+            "--target-dir",
+        ])
+        .arg(target)
+        .current_dir(env!("CARGO_MANIFEST_DIR"));
+    if built_in.ends_with("release") {
+        build.arg("--release");
+    }
+    assert!(
+        build.status().expect("cargo runs").success(),
+        "the library does not build"
+    );
+    built_in.join("libforebay_preload.so")
+});
+
+fn config(name: &str) -> Config {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 64 << 20;
+    config.dirty_bytes_max = 32 << 20;
+    config.dirty_background = 8 << 20;
+    config.flush_after = Some(Duration::from_millis(500));
+    config.flush_interval = Some(Duration::from_secs(5));
+    config.session = name.to_owned();
+    config
+}
+
+/// Held by whoever makes a child.
+static SPAWNING: RwLock<()> = RwLock::new(());
+
+/// What a program has said and left.
+#[derive(PartialEq)]
+struct Outcome {
+    status: Option<i32>,
+    output: String,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
+    use std::os::unix::fs::PermissionsExt;
+    fs::create_dir(dir).expect("a directory");
+    fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).expect("for anybody");
+    let output = fs::File::create(dir.with_extension("output")).expect("a file");
+    let mut command = Command::new(&*PROGRAMS);
+    command
+        .arg(case)
+        .arg(dir)
+        .stdin(Stdio::null())
+        .stderr(Stdio::inherit())
+        .stdout(output);
+    more(&mut command);
+    // Between fork and exec a child of this process has the keeper's descriptors, writable ones too: nobody could execute
+    // what has just been written.
+    let mut alone = None;
+    let mut child = if case == "executable" {
+        alone = Some(SPAWNING.write());
+        command.spawn()
+    } else {
+        let _with_others = SPAWNING.read();
+        command.spawn()
+    }
+    .expect("the program starts");
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().expect("a child") {
+            break status;
+        }
+        if begun.elapsed() > Duration::from_secs(30) {
+            child.kill().expect("a child");
+            child.wait().expect("a child");
+            panic!("{case} does not end; it said: {}", said(dir));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    drop(alone);
+    let files = fs::read_dir(dir).expect("readable").map(|entry| {
+        let entry = entry.expect("readable");
+        let name = entry.file_name().to_string_lossy().into_owned();
+        (name, fs::read(entry.path()).expect("readable"))
+    });
+    Outcome {
+        status: status.code(),
+        output: said(dir),
+        files: files.collect(),
+    }
+}
+
+fn said(dir: &Path) -> String {
+    let said = fs::read(dir.with_extension("output")).unwrap_or_default();
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Runs a case both ways. The engine must have had bytes of its files.
+fn same(case: &str) {
+    let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    fs::set_permissions(
+        temporary.path(),
+        std::os::unix::fs::PermissionsExt::from_mode(0o755),
+    )
+    .expect("for anybody");
+    let name = format!("test-passed-{case}-{}", std::process::id());
+    let (_, library) = (&*PROGRAMS, &*LIBRARY);
+    let session = Session::open(config(&name)).expect("a session");
+    let plain = run(case, &temporary.path().join("plain"), |_| {});
+    assert_eq!(
+        plain.status,
+        Some(0),
+        "without the library: {}",
+        plain.output
+    );
+    let ours = run(case, &temporary.path().join("ours"), |command| {
+        command
+            .env("LD_PRELOAD", library)
+            .env("FOREBAY_SESSION", &name);
+    });
+    assert_eq!(ours.output, plain.output);
+    assert_eq!(ours.status, plain.status);
+    assert!(ours.files.keys().eq(plain.files.keys()), "other files");
+    for (name, bytes) in &plain.files {
+        assert!(ours.files[name] == *bytes, "{name} has other bytes");
+    }
+    let in_memory = session.stats().scrap_bytes;
+    assert!(in_memory > 100_000, "the engine has had {in_memory} bytes");
+}
+
+macro_rules! cases {
+    ($($name:ident: $case:literal;)*) => {
+        $(
+            #[test]
+            fn $name() {
+                same($case);
+            }
+        )*
+    };
+}
+
+cases! {
+    handlers_write_to_managed_files: "handlers-write";
+    handlers_write_to_small_files: "handlers-small";
+    handlers_jump_out: "handlers-jump";
+    handlers_hear_all_that_was_queued: "handlers-queue";
+    handlers_are_what_they_ever_were: "handlers-as-ever";
+    threads_are_cancelled: "cancelled";
+    memory_that_is_not_there: "bad-memory";
+    exec_inherits: "inherited-exec";
+    spawn_inherits: "inherited-spawn";
+    vfork_inherits: "inherited-vfork";
+    system_inherits: "inherited-system";
+    popen_inherits: "inherited-popen";
+    mappings_see_and_are_seen: "mapped";
+    the_kernel_moves_bytes: "transferred";
+    stdio_on_the_same_files: "stdio";
+    streams_and_mappings_came_first: "earlier";
+    descriptors_are_sent: "sent";
+    whole_files_are_locked: "locked-whole";
+    ranges_are_locked: "locked-range";
+    asynchronous_io: "asynchronous";
+    raw_system_calls: "raw-calls";
+    asynchronous_io_of_the_kernel: "kernel-aio";
+    another_place: "other-place";
+    another_user: "other-user";
+    daemons_go_on: "daemon";
+    what_was_written_is_executed: "executable";
+}

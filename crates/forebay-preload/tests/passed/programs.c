@@ -1,0 +1,107 @@
+/* What programs do to files beside reading and writing them, each a case by name: `programs CASE DIRECTORY`.
+ *
+ * A case says what it sees on standard output and leaves files behind. Run with the library and without, both must be the
+ * same. Every case first writes enough for its file to be managed. */
+#include "programs.h"
+
+char bytes[SOME], path[4096], other_path[4096], directory[3000];
+
+unsigned long sum_of(const char *from, size_t len)
+{
+    unsigned long sum = 5381;
+    for (size_t i = 0; i < len; i++)
+        sum = sum * 33 + (unsigned char)from[i];
+    return sum;
+}
+
+void fill(int seed)
+{
+    for (size_t i = 0; i < SOME; i++)
+        bytes[i] = (char)(i * 7 + i / 251 + seed);
+}
+
+/* A file with dirty bytes in memory, its offset behind them. */
+int managed(const char *name, int flags)
+{
+    int fd = open(name, O_RDWR | O_CREAT | O_TRUNC | flags, 0644);
+    MUST(fd >= 0);
+    fill(1);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000);
+    MUST(pwrite(fd, "dirty", 5, 1000) == 5);
+    return fd;
+}
+
+void show(const char *what, const char *from, long len)
+{
+    printf("%s: %ld bytes, %lu\n", what, len, len > 0 ? sum_of(from, (size_t)len) : 0);
+}
+
+void show_file(const char *name)
+{
+    static char all[4 * SOME];
+    int fd = open(name, O_RDONLY);
+    long len = 0, n;
+    while ((n = read(fd, all + len, sizeof all - (size_t)len)) > 0)
+        len += n;
+    show("file", all, len);
+    close(fd);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} cases[] = {
+    {"handlers-write", handlers_write},
+    {"handlers-small", handlers_on_small_files},
+    {"handlers-jump", handlers_jump},
+    {"handlers-as-ever", handlers_as_ever},
+    {"handlers-queue", handlers_queue},
+    {"cancelled", cancelled},
+    {"bad-memory", bad_memory},
+    {"mapped", mapped},
+    {"transferred", transferred},
+    {"stdio", by_stdio},
+    {"earlier", earlier},
+    {"sent", sent},
+    {"asynchronous", asynchronous},
+    {"raw-calls", raw_calls},
+    {"kernel-aio", kernel_aio},
+    {"other-place", other_place},
+    {"other-user", other_user},
+    {"executable", executable},
+    {"daemon", daemons},
+};
+
+int main(int argc, char **argv)
+{
+    MUST(argc == 3);
+    const char *what = argv[1];
+    /* The other side of a case. */
+    if (!strcmp(what, "receive")) {
+        receive(atoi(argv[2]));
+        return 0;
+    }
+    if (!strncmp(what, "count-", 6)) {
+        count(argv[2], !strcmp(what, "count-whole"));
+        return 0;
+    }
+    snprintf(directory, sizeof directory, "%s", argv[2]);
+    snprintf(path, sizeof path, "%s/file", directory);
+    snprintf(other_path, sizeof other_path, "%s/other", directory);
+    int found = 1;
+    if (!strncmp(what, "inherited-", 10))
+        inherited(what + 10);
+    else if (!strncmp(what, "locked-", 7))
+        locked(!strcmp(what, "locked-whole"));
+    else
+        found = 0;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (!strcmp(what, cases[i].name)) {
+            cases[i].run();
+            found = 1;
+        }
+    MUST(found);
+    fflush(stdout);
+    return 0;
+}

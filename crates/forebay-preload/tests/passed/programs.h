@@ -1,0 +1,69 @@
+/* What all cases share. */
+#define _GNU_SOURCE
+#include <aio.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/aio_abi.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SOME 300000
+extern char bytes[SOME], path[4096], other_path[4096], directory[3000];
+
+#define MUST(what) \
+    do { \
+        if (!(what)) { \
+            printf("line %d: %s: %s\n", __LINE__, #what, strerror(errno)); \
+            fflush(stdout); \
+            _exit(1); \
+        } \
+    } while (0)
+
+unsigned long sum_of(const char *from, size_t len);
+void fill(int seed);
+/* A file with dirty bytes in memory, its offset behind them. */
+int managed(const char *name, int flags);
+void show(const char *what, const char *from, long len);
+void show_file(const char *name);
+
+void handlers_write(void);
+void handlers_on_small_files(void);
+void handlers_jump(void);
+void handlers_as_ever(void);
+void handlers_queue(void);
+void cancelled(void);
+void bad_memory(void);
+void mapped(void);
+void transferred(void);
+void by_stdio(void);
+void earlier(void);
+void sent(void);
+void asynchronous(void);
+void raw_calls(void);
+void kernel_aio(void);
+void other_place(void);
+void other_user(void);
+void executable(void);
+void daemons(void);
+void inherited(const char *how);
+void receive(int socket);
+void count(const char *name, int whole);
+void locked(int whole);

@@ -1,0 +1,113 @@
+//! Records that several programs append to one file: whole, each once, in each writer's order.
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::scene::{Scene, said};
+
+const WRITERS: usize = 4;
+const RECORDS: usize = 400;
+
+fn record(writer: usize, number: usize) -> Vec<u8> {
+    let len = 40 + (writer * 7 + number * 131) % 3000;
+    let mut record = format!("<{writer} {number} {len} ").into_bytes();
+    record.resize(len - 1, b'a' + (number % 26) as u8);
+    record.push(b'>');
+    record
+}
+
+fn append(path: &Path, writer: usize) {
+    let mut file = std::fs::OpenOptions::new()
+        .append(true)
+        .create(true)
+        .open(path)
+        .expect("a log");
+    for number in 0..RECORDS {
+        let record = record(writer, number);
+        assert_eq!(file.write(&record).expect("a record"), record.len());
+    }
+}
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    match role {
+        "append" => append(&dir.join("log"), argument.parse().expect("a number")),
+        "append-forked" => {
+            // One description for all: the offset is shared as well.
+            let mut file = std::fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(dir.join("log"))
+                .expect("a log");
+            let mut children = Vec::new();
+            for writer in 0..WRITERS {
+                // SAFETY: the child does nothing that needs other threads' locks but write.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    for number in 0..RECORDS {
+                        let record = record(writer, number);
+                        let written = file.write(&record).expect("a record");
+                        assert_eq!(written, record.len());
+                    }
+                    // SAFETY: ends the child.
+                    unsafe { libc::_exit(0) };
+                }
+                children.push(child);
+            }
+            for child in children {
+                let mut status = 0;
+                // SAFETY: the target is ours.
+                unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!(status, 0, "a child has failed");
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+fn check(path: &Path) {
+    let mut rest = std::fs::read(path).expect("the log");
+    let mut next = [0; WRITERS];
+    while !rest.is_empty() {
+        let head: String = rest.iter().take(40).map(|&b| char::from(b)).collect();
+        let mut words = head.trim_start_matches('<').split(' ');
+        let mut number = || words.next().and_then(|word| word.parse::<usize>().ok());
+        let (Some(writer), Some(index)) = (number(), number()) else {
+            panic!("no record: {head}");
+        };
+        assert_eq!(index, next[writer], "writer {writer}");
+        next[writer] += 1;
+        let expected = record(writer, index);
+        assert!(
+            rest.starts_with(&expected),
+            "record {writer} {index} is torn"
+        );
+        rest.drain(..expected.len());
+    }
+    assert_eq!(next, [RECORDS; WRITERS]);
+}
+
+#[test]
+fn appends_of_several_programs() {
+    for small in [0, 64 * 1024] {
+        let scene = Scene::new("append", small);
+        let writers: Vec<_> = (0..WRITERS)
+            .map(|writer| scene.start("append", &writer.to_string()))
+            .collect();
+        for writer in writers {
+            said(writer.wait_with_output().expect("a writer"));
+        }
+        assert!(scene.bytes_to_memory() > 0);
+        check(&scene.path("log"));
+    }
+}
+
+#[test]
+fn appends_of_forked_children() {
+    for small in [0, 64 * 1024] {
+        let scene = Scene::new("append-forked", small);
+        scene.play("append-forked", "");
+        assert!(scene.bytes_to_memory() > 0);
+        check(&scene.path("log"));
+    }
+}

@@ -1,0 +1,128 @@
+//! What outsiders see after a close, a sync, and the end of a program; and descriptors that are not to be had.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use crate::scene::Scene;
+use crate::sys::*;
+
+const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
+const BLOCK: usize = 100_000;
+
+/// Tells the test how far it is, and waits for its word.
+fn step(name: &str) {
+    println!("@{name}");
+    std::io::stdout().flush().expect("output");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("input");
+}
+
+pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
+    let a = dir.join("a");
+    match role {
+        "outsiders" => {
+            let fd = open(&a, RDWR).expect("open");
+            write(fd, &pattern(1, BLOCK)).expect("write");
+            step("written");
+            // SAFETY: takes no memory.
+            assert_eq!(unsafe { libc::fsync(fd) }, 0);
+            step("synced");
+            write(fd, &pattern(2, BLOCK)).expect("write");
+            close(fd).expect("close");
+            step("closed");
+            let fd = open(&a, libc::O_WRONLY | libc::O_APPEND).expect("open");
+            write(fd, &pattern(3, BLOCK)).expect("write");
+        }
+        "quits" => {
+            let fd = open(&a, RDWR).expect("open");
+            write(fd, &pattern(1, BLOCK)).expect("write");
+            // SAFETY: ends the program at once.
+            unsafe { libc::_exit(0) };
+        }
+        "few-descriptors" => {
+            set_limit(libc::RLIMIT_NOFILE, 12, 12);
+            let mut open_files = Vec::new();
+            while let Ok(fd) = open(&dir.join(format!("f{}", open_files.len())), RDWR) {
+                let number = open_files.len() as u8;
+                for turn in 0..3 {
+                    write(fd, &pattern(number ^ turn, BLOCK)).expect("write");
+                }
+                open_files.push(fd);
+            }
+            assert!(open_files.len() >= 2, "{open_files:?}");
+            for (number, fd) in open_files.iter().enumerate() {
+                for turn in 0..3u8 {
+                    let at = i64::from(turn) * BLOCK as i64;
+                    assert_eq!(
+                        pread(*fd, BLOCK, at),
+                        Ok(pattern(number as u8 ^ turn, BLOCK))
+                    );
+                }
+                close(*fd).expect("close");
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+#[test]
+fn outsiders_see_what_is_closed_or_synced() {
+    let scene = Scene::new("outsiders", 0);
+    let mut program = scene
+        .role("outsiders", "")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a program");
+    let mut input = program.stdin.take().expect("input");
+    let mut lines = BufReader::new(program.stdout.take().expect("output")).lines();
+    let mut await_step = |name: &str| {
+        loop {
+            let line = lines.next().expect("a line").expect("text");
+            if line.ends_with(&format!("@{name}")) {
+                return;
+            }
+        }
+    };
+    let seen = || std::fs::read(scene.path("a")).expect("a file").len();
+    await_step("written");
+    assert_eq!(seen(), 0, "it is in memory only");
+    writeln!(input).expect("go on");
+    await_step("synced");
+    assert_eq!(seen(), BLOCK);
+    writeln!(input).expect("go on");
+    await_step("closed");
+    assert_eq!(seen(), 2 * BLOCK);
+    writeln!(input).expect("go on");
+    assert!(program.wait().expect("an end").success());
+    // The end of a program closes what it has left open.
+    assert_eq!(seen(), 3 * BLOCK);
+}
+
+#[test]
+fn a_program_that_quits_has_closed_its_files() {
+    let scene = Scene::new("quits", 0);
+    let status = scene.role("quits", "").status().expect("a program");
+    assert!(status.success() && scene.bytes_to_memory() > 0);
+    for _ in 0..1000 {
+        if std::fs::read(scene.path("a")).expect("a file") == pattern(1, BLOCK) {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    panic!("nobody has written what it left");
+}
+
+#[test]
+fn few_descriptors() {
+    let scene = Scene::new("few", 0);
+    scene.play("few-descriptors", "");
+    assert!(
+        std::fs::read(scene.path("f0"))
+            .expect("a file")
+            .starts_with(&pattern(0, BLOCK))
+    );
+}

@@ -1,0 +1,40 @@
+//! A program that has just been written can be executed at once.
+
+use std::io::Write;
+use std::path::Path;
+
+use crate::scene::{Scene, said};
+
+/// Writes a program by `write`, makes it executable and runs it, as a compiler and a shell do. `cp` writes it in pieces.
+#[test]
+fn written_then_executed() {
+    let program = Path::new("/bin/true");
+    let size = std::fs::metadata(program).expect("a program").len();
+    for small in [0, size / 2] {
+        let scene = Scene::new("compiled", small);
+        for turn in 0..10 {
+            let script = format!(
+                "dd if={} of=prog bs=3000 status=none && chmod +x prog && ./prog && ls -l prog >/dev/null && \
+                 cat prog > copy{turn} && cmp prog copy{turn} && rm prog",
+                program.display()
+            );
+            let mut shell = scene.command("/bin/sh");
+            said(shell.arg("-c").arg(script).output().expect("a shell"));
+        }
+        assert!(scene.bytes_to_memory() > 0);
+    }
+}
+
+/// A program that runs can be read, and is not kept from running by that.
+#[test]
+fn read_while_it_runs() {
+    let scene = Scene::new("running", 0);
+    let copy = scene.path("prog");
+    std::fs::File::create(&copy)
+        .and_then(|mut file| file.write_all(&std::fs::read("/bin/sleep")?))
+        .expect("a copy");
+    let mut shell = scene.command("/bin/sh");
+    let script =
+        "chmod +x prog && ./prog 0.3 & sleep 0.1; cat prog | cmp - /bin/sleep && ./prog 0 && wait";
+    said(shell.arg("-c").arg(script).output().expect("a shell"));
+}

@@ -1,0 +1,184 @@
+//! Programs and keepers that are killed.
+
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::Stdio;
+use std::time::Duration;
+
+use forebay::Session;
+
+use crate::scene::{Scene, config};
+use crate::sys::*;
+
+const RECORD: usize = 5000;
+
+fn record(number: u32) -> Vec<u8> {
+    let mut record = pattern(number as u8, RECORD);
+    record[..4].copy_from_slice(&number.to_le_bytes());
+    record
+}
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    match role {
+        // Writes records for ever, and says what has been acknowledged.
+        "records" => {
+            let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
+            let count: u32 = argument.parse().expect("a count");
+            for number in 0..count {
+                assert_eq!(write(fd, &record(number)), Ok(RECORD));
+                println!("@{number}");
+            }
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Starts the writer and waits until it has acknowledged so many records. Returns the last, once it has been killed.
+fn kill_after(scene: &Scene, count: u32) -> u32 {
+    let mut program = scene
+        .role("records", "1000000")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a program");
+    let lines = BufReader::new(program.stdout.take().expect("output")).lines();
+    let mut last = 0;
+    for line in lines.map_while(Result::ok) {
+        let Some(number) = line.rsplit('@').next().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        last = number;
+        if last == count {
+            program.kill().expect("a kill");
+        }
+    }
+    program.wait().expect("an end");
+    last
+}
+
+fn is_whole(path: &Path, last: u32) -> bool {
+    let bytes = std::fs::read(path).expect("a file");
+    bytes.len() >= (last as usize + 1) * RECORD
+        && (0..=last)
+            .zip(bytes.chunks(RECORD))
+            .all(|(number, seen)| seen == record(number))
+}
+
+fn check(path: &Path, last: u32) {
+    let bytes = std::fs::read(path).expect("a file");
+    assert!(
+        bytes.len() >= (last as usize + 1) * RECORD,
+        "{} bytes of {last} records",
+        bytes.len()
+    );
+    for (number, seen) in (0..=last).zip(bytes.chunks(RECORD)) {
+        assert!(seen == record(number), "record {number}");
+    }
+}
+
+#[test]
+fn killed_programs_lose_nothing() {
+    for count in [3, 50, 2000] {
+        let scene = Scene::new("killed", 0);
+        let last = kill_after(&scene, count);
+        // The keeper writes what a program has left when its connection ends.
+        let deadline = std::time::Instant::now() + Duration::from_secs(10);
+        while !is_whole(&scene.path("a"), last) && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        check(&scene.path("a"), last);
+    }
+}
+
+#[test]
+fn keeper_and_program_are_gone_and_a_recovery_saves_it_all() {
+    let mut scene = Scene::new("all-dead", 0);
+    let arena = scene
+        .session
+        .as_ref()
+        .and_then(|s| s.place().ok()?.path)
+        .expect("an arena");
+    // A keeper in a process of its own, so that it can be killed with the program.
+    drop(scene.session.take());
+    let name = scene.name.clone();
+    let mut keeper = std::process::Command::new(std::env::current_exe().expect("a path"))
+        .args([
+            "--exact",
+            "deaths::keeper",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("FOREBAY__TEST_KEEPER", &name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a keeper");
+    let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
+    while !lines
+        .next()
+        .expect("a line")
+        .expect("text")
+        .ends_with("@kept")
+    {}
+    let mut program = scene
+        .role("records", "1000000")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a program");
+    let mut last = 0;
+    let mut begun_killing = false;
+    for line in BufReader::new(program.stdout.take().expect("output"))
+        .lines()
+        .map_while(Result::ok)
+    {
+        let Some(number) = line.rsplit('@').next().and_then(|n| n.parse().ok()) else {
+            continue;
+        };
+        last = number;
+        if last >= 700 && !begun_killing {
+            begun_killing = true;
+            keeper.kill().expect("a kill");
+            program.kill().expect("a kill");
+        }
+    }
+    program.wait().expect("an end");
+    keeper.wait().expect("an end");
+    let report = forebay::keeper::recover::recover(&arena, &config(&name)).expect("a recovery");
+    assert!(report.removed, "{report:?}");
+    check(&scene.path("a"), last);
+}
+
+/// The keeper's process of the test above.
+#[test]
+fn keeper() {
+    let Ok(name) = std::env::var("FOREBAY__TEST_KEEPER") else {
+        return;
+    };
+    let _session = Session::open(config(&name)).expect("a session");
+    println!("@kept");
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn a_new_keeper_is_used_by_programs_that_run() {
+    let mut scene = Scene::new("keepers", 0);
+    let mut program = scene
+        .role("records", "30000")
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a program");
+    let mut lines = BufReader::new(program.stdout.take().expect("output")).lines();
+    let mut await_record = |wanted: u32| {
+        for line in lines.by_ref().map_while(Result::ok) {
+            if line.rsplit('@').next().and_then(|n| n.parse::<u32>().ok()) >= Some(wanted) {
+                return;
+            }
+        }
+    };
+    await_record(1000);
+    drop(scene.session.take());
+    await_record(5000);
+    scene.session = Some(Session::open(config(&scene.name)).expect("a session"));
+    await_record(u32::MAX - 1);
+    assert!(program.wait().expect("an end").success());
+    check(&scene.path("a"), 29_999);
+}

@@ -1,0 +1,17 @@
+//! Programs under the preload library, against the reference model and directed cases.
+//!
+//! A program is this test program, started again with the library loaded: the test `role::run` of it, told by its environment
+//! what to be. The test itself hosts the session's keeper, is not under the library, and so sees files as outsiders do.
+
+mod appends;
+mod closing;
+mod compiled;
+mod deaths;
+mod model;
+mod names;
+mod role;
+mod scene;
+mod sharing;
+mod sizes;
+mod sys;
+mod threads;

@@ -1,0 +1,28 @@
+//! What this program is when it has been started again under the library.
+
+use std::path::PathBuf;
+
+/// The role, what it is given, and where its files are.
+pub const ROLE: &str = "FOREBAY__TEST_ROLE";
+pub const ARGUMENT: &str = "FOREBAY__TEST_ARGUMENT";
+pub const DIR: &str = "FOREBAY__TEST_DIR";
+
+/// Plays the role; without one, a test that has nothing to do.
+#[test]
+fn run() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let argument = std::env::var(ARGUMENT).unwrap_or_default();
+    let dir = PathBuf::from(std::env::var_os(DIR).expect("a directory"));
+    let role = role.as_str();
+    let played = crate::model::play(role, &argument, &dir)
+        || crate::appends::play(role, &argument, &dir)
+        || crate::closing::play(role, &argument, &dir)
+        || crate::deaths::play(role, &argument, &dir)
+        || crate::names::play(role, &argument, &dir)
+        || crate::sharing::play(role, &argument, &dir)
+        || crate::sizes::play(role, &argument, &dir)
+        || crate::threads::play(role, &argument, &dir);
+    assert!(played, "there is no role {role}");
+}

@@ -1,0 +1,124 @@
+//! A session, a directory, and programs that are started in them.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use forebay::{Config, Session};
+
+use crate::role;
+
+/// The library, as cargo has built it for the tests of this package.
+pub fn library() -> PathBuf {
+    let program = std::env::current_exe().expect("a test has a path");
+    let beside = program.parent().expect("a directory");
+    let library = beside.join("libforebay_preload.so");
+    assert!(library.exists(), "{} is not there", library.display());
+    library
+}
+
+/// A session with a keeper in this process, and a directory for files on a file system that the engine manages.
+pub struct Scene {
+    pub session: Option<Session>,
+    pub name: String,
+    pub dir: tempfile::TempDir,
+    pub small_file_bytes: u64,
+}
+
+/// Where files lie: the first directory of `FOREBAY_TEST_DIRS`, or beside the tests.
+fn place() -> PathBuf {
+    let named = std::env::var("FOREBAY_TEST_DIRS").unwrap_or_default();
+    let first = named.split(':').find(|dir| !dir.is_empty());
+    first.map_or_else(|| PathBuf::from(env!("CARGO_TARGET_TMPDIR")), PathBuf::from)
+}
+
+pub fn config(name: &str) -> Config {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 32 << 20;
+    config.dirty_bytes_max = 16 << 20;
+    config.dirty_background = 8 << 20;
+    // So long that what is seen outside is seen because of a close or a sync.
+    config.flush_after = Some(Duration::from_secs(3600));
+    config.flush_interval = Some(Duration::from_secs(3600));
+    config.session = name.to_owned();
+    config
+}
+
+impl Scene {
+    /// A new session; files are managed once `small_file_bytes` have been written.
+    pub fn new(name: &str, small_file_bytes: u64) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("preload-{name}-{}-{number}", std::process::id());
+        let session = Session::open(config(&name)).expect("a session");
+        Scene {
+            session: Some(session),
+            name,
+            dir: tempfile::tempdir_in(place()).expect("a directory"),
+            small_file_bytes,
+        }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// A command under the library.
+    pub fn command(&self, program: impl AsRef<Path>) -> Command {
+        let mut command = Command::new(program.as_ref());
+        command
+            .current_dir(self.dir.path())
+            .env("LD_PRELOAD", library())
+            .env("FOREBAY_SESSION", &self.name)
+            .env("FOREBAY_MEMORY", "32MiB")
+            .env(
+                "FOREBAY_SMALL_FILE_BYTES",
+                self.small_file_bytes.to_string(),
+            )
+            .stdin(Stdio::null());
+        command
+    }
+
+    /// This program under the library, in a role.
+    pub fn role(&self, role: &str, argument: &str) -> Command {
+        let mut command = self.command(std::env::current_exe().expect("a path"));
+        command
+            .args(["--exact", "role::run", "--nocapture", "--test-threads=1"])
+            .env(role::ROLE, role)
+            .env(role::ARGUMENT, argument)
+            .env(role::DIR, self.dir.path());
+        command
+    }
+
+    /// Runs a role to its end, which must be a good one. Returns what it has said.
+    pub fn play(&self, role: &str, argument: &str) -> String {
+        said(self.role(role, argument).output().expect("a program"))
+    }
+
+    pub fn start(&self, role: &str, argument: &str) -> Child {
+        self.role(role, argument)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a program")
+    }
+
+    /// Bytes that the session's programs have put into memory so far: whether the engine had anything to do with it.
+    pub fn bytes_to_memory(&self) -> u64 {
+        let session = self.session.as_ref().expect("a session");
+        session.stats().scrap_bytes
+    }
+}
+
+/// What a program has said, if it has ended well.
+pub fn said(output: Output) -> String {
+    let out = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success(),
+        "{}\n{out}\n{errors}",
+        output.status
+    );
+    out
+}

@@ -1,0 +1,130 @@
+//! What a reader brings from the device, where the block's header has become another one meanwhile.
+
+use crate::config::Config;
+use crate::evict::evict_file;
+use crate::file::{File, OpenOptions};
+use crate::limits::BLOCK_BYTES;
+use crate::memory::layout::Counts;
+use crate::session::Session;
+use crate::sim::device::{Before, Call, CallKind, SimDisk, SimOptions, Verdict, Wrapped};
+use crate::sim::{Bug, plant};
+use std::sync::{Arc, Condvar, Mutex};
+
+const PAGE: usize = 4096;
+
+/// Holds readers in the middle: one of two pages gets the first and waits before the second, one of three waits at once.
+#[derive(Default)]
+struct Hold {
+    /// Whether the reader of two, or three, pages is there, and whether it may go on.
+    readers: Mutex<[(bool, bool); 2]>,
+    changed: Condvar,
+}
+
+impl Hold {
+    fn wait_at(&self, which: usize) {
+        let mut readers = self.readers.lock().expect("no panic");
+        readers[which].0 = true;
+        self.changed.notify_all();
+        drop(self.changed.wait_while(readers, |r| !r[which].1));
+    }
+
+    fn await_reader(&self, which: usize) {
+        let readers = self.readers.lock().expect("no panic");
+        drop(self.changed.wait_while(readers, |r| !r[which].0));
+    }
+
+    fn let_go(&self, which: usize) {
+        self.readers.lock().expect("no panic")[which].1 = true;
+        self.changed.notify_all();
+    }
+
+    fn may_go(&self, which: usize) -> bool {
+        self.readers.lock().expect("no panic")[which].1
+    }
+}
+
+impl Before for Hold {
+    fn before(&self, call: &Call) -> Verdict {
+        match (call.kind, call.offset, call.len as usize / PAGE) {
+            (CallKind::ReadDirect, 0, 2) if !self.may_go(0) => return Verdict::Shorten(PAGE),
+            (CallKind::ReadDirect, 4096, 1) => self.wait_at(0),
+            (CallKind::ReadDirect, 0, 3) => self.wait_at(1),
+            _ => {}
+        }
+        Verdict::Proceed
+    }
+}
+
+fn session() -> Session {
+    let config = Config {
+        memory: 4 * BLOCK_BYTES as u64,
+        ..Config::tiny()
+    };
+    let counts = Counts {
+        threads: 10,
+        files: 2,
+        nodes: 64,
+        headers: 2,
+        frames: 8,
+    };
+    Session::simulated(config, counts).expect("a session")
+}
+
+/// The first page as a later reader finds it. A reader has seen the block's header, at epoch 1, and the page when it was
+/// full of ones; then the header went to another file, and the page, full of twos, came and went by the other header,
+/// which describes the block again, for a second reader, and is at epoch 1 as well.
+fn page_after(bug: Option<Bug>) -> u8 {
+    let disk = SimDisk::new(SimOptions::default());
+    let hold = Arc::new(Hold::default());
+    let session = session();
+    let open = || {
+        let device = Arc::new(Wrapped::new(disk.create(), Arc::clone(&hold)));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = session.open_device(device, "sim", &options);
+        let file = file.expect("a file");
+        file.set_len(BLOCK_BYTES as u64).expect("a length");
+        file
+    };
+    let (file, other) = (open(), open());
+    let write = |file: &File, byte: u8| {
+        file.write_at(&[byte; PAGE], 0).expect("written");
+        file.sync_data().expect("synced");
+    };
+    let evict = || {
+        let me = session.shared().me().expect("a slot");
+        evict_file(me, file.core().expect("managed").id);
+    };
+    let read = |pages: usize| {
+        let mut bytes = vec![0; pages * PAGE];
+        file.read_at(&mut bytes, 0).expect("read");
+        bytes[0]
+    };
+    write(&file, 1);
+    evict();
+    std::thread::scope(|scope| {
+        let late = scope.spawn(|| {
+            plant(bug);
+            read(2)
+        });
+        hold.await_reader(0);
+        evict();
+        write(&other, 9);
+        write(&file, 2);
+        evict();
+        scope.spawn(|| read(3));
+        hold.await_reader(1);
+        hold.let_go(0);
+        late.join().expect("no panic");
+        let found = read(1);
+        hold.let_go(1);
+        found
+    })
+}
+
+#[test]
+fn another_headers_epoch_says_nothing() {
+    assert_eq!(page_after(None), 2);
+    let found = page_after(Some(Bug::AnyHeader));
+    assert_eq!(found, 1, "AnyHeader was planted, and nothing went wrong");
+}

@@ -1,0 +1,74 @@
+//! Files that are not as they should be on their devices: which ones, who opens them, and what is done once nobody else will.
+
+use std::sync::Arc;
+
+use crate::file::core::Core;
+use crate::file::{settle, table};
+use crate::ids::FileId;
+use crate::keeper::reopen::{path_of, reopen};
+use crate::memory::files::{EXCEEDING, FileEntry, LIVE, TRUNCATING};
+use crate::memory::threads::Me;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+
+/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails. Who died has
+/// closed nothing, so what a last close does is done first.
+pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
+    for id in (0..shared.arena.counts().files).map(FileId) {
+        table::recount(shared, me, id);
+    }
+    for (id, device) in shared.open_devices() {
+        let entry = shared.arena.file_unchecked(id);
+        if entry.owed_pages.load(Ordering::Acquire) != 0 || entry.writers() != 0 {
+            continue;
+        }
+        let core = Core {
+            shared: Arc::clone(shared),
+            id,
+            device,
+        };
+        // Where something is in the way, it is tried again.
+        if !lacks_anything(entry) || settle::finish(&core, me).is_ok() && !lacks_anything(entry) {
+            shared.drop_device(id);
+        }
+    }
+}
+
+/// Gives a new keeper, or a recovery, the devices of files that are open or unfinished, and whose clients may be gone.
+pub fn adopt_owed_files(shared: &Arc<Shared>) {
+    adopt(shared, |id, entry| {
+        is_unfinished(shared, entry) || shared.is_open(id)
+    });
+}
+
+/// Opens files that are wanted and not open in this process.
+pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
+    for id in (0..shared.arena.counts().files).map(FileId) {
+        let entry = shared.arena.file_unchecked(id);
+        if entry.state.load(Ordering::Acquire) == LIVE
+            && is_wanted(id, entry)
+            && shared.device(id).is_none()
+            && let Ok(device) = reopen(entry)
+        {
+            shared.share_claim(&device, &path_of(entry));
+            shared.keep_device(id, Arc::new(device));
+        }
+    }
+}
+
+/// Whether the file is not as it should be on its device, or somebody has noted that he is changing it.
+pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
+    lacks_anything(entry) || entry.is_changing(shared.arena.counts().threads)
+}
+
+/// Whether the file is not as it should be on its device: owed bytes, space reserved beyond the end, a length that was being
+/// changed, or that memory alone knows.
+pub fn lacks_anything(entry: &FileEntry) -> bool {
+    if entry.kernel_reason.load(Ordering::Acquire) != 0 {
+        return entry.owed_pages.load(Ordering::Acquire) != 0;
+    }
+    entry.owed_pages.load(Ordering::Acquire) != 0
+        || entry.reserve_step.load(Ordering::Relaxed) != 0
+        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+        || entry.disk_end.load(Ordering::Acquire) < entry.size.load(Ordering::Acquire)
+}

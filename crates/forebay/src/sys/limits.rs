@@ -1,0 +1,28 @@
+//! Limits of the calling process (`getrlimit`).
+
+use super::check;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// What [`look_at_file_bytes`] saw last.
+static FILE_BYTES: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// How long this process may make files, bytes (`RLIMIT_FSIZE`), as it was when it was last looked at. `u64::MAX` is no limit.
+#[inline]
+pub fn file_bytes() -> u64 {
+    FILE_BYTES.load(Relaxed)
+}
+
+/// As [`file_bytes`], as it is now.
+pub fn look_at_file_bytes() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is ours, initialised, and lives during the call.
+    let bytes = match check(unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) }) {
+        Ok(()) if limit.rlim_cur != libc::RLIM_INFINITY => limit.rlim_cur,
+        _ => u64::MAX,
+    };
+    FILE_BYTES.store(bytes, Relaxed);
+    bytes
+}

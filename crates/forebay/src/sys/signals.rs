@@ -1,0 +1,120 @@
+//! Signals as a program needs them that stands in front of another: taken one at a time, to be passed on, and at the end
+//! died of as the other did.
+
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+/// Signals that are a program's own misfortune, or glibc's own: they are left as they are.
+const LEFT_ALONE: [i32; 12] = [
+    libc::SIGKILL,
+    libc::SIGSTOP,
+    libc::SIGSEGV,
+    libc::SIGBUS,
+    libc::SIGILL,
+    libc::SIGFPE,
+    libc::SIGTRAP,
+    libc::SIGSYS,
+    libc::SIGABRT,
+    libc::SIGPIPE,
+    32,
+    33,
+];
+
+/// A signal that has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// Its number.
+    pub signal: i32,
+    /// The kernel sent it: a terminal's keys, which the whole foreground has heard of, or the end of a child.
+    pub from_kernel: bool,
+}
+
+/// Signals that are held back, and taken with [`Held::wait`].
+pub struct Held {
+    set: libc::sigset_t,
+    /// What was held back before.
+    before: libc::sigset_t,
+}
+
+/// Holds back all signals that can be passed on, in the calling thread and those that it starts from now on. Children
+/// inherit that: see [`Held::spare`].
+///
+/// # Errors
+/// The system's.
+pub fn hold_back() -> io::Result<Held> {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: the set is this call's own; the first call initialises it, the second completes it.
+    let set = unsafe {
+        libc::sigfillset(set.as_mut_ptr());
+        for signal in LEFT_ALONE {
+            libc::sigdelset(set.as_mut_ptr(), signal);
+        }
+        set.assume_init()
+    };
+    // A child's end must be told, even where whoever started us did not want to hear of his children.
+    // SAFETY: the call takes no memory of ours, and the default action runs no code of ours.
+    if unsafe { libc::signal(libc::SIGCHLD, libc::SIG_DFL) } == libc::SIG_ERR {
+        return Err(io::Error::last_os_error());
+    }
+    let before = mask(libc::SIG_BLOCK, &set)?;
+    Ok(Held { set, before })
+}
+
+/// Changes what the calling thread holds back. Returns what it held back before.
+fn mask(how: i32, set: &libc::sigset_t) -> io::Result<libc::sigset_t> {
+    let mut before = MaybeUninit::uninit();
+    // SAFETY: both sets are ours; the first is initialised, the second is written by the call alone.
+    match unsafe { libc::pthread_sigmask(how, set, before.as_mut_ptr()) } {
+        // SAFETY: the call has succeeded, so it has filled it.
+        0 => Ok(unsafe { before.assume_init() }),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
+}
+
+impl Held {
+    /// The program that the command starts holds back what this process did before.
+    pub fn spare(&self, command: &mut Command) {
+        let before = self.before;
+        // SAFETY: between fork and exec it makes one system call on a copy of its own.
+        unsafe { command.pre_exec(move || mask(libc::SIG_SETMASK, &before).map(drop)) };
+    }
+
+    /// Waits for the next signal.
+    pub fn wait(&self) -> Taken {
+        loop {
+            let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+            // SAFETY: the set is initialised, `info` is this call's own and written by the kernel alone.
+            let signal = unsafe { libc::sigwaitinfo(&raw const self.set, info.as_mut_ptr()) };
+            if signal > 0 {
+                // SAFETY: the call has succeeded, so it has filled it.
+                let code = unsafe { info.assume_init() }.si_code;
+                return Taken {
+                    signal,
+                    from_kernel: code > 0,
+                };
+            }
+        }
+    }
+}
+
+/// Ends this process by a signal, as another process was ended by it. Returns only if that signal does not end processes.
+pub fn die_of(signal: i32) {
+    // The core, if any, is the other process's.
+    let none = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: plain numbers of ours; the default action runs no code of ours; the set is initialised by the calls.
+    unsafe {
+        libc::setrlimit(libc::RLIMIT_CORE, &raw const none);
+        libc::signal(signal, libc::SIG_DFL);
+        let mut set = MaybeUninit::uninit();
+        libc::sigemptyset(set.as_mut_ptr());
+        libc::sigaddset(set.as_mut_ptr(), signal);
+        let set = set.assume_init();
+        libc::raise(signal);
+        let _ = mask(libc::SIG_UNBLOCK, &set);
+    }
+}

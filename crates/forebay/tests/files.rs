@@ -1,0 +1,398 @@
+//! What an open file keeps to beside its bytes: its route, the limits of its process, what its calls answer.
+#![cfg(feature = "sim")]
+
+mod common;
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use forebay::config::{Route, RouteRule};
+use forebay::{Config, File, OpenOptions, Session};
+
+fn directory() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory")
+}
+
+fn open(session: &Session, path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    session.open_file(path, &options).expect("a file")
+}
+
+#[test]
+fn a_glob_without_a_slash_routes_a_sessions_files() {
+    let mut config = Config::tiny();
+    config.routes = vec![RouteRule {
+        glob: "*.log".to_owned(),
+        route: Route::Kernel,
+    }];
+    let session = Session::open(config).expect("a documented glob");
+    let dir = directory();
+    let log = open(&session, &dir.path().join("x.log"));
+    assert_eq!(log.kernel_reason().as_deref(), Some("its route is kernel"));
+    let route = |name: &str| session.shared().route_for(&dir.path().join(name)).name();
+    assert_eq!((route("x.log"), route("x.logs")), ("kernel", "auto"));
+}
+
+/// Set in the process that may only make short files.
+const INSIDE: &str = "FOREBAY__TEST_SHORT_FILES";
+const SHORT: u64 = 3 << 20;
+
+/// In a process of its own, since the limit is the process's.
+#[test]
+fn a_limit_on_the_length_of_files_is_an_error_of_the_write() {
+    if std::env::var_os(INSIDE).is_some() {
+        return with_short_files();
+    }
+    let mut command = std::process::Command::new("sh");
+    let limit = format!("ulimit -S -f {} && exec \"$0\" \"$@\"", SHORT / 512);
+    command.arg("-c").arg(limit);
+    command.arg(std::env::current_exe().expect("a program"));
+    command.args([
+        "--exact",
+        "a_limit_on_the_length_of_files_is_an_error_of_the_write",
+        "--nocapture",
+    ]);
+    let status = command.env(INSIDE, "1").status().expect("it runs");
+    assert!(status.success(), "{status}");
+}
+
+fn with_short_files() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    let path = dir.path().join("file");
+    let file = open(&session, &path);
+    if let Some(reason) = file.kernel_reason() {
+        return eprintln!("left to the kernel: {reason}");
+    }
+    let refused = |done: forebay::Result<usize>| done.expect_err("too long").errno();
+    assert_eq!(refused(file.write_at(b"x", SHORT)), libc::EFBIG);
+    assert_eq!(file.len().expect("a length"), 0);
+    // What fits is written, as the kernel does, and the end is where a small write finds it.
+    let bytes = vec![1; 1 << 20];
+    let near = SHORT - (1 << 19);
+    assert_eq!(file.write_at(&bytes, near).expect("the part"), 1 << 19);
+    assert_eq!(file.write_at(&[2; 4096], SHORT - 100).expect("part"), 100);
+    assert_eq!(file.len().expect("a length"), SHORT);
+    assert_eq!(refused(file.write_at(b"x", SHORT)), libc::EFBIG);
+    let appended = file.append(&[3; 10]).expect_err("too long");
+    assert_eq!(appended.errno(), libc::EFBIG);
+    let grown = file.set_len(SHORT + 1).expect_err("too long");
+    assert_eq!(grown.errno(), libc::EFBIG);
+    file.sync_all().expect("nothing is owed beyond");
+    // Another program has made the file longer; the kernel would end this one for a byte beyond.
+    file.close().expect("closed");
+    let sh = format!(
+        "ulimit -S -f unlimited; truncate -s {} {}",
+        SHORT * 2,
+        path.display()
+    );
+    let longer = std::process::Command::new("sh").arg("-c").arg(sh).status();
+    assert!(longer.expect("it runs").success());
+    let file = open(&session, &path);
+    assert_eq!(file.write_at(&[4; 100], SHORT - 100).expect("below"), 100);
+    assert_eq!(refused(file.write_at(&[4; 100], SHORT)), libc::EFBIG);
+    file.set_len(SHORT * 2 - 1).expect("shorter");
+    file.sync_all().expect("what is below the limit is written");
+}
+
+#[test]
+fn a_file_that_runs_as_its_owner_stays_with_the_kernel() {
+    use std::os::unix::fs::PermissionsExt;
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    for (mode, stays) in [
+        (0o4755, true),
+        (0o2755, true),
+        (0o2644, false),
+        (0o755, false),
+    ] {
+        let path = dir.path().join(format!("{mode:o}"));
+        drop(std::fs::File::create(&path).expect("a file"));
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("a mode");
+        let reason = open(&session, &path).kernel_reason();
+        let said = reason.as_deref().is_some_and(|r| r.contains("set-user-ID"));
+        assert_eq!(said, stays, "{mode:o}: {reason:?}");
+    }
+}
+
+/// What calls answer that may not do what they are asked, managed or served by the kernel.
+#[test]
+fn refusals_are_the_kernels() {
+    let mut config = Config::tiny();
+    config.routes = vec![RouteRule {
+        glob: "*.kernel".to_owned(),
+        route: Route::Kernel,
+    }];
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    for name in ["file", "file.kernel"] {
+        let path = dir.path().join(name);
+        open(&session, &path).write_at(b"bytes", 0).expect("space");
+        let only = |options: &mut OpenOptions| session.open_file(&path, options).expect("a file");
+        let reads = only(OpenOptions::new().read(true));
+        let writes = only(OpenOptions::new().write(true));
+        let errno = |error: forebay::Error| error.errno();
+        // Whether the range is one comes before whether it may be written.
+        assert_eq!(
+            reads.punch(0, 0).map_err(errno),
+            Err(libc::EINVAL),
+            "{name}"
+        );
+        assert_eq!(reads.punch(0, 1).map_err(errno), Err(libc::EBADF), "{name}");
+        assert_eq!(reads.set_len(0).map_err(errno), Err(libc::EINVAL), "{name}");
+        assert_eq!(reads.write_at(b"x", 0).map_err(errno), Err(libc::EBADF));
+        assert_eq!(writes.read_at(&mut [0], 0).map_err(errno), Err(libc::EBADF));
+    }
+}
+
+/// Several buffers through a description that appends are one append: no other comes between them.
+#[test]
+fn buffers_are_appended_together() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    let path = dir.path().join("file");
+    let mut options = OpenOptions::new();
+    let appends = |options: &mut OpenOptions| {
+        let options = options.read(true).append(true).create(true);
+        session.open_file(&path, options).expect("a file")
+    };
+    let file = appends(&mut options);
+    let parts = [[1; 700], [2; 700], [3; 700]];
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            let (file, parts) = (appends(&mut OpenOptions::new()), &parts);
+            scope.spawn(move || {
+                let buffers = parts.each_ref().map(|part| std::io::IoSlice::new(part));
+                for _ in 0..400 {
+                    assert_eq!(file.write_vectored_at(&buffers, 0).expect("space"), 2100);
+                }
+            });
+        }
+    });
+    let mut all = vec![0; 4 * 400 * 2100];
+    assert_eq!(file.read_at(&mut all, 0).expect("reads"), all.len());
+    let whole = parts.concat();
+    assert!(all.chunks(2100).all(|record| record == whole));
+}
+
+#[test]
+fn a_file_given_to_the_kernel_says_why() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    let file = open(&session, &dir.path().join("file"));
+    if let Some(reason) = file.kernel_reason() {
+        return eprintln!("left to the kernel: {reason}");
+    }
+    file.write_at(b"bytes", 0).expect("space");
+    file.to_kernel().expect("flushed");
+    let reason = file.kernel_reason().expect("a reason");
+    assert_eq!(reason, "given to the kernel: the program asked for it");
+    assert_eq!(file.append(b" more").expect("space"), 5);
+    assert_eq!(file.len().expect("a length"), 10);
+}
+
+fn real_config(name: &str) -> Config {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 32 << 20;
+    config.dirty_bytes_max = 16 << 20;
+    config.dirty_background = 12 << 20;
+    config.session = format!("test-{name}-{}", std::process::id());
+    config
+}
+
+/// A byte is with the device after `flush_interval`, however often its block is used meanwhile.
+#[test]
+fn what_is_always_in_use_is_flushed_all_the_same() {
+    let interval = Duration::from_millis(100);
+    let mut config = real_config("hot");
+    config.flush_after = None;
+    config.flush_interval = Some(interval);
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    let path = dir.path().join("file");
+    let file = open(&session, &path);
+    if let Some(reason) = file.kernel_reason() {
+        return eprintln!("left to the kernel: {reason}");
+    }
+    let begun = Instant::now();
+    let outside = || std::fs::read(&path).expect("the file");
+    let (mut writes, mut first) = (0u64, None);
+    while begun.elapsed() < interval * 12 {
+        writes += 1;
+        file.write_at(&writes.to_le_bytes(), 0).expect("space");
+        file.write_at(&writes.to_le_bytes(), 8192).expect("space");
+        if first.is_none() && outside().len() > 8192 {
+            first = Some(begun.elapsed());
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let first = first.expect("an outsider sees bytes that are written again and again");
+    assert!(
+        first >= interval / 2,
+        "after {first:?}: nothing is left to gather"
+    );
+    let passes = session.stats().device_write_bytes / (2 * 4096);
+    assert!(
+        (3..30).contains(&passes),
+        "{passes} flushes in 12 intervals"
+    );
+}
+
+/// A keeper that cannot be reached is tried again: what it does not have open, nobody writes after this process's death.
+#[test]
+fn a_file_is_handed_over_once_the_keeper_can_be_reached() {
+    let config = real_config("late");
+    let keeper = Session::open(config.clone()).expect("a session");
+    let client = Session::join(config).expect("the same");
+    let arena = client.place().expect("accounts").path.expect("a file");
+    let socket = forebay::session::handoff::socket_path(&arena);
+    let aside = socket.with_extension("aside");
+    let begun = Instant::now();
+    while std::fs::rename(&socket, &aside).is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(5), "no socket");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let dir = directory();
+    let file = open(&client, &dir.path().join("file"));
+    let Some(core) = file.core() else {
+        return eprintln!("left to the kernel: {:?}", file.kernel_reason());
+    };
+    let has_it = || keeper.shared().device(core.id).is_some();
+    file.write_at(b"bytes", 0).expect("memory");
+    assert!(!has_it(), "through a socket that is not there");
+    std::fs::rename(&aside, &socket).expect("back");
+    let begun = Instant::now();
+    while !has_it() {
+        assert!(
+            begun.elapsed() < Duration::from_secs(5),
+            "never tried again"
+        );
+        file.write_at(b"bytes", 0).expect("memory");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// Where a recovery looks for a file is the name by which it was opened last.
+#[test]
+fn a_file_that_is_opened_by_another_name_is_known_by_it() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    let [old, new] = ["old", "new"].map(|name| dir.path().join(name));
+    let first = open(&session, &old);
+    let Some(core) = first.core() else {
+        return eprintln!("left to the kernel: {:?}", first.kernel_reason());
+    };
+    first.write_at(b"bytes", 0).expect("memory");
+    std::fs::rename(&old, &new).expect("renamed");
+    let second = open(&session, &new);
+    assert_eq!(second.len().expect("a length"), 5);
+    let known = forebay::keeper::reopen::path_of(core.entry());
+    assert_eq!(known, new);
+    forebay::keeper::reopen::reopen(core.entry()).expect("found again");
+}
+
+/// One long write into memory stays within the limits as many short ones do.
+#[test]
+fn a_long_write_keeps_to_the_limit_on_dirty_bytes() {
+    for per_file in [false, true] {
+        let mut config = real_config("long");
+        config.memory = 64 << 20;
+        let limit = 4 << 20;
+        if per_file {
+            config.file_dirty_bytes_max = Some(limit);
+        } else {
+            config.dirty_bytes_max = limit;
+            config.dirty_background = limit / 2;
+        }
+        config.route = Route::Scrap;
+        let session = Session::open(config).expect("a session");
+        let dir = directory();
+        let file = open(&session, &dir.path().join("file"));
+        if let Some(reason) = file.kernel_reason() {
+            return eprintln!("left to the kernel: {reason}");
+        }
+        let bytes = vec![1; 32 << 20];
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let most = std::thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut most = 0;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    most = most.max(session.stats().dirty_bytes);
+                    std::thread::sleep(Duration::from_micros(200));
+                }
+                most
+            });
+            assert_eq!(file.write_at(&bytes, 0).expect("space"), bytes.len());
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            watch.join().expect("watched")
+        });
+        assert!(most > 0, "nothing was seen");
+        // Its own last block, and what the sum lags behind.
+        assert!(
+            most <= limit + (1 << 20),
+            "{most} bytes dirty, {limit} allowed"
+        );
+    }
+}
+
+/// The facts that `auto` compares are measured.
+#[test]
+fn copies_into_memory_are_measured() {
+    let mut config = real_config("speed");
+    config.route = Route::Scrap;
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    let file = open(&session, &dir.path().join("file"));
+    let Some(core) = file.core() else {
+        return eprintln!("left to the kernel: {:?}", file.kernel_reason());
+    };
+    let device = core.device.caps().device;
+    let speeds = || forebay::flush::busy::speeds(session.shared().arena.superblock(), device);
+    let before = speeds();
+    file.write_at(&[1; 4 << 20], 0).expect("space");
+    assert_ne!(speeds().copy_ns_per_mib, before.copy_ns_per_mib);
+}
+
+/// One file is served one way in a session, by whatever name or right it is opened.
+#[test]
+fn a_file_is_not_served_two_ways_at_once() {
+    use std::os::unix::fs::PermissionsExt;
+    let mut config = Config::tiny();
+    config.routes = vec![RouteRule {
+        glob: "*.kernel".to_owned(),
+        route: Route::Kernel,
+    }];
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    let read = |file: &File| {
+        let mut bytes = [0; 5];
+        assert_eq!(file.read_at(&mut bytes, 0).expect("reads"), 5);
+        bytes
+    };
+    for by_name in [true, false] {
+        let path = dir.path().join(format!("file-{by_name}"));
+        let first = open(&session, &path);
+        if let Some(reason) = first.kernel_reason() {
+            return eprintln!("left to the kernel: {reason}");
+        }
+        first.write_at(b"first", 0).expect("memory");
+        let second = if by_name {
+            let name = dir.path().join("other.kernel");
+            std::fs::hard_link(&path, &name).expect("a name");
+            open(&session, &name)
+        } else {
+            // Could not be managed now, had it not been before.
+            let mode = std::fs::Permissions::from_mode(0o4755);
+            std::fs::set_permissions(&path, mode).expect("a mode");
+            open(&session, &path)
+        };
+        assert_eq!(first.kernel_reason().is_some(), by_name);
+        assert_eq!(second.kernel_reason().is_some(), by_name);
+        assert_eq!(&read(&second), b"first");
+        second.write_at(b"again", 0).expect("space");
+        assert_eq!(&read(&first), b"again");
+        first.write_at(b"third", 0).expect("space");
+        assert_eq!(&read(&second), b"third");
+    }
+}

@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Installs the programs that the demonstration calls, where they are missing. Quick and silent if none is.
+set -u
+needed='
+fio         fio          small, ragged and large writes
+python3     python3      a checkpoint written and read back
+tar         tar          unpacking a source tree
+gcc         gcc          links Rust programs
+mkfs.xfs    xfsprogs     a fast device: XFS on a file in memory
+losetup     mount        the same
+'
+. "$(dirname "$0")/install.sh" 'demo tools'
