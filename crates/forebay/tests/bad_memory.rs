@@ -134,7 +134,7 @@ fn engine(
                 return Ok(len);
             }
             let intent = write::Intent {
-                route,
+                route: route.as_ref(),
                 sequential,
                 sync: false,
             };
