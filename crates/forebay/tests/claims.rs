@@ -1,5 +1,7 @@
 //! One session manages a file; who comes second leaves it to the kernel, until the first has let go or has died.
 
+mod here;
+
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -72,7 +74,7 @@ fn place() -> Option<Place> {
     match probe.kernel_reason() {
         None => Some(place),
         Some(reason) => {
-            eprintln!("nothing tested: {reason}");
+            here::skipped(reason);
             None
         }
     }
@@ -167,8 +169,7 @@ fn the_dead_claim_nothing() {
 fn who_shares_the_directory_alone_is_seen() {
     let Some(place) = place() else { return };
     if !is_root() {
-        eprintln!("nothing tested: not root");
-        return;
+        return here::skipped("not root");
     }
     let path = place.files.path().join("file");
     let one = session("outer", place.arenas.path());

@@ -291,7 +291,7 @@ const PIECES: [usize; 3] = [4096, 65_536, 1 << 20];
 fn a_clones_space_is_asked_for_before_it_is_promised() {
     let disk = match Disk::new("xfs", 64, "") {
         Ok(disk) => disk,
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     let len = 8 << 20;
     for size in PIECES {
@@ -303,7 +303,7 @@ fn a_clones_space_is_asked_for_before_it_is_promised() {
             clone.to_str().expect("plain"),
         );
         if let Err(reason) = disk.tool("cp", &["--reflink=always", from, to]) {
-            return eprintln!("skipped: {reason}");
+            return here::skipped(reason);
         }
         ballast(&disk);
         assert!(overwrite(&path, len as u64, size) > 0, "pieces of {size}");
@@ -322,7 +322,7 @@ fn a_hole_is_not_hidden_by_space_beyond_the_end() {
     for kind in ["xfs", "ext4"] {
         let disk = match Disk::new(kind, 64, "") {
             Ok(disk) => disk,
-            Err(reason) => return eprintln!("skipped: {reason}"),
+            Err(reason) => return here::skipped(reason),
         };
         let len = 8u64 << 20;
         for size in PIECES {

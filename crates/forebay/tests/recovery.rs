@@ -499,7 +499,7 @@ fn a_change_within_a_change_does_not_end_it() {
     let plain = std::fs::File::create(&path).expect("a file");
     let device = match forebay::device::RealFile::reopen(std::os::fd::AsFd::as_fd(&plain)) {
         Ok(device) => std::sync::Arc::new(device),
-        Err(reason) => return eprintln!("skipped: {reason}"),
+        Err(reason) => return here::skipped(reason),
     };
     let core = session.manage_device(device, &path).expect("an entry");
     let me = core.shared.me().expect("a slot");
