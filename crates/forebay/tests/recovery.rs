@@ -493,7 +493,7 @@ fn an_arena_that_was_cut_is_refused() {
 /// Who waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.
 #[test]
 fn a_change_within_a_change_does_not_end_it() {
-    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let dir = here::directory();
     let session = forebay::Session::open(forebay::Config::tiny()).expect("a session");
     let path = dir.path().join("file");
     let plain = std::fs::File::create(&path).expect("a file");

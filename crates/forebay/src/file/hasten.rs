@@ -1,7 +1,8 @@
 //! Handing the bulk of a sync to the keeper: it has many requests under way at once, the caller one.
 //!
-//! Worth it where what is owed lies in many places: a thousand single pages are a thousand requests. What is in a row is one
-//! request for the caller, too. Nothing depends on the keeper: whoever asked flushes what is left by itself.
+//! Worth it where what is owed lies in many places: a thousand single pages are a thousand requests. What is in a row is few
+//! requests for the caller, too, but between two of them its device has nothing to do. Nothing depends on the keeper: whoever
+//! asked flushes what is left by itself.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -16,6 +17,8 @@ use crate::sync::Ordering;
 
 /// Requests below which waking the keeper costs more than it saves.
 const REQUESTS_MIN: u32 = 32;
+/// Pages from which on it is worth it even in a row: several of the longest requests.
+const PAGES_IN_A_ROW_MIN: u64 = 4096;
 /// Blocks that are looked at to estimate the requests.
 const SAMPLE_BLOCKS: u32 = 64;
 /// A keeper that writes nothing for so long is not waited for.
@@ -34,9 +37,10 @@ pub fn begin<'a>(core: &'a Core, handed: &AtomicU32) -> Result<Me<'a>> {
 /// Has the keeper write what the file owes, if that is scattered, and waits until it has done what it can.
 fn hasten(core: &Core, me: Me<'_>) {
     let entry = core.entry();
-    if entry.owed_pages.load(Ordering::Acquire) < u64::from(REQUESTS_MIN)
+    let owed = entry.owed_pages.load(Ordering::Acquire);
+    if owed < u64::from(REQUESTS_MIN)
         || !has_keeper(&core.shared)
-        || !is_scattered(core, me)
+        || owed < PAGES_IN_A_ROW_MIN && !is_scattered(core, me)
     {
         return;
     }
