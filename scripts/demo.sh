@@ -68,6 +68,13 @@ else
 fi
 mkdir "$files/plain" "$files/managed"
 
+# The session's memory is touched before anything is measured, as the kernel's is by `warm` below.
+mkfifo "$root/ready"
+"$forebay" daemon --until-idle 31 --mem 2GiB --warm --ready-fd 3 3>"$root/ready" 2>"$root/daemon" &
+daemon=$!
+undo+=("kill $daemon")
+read -r -t 60 _ <"$root/ready" || { cat "$root/daemon" >&2; exit 1; }
+
 # Memory that was free belongs to the host; who touches it first would pay for both.
 warm() {
     python3 -c "

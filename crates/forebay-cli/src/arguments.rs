@@ -116,6 +116,10 @@ pub struct Daemon {
     /// process keeps it
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub until_idle: Option<f64>,
+    /// Touch all of the session's memory before saying that it is ready, so that nobody waits for that later; given back when
+    /// the session is idle
+    #[arg(long)]
+    pub warm: bool,
     /// In a session of its own, without a terminal: how `forebay run` starts it
     #[arg(long, hide = true)]
     pub background: bool,

@@ -42,6 +42,9 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     recover_first(&config)?;
     let mut session = Session::open(config.clone())?;
+    if arguments.warm {
+        session.warm(config.memory)?;
+    }
     let place = session.place()?;
     announce(&config, &place, arguments.ready_fd)?;
     match arguments.until_idle {
