@@ -1,33 +1,9 @@
 //! What the library exports is what `calls/*.txt` say.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+mod library;
 
-/// The library, which cargo does not build for a test by itself.
-fn library() -> PathBuf {
-    let test = std::env::current_exe().expect("this program has a name");
-    let built_in = test.ancestors().nth(2).expect("target/debug/deps/...");
-    let mut build = Command::new(env!("CARGO"));
-    build
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "forebay-preload",
-            "--target-dir",
-        ])
-        .arg(built_in.parent().expect("target/debug"))
-        .current_dir(env!("CARGO_MANIFEST_DIR"));
-    if built_in.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(
-        build.status().expect("cargo runs").success(),
-        "the library does not build"
-    );
-    built_in.join("libforebay_preload.so")
-}
+use std::collections::BTreeSet;
+use std::path::Path;
 
 fn word<const N: usize>(bytes: &[u8], at: usize) -> u64 {
     let mut word = [0; 8];
@@ -96,7 +72,7 @@ fn what_is_exported_is_listed() {
     let twice: Vec<_> = wrapped.intersection(&passed).collect();
     assert!(twice.is_empty(), "listed twice: {twice:?}");
     let all: BTreeSet<_> = wrapped.union(&passed).cloned().collect();
-    let exported = exported(&library());
+    let exported = exported(&library::built());
     let missing: Vec<_> = all.difference(&exported).collect();
     assert!(missing.is_empty(), "listed and not exported: {missing:?}");
     let unlisted: Vec<_> = exported.difference(&all).collect();

@@ -3,6 +3,9 @@
 //!
 //! Each case (see `programs.c`) is a test. The session's keeper is this process.
 
+#[path = "../library/mod.rs"]
+mod library;
+
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,31 +33,8 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     program
 });
 
-/// The library, which cargo does not build for a test by itself.
-static LIBRARY: LazyLock<PathBuf> = LazyLock::new(|| {
-    let test = std::env::current_exe().expect("this program has a name");
-    let built_in = test.ancestors().nth(2).expect("target/debug/deps/...");
-    let target = built_in.parent().expect("target/debug");
-    let mut build = Command::new(env!("CARGO"));
-    build
-        .args([
-            "build",
-            "--quiet",
-            "--package",
-            "forebay-preload",
-            "--target-dir",
-        ])
-        .arg(target)
-        .current_dir(env!("CARGO_MANIFEST_DIR"));
-    if built_in.ends_with("release") {
-        build.arg("--release");
-    }
-    assert!(
-        build.status().expect("cargo runs").success(),
-        "the library does not build"
-    );
-    built_in.join("libforebay_preload.so")
-});
+/// Built once.
+static LIBRARY: LazyLock<PathBuf> = LazyLock::new(library::built);
 
 fn config(name: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
