@@ -7,6 +7,7 @@
 #   mounts_make NAME DIR SIZE MKFS...
 #                           a file of SIZE in DIR, made a file system by MKFS, on $MOUNTS/NAME
 #                           ($MOUNTS_LOSETUP: options for losetup)
+#   mounts_trim NAME        gives back what the files that are gone from $MOUNTS/NAME took of the memory
 #   mounts_overlay NAME DIR an overlay over an empty directory, changes going to DIR
 #   mounts_end              takes everything down now
 #
@@ -43,6 +44,12 @@ mounts_make() {
     mount "$device" "$MOUNTS/$name"
     MOUNTS_STACK+=("mount $MOUNTS/$name")
     chmod 1777 "$MOUNTS/$name"
+}
+
+# A file system that is used for long has written everywhere once, and its image holds all of that. Without this, images
+# that are larger together than the memory under them fill it, and devices begin to fail.
+mounts_trim() {
+    fstrim "$MOUNTS/$1"
 }
 
 mounts_overlay() {

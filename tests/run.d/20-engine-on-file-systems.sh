@@ -15,13 +15,13 @@ away() {
 }
 
 [[ $(id -u) -eq 0 ]] || away "not root, so nothing can be mounted"
-for tool in mkfs.xfs mkfs.ext4 mkfs.btrfs losetup chattr setpriv; do
+for tool in mkfs.xfs mkfs.ext4 mkfs.btrfs losetup chattr setpriv fstrim; do
     command -v "$tool" >/dev/null || away "$tool is missing (make test-deps installs it)"
 done
 [[ -e /dev/loop-control ]] || away "no loop devices"
 
 mounts_begin
-mounts_tmpfs store 3G
+mounts_tmpfs store 7G
 store=$MOUNTS/store
 mounts_make xfs "$store" 2G mkfs.xfs -q
 mounts_make ext4 "$store" 2G mkfs.ext4 -q -F
@@ -87,6 +87,7 @@ for kind in xfs ext4 btrfs btrfs/no-copy store; do
         done
         ;;
     esac
+    [[ $kind == store ]] || mounts_trim "$kind"
 done
 
 # A file that belongs to somebody else.

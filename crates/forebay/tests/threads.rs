@@ -8,7 +8,7 @@ mod common;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use common::{Engine, Store};
 use forebay::config::Route;
@@ -21,19 +21,12 @@ use forebay::sim::{Crash, crash_after};
 use forebay::{Config, File, OpenOptions, Session, evict};
 use forebay_model::{
     BLOCK_BYTES, MonotoneReader, Op, Outcome, PartitionPlan, Profile, SplitMix64, Target, byte_at,
-    fill,
+    fill, fresh_seed,
 };
 
 const WORKERS: usize = 4;
 /// Operations of each worker in a round.
 const OPS: usize = 150;
-
-fn fresh_seed() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970");
-    now.as_nanos() as u64
-}
 
 fn long() -> Duration {
     let seconds = std::env::var("FOREBAY_THREADS_SECONDS")

@@ -15,10 +15,7 @@ pub fn seed() -> u64 {
     let given = std::env::var("FOREBAY_SEED")
         .ok()
         .and_then(|text| text.parse().ok());
-    given.unwrap_or_else(|| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        now.map_or(1, |since| since.subsec_nanos().into())
-    })
+    given.unwrap_or_else(forebay_model::fresh_seed)
 }
 
 /// Accesses that an act makes when nobody dies.

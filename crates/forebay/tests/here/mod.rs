@@ -4,7 +4,6 @@
 use std::fmt::Display;
 use std::io::Write;
 use std::path::PathBuf;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Says that this test can do nothing here. `scripts/lib.sh` counts the line, one a test, and takes the test off those
 /// that have passed.
@@ -53,11 +52,8 @@ pub fn number(variable: &str, usual: u64) -> u64 {
 
 /// `count` seeds that nobody has tried yet, or the one that `FOREBAY_TEST_SEED` says. Whoever fails prints it.
 pub fn fresh_seeds(count: u64) -> std::ops::Range<u64> {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Far from the fixed ones, and short enough to be typed.
-    let now = now.map_or(1, |since| since.as_micros() as u64 % 1_000_000_000_000);
     let told = std::env::var_os("FOREBAY_TEST_SEED").is_some();
-    let first = number("FOREBAY_TEST_SEED", now + 1_000_000_000);
+    let first = number("FOREBAY_TEST_SEED", forebay_model::fresh_seed());
     first..first + if told { 1 } else { count }
 }
 

@@ -5,9 +5,10 @@
 
 use std::mem::ManuallyDrop;
 use std::sync::Once;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use forebay::sim;
+use forebay_model::fresh_seed;
 use shuttle::scheduler::{PctScheduler, RandomScheduler, Schedule, Scheduler, Task, TaskId};
 use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 
@@ -45,13 +46,6 @@ impl Budget {
 pub fn dice() -> u64 {
     use shuttle::rand::RngCore;
     shuttle::rand::thread_rng().next_u64()
-}
-
-fn fresh_seed() -> u64 {
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .expect("a clock after 1970");
-    now.as_nanos() as u64
 }
 
 /// Explores `scenario`: random and PCT schedules, with the fixed seed and with a fresh one.

@@ -59,6 +59,13 @@ fn doubt_header(arena: &Arena, id: HeaderId, look: &Look) -> Option<&'static str
     if (look.valid | look.owed()) & !homes != 0 {
         return Some("it has bytes without memory");
     }
+    let runs = look.ragged_words();
+    if runs & look.valid != 0 {
+        return Some("whole pages have runs");
+    }
+    if runs & !look.owed() != 0 {
+        return Some("runs owe nothing");
+    }
     None
 }
 
