@@ -1,10 +1,10 @@
 # The everyday commands. `make help` lists them; each is a script that can be run by itself.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench fuzz miri deny tidy fmt
+.PHONY: help demo test check soak bench bench-programs fuzz miri deny tidy fmt
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: ## the same programs without and with Forebay: times, bytes, and whether the files are the same
 	@scripts/demo.sh
@@ -23,6 +23,10 @@ soak: ## the tests with many more random cases, and the long ones; SOAK_CASES=N 
 
 bench: ## measurements against the kernel; ARGS='...' are passed on
 	@cargo run --release --quiet --package forebay-bench -- $(ARGS)
+
+bench-programs: ## programs with and without Forebay, against the targets; ARGS='...' are passed on
+	@scripts/install-demo-deps.sh
+	@scripts/measure-programs.sh $(ARGS)
 
 fuzz: ## every fuzz target for a while; FUZZ_SECONDS=N each
 	@scripts/fuzz.sh

@@ -9,71 +9,20 @@ set -Euo pipefail
 cd "$(dirname "$0")/.." || exit 1
 rounds=${DEMO_ROUNDS:-3} mib=${DEMO_MIB:-384}
 bash scripts/install-demo-deps.sh || exit 1
-printf 'building (release)\n'
-cargo build --quiet --release -p forebay-cli -p forebay-preload || exit 1
-target=${CARGO_TARGET_DIR:-target}
-forebay=$(readlink -f "$target/release/forebay")
-root=$(mktemp -d "${TMPDIR:-/tmp}/forebay-demo.XXXXXX") || exit 1
-PATH=$PATH:/usr/sbin:/sbin
-
-for name in $(compgen -e | grep '^FOREBAY_'); do unset "$name"; done
-export FOREBAY_SESSION=demo-$$ XDG_STATE_HOME=$root/state LC_ALL=C
-
-undo=()
-clean() {
-    trap - EXIT
-    pkill -TERM -f "^$forebay daemon --background --ready-fd 1 --until-idle 31" -u "$(id -u)" 2>/dev/null
-    local at
-    for _ in 1 2 3 4 5 6 7 8 9 10; do
-        pgrep -f "^$forebay daemon --background --ready-fd 1 --until-idle 31" >/dev/null || break
-        sleep 0.2
-    done
-    for ((at = ${#undo[@]} - 1; at >= 0; at--)); do
-        # shellcheck disable=SC2086 # words
-        ${undo[at]} || printf 'left behind: %s\n' "${undo[at]}" >&2
-    done
-    rm -rf "$root"
-}
-trap clean EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
-
-# A fast device: XFS on a file in a tmpfs of its own.
-fast_device() {
-    [[ $(id -u) -eq 0 && -e /dev/loop-control ]] || return 1
-    mkdir "$root/memory" "$root/xfs" || return 1
-    mount -t tmpfs -o "size=$((mib * 10 + 600))M" forebay-demo "$root/memory" || return 1
-    undo+=("umount $root/memory")
-    truncate -s "$((mib * 8 + 512))M" "$root/memory/image"
-    mkfs.xfs -q "$root/memory/image" || return 1
-    local loop
-    loop=$(losetup --find --show --direct-io=off "$root/memory/image") || return 1
-    undo+=("losetup --detach $loop")
-    mount "$loop" "$root/xfs" || return 1
-    undo+=("umount $root/xfs")
-    # Space of the image that is touched for the first time costs the host more than the copy.
-    dd if=/dev/zero of="$root/xfs/fill" bs=4M count="$((mib * 7 / 4))" conv=fsync 2>/dev/null
-    rm "$root/xfs/fill"
-}
+# shellcheck source=scripts/lib-programs.sh
+. scripts/lib-programs.sh
+programs_begin demo
 
 if [[ -n ${DEMO_DIR:-} ]]; then
-    files=$(mktemp -d "$DEMO_DIR/forebay-demo.XXXXXX") || exit 1
-    undo+=("rm -rf $files")
-    device="the directory $DEMO_DIR"
-elif fast_device 2>/dev/null; then
-    files=$root/xfs device="XFS on a file in memory"
-else
-    files=$root/files device="a plain directory, for want of root or loop devices: $root"
-    mkdir "$files"
+    programs_directory "$DEMO_DIR"
+elif ! programs_device xfs "$((mib * 8 + 512))" "$((mib * 7))"; then
+    programs_directory "$root"
+    device="a plain directory, for want of root or loop devices: $root"
 fi
 mkdir "$files/plain" "$files/managed"
 
 # The session's memory is touched before anything is measured, as the kernel's is by `warm` below.
-mkfifo "$root/ready"
-"$forebay" daemon --until-idle 31 --mem 2GiB --warm --ready-fd 3 3>"$root/ready" 2>"$root/daemon" &
-daemon=$!
-undo+=("kill $daemon")
-read -r -t 60 _ <"$root/ready" || { cat "$root/daemon" >&2; exit 1; }
+programs_daemon --mem 2GiB --warm || exit 1
 
 # Memory that was free belongs to the host; who touches it first would pay for both.
 warm() {
@@ -138,7 +87,7 @@ once() {
     if [[ $side == plain ]]; then
         (cd "$files/$side" && "${command[@]}" </dev/null) >"$root/said" 2>&1
     else
-        (cd "$files/$side" && "$forebay" run --require --linger 31 --mem 2GiB --report="$root/report" --json -- \
+        (cd "$files/$side" && "$forebay" run --require --mem 2GiB --report="$root/report" --json -- \
             "${command[@]}" </dev/null) >"$root/said" 2>&1
     fi || {
         printf '%s, %s side: exit %d\n' "${names[$1]}" "$side" $?

@@ -2,8 +2,9 @@
 //!
 //! The program's `malloc` may be anybody's, may be in the middle of something when a hook is called out of a signal handler
 //! or by a forked child, and may itself write files. So nothing of it is used here. Free blocks of each size lie in a list
-//! whose head is one word, changed by compare-and-swap: no lock can be left taken. Large requests are mappings of their own.
-//! What a list has been given is not unmapped again; the library asks for little.
+//! whose head is one word, changed by compare-and-swap: no lock can be left taken. Lists get their blocks by the page from a
+//! chunk that all share: most processes need a few blocks of a few sizes, and every page that is touched costs them time.
+//! Large requests are mappings of their own. What a list has been given is not unmapped again; the library asks for little.
 
 use std::alloc::{GlobalAlloc, Layout};
 use std::ptr;
@@ -14,7 +15,7 @@ const BLOCK_BYTES_MIN: usize = 16;
 /// Larger requests are mappings of their own.
 const BLOCK_BYTES_MAX: usize = 64 * 1024;
 const CLASSES: usize = (BLOCK_BYTES_MAX / BLOCK_BYTES_MIN).trailing_zeros() as usize + 1;
-/// Mapped at once for blocks of one size.
+/// Mapped at once for blocks of all sizes.
 const CHUNK_BYTES: usize = 256 * 1024;
 const PAGE_BYTES: usize = 4096;
 
@@ -23,9 +24,15 @@ const PAGE_BYTES: usize = 4096;
 const ADDRESS_BITS: u32 = 44;
 const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 
+/// What no list has yet of the chunk: the address of its first page in units of pages, above it how many are left. A chunk's
+/// pages are taken in their order and never come back, so that no two values are the same.
+const SPARE_BITS: u32 = 48;
+const SPARE_MASK: u64 = (1 << SPARE_BITS) - 1;
+
 /// The allocator.
 pub struct Allocator {
     heads: [AtomicU64; CLASSES],
+    spare: AtomicU64,
 }
 
 impl Allocator {
@@ -33,6 +40,7 @@ impl Allocator {
     pub const fn new() -> Self {
         Allocator {
             heads: [const { AtomicU64::new(0) }; CLASSES],
+            spare: AtomicU64::new(0),
         }
     }
 
@@ -77,25 +85,58 @@ impl Allocator {
         }
     }
 
-    /// Maps a chunk, keeps its first block for the caller and gives the others to the list.
+    /// Takes a page, or as many as a block has, keeps the first block for the caller and gives the others to the list.
     #[cold]
     fn refill(&self, class: usize) -> *mut u8 {
         let bytes = BLOCK_BYTES_MIN << class;
+        let run = bytes.max(PAGE_BYTES);
+        let start = self.take_pages(run / PAGE_BYTES);
+        let count = run / bytes;
+        if start.is_null() || count == 1 {
+            return start;
+        }
+        for index in 1..count - 1 {
+            // SAFETY: blocks of pages that only this thread knows.
+            unsafe {
+                let next = start.add((index + 1) * bytes).addr() as u64 >> 4;
+                (*start.add(index * bytes).cast::<AtomicU64>()).store(next, Ordering::Relaxed);
+            }
+        }
+        // SAFETY: the second and the last block of the pages.
+        let (first, last) = unsafe { (start.add(bytes), start.add((count - 1) * bytes)) };
+        self.put(class, first, last);
+        start
+    }
+
+    /// Pages of the chunk, or of a new one where that has too few left. What is left of the old one is lost, as is a new one
+    /// that another thread has been quicker with.
+    fn take_pages(&self, count: usize) -> *mut u8 {
+        let count = count as u64;
+        let mut seen = self.spare.load(Ordering::Acquire);
+        loop {
+            let (page, left) = (seen & SPARE_MASK, seen >> SPARE_BITS);
+            if left < count {
+                break;
+            }
+            let rest = page + count | (left - count) << SPARE_BITS;
+            match self
+                .spare
+                .compare_exchange_weak(seen, rest, Ordering::AcqRel, Ordering::Acquire)
+            {
+                Ok(_) => return ptr::with_exposed_provenance_mut(page as usize * PAGE_BYTES),
+                Err(now) => seen = now,
+            }
+        }
         let chunk = map(CHUNK_BYTES);
         if chunk.is_null() {
             return chunk;
         }
-        let count = CHUNK_BYTES / bytes;
-        for index in 1..count - 1 {
-            // SAFETY: blocks of a chunk that only this thread knows.
-            unsafe {
-                let next = chunk.add((index + 1) * bytes).addr() as u64 >> 4;
-                (*chunk.add(index * bytes).cast::<AtomicU64>()).store(next, Ordering::Relaxed);
-            }
-        }
-        // SAFETY: the second and the last block of the chunk.
-        let (first, last) = unsafe { (chunk.add(bytes), chunk.add((count - 1) * bytes)) };
-        self.put(class, first, last);
+        let pages = (CHUNK_BYTES / PAGE_BYTES) as u64;
+        let rest = (chunk.addr() / PAGE_BYTES) as u64 + count | (pages - count) << SPARE_BITS;
+        // Where it fails the chunk serves this call alone; its other pages are never touched.
+        let _ = self
+            .spare
+            .compare_exchange(seen, rest, Ordering::AcqRel, Ordering::Relaxed);
         chunk
     }
 }

@@ -112,6 +112,56 @@ fn churn(seed: u64, rounds: usize) {
     blocks.into_iter().for_each(Block::free);
 }
 
+/// Page faults of the calling thread.
+fn faults() -> i64 {
+    // SAFETY: plain numbers; the target is ours.
+    unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        libc::getrusage(libc::RUSAGE_THREAD, &raw mut usage);
+        usage.ru_minflt
+    }
+}
+
+#[test]
+fn the_first_blocks_touch_a_page_for_each_size() {
+    static FRESH: Allocator = Allocator::new();
+    let sizes = [16, 32, 64, 128, 256, 512, 1024, 2048, 4096];
+    let before = faults();
+    for size in sizes {
+        let layout = Layout::from_size_align(size, 8).expect("a layout");
+        // SAFETY: the layout is not empty; the block is as long as it says.
+        unsafe {
+            let block = FRESH.alloc(layout);
+            block.write_bytes(1, size);
+        }
+    }
+    let touched = faults() - before;
+    assert!(
+        touched <= sizes.len() as i64 + 4,
+        "{touched} page faults for {} blocks",
+        sizes.len()
+    );
+}
+
+#[test]
+fn pages_of_one_chunk_and_the_next_are_nobody_elses() {
+    static FRESH: Allocator = Allocator::new();
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for round in 0..200 {
+        let size = 4096 << (round % 5);
+        let layout = Layout::from_size_align(size, 4096).expect("a layout");
+        // SAFETY: the layout is not empty; the block is as long as it says.
+        let at = unsafe {
+            let block = FRESH.alloc(layout);
+            block.write_bytes(round as u8, size);
+            block.addr()
+        };
+        runs.push((at, at + size));
+    }
+    runs.sort_unstable();
+    assert!(runs.windows(2).all(|pair| pair[0].1 <= pair[1].0));
+}
+
 #[test]
 fn blocks_are_aligned_and_nobody_elses() {
     churn(1, 8000);

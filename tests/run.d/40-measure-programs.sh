@@ -1,0 +1,128 @@
+#!/usr/bin/env bash
+# scripts/measure-programs.sh at tiny sizes: every row has its figures, files are compared, and nothing is left behind.
+# $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a debug build made here.
+set -Euo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+
+away() {
+    echo "$1"
+    exit 77
+}
+
+[[ $(id -u) -eq 0 ]] || away "not root, so nothing can be mounted"
+for tool in mkfs.xfs losetup fio git gcc make python3; do
+    command -v "$tool" >/dev/null || away "$tool is missing (scripts/install-demo-deps.sh installs it)"
+done
+[[ -e /dev/loop-control ]] || away "no loop devices"
+if [[ -z ${FOREBAY_TEST_BIN:-} ]]; then
+    cargo build --quiet -p forebay-cli -p forebay-preload || away "forebay does not build"
+    export FOREBAY_TEST_BIN=$PWD/${CARGO_TARGET_DIR:-target}/debug
+fi
+scratch=$(mktemp -d) || exit 1
+trap 'rm -rf "$scratch"' EXIT
+export TMPDIR=$scratch/tmp
+mkdir "$TMPDIR"
+
+passed=0 failed=0
+# expect NAME COMMAND...
+expect() {
+    if "${@:2}" >"$scratch/said" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        printf 'FAIL  %s\n' "$1"
+        cat "$scratch/said"
+    fi
+}
+
+# What it leaves: mounts, loop devices, arenas, scratch directories.
+left_behind() {
+    grep -F "$TMPDIR" /proc/self/mountinfo
+    losetup --list --noheadings --output BACK-FILE | grep -F "$TMPDIR"
+    find "$TMPDIR" -mindepth 1
+}
+clean() { [[ -z $(left_behind) ]] || { left_behind && false; }; }
+named() {
+    local said
+    said=$("$@" 2>&1) && return 1
+    [[ $said == *'fio is missing; scripts/install-demo-deps.sh installs it'* ]]
+}
+refused() { "$@" && return 1 || (($? == 2)); }
+
+measure=scripts/measure-programs.sh
+# Each group has at least one row with figures of both sides, and none is zero.
+complete() {
+    python3 - "$scratch/found.json" $($measure --list | wc -l) <<'END'
+import json, sys
+found = json.load(open(sys.argv[1]))
+rows = found["rows"]
+assert found["schema"] == 1 and found["runs"] == 1 and len(rows) > 2 * int(sys.argv[2]), found
+for row in rows:
+    assert row["met"] in ((None,) if row["target"] is None else (True, False)), row
+    assert set(row["sides"]) == {row["base"], row["ours"]}, row
+    for side in row["sides"].values():
+        assert len(side["figures"]) == 1 and side["median"] > 0, row
+END
+}
+# Files that differ must be found, and a program that fails.
+finds_differences() {
+    PYTHONPATH=bench/programs python3 -B - "$scratch" <<'END'
+import os, sys
+from argparse import Namespace
+import measure
+from measure import Place, Wrong
+
+where = sys.argv[1]
+place = Place(Namespace(forebay="", files=where, work=where, tools=where, mib=4, files_count=1, daemon=0, memory=""))
+for side, content in (("one", b"bytes"), ("two", b"bytes"), ("three", b"bytez")):
+    os.mkdir(place.path(side, ""))
+    with open(place.path(side), "wb") as file:
+        file.write(content)
+place.same_file("file", "one", "two")
+place.same_tree(place.path("one", ""), place.path("two", ""))
+for wrong in (
+    lambda: place.same_file("file", "one", "two", "three"),
+    lambda: place.same_tree(place.path("one", ""), place.path("three", "")),
+    lambda: place.said(["false"]),
+):
+    try:
+        wrong()
+    except Wrong:
+        continue
+    sys.exit("something wrong was not found")
+END
+}
+# Medians, spreads, and both kinds of verdict.
+figures_right() {
+    PYTHONPATH=bench/programs python3 -B - <<'END'
+from figures import Row
+for kind, target, result, met in (
+    ("faster", 2, 3, True), ("faster", 4, 3, False), ("share", 0.5, 1 / 3, True), ("share", 0.3, 1 / 3, False),
+    ("more", -3, -4, True), ("more", -5, -4, False), ("faster", None, 3, None),
+):
+    row = Row("row", kind, "s", target)
+    for figure in (6, 5, 90):
+        row.add("kernel", figure)
+    for figure in (2, 3, 1):
+        row.add("forebay", figure)
+    assert abs(row.result() - result) < 1e-9 and row.met() is met, (kind, row.result(), row.met())
+    assert row.spread("forebay") == 0.5
+END
+}
+
+expect 'medians and verdicts' figures_right
+expect 'differences are found' finds_differences
+expect 'all groups at tiny sizes' \
+    $measure --runs 1 --mib 8 --small 60 --calls 5000 --json "$scratch/found.json"
+expect 'every row has its figures' complete
+expect 'nothing is left behind' clean
+expect 'a directory that is given' $measure --dir "$TMPDIR" --runs 1 --mib 4 --small 20 --calls 5000 overwrite 'tar-?'
+expect 'nothing is left behind in it' clean
+expect 'a group that does not exist ends it, cleanly' \
+    eval '! $measure --dir "$TMPDIR" --mib 4 no-such-group && clean'
+expect 'an option that does not exist' refused $measure --no-such-option
+mkdir "$scratch/bin"
+ln -s "$(command -v bash)" "$(command -v dirname)" "$(command -v sed)" "$scratch/bin/"
+expect 'a tool that is missing is named' named env "PATH=$scratch/bin" bash $measure
+printf '%d passed, %d failed\n' "$passed" "$failed"
+((failed == 0))
