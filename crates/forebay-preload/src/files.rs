@@ -379,6 +379,39 @@ pub fn forget(fd: c_int) {
     }
 }
 
+/// Closes a descriptor, its file's last one if it may be without waiting for what that owes: the kernel's close does not wait
+/// either. `None`: it has not been closed.
+pub fn close_behind(fd: c_int) -> Option<c_int> {
+    let word = table::word(fd);
+    if word.kind() != Kind::Managed || !word.writes() {
+        return None;
+    }
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    attach::notice_fork();
+    let rare = Rare::lock();
+    let description = word.description();
+    // A fork that was noticed just now has made another word of it.
+    if table::word(fd) != word {
+        return None;
+    }
+    let prepared = inodes::prepare_to_leave(&rare, word.slot(), &description.seen)?;
+    if !table::replace(fd, word, Word::NONE) {
+        return None;
+    }
+    // SAFETY: takes no memory.
+    let closed = unsafe { real::close(fd) };
+    let failed = {
+        let _errno = KeepErrno::new();
+        inodes::leave(&rare, word.slot(), &description.seen, &prepared)
+    };
+    table::let_go(word.description_index());
+    Some(match (closed, failed) {
+        (0, 1..) => crate::serve::fail(failed) as c_int,
+        _ => closed,
+    })
+}
+
 /// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other
 /// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
 pub fn closing(fd: c_int) -> c_int {

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
+use crate::keeper::closing;
 use crate::keeper::reopen::{path_of, reopen};
-use crate::memory::files::{EXCEEDING, FileEntry, LIVE, TRUNCATING};
+use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -17,9 +18,11 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         table::recount(shared, me, id);
     }
+    closing::forget_lost(shared);
     for (id, device) in shared.open_devices() {
         let entry = shared.arena.file_unchecked(id);
-        if entry.owed_pages.load(Ordering::Acquire) != 0 || entry.writers() != 0 {
+        let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+        if leased || entry.owed_pages.load(Ordering::Acquire) != 0 || entry.writers() != 0 {
             continue;
         }
         let core = Core {
@@ -69,6 +72,6 @@ pub fn lacks_anything(entry: &FileEntry) -> bool {
     }
     entry.owed_pages.load(Ordering::Acquire) != 0
         || entry.reserve_step.load(Ordering::Relaxed) != 0
-        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | CLOSING) != 0
         || entry.disk_end.load(Ordering::Acquire) < entry.size.load(Ordering::Acquire)
 }
