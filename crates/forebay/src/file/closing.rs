@@ -12,7 +12,7 @@
 //! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::error::Result;
 use crate::file::core::Core;
@@ -22,8 +22,9 @@ use crate::ids::FileId;
 use crate::keeper::run::has_keeper;
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, TRUNCATING};
+use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCATING};
 use crate::memory::threads::Me;
+use crate::stats::Counter;
 use crate::sync::Ordering;
 use crate::sys::limits;
 
@@ -33,6 +34,9 @@ const LATEST: Duration = Duration::from_secs(5);
 /// A lease is refused while anybody is in the middle of a call on another description that is about to be closed.
 const LEASE_TRIES: u32 = 8;
 const LEASE_PAUSE: Duration = Duration::from_micros(20);
+/// A keeper that writes nothing for so long is not waited for, and how often it is looked after.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// A file that may be left to the keeper once the program's own descriptor is closed.
 pub struct Prepared {
@@ -41,12 +45,7 @@ pub struct Prepared {
 }
 
 /// Makes a file ready to be left to the keeper by its only opener. `None`: it is to be flushed.
-pub fn prepare(
-    core: &Core,
-    me: Me<'_>,
-    handed: &AtomicU32,
-    seen: &AtomicU32,
-) -> Option<Prepared> {
+pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) -> Option<Prepared> {
     let Core { shared, id, device } = core;
     let entry = core.entry();
     let epoch = handed.load(Relaxed);
@@ -70,7 +69,8 @@ pub fn prepare(
     }
     resize::reach(core, me).ok()?;
     let mtime_ns = now_ns();
-    core.change(me, |device| device.set_modified(mtime_ns)).ok()?;
+    core.change(me, |device| device.set_modified(mtime_ns))
+        .ok()?;
     Some(Prepared { mtime_ns, epoch })
 }
 
@@ -113,10 +113,15 @@ pub fn leave(
     table::close(shared, *id);
     entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
     // Counted first: who looks whether there is any must not miss one.
-    shared.arena.superblock().leased.fetch_add(1, Ordering::AcqRel);
+    shared
+        .arena
+        .superblock()
+        .leased
+        .fetch_add(1, Ordering::AcqRel);
     entry.flags.fetch_or(CLOSING | LEASED, Ordering::AcqRel);
     if shared.say_left(*id, prepared.epoch) {
         shared.wake_keeper();
+        me.count(Counter::ClosedBehind as usize, 1);
         shared.drop_device(*id);
         return Ok(());
     }
@@ -165,6 +170,28 @@ pub fn end_lease(arena: &Arena, file: FileId) {
             count = now;
         }
     }
+}
+
+/// Waits until the keeper has finished with a file that was left to it, for as long as it gets on with it; it begins at once.
+/// Whether there was anything to wait for.
+pub fn await_end(arena: &Arena, file: FileId) -> bool {
+    let entry = arena.file_unchecked(file);
+    let superblock = arena.superblock();
+    let leased = || entry.flags.load(Ordering::Acquire) & LEASED != 0;
+    if !leased() {
+        return false;
+    }
+    let (mut owed, mut progress) = (u64::MAX, Instant::now());
+    while leased() && progress.elapsed() < PATIENCE {
+        entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+        superblock.wake_keeper();
+        let now = entry.owed_pages.load(Ordering::Acquire);
+        if now < owed {
+            (owed, progress) = (now, Instant::now());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    true
 }
 
 /// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open again.

@@ -8,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::quick::Recent;
 use super::closing::{self, Prepared};
+use super::quick::Recent;
 use super::settle::{self, Durability};
 use super::write::{self, Intent};
 use super::{append, quick, read, resize};

@@ -35,7 +35,13 @@ pub fn await_none(shared: &Shared) {
 
 /// Writes some of what a file under a lease owes. Whether there was one.
 pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
-    let flags = |id: FileId| shared.arena.file_unchecked(id).flags.load(Ordering::Acquire);
+    let flags = |id: FileId| {
+        shared
+            .arena
+            .file_unchecked(id)
+            .flags
+            .load(Ordering::Acquire)
+    };
     let urgent = |(id, device): &(FileId, Arc<dyn DeviceFile>)| {
         flags(*id) & HURRY != 0 || device.is_lease_wanted()
     };

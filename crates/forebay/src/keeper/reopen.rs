@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::device::{DeviceFile, RealFile};
@@ -31,6 +31,8 @@ pub fn reopen(entry: &FileEntry) -> Result<RealFile, Absent> {
     let opened = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
+        // Somebody's lease on it is not waited for.
+        .custom_flags(libc::O_NONBLOCK)
         .open(&path);
     let file = opened.map_err(|error| why_not(entry, &path, &error))?;
     let meta = file

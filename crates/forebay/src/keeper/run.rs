@@ -402,7 +402,9 @@ fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
         }
     }
     let begun = Instant::now();
-    while closing::write_some(shared, me, &mut flusher) && begun.elapsed() < closing::LAST_PATIENCE {}
+    while closing::write_some(shared, me, &mut flusher) && begun.elapsed() < closing::LAST_PATIENCE
+    {
+    }
 }
 
 /// Writes everything of files that somebody waits for.

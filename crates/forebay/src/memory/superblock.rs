@@ -111,6 +111,15 @@ impl Superblock {
         self.heartbeat_ns.store(ns, crate::sync::Ordering::Relaxed);
     }
 
+    /// Wakes the keeper if it sleeps.
+    pub fn wake_keeper(&self) {
+        use crate::sync::Ordering::{AcqRel, Acquire};
+        self.work.fetch_add(1, AcqRel);
+        if self.sleeping.load(Acquire) != 0 {
+            crate::sys::futex::wake(&self.work);
+        }
+    }
+
     /// Pages owed to devices, about. Threads add their parts late, so that the sum of what has been added may be below zero
     /// for a while: then it is 0.
     pub fn owed_about(&self) -> u64 {

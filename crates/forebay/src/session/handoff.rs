@@ -138,9 +138,9 @@ impl Line {
             .connection
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        connection.as_ref().is_some_and(|(of, fd)| {
-            *of == epoch && socket::send(fd.as_fd(), &message, &[]).is_ok()
-        })
+        connection
+            .as_ref()
+            .is_some_and(|(of, fd)| *of == epoch && socket::send(fd.as_fd(), &message, &[]).is_ok())
     }
 
     /// Where connections' descriptors are put from now on.

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::device::queue::NAMES;
 use crate::error::{Error, Result};
 use crate::evict;
+use crate::file::closing;
 use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
 use crate::flush::{Flusher, Scope, errors};
@@ -354,6 +355,11 @@ impl Session {
         let me = self.shared.me()?;
         // What the dead hold would be in the way.
         repair::if_needed(&self.shared, me);
+        for (id, entry) in live_files(&self.shared.arena) {
+            if is_wanted(&path_of(entry)) {
+                closing::await_end(&self.shared.arena, id);
+            }
+        }
         unfinished::adopt_owed_files(&self.shared);
         let mut unsettled = Vec::new();
         // Many requests at once: this may be gigabytes.

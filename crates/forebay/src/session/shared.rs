@@ -439,11 +439,7 @@ impl Shared {
 
     /// Wakes the keeper if it sleeps.
     pub fn wake_keeper(&self) {
-        let superblock = self.arena.superblock();
-        superblock.work.fetch_add(1, Ordering::AcqRel);
-        if superblock.sleeping.load(Ordering::Acquire) != 0 {
-            crate::sys::futex::wake(&superblock.work);
-        }
+        self.arena.superblock().wake_keeper();
     }
 
     /// Whether any file lacks anything on its device. Exact while nobody is at work.

@@ -72,7 +72,14 @@ pub fn flags(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
 /// Makes a description one for direct I/O, or one that goes through the kernel's cache.
 pub fn set_direct(fd: BorrowedFd<'_>, direct: bool) -> io::Result<()> {
     let others = flags(fd)? & !libc::O_DIRECT;
-    set_flags(fd, if direct { others | libc::O_DIRECT } else { others })
+    set_flags(
+        fd,
+        if direct {
+            others | libc::O_DIRECT
+        } else {
+            others
+        },
+    )
 }
 
 /// Makes the descriptor `to` one of `from`'s description; what it was of is closed (`dup3`).
