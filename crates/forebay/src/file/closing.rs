@@ -59,7 +59,7 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
     let keeper_has_it = shared.arena_path.is_some()
         && !shared.keeps.load(Relaxed)
         && shared.is_handed(handed)
-        && has_keeper(shared);
+        && has_keeper(&shared.arena);
     if !owes_enough || !is_sound || !keeper_has_it || !shared.is_open_once(*id) {
         return None;
     }
@@ -182,7 +182,7 @@ pub fn await_end(arena: &Arena, file: FileId) -> bool {
         return false;
     }
     let (mut owed, mut progress) = (u64::MAX, Instant::now());
-    while leased() && progress.elapsed() < PATIENCE {
+    while leased() && has_keeper(arena) && progress.elapsed() < PATIENCE {
         entry.flags.fetch_or(HURRY, Ordering::AcqRel);
         superblock.wake_keeper();
         let now = entry.owed_pages.load(Ordering::Acquire);
@@ -192,6 +192,15 @@ pub fn await_end(arena: &Arena, file: FileId) -> bool {
         std::thread::sleep(LOOK_EVERY);
     }
     true
+}
+
+/// Finishes a file whose keeper has died at it: nobody else will.
+pub fn finish_orphan(core: &Core, me: Me<'_>) {
+    if !has_keeper(&core.shared.arena) {
+        end_lease(&core.shared.arena, core.id);
+        // What is in the way now is for a recovery.
+        let _ = settle::finish(core, me);
+    }
 }
 
 /// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open again.

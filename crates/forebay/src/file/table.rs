@@ -49,6 +49,11 @@ pub fn open(
             }
             match found {
                 Some(id) => {
+                    if device.is_writable() {
+                        // Whatever its last close was, its time is not the last any more.
+                        let flags = &me.arena.file_unchecked(id).flags;
+                        flags.fetch_and(!CLOSING, Ordering::AcqRel);
+                    }
                     freshen(shared, me, id, device.as_ref(), &stat);
                     refresh_path(me, id, path);
                     return Ok(id);

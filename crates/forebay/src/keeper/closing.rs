@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::device::DeviceFile;
+use crate::evict;
 use crate::file::core::Core;
 use crate::file::{closing, settle};
 use crate::flush::{Flusher, Outcome, Scope, errors};
@@ -83,6 +84,10 @@ fn go_on(
         device,
     };
     if !owes && (settle::finish(&core, me).is_ok() || is_with_kernel(&core, me)) {
+        if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
+            // As in `settle::close`: nobody can open it again.
+            evict::evict_file(me, id);
+        }
         let_go(shared, core);
         closing::end_lease(&shared.arena, id);
     } else {
@@ -101,6 +106,8 @@ fn is_with_kernel(core: &Core, me: Me<'_>) -> bool {
 
 /// Closes the description, and with it ends the lease. The flushers hold a device for moments.
 fn let_go(shared: &Shared, core: Core) {
+    // The closer may not have come to close its descriptor of the same description yet.
+    core.device.give_lease_up();
     shared.drop_device(core.id);
     let device = Arc::downgrade(&core.device);
     drop(core);

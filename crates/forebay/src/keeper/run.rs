@@ -18,6 +18,7 @@ use crate::keeper::engine::{flusher, number_of};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
 use crate::keeper::{closing, provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::arena::Arena;
 use crate::memory::cgroup::{self, System};
 use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
@@ -96,9 +97,9 @@ impl Drop for Hosting {
 }
 
 /// Whether some thread lives that keeps the session.
-pub fn has_keeper(shared: &Shared) -> bool {
-    let keeper = shared.arena.superblock().keeper.load(Ordering::Acquire);
-    keeper != 0 && !threads::is_gone(&shared.arena, ThreadId(keeper))
+pub fn has_keeper(arena: &Arena) -> bool {
+    let keeper = arena.superblock().keeper.load(Ordering::Acquire);
+    keeper != 0 && !threads::is_gone(arena, ThreadId(keeper))
 }
 
 /// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand

@@ -59,6 +59,12 @@ pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
     }
 }
 
+/// Whether the file owes bytes, or the time of a close that did not wait for them.
+pub fn owes_or_is_closing(entry: &FileEntry) -> bool {
+    entry.owed_pages.load(Ordering::Acquire) != 0
+        || entry.flags.load(Ordering::Acquire) & CLOSING != 0
+}
+
 /// Whether the file is not as it should be on its device, or somebody has noted that he is changing it.
 pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
     lacks_anything(entry) || entry.is_changing(shared.arena.counts().threads)
