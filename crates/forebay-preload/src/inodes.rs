@@ -205,13 +205,7 @@ fn finish(slot: usize, close: impl FnOnce(Inode, Me<'_>) -> Result<(), Error>) -
 
 /// Waits until no thread uses a slot.
 fn await_users(slot: usize) {
-    // SAFETY: takes no memory. The process has registered for it when it joined its session.
-    unsafe {
-        crate::raw::call(
-            libc::SYS_membarrier,
-            [MEMBARRIER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0],
-        )
-    };
+    barrier();
     std::sync::atomic::fence(Ordering::SeqCst);
     for user in &USING {
         let mut round = 0u32;
@@ -226,7 +220,16 @@ fn await_users(slot: usize) {
     }
 }
 
-const MEMBARRIER_PRIVATE_EXPEDITED: usize = 8;
+/// A barrier in every thread of the process. Who joins a session registers for those of all processes, which this is not.
+fn barrier() -> bool {
+    const PRIVATE_EXPEDITED: usize = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: usize = 1 << 4;
+    let call = |command| {
+        // SAFETY: takes no memory.
+        unsafe { crate::raw::call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) == 0 }
+    };
+    call(PRIVATE_EXPEDITED) || call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED)
+}
 
 /// The use of a descriptor's inode by the calling thread.
 pub struct Use<'a> {
@@ -277,4 +280,12 @@ pub fn settle(word: Word, durability: Durability, seen: &AtomicU32) -> c_int {
     let inode = unsafe { &*inode };
     let settled = inode.me().and_then(|me| inode.settle(me, durability, seen));
     settled.map_or_else(|error| error.errno(), |()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_barrier_is_one() {
+        assert!(super::barrier());
+    }
 }

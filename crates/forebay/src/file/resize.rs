@@ -293,10 +293,16 @@ pub fn reach(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     let (_stop, operation) = alone(core, me)?;
     let entry = core.entry();
     let size = entry.size.load(Ordering::Acquire);
+    let reaches = || {
+        let stat = core.device.stat().map_err(|e| Error::device("stat", &e))?;
+        Ok::<_, Halt>(stat.len >= size)
+    };
+    if reaches()? {
+        return Ok(());
+    }
     // As in `set_len_alone`: nothing may be in flight where the device file grows.
     land_flights(core, &operation, BlockIndex::of(0));
-    let stat = core.device.stat().map_err(|e| Error::device("stat", &e))?;
-    if stat.len >= size {
+    if reaches()? {
         return Ok(());
     }
     if size > entry.reserved_end.load(Ordering::Acquire) {
