@@ -166,7 +166,11 @@ struct Maker {
 
 impl Maker {
     fn start(scene: &Scene, count: u32) -> Self {
-        let mut program = leaving(scene, "leaves", count)
+        Self::of(leaving(scene, "leaves", count))
+    }
+
+    fn of(mut command: Command) -> Self {
+        let mut program = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -260,4 +264,115 @@ fn a_program_that_is_killed_after_the_close_loses_nothing() {
         let path = path_of(scene.dir.path(), last);
         assert!(fs::read(path).expect("a file") == contents(last));
     }
+}
+
+/// A keeper in a process of its own, so that it can be killed.
+fn keeper_of(scene: &mut Scene) -> (Child, PathBuf) {
+    let place = scene.session.as_ref().expect("a session").place();
+    let arena = place.expect("a place").path.expect("an arena");
+    drop(scene.session.take());
+    let mut keeper = Command::new(std::env::current_exe().expect("a path"))
+        .args(["--exact", "deaths::keeper", "--nocapture"])
+        .env("FOREBAY__TEST_KEEPER", &scene.name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a keeper");
+    let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
+    while !lines
+        .next()
+        .expect("a line")
+        .expect("text")
+        .ends_with("@kept")
+    {}
+    (keeper, arena)
+}
+
+fn end(program: &mut Child) {
+    program.kill().expect("a kill");
+    program.wait().expect("an end");
+}
+
+/// The contents of a file that was closed between two times, and that it looks as if nothing had happened since.
+fn check(dir: &Path, (number, begun, closed): (u32, i128, i128)) {
+    let path = path_of(dir, number);
+    assert!(
+        fs::read(&path).expect("a file") == contents(number),
+        "file {number}"
+    );
+    let time = mtime_ns(&fs::metadata(&path).expect("a file"));
+    assert!(
+        (begun - 20_000_000..=closed).contains(&time),
+        "{time} is not between {begun} and {closed}"
+    );
+}
+
+#[test]
+fn everybody_is_killed_after_the_close_and_a_recovery_finishes() {
+    for round in 0..12 {
+        let mut scene = Scene::new("leaves-all-killed", 0);
+        let (mut keeper, arena) = keeper_of(&mut scene);
+        let mut maker = Maker::start(&scene, u32::MAX);
+        let mut last = maker.next().expect("a close");
+        for _ in 0..round {
+            maker.go_on();
+            last = maker.next().expect("a close");
+        }
+        end(&mut keeper);
+        end(&mut maker.program);
+        let config = crate::scene::config(&scene.name);
+        if arena.exists() {
+            let report = forebay::keeper::recover::recover(&arena, &config).expect("a recovery");
+            assert!(report.removed, "{report:?}");
+        }
+        check(scene.dir.path(), last);
+    }
+}
+
+#[test]
+fn the_keeper_is_killed_after_the_close_and_the_next_one_finishes() {
+    for round in 0..8 {
+        let mut scene = Scene::new("leaves-keeper-killed", 0);
+        let (mut keeper, _) = keeper_of(&mut scene);
+        let mut maker = Maker::start(&scene, u32::MAX);
+        let mut last = maker.next().expect("a close");
+        for _ in 0..round {
+            maker.go_on();
+            last = maker.next().expect("a close");
+        }
+        end(&mut keeper);
+        let config = crate::scene::config(&scene.name);
+        let session = forebay::Session::open(config).expect("a session");
+        assert!(session.settle_all().expect("a slot").is_empty());
+        // Its time is the keeper's to set, or has been set by who settled.
+        let begun = std::time::Instant::now();
+        let is_finished = || {
+            let files = session.files();
+            files.iter().all(|file| file.owed_bytes == 0)
+                && mtime_ns(&fs::metadata(path_of(scene.dir.path(), last.0)).expect("a file"))
+                    <= last.2
+        };
+        while !is_finished() && begun.elapsed().as_secs() < 10 {
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        check(scene.dir.path(), last);
+        end(&mut maker.program);
+        scene.session = Some(session);
+    }
+}
+
+#[test]
+fn who_has_the_file_open_sees_every_byte_after_the_close() {
+    let scene = Scene::new("leaves-reader", 0);
+    let watched = path_of(scene.dir.path(), 0);
+    fs::write(&watched, b"old").expect("a file");
+    let outsider = fs::File::open(&watched).expect("a file");
+    let mut maker = Maker::start(&scene, 1);
+    let (number, _, _) = maker.next().expect("a close");
+    let wanted = contents(number);
+    let mut bytes = vec![0; wanted.len()];
+    std::os::unix::fs::FileExt::read_exact_at(&outsider, &mut bytes, 0).expect("bytes");
+    assert!(bytes == wanted);
+    assert_eq!(closed_behind(&scene), 0, "no lease is to be had");
+    maker.go_on();
+    assert!(maker.program.wait().expect("an end").success());
 }

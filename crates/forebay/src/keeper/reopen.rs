@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::device::{DeviceFile, RealFile};
@@ -28,11 +28,10 @@ pub fn path_of(entry: &FileEntry) -> PathBuf {
 /// Opens the file behind an entry, and proves that it is the same inode.
 pub fn reopen(entry: &FileEntry) -> Result<RealFile, Absent> {
     let path = path_of(entry);
+    // Waits for a lease on it to end: that of a keeper that has died may last as long as what it had submitted.
     let opened = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
-        // Somebody's lease on it is not waited for.
-        .custom_flags(libc::O_NONBLOCK)
         .open(&path);
     let file = opened.map_err(|error| why_not(entry, &path, &error))?;
     let meta = file
