@@ -278,6 +278,9 @@ fn give_known_to_kernel(description: &Description, why: Why) {
 
 /// The same, by numbers.
 pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) {
+    if let Some(glance) = attach::glance() {
+        glance.await_closed(device, inode);
+    }
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     if attach::glance().is_none_or(|glance| glance.known(device, inode).is_none()) {
@@ -316,7 +319,32 @@ pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char) {
     flush_inode(device, inode);
 }
 
+/// Waits until the keeper has finished with a file, by name, whose close did not wait for it. Whether there was anything to wait
+/// for.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char) -> bool {
+    let _errno = KeepErrno::new();
+    // SAFETY: the caller's path.
+    let Some(stat) = (unsafe { stat_path(dir, path) }) else {
+        return false;
+    };
+    attach::glance().is_some_and(|glance| glance.await_closed(stat.st_dev, stat.st_ino))
+}
+
+/// # Safety
+/// As for [`give_path_to_kernel`].
+unsafe fn stat_path(dir: c_int, path: *const libc::c_char) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the caller's path; the target is ours, initialised where the call succeeds.
+    unsafe { (real::fstatat64(dir, path, stat.as_mut_ptr(), 0) == 0).then(|| stat.assume_init()) }
+}
+
 fn flush_inode(device: u64, inode: u64) {
+    if attach::glance().is_some_and(|glance| glance.await_closed(device, inode)) {
+        return;
+    }
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     attach::notice_fork();
@@ -335,14 +363,8 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
         return None;
     }
     let glance = attach::fresh_glance()?;
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the caller's path; the target is ours, initialised where the call succeeds.
-    let stat = unsafe {
-        if real::fstatat64(dir, path, stat.as_mut_ptr(), 0) != 0 {
-            return None;
-        }
-        stat.assume_init()
-    };
+    // SAFETY: the caller's path.
+    let stat = unsafe { stat_path(dir, path) }?;
     glance.known(stat.st_dev, stat.st_ino)?;
     Some((stat.st_dev, stat.st_ino))
 }
@@ -377,6 +399,39 @@ pub fn forget(fd: c_int) {
         let _errno = KeepErrno::new();
         closing(fd);
     }
+}
+
+/// Closes a descriptor, its file's last one if it may be without waiting for what that owes: the kernel's close does not wait
+/// either. `None`: it has not been closed.
+pub fn close_behind(fd: c_int) -> Option<c_int> {
+    let word = table::word(fd);
+    if word.kind() != Kind::Managed || !word.writes() {
+        return None;
+    }
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    attach::notice_fork();
+    let rare = Rare::lock();
+    let description = word.description();
+    // A fork that was noticed just now has made another word of it.
+    if table::word(fd) != word {
+        return None;
+    }
+    let prepared = inodes::prepare_to_leave(&rare, word.slot(), &description.seen)?;
+    if !table::replace(fd, word, Word::NONE) {
+        return None;
+    }
+    // SAFETY: takes no memory.
+    let closed = unsafe { real::close(fd) };
+    let failed = {
+        let _errno = KeepErrno::new();
+        inodes::leave(&rare, word.slot(), &description.seen, &prepared)
+    };
+    table::let_go(word.description_index());
+    Some(match (closed, failed) {
+        (0, 1..) => crate::serve::fail(failed) as c_int,
+        _ => closed,
+    })
 }
 
 /// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other

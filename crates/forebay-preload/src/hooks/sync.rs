@@ -76,6 +76,12 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
 
 /// Writes what all managed files of this process owe.
 fn flush_all() {
+    if let Some(glance) = attach::glance()
+        && !Inside::is()
+    {
+        // What has been closed is to be made durable as well.
+        glance.await_all_closed();
+    }
     if attach::joined().is_none() || Inside::is() {
         return;
     }
