@@ -41,9 +41,11 @@ pub enum Counter {
     FilesClaimed = 13,
     /// ... for other reasons.
     FilesOther = 14,
+    /// ... because somebody reaches them past the engine.
+    FilesReached = 15,
 }
 
-const _: () = assert!((Counter::FilesOther as usize) < COUNTERS);
+const _: () = assert!((Counter::FilesReached as usize) < COUNTERS);
 
 /// A session's counters at one moment. Bytes unless the name says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -88,6 +90,8 @@ pub struct Stats {
     pub files_claimed: u64,
     /// The same, for other reasons.
     pub files_other: u64,
+    /// The same, because somebody reaches them past the engine: through stdio, a mapping, another program.
+    pub files_reached: u64,
 }
 
 impl Stats {
@@ -121,6 +125,7 @@ impl Stats {
             files_not_writable: sum(Counter::FilesNotWritable),
             files_claimed: sum(Counter::FilesClaimed),
             files_other: sum(Counter::FilesOther),
+            files_reached: sum(Counter::FilesReached),
             ..Stats::default()
         };
         for id in 0..superblock.headers_backed.load(Ordering::Acquire) {

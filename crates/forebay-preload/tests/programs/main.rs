@@ -9,6 +9,7 @@ mod compiled;
 mod deaths;
 mod model;
 mod names;
+mod reached;
 mod role;
 mod scene;
 mod sharing;
