@@ -37,6 +37,8 @@ static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
 static ASKED_FROM: AtomicU64 = AtomicU64::new(4096);
 /// Set where nothing shall be managed (any more).
 static OFF: AtomicU32 = AtomicU32::new(0);
+/// Set where the program uses the kernel in ways that pass no hook.
+static ONLY_WATCHES: AtomicU32 = AtomicU32::new(0);
 /// Whether the process was asked into a session at all.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 
@@ -63,6 +65,16 @@ pub fn at_start() {
 /// From now on nothing becomes managed in this process.
 pub fn turn_off() {
     OFF.store(1, Relaxed);
+}
+
+/// From now on nothing becomes managed in this process, which goes on to say what it has open.
+pub fn watch_only() {
+    ONLY_WATCHES.store(1, Relaxed);
+}
+
+/// Whether that is so.
+pub fn only_watches() -> bool {
+    ONLY_WATCHES.load(Relaxed) != 0
 }
 
 /// Whether files may become managed.
@@ -189,8 +201,12 @@ fn glance_anew() -> Option<&'static Glance> {
     }));
     let null = std::ptr::null_mut();
     match SEEN.compare_exchange(null, seen, Ordering::AcqRel, Ordering::Acquire) {
-        // SAFETY: never freed from here on.
-        Ok(_) => Some(unsafe { &(*seen).glance }),
+        Ok(_) => {
+            // SAFETY: never freed from here on.
+            let glance = unsafe { &(*seen).glance };
+            crate::kernel::tell(glance);
+            Some(glance)
+        }
         Err(other) => {
             // SAFETY: made above, and given to nobody; the other one is never freed.
             unsafe {

@@ -1,11 +1,11 @@
-//! Managed files of this process: what descriptors stand for, and how files go to the kernel.
+//! Managed files of this process: what descriptors stand for.
 //!
-//! What hooks that do not serve a call themselves use of it: [`give_to_kernel`] and its siblings, which return with the call
-//! free to go on to the real function. What hooks that do serve use: [`opened`], [`attach`], [`leave`], [`closing`].
+//! What hooks that do not serve a call themselves use is in [`crate::kernel`], and comes from here as well. What hooks that do
+//! serve use: [`opened`], [`attach`], [`leave`], [`closing`].
 
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{AtomicU32, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{Ordering, Ordering::Relaxed};
 
 use forebay::file::settle::Durability;
 use libc::c_int;
@@ -14,39 +14,14 @@ use crate::attach;
 use crate::foreign;
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
+use crate::kernel;
+pub use crate::kernel::{
+    Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel, give_inode_to_kernel,
+    give_path_to_kernel, give_to_kernel, leave,
+};
 use crate::raw::KeepErrno;
 use crate::real;
-use crate::table::{self, APPENDS, Description, FOREIGN, Kind, SYNCS, State, Word};
-
-/// Why a file goes to the kernel: the code in its entry, for reports.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u32)]
-pub enum Why {
-    /// Inherited by a program that is executed, or moved onto a standard descriptor.
-    Inherited = 64,
-    /// Used through stdio.
-    Stdio = 65,
-    /// Mapped into memory.
-    Mapped = 66,
-    /// sendfile, splice, copy_file_range and their like.
-    Transfer = 67,
-    /// An ioctl.
-    Ioctl = 68,
-    /// Record or whole-file locks.
-    Locked = 69,
-    /// The program's own asynchronous I/O or io_uring.
-    Asynchronous = 70,
-    /// `syscall()`.
-    RawCall = 71,
-    /// Sent to another process.
-    Sent = 72,
-    /// The process changes its user, root or namespace.
-    Identity = 73,
-    /// An option of the call that the engine does not serve.
-    Unserved = 74,
-    /// The engine has failed in a way that it never should.
-    Panicked = 75,
-}
+use crate::table::{self, APPENDS, Description, FOREIGN, Kind, REACHED, SYNCS, State, Word};
 
 /// Open for longer than the library has been there, or in a way that cannot be managed.
 const NEVER: c_int = libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
@@ -72,7 +47,7 @@ pub fn watch_inherited() {
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
         if flags >= 0 {
-            enter(fd, flags, FOREIGN);
+            enter(fd, flags, FOREIGN | REACHED);
         }
     }
 }
@@ -84,8 +59,14 @@ pub fn opened(fd: c_int, flags: c_int) {
         return;
     }
     let _errno = KeepErrno::new();
-    let never = flags & NEVER != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE;
-    enter(fd, flags, if never { FOREIGN } else { 0 });
+    let more = if attach::only_watches() {
+        FOREIGN | REACHED
+    } else if flags & NEVER != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE {
+        FOREIGN
+    } else {
+        0
+    };
+    enter(fd, flags, more);
 }
 
 fn enter(fd: c_int, flags: c_int, more: u32) {
@@ -101,11 +82,14 @@ fn enter(fd: c_int, flags: c_int, more: u32) {
     } else {
         0
     };
-    let Some(index) = table::new_description(appends | more, &stat) else {
+    let Some(index) = table::new_description(appends | more & !REACHED, &stat) else {
         return;
     };
     let word = Word::candidate(index, reads, writes);
     table::set(fd, word);
+    if more & REACHED != 0 {
+        kernel::reach(word.description());
+    }
     if let Some(glance) = attach::fresh_glance()
         && glance.known(stat.st_dev, stat.st_ino).is_some()
     {
@@ -144,7 +128,8 @@ pub fn attach(fd: c_int, word: Word) {
     );
     if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
         drop(rare);
-        give_known_to_kernel(description, Why::Inherited);
+        kernel::reach(description);
+        kernel::give_known_to_kernel(description, Why::Inherited);
         forget(fd);
         return;
     }
@@ -155,7 +140,8 @@ pub fn attach(fd: c_int, word: Word) {
     };
     let Some(slot) = managed else {
         drop(offset);
-        withdraw(fd, word);
+        drop(rare);
+        kernel::withdraw(fd, word);
         return;
     };
     if description.state() == State::Kernels {
@@ -187,123 +173,6 @@ unsafe extern "C" {
     static stdout: *mut libc::FILE;
     static stderr: *mut libc::FILE;
     fn __fbufsize(stream: *mut libc::FILE) -> libc::size_t;
-}
-
-/// A descriptor whose file cannot be managed goes back to the kernel, its offset up to date.
-fn withdraw(fd: c_int, word: Word) {
-    let description = word.description();
-    {
-        let _offset = description.lock();
-        if description.state() == State::Ours {
-            seek_kernel(fd, description);
-        }
-        description.set_state(State::Left);
-    }
-    if table::replace(fd, word, Word::NONE) {
-        table::let_go(word.description_index());
-    }
-}
-
-fn seek_kernel(fd: c_int, description: &Description) {
-    let at = description.offset.load(Relaxed) as libc::off_t;
-    // SAFETY: takes no memory.
-    unsafe { real::lseek64(fd, at, libc::SEEK_SET) };
-}
-
-/// A managed descriptor whose inode is the kernel's by now leaves the table: its offset is the kernel's from here on, for all
-/// who share it.
-#[cold]
-pub fn leave(fd: c_int, word: Word) {
-    let _errno = KeepErrno::new();
-    let _inside = Inside::enter();
-    let _cancel = NotCancelled::new();
-    let rare = Rare::lock();
-    leave_locked(&rare, fd, word);
-}
-
-fn leave_locked(rare: &Rare, fd: c_int, word: Word) {
-    let description = word.description();
-    {
-        let _offset = description.lock();
-        if description.state() == State::Ours {
-            seek_kernel(fd, description);
-            description.set_state(State::Left);
-        }
-    }
-    if !table::replace(fd, word, Word::NONE) {
-        return;
-    }
-    if word.kind() == Kind::Managed {
-        // Its errors have been told, or will be by those who stay.
-        let seen = AtomicU32::new(description.seen.load(Relaxed));
-        let _ = inodes::give_back(rare, word.slot(), &seen);
-    }
-    table::let_go(word.description_index());
-}
-
-/// Gives the file behind a descriptor to the kernel: flushed, dropped from memory, the kernel's offset up to date. Nothing to do
-/// for a descriptor that is not managed. Keeps `errno`.
-pub fn give_to_kernel(fd: c_int, why: Why) {
-    let word = table::word(fd);
-    if !word.is_file() || Inside::is() {
-        return;
-    }
-    let _errno = KeepErrno::new();
-    let description = word.description();
-    if word.kind() == Kind::Candidate && !is_managed_elsewhere(description) {
-        // The kernel has it already, and keeps it.
-        description.set_flag(FOREIGN, true);
-        return;
-    }
-    give_known_to_kernel(description, why);
-    let same_file: Vec<_> = table::each()
-        .filter(|(_, other)| other.is_file() && is_same_file(other.description(), description))
-        .collect();
-    for (fd, word) in same_file {
-        leave(fd, word);
-    }
-}
-
-fn is_same_file(a: &Description, b: &Description) -> bool {
-    a.inode.load(Relaxed) == b.inode.load(Relaxed)
-        && a.device.load(Relaxed) == b.device.load(Relaxed)
-}
-
-/// Gives an inode that the session knows to the kernel.
-fn give_known_to_kernel(description: &Description, why: Why) {
-    let device = description.device.load(Relaxed);
-    let inode = description.inode.load(Relaxed);
-    give_inode_to_kernel(device, inode, why);
-}
-
-/// The same, by numbers.
-pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) {
-    if let Some(glance) = attach::glance() {
-        glance.await_closed(device, inode);
-    }
-    let _inside = Inside::enter();
-    let _cancel = NotCancelled::new();
-    if attach::glance().is_none_or(|glance| glance.known(device, inode).is_none()) {
-        return;
-    }
-    let rare = Rare::lock();
-    if let Some(session) = attach::session() {
-        // Where it cannot be flushed the bytes stay owed, and the file managed.
-        let _ = session.give_to_kernel(device, inode, why as u32);
-    }
-    drop(rare);
-}
-
-/// As [`give_to_kernel`], for a file by name, should the session hold it.
-///
-/// # Safety
-/// `path` is null or a string that ends in a null byte.
-pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Why) {
-    let _errno = KeepErrno::new();
-    // SAFETY: the caller's path.
-    if let Some((device, inode)) = unsafe { known_path(dir, path) } {
-        give_inode_to_kernel(device, inode, why);
-    }
 }
 
 /// Writes what a file owes, by name, should the session hold it.
@@ -367,29 +236,6 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     let stat = unsafe { stat_path(dir, path) }?;
     glance.known(stat.st_dev, stat.st_ino)?;
     Some((stat.st_dev, stat.st_ino))
-}
-
-/// As [`give_to_kernel`], for all descriptors that stay open in a program that this process executes.
-pub fn give_inheritable_to_kernel(why: Why) {
-    let files: Vec<_> = table::each()
-        .filter(|(_, word)| matches!(word.kind(), Kind::Managed | Kind::Orphan))
-        .collect();
-    for (fd, _) in files {
-        // SAFETY: takes no memory.
-        let flags = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) };
-        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            give_to_kernel(fd, why);
-        }
-    }
-}
-
-/// As [`give_to_kernel`], for all descriptors of the process; from now on nothing becomes managed in it.
-pub fn give_all_to_kernel(why: Why) {
-    let files: Vec<_> = table::each().filter(|(_, word)| word.is_file()).collect();
-    for (fd, _) in files {
-        give_to_kernel(fd, why);
-    }
-    attach::turn_off();
 }
 
 /// The descriptor has been closed without `close`: what is known of it is forgotten.

@@ -1,12 +1,17 @@
-//! Inodes that this process reaches by ways which pass no hook, for as long as it has them: streams of stdio and shared mappings.
+//! Inodes that this process reaches by ways which pass no hook, for as long as it has them: streams of stdio, shared mappings,
+//! descriptors that other programs have as well.
 //!
 //! No descriptor of theirs becomes managed in this process: what the stream or the mapping shows is the kernel's. A table of
-//! words, without locks and without memory to be asked for; should it ever be full, nothing becomes managed any more.
+//! words, without locks and without memory to be asked for; should it ever be full, nothing becomes managed any more. The
+//! session's other processes learn of it by the arena (`forebay::session::reached`).
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use forebay::session::adopt::Glance;
+use forebay::session::reached::hash;
 use libc::c_int;
 
+use crate::attach;
 use crate::files;
 
 /// A power of two.
@@ -19,11 +24,6 @@ const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
 static TABLE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
 static FULL: AtomicBool = AtomicBool::new(false);
-
-fn hash(device: u64, inode: u64) -> u64 {
-    let mixed = (inode ^ device.rotate_left(40)).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    mixed ^ mixed >> 29
-}
 
 fn places(hash: u64) -> impl Iterator<Item = &'static AtomicU64> {
     let begin = (hash >> 48) as usize;
@@ -92,13 +92,36 @@ fn regular(fd: c_int) -> Option<(u64, u64)> {
 pub fn begin(fd: c_int, why: files::Why) {
     if let Some((device, inode)) = regular(fd) {
         add(device, inode);
+        reach(device, inode);
         files::give_inode_to_kernel(device, inode, why);
     }
 }
 
 /// The use ends.
 pub fn end(fd: c_int) {
-    if let Some((device, inode)) = regular(fd) {
+    if let Some((device, inode)) = regular(fd)
+        && has(device, inode)
+    {
         remove(device, inode);
+        if let Some(glance) = attach::glance() {
+            glance.end_reach(hash(device, inode));
+        }
+    }
+}
+
+/// From now on, and nobody hears when it ends, somebody reaches a file past this process's hooks.
+pub fn reach(device: u64, inode: u64) {
+    if let Some(glance) = attach::glance() {
+        glance.begin_reach(hash(device, inode));
+    }
+}
+
+/// There is another arena: it learns what this process has.
+pub fn tell(glance: &Glance) {
+    for place in &TABLE {
+        let word = place.load(Ordering::Acquire);
+        for _ in 0..word & COUNT_MAX {
+            glance.begin_reach(word >> COUNT_BITS);
+        }
     }
 }

@@ -11,7 +11,21 @@ macro_rules! export {
         /// # Safety
         /// As for libc's function of that name.
         #[unsafe(no_mangle)]
-        pub unsafe extern "C-unwind" fn $first($($arg: $type),*) -> $out $body
+        pub unsafe extern "C-unwind" fn $first($($arg: $type),*) -> $out {
+            /// # Safety
+            /// The caller's.
+            #[inline(never)]
+            unsafe extern "C-unwind" fn body($($arg: $type),*) -> $out $body
+            if !$crate::inside::at_any_time() {
+                // SAFETY: the same call.
+                return unsafe { body($($arg),*) };
+            }
+            let before = $crate::inside::defer_cancellation();
+            // SAFETY: the same call.
+            let out = unsafe { body($($arg),*) };
+            $crate::inside::stop_deferring(before);
+            out
+        }
         export!(@also $first [$($name)*] ($($arg: $type),*) -> $out);
     };
     (@also $first:ident [$($name:ident)*] $args:tt -> $out:ty) => {

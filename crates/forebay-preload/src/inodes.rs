@@ -149,7 +149,7 @@ pub fn take(rare: &Rare, fd: c_int, writes: bool, description: &Description) -> 
 }
 
 /// Why files stayed with the kernel, by kind; for the report.
-pub static UNMANAGED: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+pub static UNMANAGED: [AtomicU64; 5] = [const { AtomicU64::new(0) }; 5];
 
 fn note(reason: &Unmanaged) {
     let kind = match reason {
@@ -157,6 +157,7 @@ fn note(reason: &Unmanaged) {
         Unmanaged::Route => 1,
         Unmanaged::Given(_) => 2,
         Unmanaged::Failed(_) => 3,
+        Unmanaged::Reached => 4,
     };
     UNMANAGED[kind].fetch_add(1, Relaxed);
 }

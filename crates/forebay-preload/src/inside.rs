@@ -2,24 +2,46 @@
 //! wait.
 
 use std::cell::Cell;
-use std::sync::atomic::{Ordering, compiler_fence};
+use std::sync::atomic::{AtomicU8, Ordering, Ordering::Relaxed, compiler_fence};
 
 use libc::c_int;
 
+use crate::real;
 use crate::signals;
 
-/// Constant and without a destructor, so that it is plain memory.
+/// Constant and without a destructor, so that it is plain memory. What a handler of the thread's changes as well is atomic.
 struct Thread {
     /// How many times the thread has gone in.
     depth: Cell<u32>,
-    /// A signal waits until it is out: all are blocked, and `mask` is what is blocked otherwise.
-    holds: Cell<bool>,
+    /// [`ASK`]: what is to be done before it goes in.
+    before: AtomicU8,
+    /// [`HOLDS`] and its like: what is to be done once it is out.
+    after: AtomicU8,
+    /// What is blocked otherwise, where all signals are blocked until it is out.
     mask: Cell<u64>,
+    /// Signals of faults that the program has blocked, and that are not while it is inside.
+    faults: Cell<u64>,
 }
+
+/// It is not known whether the program has blocked signals of faults, or it has.
+const ASK: u8 = 1;
+
+/// A signal waits until the thread is out: all are blocked.
+const HOLDS: u8 = 1;
+/// Faults are to be blocked again.
+const BLOCKS: u8 = 2;
+/// A signal of a fault that was none waits.
+const OWES: u8 = 4;
 
 thread_local! {
     static THREAD: Thread = const {
-        Thread { depth: Cell::new(0), holds: Cell::new(false), mask: Cell::new(0) }
+        Thread {
+            depth: Cell::new(0),
+            before: AtomicU8::new(ASK),
+            after: AtomicU8::new(0),
+            mask: Cell::new(0),
+            faults: Cell::new(0),
+        }
     };
 }
 
@@ -30,7 +52,12 @@ impl Inside {
     /// Goes in.
     #[inline(always)]
     pub fn enter() -> Self {
-        THREAD.with(|thread| thread.depth.set(thread.depth.get() + 1));
+        THREAD.with(|thread| {
+            if thread.before.load(Relaxed) != 0 {
+                prepare(thread);
+            }
+            thread.depth.set(thread.depth.get() + 1);
+        });
         // A handler of this thread's sees it before it sees anything that the engine does.
         compiler_fence(Ordering::SeqCst);
         Inside(())
@@ -50,26 +77,106 @@ impl Drop for Inside {
         THREAD.with(|thread| {
             thread.depth.set(thread.depth.get() - 1);
             compiler_fence(Ordering::SeqCst);
-            if thread.holds.get() {
+            if thread.after.load(Relaxed) != 0 {
                 release(thread);
             }
         });
     }
 }
 
+/// Makes sure that a fault in a copy comes to its handler.
+#[cold]
+fn prepare(thread: &Thread) {
+    if thread.depth.get() != 0 {
+        return;
+    }
+    if !signals::is_attached() {
+        return;
+    }
+    let blocked = signals::blocked_faults();
+    if blocked == 0 {
+        thread.before.fetch_and(!ASK, Relaxed);
+        return;
+    }
+    thread.faults.set(blocked);
+    // First, so that a signal that has waited is not taken for one that the program lets through.
+    thread.after.fetch_or(BLOCKS, Relaxed);
+    compiler_fence(Ordering::SeqCst);
+    signals::unblock_faults();
+}
+
+/// The program may have changed what is blocked.
+pub fn ask_again() {
+    THREAD.with(|thread| thread.before.fetch_or(ASK, Relaxed));
+}
+
+/// Whether any thread has ever been one that may be cancelled at any instruction.
+static AT_ANY_TIME: AtomicU8 = AtomicU8::new(0);
+
+/// There is one.
+pub fn cancelled_at_any_time() {
+    AT_ANY_TIME.store(1, Relaxed);
+}
+
+/// Whether there may be one. Our functions may be unwound where they call others, and nowhere else: so hooks begin with this
+/// question, in frames that have nothing to clean up.
+#[inline(always)]
+pub fn at_any_time() -> bool {
+    AT_ANY_TIME.load(Relaxed) != 0
+}
+
+/// The thread is cancelled where others are, until [`stop_deferring`]. How it was before.
+pub fn defer_cancellation() -> c_int {
+    let mut before = 0;
+    // SAFETY: the target is ours.
+    unsafe { real::pthread_setcanceltype(CANCEL_DEFERRED, &raw mut before) };
+    before
+}
+
+/// The call is over. A thread that has been cancelled meanwhile ends here.
+pub fn stop_deferring(before: c_int) {
+    if before != CANCEL_DEFERRED {
+        // SAFETY: no memory is asked for.
+        unsafe { real::pthread_setcanceltype(before, std::ptr::null_mut()) };
+    }
+}
+
+/// Whether signals of faults that were sent have to wait, as the handler of one asks.
+pub fn keeps_faults() -> bool {
+    THREAD.with(|thread| thread.depth.get() != 0 || thread.after.load(Relaxed) & BLOCKS != 0)
+}
+
 /// Notes in a handler that signals are blocked until the thread is out, and what is blocked then.
 pub fn hold_signals(mask: u64) {
     THREAD.with(|thread| {
         thread.mask.set(mask);
-        thread.holds.set(true);
+        thread.after.fetch_or(HOLDS, Relaxed);
     });
+}
+
+/// Notes in a handler that a signal of a fault, which was sent, waits until the thread is out.
+pub fn owe_fault() {
+    THREAD.with(|thread| thread.after.fetch_or(OWES, Relaxed));
 }
 
 #[cold]
 fn release(thread: &Thread) {
-    if thread.depth.get() == 0 {
-        thread.holds.set(false);
-        signals::unblock(thread.mask.get());
+    if thread.depth.get() != 0 {
+        return;
+    }
+    let after = thread.after.swap(0, Relaxed);
+    let faults = if after & BLOCKS != 0 {
+        thread.faults.get()
+    } else {
+        0
+    };
+    if after & HOLDS != 0 {
+        signals::unblock(thread.mask.get() | faults);
+    } else if faults != 0 {
+        signals::block(faults);
+    }
+    if after & OWES != 0 {
+        signals::send_faults();
     }
 }
 
@@ -94,7 +201,7 @@ impl Drop for NotCancelled {
 }
 
 const CANCEL_DISABLE: c_int = 1;
-
+const CANCEL_DEFERRED: c_int = 0;
 /// Where a thread that has been cancelled ends, as it would in the kernel's call: nothing of ours is held, and the callers up to the
 /// program are such as may be unwound.
 #[inline(always)]

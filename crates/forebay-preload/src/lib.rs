@@ -1,7 +1,7 @@
 //! `libforebay_preload.so`: interposes libc's calls on files, and answers those on managed files from the engine.
 //!
 //! Loaded by `forebay run` with `LD_PRELOAD`. [`real`] finds the functions behind ours, [`table`] says what is known of
-//! each descriptor, [`files`] manages inodes and gives them to the kernel, `hooks` are the entry points. The rules that hold
+//! each descriptor, [`files`] manages inodes, [`kernel`] gives them to the kernel, `hooks` are the entry points. The rules that hold
 //! in every hook are in `docs/decisions/0010-preload.md`; which call is where is data, in `calls/*.txt`.
 
 #[cfg(not(all(target_os = "linux", target_arch = "x86_64", target_env = "gnu")))]
@@ -14,6 +14,7 @@ mod foreign;
 mod hooks;
 mod inodes;
 mod inside;
+mod kernel;
 mod program;
 mod raw;
 mod real;

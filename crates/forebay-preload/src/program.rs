@@ -5,6 +5,7 @@ use std::mem::MaybeUninit;
 use forebay::memory::copy;
 use libc::{c_int, iovec};
 
+use crate::inside::Inside;
 use crate::signals;
 
 /// Parts of a vectored call at most (`UIO_MAXIOV`).
@@ -25,6 +26,7 @@ pub fn peek<T: Copy>(at: usize) -> Option<T> {
 /// # Safety
 /// The target is memory of ours.
 unsafe fn copy_from(from: usize, to: *mut u8, len: usize) -> bool {
+    let _inside = Inside::enter();
     // SAFETY: faults are handled; the target is as the caller says.
     signals::is_attached()
         && unsafe { copy::try_copy(std::ptr::with_exposed_provenance(from), to, len) }

@@ -143,6 +143,7 @@ real! {
     fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int = sys (libc::SYS_setrlimit, [resource, limit]);
     fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int = sys (libc::SYS_prlimit64, [process, resource, limit, before]);
     fn _exit(status: c_int) -> () = sys_unit (libc::SYS_exit_group, [status]);
+    fn pthread_setcanceltype(new: c_int, before: *mut c_int) -> c_int = missing (-1);
     fn fork() -> pid_t = missing (-1);
     fn _Fork() -> pid_t = missing (-1);
 }

@@ -4,10 +4,13 @@
 //! jumps on to the program's handler, which finds the stack as the kernel made it. Inside, the signal is sent to the thread once
 //! more, and everything is blocked until the thread is out: the kernel keeps what has arrived, in its order, with its
 //! `siginfo`. Faults never wait: one in a copy from or to the program's memory ends the copy (`memory::copy::fixup`),
-//! others are the program's. [`install`] keeps what the program believes to be installed; `hooks::signals` are the functions
+//! others are the program's. Signals of faults that were sent are no faults; [`faults`] keeps them, unblocked as they must be. [`install`] keeps what the program believes to be installed; `hooks::signals` are the functions
 //! that it calls.
 
+mod faults;
 mod queue;
+
+pub use faults::send as send_faults;
 
 use std::arch::naked_asm;
 use std::mem::MaybeUninit;
@@ -98,6 +101,9 @@ fn is_fault(signal: c_int) -> bool {
 fn is_of_memory(signal: c_int) -> bool {
     signal == libc::SIGSEGV || signal == libc::SIGBUS
 }
+
+/// The same, a bit each.
+const FAULTS_OF_MEMORY: u64 = bit(libc::SIGSEGV) | bit(libc::SIGBUS);
 
 const fn bit(signal: c_int) -> u64 {
     1 << (signal - 1)
@@ -292,6 +298,11 @@ unsafe extern "C" fn decide(
             return 0;
         }
     }
+    if is_fault(signal) && !raised_by_processor && inside::keeps_faults() {
+        // SAFETY: the kernel's `siginfo`.
+        unsafe { faults::keep(signal, &*info) };
+        return 0;
+    }
     if Inside::is() && BLOCKED_INSIDE & bit(signal) != 0 {
         // SAFETY: as above; the kernel's set is one word.
         unsafe {
@@ -349,6 +360,9 @@ unsafe fn handler_for(signal: c_int, info: *mut siginfo_t, raised_by_processor: 
             return 0;
         }
     }
+    if (action.mask | bit(signal)) & FAULTS_OF_MEMORY != 0 {
+        inside::ask_again();
+    }
     action.handler
 }
 
@@ -379,18 +393,33 @@ unsafe fn send_again(signal: c_int, info: *mut siginfo_t) {
 
 /// Blocks all signals but faults. Returns what was blocked.
 fn block_all() -> u64 {
-    set_mask(BLOCKED_INSIDE)
+    set_mask(libc::SIG_SETMASK, BLOCKED_INSIDE)
+}
+
+/// Of the signals that a copy may raise, those that the program has blocked.
+pub fn blocked_faults() -> u64 {
+    set_mask(libc::SIG_BLOCK, 0) & FAULTS_OF_MEMORY
+}
+
+/// The kernel ends a process that faults while such a signal is blocked.
+pub fn unblock_faults() {
+    set_mask(libc::SIG_UNBLOCK, FAULTS_OF_MEMORY);
+}
+
+/// Blocks more signals.
+pub fn block(signals: u64) {
+    set_mask(libc::SIG_BLOCK, signals);
 }
 
 /// The thread is out: what has waited is delivered now.
 pub fn unblock(mask: u64) {
-    set_mask(mask);
+    set_mask(libc::SIG_SETMASK, mask);
 }
 
-fn set_mask(mask: u64) -> u64 {
+fn set_mask(how: c_int, mask: u64) -> u64 {
     let mut before = 0u64;
     let (from, to) = ((&raw const mask).addr(), (&raw mut before).addr());
-    let arguments = [libc::SIG_SETMASK as usize, from, to, 8, 0, 0];
+    let arguments = [how as usize, from, to, 8, 0, 0];
     // SAFETY: the kernel reads one word and writes another.
     unsafe { raw::call(libc::SYS_rt_sigprocmask, arguments) };
     before

@@ -263,6 +263,8 @@ pub const APPENDS: u32 = 1;
 pub const FOREIGN: u32 = 2;
 /// The program wants to hear of no byte before it is durable.
 pub const SYNCS: u32 = 4;
+/// Somebody may have a descriptor of it and pass no hook; the arena knows.
+pub const REACHED: u32 = 8;
 
 /// Whose offset is the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

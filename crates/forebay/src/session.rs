@@ -2,6 +2,7 @@
 //!
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
 //! slots, [`opens`] who has which file open, [`adopt`] files that a program has opened by itself,
+//! [`reached`] files that somebody reaches past the engine,
 //! [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
 //! those that others have started.
 
@@ -11,6 +12,7 @@ pub mod handoff;
 pub mod look;
 pub mod members;
 pub mod opens;
+pub mod reached;
 pub mod shared;
 
 use std::os::fd::{AsFd, AsRawFd};

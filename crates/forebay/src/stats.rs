@@ -43,9 +43,11 @@ pub enum Counter {
     FilesOther = 14,
     /// Files whose close left what they owed to the keeper.
     ClosedBehind = 15,
+    /// Files not managed because somebody reaches them past the engine.
+    FilesReached = 16,
 }
 
-const _: () = assert!((Counter::ClosedBehind as usize) < COUNTERS);
+const _: () = assert!((Counter::FilesReached as usize) < COUNTERS);
 
 /// A session's counters at one moment. Bytes unless the name says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -92,6 +94,8 @@ pub struct Stats {
     pub files_other: u64,
     /// How often a close has left what its file owed to the keeper.
     pub closed_behind: u64,
+    /// The same, because somebody reaches them past the engine: through stdio, a mapping, another program.
+    pub files_reached: u64,
 }
 
 impl Stats {
@@ -126,6 +130,7 @@ impl Stats {
             files_claimed: sum(Counter::FilesClaimed),
             files_other: sum(Counter::FilesOther),
             closed_behind: sum(Counter::ClosedBehind),
+            files_reached: sum(Counter::FilesReached),
             ..Stats::default()
         };
         for id in 0..superblock.headers_backed.load(Ordering::Acquire) {

@@ -14,6 +14,7 @@ pub mod programs;
 pub mod raw_call;
 pub mod sockets;
 pub mod stdio;
+pub mod threads;
 pub mod transfer;
 
 use std::arch::naked_asm;
@@ -23,7 +24,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::{c_int, c_void};
 
 use crate::files::{self, Why};
-use crate::inside::Inside;
+use crate::inside::{self, Inside};
 use crate::{program, raw, signals};
 
 /// The first six integer arguments.
@@ -224,7 +225,18 @@ unsafe extern "C" fn common() {
     )
 }
 
-extern "C" fn before(args: &Args, passed: &Passed) -> usize {
+extern "C-unwind" fn before(args: &Args, passed: &Passed) -> usize {
+    if !inside::at_any_time() {
+        return decide(args, passed);
+    }
+    let was = inside::defer_cancellation();
+    let onward = decide(args, passed);
+    inside::stop_deferring(was);
+    onward
+}
+
+#[inline(never)]
+fn decide(args: &Args, passed: &Passed) -> usize {
     match (passed.before)(args) {
         0 => passed.real(),
         elsewhere => elsewhere,

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use libc::{c_int, sighandler_t};
 
+use crate::inside;
 use crate::raw;
 use crate::signals::{Action, install};
 
@@ -161,6 +162,7 @@ pub unsafe extern "C" fn sigset(signal: c_int, disposition: sighandler_t) -> sig
     }
     let (set, mut before) = (bit(signal), 0u64);
     let (from, to) = ((&raw const set).addr(), (&raw mut before).addr());
+    inside::ask_again();
     // SAFETY: the kernel reads one word and writes another.
     unsafe { raw::call(libc::SYS_rt_sigprocmask, [how as usize, from, to, 8, 0, 0]) };
     if before & set != 0 { SIG_HOLD } else { was }

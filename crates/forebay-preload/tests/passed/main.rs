@@ -23,7 +23,16 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
         .arg(&new)
-        .args(["programs.c", "handlers.c", "ways.c", "others.c"].map(|name| sources.join(name)))
+        .args(
+            [
+                "programs.c",
+                "handlers.c",
+                "ways.c",
+                "others.c",
+                "corners.c",
+            ]
+            .map(|name| sources.join(name)),
+        )
         .status();
     assert!(
         done.expect("cc runs").success(),
@@ -164,6 +173,10 @@ cases! {
     handlers_are_what_they_ever_were: "handlers-as-ever";
     threads_are_cancelled: "cancelled";
     memory_that_is_not_there: "bad-memory";
+    threads_are_cancelled_at_any_time: "cancelled-any-time";
+    faults_are_blocked: "blocked-faults";
+    faults_are_sent: "sent-faults";
+    small_files_are_inherited: "small-inherited";
     exec_inherits: "inherited-exec";
     spawn_inherits: "inherited-spawn";
     vfork_inherits: "inherited-vfork";

@@ -71,6 +71,10 @@ static const struct {
     {"other-user", other_user},
     {"executable", executable},
     {"daemon", daemons},
+    {"blocked-faults", blocked_faults},
+    {"cancelled-any-time", cancelled_at_any_time},
+    {"sent-faults", sent_faults},
+    {"small-inherited", inherited_small},
 };
 
 int main(int argc, char **argv)

@@ -140,6 +140,8 @@ void earlier(void)
     MUST(fseek(file, 100, SEEK_SET) == 0 && fputs("by stdio", file) >= 0 && fclose(file) == 0);
     MUST(pread(fd, back, 100, 50) == 100);
     show("pread", back, 100);
+    /* Nobody has the file open from here on. */
+    MUST(close(fd) == 0);
     int mapped = open(other_path, O_RDWR | O_CREAT | O_TRUNC, 0644);
     MUST(mapped >= 0 && write(mapped, bytes, 40000) == 40000);
     char *map = mmap(NULL, SOME, PROT_READ | PROT_WRITE, MAP_SHARED, mapped, 0);
@@ -153,7 +155,7 @@ void earlier(void)
     show("pread", back, 100);
     show_file(path);
     show_file(other_path);
-    /* Closed, the stream's file may be managed. */
+    /* So it may be managed. */
     managed(path, 0);
     show_file(path);
 }

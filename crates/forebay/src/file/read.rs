@@ -35,7 +35,12 @@ pub unsafe fn read(
     sequential: bool,
 ) -> Result<usize, Halt> {
     let size = core.size(me)?;
+    let wanted = len;
     let len = (size.saturating_sub(offset)).min(len as u64) as usize;
+    // Its length is not ours to tell, should it be the kernel's by now.
+    if len < wanted && core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
+        return Err(Halt::Kernel);
+    }
     for segment in segments(offset, len) {
         // SAFETY: a segment lies within the request.
         let to = unsafe { target.add(segment.done) };

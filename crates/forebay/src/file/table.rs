@@ -285,6 +285,20 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile, sta
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
 }
 
+/// Manages a file again that was given to the kernel. The caller has the only description of it that there is, and no call on it
+/// is under way.
+pub fn take_back(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
+    let entry = me.arena.file_unchecked(id);
+    if entry.kernel_reason.load(Ordering::Acquire) == 0 {
+        return;
+    }
+    let Ok(stat) = device.stat() else { return };
+    evict::evict_file(me, id);
+    take_sizes(entry, &stat, may_have_holes(device, &stat));
+    witness(entry, &stat, entry.changes.load(Ordering::Acquire));
+    entry.kernel_reason.store(0, Ordering::Release);
+}
+
 /// Takes one open description of this process away. Whether it was the session's last.
 pub fn close(shared: &Shared, id: FileId) -> bool {
     let opens = &shared.arena.file_unchecked(id).opens;

@@ -10,6 +10,8 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x04");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
+/// Words of [`Superblock::reached`].
+pub const REACHED: usize = 4096;
 
 /// The superblock, a few pages.
 #[repr(C, align(4096))]
@@ -73,6 +75,8 @@ pub struct Superblock {
     /// Threads that are making an entry for a file that nobody has managed, likewise: calls of the kernel's wait for them, so
     /// that the file's length does not change meanwhile.
     pub newcomers: [AtomicU32; BYSTANDERS],
+    /// Who reaches files past the engine, by inode; see `session::reached`.
+    pub reached: [AtomicU64; REACHED],
     /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
     pub place: AtomicU64,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.

@@ -22,9 +22,9 @@ use crate::sys::liveness;
 use std::time::Duration;
 
 /// Per-thread counters, added up by `Session::stats`. Only the owner writes them.
-pub const COUNTERS: usize = 16;
+pub const COUNTERS: usize = 32;
 
-/// A slot, 256 bytes: two threads never share a cache line.
+/// A slot, 512 bytes: two threads never share a cache line.
 #[repr(C, align(256))]
 pub struct ThreadSlot {
     /// Free, claimed, taken, or being buried and by whom; in the upper half which of the slot's lives this is.
@@ -51,7 +51,7 @@ pub struct ThreadSlot {
     mutex: liveness::Word,
 }
 
-const _: () = assert!(size_of::<ThreadSlot>() == 256);
+const _: () = assert!(size_of::<ThreadSlot>() == 512);
 
 const FREE: u32 = 0;
 const TAKEN: u32 = 1;

@@ -12,6 +12,7 @@ use crate::device::{DeviceFile, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::closing;
 use crate::file::core::Core;
+use crate::file::given;
 use crate::file::inode::Inode;
 use crate::file::settle;
 use crate::file::table;
@@ -22,10 +23,11 @@ use crate::memory::mapping::Mapping;
 use crate::memory::place;
 use crate::memory::superblock::BYSTANDERS;
 use crate::memory::threads::Me;
-use crate::session::Session;
 use crate::session::shared::Shared;
+use crate::session::{Session, reached};
 use crate::stats::Counter;
 use crate::sync::{AtomicU32, Ordering};
+use crate::sys::{lock, stat};
 
 /// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes, on a busy machine too.
 /// Only where a death has left one counted is it waited for in vain, and once.
@@ -43,6 +45,8 @@ pub enum Unmanaged {
     Route,
     /// It has been given to the kernel before.
     Given(u32),
+    /// Somebody reaches it past the engine; see [`reached`].
+    Reached,
     /// The session's tables are full.
     Failed(Error),
 }
@@ -52,6 +56,7 @@ impl Unmanaged {
         use KernelReason::*;
         match self {
             Unmanaged::Route => Counter::FilesRouted,
+            Unmanaged::Reached => Counter::FilesReached,
             Unmanaged::Reason(Claimed) => Counter::FilesClaimed,
             Unmanaged::Reason(
                 NoDirectIo { .. }
@@ -180,6 +185,16 @@ impl Glance {
         }
     }
 
+    /// Somebody is about to reach a file past the engine. Whether it is known is to be looked at afterwards.
+    pub fn begin_reach(&self, hash: u64) {
+        reached::begin(self.arena.superblock(), hash);
+    }
+
+    /// That has ended.
+    pub fn end_reach(&self, hash: u64) {
+        reached::end(self.arena.superblock(), hash);
+    }
+
     /// The call has ended.
     #[inline]
     pub fn stood_by(&self, inode: u64) {
@@ -211,18 +226,45 @@ fn await_none(word: &AtomicU32) {
     }
 }
 
+/// What the session's table says of a file that is about to be managed.
+enum Standing {
+    /// Who reaches it past the engine has given it to the kernel, so nobody does.
+    Managed,
+    /// Nothing.
+    New,
+    /// It was given to the kernel.
+    Given(u32),
+}
+
+fn standing(arena: &Arena, device: u64, inode: u64) -> Standing {
+    let Some(id) = table::find(arena, device, inode) else {
+        return Standing::New;
+    };
+    let entry = arena.file_unchecked(id);
+    match entry.kernel_reason.load(Ordering::Acquire) {
+        0 if known_entry(id, entry).is_some() => Standing::Managed,
+        0 => Standing::New,
+        reason => Standing::Given(reason),
+    }
+}
+
 /// Makes or finds a file's entry while no call of the kernel's on it is under way: what the entry begins with is how the file is.
+/// `alone`: the caller has the only description of it, so that it may come back from the kernel.
 fn enter(
     shared: &Arc<Shared>,
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
     path: &[u8],
+    alone: bool,
 ) -> Result<FileId> {
     let superblock = me.arena.superblock();
     let at = device.caps().inode as usize % BYSTANDERS;
     superblock.newcomers[at].fetch_add(1, Ordering::SeqCst);
     await_none(&superblock.bystanders[at]);
     let entered = table::open(shared, me, device, path);
+    if let (true, Ok(id)) = (alone, &entered) {
+        table::take_back(me, *id, device.as_ref());
+    }
     one_fewer(&superblock.newcomers[at]);
     entered
 }
@@ -304,6 +346,20 @@ impl Session {
         if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
             return Err(Unmanaged::Route);
         }
+        let asked = stat::stat(fd).map_err(|e| Unmanaged::Failed(Error::device("stat", &e)))?;
+        let hash = reached::hash(asked.device, asked.inode);
+        let superblock = shared.arena.superblock();
+        let before = reached::look(superblock, hash);
+        // At the only time when the engine has no descriptions of its own.
+        let is_alone = || lock::is_only_description(fd);
+        let alone = match standing(&shared.arena, asked.device, asked.inode) {
+            Standing::New if before.is_reached() && !is_alone() => return Err(Unmanaged::Reached),
+            Standing::Given(reason) if !given::may_end(reason) || !is_alone() => {
+                return Err(Unmanaged::Given(reason));
+            }
+            Standing::Given(_) => true,
+            Standing::Managed | Standing::New => false,
+        };
         let device = if writable {
             RealFile::reopen_at(fd, &relocate)
         } else {
@@ -314,7 +370,7 @@ impl Session {
         let device: Arc<dyn DeviceFile> = Arc::new(device);
         let me = shared.me().map_err(Unmanaged::Failed)?;
         let bytes = path.as_os_str().as_bytes();
-        let id = enter(shared, me, &device, bytes).map_err(Unmanaged::Failed)?;
+        let id = enter(shared, me, &device, bytes, alone).map_err(Unmanaged::Failed)?;
         // The process's other files flush through devices in the registry: one that cannot be written is of no use there.
         let device = if writable {
             shared.keep_device(id, device)
@@ -326,6 +382,10 @@ impl Session {
             id,
             device,
         };
+        if before.has_grown(superblock, hash) {
+            self.give_to_kernel(asked.device, asked.inode, given::REACHED)
+                .map_err(Unmanaged::Failed)?;
+        }
         let given = core.entry().kernel_reason.load(Ordering::Acquire);
         if given != 0 {
             table::close(shared, id);

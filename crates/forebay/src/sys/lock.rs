@@ -47,3 +47,28 @@ pub fn is_any_held_elsewhere(fd: BorrowedFd<'_>, byte: u64, count: u64) -> io::R
     retry(|| check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_OFD_GETLK, &raw mut lock) }))?;
     Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
 }
+
+/// Whether a descriptor's open description is the only one that there is of its file, in any process, those that mappings and
+/// messages under way hold included. `false` also where the kernel does not tell: to those who do not own the file, for one.
+///
+/// The kernel grants a lease for writing to the only one that has a file open. It is given back at once; should somebody
+/// open the file in between, the signal about that is one that nobody dies of.
+pub fn is_only_description(fd: BorrowedFd<'_>) -> bool {
+    const F_SETSIG: libc::c_int = 10;
+    const F_GETSIG: libc::c_int = 11;
+    let ask = |command, argument: libc::c_int| {
+        // SAFETY: takes no memory.
+        unsafe { libc::fcntl(fd.as_raw_fd(), command, argument) }
+    };
+    // Whoever has signals sent about the description keeps them.
+    if ask(libc::F_GETOWN, 0) != 0 || ask(F_GETSIG, 0) != 0 || ask(F_SETSIG, libc::SIGURG) != 0 {
+        return false;
+    }
+    let granted = ask(libc::F_SETLEASE, libc::F_WRLCK) == 0;
+    if granted {
+        // Takes the owner and the signal away as well.
+        ask(libc::F_SETLEASE, libc::F_UNLCK);
+    }
+    ask(F_SETSIG, 0);
+    granted
+}

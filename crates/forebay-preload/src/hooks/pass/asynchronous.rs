@@ -52,6 +52,6 @@ pub fn submit(args: &Args) {
 /// A ring is set up. What will go through it passes nothing of ours.
 pub fn ring(_args: &Args) {
     if !Inside::is() {
-        files::give_all_to_kernel(Why::Asynchronous);
+        files::give_all_and_watch(Why::Asynchronous);
     }
 }

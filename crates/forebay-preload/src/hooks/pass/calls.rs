@@ -4,7 +4,7 @@ use std::arch::naked_asm;
 
 use super::{
     Args, Onward, Passed, asynchronous, common, control, identity, names, programs, raw_call,
-    sockets, stdio, transfer,
+    sockets, stdio, threads, transfer,
 };
 
 macro_rules! pass {
@@ -61,6 +61,7 @@ pass! {
     execveat: programs::run;
     posix_spawn: programs::run;
     posix_spawnp: programs::run;
+    posix_spawn_file_actions_adddup2: programs::action;
     login_tty: programs::login;
 
     mmap: transfer::map;
@@ -114,6 +115,14 @@ pass! {
     pivot_root: identity::other;
     setns: identity::other;
     unshare: identity::unshare;
+
+    pthread_sigmask: threads::mask;
+    sigprocmask: threads::mask;
+    sigblock: threads::mask;
+    sigsetmask: threads::mask;
+    sighold: threads::mask;
+    sigrelse: threads::mask;
+    pthread_setcanceltype: threads::cancel_type;
 
     syscall: raw_call::syscall;
 }

@@ -2,7 +2,7 @@
 
 use libc::c_int;
 
-use super::{Args, close};
+use super::{Args, close, give};
 use crate::files::{self, Why};
 use crate::inside::Inside;
 
@@ -11,6 +11,11 @@ pub fn run(_args: &Args) {
     if !Inside::is() {
         files::give_inheritable_to_kernel(Why::Inherited);
     }
+}
+
+/// `posix_spawn_file_actions_adddup2(actions, from, to)`: the program that is spawned gets the descriptor, whatever its flags.
+pub fn action(args: &Args) {
+    give(args[1] as c_int, Why::Inherited);
 }
 
 /// `login_tty(fd)`: closes the standard descriptors, and `fd` itself.
@@ -25,7 +30,7 @@ pub fn login(args: &Args) {
 /// # Safety
 /// As for libc's function of that name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int {
+pub unsafe extern "C-unwind" fn daemon(keep_directory: c_int, keep_streams: c_int) -> c_int {
     // SAFETY: plain calls, some of them our own hooks.
     unsafe {
         match libc::fork() {

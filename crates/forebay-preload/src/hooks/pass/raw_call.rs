@@ -97,7 +97,8 @@ fn class(number: c_long) -> Class {
         | libc::SYS_chroot
         | libc::SYS_pivot_root
         | libc::SYS_setns
-        | libc::SYS_unshare => Class::Before,
+        | libc::SYS_unshare
+        | libc::SYS_rt_sigprocmask => Class::Before,
         _ => Class::Other,
     }
 }
@@ -117,6 +118,7 @@ fn before(number: c_long, args: &Args) {
         libc::SYS_setgid => identity::group(args),
         libc::SYS_setregid | libc::SYS_setresgid => identity::groups(args),
         libc::SYS_unshare => identity::unshare(args),
+        libc::SYS_rt_sigprocmask => super::threads::mask(args),
         _ => identity::other(args),
     }
 }
@@ -125,7 +127,7 @@ fn before(number: c_long, args: &Args) {
 ///
 /// # Safety
 /// As for the function that the number stands for.
-unsafe extern "C" fn by_hook(
+unsafe extern "C-unwind" fn by_hook(
     number: c_long,
     a: usize,
     b: usize,

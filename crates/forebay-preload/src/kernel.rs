@@ -1,0 +1,248 @@
+//! How files go to the kernel: the whole inode, for the whole session, before the call that the engine does not serve.
+//!
+//! [`give_to_kernel`] and its siblings return with the call free to go on to the real function. A descriptor that leaves the table while
+//! it is open is one that passes no hook any more: the arena is told ([`reach`]), so that nobody manages its file meanwhile.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+use forebay::session::adopt::Glance;
+use libc::c_int;
+
+use crate::attach;
+use crate::foreign;
+use crate::inodes::{self, Rare};
+use crate::inside::{Inside, NotCancelled};
+use crate::raw::KeepErrno;
+use crate::real;
+use crate::table::{self, Description, FOREIGN, Kind, REACHED, State, Word};
+
+/// Why a file goes to the kernel: the code in its entry, for reports.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Why {
+    /// Inherited by a program that is executed, or moved onto a standard descriptor.
+    Inherited = 64,
+    /// Used through stdio.
+    Stdio = 65,
+    /// Mapped into memory.
+    Mapped = 66,
+    /// sendfile, splice, copy_file_range and their like.
+    Transfer = 67,
+    /// An ioctl.
+    Ioctl = 68,
+    /// Record or whole-file locks.
+    Locked = 69,
+    /// The program's own asynchronous I/O or io_uring.
+    Asynchronous = 70,
+    /// `syscall()`.
+    RawCall = 71,
+    /// Sent to another process.
+    Sent = 72,
+    /// The process changes its user, root or namespace.
+    Identity = 73,
+    /// An option of the call that the engine does not serve.
+    Unserved = 74,
+    /// The engine has failed in a way that it never should.
+    Panicked = 75,
+    /// A process of the session cannot manage it: it may not open the file again, or has no room for descriptors.
+    Unable = 76,
+}
+
+impl Why {
+    /// Whether somebody reaches the file when the call is over.
+    fn lasts(self) -> bool {
+        use Why::*;
+        matches!(
+            self,
+            Inherited | Locked | Asynchronous | RawCall | Sent | Identity | Unserved
+        )
+    }
+}
+
+/// A descriptor whose file cannot be managed goes back to the kernel, its offset up to date.
+pub fn withdraw(fd: c_int, word: Word) {
+    let description = word.description();
+    {
+        let _offset = description.lock();
+        if description.state() == State::Ours {
+            seek_kernel(fd, description);
+        }
+        description.set_state(State::Left);
+    }
+    reach(description);
+    // Others may manage it all the same.
+    give_known_to_kernel(description, Why::Unable);
+    if table::replace(fd, word, Word::NONE) {
+        table::let_go(word.description_index());
+    }
+}
+
+/// From now on somebody may reach the file behind a description, and pass no hook.
+pub fn reach(description: &Description) {
+    if !description.has(REACHED) {
+        description.set_flag(REACHED, true);
+        foreign::reach(
+            description.device.load(Relaxed),
+            description.inode.load(Relaxed),
+        );
+    }
+}
+
+/// There is another arena: it learns what this process has.
+pub fn tell(glance: &Glance) {
+    foreign::tell(glance);
+    for (_, word) in table::each() {
+        if word.is_file() && word.description().has(REACHED) {
+            let description = word.description();
+            let (device, inode) = (
+                description.device.load(Relaxed),
+                description.inode.load(Relaxed),
+            );
+            glance.begin_reach(forebay::session::reached::hash(device, inode));
+        }
+    }
+}
+
+fn seek_kernel(fd: c_int, description: &Description) {
+    let at = description.offset.load(Relaxed) as libc::off_t;
+    // SAFETY: takes no memory.
+    unsafe { real::lseek64(fd, at, libc::SEEK_SET) };
+}
+
+/// A managed descriptor whose inode is the kernel's by now leaves the table: its offset is the kernel's from here on, for all
+/// who share it.
+#[cold]
+pub fn leave(fd: c_int, word: Word) {
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    let rare = Rare::lock();
+    leave_locked(&rare, fd, word);
+}
+
+fn leave_locked(rare: &Rare, fd: c_int, word: Word) {
+    let description = word.description();
+    {
+        let _offset = description.lock();
+        if description.state() == State::Ours {
+            seek_kernel(fd, description);
+            description.set_state(State::Left);
+        }
+    }
+    reach(description);
+    if !table::replace(fd, word, Word::NONE) {
+        return;
+    }
+    if word.kind() == Kind::Managed {
+        // Its errors have been told, or will be by those who stay.
+        let seen = AtomicU32::new(description.seen.load(Relaxed));
+        let _ = inodes::give_back(rare, word.slot(), &seen);
+    }
+    table::let_go(word.description_index());
+}
+
+/// Gives the file behind a descriptor to the kernel: flushed, dropped from memory, the kernel's offset up to date. Nothing to do
+/// for a descriptor that is not managed. Keeps `errno`.
+pub fn give_to_kernel(fd: c_int, why: Why) {
+    let word = table::word(fd);
+    if !word.is_file() || Inside::is() {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    let description = word.description();
+    if word.kind() == Kind::Candidate && !crate::files::is_managed_elsewhere(description) {
+        // The kernel has it already, and keeps it.
+        description.set_flag(FOREIGN, true);
+        if why.lasts() {
+            reach(description);
+            // Somebody may have begun to manage it just before that.
+            give_known_to_kernel(description, why);
+        }
+        return;
+    }
+    give_known_to_kernel(description, why);
+    let same_file: Vec<_> = table::each()
+        .filter(|(_, other)| other.is_file() && is_same_file(other.description(), description))
+        .collect();
+    for (fd, word) in same_file {
+        leave(fd, word);
+    }
+}
+
+fn is_same_file(a: &Description, b: &Description) -> bool {
+    a.inode.load(Relaxed) == b.inode.load(Relaxed)
+        && a.device.load(Relaxed) == b.device.load(Relaxed)
+}
+
+/// Gives an inode that the session knows to the kernel.
+pub fn give_known_to_kernel(description: &Description, why: Why) {
+    let device = description.device.load(Relaxed);
+    let inode = description.inode.load(Relaxed);
+    give_inode_to_kernel(device, inode, why);
+}
+
+/// The same, by numbers.
+pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) {
+    if let Some(glance) = attach::glance() {
+        glance.await_closed(device, inode);
+    }
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    if attach::glance().is_none_or(|glance| glance.known(device, inode).is_none()) {
+        return;
+    }
+    let rare = Rare::lock();
+    if let Some(session) = attach::session() {
+        // Where it cannot be flushed the bytes stay owed, and the file managed.
+        let _ = session.give_to_kernel(device, inode, why as u32);
+    }
+    drop(rare);
+}
+
+/// As [`give_to_kernel`], for a file by name, should the session hold it.
+///
+/// # Safety
+/// `path` is null or a string that ends in a null byte.
+pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Why) {
+    let _errno = KeepErrno::new();
+    // SAFETY: the caller's path.
+    if let Some((device, inode)) = unsafe { crate::files::known_path(dir, path) } {
+        give_inode_to_kernel(device, inode, why);
+    }
+}
+
+/// As [`give_to_kernel`], for all descriptors that stay open in a program that this process executes.
+pub fn give_inheritable_to_kernel(why: Why) {
+    for (fd, word) in all_files() {
+        if word.kind() == Kind::Candidate && word.description().has(REACHED) {
+            continue;
+        }
+        // SAFETY: takes no memory.
+        let flags = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) };
+        if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
+            give_to_kernel(fd, why);
+        }
+    }
+}
+
+/// As [`give_to_kernel`], for all descriptors of the process; from now on nothing becomes managed in it.
+pub fn give_all_to_kernel(why: Why) {
+    for (fd, _) in all_files() {
+        give_to_kernel(fd, why);
+    }
+    attach::turn_off();
+}
+
+/// As [`give_all_to_kernel`], for a process that goes on as a member of the session: what it opens from now on is the kernel's, and
+/// the others know.
+pub fn give_all_and_watch(why: Why) {
+    attach::watch_only();
+    for (fd, _) in all_files() {
+        give_to_kernel(fd, why);
+    }
+}
+
+/// What the table has now: giving changes it.
+fn all_files() -> Vec<(c_int, Word)> {
+    table::each().filter(|(_, word)| word.is_file()).collect()
+}

@@ -1,0 +1,246 @@
+//! Files that one program reaches by the kernel when another begins to manage them: by a stream of stdio, by a mapping, by a
+//! descriptor that a program without the library has inherited.
+//!
+//! One role holds the file in such a way and says what it sees at each step; the other writes and reads.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Stdio};
+
+use crate::scene::Scene;
+use crate::sys::*;
+
+const LEN: usize = 300_000;
+const FAR: i64 = 200_000;
+
+/// Says something, and waits for the test's word.
+fn step(said: &str) {
+    println!("@{said}");
+    std::io::stdout().flush().expect("output");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("input");
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    let path = dir.join("a");
+    match role {
+        "reach-stream" => stream(&path),
+        "reach-mapping" => mapping(&path),
+        "reach-shell" => shell(&path, argument),
+        "reach-writer" => writer(&path),
+        "reach-again" => again(&path),
+        _ => return false,
+    }
+    true
+}
+
+/// Reads and writes through a stream that was opened before the other one came.
+fn stream(path: &Path) {
+    let (name, mode) = (c(path), c"r+");
+    // SAFETY: strings of ours, a stream that stays open, bytes of ours.
+    unsafe {
+        let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
+        assert!(!stream.is_null());
+        step("open");
+        let mut seen = [0; 5];
+        assert_eq!(libc::fseek(stream, FAR, libc::SEEK_SET), 0);
+        assert_eq!(libc::fread(seen.as_mut_ptr().cast(), 1, 5, stream), 5);
+        step(&text(&seen));
+        assert_eq!(libc::fseek(stream, FAR + 10, libc::SEEK_SET), 0);
+        assert_eq!(libc::fwrite(b"theirs".as_ptr().cast(), 1, 6, stream), 6);
+        assert_eq!(libc::fflush(stream), 0);
+        step("written");
+        assert_eq!(libc::fclose(stream), 0);
+        step("closed");
+    }
+}
+
+/// The same through a mapping whose descriptor is closed.
+fn mapping(path: &Path) {
+    let fd = open(path, libc::O_RDWR).expect("open");
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: new memory, of which bytes within the file are read and written.
+    unsafe {
+        let map = libc::mmap(std::ptr::null_mut(), LEN, access, libc::MAP_SHARED, fd, 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        close(fd).expect("close");
+        let at = map.cast::<u8>().add(FAR as usize);
+        step("open");
+        step(&text(std::slice::from_raw_parts(at, 5)));
+        at.add(10).copy_from_nonoverlapping(b"theirs".as_ptr(), 6);
+        step("written");
+        assert_eq!(libc::munmap(map, LEN), 0);
+        step("closed");
+    }
+}
+
+/// The same by a shell that knows nothing of the library. `argument`: "inherits" a descriptor that this process has not written
+/// to, or gets it as its "standard" one by way of a duplicate.
+fn shell(path: &Path, argument: &str) {
+    use std::os::fd::FromRawFd;
+    let script = format!(
+        "echo @open; read x
+         dd bs=1 skip={FAR} count=5 <&$N 2>/dev/null | sed s/^/@/; echo; read x
+         dd bs=1 seek=5 count=6 conv=notrunc >&$N 2>/dev/null <<< theirs; echo @written; read x"
+    );
+    let fd = open(path, libc::O_RDWR).expect("open");
+    let mut command = std::process::Command::new("bash");
+    command.arg("-c").arg(script).env_remove("LD_PRELOAD");
+    if argument == "standard" {
+        let flags = libc::FD_CLOEXEC;
+        // SAFETY: takes no memory; the descriptor is this process's.
+        unsafe {
+            assert_eq!(libc::fcntl(fd, libc::F_SETFD, flags), 0);
+            command.stderr(Stdio::from_raw_fd(fd)).env("N", "2");
+        }
+    } else {
+        command.env("N", fd.to_string());
+    }
+    let _ = command.status().expect("a shell");
+    step("closed");
+}
+
+/// Manages the file, should it be managed at all.
+fn writer(path: &Path) {
+    let fd = open(path, libc::O_RDWR).expect("open");
+    for part in 0..3 {
+        let bytes = pattern(9, LEN / 3);
+        assert_eq!(pwrite(fd, &bytes, (part * LEN / 3) as i64), Ok(LEN / 3));
+    }
+    assert_eq!(pwrite(fd, b"mine!", FAR), Ok(5));
+    step("written");
+    step(&text(&pread(fd, 6, FAR + 10).expect("read")));
+    close(fd).expect("close");
+    step("closed");
+}
+
+/// Managed, given to the kernel by a stream, longer by that, and managed again.
+fn again(path: &Path) {
+    for turn in 0..3u8 {
+        let fd = open(path, libc::O_RDWR).expect("open");
+        let end = size_of(fd);
+        assert_eq!(end, LEN as i64 + 7 * i64::from(turn));
+        assert_eq!(pwrite(fd, &pattern(turn, LEN), 0), Ok(LEN));
+        let (name, mode) = (c(path), c"a");
+        // SAFETY: strings of ours, a stream that stays open, bytes of ours.
+        unsafe {
+            let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
+            assert!(!stream.is_null());
+            assert_eq!(libc::fwrite(b"by them".as_ptr().cast(), 1, 7, stream), 7);
+            assert_eq!(libc::fclose(stream), 0);
+        }
+        assert_eq!(pread(fd, 10, end), Ok(b"by them".to_vec()), "turn {turn}");
+        close(fd).expect("close");
+    }
+}
+
+/// A role that is talked to.
+struct Talk {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Talk {
+    fn start(scene: &Scene, role: &str, argument: &str) -> Self {
+        let mut command = scene.role(role, argument);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut child = command.spawn().expect("a program");
+        let lines = BufReader::new(child.stdout.take().expect("output")).lines();
+        Talk { child, lines }
+    }
+
+    /// What it says next.
+    fn hears(&mut self) -> String {
+        loop {
+            let line = self.lines.next().expect("a line").expect("text");
+            if let Some((_, said)) = line.split_once('@') {
+                return said.to_owned();
+            }
+        }
+    }
+
+    fn go_on(&mut self) -> String {
+        self.tell();
+        self.hears()
+    }
+
+    fn tell(&mut self) {
+        let input = self.child.stdin.as_mut().expect("input");
+        writeln!(input).expect("go on");
+    }
+
+    fn end(mut self) {
+        self.tell();
+        assert!(self.child.wait().expect("an end").success());
+    }
+}
+
+/// The holder comes first, then the writer; each sees what the other has written, and nothing is lost.
+fn check(role: &str, argument: &str) {
+    let scene = Scene::new(role, 0);
+    std::fs::write(scene.path("a"), pattern(1, LEN)).expect("a file");
+    let mut holder = Talk::start(&scene, role, argument);
+    assert_eq!(holder.hears(), "open");
+    let mut writer = Talk::start(&scene, "reach-writer", "");
+    assert_eq!(writer.hears(), "written");
+    assert_eq!(holder.go_on(), "mine!", "what the other one has written");
+    assert_eq!(holder.go_on(), "written");
+    assert_eq!(writer.go_on(), "theirs", "what the holder has written");
+    assert_eq!(writer.go_on(), "closed");
+    writer.end();
+    assert_eq!(holder.go_on(), "closed");
+    let mut expected = [(); 3].map(|()| pattern(9, LEN / 3)).concat();
+    expected[FAR as usize..][..5].copy_from_slice(b"mine!");
+    expected[FAR as usize + 10..][..6].copy_from_slice(b"theirs");
+    assert!(std::fs::read(scene.path("a")).expect("a file") == expected);
+    // It ends with the holder's use of it.
+    holder.end();
+    let before = scene.bytes_to_memory();
+    let mut writer = Talk::start(&scene, "reach-writer", "");
+    assert_eq!(writer.hears(), "written");
+    assert!(
+        scene.bytes_to_memory() >= before + LEN as u64,
+        "managed again"
+    );
+    writer.go_on();
+    writer.go_on();
+    writer.end();
+}
+
+#[test]
+fn a_stream_that_was_there_before() {
+    check("reach-stream", "");
+}
+
+#[test]
+fn a_mapping_that_was_there_before() {
+    check("reach-mapping", "");
+}
+
+#[test]
+fn a_descriptor_that_a_program_without_the_library_has_inherited() {
+    check("reach-shell", "inherits");
+}
+
+#[test]
+fn a_standard_descriptor_of_a_program_without_the_library() {
+    check("reach-shell", "standard");
+}
+
+#[test]
+fn what_the_kernel_had_is_managed_again() {
+    let scene = Scene::new("reach-again", 0);
+    std::fs::write(scene.path("a"), pattern(1, LEN)).expect("a file");
+    scene.play("reach-again", "");
+    assert!(
+        scene.bytes_to_memory() >= 3 * LEN as u64,
+        "managed each time"
+    );
+    let bytes = std::fs::read(scene.path("a")).expect("a file");
+    assert!(bytes[..LEN] == pattern(2, LEN));
+    assert_eq!(&bytes[LEN..], b"by themby themby them");
+}
