@@ -6,7 +6,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x04");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -89,7 +89,7 @@ pub struct DeviceWords {
     /// Bytes of writes in flight.
     pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
-    pub speeds: [AtomicU64; 4],
+    pub speeds: [AtomicU64; 5],
 }
 
 /// A ring of hints; see `flush::ring`.
