@@ -100,6 +100,8 @@ pub struct Source {
     bytes: Mapping,
     /// The part of the memory that requests begin in: a multiple of the pattern.
     sweep: u64,
+    /// Bytes of the memory before the first.
+    skew: usize,
 }
 
 impl Source {
@@ -107,24 +109,30 @@ impl Source {
     /// `sweep_min` of memory, one part after the other as the file offset grows: how much of it a
     /// processor's caches hold is part of what a copy costs. The bytes do not depend on it.
     pub fn new(request_bytes_max: usize, sweep_min: u64) -> io::Result<Self> {
+        Self::skewed(request_bytes_max, sweep_min, 0)
+    }
+
+    /// The same bytes, `skew` bytes further on in memory: what `malloc` gives for large buffers begins 16 bytes after a page.
+    pub fn skewed(request_bytes_max: usize, sweep_min: u64, skew: usize) -> io::Result<Self> {
         let sweep = sweep_min.max(1).next_multiple_of(PATTERN);
-        let mut bytes = Mapping::new(sweep as usize + request_bytes_max)?;
+        let mut bytes = Mapping::new(skew + sweep as usize + request_bytes_max)?;
         let mut random = Random::new(0x0F0E_BA11);
-        for word in bytes[..PATTERN as usize].chunks_exact_mut(8) {
+        let used = &mut bytes[skew..];
+        for word in used[..PATTERN as usize].chunks_exact_mut(8) {
             word.copy_from_slice(&random.next().to_le_bytes());
         }
-        let (pattern, rest) = bytes.split_at_mut(PATTERN as usize);
+        let (pattern, rest) = used.split_at_mut(PATTERN as usize);
         for part in rest.chunks_mut(PATTERN as usize) {
             part.copy_from_slice(&pattern[..part.len()]);
         }
-        Ok(Source { bytes, sweep })
+        Ok(Source { bytes, sweep, skew })
     }
 
     /// What the file holds at `offset` once `generation` has been written there. Page-aligned in
-    /// memory where `offset` is page-aligned.
+    /// memory where `offset` is page-aligned, but for the skew.
     #[inline]
     pub fn at(&self, generation: Generation, offset: u64, len: usize) -> &[u8] {
-        let position = ((offset + generation.shift()) % self.sweep) as usize;
+        let position = self.skew + ((offset + generation.shift()) % self.sweep) as usize;
         &self.bytes[position..position + len]
     }
 }
@@ -174,9 +182,12 @@ mod tests {
     fn bytes_do_not_depend_on_the_memory_they_come_from() {
         let small = Source::new(PAGE, 0).unwrap();
         let large = Source::new(PAGE, 3 * PATTERN + 1).unwrap();
+        let skewed = Source::skewed(PAGE, 3 * PATTERN + 1, 16).unwrap();
+        assert_eq!(skewed.at(Generation(5), 0, PAGE).as_ptr().addr() % PAGE, 16);
         for offset in (0..10 * PATTERN).step_by(77_777) {
             let bytes = |source: &Source| source.at(Generation(5), offset, PAGE).to_vec();
             assert_eq!(bytes(&small), bytes(&large), "{offset}");
+            assert_eq!(bytes(&small), bytes(&skewed), "{offset}");
         }
     }
 

@@ -92,6 +92,7 @@ fn seq_write(size: u64) -> Vec<Workload> {
         operation: Operation::WriteSyncClose,
         span: size,
         bytes: size,
+        unaligned: false,
         // The kernel's 3.2 µs against a bare shared-memory path's 0.43, plus 0.1 for the features, and some room.
         lines: vec![
             line(Metric::TimeReturned, Target::Times(5.0)),
@@ -117,6 +118,7 @@ fn overwrite(size: u64) -> Workload {
         operation: Operation::WriteSyncClose,
         span: size,
         bytes: size,
+        unaligned: false,
         // 1.9 µs against 0.40, plus 0.1 for the features, and some room.
         lines: vec![
             line(Metric::TimeReturned, Target::Times(3.5)),
@@ -136,6 +138,7 @@ fn ragged(size: u64, sequential: bool) -> Workload {
         span: size,
         // Tens of microseconds each: 16,384 requests are enough for a mean.
         bytes: size.min(64 << 20),
+        unaligned: false,
         // The kernel's 37 to 59 µs (70 and more on ext4) are nearly all read-before-write, which the engine never
         // does: 40 leaves it 1 µs, twice a fresh write.
         lines: vec![
@@ -146,21 +149,31 @@ fn ragged(size: u64, sequential: bool) -> Workload {
 }
 
 fn write_sync(name: &str, len: u32, size: u64) -> Vec<Workload> {
-    let make = |variant: &str, before| Workload {
+    let make = |variant: &str, before, unaligned| Workload {
         name: format!("{name} {variant}"),
-        sides: vec![
-            SideKind::Kernel,
-            SideKind::Direct { depth: 1 },
-            SideKind::Direct { depth: 8 },
-            SideKind::KernelDontCache,
-            SideKind::ForebayAuto,
-            SideKind::ForebayThreshold,
-        ],
+        sides: if unaligned {
+            vec![
+                SideKind::Kernel,
+                SideKind::KernelDontCache,
+                SideKind::ForebayAuto,
+                SideKind::ForebayThreshold,
+            ]
+        } else {
+            vec![
+                SideKind::Kernel,
+                SideKind::Direct { depth: 1 },
+                SideKind::Direct { depth: 8 },
+                SideKind::KernelDontCache,
+                SideKind::ForebayAuto,
+                SideKind::ForebayThreshold,
+            ]
+        },
         before,
         shape: Shape::Sequential { len },
         operation: Operation::WriteSyncClose,
         span: size,
         bytes: size,
+        unaligned,
         // WSBuffer's least gain for writes of 1 MiB and more (section 4.2, Figure 8).
         lines: vec![
             line(Metric::SpeedDurable, Target::Times(1.15)),
@@ -168,8 +181,10 @@ fn write_sync(name: &str, len: u32, size: u64) -> Vec<Workload> {
         ],
     };
     vec![
-        make("fresh", Before::Fresh),
-        make("preallocated", Before::Preallocated),
+        make("fresh", Before::Fresh, false),
+        make("preallocated", Before::Preallocated, false),
+        make("fresh, unaligned memory", Before::Fresh, true),
+        make("preallocated, unaligned memory", Before::Preallocated, true),
     ]
 }
 
@@ -182,6 +197,7 @@ fn ragged_run(size: u64) -> Workload {
         operation: Operation::WriteSyncClose,
         span: size,
         bytes: size,
+        unaligned: false,
         // WSBuffer, Table 4: partial-page writes of 2 MB.
         lines: vec![
             line(Metric::MemoryWritten, Target::AtMost(0.18)),
@@ -199,6 +215,7 @@ fn sparse(size: u64) -> Workload {
         operation: Operation::WriteSyncClose,
         span: size * 16,
         bytes: size / 4,
+        unaligned: false,
         // A page, its share of headers and slots, and some room; 64 would be a whole frame each.
         lines: vec![
             line(Metric::MemoryHeld, Target::AtMost(1.3)),
@@ -222,6 +239,7 @@ fn read(size: u64, order: &str) -> Workload {
         operation: Operation::Read,
         span: size,
         bytes: size,
+        unaligned: false,
         // 1.0 µs against a bare path's 0.30: what is left of 3.3 times.
         lines: vec![line(Metric::TimeReturned, Target::Times(3.0))],
     }

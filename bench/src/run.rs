@@ -2,6 +2,7 @@
 //! clock around nothing but the requests and the sync, and the bytes checked afterwards, through the
 //! side itself and then from the device.
 
+use std::cell::OnceCell;
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -39,6 +40,8 @@ pub struct Bench {
     small_source: Source,
     /// The same bytes, spread over memory larger than any cache.
     large_source: Source,
+    /// The same where no device takes them from; made when it is first asked for.
+    unaligned_source: OnceCell<Source>,
     generation: u64,
 }
 
@@ -90,6 +93,7 @@ impl Bench {
             pin,
             small_source: Source::new(REQUEST_BYTES_MAX, 0).context(what)?,
             large_source: Source::new(REQUEST_BYTES_MAX, LARGE_SOURCE_BYTES).context(what)?,
+            unaligned_source: OnceCell::new(),
             generation: 0,
         })
     }
@@ -243,6 +247,15 @@ impl Bench {
         }
     }
 
+    fn unaligned_source(&self) -> Result<&Source> {
+        if let Some(source) = self.unaligned_source.get() {
+            return Ok(source);
+        }
+        let source = Source::skewed(REQUEST_BYTES_MAX, LARGE_SOURCE_BYTES, 16)
+            .context("unaligned memory for the bytes to write")?;
+        Ok(self.unaligned_source.get_or_init(|| source))
+    }
+
     fn timed(&self, step: &Step<'_>, side: &mut dyn Side, name: &str) -> Result<Run> {
         let Step {
             workload, requests, ..
@@ -250,7 +263,9 @@ impl Bench {
         let mut buffer = Mapping::new(FILL_REQUEST as usize).context("read buffer")?;
         buffer.touch();
         let mut writes = self.writes(requests, step.written);
-        if workload.writes_from_large_memory() {
+        if workload.unaligned {
+            writes.source = self.unaligned_source()?;
+        } else if workload.writes_from_large_memory() {
             writes.source = &self.large_source;
         }
         let weighs = workload.weighs_memory();

@@ -182,6 +182,8 @@ pub struct Workload {
     pub span: u64,
     /// Bytes asked for, all requests together.
     pub bytes: u64,
+    /// The bytes begin where no device takes them from.
+    pub unaligned: bool,
     /// Quantities to show.
     pub lines: Vec<Line>,
 }

@@ -5,6 +5,7 @@
 //! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
 
 pub mod append;
+mod bounce;
 mod by_kernel;
 pub mod closing;
 pub mod core;

@@ -8,19 +8,18 @@ use std::time::Instant;
 
 use crate::device::Piece;
 use crate::error::Error;
+use crate::file::bounce::Bounce;
 use crate::file::core::{Core, Halt};
 use crate::flush::busy;
 use crate::frame::header::{Guard, State};
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
-use crate::memory::copy;
 use crate::memory::files::EXCEEDING;
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages_of};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
-use crate::sys::memory::AlignedBytes;
 
 /// Longest stretch that is superseded at once, in blocks: 16 MiB.
 const BLOCKS_MAX: u64 = 64;
@@ -102,12 +101,15 @@ unsafe fn write_blocks(
     let len = blocks as usize * BLOCK_BYTES;
     let end = first.start() + len as u64;
     let entry = core.entry();
+    let me = operation.me;
+    let bounce = (!is_aligned(core, source)).then(|| Bounce::take(me, blocks));
     operation.park();
     // SAFETY: the caller's promise.
-    let result = core.change(operation.me, |_| unsafe {
-        to_device(core, operation.me, source, len, first.start())
+    let result = core.change(me, |_| unsafe {
+        to_device(core, me, source, len, first.start(), bounce.as_ref())
     });
     operation.unpark();
+    drop(bounce);
     // Whole blocks only: what a short write left of a block is as if it had failed.
     let whole = match &result {
         Ok(written) => written / BLOCK_BYTES,
@@ -142,6 +144,8 @@ unsafe fn write_blocks(
     }
 }
 
+/// Writes from the caller's memory, or by way of `bounce` where the device cannot take that.
+///
 /// # Safety
 /// `source` is valid for `len` bytes.
 unsafe fn to_device(
@@ -150,41 +154,55 @@ unsafe fn to_device(
     source: *const u8,
     len: usize,
     offset: u64,
+    bounce: Option<&Bounce<'_>>,
 ) -> std::io::Result<usize> {
     let caps = core.device.caps();
     let superblock = me.arena.superblock();
     let was_busy = busy::inflight_bytes(superblock, caps.device) > 0;
     busy::begin(superblock, caps.device, len as u64);
     let begun = Instant::now();
-    let aligned = (source as usize).is_multiple_of(caps.memory_align.max(1) as usize);
-    let result = if aligned {
-        let piece = Piece {
-            ptr: source.cast_mut(),
-            len,
-        };
-        write_all(core, piece, offset)
-    } else {
+    let result = match bounce {
         // SAFETY: the caller's promise.
-        unsafe { bounce(core, source, len, offset) }
+        Some(bounce) => unsafe { bounce.write(core, source, len, offset, !was_busy) },
+        None => {
+            let piece = Piece {
+                ptr: source.cast_mut(),
+                len,
+            };
+            write_all(core, &[piece], offset)
+        }
     };
     busy::end(superblock, caps.device, len as u64);
-    if !was_busy && aligned && matches!(result, Ok(n) if n == len) {
+    if !was_busy && bounce.is_none() && matches!(result, Ok(n) if n == len) {
         let ns = begun.elapsed().as_nanos() as u64;
         busy::observe_write(superblock, caps.device, len as u64, ns);
     }
     result
 }
 
-/// Writes a piece, going on after short writes. An error after some bytes gives those bytes.
-fn write_all(core: &Core, piece: Piece, offset: u64) -> std::io::Result<usize> {
+/// Whether the device takes memory from `source` on.
+fn is_aligned(core: &Core, source: *const u8) -> bool {
+    let align = core.device.caps().memory_align.max(1) as usize;
+    source.addr().is_multiple_of(align)
+}
+
+/// Writes pieces that lie in a row, going on after short writes. An error after some bytes gives those bytes.
+pub(super) fn write_all(core: &Core, pieces: &[Piece], offset: u64) -> std::io::Result<usize> {
     let mut done = 0;
-    while done < piece.len {
-        let rest = Piece {
-            // SAFETY: `done` is less than the piece's length.
-            ptr: unsafe { piece.ptr.add(done) },
-            len: piece.len - done,
+    let len: usize = pieces.iter().map(|piece| piece.len).sum();
+    while done < len {
+        let written = if done == 0 {
+            core.device.write_direct(pieces, offset)
+        } else {
+            let (piece, at) = find(pieces, done);
+            let rest = Piece {
+                // SAFETY: `at` is less than the piece's length.
+                ptr: unsafe { piece.ptr.add(at) },
+                len: piece.len - at,
+            };
+            core.device.write_direct(&[rest], offset + done as u64)
         };
-        match core.device.write_direct(&[rest], offset + done as u64) {
+        match written {
             Ok(n) if n >= PAGE_BYTES => done += n / PAGE_BYTES * PAGE_BYTES,
             Ok(_) => break,
             Err(_) if done > 0 => break,
@@ -194,33 +212,15 @@ fn write_all(core: &Core, piece: Piece, offset: u64) -> std::io::Result<usize> {
     Ok(done)
 }
 
-/// Memory that the device cannot take goes through memory that it can.
-///
-/// # Safety
-/// `source` is valid for `len` bytes.
-unsafe fn bounce(
-    core: &Core,
-    source: *const u8,
-    len: usize,
-    offset: u64,
-) -> std::io::Result<usize> {
-    let buffer = AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES);
-    let mut done = 0;
-    while done < len {
-        let step = (len - done).min(BLOCK_BYTES);
-        // SAFETY: within the caller's memory; the buffer is ours and a block long.
-        if !unsafe { copy::try_copy(source.add(done), buffer.piece().ptr, step) } {
-            let fault = std::io::Error::from_raw_os_error(libc::EFAULT);
-            return if done > 0 { Ok(done) } else { Err(fault) };
+/// The piece in which byte `at` of all of them lies, and where in it. `at` is before their end.
+fn find(pieces: &[Piece], mut at: usize) -> (Piece, usize) {
+    for &piece in pieces {
+        if at < piece.len {
+            return (piece, at);
         }
-        match write_all(core, buffer.part(0, step), offset + done as u64) {
-            Ok(n) if n == step => done += n,
-            Ok(n) => return Ok(done + n),
-            Err(_) if done > 0 => break,
-            Err(error) => return Err(error),
-        }
+        at -= piece.len;
     }
-    Ok(done)
+    unreachable!("before the end")
 }
 
 /// Supersedes blocks in ascending order, and waits until none of them is in flight. Returns how many: fewer than asked for

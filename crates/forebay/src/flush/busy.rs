@@ -76,6 +76,13 @@ pub fn observe_copy(superblock: &Superblock, device: u64, bytes: u64, ns: u64) {
     update(superblock, device, |speeds| speeds.observe_copy(bytes, ns));
 }
 
+/// Notes a copy into memory that is written right after: bytes and nanoseconds.
+pub fn observe_bounce(superblock: &Superblock, device: u64, bytes: u64, ns: u64) {
+    update(superblock, device, |speeds| {
+        speeds.observe_bounce(bytes, ns);
+    });
+}
+
 fn update(superblock: &Superblock, device: u64, change: impl FnOnce(&mut Speeds)) {
     let Some(words) = words(superblock, device) else {
         return;

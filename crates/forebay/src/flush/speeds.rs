@@ -46,9 +46,11 @@ pub struct CopySpeed {
     pub bytes_per_second: u64,
     /// Nanoseconds to find, lock, publish and unlock one block's frame.
     pub per_block_ns: u64,
+    /// Bytes per second of copying into the few frames through which a device gets memory that it does not take as it is.
+    pub bounce_bytes_per_second: u64,
 }
 
-/// Running estimates. Four plain integers, so that they can be kept as words of shared memory.
+/// Running estimates. Five plain integers, so that they can be kept as words of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Speeds {
     /// Nanoseconds of a copy for each block it touches, beside the bytes.
@@ -59,10 +61,12 @@ pub struct Speeds {
     pub write_latency_ns: u64,
     /// Nanoseconds to write 1 MiB directly.
     pub write_ns_per_mib: u64,
+    /// Nanoseconds to copy 1 MiB into memory that stays in the processor's cache.
+    pub bounce_ns_per_mib: u64,
 }
 
 impl Default for Speeds {
-    /// Before anything was seen: memory of 8 GB/s, a device of 6 GB/s, the storage that this is built for. Until the device
+    /// Before anything was seen: memory of 8 GB/s, of 32 in the cache, a device of 6 GB/s, the storage that this is built for. Until the device
     /// has been seen, large requests go to it directly, as by the paper's fixed threshold, and so teach how fast it is: a disk
     /// of 150 MB/s is known for one after three of them. Believed slow, a fast device would be fed through memory, and
     /// flushes, many at a time, teach little.
@@ -72,13 +76,14 @@ impl Default for Speeds {
             copy_ns_per_mib: 131_072,
             write_latency_ns: 20_000,
             write_ns_per_mib: 174_763,
+            bounce_ns_per_mib: 32_768,
         }
     }
 }
 
 impl Speeds {
     /// Words in the stored form.
-    pub const WORDS: usize = 4;
+    pub const WORDS: usize = 5;
 
     /// The estimates as words, in the order of the fields.
     pub fn to_words(&self) -> [u64; Self::WORDS] {
@@ -87,6 +92,7 @@ impl Speeds {
             self.copy_ns_per_mib,
             self.write_latency_ns,
             self.write_ns_per_mib,
+            self.bounce_ns_per_mib,
         ]
     }
 
@@ -94,13 +100,14 @@ impl Speeds {
     /// other is brought within bounds.
     pub fn from_words(words: [u64; Self::WORDS]) -> Self {
         let default = Self::default().to_words();
-        let [per_block, copy_slope, latency, write_slope] =
+        let [per_block, copy_slope, latency, write_slope, bounce_slope] =
             std::array::from_fn(|i| if words[i] == 0 { default[i] } else { words[i] });
         Speeds {
             copy_ns_per_block: within(per_block, FIXED_NS),
             copy_ns_per_mib: within(copy_slope, NS_PER_MIB),
             write_latency_ns: within(latency, FIXED_NS),
             write_ns_per_mib: within(write_slope, NS_PER_MIB),
+            bounce_ns_per_mib: within(bounce_slope, NS_PER_MIB),
         }
     }
 
@@ -125,11 +132,23 @@ impl Speeds {
         (self.write_latency_ns, self.write_ns_per_mib) = (line.fixed_ns, line.ns_per_mib);
     }
 
+    /// Learns from `bytes` copied in `ns` nanoseconds into memory that is written right after.
+    pub fn observe_bounce(&mut self, bytes: u64, ns: u64) {
+        let line = Line {
+            fixed_ns: 0,
+            ns_per_mib: self.bounce_ns_per_mib,
+        };
+        if bytes >= LONG_BYTES_MIN {
+            self.bounce_ns_per_mib = line.after(bytes, 0, ns).ns_per_mib;
+        }
+    }
+
     /// The copy's speed, as a situation holds it.
     pub fn copy(&self) -> CopySpeed {
         CopySpeed {
             bytes_per_second: bytes_per_second(self.copy_ns_per_mib),
             per_block_ns: self.copy_ns_per_block,
+            bounce_bytes_per_second: bytes_per_second(self.bounce_ns_per_mib),
         }
     }
 

@@ -95,7 +95,7 @@ pub struct DeviceWords {
     /// Bytes of writes in flight.
     pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
-    pub speeds: [AtomicU64; 4],
+    pub speeds: [AtomicU64; 5],
 }
 
 /// A ring of hints; see `flush::ring`.

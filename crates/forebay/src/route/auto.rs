@@ -7,7 +7,7 @@
 //! ```text
 //! copy    C = blocks * per_block + M / copy bandwidth          first = C / blocks
 //! device  D = latency + (Q + M) / device bandwidth             Q = 4 MiB if busy, else 0
-//! bounce  B = M / copy bandwidth if user memory is unaligned, else 0
+//! bounce  B = M / bounce bandwidth if user memory is unaligned, else 0
 //! wait    w = 0 below half of the dirty limit, rising to 1 at it; times the share of M that is not
 //!             dirty in memory already;  1 for synchronous writes
 //!
@@ -18,10 +18,14 @@
 //! Direct is taken if `direct + C/8 < scrap`; under pressure, for synchronous writes and for
 //! sparse holes if `direct <= scrap + C/8`: equal predictions leave memory and the keeper's core
 //! free where these are short, and the device idle where they are not. From 1 MiB of blocks on
-//! (the paper's threshold), from memory that the device takes as it is, it is taken if `direct <= scrap + C`: bytes in memory must still go to
+//! (the paper's threshold) it is taken if `direct <= scrap + C`: bytes in memory must still go to
 //! the device, at the cost of a core and of memory, so the copy has to give the caller back at least
-//! half of its time to be worth that. Margins are shares of C, not of the difference, so that a
+//! half of its time to be worth that. Not so for synchronous writes from unaligned memory: who waits for the device either
+//! way gains nothing by a copy before it. Margins are shares of C, not of the difference, so that a
 //! faster device never turns direct into scrap.
+//!
+//! A bounce copy costs less than one into frames that stay: it goes to memory that is in the processor's cache, and needs no
+//! header. That is why it has a bandwidth of its own.
 //!
 //! Who measures: copies the clients, device writes whoever completes them, both into
 //! [`super::Speeds`]; pressure, busyness and cached bytes come from the session's counters, size and
@@ -51,7 +55,8 @@ impl Route for Auto {
             return Plan::whole(request, Way::SCRAP);
         };
         let times = predict(request, situation, end - start);
-        let large = request.memory_aligned && end - start >= DIRECT_BYTES_MIN as u64;
+        let may_bounce = request.memory_aligned || !situation.sync;
+        let large = may_bounce && end - start >= DIRECT_BYTES_MIN as u64;
         if times.direct_wins(prefers_direct(situation), large) {
             return Plan::split(request).expect("a request with a middle splits");
         }
@@ -135,7 +140,7 @@ fn bounce_ns(request: &WriteRequest, situation: &Situation, bytes: u64) -> u64 {
     if request.memory_aligned {
         return 0;
     }
-    transfer_ns(bytes, situation.copy.bytes_per_second)
+    transfer_ns(bytes, situation.copy.bounce_bytes_per_second)
 }
 
 /// Ragged ends of a synchronous request need a device write of their own, after the middle's.

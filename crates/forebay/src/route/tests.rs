@@ -14,7 +14,7 @@ use crate::limits::BLOCK_BYTES;
 const BLOCK: u64 = BLOCK_BYTES as u64;
 const MIB: u64 = 1 << 20;
 
-/// Free memory, an idle device of 2 GB/s and 60 µs, copies of 8 GB/s.
+/// Free memory, an idle device of 2 GB/s and 60 µs, copies of 8 GB/s, of 32 in the cache.
 fn calm() -> Situation {
     Situation {
         memory_pressure: Pressure::NONE,
@@ -27,6 +27,7 @@ fn calm() -> Situation {
         copy: CopySpeed {
             bytes_per_second: 8_000_000_000,
             per_block_ns: 500,
+            bounce_bytes_per_second: 32_000_000_000,
         },
         extends: false,
         hole: false,

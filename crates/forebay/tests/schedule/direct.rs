@@ -7,6 +7,7 @@ crate::scenarios!(
     direct_against_a_flight,
     direct_against_fills,
     direct_against_direct,
+    bounced_against_scrap,
     kernel_against_scrap,
 );
 
@@ -87,6 +88,30 @@ fn direct_against_direct() {
     // Which of two writes at once a device keeps is its own affair, sector by sector.
     forebay::sim::set_exploring(false);
     world.member().sync(0);
+}
+
+/// Frames change hands: those of the one who bounces are the ones that writes take and evictions free.
+fn bounced_against_scrap() {
+    let world = World::new(Shape {
+        len: 3 * BLOCK,
+        ..Shape::default()
+    });
+    let _exploring = world.explore();
+    let bounced = world.spawn(|member| {
+        member.write_bounced(0, 1, 0, 1);
+        member.read(0, 100, 4000);
+    });
+    let scrap = world.spawn(|member| {
+        member.write(0, 2, 3000, 3000);
+        member.write(0, 3, 2 * BLOCK, 70_000);
+    });
+    let evicter = world.spawn(|member| {
+        member.sync(0);
+        member.evict(0);
+        member.read(0, 2 * BLOCK, 4000);
+    });
+    join([bounced, scrap, evicter]);
+    world.check_at_rest();
 }
 
 fn kernel_against_scrap() {

@@ -280,15 +280,24 @@ impl Member {
 
     /// Writes whole blocks to the device.
     pub fn write_direct(&self, file: usize, seed: u32, block: u64, blocks: usize) {
+        self.write_direct_from(0, file, seed, block, blocks);
+    }
+
+    /// The same from memory that the device does not take.
+    pub fn write_bounced(&self, file: usize, seed: u32, block: u64, blocks: usize) {
+        self.write_direct_from(16, file, seed, block, blocks);
+    }
+
+    fn write_direct_from(&self, skew: usize, file: usize, seed: u32, block: u64, blocks: usize) {
         let subject = self.file(file);
         let (offset, len) = (block * BLOCK, blocks * BLOCK_BYTES);
-        let mut bytes = vec![0; len];
-        fill(seed, offset, &mut bytes);
+        let mut bytes = vec![0; skew + len];
+        fill(seed, offset, &mut bytes[skew..]);
         let memory = AlignedBytes::copy_of(&bytes, 4096);
+        let source = memory.part(skew, len).ptr;
         let begun = subject.history.begin(offset, offset + len as u64, seed);
         // SAFETY: the memory is ours and as long.
-        let written =
-            unsafe { direct::write(&subject.core, self.me(), memory.piece().ptr, len, offset) };
+        let written = unsafe { direct::write(&subject.core, self.me(), source, len, offset) };
         assert_eq!(written.expect("a direct write"), len);
         subject.history.ack(begun);
     }

@@ -80,6 +80,7 @@ fn the_papers_threshold_comes_out_near_a_mebibyte() {
         copy: CopySpeed {
             bytes_per_second: 6_000_000_000,
             per_block_ns: 1_000,
+            ..calm().copy
         },
         ..calm()
     };
@@ -126,6 +127,7 @@ fn even_predictions_go_direct_under_pressure_only() {
         copy: CopySpeed {
             bytes_per_second: MIB * 1000,
             per_block_ns: 0,
+            ..calm().copy
         },
         ..calm()
     };
@@ -161,17 +163,42 @@ fn from_a_mebibyte_on_a_copy_must_halve_the_time() {
         copy: CopySpeed {
             bytes_per_second: MIB * 1000 * times,
             per_block_ns: 0,
+            ..calm().copy
         },
         ..calm()
     };
     assert!(is_direct(&aligned(MIB), &slower_by(2)));
     assert!(!is_direct(&aligned(MIB), &slower_by(3)));
     assert!(!is_direct(&aligned(2 * BLOCK), &slower_by(2)));
+}
+
+#[test]
+fn unaligned_memory_has_the_bounce_copy_to_pay() {
     let unaligned = WriteRequest {
         memory_aligned: false,
         ..aligned(MIB)
     };
-    assert!(!is_direct(&unaligned, &slower_by(2)));
+    // Copies take 1000 ns, the device 1500, half of the time is 1000.
+    let bounce_of = |ns: u64| Situation {
+        device: DeviceSpeed {
+            write_bytes_per_second: MIB * 1_000_000 * 2 / 3,
+            write_latency_ns: 0,
+        },
+        copy: CopySpeed {
+            bytes_per_second: MIB * 1_000_000,
+            per_block_ns: 0,
+            bounce_bytes_per_second: MIB * 1_000_000_000 / ns,
+        },
+        ..calm()
+    };
+    assert!(is_direct(&aligned(MIB), &bounce_of(600)));
+    assert!(is_direct(&unaligned, &bounce_of(400)));
+    assert!(!is_direct(&unaligned, &bounce_of(600)));
+    let short = WriteRequest {
+        len: 2 * BLOCK,
+        ..unaligned
+    };
+    assert!(!is_direct(&short, &bounce_of(400)));
 }
 
 #[test]
@@ -221,7 +248,11 @@ fn near() -> impl Strategy<Value = (WriteRequest, Situation)> {
             }
         });
     let device = (200_000_000..40_000_000_000u64, 1_000..300_000u64);
-    let copy = (1_000_000_000..20_000_000_000u64, 100..20_000u64);
+    let copy = (
+        1_000_000_000..20_000_000_000u64,
+        100..20_000u64,
+        1_000_000_000..60_000_000_000u64,
+    );
     let facts = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let memory = (0..=1024u64, prop_oneof![Just(0), 0..32 * MIB]);
     (request, device, copy, facts, memory).prop_map(|(request, device, copy, facts, memory)| {
@@ -236,6 +267,7 @@ fn near() -> impl Strategy<Value = (WriteRequest, Situation)> {
             copy: CopySpeed {
                 bytes_per_second: copy.0,
                 per_block_ns: copy.1,
+                bounce_bytes_per_second: copy.2,
             },
             extends: facts.1,
             hole: facts.2,

@@ -24,7 +24,7 @@ pub(super) fn any_situation() -> impl Strategy<Value = Situation> {
     let facts = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let speed = prop_oneof![Just(0), Just(u64::MAX), 1_000_000..100_000_000_000u64];
     let time = prop_oneof![Just(0), Just(u64::MAX), 1..10_000_000u64];
-    let speeds = (speed.clone(), time.clone(), speed, time);
+    let speeds = (speed.clone(), time.clone(), speed.clone(), time, speed);
     let cached = prop_oneof![Just(0), 0..8 * MIB, any::<u64>()];
     (0..=1024u64, cached, facts, speeds).prop_map(|(dirty, cached_bytes, facts, speeds)| {
         Situation {
@@ -38,6 +38,7 @@ pub(super) fn any_situation() -> impl Strategy<Value = Situation> {
             copy: CopySpeed {
                 bytes_per_second: speeds.2,
                 per_block_ns: speeds.3,
+                bounce_bytes_per_second: speeds.4,
             },
             extends: facts.1,
             hole: facts.2,

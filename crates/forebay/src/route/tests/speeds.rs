@@ -46,6 +46,24 @@ fn copying_is_learnt_with_a_price_per_block() {
 }
 
 #[test]
+fn bounce_copies_are_learnt_by_themselves() {
+    let mut speeds = Speeds::default();
+    for _ in 0..300 {
+        speeds.observe_bounce(2 * BLOCK, time_ns(2 * BLOCK, 0, 0, 12_000_000_000));
+        speeds.observe_bounce(4096, 1_000_000);
+    }
+    let copy = speeds.copy();
+    assert!(
+        close(copy.bounce_bytes_per_second, 12_000_000_000, 5),
+        "{speeds:?}"
+    );
+    assert_eq!(
+        copy.bytes_per_second,
+        Speeds::default().copy().bytes_per_second
+    );
+}
+
+#[test]
 fn one_size_alone_predicts_that_size() {
     for ns in [5_000, 100_000, 3_000_000] {
         let mut speeds = Speeds::default();
@@ -123,16 +141,18 @@ proptest! {
         let mut after = before;
         after.observe_write(bytes, ns);
         after.observe_copy(bytes, ns);
+        after.observe_bounce(bytes, ns);
         for (was, is) in before.to_words().into_iter().zip(after.to_words()) {
             prop_assert!(is.abs_diff(was) <= was / 8 + 1, "{} became {}", was, is);
         }
     }
 
     #[test]
-    fn any_words_give_usable_speeds(words: [u64; 4], bytes: u64, ns: u64) {
+    fn any_words_give_usable_speeds(words: [u64; 5], bytes: u64, ns: u64) {
         let mut speeds = Speeds::from_words(words);
         speeds.observe_write(bytes, ns);
         speeds.observe_copy(bytes, ns);
+        speeds.observe_bounce(bytes, ns);
         prop_assert_eq!(Speeds::from_words(speeds.to_words()), speeds);
         prop_assert!(speeds.device().write_bytes_per_second > 0);
         prop_assert!(speeds.copy().bytes_per_second > 0);
@@ -140,11 +160,23 @@ proptest! {
 
     /// Fields are public: whatever stands in them, learning must not panic.
     #[test]
-    fn any_fields_can_learn(words: [u64; 4], bytes: u64, ns: u64) {
-        let [copy_ns_per_block, copy_ns_per_mib, write_latency_ns, write_ns_per_mib] = words;
-        let mut speeds =
-            Speeds { copy_ns_per_block, copy_ns_per_mib, write_latency_ns, write_ns_per_mib };
+    fn any_fields_can_learn(words: [u64; 5], bytes: u64, ns: u64) {
+        let [
+            copy_ns_per_block,
+            copy_ns_per_mib,
+            write_latency_ns,
+            write_ns_per_mib,
+            bounce_ns_per_mib,
+        ] = words;
+        let mut speeds = Speeds {
+            copy_ns_per_block,
+            copy_ns_per_mib,
+            write_latency_ns,
+            write_ns_per_mib,
+            bounce_ns_per_mib,
+        };
         speeds.observe_write(bytes, ns);
         speeds.observe_copy(bytes, ns);
+        speeds.observe_bounce(bytes, ns);
     }
 }
