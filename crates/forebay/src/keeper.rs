@@ -1,8 +1,10 @@
 //! The keeper: what happens later, and what happens after a death.
 //!
-//! [`run`] is the keeper's threads, [`unfinished`] what they do for files that nobody has open any more. [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
+//! [`run`] is the keeper's threads, [`ahead`] the one that reads ahead, [`unfinished`] what they do for files that nobody has open
+//! any more. [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
 //! death, and may be called by anyone. [`recover`] saves what a wholly dead session has left.
 
+pub mod ahead;
 pub mod check;
 pub mod engine;
 pub mod provision;

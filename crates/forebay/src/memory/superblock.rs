@@ -6,7 +6,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x03");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x04");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -75,6 +75,14 @@ pub struct Superblock {
     pub newcomers: [AtomicU32; BYSTANDERS],
     /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
     pub place: AtomicU64,
+    /// The thread that reads ahead for readers, or 0.
+    pub ahead: AtomicU32,
+    /// Futex that it sleeps on; every wake-up adds one.
+    pub ahead_work: AtomicU32,
+    /// 1 while it sleeps on `ahead_work`.
+    pub ahead_sleeping: AtomicU32,
+    /// Files of which something is asked.
+    pub ahead_files: Ring,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
     pub io_engine: AtomicU32,
 }
