@@ -70,6 +70,9 @@ settings! {
     /// Smallest request that may go to the device at once
     #[arg(value_name = "SIZE")]
     direct_min,
+    /// Longest stretch that is read ahead of a stream of reads; 0 for none
+    #[arg(value_name = "SIZE")]
+    read_ahead,
     /// Bytes in flight above which a device is busy
     #[arg(value_name = "SIZE")]
     busy_bytes,

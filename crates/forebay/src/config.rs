@@ -60,6 +60,8 @@ pub struct Config {
     pub dirs: Vec<PathBuf>,
     /// Requests of at least this many bytes may go to the device at once (WSBuffer 3.3).
     pub direct_min: u64,
+    /// Longest stretch that is read ahead of a stream, bytes; 0 for none.
+    pub read_ahead: u64,
     /// A device with more bytes than this in flight is busy (WSBuffer 3.4).
     pub busy_bytes: u64,
     /// How long a full frame is left alone before it is written back.
@@ -125,6 +127,7 @@ impl Config {
             routes: Vec::new(),
             dirs: Vec::new(),
             direct_min: frames(2),
+            read_ahead: frames(2),
             busy_bytes: frames(2),
             flush_after: None,
             flush_interval: None,

@@ -49,7 +49,7 @@ pub fn try_evict(me: Me<'_>, id: HeaderId, idle_ticks: u32) -> bool {
         return false;
     }
     let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
-    if tick.wrapping_sub(header.stamp()) < idle_ticks {
+    if header.idle_ticks(tick) < idle_ticks {
         return false;
     }
     let Some(identity) = header.identity() else {

@@ -36,6 +36,7 @@ use self::core::{Core, Halt};
 use self::managed::Managed;
 pub use self::options::OpenOptions;
 use self::quick::Recent;
+use self::read::follow::Read;
 use self::settle::Durability;
 use crate::error::{Error, Result};
 use crate::memory::threads::Me;
@@ -225,6 +226,12 @@ impl File {
         if unsafe { quick::read(core, me, stream, target, len, offset, sequential) } {
             return Ok(len);
         }
+        let following = Read {
+            recent: &managed.recent,
+            stream,
+            handed: &managed.handed,
+        };
+        let sequential = following.follow(core, me, offset, len, sequential);
         Self::read_managed(managed, me, bytes, offset, sequential)
     }
 

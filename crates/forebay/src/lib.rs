@@ -18,6 +18,7 @@ pub mod session;
 #[cfg(feature = "sim")]
 pub mod sim;
 pub mod stats;
+pub mod stream;
 pub mod sync;
 pub mod sys;
 

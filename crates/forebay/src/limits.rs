@@ -23,6 +23,8 @@ pub const PATH_BYTES_MAX: usize = 1024;
 pub const THREADS_MAX: u32 = 1024;
 /// Requests at least this long are worth sending to the device at once (WSBuffer 3.3: 1 MiB).
 pub const DIRECT_BYTES_MIN: usize = 1024 * 1024;
+/// Longest stretch that is read ahead of a stream: 32 blocks, as many as a file's asks.
+pub const READ_AHEAD_BYTES: u64 = 8 * 1024 * 1024;
 /// A device is busy while more bytes than this are in flight to it (WSBuffer 3.4: 4 MB).
 pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes that a program must have written to a file before it is managed without being asked to be.

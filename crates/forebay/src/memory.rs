@@ -6,6 +6,7 @@
 //! loop; none of them is on the way of a read or a write.
 
 pub mod arena;
+pub mod asks;
 pub mod cgroup;
 pub mod copy;
 pub mod files;

@@ -45,9 +45,15 @@ pub enum Counter {
     ClosedBehind = 15,
     /// Files not managed because somebody reaches them past the engine.
     FilesReached = 16,
+    /// Bytes read ahead into memory.
+    AheadBytes = 17,
+    /// Of those, bytes in blocks that have been read since.
+    AheadUsedBytes = 18,
+    /// Of those, bytes in blocks that were dropped before anybody read them.
+    AheadWastedBytes = 19,
 }
 
-const _: () = assert!((Counter::FilesReached as usize) < COUNTERS);
+const _: () = assert!((Counter::AheadWastedBytes as usize) < COUNTERS);
 
 /// A session's counters at one moment. Bytes unless the name says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -62,6 +68,12 @@ pub struct Stats {
     pub read_bytes: u64,
     /// Read from devices: for readers and for fills.
     pub device_read_bytes: u64,
+    /// Of that, read ahead into memory by the keeper.
+    pub ahead_bytes: u64,
+    /// Read ahead, in blocks that have been read since.
+    pub ahead_used_bytes: u64,
+    /// Read ahead, in blocks that were dropped before anybody read them.
+    pub ahead_wasted_bytes: u64,
     /// Written to devices: flushed and direct.
     pub device_write_bytes: u64,
     /// Memory that the arena holds: frames, headers and nodes that are backed.
@@ -116,6 +128,9 @@ impl Stats {
             kernel_bytes: sum(Counter::KernelBytes),
             read_bytes: sum(Counter::ReadBytes),
             device_read_bytes: sum(Counter::DeviceReadBytes) + sum(Counter::FillReadBytes),
+            ahead_bytes: sum(Counter::AheadBytes),
+            ahead_used_bytes: sum(Counter::AheadUsedBytes),
+            ahead_wasted_bytes: sum(Counter::AheadWastedBytes),
             device_write_bytes: sum(Counter::FlushedBytes) + sum(Counter::DirectBytes),
             memory_held_bytes: frames * BLOCK_BYTES as u64 + arena.tables_backed_bytes(),
             memory_free_bytes: free * BLOCK_BYTES as u64,

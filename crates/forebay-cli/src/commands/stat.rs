@@ -230,6 +230,8 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         bytes(stats.device_write_bytes),
     );
     field("device", format!("{read} read, {written} written"));
+    let ahead = read_ahead(stats).into_iter();
+    ahead.for_each(|ahead| field("read ahead", ahead));
     let corruptions = count(stats.corruptions as usize, "word");
     field(
         "repairs",
@@ -242,6 +244,18 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
             format!("{}: the last flush failed: {error}", file.path.display()),
         );
     }
+}
+
+/// What was read ahead, if anything.
+fn read_ahead(stats: &Stats) -> Option<String> {
+    (stats.ahead_bytes > 0).then(|| {
+        format!(
+            "{}, of which {} used, {} dropped unused",
+            bytes(stats.ahead_bytes),
+            bytes(stats.ahead_used_bytes),
+            bytes(stats.ahead_wasted_bytes)
+        )
+    })
 }
 
 /// One line a session: how fast, and how full.

@@ -147,6 +147,8 @@ options! {
     dirs: Vec<PathBuf>,
     /// Smallest request that may go to the device at once. Default: 1MiB.
     direct_min: Size,
+    /// Longest stretch that is read ahead of a stream; 0 for none. Default: 8MiB.
+    read_ahead: Size,
     /// Bytes in flight above which a device is busy. Default: 4MiB.
     busy_bytes: Size,
     /// How long a full frame is left alone. Default: 500ms.
@@ -241,6 +243,7 @@ impl Config {
             routes: Some(self.routes.clone()),
             dirs: Some(self.dirs.clone()),
             direct_min: size(self.direct_min),
+            read_ahead: size(self.read_ahead),
             busy_bytes: size(self.busy_bytes),
             flush_after: interval(self.flush_after),
             flush_interval: interval(self.flush_interval),

@@ -7,7 +7,8 @@ use super::routes::RouteTable;
 use super::size::{Limit, Size};
 use super::{Config, ConfigError};
 use crate::limits::{
-    BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, SMALL_FILE_BYTES,
+    BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, READ_AHEAD_BYTES,
+    SMALL_FILE_BYTES,
 };
 use crate::memory::cgroup::{self, Limits};
 use crate::memory::place::dir::user_id;
@@ -190,6 +191,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         routes: said.routes.unwrap_or_default(),
         dirs: without_links(said.dirs.unwrap_or_default()),
         direct_min: plain(said.direct_min, DIRECT_BYTES_MIN as u64),
+        read_ahead: plain(said.read_ahead, READ_AHEAD_BYTES),
         busy_bytes: plain(said.busy_bytes, BUSY_BYTES),
         flush_after: interval(said.flush_after, 500),
         flush_interval: interval(said.flush_interval, 5_000),
@@ -216,6 +218,7 @@ fn without_links(dirs: Vec<PathBuf>) -> Vec<PathBuf> {
 fn no_shares_of_nothing(said: &Options, origins: &Origins) -> Result<(), ConfigError> {
     for (key, size) in [
         ("direct_min", said.direct_min),
+        ("read_ahead", said.read_ahead),
         ("busy_bytes", said.busy_bytes),
         ("small_file_bytes", said.small_file_bytes),
         ("close_behind_bytes", said.close_behind_bytes),

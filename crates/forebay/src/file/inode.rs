@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::closing::{self, Prepared};
 use super::quick::Recent;
+use super::read::follow::Read;
 use super::settle::{self, Durability};
 use super::write::{self, Intent};
 use super::{append, quick, read, resize};
@@ -191,6 +192,12 @@ impl Inode {
         offset: u64,
         sequential: bool,
     ) -> std::result::Result<usize, Halt> {
+        let following = Read {
+            recent: &self.recent,
+            stream: self.recent.stream(me),
+            handed: &self.handed,
+        };
+        let sequential = following.follow(&self.core, me, offset, len, sequential);
         // SAFETY: the caller's promise.
         unsafe { read::read(&self.core, me, target, len, offset, sequential) }
     }

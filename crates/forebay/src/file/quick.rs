@@ -4,9 +4,10 @@
 //! which do the same by the same steps: the short way changes nothing before it knows that it will succeed. The order of its
 //! stores is that of `docs/states.md`; what each step costs is in `docs/performance.md`.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use crate::file::core::Core;
+use crate::file::read::follow::Ahead;
 use crate::frame::header::{Guard, Header, Identity, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, HeaderId};
@@ -26,12 +27,16 @@ const SEQUENTIAL_BYTES: u64 = BLOCK_BYTES as u64 / 4;
 const GAP_MAX: u64 = PAGE_BYTES as u64;
 /// Streams that an open file tells apart, by the caller's thread slot.
 const STREAMS: usize = 8;
+/// Marks that a thread's stream has room for.
+const MARKS: usize = 4;
 
 /// What an open file remembers of each thread's requests. All of it is hints: threads that share a place, and torn
 /// values, cost speed and nothing else.
 #[derive(Default)]
 pub struct Recent {
     streams: [Stream; STREAMS],
+    /// What is known of its reads.
+    pub ahead: Ahead,
 }
 
 /// A cache line of its own: threads that share an open file do not fetch each other's.
@@ -43,6 +48,10 @@ pub struct Stream {
     run_start: AtomicU64,
     /// Block of the last request in the upper half, its header + 1 in the lower.
     header: AtomicU64,
+    /// Blocks + 1 at which whoever follows streams of reads wants to be told; each is hit once.
+    marks: [AtomicU32; MARKS],
+    /// The one that the next mark takes the place of.
+    next_mark: AtomicU32,
 }
 
 impl Default for Stream {
@@ -52,6 +61,8 @@ impl Default for Stream {
             last_end: none,
             run_start: AtomicU64::new(0),
             header: AtomicU64::new(0),
+            marks: Default::default(),
+            next_mark: AtomicU32::new(0),
         }
     }
 }
@@ -76,6 +87,26 @@ impl Stream {
             return false;
         }
         offset.wrapping_sub(self.run_start.load(Relaxed)) >= SEQUENTIAL_BYTES
+    }
+
+    /// The next read that comes to this block takes the slow way, where streams are followed.
+    pub fn mark(&self, block: u32) {
+        let at = self.next_mark.load(Relaxed) as usize % MARKS;
+        self.next_mark.store(at as u32 + 1, Relaxed);
+        self.marks[at].store(block.wrapping_add(1), Relaxed);
+    }
+
+    /// Whether a read comes to a block that was marked.
+    #[inline]
+    fn meets_mark(&self, block: BlockIndex) -> bool {
+        let comes = (self.header.load(Relaxed) >> 32) as u32 != block.0;
+        comes && self.takes_mark(block)
+    }
+
+    fn takes_mark(&self, block: BlockIndex) -> bool {
+        let mark = block.0.wrapping_add(1);
+        let found = self.marks.iter().find(|word| word.load(Relaxed) == mark);
+        found.inspect(|word| word.store(0, Relaxed)).is_some()
     }
 
     /// The header that the block probably has: the last request's if it was for the same block, without a walk down the
@@ -305,6 +336,9 @@ pub unsafe fn read(
         file: core.id,
         block: BlockIndex::of(offset),
     };
+    if stream.meets_mark(identity.block) {
+        return false;
+    }
     let Some((_, header)) = stream.header_of(core, me, identity.block) else {
         return false;
     };
@@ -358,6 +392,14 @@ unsafe fn from_memory(
     if !header.unchanged(&peek) {
         return false;
     }
-    header.touch(arena.superblock().tick.load(Ordering::Relaxed));
+    let tick = arena.superblock().tick.load(Ordering::Relaxed);
+    let first = if sequential {
+        header.touch(tick)
+    } else {
+        header.visit(tick)
+    };
+    if first {
+        header.count_ahead(operation.me, Counter::AheadUsedBytes);
+    }
     true
 }

@@ -1,23 +1,30 @@
 //! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
+//!
+//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead.
+
+pub mod fill;
+pub mod follow;
 
 use crate::device::{Piece, read_rest};
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
-use crate::frame::header::{Guard, Identity, State};
+use crate::file::read::fill::Seen;
+use crate::file::read::follow::Patience;
+use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
-use crate::ids::HeaderId;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::threads::{Me, Operation};
-use crate::scrap::absorb::{Home, NoMemory, find_home, pages_of};
-use crate::scrap::give::{copy_out, fill_page, missing, overlay, part_of};
-use crate::scrap::split::{Segment, mask, segments};
+use crate::scrap::absorb::pages_of;
+use crate::scrap::give::{copy_out, missing, overlay, part_of};
+use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
-use crate::sync::{Ordering, planted};
+use crate::stream::pattern::LARGE_BYTES;
+use crate::sync::Ordering;
 use crate::sys::memory::{AlignedBytes, Spare};
 
 /// Reads of at least this much of a block bring the whole block into a frame.
-const FRAME_BYTES_MIN: usize = 64 * 1024;
+const FRAME_BYTES_MIN: usize = LARGE_BYTES as usize;
 
 /// Memory for device reads, kept between them.
 static BOUNCE: Spare = Spare::new();
@@ -70,13 +77,14 @@ unsafe fn read_segment(
     target: *mut u8,
     sequential: bool,
 ) -> Result<(), Halt> {
+    let mut patience = Patience::default();
     core.operate(me, |operation| {
         // SAFETY: the caller's promise.
         if unsafe { read_quickly(core, operation, segment, target) } {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        unsafe { read_slowly(core, operation, segment, target, sequential) }
+        unsafe { read_slowly(core, operation, segment, target, sequential, &mut patience) }
     })
 }
 
@@ -139,7 +147,10 @@ unsafe fn read_quickly(
     };
     let good = copied && header.unchanged(&peek);
     if good {
-        header.touch(arena.superblock().tick.load(Ordering::Relaxed));
+        let tick = arena.superblock().tick.load(Ordering::Relaxed);
+        if header.touch(tick) {
+            header.count_ahead(operation.me, Counter::AheadUsedBytes);
+        }
     }
     good
 }
@@ -177,6 +188,7 @@ unsafe fn read_slowly(
     segment: &Segment,
     target: *mut u8,
     sequential: bool,
+    patience: &mut Patience,
 ) -> Result<(), Halt> {
     let guard = core.lock_any(operation.me, segment.block)?;
     let absent = missing(&guard, segment);
@@ -184,15 +196,16 @@ unsafe fn read_slowly(
         // SAFETY: the caller's promise.
         return given(unsafe { copy_out(&guard, segment, target) });
     }
-    // The slot was looked at first: whatever is flushed and evicted from here on changes the epoch.
-    let disk_end = core.entry().disk_end.load(Ordering::Acquire);
-    let seen = (guard.id, guard.epoch());
+    let seen = Seen::of(&guard, core.entry());
     let span = pages_to_read(&guard, segment, absent, sequential);
     drop(guard);
+    if follow::waits(core, operation.me, segment.block, absent, patience) {
+        return Err(Halt::Busy);
+    }
     operation.park();
     // Taken out, not borrowed: who waits holds nothing that others may want.
     let buffer = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);
-    let read = read_device(core, segment, &span, &buffer, disk_end);
+    let read = read_device(core, segment, &span, &buffer, seen.disk_end);
     operation.unpark();
     // SAFETY: the caller's promise.
     let result = read
@@ -213,9 +226,11 @@ fn pages_to_read(
     sequential: bool,
 ) -> std::ops::Range<u32> {
     let nothing_there = guard.valid() | guard.dirty() == 0 || guard.frame().is_some();
-    if (segment.len >= FRAME_BYTES_MIN || sequential) && nothing_there {
+    if segment.len >= FRAME_BYTES_MIN && nothing_there {
         return 0..crate::limits::BLOCK_PAGES as u32;
     }
+    // What a stream has not come to yet, and what it had read before it was one stays.
+    let absent = if sequential { !guard.valid() } else { absent };
     absent.trailing_zeros()..64 - absent.leading_zeros()
 }
 
@@ -247,8 +262,7 @@ fn read_device(
     Ok(())
 }
 
-/// Keeps what was read, if nothing has left the header since, and gives the segment to the caller. `seen` is which
-/// header described the block before the read, and its epoch; another one's epoch says nothing.
+/// Keeps what was read, if nothing has left the header since, and gives the segment to the caller.
 ///
 /// # Safety
 /// `target` is valid for the segment.
@@ -258,17 +272,17 @@ unsafe fn merge(
     segment: &Segment,
     span: &std::ops::Range<u32>,
     buffer: &AlignedBytes,
-    seen: (HeaderId, u32),
+    seen: Seen,
     target: *mut u8,
 ) -> Result<(), Halt> {
     let guard = core.lock_any(operation.me, segment.block)?;
-    let same = guard.id == seen.0 || planted!(AnyHeader);
-    if !same || guard.epoch() != seen.1 {
+    if !seen.holds(&guard) {
         return Err(Halt::Busy);
     }
-    let keep = guard.state() == State::Linked && keep_pages(core, &guard, span, buffer).is_ok();
+    // SAFETY: the buffer holds a block's pages at their places, read since.
+    let kept = unsafe { fill::keep(&guard, core.entry(), span, buffer.piece().ptr) };
     // A file that has become shorter since the read began keeps nothing beyond its end.
-    if keep && missing(&guard, segment) == 0 {
+    if kept.is_ok() && missing(&guard, segment) == 0 {
         // SAFETY: the caller's promise; nothing is missing now.
         return given(unsafe { copy_out(&guard, segment, target) });
     }
@@ -291,35 +305,6 @@ unsafe fn merge(
 /// What has come of a copy to the caller.
 fn given(copied: bool) -> Result<(), Halt> {
     if copied { Ok(()) } else { Err(Halt::Fault) }
-}
-
-fn keep_pages(
-    core: &Core,
-    guard: &Guard<'_>,
-    span: &std::ops::Range<u32>,
-    buffer: &AlignedBytes,
-) -> Result<(), NoMemory> {
-    let within = crate::flush::select::pages_within_size(guard, core.entry());
-    let wanted = mask(span.clone()) & !guard.valid() & within;
-    // A frame is taken only if there is one to spare: reading ahead of room would evict what is in use.
-    let home = if span.len() == crate::limits::BLOCK_PAGES {
-        Home::Frame
-    } else {
-        Home::Small
-    };
-    find_home(guard, wanted, home)?;
-    for page in pages_of(wanted) {
-        // SAFETY: the buffer holds a block's pages at their places, as of the header's epoch.
-        unsafe {
-            fill_page(
-                guard,
-                core.entry(),
-                page,
-                buffer.piece().ptr.add(page * PAGE_BYTES),
-            )?
-        };
-    }
-    Ok(())
 }
 
 #[cfg(all(test, feature = "sim", not(feature = "shuttle")))]

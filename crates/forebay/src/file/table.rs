@@ -203,6 +203,7 @@ fn enter(
     entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
     entry.set_path(path);
     entry.forget_intents(me.arena.counts().threads);
+    entry.asks.clear();
     for word in [
         &entry.kernel_reason,
         &entry.gate,

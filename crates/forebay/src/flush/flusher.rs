@@ -253,7 +253,8 @@ impl Flusher {
             work.later.push((block, id));
             return;
         };
-        let wanted = guard.is_for(identity) && is_eligible(&guard, header.stamp(), scope);
+        let idle = header.idle_ticks(me.arena.superblock().tick.load(Ordering::Relaxed));
+        let wanted = guard.is_for(identity) && is_eligible(&guard, idle, scope);
         if !wanted || (!scope.write && guard.ragged() == 0) {
             return;
         }

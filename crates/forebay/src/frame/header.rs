@@ -10,10 +10,12 @@
 
 mod guard;
 mod look;
+mod usage;
 
 pub use guard::{Guard, assert_header};
 
 pub use look::Look;
+pub use usage::Usage;
 
 use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
@@ -39,7 +41,7 @@ pub struct Header {
     frame: AtomicU32,
     /// Counts the times bytes left other than by being written over.
     epoch: AtomicU32,
-    /// Session tick of the last use.
+    /// See [`Usage`].
     stamp: AtomicU32,
     /// Thread whose write is in flight, or 0.
     flusher: AtomicU32,
@@ -169,19 +171,6 @@ impl Header {
         self.lock.load(Ordering::Relaxed) == peek.version
     }
 
-    /// Notes a use, for eviction. Writes only when the tick has changed.
-    #[inline]
-    pub fn touch(&self, tick: u32) {
-        if self.stamp.load(Ordering::Relaxed) != tick {
-            self.stamp.store(tick, Ordering::Relaxed);
-        }
-    }
-
-    /// Session tick of the last use.
-    pub fn stamp(&self) -> u32 {
-        self.stamp.load(Ordering::Relaxed)
-    }
-
     /// Tries to lock. `None`: somebody holds it.
     #[inline]
     pub fn try_lock<'a>(&'a self, me: Me<'a>, id: HeaderId) -> Option<Guard<'a>> {
@@ -287,6 +276,7 @@ impl Header {
 
     /// Prepares a held header for its block. It is not reachable yet.
     pub fn prepare(&self, identity: Identity) {
+        self.forget_usage();
         self.identity.store(identity.pack(), Ordering::Relaxed);
     }
 

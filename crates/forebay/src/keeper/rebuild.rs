@@ -150,6 +150,7 @@ impl<'a> Rebuild<'a, '_> {
                 }
             }
             slots::forget_tree(entry);
+            entry.asks.forget(|thread| (self.dead.threads)(thread));
         }
     }
 

@@ -14,9 +14,9 @@ use crate::error::Error;
 use crate::evict;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::ThreadId;
-use crate::keeper::engine::{flusher, number_of};
+use crate::keeper::engine::{flusher, number_of, prefetcher};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
-use crate::keeper::{closing, provision, repair};
+use crate::keeper::{ahead, closing, provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::cgroup::{self, System};
@@ -55,8 +55,9 @@ impl Hosting {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
         let (fill, write) = (flusher(shared)?, flusher(shared)?);
+        let reader = prefetcher(shared)?;
         let io_engine = number_of(write.queue_name());
-        let bodies: [(&str, Body); 3] = [
+        let bodies: [(&str, Body); 4] = [
             (
                 "forebay-house",
                 Box::new(move |s, stop| house(s, stop, io_engine)),
@@ -65,6 +66,10 @@ impl Hosting {
             (
                 "forebay-write",
                 Box::new(|s, stop| stage_two(s, stop, write)),
+            ),
+            (
+                "forebay-read",
+                Box::new(|s, stop| ahead::run(s, stop, reader)),
             ),
         ];
         for (name, body) in bodies {
@@ -88,8 +93,11 @@ impl Hosting {
 impl Drop for Hosting {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        self.shared.work().fetch_add(1, Ordering::AcqRel);
-        futex::wake(self.shared.work());
+        let asked = &self.shared.arena.superblock().ahead_work;
+        for work in [self.shared.work(), asked] {
+            work.fetch_add(1, Ordering::AcqRel);
+            futex::wake(work);
+        }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }

@@ -5,6 +5,7 @@
 
 use crate::ids::ThreadId;
 use crate::limits::{PATH_BYTES_MAX, THREADS_MAX};
+use crate::memory::asks::Asks;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// One entry, 2 KiB.
@@ -66,6 +67,8 @@ pub struct FileEntry {
     pub path_len: AtomicU32,
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
+    /// What is to be read ahead; hints.
+    pub asks: Asks,
     /// Threads that are changing the device file, a bit each. A bit that a death has left says that how the file looks may
     /// be the dead thread's doing.
     intents: [AtomicU32; INTENT_WORDS],

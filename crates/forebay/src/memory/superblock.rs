@@ -79,6 +79,14 @@ pub struct Superblock {
     pub reached: [AtomicU64; REACHED],
     /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
     pub place: AtomicU64,
+    /// The thread that reads ahead for readers, or 0.
+    pub ahead: AtomicU32,
+    /// Futex that it sleeps on; every wake-up adds one.
+    pub ahead_work: AtomicU32,
+    /// 1 while it sleeps on `ahead_work`.
+    pub ahead_sleeping: AtomicU32,
+    /// Files of which something is asked.
+    pub ahead_files: Ring,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
     pub io_engine: AtomicU32,
     /// Files with a lease of the keeper's, about: a death may leave one counted too many.

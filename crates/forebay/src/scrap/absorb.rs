@@ -407,6 +407,7 @@ pub fn free_header(guard: Guard<'_>, file: &FileEntry, file_id: FileId) {
         return;
     };
     debug_assert_eq!(identity.file, file_id);
+    guard.count_unused();
     drop_pages_before_freeing(&guard, file);
     guard.set_state(State::Doomed);
     slots::remove(arena, file, identity.block, guard.id);

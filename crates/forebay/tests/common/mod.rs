@@ -6,7 +6,8 @@ pub mod watch;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use forebay::device::DeviceFile;
+use forebay::device::{DeviceFile, Inline};
+use forebay::keeper::ahead::Prefetcher;
 use forebay::sim::device::{SimDisk, SimOptions};
 use forebay::{Config, File, OpenOptions, Session};
 use forebay_model::{Access, ErrorClass, Op, Outcome, Target, fill};
@@ -68,6 +69,8 @@ pub struct Engine {
     pub session: Session,
     pub store: Store,
     pub files: Vec<Vec<Option<File>>>,
+    /// Reads ahead a little after each operation, so that what it has under way meets the next ones.
+    pub ahead: Option<Prefetcher>,
 }
 
 impl Engine {
@@ -91,6 +94,27 @@ impl Engine {
             session,
             store,
             files,
+            ahead: None,
+        }
+    }
+
+    /// From here on readers are read ahead for: requests end in an order, and as late, as `seed` decides.
+    pub fn read_ahead(&mut self, seed: u64) {
+        let prefetcher = Prefetcher::new(Box::new(Inline::seeded(seed)), 4);
+        prefetcher.take_office(self.session.shared().me().expect("a slot"));
+        self.ahead = Some(prefetcher);
+    }
+
+    /// The rest of what is being read ahead arrives, or some of it.
+    fn go_on_reading(&mut self, rest: bool) {
+        let shared = self.session.shared();
+        let Some(prefetcher) = &mut self.ahead else {
+            return;
+        };
+        let me = shared.me().expect("a slot");
+        prefetcher.round(shared, me, false);
+        while rest && prefetcher.is_reading() {
+            prefetcher.round(shared, me, true);
         }
     }
 
@@ -260,8 +284,11 @@ impl Engine {
 
 impl Target for Engine {
     fn run(&mut self, op: &Op) -> Outcome {
-        self.try_run(op)
-            .unwrap_or_else(|error| Outcome::Failed(ErrorClass::from_errno(error.errno())))
+        // One thread reads and reads ahead: it would wait for itself.
+        self.go_on_reading(matches!(op, Op::Read { .. }));
+        let outcome = self.try_run(op);
+        self.go_on_reading(false);
+        outcome.unwrap_or_else(|error| Outcome::Failed(ErrorClass::from_errno(error.errno())))
     }
 }
 

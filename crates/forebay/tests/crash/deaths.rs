@@ -99,6 +99,11 @@ fn changes_of_shape_may_die() {
 }
 
 #[test]
+fn who_reads_and_reads_ahead_may_die() {
+    every_death(&scenes::reading_ahead(), SAMPLES);
+}
+
+#[test]
 fn upkeep_may_die() {
     every_death(&[scenes::upkeep(), scenes::keeping()].concat(), SAMPLES);
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use forebay::device::DeviceFile;
+use forebay::device::{DeviceFile, Inline};
 use forebay::ids::ThreadId;
+use forebay::keeper::ahead::Prefetcher;
 use forebay::keeper::check::check;
 use forebay::keeper::check::doubt::doubt;
 use forebay::keeper::repair;
@@ -52,7 +53,14 @@ impl World {
         let files = (1..=FILES as u64)
             .map(|inode| disk.open(inode).expect("a file"))
             .collect();
-        let engine = Engine::new((scene.config)(), store, FILES, HANDLES);
+        let config = (scene.config)();
+        let read_ahead = config.read_ahead != Config::tiny().read_ahead;
+        let engine = Engine::new(config, store, FILES, HANDLES);
+        if read_ahead {
+            // So that readers ask; nothing is begun but by an act.
+            let me = engine.session.shared().me().expect("a thread slot");
+            Prefetcher::new(Box::new(Inline::new()), 1).take_office(me);
+        }
         let mut world = World {
             disk,
             files,

@@ -1,7 +1,11 @@
 //! The states and the operations.
 
+use std::sync::Arc;
+
 use forebay::Config;
 use forebay::config::Route;
+use forebay::device::Inline;
+use forebay::keeper::ahead::Prefetcher;
 use forebay_model::{Access, Op};
 
 use crate::scene::{Act, Scene, World, new_device};
@@ -554,6 +558,65 @@ pub fn keeping() -> Vec<Scene> {
     })]
 }
 
+/// Reading ahead: a reader dies that asks or waits, or a keeper that has taken what was asked.
+pub fn reading_ahead() -> Vec<Scene> {
+    let uncached = || vec![write(0, 3 * BLOCK), sync(), evict()];
+    let read = |offset, len| Op::Read {
+        file: 0,
+        handle: 0,
+        offset,
+        len,
+    };
+    // The first of these asks; the keeper of the state has begun nothing.
+    let asking = || {
+        let mut before = uncached();
+        before.extend([0, 1].map(|at| read(at * 64 * K, 64 * K as u32)));
+        before
+    };
+    let keep = |world: &mut World| {
+        let shared = world.engine.session.shared();
+        let me = shared.me().expect("a slot");
+        let mut prefetcher = Prefetcher::new(Box::new(Inline::new()), 4);
+        prefetcher.take_office(me);
+        prefetcher.round(shared, me, true);
+        prefetcher.leave(shared, me);
+    };
+    let scenes = vec![
+        scene("a reader asks", uncached(), read(0, 64 * K as u32)),
+        scene("a reader takes back", asking(), read(BLOCK, 64 * K as u32)),
+        quiet("a keeper reads ahead", asking(), keep),
+        quiet("a keeper dies, and a reader reads on", asking(), |world| {
+            let shared = Arc::clone(world.engine.session.shared());
+            let me = shared.me().expect("a slot");
+            let mut prefetcher = Prefetcher::new(Box::new(Inline::new()), 4);
+            prefetcher.take_office(me);
+            prefetcher.round(&shared, me, true);
+            world.read_all(0);
+        }),
+    ];
+    scenes
+        .into_iter()
+        .map(|scene| with(reads_ahead, scene))
+        .collect()
+}
+
+/// Somebody stands for the keeper from the beginning.
+fn reads_ahead() -> Config {
+    Config {
+        read_ahead: 4 * BLOCK,
+        memory: 16 * BLOCK,
+        ..Config::tiny()
+    }
+}
+
 pub fn all() -> Vec<Scene> {
-    [writes(), past_memory(), shapes(), upkeep(), keeping()].concat()
+    [
+        writes(),
+        past_memory(),
+        shapes(),
+        upkeep(),
+        keeping(),
+        reading_ahead(),
+    ]
+    .concat()
 }

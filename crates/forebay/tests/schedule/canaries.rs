@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay::sim::{Bug, plant};
 
 use crate::explore::{Budget, explore};
-use crate::{direct, flushing, gates, readers, tables};
+use crate::{ahead, direct, flushing, gates, readers, tables};
 
 /// As many schedules as on every day, but no hurry: what a busy machine cannot look at is no proof of anything.
 const BUDGET: Budget = Budget {
@@ -38,6 +38,7 @@ macro_rules! canaries {
 canaries! {
     an_unlock_without_a_new_version: SameVersion by readers::readers_against_reuse;
     bytes_that_leave_without_a_new_epoch: SameEpoch by readers::readers_against_fills_and_eviction;
+    bytes_that_leave_while_they_are_read_ahead: SameEpoch by ahead::ahead_against_a_writer_and_eviction;
     epochs_of_another_header: AnyHeader by readers::readers_against_another_header;
     a_gate_that_is_not_looked_at: DeafEnter by gates::stops_are_alone;
     a_return_into_a_stopped_session: DeafUnpark by gates::stops_are_alone;

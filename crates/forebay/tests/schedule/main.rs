@@ -10,6 +10,7 @@ mod history;
 mod stepped;
 mod world;
 
+mod ahead;
 mod canaries;
 mod deaths;
 mod direct;

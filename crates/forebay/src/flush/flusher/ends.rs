@@ -11,17 +11,15 @@ use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
-use crate::sync::{Ordering, planted};
+use crate::sync::planted;
 
-pub(super) fn is_eligible(guard: &Guard<'_>, stamp: u32, scope: &Scope) -> bool {
+pub(super) fn is_eligible(guard: &Guard<'_>, idle: u32, scope: &Scope) -> bool {
     if scope.all || scope.dirty_ticks == 0 {
         return true;
     }
     // However often it is used meanwhile.
     let is_due =
         scope.dirty_ticks != u32::MAX && guard.dirty_ticks() >= scope.dirty_ticks.min(AGE_MAX);
-    let tick = guard.arena().superblock().tick.load(Ordering::Relaxed);
-    let idle = tick.wrapping_sub(stamp);
     is_due || guard.valid() == u64::MAX && idle >= scope.full_idle_ticks
 }
 

@@ -3,12 +3,13 @@
 //! A [`Guard`] is the right to change; its methods are the single stores of `docs/states.md`, each with the ordering that
 //! its reader needs. Dropping it makes the next version and unlocks. [`assert_header`] is the page of states in code.
 
-use super::{AGE_MAX, CHARGE_BITS, CHARGE_MASK, HOLDER_BITS, Header, Identity, State};
+use super::{AGE_MAX, CHARGE_BITS, CHARGE_MASK, HOLDER_BITS, Header, Identity, State, Usage};
 use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{FrameId, HeaderId, ThreadId};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::threads::Me;
+use crate::stats::Counter;
 use crate::sync::{Ordering, fence, planted};
 
 /// The header lock. Everything that changes a header goes through it.
@@ -271,7 +272,28 @@ impl<'a> Guard<'a> {
     /// Notes a use.
     #[inline]
     pub fn touch(&self) {
-        self.header.touch(self.tick());
+        if self.header.touch(self.tick()) {
+            self.header.count_ahead(self.me, Counter::AheadUsedBytes);
+        }
+    }
+
+    /// Notes that the block has been read ahead; where it has been used, that stands.
+    pub fn set_ahead(&self) {
+        if self.header.usage() == Usage::Fresh {
+            self.header.set_ahead(self.tick());
+        }
+    }
+
+    /// Before the header is freed: what was read ahead and never used is told.
+    pub fn count_unused(&self) {
+        if self.header.usage() == Usage::Ahead {
+            self.header.count_ahead(self.me, Counter::AheadWastedBytes);
+        }
+    }
+
+    /// How the block has been used.
+    pub fn usage(&self) -> Usage {
+        self.header.usage()
     }
 
     /// Makes the header describe nothing. Its memory has been taken away and its slot cleared.

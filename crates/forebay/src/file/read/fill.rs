@@ -1,0 +1,79 @@
+//! Bringing bytes of the device into memory without the lock (`docs/locking.md`, "Fills"): for readers, and for whoever reads
+//! ahead.
+//!
+//! [`Seen`] is taken under the header's lock before the device is read. Afterwards, under the lock again, bytes are kept only if
+//! it still holds: then nothing has left the header since, so that nothing that the device has been given meanwhile is
+//! missing from what was read.
+
+use std::ops::Range;
+
+use crate::frame::header::{Guard, State};
+use crate::ids::HeaderId;
+use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::files::FileEntry;
+use crate::scrap::absorb::{Home, NoMemory, find_home, pages_of};
+use crate::scrap::give::fill_page;
+use crate::scrap::split::mask;
+use crate::sync::{Ordering, planted};
+
+/// What described a block before the device was read.
+#[derive(Clone, Copy, Debug)]
+pub struct Seen {
+    header: HeaderId,
+    epoch: u32,
+    /// How far the device file reached: beyond are zeros.
+    pub disk_end: u64,
+}
+
+impl Seen {
+    /// As it is now. The slot was looked at first: whatever is flushed and evicted from here on changes the epoch.
+    pub fn of(guard: &Guard<'_>, entry: &FileEntry) -> Self {
+        Seen {
+            header: guard.id,
+            epoch: guard.epoch(),
+            disk_end: entry.disk_end.load(Ordering::Acquire),
+        }
+    }
+
+    /// Whether nothing has left the header since. Another header's epoch says nothing.
+    pub fn holds(&self, guard: &Guard<'_>) -> bool {
+        let same = guard.id == self.header || planted!(AnyHeader);
+        same && guard.epoch() == self.epoch
+    }
+
+    /// The header.
+    pub fn header(&self) -> HeaderId {
+        self.header
+    }
+}
+
+/// Keeps pages that were read from the device, where memory has nothing newer, if there is memory to spare: reading ahead
+/// of room would evict what is in use. Returns the pages that are valid now and were not.
+///
+/// # Safety
+/// `block` is where the block's first byte would be in memory that has the pages of `span` at their places, read after a
+/// [`Seen`] that holds; zeros where the device file does not reach.
+pub unsafe fn keep(
+    guard: &Guard<'_>,
+    entry: &FileEntry,
+    span: &Range<u32>,
+    block: *const u8,
+) -> Result<u64, NoMemory> {
+    if guard.state() != State::Linked {
+        // A direct write is over the block, and what it brings is newer.
+        return Ok(0);
+    }
+    let within = crate::flush::select::pages_within_size(guard, entry);
+    let wanted = mask(span.clone()) & !guard.valid() & within;
+    let home = if span.len() == BLOCK_PAGES {
+        Home::Frame
+    } else {
+        Home::Small
+    };
+    find_home(guard, wanted, home)?;
+    for page in pages_of(wanted) {
+        // SAFETY: the caller's promise; the page is one of the span.
+        unsafe { fill_page(guard, entry, page, block.add(page * PAGE_BYTES))? };
+    }
+    Ok(wanted)
+}

@@ -1,0 +1,200 @@
+//! A reader's part in reading ahead: recognising streams, asking the keeper, waiting for what it is reading.
+//!
+//! Nothing here is on the way of a read that finds its bytes in memory, but for a glance at its stream's marks when it comes to
+//! another block. Nothing depends on the keeper: what it has not begun the reader reads by itself, what it has begun is waited
+//! for as long as the keeper lives, and not for long.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::file::core::Core;
+use crate::file::quick::{Recent, Stream};
+use crate::flush::ring;
+use crate::frame::header::Identity;
+use crate::frame::slots;
+use crate::ids::{BlockIndex, ThreadId};
+use crate::limits::BLOCK_BYTES;
+use crate::memory::asks::{Ask, Stage};
+use crate::memory::threads::{Me, is_gone};
+use crate::stream::pattern::{Advice, Bounds, Plan, Run, Tracker};
+use crate::sync::{Ordering, patience};
+use crate::sys::futex;
+
+/// How long a reader waits for what the keeper has begun to read.
+const WAIT_MAX: Duration = Duration::from_millis(30);
+/// The share of memory that one window may have: one part in so many.
+const WINDOW_SHARE: u32 = 8;
+
+/// What an open description knows of its reads.
+#[derive(Default)]
+pub struct Ahead {
+    /// Whoever finds it taken does without.
+    tracker: Mutex<Tracker>,
+    advice: AtomicU8,
+}
+
+impl Ahead {
+    /// What the program has said.
+    pub fn advice(&self) -> Advice {
+        match self.advice.load(Relaxed) {
+            1 => Advice::Sequential,
+            2 => Advice::Random,
+            _ => Advice::Normal,
+        }
+    }
+
+    /// Notes what the program says.
+    pub fn set_advice(&self, advice: Advice) {
+        let word = match advice {
+            Advice::Normal => 0,
+            Advice::Sequential => 1,
+            Advice::Random => 2,
+        };
+        self.advice.store(word, Relaxed);
+        if let Ok(mut tracker) = self.tracker.try_lock() {
+            tracker.forget();
+        }
+    }
+}
+
+/// A read that has reached the slow way.
+#[derive(Clone, Copy)]
+pub struct Read<'a> {
+    /// What its description remembers.
+    pub recent: &'a Recent,
+    /// Of its thread.
+    pub stream: &'a Stream,
+    /// The keeper that its description was handed to.
+    pub handed: &'a AtomicU32,
+}
+
+impl Read<'_> {
+    /// Looks whether the read belongs to a stream, and has what comes next read ahead. Whether its block is worth a frame.
+    pub fn follow(&self, core: &Core, me: Me<'_>, offset: u64, len: usize, follows: bool) -> bool {
+        let size = core.entry().size.load(Ordering::Relaxed);
+        let bounds = Bounds {
+            window_max: window_max(core, me),
+            size,
+            advice: self.recent.ahead.advice(),
+        };
+        if bounds.window_max == 0 || offset >= size || len == 0 {
+            return follows;
+        }
+        let len = (len as u64).min(size - offset);
+        let Ok(mut tracker) = self.recent.ahead.tracker.try_lock() else {
+            return follows;
+        };
+        let plan = tracker.note(offset, len, &bounds);
+        drop(tracker);
+        self.carry_out(core, me, &plan);
+        (follows || plan.recognised) && bounds.advice != Advice::Random
+    }
+
+    fn carry_out(&self, core: &Core, me: Me<'_>, plan: &Plan) {
+        if let Some(block) = plan.mark {
+            self.stream.mark(block);
+        }
+        if !plan.given_up.is_empty() {
+            let asks = &core.entry().asks;
+            asks.withdraw(plan.given_up.start, plan.given_up.end);
+        }
+        ask(core, me, self.handed, &plan.run);
+    }
+}
+
+/// The longest window, blocks: as configured, and a small share of memory. 0: nothing is read ahead.
+fn window_max(core: &Core, me: Me<'_>) -> u32 {
+    let configured = core.shared.config.read_ahead.div_ceil(BLOCK_BYTES as u64);
+    let configured = u32::try_from(configured).unwrap_or(u32::MAX);
+    let memory = me.arena.superblock().frames_max.load(Ordering::Relaxed);
+    configured.min((memory / WINDOW_SHARE).max(1))
+}
+
+/// Asks the keeper to read what is not in memory. Best effort.
+pub fn ask(core: &Core, me: Me<'_>, handed: &AtomicU32, run: &Run) {
+    let superblock = me.arena.superblock();
+    let asks = &core.entry().asks;
+    let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
+    if *run == Run::None
+        || superblock.ahead.load(Ordering::Relaxed) == 0
+        || asks.is_refused_by(epoch)
+    {
+        return;
+    }
+    let mut first = None;
+    {
+        let Ok(_operation) = me.enter(core.id) else {
+            return;
+        };
+        run.for_each(|part| {
+            if !is_in_memory(core, me, part) && asks.ask(part) {
+                first.get_or_insert(part.block);
+            }
+        });
+    }
+    let Some(block) = first else { return };
+    if core.device.is_writable() {
+        core.shared.hand_over(core.id, core.device.as_ref(), handed);
+    }
+    let file = core.id;
+    ring::push(&superblock.ahead_files, Identity { file, block });
+    wake(me);
+}
+
+/// Inside an operation.
+fn is_in_memory(core: &Core, me: Me<'_>, part: Ask) -> bool {
+    let identity = Identity {
+        file: core.id,
+        block: part.block,
+    };
+    slots::lookup(me.arena, core.entry(), part.block)
+        .and_then(|id| me.arena.header(id)?.peek(identity))
+        .is_some_and(|peek| part.pages() & !peek.valid == 0)
+}
+
+/// Wakes whoever reads ahead, if it sleeps.
+pub fn wake(me: Me<'_>) {
+    let superblock = me.arena.superblock();
+    superblock.ahead_work.fetch_add(1, Ordering::AcqRel);
+    if superblock.ahead_sleeping.load(Ordering::Acquire) != 0 {
+        futex::wake(&superblock.ahead_work);
+    }
+}
+
+/// How long a reader has been waiting.
+#[derive(Default)]
+pub struct Patience {
+    since: Option<Instant>,
+    rounds: u32,
+}
+
+impl Patience {
+    fn is_over(&mut self) -> bool {
+        self.rounds += 1;
+        let since = self.since.get_or_insert_with(Instant::now);
+        // Under exploration rounds are counted.
+        self.rounds > patience(u32::MAX) || since.elapsed() > WAIT_MAX
+    }
+}
+
+/// Whether pages that a reader misses are being read by the keeper, and worth waiting for. What has been asked and not begun
+/// is taken back: the reader is here first.
+pub fn waits(core: &Core, me: Me<'_>, block: BlockIndex, pages: u64, left: &mut Patience) -> bool {
+    if me.arena.superblock().ahead.load(Ordering::Relaxed) == 0 {
+        return false;
+    }
+    let asks = &core.entry().asks;
+    let Some(found) = asks.covering(block, pages) else {
+        return false;
+    };
+    let reads = |by: ThreadId| !is_gone(me.arena, by);
+    match found.stage {
+        Stage::Asked => !asks.take_back(&found),
+        Stage::Taken(by) if reads(by) && !left.is_over() => true,
+        Stage::Taken(_) | Stage::GivenUp(_) => {
+            asks.give_up(&found);
+            false
+        }
+    }
+}
