@@ -68,7 +68,7 @@ fn program_of(dir: &Path, number: u32) {
     let path = dir.join(format!("program{}", number % 3));
     let bytes = fs::read("/bin/true").expect("a program");
     let _ = fs::remove_file(&path);
-    let made_executable = number % 2 == 0;
+    let made_executable = number.is_multiple_of(2);
     let mode = if made_executable { 0o644 } else { 0o755 };
     // SAFETY: a string of ours.
     let fd = unsafe { libc::open(c(&path).as_ptr(), NEW, mode) };
