@@ -103,6 +103,17 @@ pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char) -> bool {
     attach::glance().is_some_and(|glance| glance.await_closed(stat.st_dev, stat.st_ino))
 }
 
+/// Waits until the keeper has finished with all files whose closes did not wait.
+pub fn await_all_closed() {
+    if Inside::is() {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    if let Some(glance) = attach::glance() {
+        glance.await_all_closed();
+    }
+}
+
 /// What happens at the end of the program: what it has not closed is written, as a close would have done.
 pub extern "C" fn at_end() {
     if attach::joined().is_none() || !table::is_alive() || Inside::is() {
