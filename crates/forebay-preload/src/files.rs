@@ -3,13 +3,15 @@
 //! What hooks that do not serve a call themselves use is in [`crate::kernel`], and comes from here as well. What hooks that do
 //! serve use: [`opened`], [`attach`], [`leave`], [`closing`].
 
+mod ends;
+
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{Ordering, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use forebay::file::settle::Durability;
 use libc::c_int;
 
+pub use self::ends::*;
 use crate::attach;
 use crate::foreign;
 use crate::inodes::{self, Rare};
@@ -188,20 +190,6 @@ pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char) {
     flush_inode(device, inode);
 }
 
-/// Waits until the keeper has finished with a file, by name, whose close did not wait for it. Whether there was anything to wait
-/// for.
-///
-/// # Safety
-/// As for [`give_path_to_kernel`].
-pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char) -> bool {
-    let _errno = KeepErrno::new();
-    // SAFETY: the caller's path.
-    let Some(stat) = (unsafe { stat_path(dir, path) }) else {
-        return false;
-    };
-    attach::glance().is_some_and(|glance| glance.await_closed(stat.st_dev, stat.st_ino))
-}
-
 /// # Safety
 /// As for [`give_path_to_kernel`].
 unsafe fn stat_path(dir: c_int, path: *const libc::c_char) -> Option<libc::stat> {
@@ -236,81 +224,6 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     let stat = unsafe { stat_path(dir, path) }?;
     glance.known(stat.st_dev, stat.st_ino)?;
     Some((stat.st_dev, stat.st_ino))
-}
-
-/// The descriptor has been closed without `close`: what is known of it is forgotten.
-pub fn forget(fd: c_int) {
-    let word = table::word(fd);
-    if word.is_file() {
-        let _errno = KeepErrno::new();
-        closing(fd);
-    }
-}
-
-/// Closes a descriptor, its file's last one if it may be without waiting for what that owes: the kernel's close does not wait
-/// either. `None`: it has not been closed.
-pub fn close_behind(fd: c_int) -> Option<c_int> {
-    let word = table::word(fd);
-    if word.kind() != Kind::Managed || !word.writes() {
-        return None;
-    }
-    let _inside = Inside::enter();
-    let _cancel = NotCancelled::new();
-    attach::notice_fork();
-    let rare = Rare::lock();
-    let description = word.description();
-    // A fork that was noticed just now has made another word of it.
-    if table::word(fd) != word {
-        return None;
-    }
-    let prepared = inodes::prepare_to_leave(&rare, word.slot(), &description.seen)?;
-    if !table::replace(fd, word, Word::NONE) {
-        return None;
-    }
-    // SAFETY: takes no memory.
-    let closed = unsafe { real::close(fd) };
-    let failed = {
-        let _errno = KeepErrno::new();
-        inodes::leave(&rare, word.slot(), &description.seen, &prepared)
-    };
-    table::let_go(word.description_index());
-    Some(match (closed, failed) {
-        (0, 1..) => crate::serve::fail(failed) as c_int,
-        _ => closed,
-    })
-}
-
-/// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other
-/// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
-pub fn closing(fd: c_int) -> c_int {
-    let word = table::word(fd);
-    if !word.is_file() || !table::replace(fd, word, Word::NONE) {
-        return 0;
-    }
-    let description = word.description();
-    let mut failed = 0;
-    if word.kind() == Kind::Managed {
-        let _inside = Inside::enter();
-        let _cancel = NotCancelled::new();
-        attach::notice_fork();
-        let last = table::each().all(|(_, other)| {
-            !other.is_file() || other.description_index() != word.description_index()
-        });
-        if last && word.writes() {
-            failed = inodes::settle(word, Durability::Written, &description.seen);
-        }
-        let rare = Rare::lock();
-        let closed = inodes::give_back(&rare, word.slot(), &description.seen);
-        failed = if failed == 0 { closed } else { failed };
-    } else if word.writes() && description.state() == State::Ours {
-        // Managed by a relative of this process, which may have ended.
-        flush_inode(
-            description.device.load(Relaxed),
-            description.inode.load(Relaxed),
-        );
-    }
-    table::let_go(word.description_index());
-    failed
 }
 
 /// Another descriptor of the same description: a `dup`.
@@ -349,24 +262,6 @@ pub fn set_status_flags(fd: c_int, flags: c_int) {
     }
     description.set_flag(SYNCS, false);
 }
-
-/// What happens at the end of the program: what it has not closed is written, as a close would have done.
-pub extern "C" fn at_end() {
-    if attach::joined().is_none() || !table::is_alive() || Inside::is() {
-        return;
-    }
-    let _inside = Inside::enter();
-    for (_, word) in table::each() {
-        if word.kind() == Kind::Managed && word.writes() {
-            inodes::settle(word, Durability::Written, &word.description().seen);
-        }
-    }
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = at_end;
 
 /// Makes a descriptor of the program's one that the engine may look at.
 ///

@@ -68,7 +68,7 @@ fn program_of(dir: &Path, number: u32) {
     let path = dir.join(format!("program{}", number % 3));
     let bytes = fs::read("/bin/true").expect("a program");
     let _ = fs::remove_file(&path);
-    let made_executable = number % 2 == 0;
+    let made_executable = number.is_multiple_of(2);
     let mode = if made_executable { 0o644 } else { 0o755 };
     // SAFETY: a string of ours.
     let fd = unsafe { libc::open(c(&path).as_ptr(), NEW, mode) };
@@ -135,6 +135,10 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     let count = || argument.parse().expect("a count");
     match role {
         "leaves" => make_all(dir, count()),
+        "leaves-for-ever" => (0..).for_each(|number| {
+            make(dir, number);
+            println!("@{number} 0 0");
+        }),
         "leaves-programs" => (0..count()).for_each(|number| program_of(dir, number)),
         "leaves-and-looks" => (0..count()).for_each(|number| look_closely(dir, number)),
         _ => return false,
@@ -375,4 +379,52 @@ fn who_has_the_file_open_sees_every_byte_after_the_close() {
     assert_eq!(closed_behind(&scene), 0, "no lease is to be had");
     maker.go_on();
     assert!(maker.program.wait().expect("an end").success());
+}
+
+/// Files that are made without a pause, and how many have been closed when `kill` is to be called.
+fn killed_in_the_middle(scene: &Scene, round: u32, kill: impl FnOnce(&mut Child)) -> u32 {
+    let mut maker = Maker::of(leaving(scene, "leaves-for-ever", 0));
+    maker.next().expect("a close");
+    std::thread::sleep(std::time::Duration::from_micros(u64::from(round) * 1777));
+    kill(&mut maker.program);
+    let mut last = 0;
+    while let Some((number, _, _)) = maker.next() {
+        last = number;
+    }
+    last
+}
+
+/// What was closed last under each name is there, but for the one that was being made.
+fn check_last(dir: &Path, last: u32) {
+    for number in (last + 2).saturating_sub(NAMES)..=last {
+        let seen = fs::read(path_of(dir, number)).expect("a file");
+        assert!(seen == contents(number), "file {number} of {last}");
+    }
+}
+
+#[test]
+fn a_program_that_is_killed_in_the_middle_of_closes_loses_none_of_them() {
+    for round in 0..20 {
+        let scene = Scene::new("leaves-killed-in", 0);
+        let last = killed_in_the_middle(&scene, round, end);
+        check_last(scene.dir.path(), last);
+    }
+}
+
+#[test]
+fn everybody_is_killed_in_the_middle_of_closes_and_a_recovery_finishes() {
+    for round in 0..20 {
+        let mut scene = Scene::new("leaves-all-killed-in", 0);
+        let (mut keeper, arena) = keeper_of(&mut scene);
+        let last = killed_in_the_middle(&scene, round, |program| {
+            end(&mut keeper);
+            end(program);
+        });
+        if arena.exists() {
+            let config = crate::scene::config(&scene.name);
+            let report = forebay::keeper::recover::recover(&arena, &config).expect("a recovery");
+            assert!(report.removed, "{report:?}");
+        }
+        check_last(scene.dir.path(), last);
+    }
 }

@@ -1,12 +1,15 @@
 //! Closing with what is owed left to the keeper, so that nobody can tell (`docs/decisions/0012-closing-under-a-lease.md`).
 //!
+//! ```text
+//! ```text
 //!     closer                                              keeper
 //!     prepare: one description of two, the file's         one description of two
 //!       length and time as they shall be
 //!     (the program's own descriptor is closed)
 //!     leave: lease; CLOSING, LEASED; no more open here -> writes what is owed, others first that somebody waits for
 //!                                                         restores the time, clears CLOSING
-//!                                                         closes the description, and with it ends the lease; clears LEASED
+//!                                                         gives the lease up, closes; clears LEASED
+//! ```
 //!
 //! Wherever this cannot be had the closer flushes, as if there were no such thing. A death at any point leaves a file that owes
 //! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
@@ -34,6 +37,8 @@ const LATEST: Duration = Duration::from_secs(5);
 /// A lease is refused while anybody is in the middle of a call on another description that is about to be closed.
 const LEASE_TRIES: u32 = 8;
 const LEASE_PAUSE: Duration = Duration::from_micros(20);
+/// Files that wait for the keeper at most: each has descriptors of his.
+const LEASED_MAX: u32 = 256;
 /// A keeper that writes nothing for so long is not waited for, and how often it is looked after.
 const PATIENCE: Duration = Duration::from_secs(1);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
@@ -59,7 +64,8 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
     let keeper_has_it = shared.arena_path.is_some()
         && !shared.keeps.load(Relaxed)
         && shared.is_handed(handed)
-        && has_keeper(&shared.arena);
+        && has_keeper(&shared.arena)
+        && shared.arena.superblock().leased.load(Ordering::Relaxed) < LEASED_MAX;
     if !owes_enough || !is_sound || !keeper_has_it || !shared.is_open_once(*id) {
         return None;
     }
@@ -158,7 +164,7 @@ fn is_leased(core: &Core) -> bool {
 /// Notes that the keeper's lease on a file has ended, or is none of his.
 pub fn end_lease(arena: &Arena, file: FileId) {
     let flags = &arena.file_unchecked(file).flags;
-    if flags.fetch_and(!LEASED, Ordering::AcqRel) & LEASED != 0 {
+    if flags.fetch_and(!(LEASED | HURRY), Ordering::AcqRel) & LEASED != 0 {
         let leased = &arena.superblock().leased;
         let mut count = leased.load(Ordering::Acquire);
         while let Err(now) = leased.compare_exchange(
