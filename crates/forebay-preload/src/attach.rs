@@ -65,6 +65,17 @@ pub fn turn_off() {
     OFF.store(1, Relaxed);
 }
 
+/// From now on nothing of the library's does anything, until [`go_on`]. For a process that is asked in and has not turned off.
+pub fn rest() {
+    WANTED.store(0, Relaxed);
+}
+
+/// What was before [`rest`], whatever a child has done meanwhile.
+pub fn go_on() {
+    OFF.store(0, Relaxed);
+    WANTED.store(1, Relaxed);
+}
+
 /// Whether files may become managed.
 #[inline]
 pub fn is_on() -> bool {
