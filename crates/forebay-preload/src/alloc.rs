@@ -118,7 +118,7 @@ impl Allocator {
             if left < count {
                 break;
             }
-            let rest = page + count | (left - count) << SPARE_BITS;
+            let rest = spare(page + count, left - count);
             match self
                 .spare
                 .compare_exchange_weak(seen, rest, Ordering::AcqRel, Ordering::Acquire)
@@ -132,13 +132,18 @@ impl Allocator {
             return chunk;
         }
         let pages = (CHUNK_BYTES / PAGE_BYTES) as u64;
-        let rest = (chunk.addr() / PAGE_BYTES) as u64 + count | (pages - count) << SPARE_BITS;
+        let rest = spare((chunk.addr() / PAGE_BYTES) as u64 + count, pages - count);
         // Where it fails the chunk serves this call alone; its other pages are never touched.
         let _ = self
             .spare
             .compare_exchange(seen, rest, Ordering::AcqRel, Ordering::Relaxed);
         chunk
     }
+}
+
+/// What no list has: the first page, and how many there are.
+fn spare(page: u64, left: u64) -> u64 {
+    page | (left << SPARE_BITS)
 }
 
 /// The list's next head: another first block, one more change.

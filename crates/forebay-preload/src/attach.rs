@@ -42,6 +42,9 @@ static ONLY_WATCHES: AtomicU32 = AtomicU32::new(0);
 /// Whether the process was asked into a session at all.
 static WANTED: AtomicU32 = AtomicU32::new(0);
 
+/// Set while a child has this process's memory.
+static RESTS: AtomicU32 = AtomicU32::new(0);
+
 /// Called once, when the library has been loaded.
 pub fn at_start() {
     // SAFETY: a string that ends in a null byte; nobody changes the environment during start.
@@ -75,6 +78,24 @@ pub fn watch_only() {
 /// Whether that is so.
 pub fn only_watches() -> bool {
     ONLY_WATCHES.load(Relaxed) != 0
+}
+
+/// From now on nothing of the library's does anything, until [`go_on`]. For a process that is asked in and has not turned off.
+pub fn rest() {
+    RESTS.store(1, Relaxed);
+    WANTED.store(0, Relaxed);
+}
+
+/// Whether it rests: this is the child of a `vfork`.
+pub fn rests() -> bool {
+    RESTS.load(Relaxed) != 0
+}
+
+/// What was before [`rest`], whatever a child has done meanwhile.
+pub fn go_on() {
+    OFF.store(0, Relaxed);
+    WANTED.store(1, Relaxed);
+    RESTS.store(0, Relaxed);
 }
 
 /// Whether files may become managed.

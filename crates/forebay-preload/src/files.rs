@@ -41,11 +41,28 @@ pub fn stat_of(fd: c_int) -> Option<libc::stat> {
     unsafe { (real::fstat64(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
 }
 
+/// Descriptors that shells redirect.
+const INHERITED: std::ops::Range<c_int> = 0..10;
+
+/// The same for a program that the child of a `vfork` executes, and that may be one without the library: nobody shall begin to
+/// manage these files while it has them.
+pub fn announce_inherited() {
+    let _errno = KeepErrno::new();
+    for fd in INHERITED {
+        let Some(stat) = stat_of(fd) else { continue };
+        if stat.st_mode & libc::S_IFMT == libc::S_IFREG
+            && let Some(glance) = attach::glance()
+        {
+            let hash = forebay::session::reached::hash(stat.st_dev, stat.st_ino);
+            glance.begin_reach(hash);
+        }
+    }
+}
+
 /// Files that were open before the library came: the shell's redirections. Their offsets are shared with who knows whom, so
 /// they are never managed; but should their file be, it goes to the kernel.
 pub fn watch_inherited() {
-    const LOOKED_AT: c_int = 10;
-    for fd in 0..LOOKED_AT {
+    for fd in INHERITED {
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
         if flags >= 0 {

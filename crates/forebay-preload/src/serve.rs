@@ -33,6 +33,17 @@ pub enum Turn {
     Managed(Word),
 }
 
+/// As [`turn`], for calls on candidates that [`ByKernel::begin`] looks after: it looks whether their files are managed
+/// elsewhere, and once is enough.
+#[inline]
+pub fn turn_to_begin(fd: c_int) -> Turn {
+    let word = table::word(fd);
+    match word.kind() {
+        Kind::Candidate => Turn::Candidate(word),
+        _ => turn(fd),
+    }
+}
+
 /// What a descriptor is at this moment, once what is in the way of knowing has been done.
 #[inline]
 pub fn turn(fd: c_int) -> Turn {
@@ -42,13 +53,10 @@ pub fn turn(fd: c_int) -> Turn {
             Kind::None => return Turn::Real,
             Kind::Ours if Inside::is() => return Turn::Real,
             Kind::Ours => return Turn::Refused,
-            Kind::Candidate => {
-                if !files::is_managed_elsewhere(word.description()) {
-                    return Turn::Candidate(word);
-                }
-                files::attach(fd, word);
+            Kind::Candidate if !files::is_managed_elsewhere(word.description()) => {
+                return Turn::Candidate(word);
             }
-            Kind::Orphan => files::attach(fd, word),
+            Kind::Candidate | Kind::Orphan => files::attach(fd, word),
             Kind::Managed => {
                 if table::is_alive() {
                     inside::cancellation_point();
@@ -84,6 +92,9 @@ pub struct ByKernel<'a> {
 
 impl<'a> ByKernel<'a> {
     /// Begins one. `None`: the file has become managed. With `moves`, the call uses the description's own offset.
+    ///
+    /// Inlined, so that the result is not copied just after it was put together.
+    #[inline(always)]
     pub fn begin(description: &'a Description, moves: bool) -> Option<Self> {
         let inside = Inside::enter();
         let offset = moves.then(|| description.lock());
@@ -104,6 +115,7 @@ impl<'a> ByKernel<'a> {
 }
 
 impl Drop for ByKernel<'_> {
+    #[inline(always)]
     fn drop(&mut self) {
         if let Some(glance) = attach::glance().filter(|_| self.counted) {
             glance.stood_by(self.inode);

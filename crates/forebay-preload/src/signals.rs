@@ -242,6 +242,16 @@ pub fn attached() {
     }
 }
 
+/// Actions that are asked for are the kernel's from now on, until [`go_on`]: a child of `vfork` has its own, and our memory.
+pub fn rest() {
+    ATTACHED.store(false, Ordering::Release);
+}
+
+/// They are the process's again.
+pub fn go_on() {
+    ATTACHED.store(true, Ordering::Release);
+}
+
 /// Whether they are.
 #[inline]
 pub fn is_attached() -> bool {

@@ -197,6 +197,16 @@ pub fn word(fd: c_int) -> Word {
     place(fd).map_or(Word::NONE, |place| Word(place.load(Ordering::Acquire)))
 }
 
+/// From now on every descriptor is none of ours, until [`show`] is called with the result. For a process of one thread.
+pub fn hide() -> usize {
+    LEN.swap(0, Ordering::AcqRel)
+}
+
+/// What [`hide`] has hidden is there again.
+pub fn show(len: usize) {
+    LEN.store(len, Ordering::Release);
+}
+
 /// Whether the table has room for the descriptor.
 pub fn has_room(fd: c_int) -> bool {
     place(fd).is_some()

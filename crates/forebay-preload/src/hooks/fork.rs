@@ -1,13 +1,25 @@
-//! Forking. A child of `vfork` would share our memory, so it is given a real fork.
+//! Forking.
+//!
+//! A child of `vfork` uses our memory until it executes something or ends, and its descriptors are not ours. Where that could
+//! do harm it is given a real fork. Else, in a process of one thread that is not in its session, the library does nothing until the
+//! parent goes on: the child is left to the kernel, and the parent finds everything as it was.
+
+use std::arch::naked_asm;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use libc::pid_t;
 
 use crate::attach;
+use crate::hooks::limits;
+use crate::inside::Inside;
+use crate::raw::KeepErrno;
 use crate::real;
+use crate::signals;
+use crate::table::{self, Kind};
 
 export! {
     /// `fork`.
-    fn fork | __fork | vfork | __vfork() -> pid_t {
+    fn fork | __fork() -> pid_t {
         // SAFETY: the caller's call.
         forked(|| unsafe { real::fork() })
     }
@@ -31,4 +43,99 @@ fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
         _ => {}
     }
     child
+}
+
+extern "C" fn forked_instead() -> pid_t {
+    // SAFETY: the caller's call.
+    forked(|| unsafe { real::fork() })
+}
+
+/// Where the caller of `vfork` goes on: the child overwrites the place on the stack. There is one at a time.
+static BACK: AtomicUsize = AtomicUsize::new(0);
+/// Length of the table meanwhile.
+static LEN: AtomicUsize = AtomicUsize::new(0);
+
+/// `vfork`.
+///
+/// # Safety
+/// As for libc's function of that name.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn vfork() -> pid_t {
+    naked_asm!("jmp {vfork}", vfork = sym vforked)
+}
+
+/// The child goes back to the caller at once, and so does the parent when it goes on, after [`after_vfork`].
+///
+/// # Safety
+/// As for `vfork`.
+#[unsafe(naked)]
+unsafe extern "C" fn vforked() -> pid_t {
+    naked_asm!(
+        "sub rsp, 8",
+        "call {before}",
+        "add rsp, 8",
+        "test rax, rax",
+        "jz {fork}",
+        "pop rcx",
+        "mov [rip + {back}], rcx",
+        "call rax",
+        "test eax, eax",
+        "jz 2f",
+        "mov edi, eax",
+        "call {after}",
+        "2:",
+        "jmp [rip + {back}]",
+        before = sym before_vfork,
+        fork = sym forked_instead,
+        after = sym after_vfork,
+        back = sym BACK,
+    )
+}
+
+/// `vfork` by another name.
+///
+/// # Safety
+/// The same.
+#[unsafe(no_mangle)]
+#[unsafe(naked)]
+pub unsafe extern "C" fn __vfork() -> pid_t {
+    naked_asm!("jmp {vfork}", vfork = sym vforked)
+}
+
+/// libc's `vfork`, everything being ready for it; 0 where it must be a fork.
+extern "C" fn before_vfork() -> usize {
+    let may_share = attach::is_on()
+        && attach::joined().is_none()
+        && !Inside::is()
+        && table::each().all(|(_, word)| word.kind() == Kind::Candidate)
+        && is_single_threaded();
+    if !may_share {
+        return 0;
+    }
+    let vfork = real::find(c"vfork");
+    if vfork.is_null() {
+        return 0;
+    }
+    LEN.store(table::hide(), Relaxed);
+    attach::rest();
+    signals::rest();
+    vfork.addr()
+}
+
+/// The parent goes on: what the child has set is undone.
+extern "C" fn after_vfork(child: pid_t) -> pid_t {
+    let _errno = KeepErrno::new();
+    signals::go_on();
+    attach::go_on();
+    table::show(LEN.load(Relaxed));
+    limits::look();
+    child
+}
+
+/// Whether libc knows of no other thread. Old ones do not say.
+fn is_single_threaded() -> bool {
+    let word = real::find(c"__libc_single_threaded").cast::<u8>();
+    // SAFETY: libc's own byte, mapped for good; it is written by the thread that makes the second one, which would be this one.
+    !word.is_null() && unsafe { word.read() } != 0
 }

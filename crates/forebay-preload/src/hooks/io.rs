@@ -18,15 +18,16 @@ fn answer(
     mut engine: impl FnMut(Word) -> Answer<usize>,
 ) -> ssize_t {
     loop {
-        match serve::turn(fd) {
+        match serve::turn_to_begin(fd) {
             Turn::Real => return real(),
             Turn::Refused => return serve::refused(),
             Turn::Candidate(word) => {
-                if grows(word) {
-                    files::attach(fd, word);
-                } else if let Some(_call) = ByKernel::begin(word.description(), moves) {
+                if !grows(word)
+                    && let Some(_call) = ByKernel::begin(word.description(), moves)
+                {
                     return real();
                 }
+                files::attach(fd, word);
             }
             Turn::Managed(word) => match engine(word) {
                 Answer::Done(moved) => return moved as ssize_t,

@@ -6,6 +6,7 @@ use forebay::file::core::Halt;
 use forebay::file::settle::Durability;
 use libc::{c_int, off_t};
 
+use crate::files;
 use crate::inside::NotCancelled;
 use crate::real;
 use crate::serve::{self, Answer, ByKernel, Turn};
@@ -27,15 +28,25 @@ export! {
 #[inline(never)]
 fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     loop {
-        match serve::turn(fd) {
+        match serve::turn_to_begin(fd) {
             // SAFETY: takes no memory.
             Turn::Real => return unsafe { real::lseek64(fd, offset, whence) },
             Turn::Refused => return serve::refused() as off_t,
             Turn::Candidate(word) => {
-                if let Some(_call) = ByKernel::begin(word.description(), true) {
+                if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
+                    // Nobody's bytes are asked for: the offset is the kernel's for as long as the description is, whoever
+                    // may manage the file elsewhere.
+                    let description = word.description();
+                    let _lock = description.lock();
+                    if description.state() == State::Kernels {
+                        // SAFETY: takes no memory.
+                        return unsafe { real::lseek64(fd, offset, whence) };
+                    }
+                } else if let Some(_call) = ByKernel::begin(word.description(), true) {
                     // SAFETY: takes no memory.
                     return unsafe { real::lseek64(fd, offset, whence) };
                 }
+                files::attach(fd, word);
             }
             Turn::Managed(word) => match seek_managed(fd, word, offset, whence) {
                 Answer::Done(at) => return at,

@@ -180,6 +180,7 @@ cases! {
     exec_inherits: "inherited-exec";
     spawn_inherits: "inherited-spawn";
     vfork_inherits: "inherited-vfork";
+    vfork_shares_and_leaves_no_trace: "vforks";
     system_inherits: "inherited-system";
     popen_inherits: "inherited-popen";
     mappings_see_and_are_seen: "mapped";

@@ -41,6 +41,76 @@ void inherited(const char *how)
     show_file(path);
 }
 
+static volatile int heard, shared;
+
+static void hear(int signal)
+{
+    heard += signal;
+}
+
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit = {bytes, RLIM_INFINITY};
+    setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+/* Children of vfork do all that a compiler's driver and Python do before they execute something; nothing of it is the
+ * parent's, but its memory is. */
+void vforks(void)
+{
+    int status, fd = open(path, O_RDWR | O_CREAT, 0644), kept = open(other_path, O_RDWR | O_CREAT, 0644);
+    MUST(fd >= 0 && kept >= 0 && write(kept, "small", 5) == 5);
+    signal(SIGUSR1, hear);
+    extern char **environ;
+    char *arguments[] = {"sh", "-c", "printf 'from the child'; kill -USR1 $$; exit 3", NULL};
+    for (int round = 0; round < 3; round++) {
+        pid_t child = vfork();
+        if (child == 0) {
+            shared++;
+            signal(SIGUSR1, round == 0 ? SIG_DFL : SIG_IGN);
+            limit_files(SOME / 2);
+            dup2(kept, 1);
+            close(kept);
+            close(fd);
+            MUST(open("/dev/null", O_RDWR) >= 0);
+            execve("/bin/sh", arguments, environ);
+            _exit(9);
+        }
+        MUST(waitpid(child, &status, 0) == child);
+        printf("exited %d with %d, signal %d; %d shared\n", WIFEXITED(status), WEXITSTATUS(status), WTERMSIG(status), shared);
+    }
+    pid_t child = vfork();
+    if (child == 0) {
+        pid_t grandchild = vfork();
+        if (grandchild == 0)
+            _exit(5);
+        shared = grandchild > 0 && waitpid(grandchild, &status, 0) == grandchild ? WEXITSTATUS(status) : -1;
+        _exit(4);
+    }
+    MUST(waitpid(child, &status, 0) == child);
+    printf("%d, and of the grandchild %d\n", WEXITSTATUS(status), shared);
+    raise(SIGUSR1);
+    printf("heard %d\n", heard);
+    /* Both are still managed once they are large enough, beyond the children's limit. */
+    fill(1);
+    for (size_t done = 0; done < SOME; done += 10000)
+        MUST(write(fd, bytes + done, 10000) == 10000 && write(kept, bytes + done, 10000) == 10000);
+    raise(SIGUSR1);
+    printf("heard %d, at %ld and %ld\n", heard, (long)lseek(fd, 0, SEEK_CUR), (long)lseek(kept, 0, SEEK_CUR));
+    show_file(path);
+    show_file(other_path);
+    /* From here on there are managed files. */
+    child = vfork();
+    if (child == 0) {
+        close(fd);
+        _exit(6);
+    }
+    MUST(waitpid(child, &status, 0) == child);
+    printf("%d\n", WEXITSTATUS(status));
+    MUST(pwrite(fd, "once more", 9, 100000) == 9);
+    show_file(path);
+}
+
 void sent(void)
 {
     int fd = managed(path, 0), ends[2];

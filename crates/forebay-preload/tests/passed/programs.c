@@ -96,6 +96,8 @@ int main(int argc, char **argv)
     int found = 1;
     if (!strncmp(what, "inherited-", 10))
         inherited(what + 10);
+    else if (!strcmp(what, "vforks"))
+        vforks();
     else if (!strncmp(what, "locked-", 7))
         locked(!strcmp(what, "locked-whole"));
     else

@@ -15,6 +15,7 @@
 #include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -68,6 +69,7 @@ void cancelled_at_any_time(void);
 void sent_faults(void);
 void inherited_small(void);
 void inherited(const char *how);
+void vforks(void);
 void receive(int socket);
 void count(const char *name, int whole);
 void locked(int whole);

@@ -1,7 +1,6 @@
 //! Closing with what is owed left to the keeper, so that nobody can tell (`docs/decisions/0012-closing-under-a-lease.md`).
 //!
 //! ```text
-//! ```text
 //!     closer                                              keeper
 //!     prepare: one description of two, the file's         one description of two
 //!       length and time as they shall be

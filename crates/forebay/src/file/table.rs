@@ -330,9 +330,9 @@ pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
 #[inline]
 pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {
     let count = arena.counts().files;
-    let start = place_of(inode, count);
-    for step in 0..count {
-        let id = FileId((start + step) % count);
+    let mut at = place_of(inode, count);
+    for _ in 0..count {
+        let id = FileId(at);
         let entry = arena.file_unchecked(id);
         match entry.state.load(Ordering::Acquire) & 7 {
             ABSENT => return None,
@@ -342,6 +342,10 @@ pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {
                 return Some(id);
             }
             _ => {}
+        }
+        at += 1;
+        if at == count {
+            at = 0;
         }
     }
     None

@@ -203,6 +203,7 @@ impl Glance {
 }
 
 /// Somebody may have lost patience and set it to 0.
+#[inline]
 fn one_fewer(word: &AtomicU32) {
     let mut seen = word.load(Ordering::Relaxed);
     while seen != 0 {

@@ -3,12 +3,15 @@
 use libc::c_int;
 
 use super::{Args, close, give};
+use crate::attach;
 use crate::files::{self, Why};
 use crate::inside::Inside;
 
 /// `exec...`, `posix_spawn`, `system`, `popen`: what the new program inherits is the kernel's.
 pub fn run(_args: &Args) {
-    if !Inside::is() {
+    if attach::rests() {
+        files::announce_inherited();
+    } else if !Inside::is() {
         files::give_inheritable_to_kernel(Why::Inherited);
     }
 }
