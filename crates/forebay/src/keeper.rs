@@ -3,6 +3,7 @@
 //! [`run`] is the keeper's threads, [`unfinished`] what they do for files that nobody has open any more. [`provision`] gives memory to the arena and takes it back; [`repair`] and [`rebuild`] restore the session after a
 //! death, and may be called by anyone. [`recover`] saves what a wholly dead session has left.
 
+mod ahead;
 pub mod check;
 pub mod engine;
 pub mod provision;
