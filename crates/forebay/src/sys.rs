@@ -30,6 +30,7 @@ pub mod liveness;
 pub mod lock;
 pub mod membarrier;
 pub mod memory;
+pub mod priority;
 pub mod signals;
 pub mod socket;
 pub mod stat;

@@ -28,8 +28,12 @@ fn open(session: &Session, path: &Path) -> File {
 }
 
 fn write(file: &File, len: u64, seed: u32) {
+    write_at(file, 0, len, seed);
+}
+
+fn write_at(file: &File, start: u64, len: u64, seed: u32) {
     let mut bytes = vec![0; MIB as usize / 4];
-    for at in (0..len).step_by(bytes.len()) {
+    for at in (start..start + len).step_by(bytes.len()) {
         fill(seed, at, &mut bytes);
         assert_eq!(
             file.write_at(&bytes, at).expect("memory is made"),
@@ -99,6 +103,75 @@ fn an_idle_session_gives_memory_back() {
     let mut expected = vec![0; 1000];
     fill(1, 40 * MIB, &mut expected);
     assert_eq!(back, expected);
+}
+
+/// Frames that are kept ready.
+fn ready(session: &Session) -> u32 {
+    let superblock = session.shared().arena.superblock();
+    superblock.frames_ready.load(Ordering::Relaxed)
+}
+
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !holds() {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// `/dev/shm` is small in many places, and others want it, too.
+#[test]
+fn a_session_that_writes_little_holds_little() {
+    let dir = directory();
+    let mut config = config(&session_name("little"));
+    config.memory = 512 * MIB;
+    config.route = forebay::config::Route::Scrap;
+    let session = Session::open(config).expect("a session");
+    let file = open(&session, &dir.path().join("file"));
+    write(&file, MIB, 1);
+    wait_until("nothing is ready", || frames(&session) >= 64);
+    // Longer than the keeper looks away.
+    std::thread::sleep(Duration::from_millis(300));
+    // What is ready, what is in use, and a huge page begun; and tables, most of which are as large for any session.
+    let (backed, held) = (frames(&session), allocated(&session));
+    assert!(backed <= 64 + 8 + 8, "{backed} frames for one MiB");
+    assert!(held <= 34 * MIB, "{held} bytes of memory for one MiB");
+    assert_eq!(ready(&session), 64);
+}
+
+/// Writers that catch up with the keeper find more ready, until they rest.
+#[test]
+fn demand_is_met_ahead_and_forgotten_when_idle() {
+    let dir = directory();
+    let mut config = config(&session_name("demand"));
+    config.memory = 512 * MIB;
+    config.dirty_bytes_max = 512 * MIB;
+    config.dirty_background = 512 * MIB;
+    (config.flush_after, config.flush_interval) = (None, None);
+    config.idle_after = Some(Duration::from_secs(1));
+    config.route = forebay::config::Route::Scrap;
+    let session = Session::open(config).expect("a session");
+    let file = open(&session, &dir.path().join("file"));
+    let superblock = session.shared().arena.superblock();
+    let mut most = 0;
+    for at in (0..256 * MIB).step_by(MIB as usize) {
+        write_at(&file, at, MIB, 1);
+        most = most.max(ready(&session));
+        if most >= 128 {
+            break;
+        }
+    }
+    assert!(most >= 128, "the keeper was never caught up with: {most}");
+    let free = || superblock.frames_free.load(Ordering::Relaxed);
+    wait_until("not as much is ready as should be", || {
+        free() >= ready(&session)
+    });
+    let max = superblock.frames_max.load(Ordering::Relaxed);
+    assert!(ready(&session) <= max / 4 && frames(&session) <= max);
+    file.sync_all().expect("synced");
+    wait_until("it is not forgotten", || {
+        ready(&session) == 64 && free() <= 128
+    });
 }
 
 /// Several writers with more than fits: nothing fails, and no budget is passed on the way.

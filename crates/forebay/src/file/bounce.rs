@@ -6,11 +6,11 @@
 //! kernel pins at a tenth of the cost of small ones. A piece is copied and written, then the next: `docs/performance.md` says
 //! why not both at once.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::device::Piece;
 use crate::file::core::Core;
-use crate::file::direct::write_all;
+use crate::file::direct::{observe_write, write_all};
 use crate::flush::busy;
 use crate::ids::FrameId;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
@@ -51,6 +51,7 @@ impl<'a> Bounce<'a> {
     }
 
     /// Writes `len` bytes by way of this memory. An error after some bytes gives those bytes; so does a source that ends early.
+    /// `was_busy`: others' writes were under way.
     ///
     /// # Safety
     /// `source` is valid for `len` bytes for the whole call, or a handler stands by (`copy::try_copy`).
@@ -60,7 +61,7 @@ impl<'a> Bounce<'a> {
         source: *const u8,
         len: usize,
         offset: u64,
-        tells: bool,
+        was_busy: bool,
     ) -> std::io::Result<usize> {
         let places = self.places();
         let mut done = 0;
@@ -80,10 +81,14 @@ impl<'a> Bounce<'a> {
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
             }
-            if tells {
-                let ns = [copied - begun, copied.elapsed()].map(|time| time.as_nanos() as u64);
-                observe(core, self.arena, step as u64, ns);
-            }
+            observe(
+                core,
+                self.arena,
+                step as u64,
+                copied - begun,
+                copied.elapsed(),
+                was_busy,
+            );
         }
         Ok(done)
     }
@@ -146,11 +151,19 @@ impl Drop for Bounce<'_> {
 }
 
 /// Notes how long a piece took to copy and to write. On the heap, in tests, no decision shall hang on the clock.
-fn observe(core: &Core, arena: &Arena, bytes: u64, [copy_ns, write_ns]: [u64; 2]) {
+fn observe(
+    core: &Core,
+    arena: &Arena,
+    bytes: u64,
+    copy: Duration,
+    write: Duration,
+    was_busy: bool,
+) {
     if core.shared.config.heap_backed {
         return;
     }
-    let (superblock, device) = (arena.superblock(), core.device.caps().device);
-    busy::observe_bounce(superblock, device, bytes, copy_ns);
-    busy::observe_write(superblock, device, bytes, write_ns);
+    let superblock = arena.superblock();
+    let copy_ns = copy.as_nanos() as u64;
+    busy::observe_bounce(superblock, core.device.caps().device, bytes, copy_ns);
+    observe_write(core, superblock, bytes, write, was_busy);
 }

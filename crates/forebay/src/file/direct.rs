@@ -4,7 +4,7 @@
 //! writes against everything"; architecture 5.4). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
 //! before it is what makes that safe against flushes, fills and readers.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::device::Piece;
 use crate::error::Error;
@@ -15,6 +15,7 @@ use crate::frame::header::{Guard, State};
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::EXCEEDING;
+use crate::memory::superblock::Superblock;
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages_of};
 use crate::scrap::split::{Segment, segments};
@@ -163,7 +164,7 @@ unsafe fn to_device(
     let begun = Instant::now();
     let result = match bounce {
         // SAFETY: the caller's promise.
-        Some(bounce) => unsafe { bounce.write(core, source, len, offset, !was_busy) },
+        Some(bounce) => unsafe { bounce.write(core, source, len, offset, was_busy) },
         None => {
             let piece = Piece {
                 ptr: source.cast_mut(),
@@ -173,11 +174,26 @@ unsafe fn to_device(
         }
     };
     busy::end(superblock, caps.device, len as u64);
-    if !was_busy && bounce.is_none() && matches!(result, Ok(n) if n == len) {
-        let ns = begun.elapsed().as_nanos() as u64;
-        busy::observe_write(superblock, caps.device, len as u64, ns);
+    if bounce.is_none() && matches!(result, Ok(n) if n == len) {
+        observe_write(core, superblock, len as u64, begun.elapsed(), was_busy);
     }
     result
+}
+
+/// Notes how long the device took. `was_busy`: others' writes were under way when it began.
+pub(super) fn observe_write(
+    core: &Core,
+    superblock: &Superblock,
+    bytes: u64,
+    time: Duration,
+    was_busy: bool,
+) {
+    let (device, ns) = (core.device.caps().device, time.as_nanos() as u64);
+    if was_busy {
+        busy::observe_write_beside(superblock, device, bytes, ns);
+    } else {
+        busy::observe_write(superblock, device, bytes, ns);
+    }
 }
 
 /// Whether the device takes memory from `source` on.

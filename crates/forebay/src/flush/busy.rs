@@ -65,6 +65,16 @@ pub fn speeds(superblock: &Superblock, device: u64) -> Speeds {
     Speeds::from_words(values)
 }
 
+/// Notes a direct write that began while others were under way: their queue is in its time, so that it tells something only
+/// where it was faster than expected.
+pub fn observe_write_beside(superblock: &Superblock, device: u64, bytes: u64, ns: u64) {
+    update(superblock, device, |speeds| {
+        if ns < speeds.expected_write_ns(bytes) {
+            speeds.observe_write(bytes, ns);
+        }
+    });
+}
+
 /// Notes a direct write: bytes and nanoseconds. Updates of several threads may overwrite one another; each is an
 /// average by itself, so nothing is lost but a sample.
 pub fn observe_write(superblock: &Superblock, device: u64, bytes: u64, ns: u64) {

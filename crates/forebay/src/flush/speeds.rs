@@ -132,6 +132,12 @@ impl Speeds {
         (self.write_latency_ns, self.write_ns_per_mib) = (line.fixed_ns, line.ns_per_mib);
     }
 
+    /// What a direct write of `bytes` is expected to take, nanoseconds.
+    pub fn expected_write_ns(&self, bytes: u64) -> u64 {
+        let transfer = saturating_ratio(self.write_ns_per_mib, bytes, MEBI);
+        self.write_latency_ns.saturating_add(transfer)
+    }
+
     /// Learns from `bytes` copied in `ns` nanoseconds into memory that is written right after.
     pub fn observe_bounce(&mut self, bytes: u64, ns: u64) {
         let line = Line {

@@ -103,9 +103,14 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
         round += 1;
         me.wait(round);
     }
-    while superblock.frames_free.load(Ordering::Relaxed) < frames
-        && more_frames(shared, me.arena, BATCH_BYTES)
-    {}
+    loop {
+        let free = superblock.frames_free.load(Ordering::Relaxed);
+        let wanted = frames.saturating_sub(free) as usize * BLOCK_BYTES;
+        let wanted = wanted.next_multiple_of(HUGE_BYTES).min(BATCH_BYTES);
+        if wanted == 0 || !more_frames(shared, me.arena, wanted) {
+            break;
+        }
+    }
     more_headers(me.arena);
     more_nodes(me.arena);
     lock.store(0, Ordering::Release);
@@ -141,7 +146,6 @@ fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
                 .store(backed.max(1), Ordering::Relaxed);
             break;
         }
-        let _ = arena.mapping().collapse(offset, HUGE_BYTES);
         superblock.frames_backed.fetch_add(count, Ordering::Relaxed);
         for index in 0..count {
             regions::free_frame(arena, FrameId(first.0 + index));

@@ -1,4 +1,5 @@
-//! The keeper's threads: one for the house (memory, repairs, descriptors, the clock), one for each stage of flushing.
+//! The keeper's threads: one for the house (repairs, descriptors, the clock), one that gives memory ahead of need, one for
+//! each stage of flushing.
 //!
 //! One process of a session keeps; the keeper's life is that of its house thread, whose slot `superblock.keeper` names. Every
 //! process that hosts a keeper runs the house thread; those that find a living keeper stand by, and one of them takes over
@@ -16,7 +17,7 @@ use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::ThreadId;
 use crate::keeper::engine::{flusher, number_of, prefetcher};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
-use crate::keeper::{ahead, closing, provision, repair};
+use crate::keeper::{ahead, closing, provision, ready, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::cgroup::{self, System};
@@ -32,8 +33,8 @@ const BUSY_TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// How often memory pressure is looked at.
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);
-/// Free memory that the keeper keeps ready, bytes, and how much it backs at once.
-const READY_BYTES: u64 = 16 * 1024 * 1024;
+/// Free memory below which a keeper that may not back more evicts, bytes.
+const READY_BYTES: u64 = ready::READY_BYTES_MIN;
 /// Pages that one background pass over a file writes at most, so that other files get their turn.
 const PASS_PAGES: u64 = 4096;
 /// What the budget falls to at least under pressure, bytes.
@@ -57,11 +58,12 @@ impl Hosting {
         let (fill, write) = (flusher(shared)?, flusher(shared)?);
         let reader = prefetcher(shared)?;
         let io_engine = number_of(write.queue_name());
-        let bodies: [(&str, Body); 4] = [
+        let bodies: [(&str, Body); 5] = [
             (
                 "forebay-house",
                 Box::new(move |s, stop| house(s, stop, io_engine)),
             ),
+            ("forebay-memory", Box::new(ready::keep_ready)),
             ("forebay-fill", Box::new(|s, stop| stage_one(s, stop, fill))),
             (
                 "forebay-write",
@@ -98,6 +100,7 @@ impl Drop for Hosting {
             work.fetch_add(1, Ordering::AcqRel);
             futex::wake(work);
         }
+        futex::wake(&self.shared.arena.superblock().frames_free);
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -187,7 +190,7 @@ impl House {
             .wrapping_add(self.begun.elapsed().as_millis() as u32);
         superblock.tick.store(tick, Ordering::Relaxed);
         repair::if_needed(shared, me);
-        self.keep_ready(shared, me);
+        keep_room(me);
         if self.looked_at_pressure.elapsed() > PRESSURE_EVERY {
             self.looked_at_pressure = Instant::now();
             self.heed_pressure(shared, me);
@@ -211,22 +214,6 @@ impl House {
         match &mut self.desk {
             Some(desk) => desk.serve(shared, pause.as_millis() as i32),
             None => std::thread::sleep(pause),
-        }
-    }
-
-    /// Memory ahead of need: first-touch costs are the keeper's.
-    fn keep_ready(&self, shared: &Shared, me: Me<'_>) {
-        let superblock = me.arena.superblock();
-        let free = u64::from(superblock.frames_free.load(Ordering::Relaxed)) * BLOCK_BYTES as u64;
-        if free >= READY_BYTES {
-            return;
-        }
-        let backed = superblock.frames_backed.load(Ordering::Relaxed);
-        if backed < superblock.frames_max.load(Ordering::Relaxed) {
-            provision::ahead(shared, me, READY_BYTES);
-        } else {
-            let frames = ((READY_BYTES - free) / BLOCK_BYTES as u64) as u32;
-            evict::evict(me, frames.min(backed / 8), 1000);
         }
     }
 
@@ -276,8 +263,20 @@ impl House {
             return;
         }
         evict::evict(me, u32::MAX / 4, 0);
+        ready::forget_demand(superblock);
         let ready = (READY_BYTES / BLOCK_BYTES as u64) as u32;
         provision::give_back(me, ready);
+    }
+}
+
+/// Room ahead of need where the budget is used up; until then, memory is given ahead (`keeper::ready`).
+fn keep_room(me: Me<'_>) {
+    let superblock = me.arena.superblock();
+    let free = u64::from(superblock.frames_free.load(Ordering::Relaxed)) * BLOCK_BYTES as u64;
+    let backed = superblock.frames_backed.load(Ordering::Relaxed);
+    if free < READY_BYTES && backed >= superblock.frames_max.load(Ordering::Relaxed) {
+        let frames = ((READY_BYTES - free) / BLOCK_BYTES as u64) as u32;
+        evict::evict(me, frames.min(backed / 8), 1000);
     }
 }
 

@@ -12,6 +12,7 @@ use crate::limits::BLOCK_PAGES;
 use crate::memory::arena::Arena;
 use crate::memory::threads::Me;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, planted};
+use crate::sys::futex;
 
 /// What an owner word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -145,10 +146,12 @@ pub fn take_frame(me: Me<'_>) -> Option<FrameId> {
             .frame_owner(FrameId(i))
             .is_some_and(|owner| claim(owner, me.id))
     })?;
-    arena
-        .superblock()
-        .frames_free
-        .fetch_sub(1, Ordering::Relaxed);
+    let superblock = arena.superblock();
+    let free = superblock.frames_free.fetch_sub(1, Ordering::Relaxed);
+    let ready = superblock.frames_ready.load(Ordering::Relaxed);
+    if ready != 0 && free == ready / 2 {
+        futex::wake(&superblock.frames_free);
+    }
     Some(FrameId(taken))
 }
 

@@ -53,6 +53,8 @@ pub struct Superblock {
     pub frames_backed: AtomicU32,
     /// Frames free, about.
     pub frames_free: AtomicU32,
+    /// Free frames that the keeper keeps ready; below half of them it is woken, which sleeps on `frames_free`. 0: it does not.
+    pub frames_ready: AtomicU32,
     /// Where eviction looks next in the header table.
     pub clock: AtomicU32,
     /// Headers that have memory: all below this index.

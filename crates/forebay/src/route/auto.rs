@@ -27,6 +27,9 @@
 //! A bounce copy costs less than one into frames that stay: it goes to memory that is in the processor's cache, and needs no
 //! header. That is why it has a bandwidth of its own.
 //!
+//! Speeds are learnt from direct writes, so a rule that has just been put off by a few slow ones would never learn better. Where
+//! direct is out by less than twice, one large request in sixteen, told by its place in the file, goes direct all the same.
+//!
 //! Who measures: copies the clients, device writes whoever completes them, both into
 //! [`super::Speeds`]; pressure, busyness and cached bytes come from the session's counters, size and
 //! space from the file table. Left out: allocating space (`extends`, `hole`), which either way pays
@@ -40,6 +43,9 @@ use crate::limits::{BLOCK_BYTES, BUSY_BYTES, DIRECT_BYTES_MIN};
 const WAIT_FROM: u16 = Pressure::WHOLE / 2;
 /// The margin of a decision is the copy's time over this: smaller than what predictions miss by.
 const MARGIN_DIVISOR: u64 = 8;
+
+/// One large request in so many tries the way that has not quite won.
+const TRIED_ONE_IN: u32 = 16;
 
 /// The rule; it has no settings.
 #[derive(Clone, Copy, Debug)]
@@ -57,7 +63,12 @@ impl Route for Auto {
         let times = predict(request, situation, end - start);
         let may_bounce = request.memory_aligned || !situation.sync;
         let large = may_bounce && end - start >= DIRECT_BYTES_MIN as u64;
-        if times.direct_wins(prefers_direct(situation), large) {
+        if times.direct_wins(prefers_direct(situation), large)
+            || large
+                && is_tried(start)
+                && times.direct_is_near()
+                && is_worth_flushing(request, situation)
+        {
             return Plan::split(request).expect("a request with a middle splits");
         }
         Plan::whole(
@@ -92,6 +103,17 @@ impl Times {
             self.direct.saturating_add(self.margin) < self.scrap
         }
     }
+
+    fn direct_is_near(&self) -> bool {
+        self.direct / 2 <= self.scrap.saturating_add(self.copy)
+    }
+}
+
+/// Whether a middle that begins here is one of those by which speeds are learnt: always the same places, scattered.
+fn is_tried(start: u64) -> bool {
+    let block = (start / BLOCK_BYTES as u64) as u32;
+    let scattered = block.wrapping_add(1).wrapping_mul(0x9E37_79B9);
+    scattered < u32::MAX / TRIED_ONE_IN
 }
 
 fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times {

@@ -237,6 +237,35 @@ fn large_scraps_are_flushed_at_once_unless_they_are_rewrites() {
     assert_eq!(Auto.plan(&short, &slow), Plan::whole(&short, Way::SCRAP));
 }
 
+/// One in sixteen, and only where it is not far from winning.
+#[test]
+fn what_has_nearly_won_is_tried_now_and_then() {
+    let slower_by = |times: u64| Situation {
+        device: DeviceSpeed {
+            write_bytes_per_second: MIB * 1000,
+            write_latency_ns: 0,
+        },
+        copy: CopySpeed {
+            bytes_per_second: MIB * 1000 * times,
+            per_block_ns: 0,
+            ..calm().copy
+        },
+        ..calm()
+    };
+    let tried = |situation: &Situation, len| {
+        let at = |index: u64| WriteRequest {
+            offset: index * MIB,
+            ..aligned(len)
+        };
+        (0..1600)
+            .filter(|&index| is_direct(&at(index), situation))
+            .count()
+    };
+    assert!((80..=120).contains(&tried(&slower_by(3), MIB)));
+    assert_eq!(tried(&slower_by(5), MIB), 0);
+    assert_eq!(tried(&slower_by(3), 2 * BLOCK), 0);
+}
+
 /// Requests with a middle, and situations near where decisions turn.
 fn near() -> impl Strategy<Value = (WriteRequest, Situation)> {
     let request =
