@@ -103,9 +103,7 @@ pub fn end(fd: c_int) {
         && has(device, inode)
     {
         remove(device, inode);
-        if let Some(glance) = attach::glance() {
-            glance.end_reach(hash(device, inode));
-        }
+        reach_no_more(device, inode);
     }
 }
 
@@ -113,6 +111,13 @@ pub fn end(fd: c_int) {
 pub fn reach(device: u64, inode: u64) {
     if let Some(glance) = attach::glance() {
         glance.begin_reach(hash(device, inode));
+    }
+}
+
+/// That has ended.
+pub fn reach_no_more(device: u64, inode: u64) {
+    if let Some(glance) = attach::glance() {
+        glance.end_reach(hash(device, inode));
     }
 }
 

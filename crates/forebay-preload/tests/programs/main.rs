@@ -14,5 +14,6 @@ mod role;
 mod scene;
 mod sharing;
 mod sizes;
+mod standard;
 mod sys;
 mod threads;
