@@ -89,12 +89,24 @@ fn enter(fd: c_int, flags: c_int, more: u32) {
     table::set(fd, word);
     if more & REACHED != 0 {
         kernel::reach(word.description());
+        kernel::note_left(fd, why_watched());
+    } else if more & FOREIGN != 0 {
+        kernel::note_left(fd, Why::Opened);
     }
     standard(fd);
     if let Some(glance) = attach::fresh_glance()
         && glance.known(stat.st_dev, stat.st_ino).is_some()
     {
         attach(fd, word);
+    }
+}
+
+/// Why a descriptor that is only watched is no more than that.
+fn why_watched() -> Why {
+    if attach::only_watches() {
+        Why::Asynchronous
+    } else {
+        Why::Inherited
     }
 }
 

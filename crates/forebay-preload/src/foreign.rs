@@ -13,6 +13,7 @@ use libc::c_int;
 
 use crate::attach;
 use crate::files;
+use crate::kernel;
 
 /// A power of two.
 const WORDS: usize = 4096;
@@ -93,6 +94,7 @@ pub fn begin(fd: c_int, why: files::Why) {
     if let Some((device, inode)) = regular(fd) {
         add(device, inode);
         reach(device, inode);
+        kernel::note_left(fd, why);
         files::give_inode_to_kernel(device, inode, why);
     }
 }

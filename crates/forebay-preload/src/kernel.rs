@@ -46,6 +46,8 @@ pub enum Why {
     Panicked = 75,
     /// A process of the session cannot manage it: it may not open the file again, or has no room for descriptors.
     Unable = 76,
+    /// `O_DIRECT` and its like.
+    Opened = 77,
 }
 
 impl Why {
@@ -91,6 +93,21 @@ fn reach_while_open(description: &Description) {
             description.device.load(Relaxed),
             description.inode.load(Relaxed),
         );
+    }
+}
+
+/// Notes for reports that a file which may be written through this descriptor stays with the kernel.
+pub fn note_left(fd: c_int, why: Why) {
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    // SAFETY: takes no memory.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    if flags >= 0
+        && flags & libc::O_ACCMODE != libc::O_RDONLY
+        && let Some(glance) = attach::glance()
+    {
+        // SAFETY: open during the program's call, which this is a part of.
+        glance.note_left(unsafe { crate::files::borrow(fd) }, why as u32);
     }
 }
 
