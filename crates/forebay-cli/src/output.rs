@@ -8,6 +8,7 @@ use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
 
+use forebay::session::left::LeftFile;
 use serde::Serialize;
 
 use crate::failure::Failure;
@@ -184,6 +185,26 @@ pub fn bytes(count: u64) -> String {
 pub fn count(number: usize, what: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {what}{plural}")
+}
+
+/// Files that are named one by one for people; JSON has all.
+const LEFT_SHOWN: usize = 20;
+
+/// Files that were left to the kernel, the last ones first, a line each.
+pub fn left_lines(files: &[LeftFile]) -> Vec<String> {
+    let line = |file: &LeftFile| {
+        let times = match file.times {
+            0 | 1 => String::new(),
+            times => format!(" ({times} times)"),
+        };
+        format!("{}: {}{times}", file.path.display(), file.reason)
+    };
+    let mut lines: Vec<_> = files.iter().rev().take(LEFT_SHOWN).map(line).collect();
+    if files.len() > LEFT_SHOWN {
+        let more = files.len() - LEFT_SHOWN;
+        lines.push(format!("and {} more, in --json", count(more, "file")));
+    }
+    lines
 }
 
 #[cfg(test)]

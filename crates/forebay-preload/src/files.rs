@@ -19,7 +19,7 @@ use crate::inside::{Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
     Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel, give_inode_to_kernel,
-    give_path_to_kernel, give_to_kernel, leave,
+    give_path_to_kernel, give_to_kernel, leave, stdio_uses,
 };
 use crate::raw::KeepErrno;
 use crate::real;
@@ -108,11 +108,24 @@ fn enter(fd: c_int, flags: c_int, more: u32) {
     table::set(fd, word);
     if more & REACHED != 0 {
         kernel::reach(word.description());
+        kernel::note_left(fd, why_watched());
+    } else if more & FOREIGN != 0 {
+        kernel::note_left(fd, Why::Opened);
     }
+    standard(fd);
     if let Some(glance) = attach::fresh_glance()
         && glance.known(stat.st_dev, stat.st_ino).is_some()
     {
         attach(fd, word);
+    }
+}
+
+/// Why a descriptor that is only watched is no more than that.
+fn why_watched() -> Why {
+    if attach::only_watches() {
+        Why::Asynchronous
+    } else {
+        Why::Inherited
     }
 }
 
@@ -259,6 +272,20 @@ pub fn duplicated(from: c_int, to: c_int) {
     }
     table::hold(word.description_index());
     table::set(to, word);
+    standard(to);
+}
+
+/// A standard descriptor has got another file. The kernel's it is where stdio may use it: where it has done so before, and for messages of libc's
+/// own.
+fn standard(fd: c_int) {
+    if fd == 2 || is_used_by_stdio(fd) {
+        kernel::stdio_uses(fd, Why::Stdio);
+    }
+}
+
+/// Whether a descriptor is a standard one that stdio has not used.
+pub fn is_unused_standard(fd: c_int) -> bool {
+    (0..=1).contains(&fd) && !is_used_by_stdio(fd)
 }
 
 /// Forgets the parent's files; see [`attach::in_child`].

@@ -13,6 +13,7 @@ use libc::c_int;
 
 use crate::attach;
 use crate::files;
+use crate::kernel;
 
 /// A power of two.
 const WORDS: usize = 4096;
@@ -93,6 +94,7 @@ pub fn begin(fd: c_int, why: files::Why) {
     if let Some((device, inode)) = regular(fd) {
         add(device, inode);
         reach(device, inode);
+        kernel::note_left(fd, why);
         files::give_inode_to_kernel(device, inode, why);
     }
 }
@@ -103,9 +105,7 @@ pub fn end(fd: c_int) {
         && has(device, inode)
     {
         remove(device, inode);
-        if let Some(glance) = attach::glance() {
-            glance.end_reach(hash(device, inode));
-        }
+        reach_no_more(device, inode);
     }
 }
 
@@ -113,6 +113,13 @@ pub fn end(fd: c_int) {
 pub fn reach(device: u64, inode: u64) {
     if let Some(glance) = attach::glance() {
         glance.begin_reach(hash(device, inode));
+    }
+}
+
+/// That has ended.
+pub fn reach_no_more(device: u64, inode: u64) {
+    if let Some(glance) = attach::glance() {
+        glance.end_reach(hash(device, inode));
     }
 }
 

@@ -14,7 +14,7 @@ use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::KeepErrno;
 use crate::real;
-use crate::table::{self, Description, FOREIGN, Kind, REACHED, State, Word};
+use crate::table::{self, Description, FOREIGN, Kind, REACHED, STICKS, State, Word};
 
 /// Why a file goes to the kernel: the code in its entry, for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +46,8 @@ pub enum Why {
     Panicked = 75,
     /// A process of the session cannot manage it: it may not open the file again, or has no room for descriptors.
     Unable = 76,
+    /// `O_DIRECT` and its like.
+    Opened = 77,
 }
 
 impl Why {
@@ -77,8 +79,14 @@ pub fn withdraw(fd: c_int, word: Word) {
     }
 }
 
-/// From now on somebody may reach the file behind a description, and pass no hook.
+/// From now on somebody may reach the file behind a description, and pass no hook; nobody will hear when that ends.
 pub fn reach(description: &Description) {
+    description.set_flag(STICKS, true);
+    reach_while_open(description);
+}
+
+/// The same, for as long as the description is open in this process and its children.
+fn reach_while_open(description: &Description) {
     if !description.has(REACHED) {
         description.set_flag(REACHED, true);
         foreign::reach(
@@ -86,6 +94,46 @@ pub fn reach(description: &Description) {
             description.inode.load(Relaxed),
         );
     }
+}
+
+/// Notes for reports that a file which may be written through this descriptor stays with the kernel.
+pub fn note_left(fd: c_int, why: Why) {
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    // SAFETY: takes no memory.
+    let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
+    if flags >= 0
+        && flags & libc::O_ACCMODE != libc::O_RDONLY
+        && let Some(glance) = attach::glance()
+    {
+        // SAFETY: open during the program's call, which this is a part of.
+        glance.note_left(unsafe { crate::files::borrow(fd) }, why as u32);
+    }
+}
+
+/// One descriptor fewer of a description that is not open in this process any more.
+pub fn let_go(index: u32) {
+    let description = table::description(index);
+    let reached = description.has(REACHED) && !description.has(STICKS);
+    let (device, inode) = (
+        description.device.load(Relaxed),
+        description.inode.load(Relaxed),
+    );
+    if table::let_go(index) && reached {
+        foreign::reach_no_more(device, inode);
+    }
+}
+
+/// stdio uses a standard descriptor, and goes on to.
+pub fn stdio_uses(fd: c_int, why: Why) {
+    let _errno = KeepErrno::new();
+    let word = table::word(fd);
+    if word.kind() != Kind::Candidate || Inside::is() {
+        return give_to_kernel(fd, why);
+    }
+    word.description().set_flag(FOREIGN, true);
+    reach_while_open(word.description());
+    give_known_to_kernel(word.description(), why);
 }
 
 /// There is another arena: it learns what this process has.

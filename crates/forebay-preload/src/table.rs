@@ -4,7 +4,7 @@
 //! Everything else is decided by the word's kind, and by the description that it names.
 
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
+    AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
 };
 
 use libc::c_int;
@@ -212,11 +212,31 @@ pub fn has_room(fd: c_int) -> bool {
     place(fd).is_some()
 }
 
+/// Whether descriptor 0 or 1 may be one whose stream must not be used unseen. A byte, for stubs.
+pub static STANDARD: AtomicU8 = AtomicU8::new(0);
+
+/// Whether it may.
+pub fn has_standard() -> bool {
+    STANDARD.load(Relaxed) != 0
+}
+
+/// Looks whether it is.
+pub fn look_at_standard() {
+    let is_one = |fd| word(fd).is_file() && !word(fd).description().has(FOREIGN);
+    STANDARD.store(0, Ordering::SeqCst);
+    if is_one(0) || is_one(1) {
+        STANDARD.store(1, Ordering::SeqCst);
+    }
+}
+
 /// Sets a descriptor's word. Returns what it was.
 pub fn set(fd: c_int, word: Word) -> Word {
     let Some(place) = place(fd) else {
         return Word::NONE;
     };
+    if word.is_file() && (0..=1).contains(&fd) {
+        STANDARD.store(1, Ordering::SeqCst);
+    }
     if word != Word::NONE {
         HIGHEST.fetch_max(fd as usize, Relaxed);
     }
@@ -275,6 +295,8 @@ pub const FOREIGN: u32 = 2;
 pub const SYNCS: u32 = 4;
 /// Somebody may have a descriptor of it and pass no hook; the arena knows.
 pub const REACHED: u32 = 8;
+/// ... and nobody here will hear when that ends: it does not with the last descriptor that is known of.
+pub const STICKS: u32 = 16;
 
 /// Whose offset is the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -84,3 +84,43 @@ fn what_is_exported_is_listed() {
         "exported and said to be unsupported: {both:?}"
     );
 }
+
+/// A name of libc's without what distinguishes its variants.
+fn stem(name: &str) -> &str {
+    let prefixes = ["__isoc99_", "__isoc23_", "_IO_", "__", "_"];
+    let name = prefixes
+        .iter()
+        .find_map(|prefix| name.strip_prefix(prefix))
+        .unwrap_or(name);
+    let name = name.strip_suffix("_chk").unwrap_or(name);
+    let name = name.strip_suffix("_unlocked").unwrap_or(name);
+    name.strip_suffix("64").unwrap_or(name)
+}
+
+/// stdio has many names for one function: whichever a program calls, it is one of ours.
+#[test]
+fn all_names_of_stdio_are_listed() {
+    let maps = std::fs::read_to_string("/proc/self/maps").expect("readable");
+    let libc = maps
+        .lines()
+        .find_map(|line| {
+            line.split_whitespace()
+                .find(|part| part.contains("/libc.so"))
+        })
+        .expect("libc");
+    let passed = listed("passed.txt");
+    let of_stdio = ["fopen", "freopen", "fdopen", "fclose", "popen"];
+    let standard = std::fs::read_to_string("calls/passed.txt").expect("readable");
+    let (_, standard) = standard
+        .split_once("# stdio on a standard stream")
+        .expect("a section");
+    let standard = standard.lines().filter_map(|line| line.split(' ').next());
+    let stems: BTreeSet<_> = standard.chain(of_stdio).map(stem).collect();
+    let all = exported(Path::new(libc));
+    assert!(all.contains("printf"), "libc's names are not found");
+    let missing: Vec<_> = all
+        .iter()
+        .filter(|name| stems.contains(stem(name)) && !passed.contains(*name))
+        .collect();
+    assert!(missing.is_empty(), "not listed: {missing:?}");
+}

@@ -60,7 +60,9 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
             None
         }
     };
-    let before = front.as_ref().map(|front| front.session.stats());
+    let before = front
+        .as_ref()
+        .map(|front| (front.session.stats(), front.session.left_count()));
     let held = signals::hold_back()
         .map_err(|error| Failure::Failed(format!("cannot hold signals back: {error}")))?;
     let begun = Instant::now();

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use forebay::Stats;
 use forebay::memory::place::PlaceKind;
+use forebay::session::left::LeftFile;
 use forebay::session::look::{Life, Members, SeenFile};
 use serde::Serialize;
 
 use crate::arguments::Stat;
 use crate::failure::{DONE, Failure};
-use crate::output::{Output, SCHEMA, Style, bytes, count};
+use crate::output::{Output, SCHEMA, Style, bytes, count, left_lines};
 use crate::sessions::{self, Found};
 
 /// What `--json` prints.
@@ -43,6 +44,8 @@ struct Row {
     files: usize,
     /// Those of them that it owes something.
     owing: Vec<SeenFile>,
+    /// Files that were left or given to the kernel last, and why.
+    left: Vec<LeftFile>,
 }
 
 /// Shows them, once or again and again.
@@ -141,6 +144,7 @@ fn row(found: Found) -> Row {
             .into_iter()
             .filter(|file| file.owed_bytes > 0)
             .collect(),
+        left: seen.as_ref().map(|seen| seen.left()).unwrap_or_default(),
     }
 }
 
@@ -237,6 +241,14 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         "repairs",
         format!("{} after deaths, {corruptions} set right", stats.rebuilds),
     );
+    detail_files(output, row);
+}
+
+fn detail_files(output: &mut Output, row: &Row) {
+    let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
+    for line in left_lines(&row.left) {
+        field("kernel", line);
+    }
     for file in row.owing.iter().filter(|file| file.flush_errno != 0) {
         let error = std::io::Error::from_raw_os_error(file.flush_errno);
         field(

@@ -237,3 +237,36 @@ fn looking_does_not_keep_the_last_one_from_removing_the_arena() {
         assert_eq!(left.code, 1, "{left:?}");
     }
 }
+
+/// A file that went to the kernel is named with the reason.
+#[test]
+fn files_in_the_kernel_are_named() {
+    let place = Place::new("named");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let mut config = forebay::Config::builder().build().expect("defaults");
+    config.session = place.session.clone();
+    config.arena_dir = Some(place.arenas.path().to_owned());
+    config.memory = 32 << 20;
+    config.dirty_bytes_max = 16 << 20;
+    config.dirty_background = 8 << 20;
+    let session = forebay::Session::open(config).expect("a session");
+    let before = session.left_count();
+    let path = place.file("given");
+    let mut options = forebay::OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session.open_file(&path, &options).expect("a file");
+    file.write_at(b"bytes", 0).expect("written");
+    file.to_kernel().expect("given");
+    let left = session.left_since(before);
+    assert_eq!((left.len(), &left[0].path, left[0].times), (1, &path, 1));
+    assert_eq!(session.left_since(session.left_count()), Vec::new());
+    let stat = place.stat();
+    let left = &stat["left"][0];
+    assert_eq!(left["path"], path.to_str().expect("text"));
+    assert_eq!(left["reason"], "the program asked for it");
+    let human = place.run(&["stat", "--session", &place.session]).stdout;
+    let line = format!("{}: the program asked for it", path.display());
+    assert!(human.contains(&line), "{human}");
+}

@@ -10,6 +10,7 @@ use super::{flush_inode, stat_path};
 use crate::attach;
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
+use crate::kernel;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, Kind, State, Word};
@@ -49,7 +50,7 @@ pub fn close_behind(fd: c_int) -> Option<c_int> {
         let _errno = KeepErrno::new();
         inodes::leave(&rare, word.slot(), &description.seen, &prepared)
     };
-    table::let_go(word.description_index());
+    kernel::let_go(word.description_index());
     Some(match (closed, failed) {
         (0, 1..) => crate::serve::fail(failed) as c_int,
         _ => closed,
@@ -85,7 +86,7 @@ pub fn closing(fd: c_int) -> c_int {
             description.inode.load(Relaxed),
         );
     }
-    table::let_go(word.description_index());
+    kernel::let_go(word.description_index());
     failed
 }
 

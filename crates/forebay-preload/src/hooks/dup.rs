@@ -8,10 +8,6 @@ use crate::real;
 use crate::serve;
 use crate::table::{self, Kind, Word};
 
-/// Descriptors that programs inherit, and that stdio writes to behind our back: what is managed and moved there goes to the
-/// kernel. A candidate stays one, for programs that write there by themselves.
-const STANDARD: c_int = 2;
-
 export! {
     /// `dup`.
     fn dup(fd: c_int) -> c_int {
@@ -72,11 +68,6 @@ fn onto(from: c_int, to: c_int, real: impl Fn() -> c_int) -> c_int {
     }
     if is_ours(to) && !make_way(to) {
         return serve::refused() as c_int;
-    }
-    if (0..=STANDARD).contains(&to)
-        && matches!(table::word(from).kind(), Kind::Managed | Kind::Orphan)
-    {
-        files::give_to_kernel(from, Why::Inherited);
     }
     // SAFETY: takes no memory.
     let valid = unsafe { real::fcntl64(from, libc::F_GETFD, 0) } >= 0;

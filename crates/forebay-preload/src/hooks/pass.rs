@@ -13,6 +13,7 @@ pub mod names;
 pub mod programs;
 pub mod raw_call;
 pub mod sockets;
+mod standard;
 pub mod stdio;
 pub mod threads;
 pub mod transfer;

@@ -15,5 +15,6 @@ mod role;
 mod scene;
 mod sharing;
 mod sizes;
+mod standard;
 mod sys;
 mod threads;

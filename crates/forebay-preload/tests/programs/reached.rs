@@ -7,6 +7,8 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Stdio};
 
+use forebay::session::left::LeftFile;
+
 use crate::scene::Scene;
 use crate::sys::*;
 
@@ -33,6 +35,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "reach-shell" => shell(&path, argument),
         "reach-writer" => writer(&path),
         "reach-again" => again(&path),
+        "reach-named" => named(dir),
         _ => return false,
     }
     true
@@ -138,6 +141,31 @@ fn again(path: &Path) {
     }
 }
 
+/// Files that go to the kernel, each in a way of its own.
+fn named(dir: &Path) {
+    let flags = libc::O_RDWR | libc::O_CREAT;
+    let managed = |name: &str| {
+        let fd = open(&dir.join(name), flags).expect("open");
+        write(fd, &pattern(0, LEN)).expect("write");
+        fd
+    };
+    let name = c(&dir.join("stdio"));
+    // SAFETY: strings and memory of ours, in all of them.
+    unsafe {
+        let stream = libc::fopen(name.as_ptr(), c"w".as_ptr());
+        assert!(!stream.is_null() && libc::fclose(stream) == 0);
+        let fd = managed("mapped");
+        let map = libc::mmap(std::ptr::null_mut(), LEN, 1, libc::MAP_SHARED, fd, 0);
+        assert_ne!(map, libc::MAP_FAILED);
+        assert_eq!(libc::flock(managed("locked"), libc::LOCK_EX), 0);
+        let sent = libc::sendfile(managed("to"), managed("from"), std::ptr::null_mut(), 10);
+        assert_eq!(sent, 0, "at its end");
+    }
+    open(&dir.join("synced"), flags | libc::O_SYNC).expect("open");
+    let _open = managed("inherited");
+    assert!(std::process::Command::new("true").status().is_ok());
+}
+
 /// A role that is talked to.
 struct Talk {
     child: Child,
@@ -229,6 +257,26 @@ fn a_descriptor_that_a_program_without_the_library_has_inherited() {
 #[test]
 fn a_standard_descriptor_of_a_program_without_the_library() {
     check("reach-shell", "standard");
+}
+
+/// Every file that went to the kernel is named, with the reason.
+#[test]
+fn reasons_are_told() {
+    let scene = Scene::new("reach-named", 0);
+    scene.play("reach-named", "");
+    let left = scene.session.as_ref().expect("a session").left_since(0);
+    for (name, word) in [
+        ("stdio", "fopen"),
+        ("mapped", "mmap"),
+        ("locked", "flock"),
+        ("from", "sendfile"),
+        ("to", "sendfile"),
+        ("synced", "O_SYNC"),
+        ("inherited", "inherited"),
+    ] {
+        let is_it = |file: &&LeftFile| file.path == scene.path(name) && file.reason.contains(word);
+        assert!(left.iter().any(|file| is_it(&file)), "{name}: {left:?}");
+    }
 }
 
 #[test]

@@ -9,27 +9,59 @@ pub const UNMANAGEABLE: u32 = 3;
 /// Somebody reaches it past the engine; see [`crate::session::reached`].
 pub const REACHED: u32 = 4;
 
-/// Those from 64 on are of front ends: the preload library's `files::Why`.
-const REASONS: [(u32, &str); 17] = [
+/// Its route is the kernel, or it lies outside the directories whose files are managed.
+pub const OUTSIDE: u32 = 5;
+/// Its file system.
+pub const FILE_SYSTEM: u32 = 6;
+/// It cannot be opened for writing again.
+pub const NOT_WRITABLE: u32 = 7;
+/// Another session has it.
+pub const CLAIMED: u32 = 8;
+/// There is no room in the session's tables, or for descriptors.
+pub const NO_ROOM: u32 = 9;
+
+/// Those from 64 on are of front ends: the preload library's `kernel::Why`.
+const REASONS: [(u32, &str); 23] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
     (
         REACHED,
-        "somebody reaches it through stdio, a mapping or another program",
+        "another program of the session uses it through stdio, a mapping or without Forebay",
+    ),
+    (OUTSIDE, "its route is kernel, or it lies outside --dir"),
+    (
+        FILE_SYSTEM,
+        "its file system (`forebay doctor DIR` says why)",
+    ),
+    (NOT_WRITABLE, "it cannot be opened for writing again"),
+    (CLAIMED, "another session manages it"),
+    (
+        NO_ROOM,
+        "no room in the session's tables, or for descriptors",
     ),
     (64, "a program that was executed has inherited it"),
-    (65, "it is used through stdio"),
-    (66, "it is mapped into memory"),
+    (
+        65,
+        "stdio: fopen, fdopen, freopen, dprintf, or a standard stream",
+    ),
+    (66, "mapped into memory: mmap"),
     (67, "sendfile, splice, copy_file_range or their like"),
-    (68, "an ioctl"),
-    (69, "a lock is held on it"),
-    (70, "the program uses asynchronous I/O of its own"),
-    (71, "syscall() was used on it"),
-    (72, "its descriptor was sent to another process"),
+    (68, "ioctl"),
+    (69, "a lock: flock, lockf, fcntl"),
+    (
+        70,
+        "asynchronous I/O of the program's own: aio, libaio, io_uring",
+    ),
+    (71, "syscall()"),
+    (72, "its descriptor was sent to another process: sendmsg"),
     (73, "the process has changed its user, root or namespace"),
-    (74, "a call had an option that the engine does not serve"),
+    (
+        74,
+        "made executable, or a call with an option that the engine does not serve",
+    ),
     (FAILED, "the engine has failed"),
+    (77, "opened with O_DIRECT, O_SYNC, O_DSYNC or O_TMPFILE"),
     (
         76,
         "a process could not open it again, or had no room for descriptors",
@@ -45,9 +77,12 @@ pub fn may_end(code: u32) -> bool {
 }
 
 /// The code in words.
+pub fn words(code: u32) -> &'static str {
+    let known = REASONS.iter().find(|(known, _)| *known == code);
+    known.map_or("a reason of a later version", |(_, words)| words)
+}
+
+/// The code as a sentence.
 pub fn reason(code: u32) -> String {
-    match REASONS.iter().find(|(known, _)| *known == code) {
-        Some((_, reason)) => format!("given to the kernel: {reason}"),
-        None => format!("given to the kernel, code {code}"),
-    }
+    format!("given to the kernel: {}", words(code))
 }

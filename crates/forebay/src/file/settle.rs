@@ -10,6 +10,7 @@ use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
+use crate::session::left;
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
 
@@ -136,8 +137,12 @@ pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
     };
     // Somebody may have written between the flush and the stop.
     let flushed = entry.owed_pages.load(Ordering::Acquire) == 0;
-    if flushed {
-        entry.kernel_reason.store(reason, Ordering::Release);
+    if flushed && entry.kernel_reason.swap(reason, Ordering::AcqRel) == 0 {
+        let inode = (
+            entry.device.load(Ordering::Relaxed),
+            entry.inode.load(Ordering::Relaxed),
+        );
+        left::note(me.arena, inode, reason, &entry.path());
     }
     flushed
 }

@@ -10,6 +10,10 @@ pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x04");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
+/// Files that [`Superblock::left`] remembers.
+pub const LEFT: usize = 128;
+/// Bytes of a path in [`Left`]; of a longer one the end.
+pub const LEFT_PATH_BYTES: usize = 216;
 /// Words of [`Superblock::reached`].
 pub const REACHED: usize = 4096;
 
@@ -79,6 +83,10 @@ pub struct Superblock {
     pub newcomers: [AtomicU32; BYSTANDERS],
     /// Who reaches files past the engine, by inode; see `session::reached`.
     pub reached: [AtomicU64; REACHED],
+    /// How often files were left to the kernel; see `session::left`.
+    pub left_count: AtomicU64,
+    /// Those that were left last.
+    pub left: [Left; LEFT],
     /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
     pub place: AtomicU64,
     /// The thread that reads ahead for readers, or 0.
@@ -106,6 +114,23 @@ pub struct DeviceWords {
     pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 5],
+}
+
+/// A file that was left to the kernel.
+#[repr(C)]
+pub struct Left {
+    /// Of its inode and the reason, or 0.
+    pub key: AtomicU64,
+    /// `left_count` when it was last, or 0 while it is being written.
+    pub last: AtomicU64,
+    /// How often.
+    pub times: AtomicU32,
+    /// The reason, a code of `file::given`.
+    pub reason: AtomicU32,
+    /// Bytes of the path.
+    pub path_len: AtomicU64,
+    /// The path.
+    pub path: [AtomicU64; LEFT_PATH_BYTES / 8],
 }
 
 /// A ring of hints; see `flush::ring`.

@@ -24,7 +24,7 @@ use crate::memory::place;
 use crate::memory::superblock::BYSTANDERS;
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
-use crate::session::{Session, reached};
+use crate::session::{Session, left, reached};
 use crate::stats::Counter;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::{lock, stat};
@@ -52,6 +52,19 @@ pub enum Unmanaged {
 }
 
 impl Unmanaged {
+    /// The code in reports. `None`: it is in them already.
+    fn code(&self) -> Option<u32> {
+        match self.counter() {
+            _ if matches!(self, Unmanaged::Given(_)) => None,
+            Counter::FilesRouted => Some(given::OUTSIDE),
+            Counter::FilesReached => Some(given::REACHED),
+            Counter::FilesClaimed => Some(given::CLAIMED),
+            Counter::FilesOfFileSystem => Some(given::FILE_SYSTEM),
+            Counter::FilesNotWritable => Some(given::NOT_WRITABLE),
+            _ => Some(given::NO_ROOM),
+        }
+    }
+
     fn counter(&self) -> Counter {
         use KernelReason::*;
         match self {
@@ -195,6 +208,22 @@ impl Glance {
         reached::end(self.arena.superblock(), hash);
     }
 
+    /// Notes for reports that the file behind a descriptor is left to the kernel, for a reason of a front end's.
+    pub fn note_left(&self, fd: BorrowedFd<'_>, reason: u32) {
+        let path = path_of(fd);
+        // Not files in earnest.
+        if ["/proc", "/sys", "/dev"]
+            .iter()
+            .any(|dir| path.starts_with(dir))
+        {
+            return;
+        }
+        if let Ok(asked) = stat::stat(fd) {
+            let inode = (asked.device, asked.inode);
+            left::note(&self.arena, inode, reason, path.as_os_str().as_bytes());
+        }
+    }
+
     /// The call has ended.
     #[inline]
     pub fn stood_by(&self, inode: u64) {
@@ -225,6 +254,10 @@ fn await_none(word: &AtomicU32) {
     if seen != 0 {
         let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
+}
+
+fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+    fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()
 }
 
 /// What the session's table says of a file that is about to be managed.
@@ -333,6 +366,13 @@ impl Session {
                 .map_or(Counter::FilesManaged, Unmanaged::counter);
             me.count(counter as usize, 1);
         }
+        if let Some(code) = adopted.as_ref().err().and_then(Unmanaged::code)
+            && let Ok(asked) = stat::stat(fd)
+        {
+            let path = path_of(fd);
+            let inode = (asked.device, asked.inode);
+            left::note(&self.shared.arena, inode, code, path.as_os_str().as_bytes());
+        }
         adopted
     }
 
@@ -342,7 +382,7 @@ impl Session {
         writable: bool,
         relocate: fn(OwnedFd) -> OwnedFd,
     ) -> std::result::Result<Inode, Unmanaged> {
-        let path = fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default();
+        let path = path_of(fd);
         let shared = &self.shared;
         if shared.route_for(&path).name() == "kernel" || !shared.config.manages(&path) {
             return Err(Unmanaged::Route);

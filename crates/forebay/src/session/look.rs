@@ -33,6 +33,7 @@ use crate::memory::files::{FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
+use crate::session::left::{self, LeftFile};
 use crate::session::shared::Shared;
 use crate::session::{Session, handoff, opens};
 use crate::stats::Stats;
@@ -201,6 +202,12 @@ impl Seen {
         let beat = Duration::from_nanos(Some(beat).filter(|&ns| ns != 0)?);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
         Some(now.saturating_sub(beat))
+    }
+
+    /// The files that were left to the kernel last.
+    pub fn left(&self) -> Vec<LeftFile> {
+        let arena = self.arena.as_ref();
+        arena.map(|arena| left::since(arena, 0)).unwrap_or_default()
     }
 
     /// The files that it knows.
@@ -382,6 +389,16 @@ impl Session {
     /// Who is in the session, this process included.
     pub fn members(&self) -> Members {
         members_of(&self.shared.arena)
+    }
+
+    /// How often files have been left to the kernel so far.
+    pub fn left_count(&self) -> u64 {
+        left::count(&self.shared.arena)
+    }
+
+    /// The files that were left to the kernel after so many.
+    pub fn left_since(&self, count: u64) -> Vec<LeftFile> {
+        left::since(&self.shared.arena, count)
     }
 
     /// The files that the session knows.

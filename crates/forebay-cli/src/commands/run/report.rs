@@ -8,13 +8,15 @@ use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
+use forebay::file::given;
+use forebay::session::left::LeftFile;
 use forebay::session::look::Unsettled;
 use forebay::{Session, Stats};
 use serde::Serialize;
 
 use super::program::End;
 use crate::failure::Failure;
-use crate::output::{SCHEMA, bytes, count};
+use crate::output::{SCHEMA, bytes, count, left_lines};
 
 /// Everything that is known about a run.
 #[derive(Serialize)]
@@ -54,38 +56,43 @@ pub struct Sides {
     /// Files that were written to and left to the kernel, by reason; and those that the session has given to the kernel
     /// since, among all that it knows.
     files_in_kernel: BTreeMap<&'static str, u64>,
+    /// The files that were left or given to the kernel since the run began, and why; the last 128.
+    left: Vec<LeftFile>,
 }
 
 impl Sides {
-    /// Now, against what was before.
-    pub fn of(session: &Session, before: &Stats) -> Self {
+    /// Now, against what was before: the counters, and how many files had been left to the kernel.
+    pub fn of(session: &Session, (before, left): &(Stats, u64)) -> Self {
         let now = session.stats();
         let more = |of: fn(&Stats) -> u64| of(&now).saturating_sub(of(before));
-        let left: [(&'static str, u64); 5] = [
-            ("their route, or outside --dir", more(|s| s.files_routed)),
+        let numbers: [(&'static str, u64); 6] = [
+            (given::words(given::OUTSIDE), more(|s| s.files_routed)),
             (
-                "their file system (`forebay doctor DIR` says why)",
+                given::words(given::FILE_SYSTEM),
                 more(|s| s.files_of_file_system),
             ),
             (
-                "cannot be opened for writing again",
+                given::words(given::NOT_WRITABLE),
                 more(|s| s.files_not_writable),
             ),
-            ("managed by another session", more(|s| s.files_claimed)),
+            (given::words(given::CLAIMED), more(|s| s.files_claimed)),
+            (given::words(given::REACHED), more(|s| s.files_reached)),
             (
                 "given up before, or no room in the session's tables",
                 more(|s| s.files_other),
             ),
         ];
-        let mut files_in_kernel: BTreeMap<_, _> =
-            left.into_iter().filter(|(_, number)| *number > 0).collect();
+        let mut files_in_kernel: BTreeMap<_, _> = numbers
+            .into_iter()
+            .filter(|(_, number)| *number > 0)
+            .collect();
         for file in session
             .files()
             .iter()
             .filter(|file| file.kernel_reason != 0)
         {
             *files_in_kernel
-                .entry(words(file.kernel_reason))
+                .entry(given::words(file.kernel_reason))
                 .or_default() += 1;
         }
         Self {
@@ -99,26 +106,18 @@ impl Sides {
             flush_seconds: more(|s| s.change_ns) as f64 / 1e9,
             files_managed: more(|s| s.files_managed),
             files_in_kernel,
+            left: session.left_since(*left),
         }
     }
-}
 
-/// The library's reasons (`forebay-preload`, `files::Why`).
-fn words(code: u32) -> &'static str {
-    match code {
-        64 => "open in a program that was executed, or a standard descriptor",
-        65 => "used through stdio",
-        66 => "mapped into memory",
-        67 => "sendfile, splice, copy_file_range",
-        68 => "ioctl",
-        69 => "locks",
-        70 => "asynchronous I/O of the program's own",
-        71 => "a raw system call",
-        72 => "sent to another process",
-        73 => "the program changed its user, root or namespace",
-        75 => "the engine has failed",
-        74 => "a call that the engine does not serve",
-        _ => "given up by its program",
+    /// How many files were left to the kernel and why, and which.
+    fn kernel_lines(&self) -> Vec<(&'static str, String)> {
+        let numbers = self.files_in_kernel.iter().map(|(why, number)| {
+            let files = count(*number as usize, "file");
+            ("", format!("{files} left to the kernel: {why}"))
+        });
+        let files = left_lines(&self.left).into_iter();
+        numbers.chain(files.map(|line| ("kernel", line))).collect()
     }
 }
 
@@ -215,14 +214,8 @@ impl Report {
                     "files",
                     count(sides.files_managed as usize, "file") + " managed",
                 );
-                for (why, number) in &sides.files_in_kernel {
-                    field(
-                        "",
-                        format!(
-                            "{} left to the kernel: {why}",
-                            count(*number as usize, "file")
-                        ),
-                    );
+                for (name, text) in sides.kernel_lines() {
+                    field(name, text);
                 }
             }
         }

@@ -10,6 +10,7 @@ use super::{
 macro_rules! pass {
     ($($symbol:ident: $before:path;)*) => {
         $(
+            #[allow(non_snake_case)]
             mod $symbol {
                 use super::*;
 
@@ -41,13 +42,16 @@ macro_rules! pass {
 
 pass! {
     fdopen: stdio::adopt;
+    _IO_fdopen: stdio::adopt;
     fclose: stdio::close;
+    _IO_fclose: stdio::close;
     dprintf: stdio::print;
     vdprintf: stdio::print;
     __dprintf_chk: stdio::print;
     __vdprintf_chk: stdio::print;
 
     popen: programs::run;
+    _IO_popen: programs::run;
     system: programs::run;
     wordexp: programs::run;
     execve: programs::run;

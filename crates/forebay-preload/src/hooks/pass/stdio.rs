@@ -5,7 +5,7 @@
 use libc::{FILE, c_char, c_int};
 
 use super::{Args, Passed, close as closing, fd, give, give_path, joined};
-use crate::files::Why;
+use crate::files::{self, Why};
 use crate::foreign;
 use crate::raw::KeepErrno;
 
@@ -24,7 +24,7 @@ fn nothing(_args: &Args) -> usize {
 
 export! {
     /// `fopen`.
-    fn fopen64 | fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    fn fopen64 | fopen | _IO_fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
         give_path(libc::AT_FDCWD, path, Why::Stdio);
         // SAFETY: libc's function of this type, with the caller's arguments.
         unsafe { begun(std::mem::transmute::<usize, Open>(OPEN.real())(path, mode)) }
@@ -74,12 +74,16 @@ fn ends(fd: c_int) {
     if fd >= 0 && joined() {
         let _errno = KeepErrno::new();
         foreign::end(fd);
-        closing(fd, Why::Stdio);
+        if files::is_unused_standard(fd) {
+            files::forget(fd);
+        } else {
+            closing(fd, Why::Stdio);
+        }
     }
 }
 
 /// The descriptor of a stream, negative if it has none.
-fn descriptor(stream: *mut FILE) -> c_int {
+pub fn descriptor(stream: *mut FILE) -> c_int {
     if stream.is_null() {
         return -1;
     }
