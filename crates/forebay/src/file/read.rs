@@ -1,7 +1,8 @@
 //! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
 //!
-//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead.
+//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead, [`advise`] is what programs say about that.
 
+pub mod advise;
 pub mod fill;
 pub mod follow;
 
