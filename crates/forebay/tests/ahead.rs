@@ -15,6 +15,7 @@ use forebay::sim::device::{
 };
 use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
+use forebay::sys::memory::AlignedBytes;
 use forebay::{Advise, Config, File, OpenOptions, Session, Stats};
 use forebay_model::fill;
 
@@ -408,4 +409,58 @@ fn large(plan: &Arc<FaultPlan>, blocks: u64) -> (Session, File) {
     file.sync_data().expect("synced");
     drop_clean(&session, &file);
     (session, file)
+}
+
+/// A file of 12 blocks over 32 frames: read past memory the first time, into it the second, and then from it.
+#[test]
+fn a_large_read_goes_past_memory_once() {
+    let plan = FaultPlan::counting(Kinds::of(&[CallKind::ReadDirect]));
+    let (session, file) = large(&plan, 12);
+    let len = 12 * BLOCK as usize;
+    for (align, shift) in [(PAGE, 0), (PAGE, 1)] {
+        let memory = AlignedBytes::new(len + PAGE, align);
+        let read = || {
+            let (calls, before) = (plan.calls(), session.stats());
+            // SAFETY: the memory is this test's own, longer than what is read, and initialised.
+            let target =
+                unsafe { std::slice::from_raw_parts_mut(memory.piece().ptr.add(shift), len) };
+            target.fill(0xEE);
+            for at in (0..len).step_by(4 * BLOCK as usize) {
+                let part = &mut target[at..at + 4 * BLOCK as usize];
+                assert_eq!(file.read_at(part, at as u64).expect("read"), part.len());
+            }
+            assert!(target[..] == bytes(0, len)[..], "wrong bytes");
+            let after = session.stats();
+            (
+                plan.calls() - calls,
+                after.device_read_bytes - before.device_read_bytes,
+                before.memory_free_bytes - after.memory_free_bytes,
+            )
+        };
+        if shift == 0 {
+            assert_eq!(read(), (3, len as u64, 0), "past memory");
+            assert_eq!(read(), (12, len as u64, len as u64), "into memory");
+        }
+        assert_eq!(read(), (0, 0, 0), "from memory");
+    }
+    drop_clean(&session, &file);
+    file.write_at(&[7; 100], 5 * BLOCK + 10).expect("written");
+    file.core()
+        .expect("managed")
+        .entry()
+        .read_past
+        .store(0, Ordering::Relaxed);
+    let memory = vec![0xEE; len + 1];
+    let mut found = memory.clone();
+    let calls = plan.calls();
+    file.read_at(&mut found[1..], 0).expect("read");
+    let mut expected = bytes(0, len);
+    expected[5 * BLOCK as usize + 10..][..100].fill(7);
+    assert!(found[1..] == expected[..], "wrong bytes");
+    // Five blocks, one with newer bytes, and six, the caller's memory being what it is.
+    assert!(
+        plan.calls() - calls <= 2 + 2 + 2,
+        "{}",
+        plan.calls() - calls
+    );
 }

@@ -211,6 +211,7 @@ fn enter(
         &entry.error,
         &entry.truncating,
         &entry.reserve_step,
+        &entry.read_past,
     ] {
         word.store(0, Ordering::Relaxed);
     }
