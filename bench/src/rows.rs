@@ -32,13 +32,16 @@ pub enum Row {
     /// 4 KiB reads of a file in memory
     #[value(name = "read-4k")]
     Read4k,
+    /// Sequential reads of a file that is not in memory
+    #[value(name = "read-cold")]
+    ReadCold,
     /// Where the nanoseconds of a 4 KiB write go (not part of the default rows)
     #[value(name = "where-ns")]
     WhereNs,
 }
 
 /// The rows measured when none is named.
-pub const DEFAULT: [Row; 8] = [
+pub const DEFAULT: [Row; 9] = [
     Row::SeqWrite4k,
     Row::Overwrite4k,
     Row::Ragged4k,
@@ -47,6 +50,7 @@ pub const DEFAULT: [Row; 8] = [
     Row::Ragged2m,
     Row::Sparse16g,
     Row::Read4k,
+    Row::ReadCold,
 ];
 
 /// No workload may be slower than the kernel by more than a tenth (architecture, section 3.6).
@@ -79,6 +83,9 @@ pub fn workloads(row: Row, size: u64) -> Vec<Workload> {
         Row::Ragged2m => vec![ragged_run(size)],
         Row::Sparse16g => vec![sparse(size)],
         Row::Read4k => vec![read(size, "sequential"), read(size, "random")],
+        Row::ReadCold => [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20)]
+            .map(|(name, len)| read_cold(size, name, len))
+            .into(),
         Row::WhereNs => Vec::new(),
     }
 }
@@ -242,6 +249,24 @@ fn read(size: u64, order: &str) -> Workload {
         unaligned: false,
         // 1.0 µs against a bare path's 0.30: what is left of 3.3 times.
         lines: vec![line(Metric::TimeReturned, Target::Times(3.0))],
+    }
+}
+
+/// With the kernel's read-ahead against the engine's, and the engine without.
+fn read_cold(size: u64, name: &str, len: u32) -> Workload {
+    Workload {
+        name: format!("read-cold-{name}"),
+        sides: vec![
+            SideKind::Kernel,
+            SideKind::ForebayAuto,
+            SideKind::ForebayAlone,
+        ],
+        before: Before::Cold,
+        shape: Shape::Sequential { len },
+        operation: Operation::Read,
+        span: size,
+        bytes: size,
+        lines: vec![line(Metric::SpeedReturned, NEVER_SLOWER)],
     }
 }
 

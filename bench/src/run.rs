@@ -260,7 +260,9 @@ impl Bench {
         let Step {
             workload, requests, ..
         } = *step;
-        let mut buffer = Mapping::new(FILL_REQUEST as usize).context("read buffer")?;
+        let longest = requests.iter().map(|request| request.len).max();
+        let longest = longest.unwrap_or(0).max(FILL_REQUEST);
+        let mut buffer = Mapping::new(longest as usize).context("read buffer")?;
         buffer.touch();
         let mut writes = self.writes(requests, step.written);
         if workload.unaligned {

@@ -130,6 +130,8 @@ pub enum SideKind {
     },
     /// The engine, choosing its route by predicted times.
     ForebayAuto,
+    /// The same, without reading ahead.
+    ForebayAlone,
     /// The engine, with the fixed 1 MiB threshold of the paper.
     ForebayThreshold,
 }
@@ -142,13 +144,15 @@ impl SideKind {
             SideKind::KernelDontCache => "dontcache".into(),
             SideKind::Direct { depth } => format!("direct qd{depth}"),
             SideKind::ForebayAuto => "forebay auto".into(),
+            SideKind::ForebayAlone => "forebay, not ahead".into(),
             SideKind::ForebayThreshold => "forebay threshold".into(),
         }
     }
 
     /// Whether this is the engine: targets are about nobody else.
     pub fn is_engine(self) -> bool {
-        matches!(self, SideKind::ForebayAuto | SideKind::ForebayThreshold)
+        use SideKind::{ForebayAlone, ForebayAuto, ForebayThreshold};
+        matches!(self, ForebayAuto | ForebayAlone | ForebayThreshold)
     }
 
     /// Starts the side.
@@ -160,10 +164,12 @@ impl SideKind {
             #[cfg(feature = "engine")]
             SideKind::ForebayAuto => Box::new(forebay::Forebay::new(forebay::AUTO)?),
             #[cfg(feature = "engine")]
+            SideKind::ForebayAlone => Box::new(forebay::Forebay::without_reading_ahead()?),
+            #[cfg(feature = "engine")]
             SideKind::ForebayThreshold => Box::new(forebay::Forebay::new(forebay::THRESHOLD)?),
             // Never asked for: such a build leaves the engine out of every round.
             #[cfg(not(feature = "engine"))]
-            SideKind::ForebayAuto | SideKind::ForebayThreshold => {
+            SideKind::ForebayAuto | SideKind::ForebayAlone | SideKind::ForebayThreshold => {
                 return Err(io::Error::from_raw_os_error(libc::ENOSYS));
             }
         })

@@ -27,10 +27,23 @@ pub struct Forebay {
 impl Forebay {
     /// Opens a session that routes by `route`.
     pub fn new(route: Route) -> io::Result<Self> {
-        let options = Options {
+        Self::with(Options {
             route: Some(route),
-            arena_dir: crate::place::arena_dir().map(Path::to_owned),
             ..Options::default()
+        })
+    }
+
+    /// Opens a session in which nothing is read ahead.
+    pub fn without_reading_ahead() -> io::Result<Self> {
+        let mut options = Options::default();
+        options.set("read_ahead", "0").map_err(io::Error::other)?;
+        Self::with(options)
+    }
+
+    fn with(options: Options) -> io::Result<Self> {
+        let options = Options {
+            arena_dir: crate::place::arena_dir().map(Path::to_owned),
+            ..options
         };
         let config = Config::builder().options(options).build();
         let config = config.map_err(|error| io::Error::other(error.to_string()))?;

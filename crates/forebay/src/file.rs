@@ -36,6 +36,7 @@ use self::core::{Core, Halt};
 use self::managed::Managed;
 pub use self::options::OpenOptions;
 use self::quick::Recent;
+pub use self::read::advise::Advise;
 use self::read::follow::Read;
 use self::settle::Durability;
 use crate::error::{Error, Result};
@@ -248,6 +249,18 @@ impl File {
         match unsafe { read::read(core, me, target, len, offset, sequential) } {
             Err(Halt::Kernel) => by_kernel(managed.file.read_at(bytes, offset), "read"),
             result => result.map_err(Core::ended),
+        }
+    }
+
+    /// Says how `len` bytes from `offset` on will be read; a length of 0 is to the end. How reads come holds for the whole
+    /// description, as with `posix_fadvise`.
+    ///
+    /// # Errors
+    /// [`Error::Session`] when the calling thread finds no slot; the kernel's, for files that it serves.
+    pub fn advise(&self, offset: u64, len: u64, advice: Advise) -> Result<()> {
+        match &self.kind {
+            Kind::Managed(managed) => managed.advise(offset, len, advice),
+            Kind::Kernel { file, .. } => advise_kernel(file, offset, len, advice),
         }
     }
 

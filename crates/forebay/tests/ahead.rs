@@ -13,7 +13,10 @@ use forebay::keeper::ahead::Prefetcher;
 use forebay::sim::device::{
     CallKind, FaultPlan, Kinds, Outcome as Fault, Repeat, SimDisk, SimFile, SimOptions, Wrapped,
 };
-use forebay::{Config, File, OpenOptions, Session, Stats};
+use forebay::sim::{Bug, plant};
+use forebay::sync::Ordering;
+use forebay::sys::memory::AlignedBytes;
+use forebay::{Advise, Config, File, OpenOptions, Session, Stats};
 use forebay_model::fill;
 
 const BLOCK: u64 = 256 * 1024;
@@ -310,4 +313,154 @@ impl Queue for Late {
     fn name(&self) -> &'static str {
         "late"
     }
+}
+
+#[test]
+fn what_a_program_says_is_heeded() {
+    let plan = FaultPlan::counting(Kinds::of(&[CallKind::ReadDirect]));
+    let (session, _, file) = simulated(&plan);
+    let mut prefetcher = office(&session, Box::new(Inline::new()));
+    let mut ahead = |session: &Session| {
+        (0..9).for_each(|_| round(session, &mut prefetcher));
+        session.stats().ahead_bytes / BLOCK
+    };
+    file.advise(2 * BLOCK + 5, BLOCK, Advise::WillNeed)
+        .expect("heard");
+    assert_eq!(ahead(&session), 2, "both blocks that the range touches");
+    let calls = plan.calls();
+    read_and_check(&file, 2 * BLOCK, 2 * BLOCK as usize);
+    assert_eq!(plan.calls(), calls, "they are in memory");
+
+    file.advise(0, 3 * BLOCK + 5, Advise::DontNeed)
+        .expect("heard");
+    read_and_check(&file, 3 * BLOCK, BLOCK as usize);
+    assert_eq!(plan.calls(), calls, "a part of a block stays");
+    read_and_check(&file, 2 * BLOCK, PAGE);
+    assert_eq!(plan.calls(), calls + 1, "a whole one went");
+
+    drop_clean(&session, &file);
+    file.advise(0, 0, Advise::Random).expect("heard");
+    for page in 0..64 {
+        read_and_check(&file, page * PAGE as u64, PAGE);
+    }
+    assert_eq!(ahead(&session), 2, "nothing is read ahead");
+    drop_clean(&session, &file);
+    file.advise(0, 0, Advise::Sequential).expect("heard");
+    read_and_check(&file, 2 * BLOCK, PAGE);
+    assert!(ahead(&session) > 2, "the first read is enough");
+    file.advise(0, 0, Advise::Normal).expect("heard");
+}
+
+/// A hot set of pages, read at random, beside a scan of four times the memory.
+#[test]
+fn a_scan_leaves_a_hot_set_in_memory() {
+    let hit_ratio = |bug: Option<Bug>| {
+        plant(bug);
+        let plan = FaultPlan::counting(Kinds::of(&[CallKind::ReadDirect]));
+        let (session, file) = large(&plan, 128);
+        let tick = &session.shared().arena.superblock().tick;
+        let hot = |index: u64| (100 + index % 8) * BLOCK + index % 64 * PAGE as u64;
+        let me = session.shared().me().expect("a slot");
+        let free = &session.shared().arena.superblock().frames_free;
+        for _ in 0..3 {
+            tick.fetch_add(5, Ordering::Relaxed);
+            (0..64).for_each(|index| read_and_check(&file, hot(index), PAGE));
+        }
+        let (mut hits, mut looks) = (0, 0);
+        for block in 0..96 {
+            // As a keeper and writers do: room for the next.
+            tick.fetch_add(1, Ordering::Relaxed);
+            if free.load(Ordering::Relaxed) < 4 {
+                forebay::evict::evict(me, 2, 0);
+            }
+            read_and_check(&file, block * BLOCK, BLOCK as usize);
+            let before = plan.calls();
+            read_and_check(&file, hot(block * 37), PAGE);
+            hits += u32::from(plan.calls() == before);
+            looks += 1;
+        }
+        plant(None);
+        f64::from(hits) / f64::from(looks)
+    };
+    let hot = hit_ratio(None);
+    assert!(hot > 0.99, "{hot} of the hot set's reads are hits");
+    let without = hit_ratio(Some(Bug::EvictInUse));
+    assert!(without < 0.9, "{without}, and nothing kept them");
+}
+
+/// A file of so many blocks over 32 frames.
+fn large(plan: &Arc<FaultPlan>, blocks: u64) -> (Session, File) {
+    let disk = SimDisk::new(SimOptions::default());
+    let device = Arc::new(Wrapped::new(disk.create(), Arc::clone(plan)));
+    let config = Config {
+        memory: 32 * BLOCK,
+        ..Config::tiny()
+    };
+    let session = Session::open(config).expect("a session");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = session
+        .open_device(device, "sim", &options)
+        .expect("a file");
+    for at in (0..blocks).map(|block| block * BLOCK) {
+        file.write_at(&bytes(at, BLOCK as usize), at)
+            .expect("written");
+    }
+    file.sync_data().expect("synced");
+    drop_clean(&session, &file);
+    (session, file)
+}
+
+/// A file of 12 blocks over 32 frames: read past memory the first time, into it the second, and then from it.
+#[test]
+fn a_large_read_goes_past_memory_once() {
+    let plan = FaultPlan::counting(Kinds::of(&[CallKind::ReadDirect]));
+    let (session, file) = large(&plan, 12);
+    let len = 12 * BLOCK as usize;
+    for (align, shift) in [(PAGE, 0), (PAGE, 1)] {
+        let memory = AlignedBytes::new(len + PAGE, align);
+        let read = || {
+            let (calls, before) = (plan.calls(), session.stats());
+            // SAFETY: the memory is this test's own, longer than what is read, and initialised.
+            let target =
+                unsafe { std::slice::from_raw_parts_mut(memory.piece().ptr.add(shift), len) };
+            target.fill(0xEE);
+            for at in (0..len).step_by(4 * BLOCK as usize) {
+                let part = &mut target[at..at + 4 * BLOCK as usize];
+                assert_eq!(file.read_at(part, at as u64).expect("read"), part.len());
+            }
+            assert!(target[..] == bytes(0, len)[..], "wrong bytes");
+            let after = session.stats();
+            (
+                plan.calls() - calls,
+                after.device_read_bytes - before.device_read_bytes,
+                before.memory_free_bytes - after.memory_free_bytes,
+            )
+        };
+        if shift == 0 {
+            assert_eq!(read(), (3, len as u64, 0), "past memory");
+            assert_eq!(read(), (12, len as u64, len as u64), "into memory");
+        }
+        assert_eq!(read(), (0, 0, 0), "from memory");
+    }
+    drop_clean(&session, &file);
+    file.write_at(&[7; 100], 5 * BLOCK + 10).expect("written");
+    file.core()
+        .expect("managed")
+        .entry()
+        .read_past
+        .store(0, Ordering::Relaxed);
+    let memory = vec![0xEE; len + 1];
+    let mut found = memory.clone();
+    let calls = plan.calls();
+    file.read_at(&mut found[1..], 0).expect("read");
+    let mut expected = bytes(0, len);
+    expected[5 * BLOCK as usize + 10..][..100].fill(7);
+    assert!(found[1..] == expected[..], "wrong bytes");
+    // Five blocks, one with newer bytes, and six, the caller's memory being what it is.
+    assert!(
+        plan.calls() - calls <= 2 + 2 + 2,
+        "{}",
+        plan.calls() - calls
+    );
 }

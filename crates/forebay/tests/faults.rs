@@ -91,7 +91,8 @@ impl Rig {
             Arc::new(Wrapped::new(Arc::clone(file), Arc::clone(&switch))) as Arc<dyn DeviceFile>
         };
         let store = Store::Sim(files.iter().map(wrap).collect());
-        let engine = Engine::new(config, store, FILES, HANDLES);
+        let mut engine = Engine::new(config, store, FILES, HANDLES);
+        engine.read_ahead(11);
         switch.set(true);
         Rig {
             files,

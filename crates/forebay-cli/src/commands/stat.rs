@@ -229,11 +229,7 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         ),
     );
     field("read", bytes(stats.read_bytes));
-    let (read, written) = (
-        bytes(stats.device_read_bytes),
-        bytes(stats.device_write_bytes),
-    );
-    field("device", format!("{read} read, {written} written"));
+    field("device", device(stats));
     let ahead = read_ahead(stats).into_iter();
     ahead.for_each(|ahead| field("read ahead", ahead));
     let corruptions = count(stats.corruptions as usize, "word");
@@ -256,6 +252,11 @@ fn detail_files(output: &mut Output, row: &Row) {
             format!("{}: the last flush failed: {error}", file.path.display()),
         );
     }
+}
+
+fn device(stats: Stats) -> String {
+    let read = bytes(stats.device_read_bytes);
+    format!("{read} read, {} written", bytes(stats.device_write_bytes))
 }
 
 /// What was read ahead, if anything.

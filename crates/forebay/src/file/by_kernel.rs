@@ -6,12 +6,29 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 
 use crate::error::{Error, Result};
+use crate::file::read::advise::Advise;
+use crate::sys::kernel_cache;
 
 pub(super) fn not_open_for(operation: &'static str) -> Error {
     Error::Device {
         errno: libc::EBADF,
         operation,
     }
+}
+
+/// Passes on what a program says about its reads.
+pub(super) fn advise_kernel(file: &fs::File, offset: u64, len: u64, advice: Advise) -> Result<()> {
+    let number = match advice {
+        Advise::Normal => libc::POSIX_FADV_NORMAL,
+        Advise::Sequential => libc::POSIX_FADV_SEQUENTIAL,
+        Advise::Random => libc::POSIX_FADV_RANDOM,
+        Advise::WillNeed => libc::POSIX_FADV_WILLNEED,
+        Advise::DontNeed => libc::POSIX_FADV_DONTNEED,
+    };
+    by_kernel(
+        kernel_cache::advise(file.as_fd(), offset, len, number),
+        "advise",
+    )
 }
 
 pub(super) fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) -> Result<T> {

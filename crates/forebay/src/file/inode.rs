@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::closing::{self, Prepared};
 use super::quick::Recent;
+use super::read::advise::{Advise, advise};
 use super::read::follow::Read;
 use super::settle::{self, Durability};
 use super::write::{self, Intent};
@@ -200,6 +201,13 @@ impl Inode {
         let sequential = following.follow(&self.core, me, offset, len, sequential);
         // SAFETY: the caller's promise.
         unsafe { read::read(&self.core, me, target, len, offset, sequential) }
+    }
+
+    /// Heeds what the program says about its reads of `len` bytes from `offset` on. What it says of one of its descriptions
+    /// holds for all that it has of the file.
+    pub fn advise(&self, me: Me<'_>, offset: u64, len: u64, advice: Advise) {
+        let (ahead, range) = (&self.recent.ahead, (offset, len));
+        advise(&self.core, me, ahead, &self.handed, range, advice);
     }
 
     /// The length.

@@ -5,11 +5,12 @@ use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use super::by_kernel::{append_by_kernel, by_kernel};
+use super::by_kernel::{advise_kernel, append_by_kernel, by_kernel};
 use crate::error::Result;
 use crate::file::append;
 use crate::file::core::{Core, Halt};
 use crate::file::quick::Recent;
+use crate::file::read::advise::{Advise, advise};
 use crate::file::write::Intent;
 use crate::memory::threads::Me;
 use crate::route::Route;
@@ -35,6 +36,24 @@ impl Managed {
     pub(super) fn hand_over(&self) {
         let Core { shared, id, device } = &self.core;
         shared.hand_over(*id, device.as_ref(), &self.handed);
+    }
+
+    /// Heeds what the program says about its reads.
+    pub(super) fn advise(&self, offset: u64, len: u64, advice: Advise) -> Result<()> {
+        let core = &self.core;
+        let me = core.shared.me()?;
+        if core.entry().kernel_reason.load(Relaxed) != 0 {
+            return advise_kernel(&self.file, offset, len, advice);
+        }
+        advise(
+            core,
+            me,
+            &self.recent.ahead,
+            &self.handed,
+            (offset, len),
+            advice,
+        );
+        Ok(())
     }
 
     /// What a write of this description knows beyond its bytes.

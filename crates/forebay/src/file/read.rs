@@ -1,9 +1,11 @@
 //! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
 //!
-//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead.
+//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead, [`straight`] takes large reads past memory, [`advise`] is what programs say about that.
 
+pub mod advise;
 pub mod fill;
 pub mod follow;
+pub mod straight;
 
 use crate::device::{Piece, read_rest};
 use crate::error::Error;
@@ -48,9 +50,24 @@ pub unsafe fn read(
     if len < wanted && core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
         return Err(Halt::Kernel);
     }
+    let past = straight::is_wanted(core, len);
+    // Up to here all that could be has been read straight.
+    let mut done = 0;
     for segment in segments(offset, len) {
+        if segment.done < done {
+            continue;
+        }
         // SAFETY: a segment lies within the request.
         let to = unsafe { target.add(segment.done) };
+        if past && segment.len == BLOCK_BYTES {
+            let at = offset + segment.done as u64;
+            // SAFETY: as above.
+            let read = unsafe { straight::read(core, me, to, len - segment.done, at)? };
+            if read > 0 {
+                done = segment.done + read;
+                continue;
+            }
+        }
         // SAFETY: as above.
         match unsafe { read_segment(core, me, &segment, to, sequential) } {
             Err(Halt::Fault) => {

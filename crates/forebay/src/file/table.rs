@@ -219,6 +219,7 @@ fn enter(
         &entry.truncating,
         &entry.reserve_step,
         &entry.closed_ns,
+        &entry.read_past,
     ] {
         word.store(0, Ordering::Relaxed);
     }

@@ -43,7 +43,7 @@ const FRAMES_SPARE: u32 = 8;
 /// Memory that is backed at once when free frames run out and the budget allows, bytes.
 const MORE_BYTES: u64 = 16 * 1024 * 1024;
 /// Ticks for which clean pages must have been left alone before they give way to what is read ahead.
-const IDLE_TICKS: u32 = 16;
+const IDLE_TICKS: u32 = 2;
 /// How often it looks around without being woken.
 const TICK: Duration = Duration::from_millis(500);
 /// How often a process that does not keep looks whether it does by now.
@@ -282,6 +282,7 @@ fn look(
         return None;
     }
     let span = absent.trailing_zeros()..u64::BITS - absent.leading_zeros();
+    guard.await_bytes();
     let seen = Seen::of(&guard, entry);
     let start = ask.block.start() + u64::from(span.start) * PAGE_BYTES as u64;
     (start < seen.disk_end).then_some((seen, span))

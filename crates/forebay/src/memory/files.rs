@@ -67,6 +67,8 @@ pub struct FileEntry {
     pub path_len: AtomicU32,
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
+    /// Bytes that have been read past memory so far; a hint.
+    pub read_past: AtomicU64,
     /// What is to be read ahead; hints.
     pub asks: Asks,
     /// Threads that are changing the device file, a bit each. A bit that a death has left says that how the file looks may

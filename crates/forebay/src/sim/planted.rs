@@ -59,6 +59,8 @@ pub enum Bug {
     UnstablePages,
     /// The keeper does not look at how short memory is.
     DeafPressure,
+    /// Eviction takes what was used again for something that a scan has left.
+    EvictInUse,
     /// A write takes its space for reserved without asking the device.
     SkipReserve,
 }

@@ -1,4 +1,4 @@
-//! What the kernel has of a file in its own page cache (`cachestat`, Linux 6.5).
+//! What the kernel has of a file in its own page cache (`cachestat`, Linux 6.5), and what it is told about that.
 
 use super::{check, retry};
 use std::io;
@@ -42,6 +42,16 @@ pub fn cached(fd: BorrowedFd<'_>) -> io::Result<Cached> {
         check(result as libc::c_int)
     })?;
     Ok(out)
+}
+
+/// `posix_fadvise`.
+pub fn advise(fd: BorrowedFd<'_>, offset: u64, len: u64, advice: libc::c_int) -> io::Result<()> {
+    let (offset, len) = (offset as libc::off_t, len as libc::off_t);
+    // SAFETY: the descriptor is open; nothing of ours is handed over.
+    match unsafe { libc::posix_fadvise(fd.as_raw_fd(), offset, len, advice) } {
+        0 => Ok(()),
+        errno => Err(io::Error::from_raw_os_error(errno)),
+    }
 }
 
 #[cfg(test)]

@@ -112,6 +112,8 @@ impl Engine {
             return;
         };
         let me = shared.me().expect("a slot");
+        let tick = &me.arena.superblock().tick;
+        tick.fetch_add(3, forebay::sync::Ordering::Relaxed);
         prefetcher.round(shared, me, false);
         while rest && prefetcher.is_reading() {
             prefetcher.round(shared, me, true);

@@ -3,6 +3,7 @@
 use crate::world::{BLOCK, PAGE, Shape, World, join};
 
 crate::scenarios!(
+    reads_past_memory_against_everything,
     direct_against_scrap,
     direct_against_a_flight,
     direct_against_fills,
@@ -137,5 +138,30 @@ fn kernel_against_scrap() {
         }
     });
     join([kernel, scrap, reader]);
+    world.check_at_rest();
+}
+
+/// A read that goes past memory, against what is written, flushed, evicted, written direct and read meanwhile.
+pub fn reads_past_memory_against_everything() {
+    let world = World::new(Shape {
+        headers: 128,
+        ..Shape::default()
+    });
+    let _exploring = world.explore();
+    let reader = world.spawn(|member| {
+        member.read(0, 0, 2 * BLOCK as usize);
+        member.read(0, 0, 3 * BLOCK as usize);
+    });
+    let writer = world.spawn(|member| {
+        member.write(0, 1, 100, 200);
+        member.sync(0);
+        member.evict(0);
+        member.read(0, 50, 100);
+    });
+    let direct = world.spawn(|member| {
+        member.write_direct(0, 2, 1, 1);
+        member.read(0, BLOCK, 300);
+    });
+    join([reader, writer, direct]);
     world.check_at_rest();
 }

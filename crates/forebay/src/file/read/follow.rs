@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
+use super::straight;
 use crate::file::core::Core;
 use crate::file::quick::{Recent, Stream};
 use crate::flush::ring;
@@ -78,7 +79,9 @@ impl Read<'_> {
             size,
             advice: self.recent.ahead.advice(),
         };
-        if bounds.window_max == 0 || offset >= size || len == 0 {
+        // What goes past memory is not to be read into it ahead.
+        let past = straight::is_wanted(core, len);
+        if bounds.window_max == 0 || offset >= size || len == 0 || past {
             return follows;
         }
         let len = (len as u64).min(size - offset);

@@ -277,6 +277,11 @@ impl<'a> Guard<'a> {
         }
     }
 
+    /// Somebody is about to bring bytes: the header is not to be evicted for its having none.
+    pub fn await_bytes(&self) {
+        self.header.await_bytes(self.tick());
+    }
+
     /// Notes that the block has been read ahead; where it has been used, that stands.
     pub fn set_ahead(&self) {
         if self.header.usage() == Usage::Fresh {

@@ -102,11 +102,11 @@ impl Header {
             .store(AHEAD | tick & TICK_MASK, Ordering::Relaxed);
     }
 
-    /// Its next use has to show again that the block is worth keeping.
-    pub fn demote(&self) {
-        let seen = self.stamp.load(Ordering::Relaxed);
-        if Usage::of(seen) == Usage::Again {
-            self.stamp.store(ONCE | seen & TICK_MASK, Ordering::Relaxed);
+    /// Somebody is about to bring bytes of a block that nobody has used yet. Under the lock.
+    pub(super) fn await_bytes(&self, tick: u32) {
+        if self.usage() == Usage::Fresh {
+            self.stamp
+                .store(FRESH | tick & TICK_MASK, Ordering::Relaxed);
         }
     }
 

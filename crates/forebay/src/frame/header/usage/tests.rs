@@ -34,8 +34,6 @@ fn coming_back_is_another_visit() {
     assert_eq!(header.usage(), Usage::Again);
     header.touch(11 + VISIT_TICKS);
     assert_eq!(header.usage(), Usage::Again);
-    header.demote();
-    assert_eq!(header.usage(), Usage::Once);
 }
 
 #[test]
