@@ -266,6 +266,7 @@ fn read_cold(size: u64, name: &str, len: u32) -> Workload {
         operation: Operation::Read,
         span: size,
         bytes: size,
+        unaligned: false,
         lines: vec![line(Metric::SpeedReturned, NEVER_SLOWER)],
     }
 }

@@ -303,21 +303,7 @@ impl Bench {
                     .saturating_sub(held_before),
             });
         }
-        match workload.operation {
-            Operation::Read => {}
-            Operation::WriteSyncClose => {
-                side.sync().context(name)?;
-                run.durable_s = Some(meter.elapsed().as_secs_f64());
-            }
-            Operation::WriteCloseSync => {
-                side.close().context(name)?;
-                run.closed_s = Some(meter.elapsed().as_secs_f64());
-                File::open(step.path)
-                    .and_then(|file| file.sync_all())
-                    .context(name)?;
-                run.durable_s = Some(meter.elapsed().as_secs_f64());
-            }
-        }
+        make_durable(step, side, name, &meter, &mut run)?;
         let reading = meter.read().context("counters")?;
         drop(pinned);
 
@@ -365,6 +351,29 @@ impl Bench {
         let read = |bytes: &mut [u8], at| file.read_exact_at(bytes, at).context("check the file");
         compare(expected, &format!("{name}, read from the device"), read)
     }
+}
+
+/// What comes after the requests until the bytes are durable, with the moments in between.
+fn make_durable(
+    step: &Step<'_>,
+    side: &mut dyn Side,
+    name: &str,
+    meter: &Meter,
+    run: &mut Run,
+) -> Result<()> {
+    match step.workload.operation {
+        Operation::Read => return Ok(()),
+        Operation::WriteSyncClose => side.sync().context(name)?,
+        Operation::WriteCloseSync => {
+            side.close().context(name)?;
+            run.closed_s = Some(meter.elapsed().as_secs_f64());
+            File::open(step.path)
+                .and_then(|file| file.sync_all())
+                .context(name)?;
+        }
+    }
+    run.durable_s = Some(meter.elapsed().as_secs_f64());
+    Ok(())
 }
 
 /// Compares what `read` gives with what is expected.

@@ -5,8 +5,7 @@
 //! process that hosts a keeper runs the house thread; those that find a living keeper stand by, and one of them takes over
 //! when it dies. Nothing is lost in between, since clients repair, flush and evict by themselves (`docs/locking.md`).
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
