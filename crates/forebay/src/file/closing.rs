@@ -14,7 +14,7 @@
 //! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::file::core::Core;
@@ -73,9 +73,8 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         return None;
     }
     resize::reach(core, me).ok()?;
-    let mtime_ns = now_ns();
-    core.change(me, |device| device.set_modified(mtime_ns))
-        .ok()?;
+    core.change(me, |device| device.set_modified(None)).ok()?;
+    let mtime_ns = device.stat().ok()?.mtime_ns;
     Some(Prepared { mtime_ns, epoch })
 }
 
@@ -89,11 +88,6 @@ fn is_written_soon(core: &Core) -> bool {
     let speeds = busy::speeds(superblock, core.device.caps().device);
     let owed = superblock.owed_about() * PAGE_BYTES as u64;
     u128::from(owed >> 20) * u128::from(speeds.write_ns_per_mib) <= LATEST.as_nanos()
-}
-
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_nanos() as u64
 }
 
 /// Leaves a file to the keeper whose last descriptor of the program's has been closed. Where no lease is to be had it is flushed.
@@ -217,7 +211,7 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
     if !core.shared.is_open(core.id) {
         let mtime_ns = entry.closed_ns.load(Ordering::Acquire);
         // Best effort: a time costs no bytes.
-        let _ = core.change(me, |device| device.set_modified(mtime_ns));
+        let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
     }
     entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
 }

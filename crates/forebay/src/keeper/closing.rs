@@ -18,7 +18,7 @@ use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
 /// Pages that are written before it is looked again who waits.
-const PAGES_AT_ONCE: u64 = 16 * 1024;
+const PAGES_AT_ONCE: u64 = 4 * 1024;
 /// How long flushers that are at a file are waited for before it counts as let go.
 const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
