@@ -60,6 +60,9 @@ impl Scene {
         }
         let config = config(arenas.path());
         let keeps = Session::open(config.clone()).expect("a session");
+        // A keeper has the word a moment before it has its desk; what is written until then it opens by itself.
+        let superblock = keeps.shared().arena.superblock();
+        await_that(|| superblock.keeper_epoch.load(Ordering::Acquire) != 0);
         Some(Scene {
             keeps: Some(keeps),
             closes: Session::join(config).expect("a session"),

@@ -52,7 +52,6 @@ pub struct Prepared {
 pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) -> Option<Prepared> {
     let Core { shared, id, device } = core;
     let entry = core.entry();
-    let epoch = handed.load(Relaxed);
     let owes_enough =
         owed_bytes(entry) >= shared.config.close_behind_bytes.max(1) && is_written_soon(core);
     let is_sound = entry.kernel_reason.load(Ordering::Acquire) == 0
@@ -62,10 +61,15 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         && entry.size.load(Ordering::Acquire) <= limits::file_bytes();
     let keeper_has_it = shared.arena_path.is_some()
         && !shared.keeps.load(Relaxed)
-        && shared.is_handed(handed)
         && has_keeper(&shared.arena)
         && shared.arena.superblock().leased.load(Ordering::Relaxed) < LEASED_MAX;
     if !owes_enough || !is_sound || !keeper_has_it || !shared.is_open_once(*id) {
+        return None;
+    }
+    // A keeper may have come since the last write.
+    shared.hand_over(*id, device.as_ref(), handed);
+    let epoch = handed.load(Relaxed);
+    if !shared.is_handed(handed) {
         return None;
     }
     device.unite().ok()?;
