@@ -95,8 +95,8 @@ pub trait DeviceFile: Send + Sync {
     /// Returns when no direct write submitted earlier, by anyone, is still under way, those of dead
     /// processes included; changes neither size nor contents.
     fn wait_in_flight(&self) -> io::Result<()>;
-    /// Sets the modification time, ns since 1970.
-    fn set_modified(&self, mtime_ns: u64) -> io::Result<()> {
+    /// Sets the modification time, ns since 1970; `None` is what a write would set it to.
+    fn set_modified(&self, mtime_ns: Option<u64>) -> io::Result<()> {
         let _ = mtime_ns;
         Err(io::ErrorKind::Unsupported.into())
     }

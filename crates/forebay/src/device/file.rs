@@ -462,8 +462,11 @@ impl DeviceFile for RealFile {
         })
     }
 
-    fn set_modified(&self, mtime_ns: u64) -> io::Result<()> {
-        file::set_modified(self.direct.as_fd(), i128::from(mtime_ns))
+    fn set_modified(&self, mtime_ns: Option<u64>) -> io::Result<()> {
+        match mtime_ns {
+            Some(ns) => file::set_modified(self.direct.as_fd(), i128::from(ns)),
+            None => file::set_modified_now(self.direct.as_fd()),
+        }
     }
 
     fn unite(&self) -> io::Result<()> {

@@ -14,7 +14,7 @@
 //! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use crate::error::Result;
 use crate::file::core::Core;
@@ -52,7 +52,6 @@ pub struct Prepared {
 pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) -> Option<Prepared> {
     let Core { shared, id, device } = core;
     let entry = core.entry();
-    let epoch = handed.load(Relaxed);
     let owes_enough =
         owed_bytes(entry) >= shared.config.close_behind_bytes.max(1) && is_written_soon(core);
     let is_sound = entry.kernel_reason.load(Ordering::Acquire) == 0
@@ -62,10 +61,15 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         && entry.size.load(Ordering::Acquire) <= limits::file_bytes();
     let keeper_has_it = shared.arena_path.is_some()
         && !shared.keeps.load(Relaxed)
-        && shared.is_handed(handed)
         && has_keeper(&shared.arena)
         && shared.arena.superblock().leased.load(Ordering::Relaxed) < LEASED_MAX;
     if !owes_enough || !is_sound || !keeper_has_it || !shared.is_open_once(*id) {
+        return None;
+    }
+    // A keeper may have come since the last write.
+    shared.hand_over(*id, device.as_ref(), handed);
+    let epoch = handed.load(Relaxed);
+    if !shared.is_handed(handed) {
         return None;
     }
     device.unite().ok()?;
@@ -73,9 +77,8 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         return None;
     }
     resize::reach(core, me).ok()?;
-    let mtime_ns = now_ns();
-    core.change(me, |device| device.set_modified(mtime_ns))
-        .ok()?;
+    core.change(me, |device| device.set_modified(None)).ok()?;
+    let mtime_ns = device.stat().ok()?.mtime_ns;
     Some(Prepared { mtime_ns, epoch })
 }
 
@@ -89,11 +92,6 @@ fn is_written_soon(core: &Core) -> bool {
     let speeds = busy::speeds(superblock, core.device.caps().device);
     let owed = superblock.owed_about() * PAGE_BYTES as u64;
     u128::from(owed >> 20) * u128::from(speeds.write_ns_per_mib) <= LATEST.as_nanos()
-}
-
-fn now_ns() -> u64 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.unwrap_or_default().as_nanos() as u64
 }
 
 /// Leaves a file to the keeper whose last descriptor of the program's has been closed. Where no lease is to be had it is flushed.
@@ -217,7 +215,7 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
     if !core.shared.is_open(core.id) {
         let mtime_ns = entry.closed_ns.load(Ordering::Acquire);
         // Best effort: a time costs no bytes.
-        let _ = core.change(me, |device| device.set_modified(mtime_ns));
+        let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
     }
     entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
 }

@@ -180,13 +180,26 @@ pub fn truncate(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
 /// Sets the modification time, in nanoseconds since 1970, and leaves the access time alone. Only the
 /// file's owner may; others get `EPERM`.
 pub fn set_modified(fd: BorrowedFd<'_>, mtime_ns: i128) -> io::Result<()> {
-    let leave = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: libc::UTIME_OMIT,
-    };
     let modified = libc::timespec {
         tv_sec: mtime_ns.div_euclid(1_000_000_000) as libc::time_t,
         tv_nsec: mtime_ns.rem_euclid(1_000_000_000) as libc::c_long,
+    };
+    set_modified_to(fd, modified)
+}
+
+/// As [`set_modified`], to what a write would set it to now: no clock that can be read tells that.
+pub fn set_modified_now(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_NOW,
+    };
+    set_modified_to(fd, now)
+}
+
+fn set_modified_to(fd: BorrowedFd<'_>, modified: libc::timespec) -> io::Result<()> {
+    let leave = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_OMIT,
     };
     let times = [leave, modified];
     // SAFETY: the array is ours, initialised, and lives during the call.
