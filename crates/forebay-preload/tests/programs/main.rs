@@ -9,6 +9,7 @@ mod compiled;
 mod deaths;
 mod model;
 mod names;
+mod numbers;
 mod reached;
 mod role;
 mod scene;

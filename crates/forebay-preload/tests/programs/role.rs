@@ -21,6 +21,7 @@ fn run() {
         || crate::closing::play(role, &argument, &dir)
         || crate::deaths::play(role, &argument, &dir)
         || crate::names::play(role, &argument, &dir)
+        || crate::numbers::play(role, &argument, &dir)
         || crate::reached::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)

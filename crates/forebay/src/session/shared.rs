@@ -396,6 +396,11 @@ impl Shared {
         self.arena_path.is_some() && self.line.ask_to_flush(self, file)
     }
 
+    /// Puts a descriptor where this process keeps those of the session's.
+    pub fn placed(&self, fd: OwnedFd) -> OwnedFd {
+        self.line.placed(fd)
+    }
+
     /// Where descriptors that this process keeps open to the session are put.
     pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
         self.line.relocate(relocate);
