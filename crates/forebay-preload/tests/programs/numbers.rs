@@ -49,6 +49,16 @@ fn closes_all(dir: &Path) {
     }
     let fd = open(&dir.join("a"), RDWR).expect("open");
     write(fd, &pattern(1, LEN)).expect("write");
+    // Numbers of the engine's are taken.
+    let numbers = std::fs::read_dir("/proc/self/fd").expect("readable");
+    let numbers = numbers.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+    let taken: Vec<i32> = numbers.filter(|number| *number > 500).collect();
+    assert!(!taken.is_empty());
+    for number in taken {
+        // SAFETY: takes no memory.
+        assert_eq!(unsafe { libc::dup2(fd, number) }, -1);
+        assert_eq!(close(number), Err(libc::EBADF));
+    }
     close(fd).expect("close");
 }
 
