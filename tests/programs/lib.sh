@@ -13,6 +13,8 @@
 # Small enough for eviction, and so that the smallest files are managed as well.
 export FOREBAY_MEMORY=${FOREBAY_MEMORY:-96MiB}
 export FOREBAY_SMALL_FILE_BYTES=${FOREBAY_SMALL_FILE_BYTES:-0}
+# Closes leave to the keeper whatever they may.
+export FOREBAY_CLOSE_BEHIND_BYTES=${FOREBAY_CLOSE_BEHIND_BYTES:-1}
 export LC_ALL=C
 # A program that hangs is ended, and fails.
 patience=${PATIENCE:-60}

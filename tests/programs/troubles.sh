@@ -201,3 +201,23 @@ assert open('$WHERE/small_shm/f', 'rb').read() == data"
     fi
     rm -rf "$WHERE/small_shm"
 fi
+
+# A device that turns out to have no space: the close has not waited, so who syncs next hears of it, and the run's end. Nothing
+# is lost, and all is well once there is space.
+if wanted close_fails_later; then
+    mounts_tmpfs late-store 100M
+    mounts_make late "$MOUNTS/late-store" 320M mkfs.xfs -q
+    dd if=/dev/zero of="$MOUNTS/late-store/filler" bs=1M 2>/dev/null
+    output=$(in_own_session late timeout 60 "$forebay" run --require --linger 1 -- \
+        python3 "$helpers/late.py" "$MOUNTS/late/f" 2>"$WHERE/late-err")
+    code=$?
+    rm "$MOUNTS/late-store/filler"
+    in_own_session late "$forebay" run --require --linger 1 -- true 2>>"$WHERE/late-err"
+    wanted_sum=$(python3 -c 'import sys; sys.stdout.buffer.write(bytes(range(256)) * 40_000)' | cksum)
+    if [[ $code -eq 1 && $output == $'closed\nTrue\nheard 28' && $(cksum <"$MOUNTS/late/f") == "$wanted_sum" ]] &&
+        grep -q 'not written yet' "$WHERE/late-err"; then
+        passed close_fails_later
+    else
+        failed close_fails_later "exit $code: $output; $(head -n 3 "$WHERE/late-err")"
+    fi
+fi

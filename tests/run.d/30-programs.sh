@@ -40,7 +40,7 @@ forebay=$store/bin/forebay
 
 kinds=${FOREBAY_TEST_KINDS:-xfs ext4}
 # Whatever this user's environment says about Forebay, and his own sessions, are left out of it.
-for name in $(compgen -e | grep '^FOREBAY_' | grep -v -E '^FOREBAY_(MEMORY|SMALL_FILE_BYTES)$'); do unset "$name"; done
+for name in $(compgen -e | grep '^FOREBAY_' | grep -v -E '^FOREBAY_(MEMORY|SMALL_FILE_BYTES|CLOSE_BEHIND_BYTES)$'); do unset "$name"; done
 install -d -m 1777 "$store/arenas" "$store/home"
 export HOME=$store/home XDG_CONFIG_HOME=$store/home XDG_STATE_HOME=$store/home/state
 export FOREBAY_ARENA_DIR=$store/arenas FOREBAY_SESSION=programs-$$

@@ -3,13 +3,15 @@
 //! What hooks that do not serve a call themselves use is in [`crate::kernel`], and comes from here as well. What hooks that do
 //! serve use: [`opened`], [`attach`], [`leave`], [`closing`].
 
+mod ends;
+
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::{Ordering, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 
-use forebay::file::settle::Durability;
 use libc::c_int;
 
+pub use self::ends::*;
 use crate::attach;
 use crate::foreign;
 use crate::inodes::{self, Rare};
@@ -201,7 +203,18 @@ pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char) {
     flush_inode(device, inode);
 }
 
+/// # Safety
+/// As for [`give_path_to_kernel`].
+unsafe fn stat_path(dir: c_int, path: *const libc::c_char) -> Option<libc::stat> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the caller's path; the target is ours, initialised where the call succeeds.
+    unsafe { (real::fstatat64(dir, path, stat.as_mut_ptr(), 0) == 0).then(|| stat.assume_init()) }
+}
+
 fn flush_inode(device: u64, inode: u64) {
+    if attach::glance().is_some_and(|glance| glance.await_closed(device, inode)) {
+        return;
+    }
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     attach::notice_fork();
@@ -220,58 +233,10 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
         return None;
     }
     let glance = attach::fresh_glance()?;
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the caller's path; the target is ours, initialised where the call succeeds.
-    let stat = unsafe {
-        if real::fstatat64(dir, path, stat.as_mut_ptr(), 0) != 0 {
-            return None;
-        }
-        stat.assume_init()
-    };
+    // SAFETY: the caller's path.
+    let stat = unsafe { stat_path(dir, path) }?;
     glance.known(stat.st_dev, stat.st_ino)?;
     Some((stat.st_dev, stat.st_ino))
-}
-
-/// The descriptor has been closed without `close`: what is known of it is forgotten.
-pub fn forget(fd: c_int) {
-    let word = table::word(fd);
-    if word.is_file() {
-        let _errno = KeepErrno::new();
-        closing(fd);
-    }
-}
-
-/// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other
-/// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
-pub fn closing(fd: c_int) -> c_int {
-    let word = table::word(fd);
-    if !word.is_file() || !table::replace(fd, word, Word::NONE) {
-        return 0;
-    }
-    let description = word.description();
-    let mut failed = 0;
-    if word.kind() == Kind::Managed {
-        let _inside = Inside::enter();
-        let _cancel = NotCancelled::new();
-        attach::notice_fork();
-        let last = table::each().all(|(_, other)| {
-            !other.is_file() || other.description_index() != word.description_index()
-        });
-        if last && word.writes() {
-            failed = inodes::settle(word, Durability::Written, &description.seen);
-        }
-        let rare = Rare::lock();
-        let closed = inodes::give_back(&rare, word.slot(), &description.seen);
-        failed = if failed == 0 { closed } else { failed };
-    } else if word.writes() && description.state() == State::Ours {
-        // Managed by a relative of this process, which may have ended.
-        flush_inode(
-            description.device.load(Relaxed),
-            description.inode.load(Relaxed),
-        );
-    }
-    kernel::let_go(word.description_index());
-    failed
 }
 
 /// Another descriptor of the same description: a `dup`.
@@ -324,24 +289,6 @@ pub fn set_status_flags(fd: c_int, flags: c_int) {
     }
     description.set_flag(SYNCS, false);
 }
-
-/// What happens at the end of the program: what it has not closed is written, as a close would have done.
-pub extern "C" fn at_end() {
-    if attach::joined().is_none() || !table::is_alive() || Inside::is() {
-        return;
-    }
-    let _inside = Inside::enter();
-    for (_, word) in table::each() {
-        if word.kind() == Kind::Managed && word.writes() {
-            inodes::settle(word, Durability::Written, &word.description().seen);
-        }
-    }
-    std::sync::atomic::fence(Ordering::SeqCst);
-}
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = at_end;
 
 /// Makes a descriptor of the program's one that the engine may look at.
 ///

@@ -8,6 +8,8 @@ use std::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence,
 };
 
+use forebay::Error;
+use forebay::file::closing::Prepared;
 use forebay::file::inode::Inode;
 use forebay::file::settle::Durability;
 use forebay::memory::threads::Me;
@@ -162,6 +164,25 @@ fn note(reason: &Unmanaged) {
 
 /// One descriptor fewer of a slot. With the last the engine's file is closed. Returns an error number, or 0.
 pub fn give_back(_rare: &Rare, slot: usize, seen: &AtomicU32) -> c_int {
+    finish(slot, |inode, me| inode.close(me, seen))
+}
+
+/// Whether the only descriptor that a slot has may be closed without waiting for what its file owes: [`leave`] is to follow.
+pub fn prepare_to_leave(rare: &Rare, slot: usize, seen: &AtomicU32) -> Option<Prepared> {
+    if INODES[slot].descriptors.load(Relaxed) != 1 {
+        return None;
+    }
+    let inode = get(rare, slot as u32)?;
+    inode.prepare_to_leave(inode.me().ok()?, seen)
+}
+
+/// As [`give_back`], for the only descriptor, which the program does not have any more.
+pub fn leave(_rare: &Rare, slot: usize, seen: &AtomicU32, prepared: &Prepared) -> c_int {
+    finish(slot, |inode, me| inode.leave(me, seen, prepared))
+}
+
+/// Takes one descriptor from a slot, and with the last its engine file, which is closed by `close`.
+fn finish(slot: usize, close: impl FnOnce(Inode, Me<'_>) -> Result<(), Error>) -> c_int {
     let slot_of = &INODES[slot];
     if slot_of.descriptors.fetch_sub(1, Relaxed) != 1 {
         return 0;
@@ -177,7 +198,7 @@ pub fn give_back(_rare: &Rare, slot: usize, seen: &AtomicU32) -> c_int {
         return 0;
     };
     let closed = match session.shared().me() {
-        Ok(me) => inode.close(me, seen),
+        Ok(me) => close(inode, me),
         Err(error) => Err(error),
     };
     closed.map_or_else(|error| error.errno(), |()| 0)
@@ -185,13 +206,7 @@ pub fn give_back(_rare: &Rare, slot: usize, seen: &AtomicU32) -> c_int {
 
 /// Waits until no thread uses a slot.
 fn await_users(slot: usize) {
-    // SAFETY: takes no memory. The process has registered for it when it joined its session.
-    unsafe {
-        crate::raw::call(
-            libc::SYS_membarrier,
-            [MEMBARRIER_PRIVATE_EXPEDITED, 0, 0, 0, 0, 0],
-        )
-    };
+    barrier();
     std::sync::atomic::fence(Ordering::SeqCst);
     for user in &USING {
         let mut round = 0u32;
@@ -206,7 +221,16 @@ fn await_users(slot: usize) {
     }
 }
 
-const MEMBARRIER_PRIVATE_EXPEDITED: usize = 8;
+/// A barrier in every thread of the process. Who joins a session registers for those of all processes, which this is not.
+fn barrier() -> bool {
+    const PRIVATE_EXPEDITED: usize = 1 << 3;
+    const REGISTER_PRIVATE_EXPEDITED: usize = 1 << 4;
+    let call = |command| {
+        // SAFETY: takes no memory.
+        unsafe { crate::raw::call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) == 0 }
+    };
+    call(PRIVATE_EXPEDITED) || call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED)
+}
 
 /// The use of a descriptor's inode by the calling thread.
 pub struct Use<'a> {
@@ -257,4 +281,12 @@ pub fn settle(word: Word, durability: Durability, seen: &AtomicU32) -> c_int {
     let inode = unsafe { &*inode };
     let settled = inode.me().and_then(|me| inode.settle(me, durability, seen));
     settled.map_or_else(|error| error.errno(), |()| 0)
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_barrier_is_one() {
+        assert!(super::barrier());
+    }
 }

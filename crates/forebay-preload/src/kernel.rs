@@ -231,6 +231,9 @@ pub fn give_known_to_kernel(description: &Description, why: Why) {
 
 /// The same, by numbers.
 pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) {
+    if let Some(glance) = attach::glance() {
+        glance.await_closed(device, inode);
+    }
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     if attach::glance().is_none_or(|glance| glance.known(device, inode).is_none()) {

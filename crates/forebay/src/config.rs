@@ -81,6 +81,9 @@ pub struct Config {
     /// A file that has had no more than this written to it by a program stays with the kernel: the preload library manages
     /// it from then on.
     pub small_file_bytes: u64,
+    /// A file that owes at least so many bytes when a program closes it is written after the close, by the keeper: the
+    /// preload library waits for less.
+    pub close_behind_bytes: u64,
     /// The arena lies on the heap of this process instead of in a file: for tests.
     pub heap_backed: bool,
     /// Where each value came from, at the time the configuration was made.
@@ -132,6 +135,7 @@ impl Config {
             io_engine: IoEngine::Threads,
             kept_dir: std::env::temp_dir().join("forebay-kept"),
             small_file_bytes: 0,
+            close_behind_bytes: 0,
             heap_backed: true,
             origins: Origins::default(),
         }

@@ -95,6 +95,26 @@ pub trait DeviceFile: Send + Sync {
     /// Returns when no direct write submitted earlier, by anyone, is still under way, those of dead
     /// processes included; changes neither size nor contents.
     fn wait_in_flight(&self) -> io::Result<()>;
+    /// Sets the modification time, ns since 1970; `None` is what a write would set it to.
+    fn set_modified(&self, mtime_ns: Option<u64>) -> io::Result<()> {
+        let _ = mtime_ns;
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Gives all descriptions up but one, which a lease can be had with; what is not direct is slower from then on. Refused
+    /// for a file that may be executed: who waits for the end of a lease to do so may find the description still there.
+    fn unite(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Takes a lease: whoever opens the file waits until it has been given up, with the last descriptor if not before.
+    fn lease(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Gives the lease up.
+    fn give_lease_up(&self) {}
+    /// Whether somebody waits for the lease's end, or it has ended.
+    fn is_lease_wanted(&self) -> bool {
+        false
+    }
     /// Whether it may be written to. One that may not serves reads of a file whose owed bytes are written by somebody else.
     fn is_writable(&self) -> bool {
         true

@@ -1,11 +1,12 @@
 //! Files as programs see them: the Rust API's [`File`], and the operations behind it.
 //!
 //! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
-//! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`] and [`settle`] carry operations out, [`hasten`] has
-//! the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
+//! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`], [`settle`] and [`closing`] carry operations out,
+//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
 
 pub mod append;
 mod by_kernel;
+pub mod closing;
 pub mod core;
 pub mod direct;
 pub mod given;
@@ -73,7 +74,7 @@ enum Kind {
 
 impl File {
     pub(crate) fn managed(core: Core, file: fs::File, path: &Path, options: &OpenOptions) -> Self {
-        let seen = crate::flush::errors::sequence(core.entry());
+        let seen = crate::flush::errors::sequence_to_begin_with(core.entry());
         let plain = options.writes() && !options.appends();
         let route = Arc::clone(core.shared.route_for(path));
         let below = || route.quick_scrap_below();

@@ -28,6 +28,10 @@ pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes that a program must have written to a file before it is managed without being asked to be.
 pub const SMALL_FILE_BYTES: u64 = 64 * 1024;
 
+/// What a file must owe for its close to leave it to the keeper, bytes: less is written in about the time that it takes to
+/// arrange that.
+pub const CLOSE_BEHIND_BYTES: u64 = 1024 * 1024;
+
 const _: () = assert!(BLOCK_PAGES == 64);
 const _: () =
     assert!(BATCH_BYTES.is_multiple_of(HUGE_BYTES) && HUGE_BYTES.is_multiple_of(BLOCK_BYTES));

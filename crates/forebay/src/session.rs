@@ -159,7 +159,7 @@ impl Session {
 
     /// Whether some process keeps the session.
     pub fn has_keeper(&self) -> bool {
-        run::has_keeper(&self.shared)
+        run::has_keeper(&self.shared.arena)
     }
 
     /// As [`Session::open`], without hosting a keeper: this process starts no threads.
@@ -318,7 +318,7 @@ impl Session {
     /// Waits for a moment until somebody keeps the session.
     fn await_keeper(&self) {
         for _ in 0..200 {
-            if run::has_keeper(&self.shared) {
+            if run::has_keeper(&self.shared.arena) {
                 return;
             }
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -41,8 +41,10 @@ pub enum Counter {
     FilesClaimed = 13,
     /// ... for other reasons.
     FilesOther = 14,
-    /// ... because somebody reaches them past the engine.
-    FilesReached = 15,
+    /// Files whose close left what they owed to the keeper.
+    ClosedBehind = 15,
+    /// Files left to the kernel because somebody reaches them past the engine.
+    FilesReached = 16,
 }
 
 const _: () = assert!((Counter::FilesReached as usize) < COUNTERS);
@@ -92,6 +94,8 @@ pub struct Stats {
     pub files_other: u64,
     /// The same, because somebody reaches them past the engine: through stdio, a mapping, another program.
     pub files_reached: u64,
+    /// How often a close has left what its file owed to the keeper.
+    pub closed_behind: u64,
 }
 
 impl Stats {
@@ -126,6 +130,7 @@ impl Stats {
             files_claimed: sum(Counter::FilesClaimed),
             files_other: sum(Counter::FilesOther),
             files_reached: sum(Counter::FilesReached),
+            closed_behind: sum(Counter::ClosedBehind),
             ..Stats::default()
         };
         for id in 0..superblock.headers_backed.load(Ordering::Acquire) {

@@ -12,6 +12,7 @@
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
+//! - [`lease`] keeping others from opening a file for a while
 //! - [`limits`] limits of the calling process
 //! - [`lock`] locks that end with their holder
 //! - [`liveness`] evidence that a thread lives
@@ -23,6 +24,7 @@ pub mod extents;
 pub mod file;
 pub mod futex;
 pub mod kernel_cache;
+pub mod lease;
 pub mod limits;
 pub mod liveness;
 pub mod lock;

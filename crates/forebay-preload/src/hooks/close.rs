@@ -10,7 +10,8 @@ use crate::serve;
 use crate::table::{self, Kind, Word};
 
 export! {
-    /// `close`: what the file owes is written with the last descriptor of a description, and errors are told.
+    /// `close`: with the last descriptor of a description, what the file owes is left to the keeper, or written, and errors
+    /// are told.
     fn close | __close(fd: c_int) -> c_int {
         // SAFETY: takes no memory.
         unsafe {
@@ -55,6 +56,9 @@ fn close_ours(fd: c_int) -> c_int {
         table::set(fd, Word::NONE);
         // SAFETY: takes no memory.
         return unsafe { real::close(fd) };
+    }
+    if let Some(closed) = files::close_behind(fd) {
+        return closed;
     }
     let failed = files::closing(fd);
     // SAFETY: takes no memory.

@@ -1,5 +1,6 @@
 //! Opening.
 
+use forebay::session::adopt::Glance;
 use libc::{c_char, c_int, mode_t};
 
 use crate::attach;
@@ -19,11 +20,24 @@ unsafe fn open_with(
     dir: c_int,
     path: *const c_char,
     flags: c_int,
-    really: impl FnOnce(c_int) -> c_int,
+    really: impl Fn(c_int) -> c_int,
 ) -> c_int {
     if !attach::is_on() || Inside::is() {
         return really(flags);
     }
+    if attach::glance().is_some_and(Glance::has_leases) {
+        // The kernel would wait as well, but for a signal's sake it would stop.
+        // SAFETY: the caller's path.
+        unsafe { files::await_closed(dir, path) };
+    }
+    let really = |flags| {
+        let fd = really(flags);
+        // SAFETY: the caller's path.
+        let again = fd < 0
+            && crate::raw::errno() == libc::EWOULDBLOCK
+            && unsafe { files::await_closed(dir, path) };
+        if again { really(flags) } else { fd }
+    };
     // SAFETY: the caller's path.
     let truncates = flags & libc::O_TRUNC != 0 && unsafe { files::known_path(dir, path) }.is_some();
     if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY {

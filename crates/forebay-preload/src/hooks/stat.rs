@@ -1,5 +1,7 @@
-//! Asking about files: sizes are the engine's where it has bytes that the kernel does not have yet.
+//! Asking about files: sizes are the engine's where it has bytes that the kernel does not have yet, and times where it writes them
+//! later than the program did.
 
+use forebay::session::adopt::Known;
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as StatX};
 
 use crate::attach;
@@ -9,14 +11,20 @@ use crate::table::{self, Kind};
 
 /// Blocks of `st_blocks`.
 const SECTOR: u64 = 512;
+const NS: u64 = 1_000_000_000;
 
-/// The size that the session knows of a file, if it has any bytes of it.
-fn known_size(device: u64, inode: u64) -> Option<u64> {
+/// What the session knows of a file, if it has any bytes of it.
+fn known(device: u64, inode: u64) -> Option<Known> {
     if Inside::is() {
         return None;
     }
-    let known = attach::glance()?.known(device, inode)?;
-    known.in_use.then_some(known.size)
+    attach::glance()?.known(device, inode)
+}
+
+fn ns_of(seconds: i64, ns: i64) -> u64 {
+    (seconds.max(0) as u64)
+        .saturating_mul(NS)
+        .saturating_add(ns as u64)
 }
 
 /// # Safety
@@ -27,11 +35,22 @@ unsafe fn patch(result: c_int, to: *mut Stat) -> c_int {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
         if to.st_mode & libc::S_IFMT == libc::S_IFREG
-            && let Some(size) = known_size(to.st_dev, to.st_ino)
+            && let Some(known) = known(to.st_dev, to.st_ino)
         {
-            to.st_size = size as libc::off_t;
-            // Programs take a file with fewer blocks than bytes for one with holes.
-            to.st_blocks = to.st_blocks.max(size.div_ceil(SECTOR) as libc::blkcnt_t);
+            if known.in_use {
+                to.st_size = known.size as libc::off_t;
+                // Programs take a file with fewer blocks than bytes for one with holes.
+                let blocks = known.size.div_ceil(SECTOR) as libc::blkcnt_t;
+                to.st_blocks = to.st_blocks.max(blocks);
+            }
+            let times = [
+                ns_of(to.st_mtime, to.st_mtime_nsec),
+                ns_of(to.st_ctime, to.st_ctime_nsec),
+            ];
+            if let Some(ns) = known.changed_ns(times[0], times[1]) {
+                (to.st_mtime, to.st_mtime_nsec) = ((ns / NS) as i64, (ns % NS) as i64);
+                (to.st_ctime, to.st_ctime_nsec) = (to.st_mtime, to.st_mtime_nsec);
+            }
         }
     }
     result
@@ -45,10 +64,17 @@ unsafe fn patch_extended(result: c_int, to: *mut StatX) -> c_int {
         let to = unsafe { &mut *to };
         let device = libc::makedev(to.stx_dev_major, to.stx_dev_minor);
         if c_uint::from(to.stx_mode) & libc::S_IFMT == libc::S_IFREG
-            && let Some(size) = known_size(device, to.stx_ino)
+            && let Some(known) = known(device, to.stx_ino)
         {
-            to.stx_size = size;
-            to.stx_blocks = to.stx_blocks.max(size.div_ceil(SECTOR));
+            if known.in_use {
+                to.stx_size = known.size;
+                to.stx_blocks = to.stx_blocks.max(known.size.div_ceil(SECTOR));
+            }
+            let ns = |time: &libc::statx_timestamp| ns_of(time.tv_sec, i64::from(time.tv_nsec));
+            if let Some(ns) = known.changed_ns(ns(&to.stx_mtime), ns(&to.stx_ctime)) {
+                (to.stx_mtime.tv_sec, to.stx_mtime.tv_nsec) = ((ns / NS) as i64, (ns % NS) as u32);
+                to.stx_ctime = to.stx_mtime;
+            }
         }
     }
     result

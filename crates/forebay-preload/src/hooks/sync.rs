@@ -6,6 +6,7 @@ use forebay::file::settle::Durability;
 use libc::{c_int, c_uint, off_t};
 
 use crate::attach;
+use crate::files;
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::KeepErrno;
 use crate::real;
@@ -76,6 +77,8 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
 
 /// Writes what all managed files of this process owe.
 fn flush_all() {
+    // What has been closed is to be made durable as well.
+    files::await_all_closed();
     if attach::joined().is_none() || Inside::is() {
         return;
     }

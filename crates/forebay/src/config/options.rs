@@ -167,6 +167,8 @@ options! {
     kept_dir: PathBuf,
     /// Bytes that a file must have had written to it before the preload library manages it. Default: 64KiB.
     small_file_bytes: Size,
+    /// Bytes that a file must owe for its close not to wait for them. Default: 1MiB.
+    close_behind_bytes: Size,
     /// The arena on the heap, for tests. Default: false.
     heap_backed: bool,
 }
@@ -249,6 +251,7 @@ impl Config {
             io_engine: Some(self.io_engine),
             kept_dir: Some(self.kept_dir.clone()),
             small_file_bytes: size(self.small_file_bytes),
+            close_behind_bytes: size(self.close_behind_bytes),
             heap_backed: Some(self.heap_backed),
         }
     }

@@ -6,7 +6,9 @@ use super::options::{Options, Origin, Origins};
 use super::routes::RouteTable;
 use super::size::{Limit, Size};
 use super::{Config, ConfigError};
-use crate::limits::{BUSY_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, SMALL_FILE_BYTES};
+use crate::limits::{
+    BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, SMALL_FILE_BYTES,
+};
 use crate::memory::cgroup::{self, Limits};
 use crate::memory::place::dir::user_id;
 use std::io;
@@ -198,6 +200,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         io_engine: said.io_engine.unwrap_or_default(),
         kept_dir: said.kept_dir.unwrap_or(kept_dir),
         small_file_bytes: plain(said.small_file_bytes, SMALL_FILE_BYTES),
+        close_behind_bytes: plain(said.close_behind_bytes, CLOSE_BEHIND_BYTES),
         heap_backed: said.heap_backed.unwrap_or(false),
         origins,
     }
@@ -215,6 +218,7 @@ fn no_shares_of_nothing(said: &Options, origins: &Origins) -> Result<(), ConfigE
         ("direct_min", said.direct_min),
         ("busy_bytes", said.busy_bytes),
         ("small_file_bytes", said.small_file_bytes),
+        ("close_behind_bytes", said.close_behind_bytes),
     ] {
         if let Some(share @ Size::Share(_)) = size {
             return Err(ConfigError::Value {

@@ -22,14 +22,16 @@
 //! place, truncation on btrfs, both where the file system is not known. A request that a dead process
 //! had queued but that had not reached the file system is not under way yet and cannot be waited for.
 
+mod united;
+
 use super::file_system::{FileSystem, Nature, lookup};
 use super::{Caps, DeviceFile, DeviceStat, KernelReason, Piece};
 use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
-use crate::sys::{block, extents, file, memory, stat};
+use crate::sys::{block, extents, file, lease, memory, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, RwLock};
 
 /// A file of a file system, opened for direct and for buffered I/O.
 pub struct RealFile {
@@ -38,6 +40,8 @@ pub struct RealFile {
     caps: Caps,
     nature: Nature,
     writable: bool,
+    /// Whether `buffered` is another descriptor of the same description as `direct`; see [`united`].
+    united: RwLock<bool>,
     /// What lives as long as this does.
     companion: OnceLock<Box<dyn Send + Sync>>,
 }
@@ -101,6 +105,7 @@ impl RealFile {
             caps,
             nature: file_system.nature,
             writable,
+            united: RwLock::new(false),
             companion: OnceLock::new(),
         })
     }
@@ -350,7 +355,7 @@ impl DeviceFile for RealFile {
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
         match file::read_at(self.direct.as_fd(), piece, offset) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                file::read_at(self.buffered.as_fd(), piece, offset)
+                self.through_cache(|fd| file::read_at(fd, piece, offset))
             }
             result => result,
         }
@@ -361,13 +366,15 @@ impl DeviceFile for RealFile {
     }
 
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
-        file::write_at(self.buffered.as_fd(), pieces, offset)
+        self.through_cache(|fd| file::write_at(fd, pieces, offset))
     }
 
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        let written = file::write_at(self.buffered.as_fd(), &[piece], offset)?;
-        file::write_back(self.buffered.as_fd(), offset, written as u64)?;
-        Ok(written)
+        self.through_cache(|fd| {
+            let written = file::write_at(fd, &[piece], offset)?;
+            file::write_back(fd, offset, written as u64)?;
+            Ok(written)
+        })
     }
 
     fn sync_data(&self) -> io::Result<()> {
@@ -453,6 +460,30 @@ impl DeviceFile for RealFile {
             }
             Ok(())
         })
+    }
+
+    fn set_modified(&self, mtime_ns: Option<u64>) -> io::Result<()> {
+        match mtime_ns {
+            Some(ns) => file::set_modified(self.direct.as_fd(), i128::from(ns)),
+            None => file::set_modified_now(self.direct.as_fd()),
+        }
+    }
+
+    fn unite(&self) -> io::Result<()> {
+        self.give_up_all_but_one()
+    }
+
+    fn lease(&self) -> io::Result<()> {
+        lease::take(self.direct.as_fd())
+    }
+
+    fn give_lease_up(&self) {
+        // Without one there is nothing to give up.
+        let _ = lease::give_up(self.direct.as_fd());
+    }
+
+    fn is_lease_wanted(&self) -> bool {
+        !lease::is_held_in_peace(self.direct.as_fd()).unwrap_or(false)
     }
 
     fn is_writable(&self) -> bool {

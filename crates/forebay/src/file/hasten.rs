@@ -39,7 +39,7 @@ fn hasten(core: &Core, me: Me<'_>) {
     let entry = core.entry();
     let owed = entry.owed_pages.load(Ordering::Acquire);
     if owed < u64::from(REQUESTS_MIN)
-        || !has_keeper(&core.shared)
+        || !has_keeper(&core.shared.arena)
         || owed < PAGES_IN_A_ROW_MIN && !is_scattered(core, me)
     {
         return;

@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use super::closing::{self, Prepared};
 use super::quick::Recent;
 use super::settle::{self, Durability};
 use super::write::{self, Intent};
@@ -68,7 +69,7 @@ impl Inode {
 
     /// The error sequence that a description begins with.
     pub fn error_sequence(&self) -> u32 {
-        errors::sequence(self.core.entry())
+        errors::sequence_to_begin_with(self.core.entry())
     }
 
     /// The calling thread in the file's session.
@@ -260,6 +261,20 @@ impl Inode {
         super::table::close(shared, *id);
         shared.released_reader(*id, &self.handed);
         Ok(())
+    }
+
+    /// Whether a close of the process's last description may leave what is owed to the keeper; everything is ready then, and
+    /// [`Inode::leave`] is to follow once the program's own descriptor is closed.
+    pub fn prepare_to_leave(&self, me: Me<'_>, seen: &AtomicU32) -> Option<Prepared> {
+        closing::prepare(&self.core, me, &self.handed, seen)
+    }
+
+    /// As [`Inode::close`], without waiting for what is owed, if nobody can notice. The program has no descriptor of it any more.
+    ///
+    /// # Errors
+    /// As for [`Inode::settle`], where it had to be waited for.
+    pub fn leave(self, me: Me<'_>, seen: &AtomicU32, prepared: &Prepared) -> Result<()> {
+        closing::leave(&self.core, me, &self.handed, seen, prepared)
     }
 
     /// Much of a scattered sync is the keeper's work.

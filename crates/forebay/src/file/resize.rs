@@ -288,6 +288,37 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
     Ok(())
 }
 
+/// Makes the device file as long as the file while bytes are owed: who looks from outside sees the length that it will have.
+pub fn reach(core: &Core, me: Me<'_>) -> Result<(), Halt> {
+    let (_stop, operation) = alone(core, me)?;
+    let entry = core.entry();
+    let size = entry.size.load(Ordering::Acquire);
+    let reaches = || {
+        let stat = core.device.stat().map_err(|e| Error::device("stat", &e))?;
+        Ok::<_, Halt>(stat.len >= size)
+    };
+    if reaches()? {
+        return Ok(());
+    }
+    // As in `set_len_alone`: nothing may be in flight where the device file grows.
+    land_flights(core, &operation, BlockIndex::of(0));
+    if reaches()? {
+        return Ok(());
+    }
+    if size > entry.reserved_end.load(Ordering::Acquire) {
+        mark_holey(core);
+    }
+    parked(&operation, || {
+        core.change(operation.me, |device| device.set_len(size))
+    })?;
+    let reserved = entry.reserved_end.load(Ordering::Acquire);
+    entry
+        .reserved_end
+        .store(reserved.min(size), Ordering::Release);
+    entry.disk_end.store(size, Ordering::Release);
+    Ok(())
+}
+
 /// Carries out a truncation whose thread died in the middle.
 pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     if !core.device.is_writable() {

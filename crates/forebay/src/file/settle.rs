@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::{Core, Halt};
-use crate::file::{resize, table};
+use crate::file::{closing, resize, table};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::memory::files::FileEntry;
@@ -83,6 +83,7 @@ pub fn finish(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     let size = core.size(me)?;
     resize::fit_length(core, me, size)?;
     trim(core, me, |entry| entry.writers() == 0);
+    closing::restore_time(core, me);
     Ok(())
 }
 

@@ -16,7 +16,9 @@ use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
 use crate::limits::PATH_BYTES_MAX;
 use crate::memory::arena::Arena;
-use crate::memory::files::{ABSENT, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE};
+use crate::memory::files::{
+    ABSENT, CLOSING, ENTERING, FileEntry, GONE, HOLEY, LEASED, LIVE, STABLE,
+};
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -47,6 +49,11 @@ pub fn open(
             }
             match found {
                 Some(id) => {
+                    if device.is_writable() {
+                        // Whatever its last close was, its time is not the last any more.
+                        let flags = &me.arena.file_unchecked(id).flags;
+                        flags.fetch_and(!CLOSING, Ordering::AcqRel);
+                    }
                     freshen(shared, me, id, device.as_ref(), &stat);
                     refresh_path(me, id, path);
                     return Ok(id);
@@ -210,6 +217,7 @@ fn enter(
         &entry.error,
         &entry.truncating,
         &entry.reserve_step,
+        &entry.closed_ns,
     ] {
         word.store(0, Ordering::Relaxed);
     }
@@ -357,6 +365,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
             entry.state.load(Ordering::Acquire) == LIVE
                 && !shared.is_open(id)
                 && entry.owed_pages.load(Ordering::Acquire) == 0
+                && entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == 0
         };
         if !is_idle() {
             continue;

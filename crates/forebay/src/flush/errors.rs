@@ -5,7 +5,7 @@
 //! that leaves nothing owed clears the errno: what was owed is on the device after all. What a sync could not make durable stays
 //! an error all the same, for whoever has not heard of it.
 
-use crate::memory::files::FileEntry;
+use crate::memory::files::{FileEntry, UNHEARD};
 use crate::sync::Ordering;
 
 /// Bits of an errno; those of a sequence number that are left beside them tell half a million failures apart.
@@ -66,7 +66,18 @@ pub fn may_retry(file: &FileEntry, tick: u32) -> bool {
         || tick.wrapping_sub(file.retry_tick.load(Ordering::Relaxed)) < u32::MAX / 2
 }
 
-/// The sequence as it is now, for a description that is being opened.
+/// Notes that nobody had the file open when its flush failed.
+pub fn nobody_heard(file: &FileEntry) {
+    file.flags.fetch_or(UNHEARD, Ordering::AcqRel);
+}
+
+/// The sequence that a description begins with: an error that nobody has heard of is news to whoever comes next.
+pub fn sequence_to_begin_with(file: &FileEntry) -> u32 {
+    let unheard = file.flags.load(Ordering::Acquire) & UNHEARD != 0;
+    sequence(file).wrapping_sub(u32::from(unheard))
+}
+
+/// The sequence as it is now.
 pub fn sequence(file: &FileEntry) -> u32 {
     (file.error.load(Ordering::Acquire) >> 32) as u32
 }
@@ -79,10 +90,12 @@ pub fn unreported(file: &FileEntry, seen: &std::sync::atomic::AtomicU32) -> Opti
     if before == sequence {
         return None;
     }
-    match word as u32 as i32 {
+    let errno = match word as u32 as i32 {
         0 => sync_since(file, before),
         errno => Some(errno),
-    }
+    };
+    file.flags.fetch_and(!UNHEARD, Ordering::AcqRel);
+    errno
 }
 
 /// The errno of a failed sync that came after the sequence number `before`.

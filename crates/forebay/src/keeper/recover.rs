@@ -21,7 +21,7 @@ use crate::config::Config;
 use crate::device::DeviceFile;
 use crate::error::{Error, Result};
 use crate::file::core::Core;
-use crate::file::{resize, settle, table};
+use crate::file::{closing, resize, settle, table};
 use crate::flush::{Scope, errors};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::check::doubt::doubt;
@@ -383,5 +383,7 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
     settle::settle(core, me, settle::Durability::All, &seen)?;
     core.device
         .trim()
-        .map_err(|e| Error::device("give reserved space back", &e))
+        .map_err(|e| Error::device("give reserved space back", &e))?;
+    closing::restore_time(core, me);
+    Ok(())
 }

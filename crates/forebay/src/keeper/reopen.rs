@@ -29,6 +29,7 @@ pub fn path_of(entry: &FileEntry) -> PathBuf {
 /// Opens the file behind an entry, and proves that it is the same inode. The descriptors go where `relocate` puts them.
 pub fn reopen(entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
     let path = path_of(entry);
+    // Waits for a lease on it to end: that of a keeper that has died may last as long as what it had submitted.
     let opened = std::fs::OpenOptions::new()
         .read(true)
         .write(true)

@@ -16,8 +16,9 @@ use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::ThreadId;
 use crate::keeper::engine::{flusher, number_of};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
-use crate::keeper::{provision, repair};
+use crate::keeper::{closing, provision, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::arena::Arena;
 use crate::memory::cgroup::{self, System};
 use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
@@ -96,9 +97,9 @@ impl Drop for Hosting {
 }
 
 /// Whether some thread lives that keeps the session.
-pub fn has_keeper(shared: &Shared) -> bool {
-    let keeper = shared.arena.superblock().keeper.load(Ordering::Acquire);
-    keeper != 0 && !threads::is_gone(&shared.arena, ThreadId(keeper))
+pub fn has_keeper(arena: &Arena) -> bool {
+    let keeper = arena.superblock().keeper.load(Ordering::Acquire);
+    keeper != 0 && !threads::is_gone(arena, ThreadId(keeper))
 }
 
 /// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
@@ -122,6 +123,7 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
     let path = shared.arena_path.as_deref();
     *desk = path.and_then(|path| Desk::open(path).ok());
     superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
+    closing::forget_lost(shared);
     adopt_owed_files(shared);
     shared.keeps.store(true, Relaxed);
     true
@@ -158,6 +160,7 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         }
     }
     if shared.keeps.load(Relaxed) {
+        closing::await_none(shared);
         finish_unused_files(shared, me);
     }
     if shared.keeps.swap(false, Relaxed) {
@@ -387,6 +390,7 @@ fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
         let seen = shared.work().load(Ordering::Acquire);
         let mut worked = false;
         if shared.keeps.load(Relaxed) {
+            worked |= closing::write_some(shared, me, &mut flusher);
             worked |= write_hurried(shared, me, &mut flusher);
             worked |= write_eagerly(shared, me, &mut flusher, &mut cursor);
             if !worked || swept.elapsed() > BUSY_TICK * 8 {
@@ -397,6 +401,10 @@ fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
         if !worked {
             sleep_on(shared, stop, seen);
         }
+    }
+    let begun = Instant::now();
+    while closing::write_some(shared, me, &mut flusher) && begun.elapsed() < closing::LAST_PATIENCE
+    {
     }
 }
 

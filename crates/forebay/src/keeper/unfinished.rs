@@ -5,8 +5,9 @@ use std::sync::Arc;
 use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
+use crate::keeper::closing;
 use crate::keeper::reopen::{path_of, reopen};
-use crate::memory::files::{EXCEEDING, FileEntry, LIVE, TRUNCATING};
+use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -17,9 +18,11 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         table::recount(shared, me, id);
     }
+    closing::forget_lost(shared);
     for (id, device) in shared.open_devices() {
         let entry = shared.arena.file_unchecked(id);
-        if entry.owed_pages.load(Ordering::Acquire) != 0 || entry.writers() != 0 {
+        let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+        if leased || entry.owed_pages.load(Ordering::Acquire) != 0 || entry.writers() != 0 {
             continue;
         }
         let core = Core {
@@ -56,6 +59,12 @@ pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
     }
 }
 
+/// Whether the file owes bytes, or the time of a close that did not wait for them.
+pub fn owes_or_is_closing(entry: &FileEntry) -> bool {
+    entry.owed_pages.load(Ordering::Acquire) != 0
+        || entry.flags.load(Ordering::Acquire) & CLOSING != 0
+}
+
 /// Whether the file is not as it should be on its device, or somebody has noted that he is changing it.
 pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
     lacks_anything(entry) || entry.is_changing(shared.arena.counts().threads)
@@ -69,6 +78,6 @@ pub fn lacks_anything(entry: &FileEntry) -> bool {
     }
     entry.owed_pages.load(Ordering::Acquire) != 0
         || entry.reserve_step.load(Ordering::Relaxed) != 0
-        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+        || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | CLOSING) != 0
         || entry.disk_end.load(Ordering::Acquire) < entry.size.load(Ordering::Acquire)
 }

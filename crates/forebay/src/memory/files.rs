@@ -59,6 +59,9 @@ pub struct FileEntry {
     pub retry_tick: AtomicU32,
     /// Failed flushes in a row.
     pub failures: AtomicU32,
+    /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970. Afterwards it tells a time of the
+    /// device file that our writing has left from one that others have.
+    pub closed_ns: AtomicU64,
     /// Length of `path`.
     pub path_len: AtomicU32,
     /// Last known path, as bytes in words.
@@ -93,6 +96,12 @@ pub const EXCEEDING: u32 = 4;
 pub const TRUNCATING: u32 = 8;
 /// Somebody waits for everything that is owed, in many places: the keeper writes it. A hint.
 pub const HURRY: u32 = 16;
+/// Closed by its last opener while it owed bytes: once they are written, the device file gets the time of the close.
+pub const CLOSING: u32 = 32;
+/// The keeper has a lease on the device file, and gives it up when nothing is owed any more.
+pub const LEASED: u32 = 64;
+/// A flush has failed while nobody had the file open: who opens it next hears of it.
+pub const UNHEARD: u32 = 128;
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.

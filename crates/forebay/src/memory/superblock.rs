@@ -6,7 +6,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x04");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x05");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -89,6 +89,8 @@ pub struct Superblock {
     pub place: AtomicU64,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
     pub io_engine: AtomicU32,
+    /// Files with a lease of the keeper's, about: a death may leave one counted too many.
+    pub leased: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));
@@ -136,6 +138,15 @@ impl Superblock {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let ns = now.unwrap_or_default().as_nanos() as u64;
         self.heartbeat_ns.store(ns, crate::sync::Ordering::Relaxed);
+    }
+
+    /// Wakes the keeper if it sleeps.
+    pub fn wake_keeper(&self) {
+        use crate::sync::Ordering::{AcqRel, Acquire};
+        self.work.fetch_add(1, AcqRel);
+        if self.sleeping.load(Acquire) != 0 {
+            crate::sys::futex::wake(&self.work);
+        }
     }
 
     /// Pages owed to devices, about. Threads add their parts late, so that the sum of what has been added may be below zero

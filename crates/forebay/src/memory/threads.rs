@@ -22,7 +22,7 @@ use crate::sys::liveness;
 use std::time::Duration;
 
 /// Per-thread counters, added up by `Session::stats`. Only the owner writes them.
-pub const COUNTERS: usize = 16;
+pub const COUNTERS: usize = 17;
 
 /// A slot, 256 bytes: two threads never share a cache line.
 #[repr(C, align(256))]

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::device::{DeviceFile, KernelReason, RealFile};
 use crate::error::{Error, Result};
+use crate::file::closing;
 use crate::file::core::Core;
 use crate::file::given;
 use crate::file::inode::Inode;
@@ -17,7 +18,7 @@ use crate::file::settle;
 use crate::file::table;
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
-use crate::memory::files::{FileEntry, LIVE};
+use crate::memory::files::{CLOSING, FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::place;
 use crate::memory::superblock::BYSTANDERS;
@@ -101,6 +102,27 @@ pub struct Known {
     pub size: u64,
     /// Whether anybody has it open, or bytes of it are owed.
     pub in_use: bool,
+    /// What is known of its times, once it has been closed without waiting.
+    closed: Option<Closed>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Closed {
+    ns: u64,
+    /// The change time that our last change of the device file has left; `None` while it is being written.
+    written_ns: Option<u64>,
+}
+
+impl Known {
+    /// The time of the last change that a program of the session has made, for a file whose device file has these: writing
+    /// it later is no change. `None`: they are right.
+    pub fn changed_ns(&self, mtime_ns: u64, ctime_ns: u64) -> Option<u64> {
+        let closed = self.closed?;
+        let ours = closed
+            .written_ns
+            .is_none_or(|written_ns| (mtime_ns, ctime_ns) == (closed.ns, written_ns));
+        ours.then_some(closed.ns)
+    }
 }
 
 /// The arena's file of the session that a configuration names, if there is one.
@@ -174,6 +196,31 @@ impl Glance {
         if let Ok(asked) = stat::stat(fd) {
             let inode = (asked.device, asked.inode);
             left::note(&self.arena, inode, reason, path.as_os_str().as_bytes());
+        }
+    }
+
+    /// Whether the keeper is at any file whose close did not wait.
+    #[inline]
+    pub fn has_leases(&self) -> bool {
+        self.arena.superblock().leased.load(Ordering::Acquire) != 0
+    }
+
+    /// Waits until the keeper has finished with an inode whose close did not wait, for as long as it gets on with it. Whether
+    /// there was anything to wait for.
+    pub fn await_closed(&self, device: u64, inode: u64) -> bool {
+        let Some(id) = table::find(&self.arena, device, inode) else {
+            return false;
+        };
+        closing::await_end(&self.arena, id)
+    }
+
+    /// As [`Glance::await_closed`], of all inodes.
+    pub fn await_all_closed(&self) {
+        for id in (0..self.arena.counts().files).map(FileId) {
+            if !self.has_leases() {
+                return;
+            }
+            closing::await_end(&self.arena, id);
         }
     }
 
@@ -265,8 +312,24 @@ fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
         return None;
     }
     let size = entry.size.load(Ordering::Acquire);
+    let closed = closed_of(entry);
     // The entry may have become another's between these looks.
-    (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known { id, size, in_use })
+    (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known {
+        id,
+        size,
+        in_use,
+        closed,
+    })
+}
+
+fn closed_of(entry: &FileEntry) -> Option<Closed> {
+    let ns = entry.closed_ns.load(Ordering::Acquire);
+    if ns == 0 {
+        return None;
+    }
+    let written = entry.flags.load(Ordering::Acquire) & CLOSING == 0;
+    let written_ns = written.then(|| entry.witness[2].load(Ordering::Acquire));
+    Some(Closed { ns, written_ns })
 }
 
 impl Session {

@@ -17,8 +17,9 @@ use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
 use crate::flush::errors;
 use crate::ids::FileId;
+use crate::keeper::closing;
 use crate::keeper::reopen::path_of;
-use crate::memory::files::{EXCEEDING, TRUNCATING};
+use crate::memory::files::{EXCEEDING, LEASED, TRUNCATING};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::socket;
@@ -32,6 +33,10 @@ const MANAGE_READER: u32 = 3;
 const RELEASE_READER: u32 = 4;
 /// Whatever the file owes shall be written.
 const FLUSH: u32 = 5;
+/// The keeper shall have one description of the file instead of two.
+const UNITE: u32 = 6;
+/// As [`RELEASE`], of a file with a lease on it, and without an answer.
+const LEFT: u32 = 7;
 /// How long a keeper waits for its flushers to let go of a device file.
 const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
@@ -120,6 +125,24 @@ impl Line {
         self.tell(shared, file, FLUSH, epoch)
     }
 
+    /// Has the keeper make one description of the two that it has of a file. `false`: it has not, or cannot.
+    pub fn ask_to_unite(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
+        self.tell(shared, file, UNITE, epoch)
+    }
+
+    /// As [`Line::release`], for a file that the keeper goes on with under a lease; returns at once. `false`: this keeper
+    /// cannot be reached any more.
+    pub fn say_left(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
+        let message = encode(file, LEFT, shared.session_name_word());
+        let connection = self
+            .connection
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        connection
+            .as_ref()
+            .is_some_and(|(of, fd)| *of == epoch && socket::send(fd.as_fd(), &message, &[]).is_ok())
+    }
+
     /// Where connections' descriptors are put from now on.
     pub fn relocate(&self, relocate: fn(OwnedFd) -> OwnedFd) {
         let _ = self.relocate.set(relocate);
@@ -201,7 +224,8 @@ impl Client {
         }
         for file in self.opens.keys().filter(|file| self.opens[file] > 0) {
             // As a close would have done, for those who look at the file from outside.
-            if shared.arena.file_unchecked(*file).writers() == 0 {
+            let entry = shared.arena.file_unchecked(*file);
+            if entry.writers() == 0 && entry.flags.load(Ordering::Acquire) & LEASED == 0 {
                 flush(shared, *file);
             }
         }
@@ -303,6 +327,14 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                     true
                 }
                 FLUSH => flush(shared, file),
+                UNITE => shared
+                    .device(file)
+                    .is_some_and(|device| device.unite().is_ok()),
+                LEFT => {
+                    one_fewer(&mut client.opens, file);
+                    closing::forget_if_lost(shared, file);
+                    continue;
+                }
                 _ => false,
             };
         let answer = [if done { DONE } else { REFUSED }];
@@ -325,7 +357,8 @@ fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
 /// written may be executed next, which a writable descriptor anywhere forbids. The flushers hold a device for moments.
 fn close_unused(shared: &Arc<Shared>, file: FileId) {
     let entry = shared.arena.file_unchecked(file);
-    if entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+    let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+    if leased || entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
         return;
     }
     let Some(device) = shared.device(file) else {

@@ -19,6 +19,7 @@ use crate::config::Config;
 use crate::device::queue::NAMES;
 use crate::error::{Error, Result};
 use crate::evict;
+use crate::file::closing;
 use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
 use crate::flush::{Flusher, Scope, errors};
@@ -361,12 +362,17 @@ impl Session {
         let me = self.shared.me()?;
         // What the dead hold would be in the way.
         repair::if_needed(&self.shared, me);
+        for (id, entry) in live_files(&self.shared.arena) {
+            if is_wanted(&path_of(entry)) {
+                closing::await_end(&self.shared.arena, id);
+            }
+        }
         unfinished::adopt_owed_files(&self.shared);
         let mut unsettled = Vec::new();
         // Many requests at once: this may be gigabytes.
         let mut flusher = flusher(&self.shared)?;
         for (id, entry) in live_files(&self.shared.arena) {
-            if owed_bytes(entry) == 0 || !is_wanted(&path_of(entry)) {
+            if !unfinished::owes_or_is_closing(entry) || !is_wanted(&path_of(entry)) {
                 continue;
             }
             if let Err(reason) = self.settle_file(me, id, &mut flusher, durability) {
@@ -425,7 +431,9 @@ impl Session {
         let seen = AtomicU32::new(errors::sequence(core.entry()));
         self.shared
             .flush_with(flusher, me, id, &core.device, Scope::SYNC);
-        settle(&core, me, durability, &seen).map_err(|error| error.to_string())
+        settle(&core, me, durability, &seen).map_err(|error| error.to_string())?;
+        closing::finish_orphan(&core, me);
+        Ok(())
     }
 
     /// Gives back the clean memory of one file, named by any descriptor of it. Nothing is flushed. `None`: the session

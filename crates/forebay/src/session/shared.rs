@@ -401,6 +401,16 @@ impl Shared {
         self.line.placed(fd)
     }
 
+    /// Has the keeper of this epoch make one description of the two that it has of a file.
+    pub fn ask_to_unite(&self, file: FileId, epoch: u32) -> bool {
+        self.line.ask_to_unite(self, file, epoch)
+    }
+
+    /// Tells the keeper of this epoch that a file is left to it under a lease.
+    pub fn say_left(&self, file: FileId, epoch: u32) -> bool {
+        self.line.say_left(self, file, epoch)
+    }
+
     /// Where descriptors that this process keeps open to the session are put.
     pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
         self.line.relocate(relocate);
@@ -434,11 +444,7 @@ impl Shared {
 
     /// Wakes the keeper if it sleeps.
     pub fn wake_keeper(&self) {
-        let superblock = self.arena.superblock();
-        superblock.work.fetch_add(1, Ordering::AcqRel);
-        if superblock.sleeping.load(Ordering::Acquire) != 0 {
-            crate::sys::futex::wake(&superblock.work);
-        }
+        self.arena.superblock().wake_keeper();
     }
 
     /// Whether any file lacks anything on its device. Exact while nobody is at work.

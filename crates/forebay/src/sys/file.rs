@@ -51,12 +51,12 @@ pub fn open_again(fd: BorrowedFd<'_>, direct: bool, writable: bool) -> io::Resul
         // SAFETY: the kernel has just made this descriptor for us; nobody else owns it.
         let again = unsafe { OwnedFd::from_raw_fd(raw) };
         // The flag was for the opening; io_uring would answer `EAGAIN` on some file systems.
-        set_blocking(again.as_fd(), flags & !libc::O_NONBLOCK)?;
+        set_flags(again.as_fd(), flags & !libc::O_NONBLOCK)?;
         Ok(again)
     })
 }
 
-fn set_blocking(fd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
+fn set_flags(fd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
     // SAFETY: the call takes no memory.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) })
 }
@@ -67,6 +67,25 @@ pub fn flags(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
     check(flags)?;
     Ok(flags)
+}
+
+/// Makes a description one for direct I/O, or one that goes through the kernel's cache.
+pub fn set_direct(fd: BorrowedFd<'_>, direct: bool) -> io::Result<()> {
+    let others = flags(fd)? & !libc::O_DIRECT;
+    set_flags(
+        fd,
+        if direct {
+            others | libc::O_DIRECT
+        } else {
+            others
+        },
+    )
+}
+
+/// Makes the descriptor `to` one of `from`'s description; what it was of is closed (`dup3`).
+pub fn replace(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+    // SAFETY: the call takes no memory. The number stays its owner's: what it leads to changes.
+    retry(|| check(unsafe { libc::dup3(from.as_raw_fd(), to.as_raw_fd(), libc::O_CLOEXEC) }))
 }
 
 /// `pread`.
@@ -161,13 +180,26 @@ pub fn truncate(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
 /// Sets the modification time, in nanoseconds since 1970, and leaves the access time alone. Only the
 /// file's owner may; others get `EPERM`.
 pub fn set_modified(fd: BorrowedFd<'_>, mtime_ns: i128) -> io::Result<()> {
-    let leave = libc::timespec {
-        tv_sec: 0,
-        tv_nsec: libc::UTIME_OMIT,
-    };
     let modified = libc::timespec {
         tv_sec: mtime_ns.div_euclid(1_000_000_000) as libc::time_t,
         tv_nsec: mtime_ns.rem_euclid(1_000_000_000) as libc::c_long,
+    };
+    set_modified_to(fd, modified)
+}
+
+/// As [`set_modified`], to what a write would set it to now: no clock that can be read tells that.
+pub fn set_modified_now(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let now = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_NOW,
+    };
+    set_modified_to(fd, now)
+}
+
+fn set_modified_to(fd: BorrowedFd<'_>, modified: libc::timespec) -> io::Result<()> {
+    let leave = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: libc::UTIME_OMIT,
     };
     let times = [leave, modified];
     // SAFETY: the array is ours, initialised, and lives during the call.

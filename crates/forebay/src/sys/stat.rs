@@ -44,6 +44,8 @@ pub struct Stat {
     pub direct_align: Option<(u32, u32)>,
     /// Runs with its owner's or group's rights: writing to it would take that away, unless the writer may keep it.
     pub set_id: bool,
+    /// Somebody may execute it.
+    pub executable: bool,
     /// May only be appended to (`chattr +a`).
     pub append_only: bool,
     /// May not be changed (`chattr +i`).
@@ -86,6 +88,7 @@ fn from_statx(x: &libc::statx) -> Stat {
         ctime_ns: nanoseconds(&x.stx_ctime),
         birth_ns: answered(libc::STATX_BTIME).then(|| nanoseconds(&x.stx_btime)),
         direct_align: answered(libc::STATX_DIOALIGN).then_some(aligns),
+        executable: mode & (libc::S_IXUSR | libc::S_IXGRP | libc::S_IXOTH) != 0,
         set_id: mode & libc::S_ISUID != 0 || mode & group_set_id == group_set_id,
         append_only: attribute(libc::STATX_ATTR_APPEND),
         immutable: attribute(libc::STATX_ATTR_IMMUTABLE),

@@ -83,6 +83,9 @@ pass! {
 
     chmod: names::chmod;
     fchmodat: names::chmod_at;
+    umount: names::mount;
+    umount2: names::mount;
+    mount: names::mount;
     name_to_handle_at: names::handle;
 
     aio_read: asynchronous::one;

@@ -1,7 +1,7 @@
 //! Calls that name a file.
 
 use super::{Args, fd, give_path, path};
-use crate::files::Why;
+use crate::files::{self, Why};
 
 /// `chmod(path, mode)`. See `transfer::change_mode`.
 pub fn chmod(args: &Args) {
@@ -20,4 +20,9 @@ pub fn chmod_at(args: &Args) {
 /// `name_to_handle_at(dir, path, handle, mount, flags)`: whoever opens the handle passes no hook of ours.
 pub fn handle(args: &Args) {
     give_path(fd(args[0]), path(args[1]), Why::Unserved);
+}
+
+/// `umount(target)`, `mount(...)`: a file system is not busy with files that a program has closed.
+pub fn mount(_args: &Args) {
+    files::await_all_closed();
 }

@@ -1,0 +1,134 @@
+//! The ends of descriptors: closed, forgotten, or left open by a program that ends; and waiting for what closes have left to the
+//! keeper.
+
+use std::sync::atomic::{Ordering, Ordering::Relaxed};
+
+use forebay::file::settle::Durability;
+use libc::c_int;
+
+use super::{flush_inode, stat_path};
+use crate::attach;
+use crate::inodes::{self, Rare};
+use crate::inside::{Inside, NotCancelled};
+use crate::kernel;
+use crate::raw::KeepErrno;
+use crate::real;
+use crate::table::{self, Kind, State, Word};
+
+/// The descriptor has been closed without `close`: what is known of it is forgotten.
+pub fn forget(fd: c_int) {
+    let word = table::word(fd);
+    if word.is_file() {
+        let _errno = KeepErrno::new();
+        closing(fd);
+    }
+}
+
+/// Closes a descriptor, its file's last one if it may be without waiting for what that owes: the kernel's close does not wait
+/// either. `None`: it has not been closed.
+pub fn close_behind(fd: c_int) -> Option<c_int> {
+    let word = table::word(fd);
+    if word.kind() != Kind::Managed || !word.writes() {
+        return None;
+    }
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    attach::notice_fork();
+    let rare = Rare::lock();
+    let description = word.description();
+    // A fork that was noticed just now has made another word of it.
+    if table::word(fd) != word {
+        return None;
+    }
+    let prepared = inodes::prepare_to_leave(&rare, word.slot(), &description.seen)?;
+    if !table::replace(fd, word, Word::NONE) {
+        return None;
+    }
+    // SAFETY: takes no memory.
+    let closed = unsafe { real::close(fd) };
+    let failed = {
+        let _errno = KeepErrno::new();
+        inodes::leave(&rare, word.slot(), &description.seen, &prepared)
+    };
+    kernel::let_go(word.description_index());
+    Some(match (closed, failed) {
+        (0, 1..) => crate::serve::fail(failed) as c_int,
+        _ => closed,
+    })
+}
+
+/// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other
+/// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
+pub fn closing(fd: c_int) -> c_int {
+    let word = table::word(fd);
+    if !word.is_file() || !table::replace(fd, word, Word::NONE) {
+        return 0;
+    }
+    let description = word.description();
+    let mut failed = 0;
+    if word.kind() == Kind::Managed {
+        let _inside = Inside::enter();
+        let _cancel = NotCancelled::new();
+        attach::notice_fork();
+        let last = table::each().all(|(_, other)| {
+            !other.is_file() || other.description_index() != word.description_index()
+        });
+        if last && word.writes() {
+            failed = inodes::settle(word, Durability::Written, &description.seen);
+        }
+        let rare = Rare::lock();
+        let closed = inodes::give_back(&rare, word.slot(), &description.seen);
+        failed = if failed == 0 { closed } else { failed };
+    } else if word.writes() && description.state() == State::Ours {
+        // Managed by a relative of this process, which may have ended.
+        flush_inode(
+            description.device.load(Relaxed),
+            description.inode.load(Relaxed),
+        );
+    }
+    kernel::let_go(word.description_index());
+    failed
+}
+
+/// Waits until the keeper has finished with a file, by name, whose close did not wait for it. Whether there was anything to wait
+/// for.
+///
+/// # Safety
+/// As for [`super::give_path_to_kernel`].
+pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char) -> bool {
+    let _errno = KeepErrno::new();
+    // SAFETY: the caller's path.
+    let Some(stat) = (unsafe { stat_path(dir, path) }) else {
+        return false;
+    };
+    attach::glance().is_some_and(|glance| glance.await_closed(stat.st_dev, stat.st_ino))
+}
+
+/// Waits until the keeper has finished with all files whose closes did not wait.
+pub fn await_all_closed() {
+    if Inside::is() {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    if let Some(glance) = attach::glance() {
+        glance.await_all_closed();
+    }
+}
+
+/// What happens at the end of the program: what it has not closed is written, as a close would have done.
+pub extern "C" fn at_end() {
+    if attach::joined().is_none() || !table::is_alive() || Inside::is() {
+        return;
+    }
+    let _inside = Inside::enter();
+    for (_, word) in table::each() {
+        if word.kind() == Kind::Managed && word.writes() {
+            inodes::settle(word, Durability::Written, &word.description().seen);
+        }
+    }
+    std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+#[used]
+#[unsafe(link_section = ".fini_array")]
+static END: extern "C" fn() = at_end;

@@ -1,0 +1,217 @@
+//! Closing with what is owed left to the keeper, so that nobody can tell (`docs/decisions/0012-closing-under-a-lease.md`).
+//!
+//! ```text
+//!     closer                                              keeper
+//!     prepare: one description of two, the file's         one description of two
+//!       length and time as they shall be
+//!     (the program's own descriptor is closed)
+//!     leave: lease; CLOSING, LEASED; no more open here -> writes what is owed, others first that somebody waits for
+//!                                                         restores the time, clears CLOSING
+//!                                                         gives the lease up, closes; clears LEASED
+//! ```
+//!
+//! Wherever this cannot be had the closer flushes, as if there were no such thing. A death at any point leaves a file that owes
+//! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
+
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::error::Result;
+use crate::file::core::Core;
+use crate::file::{resize, settle, table};
+use crate::flush::{busy, errors};
+use crate::ids::FileId;
+use crate::keeper::run::has_keeper;
+use crate::limits::PAGE_BYTES;
+use crate::memory::arena::Arena;
+use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCATING};
+use crate::memory::threads::Me;
+use crate::stats::Counter;
+use crate::sync::Ordering;
+use crate::sys::limits;
+
+/// A keeper that needs longer for what the session owes is not left with it: the kernel takes leases back after a time, 45 s
+/// where nobody has changed that.
+const LATEST: Duration = Duration::from_secs(5);
+/// A lease is refused while anybody is in the middle of a call on another description that is about to be closed.
+const LEASE_TRIES: u32 = 8;
+const LEASE_PAUSE: Duration = Duration::from_micros(20);
+/// Files that wait for the keeper at most: each has descriptors of his.
+const LEASED_MAX: u32 = 256;
+/// A keeper that writes nothing for so long is not waited for, and how often it is looked after.
+const PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_micros(50);
+
+/// A file that may be left to the keeper once the program's own descriptor is closed.
+pub struct Prepared {
+    mtime_ns: u64,
+    epoch: u32,
+}
+
+/// Makes a file ready to be left to the keeper by its only opener. `None`: it is to be flushed.
+pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) -> Option<Prepared> {
+    let Core { shared, id, device } = core;
+    let entry = core.entry();
+    let epoch = handed.load(Relaxed);
+    let owes_enough =
+        owed_bytes(entry) >= shared.config.close_behind_bytes.max(1) && is_written_soon(core);
+    let is_sound = entry.kernel_reason.load(Ordering::Acquire) == 0
+        && entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) == 0
+        && entry.failures.load(Ordering::Relaxed) == 0
+        && errors::sequence(entry) == seen.load(Relaxed)
+        && entry.size.load(Ordering::Acquire) <= limits::file_bytes();
+    let keeper_has_it = shared.arena_path.is_some()
+        && !shared.keeps.load(Relaxed)
+        && shared.is_handed(handed)
+        && has_keeper(&shared.arena)
+        && shared.arena.superblock().leased.load(Ordering::Relaxed) < LEASED_MAX;
+    if !owes_enough || !is_sound || !keeper_has_it || !shared.is_open_once(*id) {
+        return None;
+    }
+    device.unite().ok()?;
+    if !shared.ask_to_unite(*id, epoch) {
+        return None;
+    }
+    resize::reach(core, me).ok()?;
+    core.change(me, |device| device.set_modified(None)).ok()?;
+    let mtime_ns = device.stat().ok()?.mtime_ns;
+    Some(Prepared { mtime_ns, epoch })
+}
+
+fn owed_bytes(entry: &FileEntry) -> u64 {
+    entry.owed_pages.load(Ordering::Acquire) * PAGE_BYTES as u64
+}
+
+/// Whether the keeper can write everything that the session owes in good time, as far as is known of the device.
+fn is_written_soon(core: &Core) -> bool {
+    let superblock = core.shared.arena.superblock();
+    let speeds = busy::speeds(superblock, core.device.caps().device);
+    let owed = superblock.owed_about() * PAGE_BYTES as u64;
+    u128::from(owed >> 20) * u128::from(speeds.write_ns_per_mib) <= LATEST.as_nanos()
+}
+
+/// Leaves a file to the keeper whose last descriptor of the program's has been closed. Where no lease is to be had it is flushed.
+///
+/// # Errors
+/// As for [`settle::close`], of the flush.
+pub fn leave(
+    core: &Core,
+    me: Me<'_>,
+    handed: &AtomicU32,
+    seen: &AtomicU32,
+    prepared: &Prepared,
+) -> Result<()> {
+    let Core { shared, id, device } = core;
+    if !is_leased(core) {
+        let closed = settle::close(core, me, seen);
+        shared.closed(*id, device);
+        shared.released(*id, handed);
+        return closed;
+    }
+    let entry = core.entry();
+    table::close(shared, *id);
+    entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
+    // Counted first: who looks whether there is any must not miss one.
+    shared
+        .arena
+        .superblock()
+        .leased
+        .fetch_add(1, Ordering::AcqRel);
+    entry.flags.fetch_or(CLOSING | LEASED, Ordering::AcqRel);
+    if shared.say_left(*id, prepared.epoch) {
+        shared.wake_keeper();
+        me.count(Counter::ClosedBehind as usize, 1);
+        shared.drop_device(*id);
+        return Ok(());
+    }
+    // There is no keeper any more that would write it.
+    device.give_lease_up();
+    end_lease(&shared.arena, *id);
+    let outcome = shared.flush(me, *id, device, crate::flush::Scope::SYNC);
+    if outcome.errno.is_none() {
+        let _ = settle::finish(core, me);
+    }
+    shared.closed(*id, device);
+    match errors::unreported(entry, seen).or(outcome.errno) {
+        None => Ok(()),
+        Some(errno) => {
+            let error = std::io::Error::from_raw_os_error(errno);
+            Err(crate::error::Error::device("flush", &error))
+        }
+    }
+}
+
+fn is_leased(core: &Core) -> bool {
+    for _ in 0..LEASE_TRIES {
+        match core.device.lease() {
+            Ok(()) => return true,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                std::thread::sleep(LEASE_PAUSE);
+            }
+            Err(_) => return false,
+        }
+    }
+    false
+}
+
+/// Notes that the keeper's lease on a file has ended, or is none of his.
+pub fn end_lease(arena: &Arena, file: FileId) {
+    let flags = &arena.file_unchecked(file).flags;
+    if flags.fetch_and(!(LEASED | HURRY), Ordering::AcqRel) & LEASED != 0 {
+        let leased = &arena.superblock().leased;
+        let mut count = leased.load(Ordering::Acquire);
+        while let Err(now) = leased.compare_exchange(
+            count,
+            count.saturating_sub(1),
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            count = now;
+        }
+    }
+}
+
+/// Waits until the keeper has finished with a file that was left to it, for as long as it gets on with it; it begins at once.
+/// Whether there was anything to wait for.
+pub fn await_end(arena: &Arena, file: FileId) -> bool {
+    let entry = arena.file_unchecked(file);
+    let superblock = arena.superblock();
+    let leased = || entry.flags.load(Ordering::Acquire) & LEASED != 0;
+    if !leased() {
+        return false;
+    }
+    let (mut owed, mut progress) = (u64::MAX, Instant::now());
+    while leased() && has_keeper(arena) && progress.elapsed() < PATIENCE {
+        entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+        superblock.wake_keeper();
+        let now = entry.owed_pages.load(Ordering::Acquire);
+        if now < owed {
+            (owed, progress) = (now, Instant::now());
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    true
+}
+
+/// Finishes a file whose keeper has died at it: nobody else will.
+pub fn finish_orphan(core: &Core, me: Me<'_>) {
+    if !has_keeper(&core.shared.arena) {
+        end_lease(&core.shared.arena, core.id);
+        // What is in the way now is for a recovery.
+        let _ = settle::finish(core, me);
+    }
+}
+
+/// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open again.
+pub fn restore_time(core: &Core, me: Me<'_>) {
+    let entry = core.entry();
+    if entry.flags.load(Ordering::Acquire) & CLOSING == 0 {
+        return;
+    }
+    if !core.shared.is_open(core.id) {
+        let mtime_ns = entry.closed_ns.load(Ordering::Acquire);
+        // Best effort: a time costs no bytes.
+        let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
+    }
+    entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
+}

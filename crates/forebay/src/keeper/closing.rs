@@ -1,0 +1,160 @@
+//! Files whose close did not wait (`file::closing`): written before all others, and given back to the world.
+//!
+//! What somebody waits for comes first: an outsider whose opening the lease holds up, a program of the session that says so
+//! (`HURRY`). The one who writes is the only one who ends leases, so that nobody is in his way.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::device::DeviceFile;
+use crate::evict;
+use crate::file::core::Core;
+use crate::file::{closing, settle};
+use crate::flush::{Flusher, Outcome, Scope, errors};
+use crate::ids::FileId;
+use crate::memory::files::{CLOSING, HURRY, LEASED};
+use crate::memory::threads::Me;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+
+/// Pages that are written before it is looked again who waits.
+const PAGES_AT_ONCE: u64 = 4 * 1024;
+/// How long flushers that are at a file are waited for before it counts as let go.
+const CLOSE_TRIES: u32 = 1000;
+const CLOSE_PAUSE: Duration = Duration::from_micros(100);
+
+/// How long a keeper that ends goes on with files under a lease, which ends with it.
+pub const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Waits until no file is under a lease of this keeper's.
+pub fn await_none(shared: &Shared) {
+    let begun = Instant::now();
+    while begun.elapsed() < LAST_PATIENCE && forget_lost(shared) > 0 {
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+}
+
+/// Writes some of what a file under a lease owes. Whether there was one.
+pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
+    let flags = |id: FileId| {
+        shared
+            .arena
+            .file_unchecked(id)
+            .flags
+            .load(Ordering::Acquire)
+    };
+    let urgent = |(id, device): &(FileId, Arc<dyn DeviceFile>)| {
+        flags(*id) & HURRY != 0 || device.is_lease_wanted()
+    };
+    let mut leased = shared.open_devices();
+    leased.retain(|(id, _)| flags(*id) & LEASED != 0);
+    let Some(at) = leased
+        .iter()
+        .position(urgent)
+        .or((!leased.is_empty()).then_some(0))
+    else {
+        return false;
+    };
+    let (id, device) = leased.swap_remove(at);
+    drop(leased);
+    let scope = Scope {
+        pages_max: PAGES_AT_ONCE,
+        ..Scope::SYNC
+    };
+    let outcome = shared.flush_with(flusher, me, id, &device, scope);
+    go_on(shared, me, id, device, outcome);
+    true
+}
+
+fn go_on(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    id: FileId,
+    device: Arc<dyn DeviceFile>,
+    outcome: Outcome,
+) {
+    let entry = shared.arena.file_unchecked(id);
+    let owes = entry.owed_pages.load(Ordering::Acquire) != 0;
+    if owes && outcome.errno.is_none() {
+        return;
+    }
+    let core = Core {
+        shared: Arc::clone(shared),
+        id,
+        device,
+    };
+    if !owes && (settle::finish(&core, me).is_ok() || is_with_kernel(&core, me)) {
+        if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
+            // As in `settle::close`: nobody can open it again.
+            evict::evict_file(me, id);
+        }
+        let_go(shared, core);
+        closing::end_lease(&shared.arena, id);
+    } else {
+        give_up(&core);
+    }
+}
+
+/// A file that has been given to the kernel in the meantime has only its time left to get.
+fn is_with_kernel(core: &Core, me: Me<'_>) -> bool {
+    let is = core.entry().kernel_reason.load(Ordering::Acquire) != 0;
+    if is {
+        closing::restore_time(core, me);
+    }
+    is
+}
+
+/// Closes the description, and with it ends the lease. The flushers hold a device for moments.
+fn let_go(shared: &Shared, core: Core) {
+    // The closer may not have come to close its descriptor of the same description yet.
+    core.device.give_lease_up();
+    shared.drop_device(core.id);
+    let device = Arc::downgrade(&core.device);
+    drop(core);
+    for _ in 0..CLOSE_TRIES {
+        if device.strong_count() == 0 {
+            return;
+        }
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+}
+
+/// What cannot be written is like what a killed program has left: it stays owed, is tried again now and then, and whoever
+/// opens the file next hears of it. Nobody is kept waiting for it.
+fn give_up(core: &Core) {
+    let entry = core.entry();
+    errors::nobody_heard(entry);
+    entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
+    core.device.give_lease_up();
+    closing::end_lease(&core.shared.arena, core.id);
+}
+
+/// A file may be said to be under a lease that this keeper does not have: its closer has died, or an earlier keeper. How many
+/// are under one in earnest.
+pub fn forget_lost(shared: &Shared) -> u32 {
+    let leased = &shared.arena.superblock().leased;
+    let counted = leased.load(Ordering::Acquire);
+    if counted == 0 {
+        return 0;
+    }
+    let ids = (0..shared.arena.counts().files).map(FileId);
+    let left = ids.filter(|&id| !forget_if_lost(shared, id)).count() as u32;
+    if left == 0 {
+        // What a death has left counted. One that is being counted just now is found by its flag.
+        let _ = leased.compare_exchange(counted, 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+    left
+}
+
+/// As [`forget_lost`], of one file. Whether it is under no lease.
+pub fn forget_if_lost(shared: &Shared, id: FileId) -> bool {
+    let flags = &shared.arena.file_unchecked(id).flags;
+    if flags.load(Ordering::Acquire) & LEASED == 0 {
+        return true;
+    }
+    let lost = shared.device(id).is_none();
+    if lost {
+        closing::end_lease(&shared.arena, id);
+    }
+    lost
+}

@@ -1,0 +1,261 @@
+//! Closes that leave what is owed to the keeper, step by step: a process with two parts in one session, one that keeps and one
+//! that closes. Whole programs are tested with the preload library.
+
+mod here;
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use forebay::device::RealFile;
+use forebay::file::inode::Inode;
+use forebay::flush::errors;
+use forebay::memory::files::{CLOSING, LEASED};
+use forebay::sync::Ordering;
+use forebay::{Config, OpenOptions, Session};
+
+const LEN: usize = 3_000_001;
+
+fn bytes() -> Vec<u8> {
+    (0..LEN).map(|at| (at * 7 + at / 4096) as u8).collect()
+}
+
+struct Scene {
+    keeps: Option<Session>,
+    closes: Session,
+    path: PathBuf,
+    _dirs: [tempfile::TempDir; 2],
+}
+
+fn config(arenas: &Path) -> Config {
+    let set = |builder: forebay::config::Builder, (key, text): (&str, &str)| builder.set(key, text);
+    let options = [
+        ("memory", "16MiB"),
+        ("session", "closing"),
+        ("arena_dir", arenas.to_str().expect("UTF-8")),
+        ("flush_interval", "never"),
+        ("flush_after", "never"),
+        ("route", "scrap"),
+    ];
+    let builder = options.into_iter().try_fold(Config::builder(), set);
+    builder
+        .and_then(|builder| builder.build())
+        .expect("a configuration")
+}
+
+impl Scene {
+    /// `None`: files of this place cannot be managed.
+    fn new() -> Option<Self> {
+        let arenas = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let files = tempfile::tempdir_in(&here::places()[0]).expect("a directory");
+        let probe = File::create(files.path().join("probe")).expect("a file");
+        if let Err(reason) = RealFile::reopen(probe.as_fd()) {
+            here::skipped(reason);
+            return None;
+        }
+        let config = config(arenas.path());
+        let keeps = Session::open(config.clone()).expect("a session");
+        Some(Scene {
+            keeps: Some(keeps),
+            closes: Session::join(config).expect("a session"),
+            path: files.path().join("f"),
+            _dirs: [arenas, files],
+        })
+    }
+
+    /// A program's descriptor, and the engine's file, which owes everything.
+    fn written(&self) -> (File, Inode) {
+        let file = fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(&self.path)
+            .expect("a file");
+        let inode = self.closes.adopt(file.as_fd(), true, |fd| fd);
+        let inode = inode.expect("it can be managed");
+        self.write(&inode);
+        (file, inode)
+    }
+
+    fn write(&self, inode: &Inode) {
+        let me = self.closes.shared().me().expect("a slot");
+        let bytes = bytes();
+        // SAFETY: the bytes live during the call.
+        let written = unsafe { inode.write_at(me, bytes.as_ptr(), LEN, 0, true) };
+        assert_eq!(written.expect("written"), LEN);
+    }
+
+    fn flags(&self, inode_number: u64) -> u32 {
+        let arena = &self.closes.shared().arena;
+        let device = fs::metadata(&self.path).expect("a file").dev();
+        let id = forebay::file::table::find(arena, device, inode_number).expect("an entry");
+        arena.file_unchecked(id).flags.load(Ordering::Acquire)
+    }
+
+    fn is_whole(&self) -> bool {
+        fs::read(&self.path).expect("a file") == bytes()
+    }
+}
+
+fn await_that(what: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !what() {
+        assert!(begun.elapsed() < Duration::from_secs(10));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_file_is_left_to_the_keeper_and_looks_finished_at_once() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let number = file.metadata().expect("a file").ino();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    let before = fs::metadata(&scene.path).expect("a file");
+    assert_eq!(before.len(), LEN as u64);
+    drop(file);
+    inode.leave(me, &seen, &prepared).expect("left");
+    assert!(scene.is_whole());
+    await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
+    let after = fs::metadata(&scene.path).expect("a file");
+    assert_eq!(
+        (after.mtime(), after.mtime_nsec()),
+        (before.mtime(), before.mtime_nsec())
+    );
+    assert_eq!(scene.closes.stats().closed_behind, 1);
+}
+
+#[test]
+fn the_keeper_goes_between_the_steps() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let (file, inode) = scene.written();
+    let number = file.metadata().expect("a file").ino();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    drop(scene.keeps.take());
+    drop(file);
+    inode.leave(me, &seen, &prepared).expect("flushed");
+    assert_eq!(scene.flags(number) & (CLOSING | LEASED), 0);
+    assert!(scene.is_whole());
+    assert_eq!(scene.closes.stats().closed_behind, 0);
+}
+
+#[test]
+fn somebody_opens_it_between_the_steps() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    let outsider = File::open(&scene.path).expect("no lease yet");
+    drop(file);
+    inode.leave(me, &seen, &prepared).expect("flushed");
+    let mut found = vec![0; LEN];
+    outsider.read_exact_at(&mut found, 0).expect("bytes");
+    assert!(found == bytes());
+    assert_eq!(scene.closes.stats().closed_behind, 0);
+}
+
+#[test]
+fn what_may_be_executed_or_is_open_elsewhere_is_waited_for() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    file.set_permissions(executable).expect("a mode");
+    assert!(inode.prepare_to_leave(me, &seen).is_none());
+    let plain = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.set_permissions(plain).expect("a mode");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let keeps = scene.keeps.as_ref().expect("a session");
+    let other = keeps.open_file(&scene.path, &options).expect("a file");
+    assert!(inode.prepare_to_leave(me, &seen).is_none());
+    // Its close has written everything.
+    other.close().expect("closed");
+    assert!(inode.prepare_to_leave(me, &seen).is_none());
+    scene.write(&inode);
+    assert!(inode.prepare_to_leave(me, &seen).is_some());
+    inode.close(me, &seen).expect("closed");
+    drop(file);
+    assert!(scene.is_whole());
+}
+
+/// A closer that has died may have said so of a file of which the keeper has nothing.
+#[test]
+fn a_lease_that_is_none_is_forgotten() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let number = file.metadata().expect("a file").ino();
+    let seen = AtomicU32::new(0);
+    let me = scene.closes.shared().me().expect("a slot");
+    let id = inode.core().id;
+    inode.close(me, &seen).expect("closed");
+    drop(file);
+    let arena = &scene.closes.shared().arena;
+    arena.superblock().leased.fetch_add(1, Ordering::AcqRel);
+    let entry = arena.file_unchecked(id);
+    entry.flags.fetch_or(LEASED, Ordering::AcqRel);
+    await_that(|| scene.flags(number) & LEASED == 0);
+    await_that(|| arena.superblock().leased.load(Ordering::Acquire) == 0);
+}
+
+#[test]
+fn who_opens_a_file_hears_of_what_nobody_has_heard() {
+    let Some(scene) = Scene::new() else { return };
+    let (_file, inode) = scene.written();
+    let entry = inode.core().entry();
+    let me = scene.closes.shared().me().expect("a slot");
+    inode
+        .settle(
+            me,
+            forebay::file::settle::Durability::Written,
+            &AtomicU32::new(0),
+        )
+        .expect("written");
+    errors::record(entry, libc::EIO, 0);
+    let told = AtomicU32::new(inode.error_sequence());
+    assert_eq!(errors::unreported(entry, &told), None);
+    errors::nobody_heard(entry);
+    let first = AtomicU32::new(inode.error_sequence());
+    let second = AtomicU32::new(inode.error_sequence());
+    assert_eq!(errors::unreported(entry, &first), Some(libc::EIO));
+    assert_eq!(errors::unreported(entry, &second), Some(libc::EIO));
+    assert_eq!(errors::unreported(entry, &first), None);
+    let later = AtomicU32::new(inode.error_sequence());
+    assert_eq!(errors::unreported(entry, &later), None);
+    assert_eq!(first.load(Relaxed), later.load(Relaxed));
+}
+
+/// An opening that does not wait would be refused while the lease is held: the test before shows that it ends.
+#[test]
+fn the_lease_keeps_others_out() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let me = scene.closes.shared().me().expect("a slot");
+    let seen = AtomicU32::new(inode.error_sequence());
+    let _prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    drop(file);
+    inode.core().device.lease().expect("a lease");
+    assert!(!inode.core().device.is_lease_wanted());
+    let opened = fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(&scene.path);
+    let refused = opened.expect_err("somebody has a lease").raw_os_error();
+    assert_eq!(refused, Some(libc::EWOULDBLOCK));
+    assert!(inode.core().device.is_lease_wanted());
+    inode.core().device.give_lease_up();
+    inode.close(me, &seen).expect("closed");
+    assert!(scene.is_whole());
+}
