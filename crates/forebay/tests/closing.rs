@@ -39,6 +39,8 @@ fn config(arenas: &Path) -> Config {
         ("flush_interval", "never"),
         ("flush_after", "never"),
         ("route", "scrap"),
+        // What is full is being written already.
+        ("close_behind_bytes", "1"),
     ];
     let builder = options.into_iter().try_fold(Config::builder(), set);
     builder

@@ -135,7 +135,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     let count = || argument.parse().expect("a count");
     match role {
         "leaves" => make_all(dir, count()),
-        "leaves-for-ever" => (0..).for_each(|number| {
+        "leaves-for-ever" => (0..u32::MAX).for_each(|number| {
             make(dir, number);
             println!("@{number} 0 0");
         }),

@@ -4,6 +4,7 @@
 //! (`HURRY`). The one who writes is the only one who ends leases, so that nobody is in his way.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use crate::device::DeviceFile;
@@ -24,7 +25,17 @@ const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
 
 /// How long a keeper that ends goes on with files under a lease, which ends with it.
-pub const LAST_PATIENCE: Duration = Duration::from_secs(10);
+const LAST_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Writes what files under a lease owe before a keeper ends.
+pub fn write_the_rest(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) {
+    let begun = Instant::now();
+    while shared.keeps.load(Relaxed) && begun.elapsed() < LAST_PATIENCE && forget_lost(shared) > 0 {
+        if !write_some(shared, me, flusher) {
+            std::thread::sleep(CLOSE_PAUSE);
+        }
+    }
+}
 
 /// Waits until no file is under a lease of this keeper's.
 pub fn await_none(shared: &Shared) {
@@ -34,7 +45,7 @@ pub fn await_none(shared: &Shared) {
     }
 }
 
-/// Writes some of what a file under a lease owes. Whether there was one.
+/// Writes some of what a file under a lease owes. Whether there was any to be written.
 pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
     let flags = |id: FileId| {
         shared
@@ -62,21 +73,21 @@ pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bo
         ..Scope::SYNC
     };
     let outcome = shared.flush_with(flusher, me, id, &device, scope);
-    go_on(shared, me, id, device, outcome);
-    true
+    go_on(shared, me, id, device, outcome)
 }
 
+/// Whether it went on.
 fn go_on(
     shared: &Arc<Shared>,
     me: Me<'_>,
     id: FileId,
     device: Arc<dyn DeviceFile>,
     outcome: Outcome,
-) {
+) -> bool {
     let entry = shared.arena.file_unchecked(id);
     let owes = entry.owed_pages.load(Ordering::Acquire) != 0;
     if owes && outcome.errno.is_none() {
-        return;
+        return outcome.pages_written > 0;
     }
     let core = Core {
         shared: Arc::clone(shared),
@@ -93,6 +104,7 @@ fn go_on(
     } else {
         give_up(&core);
     }
+    true
 }
 
 /// A file that has been given to the kernel in the meantime has only its time left to get.
@@ -106,9 +118,12 @@ fn is_with_kernel(core: &Core, me: Me<'_>) -> bool {
 
 /// Closes the description, and with it ends the lease. The flushers hold a device for moments.
 fn let_go(shared: &Shared, core: Core) {
+    // First: who comes in then hands over a device of his own. The kernel has let somebody in already where it took too long.
+    if !shared.is_open(core.id) {
+        shared.drop_device(core.id);
+    }
     // The closer may not have come to close its descriptor of the same description yet.
     core.device.give_lease_up();
-    shared.drop_device(core.id);
     let device = Arc::downgrade(&core.device);
     drop(core);
     for _ in 0..CLOSE_TRIES {

@@ -402,10 +402,7 @@ fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
             sleep_on(shared, stop, seen);
         }
     }
-    let begun = Instant::now();
-    while closing::write_some(shared, me, &mut flusher) && begun.elapsed() < closing::LAST_PATIENCE
-    {
-    }
+    closing::write_the_rest(shared, me, &mut flusher);
 }
 
 /// Writes everything of files that somebody waits for.
