@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Or
 
 use forebay::config::{Builder, Options};
 use forebay::memory::cgroup::Limits;
-use forebay::session::adopt::{self, Glance};
+use forebay::session::adopt;
+use forebay::session::glance::Glance;
 use forebay::{Config, Session};
 
 use crate::files;

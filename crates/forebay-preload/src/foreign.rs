@@ -7,7 +7,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use forebay::session::adopt::Glance;
+use forebay::session::glance::Glance;
 use forebay::session::reached::hash;
 use libc::c_int;
 

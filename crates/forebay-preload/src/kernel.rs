@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-use forebay::session::adopt::Glance;
+use forebay::session::glance::Glance;
 use libc::c_int;
 
 use crate::attach;

@@ -1,6 +1,6 @@
 //! Opening.
 
-use forebay::session::adopt::Glance;
+use forebay::session::glance::Glance;
 use libc::{c_char, c_int, mode_t};
 
 use crate::attach;

@@ -1,7 +1,7 @@
 //! Asking about files: sizes are the engine's where it has bytes that the kernel does not have yet, and times where it writes them
 //! later than the program did.
 
-use forebay::session::adopt::Known;
+use forebay::session::glance::Known;
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as StatX};
 
 use crate::attach;

@@ -10,6 +10,7 @@ mod deaths;
 mod leaving;
 mod model;
 mod names;
+mod numbers;
 mod reached;
 mod role;
 mod scene;

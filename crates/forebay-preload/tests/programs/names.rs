@@ -8,9 +8,13 @@ use crate::sys::*;
 const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
 const BLOCK: usize = 100_000;
 
-pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
+/// Parts of a large file.
+const LARGE: usize = 40;
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "unlink" => unlink(dir),
+        "unlink-large" => unlink_large(dir, argument),
         "rename" => rename(dir),
         "replace" => replace(dir),
         "times" => times(dir),
@@ -96,6 +100,56 @@ fn times(dir: &Path) {
 fn modified(path: &Path) -> i64 {
     use std::os::unix::fs::MetadataExt;
     std::fs::metadata(path).expect("a file").mtime()
+}
+
+/// Unlinks a large file before it closes it. `argument`: whether somebody has it open, or another name leads to it.
+fn unlink_large(dir: &Path, argument: &str) {
+    let fd = open(&dir.join("a"), RDWR).expect("open");
+    for part in 0..LARGE {
+        write(fd, &pattern(part as u8, BLOCK)).expect("write");
+    }
+    if argument == "linked" {
+        std::fs::hard_link(dir.join("a"), dir.join("b")).expect("link");
+    }
+    println!("@");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("input");
+    std::fs::remove_file(dir.join("a")).expect("unlink");
+    close(fd).expect("close");
+}
+
+/// What nobody can read any more is not written; what somebody can is.
+#[test]
+fn bytes_of_unlinked_files() {
+    use std::io::{BufRead, BufReader, Read, Seek};
+    use std::process::Stdio;
+    for how in ["alone", "linked", "open"] {
+        let scene = Scene::new("unlink-large", 0);
+        let mut role = scene.role("unlink-large", how);
+        role.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = role.spawn().expect("a program");
+        let lines = BufReader::new(program.stdout.take().expect("output")).lines();
+        let mut lines = lines.map_while(Result::ok);
+        assert!(lines.any(|line| line.ends_with('@')), "written");
+        let outsider = std::fs::File::open(scene.path("a")).expect("a file");
+        let outsider = (how == "open").then_some(outsider);
+        drop(program.stdin.take());
+        assert!(program.wait().expect("an end").success());
+        let mut bytes = Vec::new();
+        if let Some(mut file) = outsider {
+            file.rewind().expect("a seek");
+            file.read_to_end(&mut bytes).expect("readable");
+        } else if how == "linked" {
+            bytes = std::fs::read(scene.path("b")).expect("a file");
+        }
+        let stats = scene.session.as_ref().expect("a session").stats();
+        if how == "alone" {
+            assert_eq!((stats.device_write_bytes, stats.owed_bytes), (0, 0));
+        } else {
+            let parts = (0..LARGE).map(|part| pattern(part as u8, BLOCK));
+            assert!(bytes == parts.collect::<Vec<_>>().concat(), "{how}");
+        }
+    }
 }
 
 #[test]

@@ -22,6 +22,7 @@ fn run() {
         || crate::deaths::play(role, &argument, &dir)
         || crate::leaving::play(role, &argument, &dir)
         || crate::names::play(role, &argument, &dir)
+        || crate::numbers::play(role, &argument, &dir)
         || crate::reached::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)

@@ -12,6 +12,9 @@
 //!
 //! Wherever this cannot be had the closer flushes, as if there were no such thing. A death at any point leaves a file that owes
 //! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
+//!
+//! A file that has been unlinked is closed in the same steps, up to the lease: with it, it is known that nobody can read the
+//! file any more, and what is owed is dropped.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
@@ -63,7 +66,8 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         && !shared.keeps.load(Relaxed)
         && has_keeper(&shared.arena)
         && shared.arena.superblock().leased.load(Ordering::Relaxed) < LEASED_MAX;
-    if !owes_enough || !is_sound || !keeper_has_it || !shared.is_open_once(*id) {
+    let wanted = owes_enough || (owed_bytes(entry) > 0 && has_no_name(core));
+    if !wanted || !is_sound || !keeper_has_it || !shared.is_open_once(*id) {
         return None;
     }
     // A keeper may have come since the last write.
@@ -76,10 +80,30 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
     if !shared.ask_to_unite(*id, epoch) {
         return None;
     }
+    if has_no_name(core) {
+        return Some(Prepared { mtime_ns: 0, epoch });
+    }
     resize::reach(core, me).ok()?;
     core.change(me, |device| device.set_modified(None)).ok()?;
     let mtime_ns = device.stat().ok()?.mtime_ns;
     Some(Prepared { mtime_ns, epoch })
+}
+
+/// Whether the file has been unlinked.
+fn has_no_name(core: &Core) -> bool {
+    matches!(core.device.stat(), Ok(stat) if stat.links == 0)
+}
+
+/// A file that nobody has open, as the lease says, and that has no name: no byte of it can be read again, so none is written. Whether it
+/// was one.
+fn forget_nameless(core: &Core, me: Me<'_>) -> bool {
+    let nameless = has_no_name(core);
+    if nameless {
+        // Where that fails the bytes are written.
+        let _ = resize::set_len(core, me, 0);
+        core.device.give_lease_up();
+    }
+    nameless
 }
 
 fn owed_bytes(entry: &FileEntry) -> u64 {
@@ -106,7 +130,7 @@ pub fn leave(
     prepared: &Prepared,
 ) -> Result<()> {
     let Core { shared, id, device } = core;
-    if !is_leased(core) {
+    if !is_leased(core) || forget_nameless(core, me) {
         let closed = settle::close(core, me, seen);
         shared.closed(*id, device);
         shared.released(*id, handed);

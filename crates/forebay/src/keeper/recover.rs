@@ -179,7 +179,7 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
         if entry.state.load(Ordering::Acquire) != LIVE || !wanted {
             continue;
         }
-        let standing = match reopen(entry) {
+        let standing = match reopen(entry, &|fd| fd) {
             Err(Absent::Gone(reason)) => Standing::Foreign(reason),
             Err(Absent::Unreachable(reason)) => Standing::Unreachable(reason),
             Ok(device) if shared.claim(&device, &path_of(entry)).is_err() => {

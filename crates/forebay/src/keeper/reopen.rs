@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use crate::device::file::Relocate;
 use crate::device::{DeviceFile, RealFile};
 use crate::file::table;
 use crate::memory::files::FileEntry;
@@ -25,8 +26,8 @@ pub fn path_of(entry: &FileEntry) -> PathBuf {
     PathBuf::from(std::ffi::OsString::from_vec(entry.path()))
 }
 
-/// Opens the file behind an entry, and proves that it is the same inode.
-pub fn reopen(entry: &FileEntry) -> Result<RealFile, Absent> {
+/// Opens the file behind an entry, and proves that it is the same inode. The descriptors go where `relocate` puts them.
+pub fn reopen(entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
     let path = path_of(entry);
     // Waits for a lease on it to end: that of a keeper that has died may last as long as what it had submitted.
     let opened = std::fs::OpenOptions::new()
@@ -42,7 +43,7 @@ pub fn reopen(entry: &FileEntry) -> Result<RealFile, Absent> {
     if !same {
         return Err(Absent::Gone("another file has its name by now".into()));
     }
-    let device = RealFile::reopen_managed(file.as_fd(), &|fd| fd)
+    let device = RealFile::reopen_managed(file.as_fd(), relocate)
         .map_err(|reason| Absent::Unreachable(reason.to_string()))?;
     let caps = device.caps();
     if caps.inode != meta.ino() || !table::is_same(entry, &device) {

@@ -51,7 +51,7 @@ pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()
-            && let Ok(device) = reopen(entry)
+            && let Ok(device) = reopen(entry, &|fd| shared.placed(fd))
         {
             shared.share_claim(&device, &path_of(entry));
             shared.keep_device(id, Arc::new(device));

@@ -5,30 +5,24 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::device::{DeviceFile, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::inode::Inode;
-use crate::file::{closing, given, settle, table};
+use crate::file::{given, settle, table};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
-use crate::memory::files::{CLOSING, FileEntry, LIVE};
-use crate::memory::mapping::Mapping;
 use crate::memory::place;
 use crate::memory::superblock::BYSTANDERS;
 use crate::memory::threads::Me;
+use crate::session::glance::{await_none, known_entry, one_fewer};
 use crate::session::shared::Shared;
 use crate::session::{Session, left, reached};
 use crate::stats::Counter;
-use crate::sync::{AtomicU32, Ordering};
+use crate::sync::Ordering;
 use crate::sys::{lock, stat};
-
-/// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes, on a busy machine too.
-/// Only where a death has left one counted is it waited for in vain, and once.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How often a keeper is asked to write a file that others go on writing to.
 const KERNEL_TRIES: u32 = 1000;
@@ -85,43 +79,6 @@ impl Unmanaged {
     }
 }
 
-/// A session's arena, looked at by a process that is not in it: whether a file is known there.
-pub struct Glance {
-    arena: Arena,
-}
-
-/// What a session knows of an inode.
-#[derive(Clone, Copy, Debug)]
-pub struct Known {
-    /// Its entry.
-    pub id: FileId,
-    /// The size that the session's programs see.
-    pub size: u64,
-    /// Whether anybody has it open, or bytes of it are owed.
-    pub in_use: bool,
-    /// What is known of its times, once it has been closed without waiting.
-    closed: Option<Closed>,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Closed {
-    ns: u64,
-    /// The change time that our last change of the device file has left; `None` while it is being written.
-    written_ns: Option<u64>,
-}
-
-impl Known {
-    /// The time of the last change that a program of the session has made, for a file whose device file has these: writing
-    /// it later is no change. `None`: they are right.
-    pub fn changed_ns(&self, mtime_ns: u64, ctime_ns: u64) -> Option<u64> {
-        let closed = self.closed?;
-        let ours = closed
-            .written_ns
-            .is_none_or(|written_ns| (mtime_ns, ctime_ns) == (closed.ns, written_ns));
-        ours.then_some(closed.ns)
-    }
-}
-
 /// The arena's file of the session that a configuration names, if there is one.
 pub fn find_arena(config: &Config) -> Option<PathBuf> {
     let found = place::find_arenas(config.arena_dir.as_deref());
@@ -129,131 +86,7 @@ pub fn find_arena(config: &Config) -> Option<PathBuf> {
     Some(mine.path)
 }
 
-impl Glance {
-    /// Maps the arena at `path`. The process counts as nobody's: what dies with it concerns no one.
-    pub fn at(path: &Path) -> Option<Self> {
-        let file = fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(path)
-            .ok()?;
-        let arena = Arena::open(Mapping::attach_unheld(file).ok()?).ok()?;
-        Some(Glance { arena })
-    }
-
-    /// Bytes of memory that the session may have.
-    pub fn memory_bytes(&self) -> u64 {
-        u64::from(self.arena.counts().frames) * crate::limits::BLOCK_BYTES as u64
-    }
-
-    /// What the session knows of an inode, if it manages it or has bytes of it in memory.
-    #[inline]
-    pub fn known(&self, device: u64, inode: u64) -> Option<Known> {
-        let id = table::find(&self.arena, device, inode)?;
-        let entry = self.arena.file_unchecked(id);
-        known_entry(id, entry)
-    }
-
-    /// Counts a call of the kernel's on a file that is not known, once nobody is just about to manage it; see
-    /// `Superblock::bystanders`. Whether it is known is to be looked at again.
-    #[inline]
-    pub fn stand_by(&self, inode: u64) {
-        let superblock = self.arena.superblock();
-        let at = inode as usize % BYSTANDERS;
-        loop {
-            superblock.bystanders[at].fetch_add(1, Ordering::SeqCst);
-            if superblock.newcomers[at].load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            one_fewer(&superblock.bystanders[at]);
-            await_none(&superblock.newcomers[at]);
-        }
-    }
-
-    /// Whether the keeper is at any file whose close did not wait.
-    #[inline]
-    pub fn has_leases(&self) -> bool {
-        self.arena.superblock().leased.load(Ordering::Acquire) != 0
-    }
-
-    /// Waits until the keeper has finished with an inode whose close did not wait, for as long as it gets on with it. Whether
-    /// there was anything to wait for.
-    pub fn await_closed(&self, device: u64, inode: u64) -> bool {
-        let Some(id) = table::find(&self.arena, device, inode) else {
-            return false;
-        };
-        closing::await_end(&self.arena, id)
-    }
-
-    /// As [`Glance::await_closed`], of all inodes.
-    pub fn await_all_closed(&self) {
-        for id in (0..self.arena.counts().files).map(FileId) {
-            if !self.has_leases() {
-                return;
-            }
-            closing::await_end(&self.arena, id);
-        }
-    }
-
-    /// Somebody is about to reach a file past the engine. Whether it is known is to be looked at afterwards.
-    pub fn begin_reach(&self, hash: u64) {
-        reached::begin(self.arena.superblock(), hash);
-    }
-
-    /// That has ended.
-    pub fn end_reach(&self, hash: u64) {
-        reached::end(self.arena.superblock(), hash);
-    }
-
-    /// Notes for reports that the file behind a descriptor is left to the kernel, for a reason of a front end's.
-    pub fn note_left(&self, fd: BorrowedFd<'_>, reason: u32) {
-        let path = path_of(fd);
-        // Not files in earnest.
-        if ["/proc", "/sys", "/dev"]
-            .iter()
-            .any(|dir| path.starts_with(dir))
-        {
-            return;
-        }
-        if let Ok(asked) = stat::stat(fd) {
-            let inode = (asked.device, asked.inode);
-            left::note(&self.arena, inode, reason, path.as_os_str().as_bytes());
-        }
-    }
-
-    /// The call has ended.
-    #[inline]
-    pub fn stood_by(&self, inode: u64) {
-        one_fewer(&self.arena.superblock().bystanders[inode as usize % BYSTANDERS]);
-    }
-}
-
-/// Somebody may have lost patience and set it to 0.
-#[inline]
-fn one_fewer(word: &AtomicU32) {
-    let mut seen = word.load(Ordering::Relaxed);
-    while seen != 0 {
-        match word.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::Relaxed) {
-            Ok(_) => return,
-            Err(now) => seen = now,
-        }
-    }
-}
-
-/// Waits until nobody is counted. What the dead have left the next does not wait for.
-fn await_none(word: &AtomicU32) {
-    let begun = Instant::now();
-    let mut seen = word.load(Ordering::SeqCst);
-    while seen != 0 && begun.elapsed() < PATIENCE {
-        std::thread::yield_now();
-        seen = word.load(Ordering::SeqCst);
-    }
-    if seen != 0 {
-        let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
-    }
-}
-
-fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+pub(super) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()
 }
 
@@ -298,36 +131,6 @@ fn enter(
     }
     one_fewer(&superblock.newcomers[at]);
     entered
-}
-
-fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
-    if entry.kernel_reason.load(Ordering::Acquire) != 0 {
-        return None;
-    }
-    let in_use =
-        entry.opens.load(Ordering::Acquire) != 0 || entry.owed_pages.load(Ordering::Acquire) != 0;
-    if !in_use && entry.root.load(Ordering::Acquire) == 0 {
-        return None;
-    }
-    let size = entry.size.load(Ordering::Acquire);
-    let closed = closed_of(entry);
-    // The entry may have become another's between these looks.
-    (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known {
-        id,
-        size,
-        in_use,
-        closed,
-    })
-}
-
-fn closed_of(entry: &FileEntry) -> Option<Closed> {
-    let ns = entry.closed_ns.load(Ordering::Acquire);
-    if ns == 0 {
-        return None;
-    }
-    let written = entry.flags.load(Ordering::Acquire) & CLOSING == 0;
-    let written_ns = written.then(|| entry.witness[2].load(Ordering::Acquire));
-    Some(Closed { ns, written_ns })
 }
 
 impl Session {

@@ -148,6 +148,14 @@ impl Line {
         let _ = self.relocate.set(relocate);
     }
 
+    /// Puts a descriptor there.
+    pub fn placed(&self, fd: OwnedFd) -> OwnedFd {
+        match self.relocate.get() {
+            Some(relocate) => relocate(fd),
+            None => fd,
+        }
+    }
+
     fn tell(&self, shared: &Shared, file: FileId, what: u32, epoch: u32) -> bool {
         let message = encode(file, what, shared.session_name_word());
         self.ask(shared, epoch, message, &[])
@@ -180,11 +188,7 @@ impl Line {
                 .arena_path
                 .as_ref()
                 .and_then(|path| socket::connect(&socket_path(path)).ok())
-                .map(|fd| match self.relocate.get() {
-                    Some(relocate) => relocate(fd),
-                    None => fd,
-                })
-                .map(|fd| (epoch, fd));
+                .map(|fd| (epoch, self.placed(fd)));
         }
         let answer = connection.as_ref().and_then(|(_, fd)| {
             let mut answer = [0];

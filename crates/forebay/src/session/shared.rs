@@ -396,6 +396,11 @@ impl Shared {
         self.arena_path.is_some() && self.line.ask_to_flush(self, file)
     }
 
+    /// Puts a descriptor where this process keeps those of the session's.
+    pub fn placed(&self, fd: OwnedFd) -> OwnedFd {
+        self.line.placed(fd)
+    }
+
     /// Has the keeper of this epoch make one description of the two that it has of a file.
     pub fn ask_to_unite(&self, file: FileId, epoch: u32) -> bool {
         self.line.ask_to_unite(self, file, epoch)

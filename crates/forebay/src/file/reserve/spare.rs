@@ -26,7 +26,10 @@ pub fn release(core: &Core, me: Me<'_>) -> bool {
             continue;
         }
         let open = core.shared.device(id);
-        let again = || Some(Arc::new(reopen(entry).ok()?) as Arc<dyn DeviceFile>);
+        let again = || {
+            let again = reopen(entry, &|fd| core.shared.placed(fd)).ok()?;
+            Some(Arc::new(again) as Arc<dyn DeviceFile>)
+        };
         if let Some(device) = open.or_else(again) {
             let other = Core {
                 shared: Arc::clone(&core.shared),
