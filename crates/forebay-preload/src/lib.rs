@@ -21,6 +21,7 @@ mod real;
 mod serve;
 mod signals;
 mod table;
+mod unwind;
 
 #[global_allocator]
 static ALLOCATOR: alloc::Allocator = alloc::Allocator::new();
