@@ -93,6 +93,8 @@ pub const EXCEEDING: u32 = 4;
 pub const TRUNCATING: u32 = 8;
 /// Somebody waits for everything that is owed, in many places: the keeper writes it. A hint.
 pub const HURRY: u32 = 16;
+/// The file has been synced since its last large write: who did that will do it again. A hint.
+pub const SYNCED: u32 = 32;
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.
