@@ -108,7 +108,8 @@ pub struct Situation {
     pub extends: bool,
     /// Space for the range is not known to be allocated.
     pub hole: bool,
-    /// The bytes must be on the device when the call returns (`O_SYNC`, `RWF_DSYNC`).
+    /// The bytes must be on the device when the call returns (`O_SYNC`, `RWF_DSYNC`), or will probably be waited for right after: the
+    /// file was synced after its last large write.
     pub sync: bool,
 }
 

@@ -24,13 +24,17 @@ struct World {
 
 impl World {
     fn new(memory_align: u32) -> Self {
+        Self::by(Route::Direct, memory_align)
+    }
+
+    fn by(route: Route, memory_align: u32) -> Self {
         let disk = SimDisk::new(SimOptions {
             memory_align,
             ..SimOptions::default()
         });
         let device = disk.create();
         let config = Config {
-            route: Route::Direct,
+            route,
             ..Config::tiny()
         };
         let session = Session::open(config).expect("a session");
@@ -65,7 +69,9 @@ impl World {
             unsafe { std::slice::from_raw_parts(memory.part(skew, LEN).ptr.cast_const(), LEN) };
         assert_eq!(self.file.write_at(source, 0).expect("space"), LEN);
         self.disk.set_hook(None);
-        assert!(self.device.contents() == bytes[skew..], "other bytes");
+        let mut back = vec![0; LEN];
+        assert_eq!(self.file.read_at(&mut back, 0).expect("reads"), LEN);
+        assert!(back == bytes[skew..], "other bytes");
         calls.lock().expect("no panic").clone()
     }
 
@@ -106,4 +112,28 @@ fn without_a_free_frame_it_goes_by_way_of_other_memory() {
     for frame in taken {
         regions::free_frame(me.arena, frame);
     }
+}
+
+/// A device too slow for large requests to be sent to it for their own sake.
+#[test]
+fn who_syncs_after_each_large_write_waits_for_the_device_once() {
+    let world = World::by(Route::Auto, 512);
+    let superblock = world.session.shared().arena.superblock();
+    let device = world.device.caps().device;
+    for _ in 0..100 {
+        forebay::flush::busy::observe_write(superblock, device, 1 << 20, 1 << 26);
+    }
+    let direct = || world.session.stats().direct_bytes;
+    world.write(16, 1);
+    world.write(16, 2);
+    assert_eq!(direct(), 0);
+    world.file.sync_data().expect("synced");
+    world.write(16, 3);
+    assert_eq!(direct(), LEN as u64);
+    // Only once for each sync.
+    world.write(16, 4);
+    assert_eq!(direct(), LEN as u64);
+    world.file.flush().expect("flushed");
+    world.write(16, 5);
+    assert_eq!(direct(), LEN as u64, "a flush is no sync");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicU32;
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::{Core, Halt};
-use crate::file::{closing, resize, table};
+use crate::file::{closing, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::memory::files::FileEntry;
@@ -28,6 +28,9 @@ pub enum Durability {
 /// Flushes everything that is owed, and makes it as durable as asked. `seen` is the description's error sequence: an
 /// error that it has not reported is reported now, even if this flush succeeds, unless everything has been written since.
 pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
+    if durability != Durability::Written {
+        write::note_sync(core);
+    }
     let size = core.size(me).map_err(Core::ended)?;
     let outcome = flush(core, me, Scope::SYNC);
     if outcome.errno.is_none() {

@@ -9,7 +9,7 @@ use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
-use crate::memory::files::{HOLEY, STABLE};
+use crate::memory::files::{HOLEY, STABLE, SYNCED};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
 use crate::scrap::absorb::{Home, Refusal, absorb};
@@ -122,11 +122,27 @@ fn plan(
         copy: speeds.copy(),
         extends: offset + len as u64 > entry.size.load(Ordering::Relaxed),
         hole,
-        sync: intent.sync,
+        sync: intent.sync || take_sync(core),
     };
     let plan = intent.route.plan(&request, &situation);
     debug_assert!(plan.check(&request).is_ok());
     plan
+}
+
+/// Notes that the file is being synced, for the next large write.
+pub(crate) fn note_sync(core: &Core) {
+    let flags = &core.entry().flags;
+    if flags.load(Ordering::Relaxed) & SYNCED == 0 {
+        flags.fetch_or(SYNCED, Ordering::Relaxed);
+    }
+}
+
+/// Whether the file was synced since the last large write. Programs that sync once for each do so again, and then wait for the
+/// device either way.
+fn take_sync(core: &Core) -> bool {
+    let flags = &core.entry().flags;
+    flags.load(Ordering::Relaxed) & SYNCED != 0
+        && flags.fetch_and(!SYNCED, Ordering::Relaxed) & SYNCED != 0
 }
 
 /// The session's or the file's, whichever is nearer to its limit.

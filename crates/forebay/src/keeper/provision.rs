@@ -133,19 +133,22 @@ fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
     }
     let mut given = false;
     while wanted >= HUGE_FRAMES.min(room.max(1)) && wanted > 0 {
-        let Some(first) = unbacked_run(arena) else {
+        let Some((first, run)) = unbacked_run(arena, (wanted / HUGE_FRAMES).max(1)) else {
             break;
         };
-        let count = HUGE_FRAMES.min(wanted);
-        let offset = arena.frame_offset(first);
-        if arena.mapping().back(offset, HUGE_BYTES).is_err() {
+        // Of a run that cannot be had, one piece perhaps.
+        let Some(pieces) = [run, 1]
+            .into_iter()
+            .find(|&pieces| back(arena, first, pieces))
+        else {
             // The file system is smaller than the budget: what there is, is the budget.
             let backed = superblock.frames_backed.load(Ordering::Relaxed);
             superblock
                 .frames_max
                 .store(backed.max(1), Ordering::Relaxed);
             break;
-        }
+        };
+        let count = (pieces * HUGE_FRAMES).min(wanted);
         superblock.frames_backed.fetch_add(count, Ordering::Relaxed);
         for index in 0..count {
             regions::free_frame(arena, FrameId(first.0 + index));
@@ -156,17 +159,28 @@ fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
     given
 }
 
-/// The first huge page whose frames have no memory.
-fn unbacked_run(arena: &Arena) -> Option<FrameId> {
+/// Backs huge pages in a row, all or none.
+fn back(arena: &Arena, first: FrameId, pieces: u32) -> bool {
+    let (offset, bytes) = (arena.frame_offset(first), pieces as usize * HUGE_BYTES);
+    let backed = arena.mapping().back(offset, bytes).is_ok();
+    if !backed {
+        let _ = arena.mapping().release(offset, bytes);
+    }
+    backed
+}
+
+/// The first huge pages in a row whose frames have no memory, at most `pieces_max`: the first frame, and how many.
+fn unbacked_run(arena: &Arena, pieces_max: u32) -> Option<(FrameId, u32)> {
     let is_unbacked = |id: u32| {
         arena
             .frame_owner(FrameId(id))
             .is_some_and(|owner| Owner::unpack(owner.load(Ordering::Acquire)) == Owner::Unbacked)
     };
-    (0..arena.counts().frames)
-        .step_by(HUGE_FRAMES as usize)
-        .find(|&first| (first..first + HUGE_FRAMES).all(is_unbacked))
-        .map(FrameId)
+    let is_free = |first: &u32| (*first..first + HUGE_FRAMES).all(is_unbacked);
+    let mut pieces = (0..arena.counts().frames).step_by(HUGE_FRAMES as usize);
+    let first = pieces.find(is_free)?;
+    let more = pieces.take(pieces_max as usize - 1).take_while(is_free);
+    Some((FrameId(first), 1 + more.count() as u32))
 }
 
 fn more_headers(arena: &Arena) -> bool {

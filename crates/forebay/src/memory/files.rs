@@ -107,6 +107,8 @@ pub const CLOSING: u32 = 32;
 pub const LEASED: u32 = 64;
 /// A flush has failed while nobody had the file open: who opens it next hears of it.
 pub const UNHEARD: u32 = 128;
+/// The file has been synced since its last large write: who did that will do it again. A hint.
+pub const SYNCED: u32 = 512;
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.

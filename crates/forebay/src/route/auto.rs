@@ -9,7 +9,7 @@
 //! device  D = latency + (Q + M) / device bandwidth             Q = 4 MiB if busy, else 0
 //! bounce  B = M / bounce bandwidth if user memory is unaligned, else 0
 //! wait    w = 0 below half of the dirty limit, rising to 1 at it; times the share of M that is not
-//!             dirty in memory already;  1 for synchronous writes
+//!             dirty in memory already;  1 for writes that are or will be synced
 //!
 //! scrap   = first + max(C - first, w * D)      the device drains while the writer copies
 //! direct  = D + B                              (+ latency, if synchronous with ragged ends)
@@ -20,8 +20,7 @@
 //! free where these are short, and the device idle where they are not. From 1 MiB of blocks on
 //! (the paper's threshold) it is taken if `direct <= scrap + C`: bytes in memory must still go to
 //! the device, at the cost of a core and of memory, so the copy has to give the caller back at least
-//! half of its time to be worth that. Not so for synchronous writes from unaligned memory: who waits for the device either
-//! way gains nothing by a copy before it. Margins are shares of C, not of the difference, so that a
+//! half of its time to be worth that. Margins are shares of C, not of the difference, so that a
 //! faster device never turns direct into scrap.
 //!
 //! A bounce copy costs less than one into frames that stay: it goes to memory that is in the processor's cache, and needs no
@@ -61,8 +60,7 @@ impl Route for Auto {
             return Plan::whole(request, Way::SCRAP);
         };
         let times = predict(request, situation, end - start);
-        let may_bounce = request.memory_aligned || !situation.sync;
-        let large = may_bounce && end - start >= DIRECT_BYTES_MIN as u64;
+        let large = end - start >= DIRECT_BYTES_MIN as u64;
         if times.direct_wins(prefers_direct(situation), large)
             || large
                 && is_tried(start)

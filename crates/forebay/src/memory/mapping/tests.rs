@@ -155,3 +155,30 @@ fn memory_is_collapsed_under_its_bytes() {
         4 * MIB as u64
     );
 }
+
+/// What is backed a piece at a time lies on huge pages from the start, whatever part of it had memory before.
+#[test]
+#[cfg_attr(miri, ignore = "needs files")]
+fn backing_makes_huge_pages_around_what_is_there() {
+    let file = shm_file();
+    let mapping = Mapping::create(file.try_clone().unwrap(), 8 * MIB).unwrap();
+    mapping.back(3 * MIB, 4096).unwrap();
+    fill(&mapping, 3 * MIB, 4096, 6);
+    mapping.back(2 * MIB, 3 * MIB).unwrap();
+    for (at, expected) in [
+        (2 * MIB, 0),
+        (3 * MIB, 6),
+        (3 * MIB + 4095, 6),
+        (3 * MIB + 4096, 0),
+    ] {
+        assert_eq!(byte(&mapping, at), expected, "byte {at}");
+    }
+    assert_eq!(file.metadata().unwrap().blocks() * 512, 3 * MIB as u64);
+    if !mapping.collapse(2 * MIB, 2 * MIB).unwrap() {
+        eprintln!("not tested: this kernel cannot collapse shared memory");
+        return;
+    }
+    // The whole piece, and not the half.
+    let huge = crate::memory::place::huge_bytes(&mapping).unwrap();
+    assert_eq!(huge, 2 * MIB as u64);
+}
