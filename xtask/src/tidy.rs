@@ -15,6 +15,7 @@ pub mod order;
 pub mod ratchet;
 pub mod size;
 pub mod source;
+pub mod strays;
 #[cfg(test)]
 mod tests;
 pub mod tree;
@@ -117,6 +118,7 @@ pub fn check(tree: &Tree, config: &Config) -> Result<Report, String> {
     findings.extend(dead::check(tree));
     findings.extend(words::check(tree));
     findings.extend(links::check(tree));
+    findings.extend(strays::check(tree, config));
     findings.sort();
     Ok(Report {
         findings,

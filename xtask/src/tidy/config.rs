@@ -6,6 +6,8 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
+    /// Files and folders of the root.
+    pub root: Vec<String>,
     /// Module order of the engine.
     pub order: Order,
     /// Where `unsafe` may stand.

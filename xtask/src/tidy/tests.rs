@@ -545,3 +545,19 @@ fn the_longest_function_of_a_name_is_measured() {
     let sizes = size::measure(&tree);
     assert_eq!(sizes[&Subject::Function("x.rs::f".to_string())].lines, 2);
 }
+
+#[test]
+fn canary_strays_in_the_root() {
+    let config = format!("root = [\"crates\", \"xtask\"]\n{CONFIG}");
+    let finding = only(&[(CONFIG_PATH, &config), ("f", "left over\n")]);
+    assert_eq!((finding.rule, finding.path.as_str()), ("strays", "f"));
+    assert_clean(&[(CONFIG_PATH, &config), ("crates/f", "of use\n")]);
+}
+
+#[test]
+fn canary_strays_that_nobody_reads() {
+    let large = "0123456\n".repeat(super::strays::BYTES_MAX / 8);
+    assert_clean(&[("docs/large.txt", &large)]);
+    assert_eq!(only(&[("docs/large.txt", &(large + "1"))]).rule, "strays");
+    assert_eq!(only(&[("tests/image.bin", "a\0b")]).rule, "strays");
+}

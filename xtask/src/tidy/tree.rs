@@ -58,6 +58,11 @@ impl Tree {
             .map(|(path, text)| (path.as_str(), text.as_str()))
     }
 
+    /// All files that are not text, in order of path.
+    pub fn others(&self) -> impl Iterator<Item = &str> {
+        self.others.iter().map(String::as_str)
+    }
+
     /// All Rust files, taken apart.
     pub fn sources(&self) -> impl Iterator<Item = Source<'_>> {
         self.texts()

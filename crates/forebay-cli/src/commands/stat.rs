@@ -242,7 +242,7 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
     }
 }
 
-fn device(stats: Stats) -> String {
+fn device(stats: &Stats) -> String {
     let read = bytes(stats.device_read_bytes);
     format!("{read} read, {} written", bytes(stats.device_write_bytes))
 }

@@ -55,7 +55,7 @@ fn one(scene: &Scene, n: u64, seed: u64) {
 
 /// Dies in each scene, and fails where one does.
 fn every_death(scenes: &[Scene], samples: u64) {
-    let failures = failures(scenes, samples);
+    let failures = failures(scenes, samples, seed());
     assert!(
         failures.is_empty(),
         "{} scenes fail:\n{}",
@@ -65,8 +65,7 @@ fn every_death(scenes: &[Scene], samples: u64) {
 }
 
 /// Dies in each scene; the first failure of each.
-pub fn failures(scenes: &[Scene], samples: u64) -> Vec<String> {
-    let seed = seed();
+pub fn failures(scenes: &[Scene], samples: u64, seed: u64) -> Vec<String> {
     let mut dice = SplitMix64::new(seed);
     let watch = Watch::new();
     let mut failures = Vec::new();

@@ -51,7 +51,7 @@ fn one(scene: &Scene, death: u64, repair: u64, dice: &mut SplitMix64) {
 }
 
 fn every_repair(scenes: &[Scene], victims: u64, repairers: u64) {
-    let failures = failures(scenes, victims, repairers);
+    let failures = failures(scenes, victims, repairers, seed());
     assert!(
         failures.is_empty(),
         "{} scenes fail:\n{}",
@@ -61,8 +61,7 @@ fn every_repair(scenes: &[Scene], victims: u64, repairers: u64) {
 }
 
 /// The first failure of each scene.
-pub fn failures(scenes: &[Scene], victims: u64, repairers: u64) -> Vec<String> {
-    let seed = seed();
+pub fn failures(scenes: &[Scene], victims: u64, repairers: u64, seed: u64) -> Vec<String> {
     let mut dice = SplitMix64::new(seed);
     let watch = Watch::new();
     let mut failures = Vec::new();
