@@ -20,7 +20,7 @@ use crate::sync::{Ordering, planted};
 /// Headers looked at in one sweep at most, beyond which a caller should do something else for a while.
 const LOOK_MAX: u32 = 4096;
 /// Ticks after which it does not count any more that something was used again.
-const AGAIN_TICKS: u32 = 60_000;
+const AGAIN_TICKS: u32 = 10_000;
 /// Ticks for which what was read ahead is left alone: its reader is on its way.
 const AHEAD_TICKS: u32 = 1000;
 

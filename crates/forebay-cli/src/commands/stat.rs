@@ -254,7 +254,7 @@ fn detail_files(output: &mut Output, row: &Row) {
     }
 }
 
-fn device(stats: Stats) -> String {
+fn device(stats: &Stats) -> String {
     let read = bytes(stats.device_read_bytes);
     format!("{read} read, {} written", bytes(stats.device_write_bytes))
 }

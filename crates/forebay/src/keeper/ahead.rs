@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::device::{DeviceFile, Done, Queue, Request, RequestKind, read_rest};
+use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::read::fill::{self, Seen};
@@ -23,7 +23,7 @@ use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
 use crate::ids::FileId;
 use crate::keeper::provision;
-use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
 use crate::memory::asks::Ask;
 use crate::memory::copy;
 use crate::memory::files::{LIVE, TRUNCATING};
@@ -34,9 +34,11 @@ use crate::sync::Ordering;
 use crate::sys::futex;
 use crate::sys::memory::AlignedBytes;
 
-/// Reads under way at most, and while writes keep their device busy. A block each.
-pub const REQUESTS_MAX: usize = 8;
-const REQUESTS_BUSY: usize = 2;
+/// Reads under way at most, and while writes keep their device busy.
+pub const REQUESTS_MAX: usize = 4;
+const REQUESTS_BUSY: usize = 1;
+/// Blocks in a row that one request brings at most: 1 MiB.
+const BLOCKS_MAX: usize = 4;
 /// Frames that are free at least before one more is read ahead, where memory has so many: what a reader or writer
 /// needs next is there.
 const FRAMES_SPARE: u32 = 8;
@@ -49,29 +51,60 @@ const TICK: Duration = Duration::from_millis(500);
 /// How often a process that does not keep looks whether it does by now.
 const STAND_BY: Duration = Duration::from_millis(50);
 
-struct Job {
-    file: FileId,
-    device: Arc<dyn DeviceFile>,
+/// What is read of one block.
+struct Part {
     slot: usize,
     ask: Ask,
     seen: Seen,
     /// Pages that are read.
     span: Range<u32>,
-    /// The block's memory; the span is at its place.
+}
+
+impl Part {
+    fn start(&self) -> u64 {
+        self.ask.block.start() + u64::from(self.span.start) * PAGE_BYTES as u64
+    }
+
+    fn end(&self) -> u64 {
+        self.ask.block.start() + u64::from(self.span.end) * PAGE_BYTES as u64
+    }
+}
+
+/// One request: parts of a file, each going on where the one before ends.
+struct Job {
+    file: FileId,
+    device: Arc<dyn DeviceFile>,
+    parts: Vec<Part>,
+    /// Begins with the first part's block; the bytes are at their places.
     bytes: AlignedBytes,
 }
 
 impl Job {
-    fn start(&self) -> usize {
-        self.span.start as usize * PAGE_BYTES
+    fn base(&self) -> u64 {
+        self.parts[0].ask.block.start()
     }
 
     fn offset(&self) -> u64 {
-        self.ask.block.start() + self.start() as u64
+        self.parts[0].start()
     }
 
-    fn len(&self) -> usize {
-        self.span.len() * PAGE_BYTES
+    /// The memory that is read into.
+    fn piece(&self) -> Piece {
+        let end = self.parts[self.parts.len() - 1].end();
+        let start = (self.offset() - self.base()) as usize;
+        self.bytes.part(start, (end - self.offset()) as usize)
+    }
+
+    /// The place of a part that goes on where this ends, or ends where this begins.
+    fn place_of(&self, file: FileId, part: &Part) -> Option<usize> {
+        if self.file != file || self.parts.len() >= BLOCKS_MAX {
+            return None;
+        }
+        let last = self.parts.len() - 1;
+        if self.parts[last].end() == part.start() {
+            return Some(last + 1);
+        }
+        (part.end() == self.offset()).then_some(0)
     }
 }
 
@@ -86,6 +119,8 @@ pub struct Prefetcher {
     /// In the ring of files of which something is asked.
     cursor: u64,
     files: VecDeque<FileId>,
+    /// Not submitted yet: what comes next may go on with it.
+    batch: Option<Job>,
 }
 
 impl Prefetcher {
@@ -99,6 +134,7 @@ impl Prefetcher {
             spare: Vec::new(),
             cursor: 0,
             files: VecDeque::new(),
+            batch: None,
         }
     }
 
@@ -166,17 +202,21 @@ impl Prefetcher {
             };
             let busy = busy::inflight_bytes(me.arena.superblock(), device.caps().device)
                 > shared.config.busy_bytes;
-            if busy && self.queue.in_flight() >= REQUESTS_BUSY {
-                self.files.push_front(file);
-                break;
-            }
+            let limit = if busy { REQUESTS_BUSY } else { self.depth };
             let asks = &me.arena.file_unchecked(file).asks;
-            if let Some((slot, ask)) = asks.take(me.id) {
+            while self.queue.in_flight() < limit
+                && let Some((slot, ask)) = asks.take(me.id)
+            {
                 begun = true;
-                self.files.push_back(file);
                 if !self.begin(shared, me, file, &device, slot, ask) {
                     asks.end(slot, ask, me.id);
                 }
+            }
+            self.submit_batch();
+            if self.queue.in_flight() >= limit {
+                // There may be more of it.
+                self.files.push_back(file);
+                break;
             }
         }
         begun
@@ -192,33 +232,51 @@ impl Prefetcher {
         slot: usize,
         ask: Ask,
     ) -> bool {
-        let under_way = self.jobs.iter().flatten();
-        if under_way
-            .clone()
-            .any(|job| job.file == file && job.ask.block == ask.block)
-            || !find_room(shared, me, under_way.count() as u32 + 1)
-        {
+        let jobs = self.jobs.iter().flatten().chain(&self.batch);
+        let mut under_way = 0;
+        for job in jobs {
+            let same = |part: &Part| job.file == file && part.ask.block == ask.block;
+            if job.parts.iter().any(same) {
+                return false;
+            }
+            under_way += job.parts.len() as u32;
+        }
+        if !find_room(shared, me, under_way + 1) {
             return false;
         }
         let Some((seen, span)) = look(shared, me, file, device, ask) else {
             return false;
         };
-        let bytes = self.spare.pop();
-        let bytes = bytes.unwrap_or_else(|| AlignedBytes::new(BLOCK_BYTES, PAGE_BYTES));
-        let job = Job {
-            file,
-            device: Arc::clone(device),
+        let part = Part {
             slot,
             ask,
             seen,
             span,
-            bytes,
         };
-        self.submit(job);
+        let place = self
+            .batch
+            .as_ref()
+            .and_then(|job| job.place_of(file, &part));
+        match (&mut self.batch, place) {
+            (Some(job), Some(place)) => job.parts.insert(place, part),
+            _ => {
+                self.submit_batch();
+                let bytes = self.spare.pop();
+                let new =
+                    || AlignedBytes::huge((BLOCKS_MAX * BLOCK_BYTES).next_multiple_of(HUGE_BYTES));
+                self.batch = Some(Job {
+                    file,
+                    device: Arc::clone(device),
+                    parts: vec![part],
+                    bytes: bytes.unwrap_or_else(new),
+                });
+            }
+        }
         true
     }
 
-    fn submit(&mut self, job: Job) {
+    fn submit_batch(&mut self) {
+        let Some(job) = self.batch.take() else { return };
         let token = match self.jobs.iter().position(Option::is_none) {
             Some(free) => free,
             None => {
@@ -229,7 +287,7 @@ impl Prefetcher {
         self.queue.submit(Request {
             file: Arc::clone(&job.device),
             kind: RequestKind::Read,
-            pieces: vec![job.bytes.part(job.start(), job.len())],
+            pieces: vec![job.piece()],
             offset: job.offset(),
             token: token as u64,
         });
@@ -242,14 +300,14 @@ impl Prefetcher {
         for end in done.drain(..) {
             let job = self.jobs.get_mut(end.token as usize).and_then(Option::take);
             let Some(job) = job else { continue };
-            if let Ok(read) = end.result
-                && let Some(kept) = keep(shared, me, &job, read)
-            {
-                let bytes = u64::from(kept.count_ones()) * PAGE_BYTES as u64;
-                me.count(Counter::AheadBytes as usize, bytes);
-            }
+            let there = end.result.is_ok_and(|read| finish_read(me, &job, read));
             let asks = &me.arena.file_unchecked(job.file).asks;
-            asks.end(job.slot, job.ask, me.id);
+            for part in &job.parts {
+                let kept = there.then(|| keep(shared, me, &job, part)).flatten();
+                let bytes = u64::from(kept.unwrap_or(0).count_ones()) * PAGE_BYTES as u64;
+                me.count(Counter::AheadBytes as usize, bytes);
+                asks.end(part.slot, part.ask, me.id);
+            }
             self.spare.push(job.bytes);
         }
         self.done = done;
@@ -288,28 +346,37 @@ fn look(
     (start < seen.disk_end).then_some((seen, span))
 }
 
-/// Keeps what has been read, if nothing has left the header since. Which pages are new.
-fn keep(shared: &Shared, me: Me<'_>, job: &Job, read: usize) -> Option<u64> {
-    let piece = job.bytes.part(job.start(), job.len());
-    let device = job.device.as_ref();
-    let read = read_rest(device, piece, job.offset(), read, job.seen.disk_end).ok()?;
+/// Reads what a short read has left; zeros where the device file does not reach. `false`: it cannot be read.
+fn finish_read(me: Me<'_>, job: &Job, read: usize) -> bool {
+    let piece = job.piece();
+    let disk_end = job.parts.iter().map(|part| part.seen.disk_end).max();
+    let disk_end = disk_end.unwrap_or(0);
+    let Ok(read) = read_rest(job.device.as_ref(), piece, job.offset(), read, disk_end) else {
+        return false;
+    };
     me.count(Counter::DeviceReadBytes as usize, read as u64);
     // SAFETY: the memory is this thread's own, and nothing is under way in it any more.
-    unsafe { copy::zero(piece.ptr.add(read), job.len().saturating_sub(read)) };
+    unsafe { copy::zero(piece.ptr.add(read), piece.len.saturating_sub(read)) };
+    true
+}
+
+/// Keeps what has been read of a block, if nothing has left the header since. Which pages are new.
+fn keep(shared: &Shared, me: Me<'_>, job: &Job, part: &Part) -> Option<u64> {
     let _operation = me.enter(job.file).ok()?;
     let entry = shared.arena.file_unchecked(job.file);
-    let id = job.seen.header();
+    let id = part.seen.header();
     let guard = me.arena.header(id)?.lock(me, id)?;
     let identity = Identity {
         file: job.file,
-        block: job.ask.block,
+        block: part.ask.block,
     };
-    if !guard.is_for(identity) || !job.seen.holds(&guard) {
+    if !guard.is_for(identity) || !part.seen.holds(&guard) {
         return None;
     }
-    let block = job.bytes.piece().ptr;
-    // SAFETY: the job's memory is a block, with the span at its place, read since.
-    let kept = unsafe { fill::keep(&guard, entry, &job.span, block) }.ok()?;
+    let at = (part.ask.block.start() - job.base()) as usize;
+    let block = job.bytes.part(at, BLOCK_BYTES).ptr;
+    // SAFETY: a block of the job's memory, with the span at its place, read since.
+    let kept = unsafe { fill::keep(&guard, entry, &part.span, block) }.ok()?;
     if kept != 0 {
         guard.set_ahead();
     }

@@ -420,7 +420,6 @@ fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<Owne
     if same {
         shared.share_claim(&device, &path_of(entry));
         shared.keep_device(file, Arc::new(device));
-        entry.asks.accept();
         *client.opens.entry(file).or_default() += 1;
     }
     same

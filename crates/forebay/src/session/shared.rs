@@ -139,6 +139,9 @@ impl Shared {
 
     /// Keeps a device file for an entry; the first one stays.
     pub fn keep_device(&self, file: FileId, device: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
+        if self.keeps.load(Relaxed) {
+            self.arena.file_unchecked(file).asks.accept();
+        }
         // The table is looked at without the lock: who holds it waits for nobody.
         let first = self.devices().get(&file).cloned();
         if let Some(first) = &first

@@ -4,9 +4,11 @@
 //! Frames of the arena are aligned by construction and never come from here. The bytes are reached
 //! through raw copies only, so that handing out a [`Piece`] of them is never aliasing a reference.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
+
+use crate::limits::HUGE_BYTES;
 
 /// A piece of memory to read into or write from. The bytes may be changed by other processes at any
 /// time, so this never becomes a slice (architecture 4.4.9). Laid out as the kernel's `iovec`.
@@ -74,6 +76,23 @@ impl AlignedBytes {
         let ptr = unsafe { alloc_zeroed(layout) };
         if ptr.is_null() {
             handle_alloc_error(layout);
+        }
+        Self { ptr, layout }
+    }
+
+    /// `len` zero bytes, a multiple of a huge page, on huge pages where they can be had: a device takes such memory in few pieces.
+    pub fn huge(len: usize) -> Self {
+        assert!(len > 0, "no empty allocations");
+        let layout = Layout::from_size_align(len, HUGE_BYTES).expect("a sane length");
+        // SAFETY: the layout is not empty.
+        let ptr = unsafe { alloc(layout) };
+        if ptr.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: the memory is fresh and unshared, and as long; advice changes nothing that is in it.
+        unsafe {
+            libc::madvise(ptr.cast(), len, libc::MADV_HUGEPAGE);
+            ptr.write_bytes(0, len);
         }
         Self { ptr, layout }
     }

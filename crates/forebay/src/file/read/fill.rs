@@ -10,10 +10,11 @@ use std::ops::Range;
 use crate::frame::header::{Guard, State};
 use crate::ids::HeaderId;
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::copy;
 use crate::memory::files::FileEntry;
 use crate::scrap::absorb::{Home, NoMemory, find_home, pages_of};
 use crate::scrap::give::fill_page;
-use crate::scrap::split::mask;
+use crate::scrap::split::{mask, runs_of};
 use crate::sync::{Ordering, planted};
 
 /// What described a block before the device was read.
@@ -47,6 +48,37 @@ impl Seen {
     }
 }
 
+/// Keeps those pages of a frame that memory has nothing of and that lie wholly before the file's end. Which those are.
+///
+/// # Safety
+/// As for [`keep`].
+unsafe fn keep_whole_pages(
+    guard: &Guard<'_>,
+    entry: &FileEntry,
+    wanted: u64,
+    block: *const u8,
+) -> u64 {
+    let frame = guard
+        .frame()
+        .and_then(|frame| guard.arena().frame_bytes(frame));
+    let (Some(frame), Some(identity)) = (frame, guard.identity()) else {
+        return 0;
+    };
+    let size = entry.size.load(Ordering::Acquire);
+    let pages = size.saturating_sub(identity.block.start()) / PAGE_BYTES as u64;
+    let below = mask(0..pages.min(BLOCK_PAGES as u64) as u32);
+    let mut kept = 0;
+    for run in runs_of(wanted & below & !guard.dirty()) {
+        let (start, len) = (run.start as usize * PAGE_BYTES, run.len() * PAGE_BYTES);
+        // SAFETY: within the frame, under its header's lock, and within the caller's memory.
+        if unsafe { copy::try_stream(block.add(start), frame.add(start), len) } {
+            kept |= mask(run);
+        }
+    }
+    guard.set_valid(guard.valid() | kept);
+    kept
+}
+
 /// Keeps pages that were read from the device, where memory has nothing newer, if there is memory to spare: reading ahead
 /// of room would evict what is in use. Returns the pages that are valid now and were not.
 ///
@@ -71,7 +103,9 @@ pub unsafe fn keep(
         Home::Small
     };
     find_home(guard, wanted, home)?;
-    for page in pages_of(wanted) {
+    // SAFETY: the caller's promise.
+    let at_once = unsafe { keep_whole_pages(guard, entry, wanted, block) };
+    for page in pages_of(wanted & !at_once) {
         // SAFETY: the caller's promise; the page is one of the span.
         unsafe { fill_page(guard, entry, page, block.add(page * PAGE_BYTES))? };
     }

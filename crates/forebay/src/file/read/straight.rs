@@ -99,10 +99,16 @@ fn is_absent(core: &Core, operation: &Operation<'_>, block: BlockIndex) -> bool 
         file: core.id,
         block,
     };
-    let guard = me
-        .arena
-        .header(id)
-        .and_then(|header| header.try_lock(me, id));
+    let Some(header) = me.arena.header(id) else {
+        return false;
+    };
+    // A glance first: locking would send readers without a lock the long way.
+    let is_empty = header.peek(identity).is_some_and(|peek| peek.valid == 0);
+    let guard = if is_empty {
+        header.try_lock(me, id)
+    } else {
+        None
+    };
     guard.is_some_and(|guard| {
         guard.is_for(identity)
             && guard.state() == State::Linked
