@@ -255,7 +255,7 @@ fn programs_of_the_session_see_nothing_of_it() {
 #[test]
 fn a_program_that_is_killed_after_the_close_loses_nothing() {
     for round in 0..20 {
-        let scene = Scene::new("leaves-killed", 0);
+        let mut scene = Scene::new("leaves-killed", 0);
         let mut maker = Maker::start(&scene, u32::MAX);
         let mut last = 0;
         for _ in 0..round + 1 {
@@ -267,6 +267,18 @@ fn a_program_that_is_killed_after_the_close_loses_nothing() {
         // The next one may have been begun over another name, not over this one.
         let path = path_of(scene.dir.path(), last);
         assert!(fs::read(path).expect("a file") == contents(last));
+        finish(&mut scene);
+    }
+}
+
+/// What the killed have left unfinished, a truncation perhaps, is for a recovery.
+fn finish(scene: &mut Scene) {
+    let place = scene.session.as_ref().expect("a session").place();
+    let arena = place.expect("a place").path.expect("an arena");
+    drop(scene.session.take());
+    if arena.exists() {
+        let config = crate::scene::config(&scene.name);
+        forebay::keeper::recover::recover(&arena, &config).expect("a recovery");
     }
 }
 
@@ -405,9 +417,10 @@ fn check_last(dir: &Path, last: u32) {
 #[test]
 fn a_program_that_is_killed_in_the_middle_of_closes_loses_none_of_them() {
     for round in 0..20 {
-        let scene = Scene::new("leaves-killed-in", 0);
+        let mut scene = Scene::new("leaves-killed-in", 0);
         let last = killed_in_the_middle(&scene, round, end);
         check_last(scene.dir.path(), last);
+        finish(&mut scene);
     }
 }
 
