@@ -231,7 +231,7 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
     field("read", bytes(stats.read_bytes));
     field("device", device(stats));
     let ahead = read_ahead(stats).into_iter();
-    ahead.for_each(|ahead| field("read ahead", ahead));
+    ahead.for_each(|ahead| field("ahead", ahead));
     let corruptions = count(stats.corruptions as usize, "word");
     field(
         "repairs",
