@@ -14,6 +14,7 @@ use crate::file::read::fill::Seen;
 use crate::file::read::follow::Patience;
 use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
+use crate::keeper::provision;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::threads::{Me, Operation};
@@ -102,7 +103,18 @@ unsafe fn read_segment(
         }
         // SAFETY: the caller's promise.
         unsafe { read_slowly(core, operation, segment, target, sequential, &mut patience) }
-    })
+    })?;
+    if patience.missed && !has_room(me) && !provision::more(&core.shared, me) {
+        // The next reads more than it was asked for only if it can be kept.
+        core.shared.wake_keeper();
+    }
+    Ok(())
+}
+
+/// Whether there is a frame for what is read. Threads count late, so that the sum may be below zero for a while.
+fn has_room(me: Me<'_>) -> bool {
+    let free = me.arena.superblock().frames_free.load(Ordering::Relaxed);
+    free != 0 && free <= u32::MAX / 2
 }
 
 /// Reads a segment whose target is not all there, page of the target by page, up to the first that is missing.
@@ -214,8 +226,13 @@ unsafe fn read_slowly(
         return given(unsafe { copy_out(&guard, segment, target) });
     }
     let seen = Seen::of(&guard, core.entry());
-    let span = pages_to_read(&guard, segment, absent, sequential);
+    let span = if has_room(operation.me) {
+        pages_to_read(&guard, segment, absent, sequential)
+    } else {
+        run_over(absent)
+    };
     drop(guard);
+    patience.missed = true;
     if follow::waits(core, operation.me, segment.block, absent, patience) {
         return Err(Halt::Busy);
     }
@@ -248,7 +265,12 @@ fn pages_to_read(
     }
     // What a stream has not come to yet, and what it had read before it was one stays.
     let absent = if sequential { !guard.valid() } else { absent };
-    absent.trailing_zeros()..64 - absent.leading_zeros()
+    run_over(absent)
+}
+
+/// From the first to the last of some pages.
+fn run_over(pages: u64) -> std::ops::Range<u32> {
+    pages.trailing_zeros()..64 - pages.leading_zeros()
 }
 
 /// Reads the span into the buffer at the place it has in the block; zeros where the device file does not reach.

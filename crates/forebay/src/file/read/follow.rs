@@ -165,9 +165,11 @@ pub fn wake(me: Me<'_>) {
     }
 }
 
-/// How long a reader has been waiting.
+/// What a reader has done for a segment that was not in memory, and how long it has been waiting.
 #[derive(Default)]
 pub struct Patience {
+    /// It was not in memory.
+    pub missed: bool,
     since: Option<Instant>,
     rounds: u32,
 }
