@@ -34,9 +34,9 @@ pub struct Caps {
     pub device: u64,
     /// Inode number.
     pub inode: u64,
-    /// Birth time in nanoseconds since 1970, or 0 where the file system has none. With device and
-    /// inode it is the file's identity.
-    pub birth_ns: u64,
+    /// What tells the inode from earlier ones of its number: birth time and file handle, as far as the file system has them, mixed. With
+    /// device and inode it is the file's identity.
+    pub birth: u64,
     /// Name of the file system, for messages.
     pub file_system: &'static str,
 }

@@ -23,6 +23,7 @@ pub mod block;
 pub mod extents;
 pub mod file;
 pub mod futex;
+pub mod handle;
 pub mod kernel_cache;
 pub mod lease;
 pub mod limits;

@@ -28,7 +28,7 @@ use super::file_system::{FileSystem, Nature, lookup};
 use super::{Caps, DeviceFile, DeviceStat, KernelReason, Piece};
 use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
-use crate::sys::{block, extents, file, lease, memory, stat};
+use crate::sys::{block, extents, file, handle, lease, memory, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{OnceLock, RwLock};
@@ -98,7 +98,8 @@ impl RealFile {
 
     fn over(direct: OwnedFd, buffered: OwnedFd, writable: bool) -> Result<Self, KernelReason> {
         let (stat, file_system) = preflight(direct.as_fd())?;
-        let caps = caps_of(&stat, &file_system);
+        let birth = birth_of(direct.as_fd(), &stat);
+        let caps = caps_of(&stat, &file_system, birth);
         Ok(Self {
             direct,
             buffered,
@@ -316,7 +317,7 @@ fn check_descriptors(direct: BorrowedFd, buffered: BorrowedFd) -> Result<(), Ker
     Ok(())
 }
 
-fn caps_of(stat: &Stat, file_system: &FileSystem) -> Caps {
+fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
     let (major, minor) = (stat.device_major, stat.device_minor);
     let (memory_align, offset_align) = stat.direct_align.unwrap_or_else(|| {
         // Never guessed as 512: a page is right for every device that passes.
@@ -334,9 +335,14 @@ fn caps_of(stat: &Stat, file_system: &FileSystem) -> Caps {
         stable_writes,
         device: stat.device,
         inode: stat.inode,
-        birth_ns: since_1970(stat.birth_ns.unwrap_or(0)),
+        birth,
         file_system: file_system.name,
     }
+}
+
+/// See [`Caps::birth`].
+fn birth_of(fd: BorrowedFd<'_>, stat: &Stat) -> u64 {
+    since_1970(stat.birth_ns.unwrap_or(0)) ^ handle::hash(fd).unwrap_or(0)
 }
 
 /// Times before 1970 count as 1970.

@@ -41,8 +41,15 @@ pub fn open(
         if lock(me) {
             let found = find_or_enter(me, device, (&stat, holey), path);
             // A call that does not wait.
-            let added = found.map(|id| shared.add_open(id)).transpose();
+            let added = match found {
+                Ok(Some(id)) => shared.add_open(id),
+                _ => Ok(()),
+            };
+            if let (Ok(Some(id)), Ok(())) = (&found, &added) {
+                freshen(shared, me, *id, device.as_ref());
+            }
             unlock(me);
+            let found = found?;
             if let (Err(error), Some(id)) = (added, found) {
                 close(shared, id);
                 return Err(error);
@@ -54,7 +61,6 @@ pub fn open(
                         let flags = &me.arena.file_unchecked(id).flags;
                         flags.fetch_and(!CLOSING, Ordering::AcqRel);
                     }
-                    freshen(shared, me, id, device.as_ref(), &stat);
                     refresh_path(me, id, path);
                     return Ok(id);
                 }
@@ -120,9 +126,9 @@ fn unlock(me: Me<'_>) {
 fn find_or_enter(
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
-    seen: (&DeviceStat, bool),
+    (seen, holey): (&DeviceStat, bool),
     path: &[u8],
-) -> Option<FileId> {
+) -> Result<Option<FileId>> {
     let caps = device.caps();
     let count = me.arena.counts().files;
     let start = place_of(caps.inode, count);
@@ -134,7 +140,7 @@ fn find_or_enter(
         match state & 7 {
             LIVE if is_same(entry, device.as_ref()) => {
                 entry.opens.fetch_add(1, Ordering::AcqRel);
-                return Some(id);
+                return Ok(Some(id));
             }
             LIVE if has_numbers_of(entry, device.as_ref()) => forget_numbers(entry),
             ABSENT => {
@@ -150,9 +156,12 @@ fn find_or_enter(
             _ => {}
         }
     }
-    let id = vacant?;
-    enter(me, id, device.as_ref(), seen, path);
-    Some(id)
+    let Some(id) = vacant else { return Ok(None) };
+    // Somebody may have had an entry, have written, and have gone since the caller looked.
+    let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
+    let holey = holey || stat != *seen;
+    enter(me, id, device.as_ref(), (&stat, holey), path);
+    Ok(Some(id))
 }
 
 /// Whether the device file has an entry now.
@@ -183,7 +192,7 @@ pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
     let caps = device.caps();
     entry.device.load(Ordering::Relaxed) == caps.device
         && entry.inode.load(Ordering::Relaxed) == caps.inode
-        && entry.birth_ns.load(Ordering::Relaxed) == caps.birth_ns
+        && entry.birth.load(Ordering::Relaxed) == caps.birth
 }
 
 fn enter(
@@ -200,7 +209,7 @@ fn enter(
     let caps = device.caps();
     entry.device.store(caps.device, Ordering::Relaxed);
     entry.inode.store(caps.inode, Ordering::Relaxed);
-    entry.birth_ns.store(caps.birth_ns, Ordering::Relaxed);
+    entry.birth.store(caps.birth, Ordering::Relaxed);
     entry.set_path(path);
     entry.forget_intents(me.arena.counts().threads);
     entry.asks.clear();
@@ -273,18 +282,27 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
         .all(|(word, value)| word.load(Ordering::Acquire) == value)
 }
 
-/// If somebody outside has changed an idle file, what is in memory of it is out of date.
-fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile, stat: &DeviceStat) {
+/// If somebody outside has changed an idle file, what is in memory of it is out of date. Under the table lock, and by how the file is
+/// now: nobody of the session opens it, writes to it and closes it between the look and what follows.
+fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
     let entry = me.arena.file_unchecked(id);
-    let idle = shared.is_open_once(id)
-        && entry.owed_pages.load(Ordering::Acquire) == 0
-        && !entry.is_unwitnessed(me.arena.counts().threads);
-    if !idle || is_as_witnessed(entry, stat) {
+    let is_idle = || {
+        shared.is_open_once(id)
+            && entry.owed_pages.load(Ordering::Acquire) == 0
+            && !entry.is_unwitnessed(me.arena.counts().threads)
+    };
+    // Who has closed it, or a keeper, may still be finishing it.
+    let changes = entry.changes.load(Ordering::Acquire);
+    if !is_idle() {
+        return;
+    }
+    let Ok(stat) = device.stat() else { return };
+    if is_as_witnessed(entry, &stat) || entry.changes.load(Ordering::Acquire) != changes {
         return;
     }
     evict::evict_file(me, id);
-    take_sizes(entry, stat, may_have_holes(device, stat));
-    witness(entry, stat, entry.changes.load(Ordering::Acquire));
+    take_sizes(entry, &stat, may_have_holes(device, &stat));
+    witness(entry, &stat, changes);
 }
 
 /// Manages a file again that was given to the kernel. The caller has the only description of it that there is, and no call on it

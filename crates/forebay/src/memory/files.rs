@@ -29,8 +29,8 @@ pub struct FileEntry {
     pub device: AtomicU64,
     /// Inode number.
     pub inode: AtomicU64,
-    /// Birth time, ns since 1970; with device and inode the identity.
-    pub birth_ns: AtomicU64,
+    /// See `Caps::birth`.
+    pub birth: AtomicU64,
     /// Size that programs see, bytes.
     pub size: AtomicU64,
     /// How far the device file is known to reach, bytes: beyond are zeros.

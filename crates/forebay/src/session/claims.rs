@@ -109,7 +109,7 @@ impl Claims {
 
     /// Marks a file that the session has claimed already.
     pub fn hold(self: &Arc<Self>, session: u64, caps: &Caps, path: &Path) -> Claim {
-        let share = mixed([caps.device, caps.inode, caps.birth_ns]) >> (64 - FILE_BITS);
+        let share = mixed([caps.device, caps.inode, caps.birth]) >> (64 - FILE_BITS);
         let byte = (share << SESSION_BITS) | (mixed([session, 0, 0]) >> (64 - SESSION_BITS));
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.entry(share)

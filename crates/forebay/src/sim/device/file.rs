@@ -40,7 +40,7 @@ impl SimFile {
             stable_writes: options.stable_writes,
             device: options.device,
             inode,
-            birth_ns: now,
+            birth: now,
             file_system: "simulated",
         };
         let image = Image::new(options.offset_align as usize);
