@@ -98,7 +98,8 @@ impl RealFile {
 
     fn over(direct: OwnedFd, buffered: OwnedFd, writable: bool) -> Result<Self, KernelReason> {
         let (stat, file_system) = preflight(direct.as_fd())?;
-        let birth = birth_of(direct.as_fd(), &stat);
+        let generation = handle::hash(direct.as_fd()).unwrap_or(0);
+        let birth = since_1970(stat.birth_ns.unwrap_or(0)) ^ generation;
         let caps = caps_of(&stat, &file_system, birth);
         Ok(Self {
             direct,
@@ -338,11 +339,6 @@ fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
         birth,
         file_system: file_system.name,
     }
-}
-
-/// See [`Caps::birth`].
-fn birth_of(fd: BorrowedFd<'_>, stat: &Stat) -> u64 {
-    since_1970(stat.birth_ns.unwrap_or(0)) ^ handle::hash(fd).unwrap_or(0)
 }
 
 /// Times before 1970 count as 1970.
