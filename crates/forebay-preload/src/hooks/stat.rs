@@ -27,10 +27,32 @@ fn ns_of(seconds: i64, ns: i64) -> u64 {
         .saturating_add(ns as u64)
 }
 
+/// Times that the keeper sets while they are asked for are asked for again: what is known of them is looked at afterwards.
+const ASKED_AT_MOST: u32 = 3;
+
 /// # Safety
-/// `to` is what a call that has succeeded has filled in.
+/// `to` is what the call fills in where it succeeds.
 #[inline]
-unsafe fn patch(result: c_int, to: *mut Stat) -> c_int {
+unsafe fn patch(ask: impl Fn() -> c_int, to: *mut Stat) -> c_int {
+    let mut result = ask();
+    for _ in 1..ASKED_AT_MOST {
+        // SAFETY: the caller's promise.
+        if unsafe { patch_once(result, to) } {
+            return result;
+        }
+        result = ask();
+    }
+    // SAFETY: as above.
+    unsafe { patch_once(result, to) };
+    result
+}
+
+/// Whether the times are right.
+///
+/// # Safety
+/// As for [`patch`].
+#[inline]
+unsafe fn patch_once(result: c_int, to: *mut Stat) -> bool {
     if result == 0 && attach::is_on() {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
@@ -50,15 +72,35 @@ unsafe fn patch(result: c_int, to: *mut Stat) -> c_int {
             if let Some(ns) = known.changed_ns(times[0], times[1]) {
                 (to.st_mtime, to.st_mtime_nsec) = ((ns / NS) as i64, (ns % NS) as i64);
                 (to.st_ctime, to.st_ctime_nsec) = (to.st_mtime, to.st_mtime_nsec);
+            } else {
+                return !known.was_closed_behind();
             }
         }
     }
-    result
+    true
 }
 
 /// # Safety
 /// As for [`patch`].
-unsafe fn patch_extended(result: c_int, to: *mut StatX) -> c_int {
+unsafe fn patch_extended(ask: impl Fn() -> c_int, to: *mut StatX) -> c_int {
+    let mut result = ask();
+    for _ in 1..ASKED_AT_MOST {
+        // SAFETY: the caller's promise.
+        if unsafe { patch_extended_once(result, to) } {
+            return result;
+        }
+        result = ask();
+    }
+    // SAFETY: as above.
+    unsafe { patch_extended_once(result, to) };
+    result
+}
+
+/// Whether the times are right.
+///
+/// # Safety
+/// As for [`patch`].
+unsafe fn patch_extended_once(result: c_int, to: *mut StatX) -> bool {
     if result == 0 && attach::is_on() {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
@@ -74,10 +116,12 @@ unsafe fn patch_extended(result: c_int, to: *mut StatX) -> c_int {
             if let Some(ns) = known.changed_ns(ns(&to.stx_mtime), ns(&to.stx_ctime)) {
                 (to.stx_mtime.tv_sec, to.stx_mtime.tv_nsec) = ((ns / NS) as i64, (ns % NS) as u32);
                 to.stx_ctime = to.stx_mtime;
+            } else {
+                return !known.was_closed_behind();
             }
         }
     }
-    result
+    true
 }
 
 export! {
@@ -85,36 +129,35 @@ export! {
     fn fstat64 | fstat(fd: c_int, to: *mut Stat) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            let result = real::fstat64(fd, to);
             if matches!(table::word(fd).kind(), Kind::None | Kind::Ours) {
-                return result;
+                return real::fstat64(fd, to);
             }
-            patch(result, to)
+            patch(|| real::fstat64(fd, to), to)
         }
     }
 
     /// `stat`.
     fn stat64 | stat(path: *const c_char, to: *mut Stat) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch(real::stat64(path, to), to) }
+        unsafe { patch(|| real::stat64(path, to), to) }
     }
 
     /// `lstat`.
     fn lstat64 | lstat(path: *const c_char, to: *mut Stat) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch(real::lstat64(path, to), to) }
+        unsafe { patch(|| real::lstat64(path, to), to) }
     }
 
     /// `fstatat`.
     fn fstatat64 | fstatat(dir: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch(real::fstatat64(dir, path, to, flags), to) }
+        unsafe { patch(|| real::fstatat64(dir, path, to, flags), to) }
     }
 
     /// `statx`.
     fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut StatX) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch_extended(real::statx(dir, path, flags, mask, to), to) }
+        unsafe { patch_extended(|| real::statx(dir, path, flags, mask, to), to) }
     }
 
     /// `fstat` as programs built against old C libraries call it.

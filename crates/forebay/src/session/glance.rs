@@ -57,6 +57,12 @@ impl Known {
             .is_none_or(|written_ns| (mtime_ns, ctime_ns) == (closed.ns, written_ns));
         ours.then_some(closed.ns)
     }
+
+    /// Whether the keeper has written, or is writing, what a close left to it: times that were asked for before this was known may be
+    /// from the middle of that.
+    pub fn was_closed_behind(&self) -> bool {
+        self.closed.is_some()
+    }
 }
 
 impl Glance {
