@@ -14,6 +14,7 @@ use std::fs;
 use std::os::unix::fs::{FileExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 
@@ -236,10 +237,20 @@ fn has_magic(path: &Path) -> bool {
     read.is_ok() && word != [0; 8]
 }
 
+/// How long a lock that somebody else has is tried again.
+const LOCK_PATIENCE: Duration = Duration::from_millis(100);
+
 /// Two recoveries of one arena would undo each other.
 fn lock_file(file: &fs::File, path: &Path) -> Result<fs::File> {
     let lock = file.try_clone().map_err(|e| Error::Arena(e.to_string()))?;
-    if lock.try_lock().is_err() {
+    // A program that is just being started has the lock of the one that starts it, for as long as it takes to be executed.
+    let begun = Instant::now();
+    let mut locked = lock.try_lock().is_ok();
+    while !locked && begun.elapsed() < LOCK_PATIENCE {
+        std::thread::sleep(Duration::from_millis(1));
+        locked = lock.try_lock().is_ok();
+    }
+    if !locked {
         // Who lives is named, if it can be told.
         let look = Mapping::attach(file.try_clone().map_err(|e| Error::Arena(e.to_string()))?);
         if let Ok(mapping) = look
