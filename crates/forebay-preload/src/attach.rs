@@ -40,11 +40,11 @@ static ASKED_FROM: AtomicU64 = AtomicU64::new(4096);
 static OFF: AtomicU32 = AtomicU32::new(0);
 /// Set where the program uses the kernel in ways that pass no hook.
 static ONLY_WATCHES: AtomicU32 = AtomicU32::new(0);
-/// Whether the process was asked into a session at all.
+/// Whether the process was asked into a session at all ([`ASKED`]), and the library does what it was asked for: while the child
+/// of a `vfork` has this process's memory it rests.
 static WANTED: AtomicU32 = AtomicU32::new(0);
-
-/// Set while a child has this process's memory.
-static RESTS: AtomicU32 = AtomicU32::new(0);
+const ASKED: u32 = 1;
+const RESTING: u32 = 2;
 
 /// Called once, when the library has been loaded.
 pub fn at_start() {
@@ -59,7 +59,7 @@ pub fn at_start() {
         ASKED_FROM.store(0, Relaxed);
     }
     table::at_start();
-    WANTED.store(1, Relaxed);
+    WANTED.store(ASKED, Relaxed);
     crate::hooks::limits::look();
     signals::attached();
     let _inside = Inside::enter();
@@ -83,26 +83,24 @@ pub fn only_watches() -> bool {
 
 /// From now on nothing of the library's does anything, until [`go_on`]. For a process that is asked in and has not turned off.
 pub fn rest() {
-    RESTS.store(1, Relaxed);
-    WANTED.store(0, Relaxed);
+    WANTED.store(RESTING, Relaxed);
 }
 
 /// Whether it rests: this is the child of a `vfork`.
 pub fn rests() -> bool {
-    RESTS.load(Relaxed) != 0
+    WANTED.load(Relaxed) == RESTING
 }
 
 /// What was before [`rest`], whatever a child has done meanwhile.
 pub fn go_on() {
     OFF.store(0, Relaxed);
-    WANTED.store(1, Relaxed);
-    RESTS.store(0, Relaxed);
+    WANTED.store(ASKED, Relaxed);
 }
 
 /// Whether files may become managed.
 #[inline]
 pub fn is_on() -> bool {
-    WANTED.load(Relaxed) != 0 && OFF.load(Relaxed) == 0
+    WANTED.load(Relaxed) == ASKED && OFF.load(Relaxed) == 0
 }
 
 /// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed.

@@ -44,21 +44,6 @@ pub fn stat_of(fd: c_int) -> Option<libc::stat> {
 /// Descriptors that shells redirect.
 const INHERITED: std::ops::Range<c_int> = 0..10;
 
-/// The same for a program that the child of a `vfork` executes, and that may be one without the library: nobody shall begin to
-/// manage these files while it has them.
-pub fn announce_inherited() {
-    let _errno = KeepErrno::new();
-    for fd in INHERITED {
-        let Some(stat) = stat_of(fd) else { continue };
-        if stat.st_mode & libc::S_IFMT == libc::S_IFREG
-            && let Some(glance) = attach::glance()
-        {
-            let hash = forebay::session::reached::hash(stat.st_dev, stat.st_ino);
-            glance.begin_reach(hash);
-        }
-    }
-}
-
 /// Files that were open before the library came: the shell's redirections. Their offsets are shared with who knows whom, so
 /// they are never managed; but should their file be, it goes to the kernel.
 pub fn watch_inherited() {
@@ -68,6 +53,15 @@ pub fn watch_inherited() {
         if flags >= 0 {
             enter(fd, flags, FOREIGN | REACHED);
         }
+    }
+}
+
+/// The same for a program that the child of a `vfork` executes, and that may be one without the library: nobody shall begin to
+/// manage these files while it has them.
+pub fn announce_inherited() {
+    let _errno = KeepErrno::new();
+    for (device, inode) in INHERITED.filter_map(foreign::regular) {
+        foreign::reach(device, inode);
     }
 }
 

@@ -30,21 +30,26 @@ fn ns_of(seconds: i64, ns: i64) -> u64 {
 /// Times that the keeper sets while they are asked for are asked for again: what is known of them is looked at afterwards.
 const ASKED_AT_MOST: u32 = 3;
 
-/// # Safety
-/// `to` is what the call fills in where it succeeds.
+/// Asks the kernel, and again where `is_right`, which patches each answer, says that its times are not.
 #[inline]
-unsafe fn patch(ask: impl Fn() -> c_int, to: *mut Stat) -> c_int {
+fn ask_until_right(ask: impl Fn() -> c_int, is_right: impl Fn(c_int) -> bool) -> c_int {
     let mut result = ask();
     for _ in 1..ASKED_AT_MOST {
-        // SAFETY: the caller's promise.
-        if unsafe { patch_once(result, to) } {
+        if is_right(result) {
             return result;
         }
         result = ask();
     }
-    // SAFETY: as above.
-    unsafe { patch_once(result, to) };
+    is_right(result);
     result
+}
+
+/// # Safety
+/// `to` is what the call fills in where it succeeds.
+#[inline]
+unsafe fn patch(ask: impl Fn() -> c_int, to: *mut Stat) -> c_int {
+    // SAFETY: the caller's promise.
+    ask_until_right(ask, |result| unsafe { patch_once(result, to) })
 }
 
 /// Whether the times are right.
@@ -83,17 +88,8 @@ unsafe fn patch_once(result: c_int, to: *mut Stat) -> bool {
 /// # Safety
 /// As for [`patch`].
 unsafe fn patch_extended(ask: impl Fn() -> c_int, to: *mut StatX) -> c_int {
-    let mut result = ask();
-    for _ in 1..ASKED_AT_MOST {
-        // SAFETY: the caller's promise.
-        if unsafe { patch_extended_once(result, to) } {
-            return result;
-        }
-        result = ask();
-    }
-    // SAFETY: as above.
-    unsafe { patch_extended_once(result, to) };
-    result
+    // SAFETY: the caller's promise.
+    ask_until_right(ask, |result| unsafe { patch_extended_once(result, to) })
 }
 
 /// Whether the times are right.

@@ -29,6 +29,7 @@ use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCATING};
 use crate::memory::threads::Me;
+use crate::session::glance::one_fewer;
 use crate::stats::Counter;
 use crate::sync::Ordering;
 use crate::sys::limits;
@@ -186,16 +187,7 @@ fn is_leased(core: &Core) -> bool {
 pub fn end_lease(arena: &Arena, file: FileId) {
     let flags = &arena.file_unchecked(file).flags;
     if flags.fetch_and(!(LEASED | HURRY), Ordering::AcqRel) & LEASED != 0 {
-        let leased = &arena.superblock().leased;
-        let mut count = leased.load(Ordering::Acquire);
-        while let Err(now) = leased.compare_exchange(
-            count,
-            count.saturating_sub(1),
-            Ordering::AcqRel,
-            Ordering::Acquire,
-        ) {
-            count = now;
-        }
+        one_fewer(&arena.superblock().leased);
     }
 }
 

@@ -197,7 +197,7 @@ pub(super) fn observe_write(
 }
 
 /// Whether the device takes memory from `source` on.
-fn is_aligned(core: &Core, source: *const u8) -> bool {
+pub(super) fn is_aligned(core: &Core, source: *const u8) -> bool {
     let align = core.device.caps().memory_align.max(1) as usize;
     source.addr().is_multiple_of(align)
 }

@@ -111,10 +111,9 @@ unsafe fn read_segment(
     Ok(())
 }
 
-/// Whether there is a frame for what is read. Threads count late, so that the sum may be below zero for a while.
+/// Whether there is a frame for what is read.
 fn has_room(me: Me<'_>) -> bool {
-    let free = me.arena.superblock().frames_free.load(Ordering::Relaxed);
-    free != 0 && free <= u32::MAX / 2
+    me.arena.superblock().free_about() != 0
 }
 
 /// Reads a segment whose target is not all there, page of the target by page, up to the first that is missing.

@@ -40,14 +40,13 @@ pub fn open(
     loop {
         if lock(me) {
             let found = find_or_enter(me, device, (&stat, holey), path);
-            // A call that does not wait.
             let added = match found {
-                Ok(Some(id)) => shared.add_open(id),
+                // A call that does not wait.
+                Ok(Some(id)) => shared
+                    .add_open(id)
+                    .map(|()| freshen(shared, me, id, device.as_ref())),
                 _ => Ok(()),
             };
-            if let (Ok(Some(id)), Ok(())) = (&found, &added) {
-                freshen(shared, me, *id, device.as_ref());
-            }
             unlock(me);
             let found = found?;
             if let (Err(error), Some(id)) = (added, found) {
@@ -286,14 +285,12 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 /// now: nobody of the session opens it, writes to it and closes it between the look and what follows.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
     let entry = me.arena.file_unchecked(id);
-    let is_idle = || {
-        shared.is_open_once(id)
-            && entry.owed_pages.load(Ordering::Acquire) == 0
-            && !entry.is_unwitnessed(me.arena.counts().threads)
-    };
     // Who has closed it, or a keeper, may still be finishing it.
     let changes = entry.changes.load(Ordering::Acquire);
-    if !is_idle() {
+    let idle = shared.is_open_once(id)
+        && entry.owed_pages.load(Ordering::Acquire) == 0
+        && !entry.is_unwitnessed(me.arena.counts().threads);
+    if !idle {
         return;
     }
     let Ok(stat) = device.stat() else { return };

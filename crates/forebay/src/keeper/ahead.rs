@@ -388,11 +388,7 @@ fn find_room(shared: &Shared, me: Me<'_>, frames: u32) -> bool {
     let superblock = me.arena.superblock();
     let spare = FRAMES_SPARE.min(superblock.frames_max.load(Ordering::Relaxed) / 4);
     let wanted = frames + spare;
-    let free = || match superblock.frames_free.load(Ordering::Relaxed) {
-        // Counted down by somebody before it was counted up.
-        free if free > u32::MAX / 2 => 0,
-        free => free,
-    };
+    let free = || superblock.free_about();
     if free() >= wanted {
         return true;
     }

@@ -35,9 +35,8 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
         }
         return false;
     }
-    let frames_free = superblock.frames_free.load(Ordering::Relaxed);
     let mut given = false;
-    if frames_free == 0 || frames_free > u32::MAX / 2 {
+    if superblock.free_about() == 0 {
         given |= more_frames(shared, arena, BATCH_BYTES);
     }
     given |= more_headers(arena);

@@ -35,8 +35,7 @@ pub(super) fn keep_ready(shared: &Arc<Shared>, stop: &AtomicBool) {
     let superblock = me.arena.superblock();
     while !stop.load(Relaxed) {
         let seen = superblock.frames_free.load(Ordering::Relaxed);
-        // Threads count late, so that the sum may be below zero for a while.
-        let free = if seen > u32::MAX / 2 { 0 } else { seen };
+        let free = superblock.free_about();
         if shared.keeps.load(Relaxed) {
             let backed = superblock.frames_backed.load(Ordering::Relaxed);
             let max = superblock.frames_max.load(Ordering::Relaxed);

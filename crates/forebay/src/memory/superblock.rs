@@ -166,6 +166,12 @@ impl Superblock {
         sum.max(0) as u64
     }
 
+    /// Frames that are free, about; threads count late, as with [`Superblock::owed_about`].
+    pub fn free_about(&self) -> u32 {
+        let sum = self.frames_free.load(crate::sync::Ordering::Relaxed) as i32;
+        sum.max(0) as u32
+    }
+
     /// Notes the rung of the ladder.
     pub fn set_place(&self, kind: u64) {
         self.place.store(kind + 1, crate::sync::Ordering::Relaxed);

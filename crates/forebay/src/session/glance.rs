@@ -164,8 +164,8 @@ impl Glance {
     }
 }
 
-/// Somebody may have lost patience and set it to 0.
-pub(super) fn one_fewer(word: &AtomicU32) {
+/// One fewer of what is counted, if any are: deaths, and those who lose patience, leave counts wrong.
+pub(crate) fn one_fewer(word: &AtomicU32) {
     let mut seen = word.load(Ordering::Relaxed);
     while seen != 0 {
         match word.compare_exchange(seen, seen - 1, Ordering::SeqCst, Ordering::Relaxed) {

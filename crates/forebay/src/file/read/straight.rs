@@ -8,6 +8,7 @@
 
 use crate::device::{Piece, read_rest};
 use crate::file::core::{Core, Halt};
+use crate::file::direct::is_aligned;
 use crate::frame::header::{Identity, State};
 use crate::frame::slots;
 use crate::ids::BlockIndex;
@@ -124,9 +125,8 @@ unsafe fn from_device(
     len: usize,
     offset: u64,
 ) -> std::io::Result<usize> {
-    let align = core.device.caps().memory_align.max(1) as usize;
     let end = offset + len as u64;
-    if target.addr().is_multiple_of(align) {
+    if is_aligned(core, target) {
         let piece = Piece { ptr: target, len };
         return read_rest(core.device.as_ref(), piece, offset, 0, end);
     }
