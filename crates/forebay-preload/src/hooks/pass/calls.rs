@@ -1,4 +1,4 @@
-//! The calls that are passed on, and what is done before each. `calls/passed.txt` says what they are.
+//! The calls that are passed on, and what is done before each. `calls/wrapped.txt` says what they are.
 
 use std::arch::naked_asm;
 
