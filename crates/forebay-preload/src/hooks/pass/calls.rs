@@ -70,10 +70,7 @@ pass! {
 
     mmap: transfer::map;
     mmap64: transfer::map;
-    sendfile: transfer::send;
-    sendfile64: transfer::send;
     splice: transfer::splice;
-    copy_file_range: transfer::splice;
     flock: transfer::lock;
     lockf: transfer::lock;
     lockf64: transfer::lock;
