@@ -17,6 +17,7 @@ use libc::c_int;
 
 use crate::files;
 use crate::inside::Inside;
+use crate::raw::KeepErrno;
 use crate::signals;
 use crate::table::{self, Kind, Word};
 
@@ -147,6 +148,7 @@ fn config() -> Option<&'static Config> {
         return Some(unsafe { &*known });
     }
     let memory = glance()?.memory_bytes();
+    let _errno = KeepErrno::new();
     let _inside = Inside::enter();
     let read = || {
         let limits = Limits {
@@ -213,6 +215,7 @@ pub fn fresh_glance() -> Option<&'static Glance> {
     let seen = SEEN.load(Ordering::Acquire);
     let joined = !SESSION.load(Ordering::Acquire).is_null();
     if !seen.is_null() && !joined && now_ms() - LOOKED_MS.load(Relaxed) > LOOK_AGAIN_MS {
+        let _errno = KeepErrno::new();
         let _inside = Inside::enter();
         LOOKED_MS.store(now_ms(), Relaxed);
         // SAFETY: never freed.
@@ -231,6 +234,7 @@ fn glance_anew() -> Option<&'static Glance> {
     if !is_on() || now_ms() - LOOKED_MS.load(Relaxed) < LOOK_AGAIN_MS {
         return None;
     }
+    let _errno = KeepErrno::new();
     let _inside = Inside::enter();
     LOOKED_MS.store(now_ms(), Relaxed);
     let path = find_arena()?;

@@ -44,6 +44,7 @@ macro_rules! export {
     };
 }
 
+pub mod advise;
 pub mod close;
 pub mod dup;
 pub mod fork;
@@ -58,3 +59,4 @@ pub mod size;
 pub mod stat;
 pub mod sync;
 pub mod times;
+pub mod transfer;

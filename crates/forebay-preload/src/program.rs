@@ -21,6 +21,15 @@ pub fn peek<T: Copy>(at: usize) -> Option<T> {
     unsafe { copy_from(at, value.as_mut_ptr().cast(), size_of::<T>()).then(|| value.assume_init()) }
 }
 
+/// Writes a value into memory of the program's, which may not be there.
+pub fn poke<T: Copy>(at: usize, value: T) -> bool {
+    let _inside = Inside::enter();
+    let to = std::ptr::with_exposed_provenance_mut(at);
+    // SAFETY: the source is ours; faults of the target are handled where they are noticed.
+    signals::is_attached()
+        && unsafe { copy::try_copy((&raw const value).cast(), to, size_of::<T>()) }
+}
+
 /// `false` where there is none, and where nobody would notice that: then nothing can be managed either.
 ///
 /// # Safety

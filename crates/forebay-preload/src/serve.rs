@@ -3,18 +3,20 @@
 //! Calls come here once the table has said that the descriptor is not nobody's. Each is a loop: what a descriptor is may change
 //! between two looks.
 
+mod vectored;
+
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use forebay::file::core::{Core, Halt};
 use libc::{c_int, off_t};
 
+pub use self::vectored::{How, vectored};
 use crate::attach;
 use crate::files::{self, Why};
 use crate::hooks::limits;
 use crate::inodes::{self, Use};
 use crate::inside::{self, Inside, NotCancelled};
-use crate::program;
 use crate::raw;
 use crate::table::{self, Description, Kind, OffsetLock, State, Word};
 
@@ -361,130 +363,4 @@ pub unsafe fn get(
             }
         }
     }
-}
-
-/// Reads or writes several parts, one after the other in the file, as one operation on the offset. What one part cannot have
-/// ends the call.
-///
-/// # Safety
-/// As for `preadv` and `pwritev`.
-pub unsafe fn vectored(
-    fd: c_int,
-    word: Word,
-    parts: &[libc::iovec],
-    at: Option<off_t>,
-    writes: bool,
-) -> Answer<usize> {
-    let allowed = if writes { word.writes() } else { word.reads() };
-    if !allowed {
-        return Answer::Failed(libc::EBADF);
-    }
-    let at = match at.map(checked).transpose() {
-        Ok(at) => at,
-        Err(errno) => return Answer::Failed(errno),
-    };
-    let mut exceeded = false;
-    let answer = with(fd, word, |using, description| {
-        let _cancel = NotCancelled::new();
-        let lock = at.is_none().then(|| description.lock());
-        if description.state() != State::Ours {
-            return Err(Halt::Kernel);
-        }
-        let begin = at.unwrap_or_else(|| description.offset.load(Ordering::Relaxed));
-        let appends = writes && description.has(table::APPENDS);
-        let most = if writes {
-            let total = within_call(parts, CALL_BYTES_MAX).map(|(_, len)| len).sum();
-            within_limit(using, (!appends).then_some(begin), total, &mut exceeded)?
-        } else {
-            CALL_BYTES_MAX
-        };
-        // SAFETY: the caller's promise.
-        let (end, moved) = unsafe {
-            if appends {
-                append_parts(using, parts, most)?
-            } else {
-                move_parts(using, parts, begin, writes, most)?
-            }
-        };
-        if lock.is_some() {
-            description.offset.store(end, Ordering::Relaxed);
-        }
-        Ok(moved)
-    });
-    if exceeded {
-        limits::exceeded();
-    }
-    answer
-}
-
-/// Parts that fit what is left of a call.
-fn within_call(parts: &[libc::iovec], most: usize) -> impl Iterator<Item = (*mut u8, usize)> {
-    let mut left = most;
-    parts.iter().map_while(move |part| {
-        let len = part.iov_len.min(left);
-        left -= len;
-        (left > 0 || len > 0).then_some((part.iov_base.cast(), len))
-    })
-}
-
-/// # Safety
-/// The parts are valid.
-unsafe fn move_parts(
-    using: &Use<'_>,
-    parts: &[libc::iovec],
-    begin: u64,
-    writes: bool,
-    most: usize,
-) -> Result<(u64, usize), Halt> {
-    let mut done = 0;
-    for (bytes, len) in within_call(parts, most).filter(|(_, len)| *len > 0) {
-        let offset = begin + done as u64;
-        // SAFETY: the caller's promise.
-        let moved = unsafe {
-            if writes {
-                put(using, bytes, len, Some(offset)).map(|(_, written)| written)
-            } else {
-                get(using, bytes, len, offset)
-            }
-        };
-        match moved {
-            Ok(moved) if moved == len => done += moved,
-            Ok(moved) => return Ok((offset + moved as u64, done + moved)),
-            Err(_) if done > 0 => break,
-            Err(halt) => return Err(halt),
-        }
-    }
-    Ok((begin + done as u64, done))
-}
-
-/// Appends parts as one: nobody else's bytes come between.
-///
-/// # Safety
-/// The parts are valid.
-unsafe fn append_parts(
-    using: &Use<'_>,
-    parts: &[libc::iovec],
-    most: usize,
-) -> Result<(u64, usize), Halt> {
-    let total: usize = within_call(parts, most).map(|(_, len)| len).sum();
-    let mut joined: Vec<u8> = Vec::with_capacity(total);
-    for (bytes, len) in within_call(parts, most) {
-        // SAFETY: the target has room for all of them.
-        let there = unsafe {
-            let to = joined.as_mut_ptr().add(joined.len());
-            let there = program::copy_what_is_there(bytes, to, len);
-            joined.set_len(joined.len() + there);
-            there
-        };
-        if there < len {
-            break;
-        }
-    }
-    if joined.is_empty() && total > 0 {
-        return Err(Halt::Fault);
-    }
-    let (me, source) = (using.me, joined.as_ptr());
-    // SAFETY: ours.
-    let (start, written) = unsafe { using.inode.append(me, source, joined.len())? };
-    Ok((start + written as u64, written))
 }

@@ -3,7 +3,7 @@
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
 //! slots, [`opens`] who has which file open, [`adopt`] files that a program has opened by itself, [`glance`] what is known of them,
 //! [`reached`] files that somebody reaches past the engine, [`left`] those that were left to the kernel,
-//! [`handoff`] the descriptors that clients hand to the keeper, [`look`] what commands see of sessions and do in
+//! [`handoff`] the descriptors that clients hand to the keeper, [`lent`] those that it only reads by, [`look`] what commands see of sessions and do in
 //! those that others have started.
 
 pub mod adopt;
@@ -11,6 +11,7 @@ pub mod claims;
 pub mod glance;
 pub mod handoff;
 pub mod left;
+pub mod lent;
 pub mod look;
 pub mod members;
 pub mod opens;

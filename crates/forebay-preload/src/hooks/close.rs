@@ -3,6 +3,7 @@
 use libc::{c_int, c_uint};
 
 use crate::files;
+use crate::hooks::fork::is_single_threaded;
 use crate::inodes::Rare;
 use crate::inside::Inside;
 use crate::real;
@@ -25,25 +26,28 @@ export! {
     /// `close_range`: all but the engine's own.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         const CLOSE_ON_EXEC: c_int = 4;
+        /// The thread gets a descriptor table of its own: others keep what they share now, and it is not to be flushed.
+        const UNSHARE: c_int = 2;
         // SAFETY: takes no memory.
         unsafe {
             if Inside::is() || flags & CLOSE_ON_EXEC != 0 {
                 return real::close_range(first, last, flags);
             }
-            if flags != 0 {
-                // A descriptor table of its own: descriptors that others share are not to be flushed.
+            if flags & !UNSHARE != 0 || first > last {
                 return real::close_range(first, last, flags);
             }
         }
-        if first > last {
-            return serve::fail(libc::EINVAL) as c_int;
+        if flags == 0 || is_single_threaded() {
+            note_closed(first, last);
         }
-        close_all(first, last)
+        close_all(first, last, flags)
     }
 
     /// `closefrom`.
     fn closefrom(first: c_int) -> () {
-        close_all(first.max(0) as c_uint, c_uint::MAX);
+        let first = first.max(0) as c_uint;
+        note_closed(first, c_uint::MAX);
+        close_all(first, c_uint::MAX, 0);
     }
 }
 
@@ -69,14 +73,18 @@ fn close_ours(fd: c_int) -> c_int {
     closed
 }
 
-/// Closes a range but for the engine's own descriptors.
-fn close_all(first: c_uint, last: c_uint) -> c_int {
-    let within = |fd: c_int| (first..=last).contains(&(fd as c_uint));
+/// The files of a range are about to be closed.
+fn note_closed(first: c_uint, last: c_uint) {
     for (fd, word) in table::each() {
-        if within(fd) && word.is_file() {
+        if (first..=last).contains(&(fd as c_uint)) && word.is_file() {
             files::closing(fd);
         }
     }
+}
+
+/// Closes a range but for the engine's own descriptors.
+fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let within = |fd: c_int| (first..=last).contains(&(fd as c_uint));
     // Nothing becomes the engine's meanwhile.
     let _rare = Rare::lock();
     let mut from = first;
@@ -87,7 +95,7 @@ fn close_all(first: c_uint, last: c_uint) -> c_int {
         }
         if number > from {
             // SAFETY: takes no memory.
-            unsafe { real::close_range(from, number - 1, 0) };
+            unsafe { real::close_range(from, number - 1, flags) };
         }
         from = number + 1;
     }
@@ -95,5 +103,5 @@ fn close_all(first: c_uint, last: c_uint) -> c_int {
         return 0;
     }
     // SAFETY: takes no memory.
-    unsafe { real::close_range(from, last, 0) }
+    unsafe { real::close_range(from, last, flags) }
 }

@@ -134,7 +134,7 @@ extern "C" fn after_vfork(child: pid_t) -> pid_t {
 }
 
 /// Whether libc knows of no other thread. Old ones do not say.
-fn is_single_threaded() -> bool {
+pub fn is_single_threaded() -> bool {
     let word = real::find(c"__libc_single_threaded").cast::<u8>();
     // SAFETY: libc's own byte, mapped for good; it is written by the thread that makes the second one, which would be this one.
     !word.is_null() && unsafe { word.read() } != 0

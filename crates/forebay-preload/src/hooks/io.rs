@@ -5,7 +5,7 @@ use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use crate::files::{self, Why};
 use crate::program::Parts;
 use crate::real;
-use crate::serve::{self, Answer, ByKernel, CALL_BYTES_MAX, Turn};
+use crate::serve::{self, Answer, ByKernel, CALL_BYTES_MAX, How, Turn};
 use crate::table::{self, Word};
 
 /// Answers a call by what the descriptor is: `real` is the kernel's answer, `engine` the engine's.
@@ -146,7 +146,7 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real::readv(fd, parts, count);
             }
-            vectored(fd, parts, count, None, Direction::Read, || real::readv(fd, parts, count))
+            vectored(fd, parts, count, None, READS, || real::readv(fd, parts, count))
         }
     }
 
@@ -157,7 +157,7 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real::writev(fd, parts, count);
             }
-            vectored(fd, parts, count, None, Direction::Write, || real::writev(fd, parts, count))
+            vectored(fd, parts, count, None, WRITES, || real::writev(fd, parts, count))
         }
     }
 
@@ -168,7 +168,7 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real::preadv64(fd, parts, count, at);
             }
-            vectored(fd, parts, count, Some(at), Direction::Read, || real::preadv64(fd, parts, count, at))
+            vectored(fd, parts, count, Some(at), READS, || real::preadv64(fd, parts, count, at))
         }
     }
 
@@ -179,7 +179,7 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real::pwritev64(fd, parts, count, at);
             }
-            vectored(fd, parts, count, Some(at), Direction::Write, || real::pwritev64(fd, parts, count, at))
+            vectored(fd, parts, count, Some(at), WRITES, || real::pwritev64(fd, parts, count, at))
         }
     }
 
@@ -191,11 +191,12 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real();
             }
-            if flags & !HARMLESS != 0 {
+            if flags & !(HARMLESS | libc::RWF_NOWAIT) != 0 {
                 files::give_to_kernel(fd, Why::Unserved);
             }
             let at = (at != -1).then_some(at);
-            vectored(fd, parts, count, at, Direction::Read, real)
+            let at_once = flags & libc::RWF_NOWAIT != 0;
+            vectored(fd, parts, count, at, How { at_once, ..READS }, real)
         }
     }
 
@@ -207,11 +208,12 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real();
             }
-            if flags & !(HARMLESS | libc::RWF_SYNC | libc::RWF_DSYNC) != 0 {
+            if flags & !(HARMLESS | libc::RWF_SYNC | libc::RWF_DSYNC | libc::RWF_NOWAIT | libc::RWF_APPEND) != 0 {
                 files::give_to_kernel(fd, Why::Unserved);
             }
             let at = (at != -1).then_some(at);
-            let written = vectored(fd, parts, count, at, Direction::Write, real);
+            let appends = flags & libc::RWF_APPEND != 0;
+            let written = vectored(fd, parts, count, at, How { appends, ..WRITES }, real);
             if written > 0 && flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 && crate::hooks::sync::fdatasync(fd) != 0 {
                 return -1;
             }
@@ -223,11 +225,15 @@ export! {
 /// Flags that say how, and not what: high priority, and `RWF_DONTCACHE`.
 const HARMLESS: c_int = libc::RWF_HIPRI | 0x80;
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Direction {
-    Read,
-    Write,
-}
+const READS: How = How {
+    writes: false,
+    appends: false,
+    at_once: false,
+};
+const WRITES: How = How {
+    writes: true,
+    ..READS
+};
 
 /// A vectored call: one operation on the offset, and one on the file where the parts follow each other in memory or the
 /// kernel serves them; else part by part.
@@ -240,7 +246,7 @@ unsafe fn vectored(
     parts: *const iovec,
     count: c_int,
     at: Option<off_t>,
-    direction: Direction,
+    how: How,
     real: impl Fn() -> ssize_t,
 ) -> ssize_t {
     let known = Parts::of(parts, count).and_then(|parts| Ok((parts.total()?, parts)));
@@ -252,11 +258,10 @@ unsafe fn vectored(
         fd,
         at.is_none(),
         &real,
-        |word| direction == Direction::Write && serve::has_grown(word, total),
+        |word| how.writes && serve::has_grown(word, total),
         |word| {
-            let writes = direction == Direction::Write;
             // SAFETY: the caller's parts.
-            unsafe { serve::vectored(fd, word, parts.as_slice(), at, writes) }
+            unsafe { serve::vectored(fd, word, parts.as_slice(), at, how) }
         },
     )
 }

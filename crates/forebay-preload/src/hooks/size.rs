@@ -123,7 +123,8 @@ unsafe fn truncate_known(path: *const c_char, len: off_t) -> c_int {
     result
 }
 
-fn size_of(fd: c_int) -> off_t {
+/// The length that the program sees.
+pub fn size_of(fd: c_int) -> off_t {
     let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the target is ours, initialised where the call succeeds.
     unsafe {
@@ -137,7 +138,6 @@ fn size_of(fd: c_int) -> off_t {
 /// `fallocate` of a descriptor of ours: holes are punched and space is reserved by the engine; whatever else there is the
 /// kernel does, to a file that is its own from then on.
 fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -> c_int) -> c_int {
-    const PUNCH: c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
     loop {
         match serve::turn(fd) {
             Turn::Real => return real(),
@@ -148,7 +148,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -
                 }
             }
             Turn::Managed(word) => {
-                if !matches!(mode, 0 | libc::FALLOC_FL_KEEP_SIZE | PUNCH) {
+                if !is_served(mode) {
                     files::give_to_kernel(fd, Why::Unserved);
                     continue;
                 }
@@ -162,6 +162,14 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -
     }
 }
 
+/// Whether the engine does what a mode says: reserving, punching, making zeros.
+fn is_served(mode: c_int) -> bool {
+    const PUNCH: c_int = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    const ZERO: c_int = libc::FALLOC_FL_ZERO_RANGE;
+    const KEEP: c_int = libc::FALLOC_FL_KEEP_SIZE;
+    [0, KEEP, PUNCH, ZERO, ZERO | KEEP].contains(&mode)
+}
+
 fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_t) -> Answer<()> {
     if !word.writes() {
         return Answer::Failed(libc::EBADF);
@@ -172,7 +180,8 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
     let Some(end) = offset.checked_add(len) else {
         return Answer::Failed(libc::EFBIG);
     };
-    if mode == 0 && end as u64 > limits::file_size() {
+    let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
+    if !keeps_size && end as u64 > limits::file_size() {
         limits::exceeded();
         return Answer::Failed(libc::EFBIG);
     }
@@ -185,6 +194,9 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         if mode & libc::FALLOC_FL_PUNCH_HOLE != 0 {
             return inode.punch(me, offset as u64, len as u64);
         }
+        if mode & libc::FALLOC_FL_ZERO_RANGE != 0 {
+            inode.punch(me, offset as u64, len as u64)?;
+        }
         // Everything that is owed is written first, so that the kernel's size is ours and it changes nothing else.
         let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
         inode.settle(me, Durability::Written, &seen)?;
@@ -192,7 +204,7 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         device.reserve(offset as u64, len as u64).map_err(|error| {
             Halt::Failed(device_error(error.raw_os_error().unwrap_or(libc::EIO)))
         })?;
-        if mode == 0 && end as u64 > inode.size(me)? {
+        if !keeps_size && end as u64 > inode.size(me)? {
             inode.set_len(me, end as u64)?;
         }
         Ok(())

@@ -20,19 +20,11 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
+    let in_c = ["programs", "handlers", "ways", "others", "corners", "moved"];
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
         .arg(&new)
-        .args(
-            [
-                "programs.c",
-                "handlers.c",
-                "ways.c",
-                "others.c",
-                "corners.c",
-            ]
-            .map(|name| sources.join(name)),
-        )
+        .args(in_c.map(|name| sources.join(name).with_extension("c")))
         .status();
     assert!(
         done.expect("cc runs").success(),
@@ -123,6 +115,19 @@ fn said(dir: &Path) -> String {
 
 /// Runs a case both ways. The engine must have had bytes of its files.
 fn same(case: &str) {
+    same_with(case, |_, _| {});
+}
+
+/// The same, and no file goes to the kernel.
+fn same_by_the_engine(case: &str) {
+    same_with(case, |session, dir| {
+        let mut left = session.left_since(0);
+        left.retain(|file| file.path.starts_with(dir));
+        assert!(left.is_empty(), "left to the kernel: {left:?}");
+    });
+}
+
+fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
     let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     fs::set_permissions(
         temporary.path(),
@@ -152,20 +157,31 @@ fn same(case: &str) {
     }
     let in_memory = session.stats().scrap_bytes;
     assert!(in_memory > 100_000, "the engine has had {in_memory} bytes");
+    check(&session, &temporary.path().join("ours"));
 }
 
 macro_rules! cases {
-    ($($name:ident: $case:literal;)*) => {
+    ($same:ident; $($name:ident: $case:literal;)*) => {
         $(
             #[test]
             fn $name() {
-                same($case);
+                $same($case);
             }
         )*
     };
 }
 
 cases! {
+    same_by_the_engine;
+    the_engine_sends_files: "moved-sendfile";
+    the_engine_copies_ranges: "moved-copying";
+    flags_of_calls_on_parts: "moved-flags";
+    space_of_all_kinds: "moved-space";
+    descriptor_tables_are_unshared: "unshared";
+}
+
+cases! {
+    same;
     handlers_write_to_managed_files: "handlers-write";
     handlers_write_to_small_files: "handlers-small";
     handlers_jump_out: "handlers-jump";

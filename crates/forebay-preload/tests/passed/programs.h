@@ -45,6 +45,11 @@ int managed(const char *name, int flags);
 void show(const char *what, const char *from, long len);
 void show_file(const char *name);
 
+void moved_by_sendfile(void);
+void moved_by_copying(void);
+void moved_with_flags(void);
+void moved_space(void);
+void unshared(void);
 void handlers_write(void);
 void handlers_on_small_files(void);
 void handlers_jump(void);

@@ -7,6 +7,7 @@ mod appends;
 mod closing;
 mod compiled;
 mod deaths;
+mod hints;
 mod leaving;
 mod model;
 mod names;

@@ -22,6 +22,7 @@
 //! place, truncation on btrfs, both where the file system is not known. A request that a dead process
 //! had queued but that had not reached the file system is not under way yet and cannot be waited for.
 
+mod received;
 mod united;
 
 use super::file_system::{FileSystem, Nature, lookup};
@@ -84,15 +85,6 @@ impl RealFile {
         let (direct, buffered) = open_both(fd, false, relocate)?;
         let file = Self::over(direct, buffered, false)?;
         file.probe_reading()?;
-        Ok(file)
-    }
-
-    /// Takes over two descriptions of one file, as [`RealFile::reopen`] made them, perhaps in
-    /// another process. Nothing about them is believed.
-    pub fn from_descriptors(direct: OwnedFd, buffered: OwnedFd) -> Result<Self, KernelReason> {
-        check_descriptors(direct.as_fd(), buffered.as_fd())?;
-        let file = Self::over(direct, buffered, true)?;
-        file.probe()?;
         Ok(file)
     }
 
@@ -288,34 +280,6 @@ fn refusal(fd: BorrowedFd<'_>, stat: &Stat, file_system: &FileSystem) -> Option<
         }
         _ => None,
     }
-}
-
-/// Descriptions from elsewhere: one inode, writable, not appending, the first of them direct.
-fn check_descriptors(direct: BorrowedFd, buffered: BorrowedFd) -> Result<(), KernelReason> {
-    let wrong = |what| Err(KernelReason::WrongDescriptors { what });
-    let probe = |error: io::Error| KernelReason::of_probe("statx", &error);
-    let (a, b) = (
-        stat::stat(direct).map_err(probe)?,
-        stat::stat(buffered).map_err(probe)?,
-    );
-    if (a.device, a.inode) != (b.device, b.inode) {
-        return wrong("they are of two files");
-    }
-    let flags = |fd| file::flags(fd).map_err(|error| KernelReason::of_probe("fcntl", &error));
-    let (a, b) = (flags(direct)?, flags(buffered)?);
-    if [a, b]
-        .iter()
-        .any(|flags| flags & libc::O_ACCMODE != libc::O_RDWR)
-    {
-        return wrong("not open for reading and writing");
-    }
-    if (a | b) & libc::O_APPEND != 0 {
-        return wrong("open for appending");
-    }
-    if a & libc::O_DIRECT == 0 || b & libc::O_DIRECT != 0 {
-        return wrong("not one direct and one buffered");
-    }
-    Ok(())
 }
 
 fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {

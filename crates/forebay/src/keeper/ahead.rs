@@ -195,7 +195,7 @@ impl Prefetcher {
             let Some(file) = self.files.pop_front() else {
                 break;
             };
-            let Some(device) = shared.device(file) else {
+            let Some(device) = shared.device_to_read(file) else {
                 let epoch = me.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
                 me.arena.file_unchecked(file).asks.refuse(epoch);
                 continue;

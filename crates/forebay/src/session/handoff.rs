@@ -37,6 +37,8 @@ const FLUSH: u32 = 5;
 const UNITE: u32 = 6;
 /// As [`RELEASE`], of a file with a lease on it, and without an answer.
 const LEFT: u32 = 7;
+/// After [`MANAGE_READER`], with descriptors that can only be read by.
+const LEND: u32 = 8;
 /// How long a keeper waits for its flushers to let go of a device file.
 const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
@@ -108,6 +110,14 @@ impl Line {
     /// Says that this process has one more description that reads the file.
     pub fn announce_reader(&self, shared: &Shared, file: FileId, epoch: u32) {
         self.tell(shared, file, MANAGE_READER, epoch);
+    }
+
+    /// Hands over what the keeper reads ahead with.
+    pub fn lend(&self, shared: &Shared, file: FileId, device: &dyn DeviceFile, epoch: u32) {
+        if let Some((direct, buffered)) = device.descriptors() {
+            let message = encode(file, LEND, shared.session_name_word());
+            self.ask(shared, epoch, message, &[direct, buffered]);
+        }
     }
 
     /// Says that this process has one such description fewer.
@@ -221,6 +231,7 @@ impl Client {
             let entry = shared.arena.file_unchecked(*file);
             take(&entry.readers, *count);
             take(&entry.opens, *count);
+            drop(shared.give_lent_back(*file));
         }
         for file in self.opens.keys().filter(|file| self.opens[file] > 0) {
             // As a close would have done, for those who look at the file from outside.
@@ -324,8 +335,9 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 RELEASE_READER => {
                     one_fewer(&mut client.readers, file);
-                    true
+                    shared.give_lent_back(file).is_none_or(await_dropped)
                 }
+                LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
                 UNITE => shared
                     .device(file)
@@ -373,17 +385,20 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
         let _ = settle::finish(&core, me);
     }
     shared.drop_device(file);
-    let device = {
-        let weak = Arc::downgrade(&device);
-        drop(device);
-        weak
-    };
+    await_dropped(device);
+}
+
+/// Waits until nobody of this process uses a device file any more, within bounds. Whether that is so.
+fn await_dropped(device: Arc<dyn DeviceFile>) -> bool {
+    let weak = Arc::downgrade(&device);
+    drop(device);
     for _ in 0..CLOSE_TRIES {
-        if device.strong_count() == 0 {
-            return;
+        if weak.strong_count() == 0 {
+            return true;
         }
         std::thread::sleep(CLOSE_PAUSE);
     }
+    false
 }
 
 /// Writes what a file owes, in the keeper's own thread.
@@ -412,15 +427,34 @@ fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<Owne
     let Ok(device) = RealFile::from_descriptors(direct, buffered) else {
         return false;
     };
-    // What the client says is checked: the descriptors must be of the inode that the entry describes.
-    let entry = shared.arena.file_unchecked(file);
-    let caps = device.caps();
-    let same = entry.device.load(Ordering::Acquire) == caps.device
-        && entry.inode.load(Ordering::Acquire) == caps.inode;
+    let same = is_of_entry(shared, file, &device);
     if same {
+        let entry = shared.arena.file_unchecked(file);
         shared.share_claim(&device, &path_of(entry));
         shared.keep_device(file, Arc::new(device));
         *client.opens.entry(file).or_default() += 1;
     }
     same
+}
+
+/// What a client says is checked: the descriptors must be of the inode that the entry describes.
+fn is_of_entry(shared: &Shared, file: FileId, device: &RealFile) -> bool {
+    let entry = shared.arena.file_unchecked(file);
+    let caps = device.caps();
+    entry.device.load(Ordering::Acquire) == caps.device
+        && entry.inode.load(Ordering::Acquire) == caps.inode
+}
+
+fn lend(shared: &Shared, client: &Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
+    let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
+        return false;
+    };
+    let Ok(device) = RealFile::from_descriptors_for_reading(direct, buffered) else {
+        return false;
+    };
+    let is_asked = client.readers.contains_key(&file) && is_of_entry(shared, file, &device);
+    if is_asked {
+        shared.keep_lent(file, Arc::new(device));
+    }
+    is_asked
 }

@@ -23,6 +23,7 @@ use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::claims::Claims;
 use crate::session::handoff::{self, Line};
+use crate::session::lent::Lent;
 use crate::session::members;
 use crate::session::opens::Opens;
 use crate::stats::Counter;
@@ -53,7 +54,8 @@ pub struct Shared {
     pub for_good: bool,
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
-    line: Line,
+    pub(super) line: Line,
+    pub(super) lent: Lent,
     pub(super) opens: Opens,
     /// Held while a file is handed over, so that each description is counted once.
     handing: Mutex<Option<Instant>>,
@@ -85,6 +87,7 @@ impl Shared {
             for_good: false,
             keeps: AtomicBool::new(false),
             line: Line::default(),
+            lent: Lent::default(),
             opens: Opens::default(),
             handing: Mutex::new(None),
             claims: Arc::default(),

@@ -1,4 +1,4 @@
-//! The calls that are passed on, and what is done before each. `calls/passed.txt` says what they are.
+//! The calls that are passed on, and what is done before each. `calls/wrapped.txt` says what they are.
 
 use std::arch::naked_asm;
 
@@ -70,10 +70,7 @@ pass! {
 
     mmap: transfer::map;
     mmap64: transfer::map;
-    sendfile: transfer::send;
-    sendfile64: transfer::send;
     splice: transfer::splice;
-    copy_file_range: transfer::splice;
     flock: transfer::lock;
     lockf: transfer::lock;
     lockf64: transfer::lock;

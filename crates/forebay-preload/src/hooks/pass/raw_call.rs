@@ -60,7 +60,9 @@ fn class(number: c_long) -> Class {
         | libc::SYS_fcntl
         | libc::SYS_flock
         | libc::SYS_ioctl
-        | libc::SYS_fchmod => Class::Descriptor(1),
+        | libc::SYS_fchmod
+        | libc::SYS_fadvise64
+        | libc::SYS_readahead => Class::Descriptor(1),
         libc::SYS_mmap => Class::Descriptor(5),
         libc::SYS_close
         | libc::SYS_close_range
@@ -260,6 +262,13 @@ unsafe fn of_descriptor(number: c_long, a: usize, b: usize, c: usize, d: usize) 
             libc::SYS_flock => libc::flock(fd, b as c_int),
             libc::SYS_ioctl => libc::ioctl(fd, b as libc::c_ulong, c),
             libc::SYS_fchmod => libc::fchmod(fd, b as c_uint),
+            libc::SYS_readahead => libc::readahead(fd, b as i64, c) as c_int,
+            libc::SYS_fadvise64 => {
+                match libc::posix_fadvise64(fd, b as i64, c as i64, d as c_int) {
+                    0 => 0,
+                    errno => crate::serve::fail(errno) as c_int,
+                }
+            }
             _ => {
                 crate::raw::set_errno(libc::ENOSYS);
                 -1

@@ -18,13 +18,7 @@ pub fn map(args: &Args) {
     }
 }
 
-/// `sendfile(to, from, offset, count)`.
-pub fn send(args: &Args) {
-    give(fd(args[0]), Why::Transfer);
-    give(fd(args[1]), Why::Transfer);
-}
-
-/// `splice` and `copy_file_range`: `(from, offset, to, offset, len, flags)`.
+/// `splice(from, offset, to, offset, len, flags)`.
 pub fn splice(args: &Args) {
     give(fd(args[0]), Why::Transfer);
     give(fd(args[2]), Why::Transfer);

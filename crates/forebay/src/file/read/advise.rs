@@ -57,7 +57,7 @@ pub fn advise(
                 count: count as u32,
                 down: false,
             };
-            ask(core, me, handed, &run);
+            ask(core, me, ahead, handed, &run);
         }
         Advise::WillNeed => {}
         Advise::DontNeed => {

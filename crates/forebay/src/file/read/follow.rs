@@ -33,6 +33,8 @@ pub struct Ahead {
     /// Whoever finds it taken does without.
     tracker: Mutex<Tracker>,
     advice: AtomicU8,
+    /// The keeper that has been lent the device file, where it only reads.
+    lent: AtomicU32,
 }
 
 impl Ahead {
@@ -102,7 +104,8 @@ impl Read<'_> {
             let asks = &core.entry().asks;
             asks.withdraw(plan.given_up.start, plan.given_up.end);
         }
-        ask(core, me, self.handed, &plan.run);
+        let ahead = &self.recent.ahead;
+        ask(core, me, ahead, self.handed, &plan.run);
     }
 }
 
@@ -115,14 +118,17 @@ fn window_max(core: &Core, me: Me<'_>) -> u32 {
 }
 
 /// Asks the keeper to read what is not in memory. Best effort.
-pub fn ask(core: &Core, me: Me<'_>, handed: &AtomicU32, run: &Run) {
+pub fn ask(core: &Core, me: Me<'_>, ahead: &Ahead, handed: &AtomicU32, run: &Run) {
     let superblock = me.arena.superblock();
     let asks = &core.entry().asks;
     let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
-    if *run == Run::None
-        || superblock.ahead.load(Ordering::Relaxed) == 0
-        || asks.is_refused_by(epoch)
-    {
+    if *run == Run::None || superblock.ahead.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    if !core.device.is_writable() {
+        core.shared.lend(core.id, core.device.as_ref(), &ahead.lent);
+    }
+    if asks.is_refused_by(epoch) {
         return;
     }
     let mut first = None;

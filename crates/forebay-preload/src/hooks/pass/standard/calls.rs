@@ -1,4 +1,4 @@
-//! What of stdio may be the first use of a standard stream. `calls/passed.txt` lists them, too.
+//! What of stdio may be the first use of a standard stream. `calls/wrapped.txt` lists them, too.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicPtr, Ordering};

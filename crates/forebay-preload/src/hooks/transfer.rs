@@ -1,0 +1,193 @@
+//! Bytes that one call moves from file to file: where the engine has one of them, by reading and writing.
+//!
+//! The kernel is asked first, for no bytes at all: so it says what is wrong with the arguments. Where it has both files it moves
+//! the bytes by itself, and what it has stays with it.
+
+use libc::{c_int, c_uint, off_t, size_t, ssize_t};
+
+use crate::files::{self, Why};
+use crate::hooks::io::{pread64, pwrite64, write};
+use crate::hooks::seek::lseek64;
+use crate::inside::Inside;
+use crate::program;
+use crate::real;
+use crate::serve::{self, CALL_BYTES_MAX, Turn};
+use crate::table;
+
+/// Bytes that are read before they are written.
+const STEP_BYTES: usize = 256 * 1024;
+
+export! {
+    /// `sendfile`.
+    fn sendfile64 | sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if !is_served(from, to) {
+                return real::sendfile64(to, from, offset, count);
+            }
+            if real::sendfile64(to, from, offset, 0) < 0 {
+                return -1;
+            }
+        }
+        let Some(start) = position(from, offset) else {
+            return serve::fail(libc::EFAULT);
+        };
+        let moved = carry(count, |bytes, len, done| {
+            // SAFETY: memory of ours.
+            let got = unsafe { pread64(from, bytes.cast(), len, start + done as off_t) };
+            // SAFETY: as much of it as was read.
+            (got, put(got, |done, len| unsafe { write(to, bytes.add(done).cast(), len) }))
+        });
+        advance(from, offset, start, moved);
+        moved
+    }
+
+    /// `copy_file_range`.
+    fn copy_file_range(
+        from: c_int,
+        from_at: *mut off_t,
+        to: c_int,
+        to_at: *mut off_t,
+        count: size_t,
+        flags: c_uint
+    ) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            if !is_served(from, to) {
+                return real::copy_file_range(from, from_at, to, to_at, count, flags);
+            }
+            let places = (position(from, from_at), position(to, to_at));
+            let (Some(start @ 0..), Some(target @ 0..)) = places else {
+                // It moves nothing, and says why.
+                return real::copy_file_range(from, from_at, to, to_at, count, flags);
+            };
+            if real::copy_file_range(from, from_at, to, to_at, 0, flags) < 0 {
+                return -1;
+            }
+            copy((from, from_at, start), (to, to_at, target), count)
+        }
+    }
+}
+
+/// An offset, where it is, and whose.
+type Place = (c_int, *mut off_t, off_t);
+
+fn copy((from, from_at, start): Place, (to, to_at, target): Place, count: size_t) -> ssize_t {
+    let count = match allowed((from, start), (to, target), count) {
+        Ok(count) => count,
+        Err(errno) => return serve::fail(errno),
+    };
+    let moved = carry(count, |bytes, len, done| {
+        // SAFETY: memory of ours.
+        let got = unsafe { pread64(from, bytes.cast(), len, start + done as off_t) };
+        let at = target + done as off_t;
+        let to = |done: usize, len| {
+            // SAFETY: as much of it as was read.
+            unsafe { pwrite64(to, bytes.add(done).cast(), len, at + done as off_t) }
+        };
+        (got, put(got, to))
+    });
+    advance(from, from_at, start, moved);
+    advance(to, to_at, target, moved);
+    moved
+}
+
+/// Whether the engine has one of two files. If not, the kernel keeps what it has of them.
+fn is_served(from: c_int, to: c_int) -> bool {
+    if Inside::is() || !(files::is_known(from) || files::is_known(to)) {
+        return false;
+    }
+    let is_managed = |fd| files::is_known(fd) && matches!(serve::turn(fd), Turn::Managed(_));
+    if is_managed(from) || is_managed(to) {
+        return true;
+    }
+    for fd in [from, to] {
+        if table::word(fd).is_file() {
+            files::give_to_kernel(fd, Why::Transfer);
+        }
+    }
+    false
+}
+
+/// Where to begin: at the caller's offset, or the description's own. `None`: the caller's is not there.
+fn position(fd: c_int, offset: *mut off_t) -> Option<off_t> {
+    if offset.is_null() {
+        // SAFETY: takes no memory.
+        return Some(unsafe { lseek64(fd, 0, libc::SEEK_CUR) });
+    }
+    program::peek(offset.addr())
+}
+
+fn advance(fd: c_int, offset: *mut off_t, start: off_t, moved: ssize_t) {
+    if moved <= 0 {
+        return;
+    }
+    let end = start + moved as off_t;
+    if offset.is_null() {
+        // SAFETY: takes no memory.
+        unsafe { lseek64(fd, end, libc::SEEK_SET) };
+    } else {
+        program::poke(offset.addr(), end);
+    }
+}
+
+/// How much of a copy there is to do: up to the end of what is copied, and not onto itself.
+fn allowed(
+    (from, start): (c_int, off_t),
+    (to, target): (c_int, off_t),
+    count: size_t,
+) -> Result<size_t, c_int> {
+    if [start, target]
+        .iter()
+        .any(|at| (*at as u64).checked_add(count as u64).is_none())
+    {
+        return Err(libc::EOVERFLOW);
+    }
+    let whole = off_t::try_from(count).unwrap_or(off_t::MAX);
+    let (Some(a), Some(b)) = (files::stat_of(from), files::stat_of(to)) else {
+        return Err(libc::EBADF);
+    };
+    let rest = (super::size::size_of(from) - start).max(0).min(whole);
+    let same = (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
+    let within = |at: off_t, begin: off_t| begin <= at && at - begin < rest;
+    if same && rest > 0 && (within(start, target) || within(target, start)) {
+        return Err(libc::EINVAL);
+    }
+    Ok(rest as size_t)
+}
+
+/// Moves bytes step by step. `step` gets memory, how much to move, and how much has been moved; it says how much was read and
+/// how much of that was written, each negative for an error.
+fn carry(count: size_t, step: impl Fn(*mut u8, usize, usize) -> (ssize_t, ssize_t)) -> ssize_t {
+    let count = count.min(CALL_BYTES_MAX);
+    let mut bytes: Vec<u8> = Vec::with_capacity(count.min(STEP_BYTES));
+    let mut done = 0;
+    while done < count {
+        let len = (count - done).min(STEP_BYTES);
+        let (got, put) = step(bytes.as_mut_ptr(), len, done);
+        if got < 0 || put < 0 {
+            return if done > 0 { done as ssize_t } else { -1 };
+        }
+        done += put as usize;
+        if got == 0 || put < got {
+            break;
+        }
+    }
+    done as ssize_t
+}
+
+/// Writes what was read, however often that takes. How much was written, negative for an error before any was.
+fn put(len: ssize_t, write: impl Fn(usize, usize) -> ssize_t) -> ssize_t {
+    let Ok(len) = usize::try_from(len) else {
+        return 0;
+    };
+    let mut done = 0;
+    while done < len {
+        match write(done, len - done) {
+            written @ 1.. => done += written as usize,
+            _ if done > 0 => break,
+            failed => return failed,
+        }
+    }
+    done as ssize_t
+}

@@ -1,0 +1,166 @@
+/* Bytes that one call moves, flags of calls, and what is said of space. */
+#include "programs.h"
+#include <linux/close_range.h>
+#include <linux/falloc.h>
+
+static void say(const char *what, long result)
+{
+    int number = errno;
+    printf("%s: %ld%s%s\n", what, result, result < 0 ? ", " : "", result < 0 ? strerror(number) : "");
+}
+
+static char name[4200];
+
+static int another(int flags)
+{
+    static int count;
+    snprintf(name, sizeof name, "%s/another-%d", directory, count++);
+    return managed(name, flags);
+}
+
+void moved_by_sendfile(void)
+{
+    static char back[2 * SOME];
+    int from = managed(path, 0), to = another(0), ends[2];
+    off_t at = 500;
+    say("to a file", sendfile(to, from, &at, 100000));
+    printf("%ld, %ld\n", (long)at, (long)lseek(to, 0, SEEK_CUR));
+    MUST(lseek(from, 290000, SEEK_SET) == 290000);
+    say("to the end", sendfile(to, from, NULL, 100000));
+    say("beyond", sendfile(to, from, NULL, 100000));
+    printf("%ld, %ld\n", (long)lseek(from, 0, SEEK_CUR), (long)lseek(to, 0, SEEK_CUR));
+    show_file(name);
+    MUST(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    at = 10;
+    pid_t child = fork();
+    if (child == 0) {
+        long len = 0, n;
+        close(ends[0]);
+        while ((n = read(ends[1], back + len, sizeof back - (size_t)len)) > 0)
+            len += n;
+        show("socket", back, len);
+        fflush(stdout);
+        _exit(0);
+    }
+    say("to a socket", sendfile(ends[0], from, &at, SOME));
+    close(ends[0]);
+    close(ends[1]);
+    MUST(waitpid(child, NULL, 0) == child);
+    MUST(pipe2(ends, O_NONBLOCK) == 0);
+    at = 0;
+    say("to a pipe", sendfile(ends[1], from, &at, SOME) > 0);
+    printf("as much %d\n", at > 0 && at == read(ends[0], back, sizeof back));
+    show("pipe", back, 4096);
+    int appends = open(name, O_WRONLY | O_APPEND), reads = open(name, O_RDONLY), writes = open(path, O_WRONLY);
+    at = -5;
+    say("negative", sendfile(to, from, &at, 10));
+    at = 0;
+    say("appending", sendfile(appends, from, &at, 10));
+    say("not writable", sendfile(reads, from, &at, 10));
+    say("not readable", sendfile(to, writes, &at, 10));
+    say("no file", sendfile(99, from, &at, 10));
+    say("bad memory", sendfile(to, from, (void *)8, 10));
+    say("nothing", sendfile(to, from, &at, 0));
+    show_file(path);
+}
+
+void moved_by_copying(void)
+{
+    int from = managed(path, 0), to = another(0);
+    off_t in = 100, out = 5000;
+    say("both given", copy_file_range(from, &in, to, &out, 200000, 0));
+    printf("%ld, %ld\n", (long)in, (long)out);
+    MUST(lseek(from, 1000, SEEK_SET) == 1000);
+    say("one given", copy_file_range(from, NULL, to, &out, 1000000, 0));
+    printf("%ld, %ld, %ld\n", (long)lseek(from, 0, SEEK_CUR), (long)lseek(to, 0, SEEK_CUR), (long)out);
+    say("at the end", copy_file_range(from, NULL, to, NULL, 1000, 0));
+    MUST(lseek(from, 0, SEEK_SET) == 0 && lseek(to, 700000, SEEK_SET) == 700000);
+    say("none given", copy_file_range(from, NULL, to, NULL, 1000, 0));
+    in = 0, out = 100000;
+    say("within a file", copy_file_range(from, &in, from, &out, 50000, 0));
+    in = 0, out = 10;
+    say("onto itself", copy_file_range(from, &in, from, &out, 50000, 0));
+    in = 290000, out = 310000;
+    say("the rest onto itself", copy_file_range(from, &in, from, &out, 50000, 0));
+    int appends = open(path, O_WRONLY | O_APPEND), ends[2];
+    MUST(pipe(ends) == 0);
+    in = out = 0;
+    say("flags", copy_file_range(from, &in, to, &out, 10, 1));
+    say("appending", copy_file_range(to, &in, appends, &out, 10, 0));
+    say("a pipe", copy_file_range(from, &in, ends[1], NULL, 10, 0));
+    in = -1;
+    say("negative", copy_file_range(from, &in, to, &out, 10, 0));
+    in = 0x7fffffffffffff00;
+    say("far", copy_file_range(from, &in, to, &out, 1000, 0));
+    say("bad memory", copy_file_range(from, (void *)8, to, &out, 1000, 0));
+    show_file(path);
+    show_file(name);
+    /* A file that is not managed. */
+    snprintf(name, sizeof name, "%s/small", directory);
+    int small = open(name, O_RDWR | O_CREAT, 0644);
+    MUST(small >= 0 && write(small, "small", 5) == 5);
+    in = 0, out = 20;
+    say("from a small one", copy_file_range(small, &in, to, &out, 10, 0));
+    in = 1000, out = 3;
+    say("to a small one", copy_file_range(from, &in, small, &out, 10000, 0));
+    show_file(name);
+}
+
+/* Flags of calls on parts. */
+void moved_with_flags(void)
+{
+    static char back[SOME];
+    int fd = managed(path, 0);
+    struct iovec two[2] = {{"one", 3}, {"two", 3}}, in = {back, 50000};
+    MUST(lseek(fd, 77, SEEK_SET) == 77);
+    say("append", pwritev2(fd, two, 2, 10, RWF_APPEND));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_CUR));
+    say("append here", pwritev2(fd, two, 2, -1, RWF_APPEND));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_CUR));
+    say("sync", pwritev2(fd, two, 2, 20, RWF_DSYNC));
+    long at_once = preadv2(fd, &in, 1, 100, RWF_NOWAIT);
+    printf("at once %d\n", at_once == 50000 || (at_once == -1 && errno == EAGAIN));
+    say("what is there", preadv2(fd, &in, 1, 100, 0));
+    show("read", back, 50000);
+    say("the end", preadv2(fd, &in, 1, 400000, RWF_NOWAIT));
+    MUST(lseek(fd, SOME - 10, SEEK_SET) > 0);
+    say("the rest", preadv2(fd, &in, 1, -1, RWF_NOWAIT));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_CUR));
+    int available = 0;
+    MUST(lseek(fd, 1000, SEEK_SET) == 1000 && ioctl(fd, FIONREAD, &available) == 0);
+    printf("available %d\n", available);
+    say("nowhere", ioctl(fd, FIONREAD, (void *)8));
+    show_file(path);
+}
+
+void moved_space(void)
+{
+    int fd = managed(path, 0);
+    say("zeros", fallocate(fd, FALLOC_FL_ZERO_RANGE, 5000, 70000));
+    say("zeros beyond", fallocate(fd, FALLOC_FL_ZERO_RANGE, 290000, 50000));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_END));
+    say("kept", fallocate(fd, FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE, 339000, 50000));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_END));
+    say("hole", fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 131072, 65536));
+    say("data", lseek(fd, 140000, SEEK_DATA));
+    say("hole", lseek(fd, 100000, SEEK_HOLE));
+    say("data at the end", lseek(fd, 500000, SEEK_DATA));
+    show_file(path);
+}
+
+/* A descriptor table that becomes the caller's own. */
+void unshared(void)
+{
+    int fd = managed(path, 0), other = another(0);
+    MUST(close_range(other, other, CLOSE_RANGE_UNSHARE) == 0);
+    MUST(write(other, "x", 1) == -1 && errno == EBADF);
+    MUST(close_range(other + 1, ~0U, CLOSE_RANGE_UNSHARE) == 0);
+    MUST(pwrite(fd, "still here", 10, 0) == 10);
+    say("write", write(fd, bytes, SOME));
+    MUST(fsync(fd) == 0);
+    say("again", write(managed(other_path, 0), bytes, 1000));
+    MUST(close_range(3, ~0U, CLOSE_RANGE_UNSHARE) == 0);
+    MUST(write(fd, "x", 1) == -1 && errno == EBADF);
+    show_file(path);
+    show_file(other_path);
+}

@@ -1,0 +1,170 @@
+//! What is read ahead of programs that only read, and what they say about it.
+
+use std::path::Path;
+use std::time::Duration;
+
+use crate::scene::Scene;
+use crate::sys::*;
+
+const LEN: usize = 24 << 20;
+const STEP: usize = 4096;
+
+fn advise(fd: i32, at: usize, len: usize, advice: i32) {
+    // SAFETY: takes no memory.
+    let told = unsafe { libc::posix_fadvise(fd, at as i64, len as i64, advice) };
+    assert_eq!(told, 0);
+}
+
+fn read_in_steps(fd: i32, bytes: &[u8], from: usize, len: usize) {
+    for at in (from..from + len).step_by(STEP) {
+        assert!(pread(fd, STEP, at as i64).as_deref() == Ok(&bytes[at..at + STEP]));
+    }
+}
+
+/// What is said at the end of a role is what was read ahead while it lasted: the keeper gets time for it.
+fn rest() {
+    std::thread::sleep(Duration::from_millis(300));
+}
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    let path = dir.join("a");
+    match role {
+        "hints-write" => {
+            let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+            for part in pattern(3, LEN).chunks(1 << 20) {
+                assert_eq!(write(fd, part), Ok(part.len()));
+            }
+            close(fd).expect("close");
+        }
+        "hints-forget" => {
+            let fd = open(&path, libc::O_RDONLY).expect("open");
+            advise(fd, 1 << 20, 0, libc::POSIX_FADV_DONTNEED);
+        }
+        "hints-read" => read_as(&path, argument),
+        "hints-wrong" => wrong(&path),
+        _ => return false,
+    }
+    true
+}
+
+fn read_as(path: &Path, how: &str) {
+    let bytes = pattern(3, LEN);
+    let fd = open(path, libc::O_RDONLY).expect("open");
+    let from = 8 << 20;
+    match how {
+        "one after the other" => read_in_steps(fd, &bytes, from, 8 << 20),
+        "anywhere, it says" => {
+            advise(fd, 0, 0, libc::POSIX_FADV_RANDOM);
+            read_in_steps(fd, &bytes, from, 8 << 20);
+        }
+        "one" => read_in_steps(fd, &bytes, from, STEP),
+        "one, and says that others follow" => {
+            advise(fd, 0, 0, libc::POSIX_FADV_SEQUENTIAL);
+            read_in_steps(fd, &bytes, from, STEP);
+        }
+        "none, but will" => advise(fd, from, 4 << 20, libc::POSIX_FADV_WILLNEED),
+        "none, but asks" => {
+            // SAFETY: takes no memory.
+            assert_eq!(unsafe { libc::readahead(fd, from as i64, 4 << 20) }, 0);
+        }
+        _ => panic!("{how}"),
+    }
+    rest();
+    close(fd).expect("close");
+}
+
+fn wrong(path: &Path) {
+    let writer = open(path, libc::O_RDWR).expect("open");
+    let reader = open(path, libc::O_RDONLY).expect("open");
+    assert_eq!(pwrite(writer, b"x", 0), Ok(1));
+    let advise = |fd, len, advice| {
+        // SAFETY: takes no memory.
+        unsafe { libc::posix_fadvise(fd, 0, len, advice) }
+    };
+    assert_eq!(advise(reader, -1, libc::POSIX_FADV_NORMAL), libc::EINVAL);
+    assert_eq!(advise(reader, 1, 77), libc::EINVAL);
+    assert_eq!(advise(99, 1, libc::POSIX_FADV_NORMAL), libc::EBADF);
+    assert_eq!(advise(reader, 1, libc::POSIX_FADV_NOREUSE), 0);
+    let only_writes = open(path, libc::O_WRONLY).expect("open");
+    // SAFETY: takes no memory.
+    assert_eq!(unsafe { libc::readahead(only_writes, 0, 1) }, -1);
+    let error = std::io::Error::last_os_error();
+    assert_eq!(error.raw_os_error(), Some(libc::EBADF));
+}
+
+/// A session that has the beginning of a file in memory, and nobody who writes it.
+fn scene() -> Scene {
+    let scene = Scene::new("hints", 0);
+    scene.play("hints-write", "");
+    // The close did not wait.
+    for _ in 0..200 {
+        if keepers(&scene) == 0 {
+            return scene;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("the keeper does not finish with the file");
+}
+
+/// Descriptors that the keeper has of the file.
+fn keepers(scene: &Scene) -> usize {
+    let all = std::fs::read_dir("/proc/self/fd").expect("readable");
+    let names = all.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    names.filter(|name| *name == scene.path("a")).count()
+}
+
+/// Bytes that are read from the device meanwhile, and those of them that are read ahead.
+fn reads(scene: &Scene, role: &str, how: &str) -> (u64, u64) {
+    let stats = || scene.session.as_ref().expect("a session").stats();
+    scene.play("hints-forget", "");
+    let before = stats();
+    scene.play(role, how);
+    let after = stats();
+    (
+        after.device_read_bytes - before.device_read_bytes,
+        after.ahead_bytes - before.ahead_bytes,
+    )
+}
+
+#[test]
+fn programs_that_only_read_are_read_ahead_of() {
+    let scene = scene();
+    let (read, ahead) = reads(&scene, "hints-read", "one after the other");
+    assert!(read >= 8 << 20, "{read} read");
+    assert!(ahead > 1 << 20, "{ahead} of {read} read ahead");
+}
+
+#[test]
+fn hints_are_heeded() {
+    let scene = scene();
+    for (how, most) in [("anywhere, it says", 0), ("one", 0)] {
+        let (read, ahead) = reads(&scene, "hints-read", how);
+        assert!(read > 0 && ahead <= most, "{how}: {read}, {ahead}");
+    }
+    for how in [
+        "one, and says that others follow",
+        "none, but will",
+        "none, but asks",
+    ] {
+        let (read, ahead) = reads(&scene, "hints-read", how);
+        assert!(read >= ahead && ahead >= 2 << 20, "{how}: {read}, {ahead}");
+    }
+}
+
+#[test]
+fn wrong_hints_are_errors() {
+    // Once without the library.
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    std::fs::write(dir.path().join("a"), b"some").expect("a file");
+    wrong(&dir.path().join("a"));
+    scene().play("hints-wrong", "");
+}
+
+/// The keeper has nothing open of a file that nobody reads any more.
+#[test]
+fn what_was_lent_is_given_back() {
+    let scene = scene();
+    let (_, ahead) = reads(&scene, "hints-read", "none, but will");
+    assert!(ahead > 0);
+    assert_eq!(keepers(&scene), 0);
+}
