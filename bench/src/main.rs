@@ -13,6 +13,8 @@ use report::{Report, WorkloadReport};
 use rows::Row;
 use run::Bench;
 
+#[cfg(feature = "engine")]
+mod allocators;
 mod conditions;
 mod failure;
 mod memory;
@@ -41,7 +43,7 @@ const RUNS_MIN: usize = 5;
 #[derive(Parser)]
 #[command(name = "forebay-bench", version, after_help = EXAMPLES)]
 struct Arguments {
-    /// Rows to measure; all but where-ns if none is named
+    /// Rows to measure; all but allocators and where-ns if none is named
     rows: Vec<Row>,
     /// Measure in this directory
     #[arg(
@@ -161,6 +163,10 @@ fn measure_rows(bench: &mut Bench, rows: &[Row], size: u64, report: &mut Report)
             Err(Failure::Unavailable(why)) => println!("\n{}: not measured: {why}", workload.name),
             Err(failure) => return Err(failure),
         }
+    }
+    #[cfg(feature = "engine")]
+    if rows.contains(&Row::Allocators) {
+        allocators::print(bench, size)?;
     }
     if rows.contains(&Row::WhereNs) {
         where_ns::print(bench, size)?;

@@ -35,6 +35,9 @@ pub enum Row {
     /// Sequential reads of a file that is not in memory
     #[value(name = "read-cold")]
     ReadCold,
+    /// What each way of finding free memory is worth (not part of the default rows)
+    #[value(name = "allocators")]
+    Allocators,
     /// Where the nanoseconds of a 4 KiB write go (not part of the default rows)
     #[value(name = "where-ns")]
     WhereNs,
@@ -86,7 +89,7 @@ pub fn workloads(row: Row, size: u64) -> Vec<Workload> {
         Row::ReadCold => [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20)]
             .map(|(name, len)| read_cold(size, name, len))
             .into(),
-        Row::WhereNs => Vec::new(),
+        Row::Allocators | Row::WhereNs => Vec::new(),
     }
 }
 

@@ -22,6 +22,8 @@ pub use options::{Explained, Options, Origin, Origins};
 pub use resolve::Builder;
 pub use routes::{Route, RouteRule, RouteTable};
 
+pub use crate::memory::regions::Allocator;
+
 use crate::limits::{BLOCK_BYTES, HUGE_BYTES};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
@@ -86,6 +88,8 @@ pub struct Config {
     /// A file that owes at least so many bytes when a program closes it is written after the close, by the keeper: the
     /// preload library waits for less.
     pub close_behind_bytes: u64,
+    /// How free memory is found.
+    pub allocator: Allocator,
     /// The arena lies on the heap of this process instead of in a file: for tests.
     pub heap_backed: bool,
     /// Where each value came from, at the time the configuration was made.
@@ -139,6 +143,7 @@ impl Config {
             kept_dir: std::env::temp_dir().join("forebay-kept"),
             small_file_bytes: 0,
             close_behind_bytes: 0,
+            allocator: Allocator::default(),
             heap_backed: true,
             origins: Origins::default(),
         }

@@ -99,9 +99,18 @@ pub fn try_evict(me: Me<'_>, id: HeaderId) -> bool {
     true
 }
 
-/// Evicts everything clean of one file; for `evict`, for files changed by others, for closing down.
+/// Evicts everything clean of one file, and takes its stock; for `evict`, for files changed by others, for closing down.
 pub fn evict_file(me: Me<'_>, file: FileId) -> u32 {
-    evict_blocks(me, file, 0..u64::MAX)
+    let freed = evict_blocks(me, file, 0..u64::MAX);
+    give_stock_back(me, file);
+    freed
+}
+
+/// Nobody writes the file any more, or reads it.
+pub fn give_stock_back(me: Me<'_>, file: FileId) {
+    if let Ok(_operation) = me.enter(file) {
+        me.arena.file_unchecked(file).stock.shrink(me, |_| 0);
+    }
 }
 
 /// Evicts what is clean of a file's blocks.

@@ -15,6 +15,10 @@ pub const BATCH_BYTES: usize = 8 * 1024 * 1024;
 pub const BATCH_FRAMES: usize = BATCH_BYTES / BLOCK_BYTES;
 /// The huge page that batches are aligned to.
 pub const HUGE_BYTES: usize = 2 * 1024 * 1024;
+/// Frames in a huge page: the least that is backed or given back.
+pub const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
+/// Regions of free frames at most, one for each core (StreamCache 4.3).
+pub const REGIONS_MAX: u32 = 64;
 /// Block indices are 32 bits wide, so this is the end of what a managed file can hold: 1 PiB.
 pub const FILE_BYTES_MAX: u64 = (u32::MAX as u64) * BLOCK_BYTES as u64;
 /// Longest path remembered for a file, so that a successor can find it again.

@@ -23,7 +23,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::config::Config;
+use crate::config::{Allocator, Config};
 use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
@@ -56,6 +56,16 @@ pub struct ArenaPlace {
     pub path: Option<PathBuf>,
     /// Bytes of it that this process has mapped by huge pages.
     pub huge_bytes: u64,
+}
+
+/// How frames are allotted, and for how many cores. On the heap for a fixed number: tests shall do the same everywhere.
+fn allotment(config: &Config) -> (Allocator, usize) {
+    let cores = if config.heap_backed {
+        2
+    } else {
+        crate::sys::cpu::count()
+    };
+    (config.allocator, cores)
 }
 
 /// Limits as the configuration of the arena's maker says.
@@ -174,7 +184,7 @@ impl Session {
             let mapping = Mapping::heap(Layout::new(counts).len);
             // Simulated threads are not stopped by barriers of the kernel's.
             let fences = cfg!(feature = "sim") || !membarrier::register();
-            let arena = Arena::create(mapping, counts, 0, fences)?;
+            let arena = Arena::create(mapping, counts, 0, fences, allotment(&config))?;
             set_budgets(&arena, &config);
             return Self::with_arena(arena, None, config);
         }
@@ -223,7 +233,7 @@ impl Session {
         let counts = Counts::for_memory(memory, THREADS, FILES);
         let mapping = Mapping::create(file, Layout::new(counts).len)
             .map_err(|e| Error::device("make the arena", &e))?;
-        let arena = Arena::create(mapping, counts, random_word(), fences)?;
+        let arena = Arena::create(mapping, counts, random_word(), fences, allotment(config))?;
         arena.superblock().set_place(placement.kind as u64);
         set_budgets(&arena, config);
         Self::with_arena(arena, Some(path), config.clone()).map(Some)
@@ -312,7 +322,7 @@ impl Session {
     #[doc(hidden)]
     pub fn simulated(config: Config, counts: Counts) -> Result<Self> {
         let mapping = Mapping::heap(Layout::new(counts).len);
-        let arena = Arena::create(mapping, counts, 0, true)?;
+        let arena = Arena::create(mapping, counts, 0, true, (config.allocator, 2))?;
         set_budgets(&arena, &config);
         Self::with_arena(arena, None, config)
     }

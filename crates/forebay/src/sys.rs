@@ -8,6 +8,7 @@
 //! - [`stat`] `statx`, `statfs`, inode flags
 //! - [`extents`] `FIEMAP`
 //! - [`socket`] messages with descriptors
+//! - [`cpu`] which core a thread runs on
 //! - [`block`] what `/sys` says about a block device
 //! - [`memory`] aligned memory of a process's own
 //! - [`futex`] sleeping on a shared word
@@ -20,6 +21,7 @@
 //! - [`signals`] passing signals on
 
 pub mod block;
+pub mod cpu;
 pub mod extents;
 pub mod file;
 pub mod futex;

@@ -169,7 +169,7 @@ fn demand_is_met_ahead_and_forgotten_when_idle() {
     let max = superblock.frames_max.load(Ordering::Relaxed);
     assert!(ready(&session) <= max / 4 && frames(&session) <= max);
     for frame in taken {
-        regions::free_frame(me.arena, frame);
+        regions::free_frame(me, frame);
     }
     file.sync_all().expect("synced");
     wait_until("it is not forgotten", || {

@@ -110,10 +110,10 @@ fn without_a_free_frame_it_goes_by_way_of_other_memory() {
     let me = world.session.shared().me().expect("a slot");
     let mut taken: Vec<_> = std::iter::from_fn(|| regions::take_frame(me)).collect();
     assert_eq!(world.write(16, 2), [BLOCK as u64; 4]);
-    regions::free_frame(me.arena, taken.pop().expect("a frame"));
+    regions::free_frame(me, taken.pop().expect("a frame"));
     assert_eq!(world.write(16, 3), [BLOCK as u64; 4]);
     for frame in taken {
-        regions::free_frame(me.arena, frame);
+        regions::free_frame(me, frame);
     }
 }
 

@@ -28,7 +28,7 @@ static SPARE: Spare = Spare::new();
 
 /// Memory of a block each, all of it aligned to pages.
 pub struct Bounce<'a> {
-    arena: &'a Arena,
+    me: Me<'a>,
     frames: [Option<FrameId>; FRAMES],
     own: Option<AlignedBytes>,
 }
@@ -43,11 +43,7 @@ impl<'a> Bounce<'a> {
         let own = frames[0]
             .is_none()
             .then(|| SPARE.take(BLOCK_BYTES, PAGE_BYTES));
-        Bounce {
-            arena: me.arena,
-            frames,
-            own,
-        }
+        Bounce { me, frames, own }
     }
 
     /// Writes `len` bytes by way of this memory. An error after some bytes gives those bytes; so does a source that ends early.
@@ -83,7 +79,7 @@ impl<'a> Bounce<'a> {
             }
             observe(
                 core,
-                self.arena,
+                self.me.arena,
                 step as u64,
                 copied - begun,
                 copied.elapsed(),
@@ -127,7 +123,7 @@ impl<'a> Bounce<'a> {
     fn places(&self) -> [Option<*mut u8>; FRAMES] {
         let mut places = self
             .frames
-            .map(|frame| frame.and_then(|frame| self.arena.frame_bytes(frame)));
+            .map(|frame| frame.and_then(|frame| self.me.arena.frame_bytes(frame)));
         if let Some(own) = &self.own {
             places[0] = Some(own.piece().ptr);
         }
@@ -142,7 +138,7 @@ impl Drop for Bounce<'_> {
             return;
         }
         for frame in self.frames.into_iter().flatten() {
-            regions::free_frame(self.arena, frame);
+            regions::free_frame(self.me, frame);
         }
         if let Some(own) = self.own.take() {
             SPARE.put(own);

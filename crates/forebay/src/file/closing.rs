@@ -20,6 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use crate::error::Result;
+use crate::evict;
 use crate::file::core::Core;
 use crate::file::{resize, settle, table};
 use crate::flush::{busy, errors};
@@ -139,6 +140,7 @@ pub fn leave(
     }
     let entry = core.entry();
     table::close(shared, *id);
+    evict::give_stock_back(me, *id);
     entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
     // Counted first: who looks whether there is any must not miss one.
     shared

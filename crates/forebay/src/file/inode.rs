@@ -16,6 +16,7 @@ use super::settle::{self, Durability};
 use super::write::{self, Intent};
 use super::{append, quick, read, resize};
 use crate::error::Result;
+use crate::evict;
 use crate::file::core::{Core, Halt};
 use crate::file::hasten;
 use crate::flush::errors;
@@ -273,7 +274,9 @@ impl Inode {
         }
         let entry = self.core.entry();
         entry.readers.fetch_sub(1, Ordering::AcqRel);
-        super::table::close(shared, *id);
+        if super::table::close(shared, *id) {
+            evict::give_stock_back(me, *id);
+        }
         shared.released_reader(*id, &self.handed);
         Ok(())
     }

@@ -7,6 +7,7 @@ use crate::evict;
 use crate::file::core::{Core, Halt};
 use crate::flush::{Outcome, Scope};
 use crate::keeper::provision;
+use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
 
@@ -28,6 +29,9 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
         // Memory that is coming is faster than any that has to be flushed first.
         me.wait(round);
         return Ok(());
+    }
+    if regions::look(me.arena) == Shortage::Urgent {
+        regions::halve_all(me);
     }
     // First what has not been used of late, then anything.
     let idle_ticks = if round < 2 { 64 } else { 0 };

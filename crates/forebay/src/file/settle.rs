@@ -72,6 +72,7 @@ pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, Durability::Written, seen);
     if table::close(&core.shared, core.id) {
         trim(core, me, |_| !core.shared.is_open(core.id));
+        evict::give_stock_back(me, core.id);
         // Nobody can open a file without a name again: its memory is of no more use.
         if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
             evict::evict_file(me, core.id);

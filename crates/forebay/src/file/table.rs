@@ -212,6 +212,7 @@ fn enter(
     entry.set_path(path);
     entry.forget_intents(me.arena.counts().threads);
     entry.asks.clear();
+    entry.stock.forget();
     for word in [
         &entry.kernel_reason,
         &entry.gate,
@@ -401,6 +402,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
             && is_idle()
             && crate::frame::slots::next_linked(me.arena, entry, 0).is_none()
         {
+            entry.stock.shrink(me, |_| 0);
             crate::frame::slots::drop_tree(me.arena, entry);
             shared.drop_device(id);
             entry.state.store(GONE, Ordering::Release);

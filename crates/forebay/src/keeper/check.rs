@@ -45,6 +45,8 @@ pub struct Report {
     pub frames_held: u32,
     /// Small frames in use.
     pub smalls_linked: u32,
+    /// Small frames free and in files' stocks.
+    pub smalls_stocked: u32,
     /// Nodes in trees.
     pub nodes_linked: u32,
     /// Pages owed to devices, whole frames counted as 64.
@@ -78,6 +80,10 @@ struct Check<'a> {
     /// The header that claims each frame and small frame.
     frames: HashMap<FrameId, HeaderId>,
     smalls: HashMap<SmallId, HeaderId>,
+    /// Parts of carved frames that are in files' stocks.
+    stocked: HashMap<FrameId, u64>,
+    /// Free frames of each region.
+    free: HashMap<u32, u32>,
     report: Report,
     problems: Vec<String>,
     more: usize,
@@ -90,6 +96,8 @@ impl<'a> Check<'a> {
             looks: Vec::new(),
             frames: HashMap::new(),
             smalls: HashMap::new(),
+            stocked: HashMap::new(),
+            free: HashMap::new(),
             report: Report::default(),
             problems: Vec::new(),
             more: 0,

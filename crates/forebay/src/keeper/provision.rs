@@ -10,7 +10,7 @@
 use crate::frame::header::Header;
 use crate::frame::slots::Node;
 use crate::ids::{FrameId, ThreadId};
-use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES};
+use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES};
 use crate::memory::arena::Arena;
 use crate::memory::cgroup;
 use crate::memory::regions::{self, Owner};
@@ -18,8 +18,6 @@ use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
 use crate::sync::{AtomicU32, Ordering, relax};
 
-/// Frames in a huge page: the least that is backed or given back.
-pub(crate) const HUGE_FRAMES: u32 = (HUGE_BYTES / BLOCK_BYTES) as u32;
 /// Below this many free headers or nodes, more get memory.
 const TABLE_LOW: usize = 64;
 
@@ -37,7 +35,7 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     }
     let mut given = false;
     if superblock.free_about() == 0 {
-        given |= more_frames(shared, arena, BATCH_BYTES);
+        given |= more_frames(shared, me, BATCH_BYTES);
     }
     given |= more_headers(arena);
     given |= more_nodes(arena);
@@ -106,7 +104,7 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
         let free = superblock.frames_free.load(Ordering::Relaxed);
         let wanted = frames.saturating_sub(free) as usize * BLOCK_BYTES;
         let wanted = wanted.next_multiple_of(HUGE_BYTES).min(BATCH_BYTES);
-        if wanted == 0 || !more_frames(shared, me.arena, wanted) {
+        if wanted == 0 || !more_frames(shared, me, wanted) {
             break;
         }
     }
@@ -116,7 +114,8 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
 }
 
 /// Backs up to `bytes` of frames. Under the provision lock.
-fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
+fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
+    let arena = me.arena;
     let superblock = arena.superblock();
     let room = superblock
         .frames_max
@@ -150,7 +149,7 @@ fn more_frames(shared: &Shared, arena: &Arena, bytes: usize) -> bool {
         let count = (pieces * HUGE_FRAMES).min(wanted);
         superblock.frames_backed.fetch_add(count, Ordering::Relaxed);
         for index in 0..count {
-            regions::free_frame(arena, FrameId(first.0 + index));
+            regions::free_frame(me, FrameId(first.0 + index));
         }
         wanted -= count;
         given = true;
@@ -281,7 +280,7 @@ fn take_run(me: Me<'_>, first: FrameId) -> bool {
                 let frame = FrameId(first.0 + taken);
                 if let Some(owner) = me.arena.frame_owner(frame) {
                     owner.store(free, Ordering::Release);
-                    me.arena.frame_hints().set(frame.0);
+                    me.arena.frame_hints().set(frame);
                 }
             }
             return false;
@@ -318,8 +317,10 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
             superblock
                 .frames_backed
                 .fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+            let region = me.arena.shares().region_of(first);
             superblock
                 .frames_free
+                .of(region)
                 .fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
             given += HUGE_BYTES as u64;
         }
@@ -330,12 +331,12 @@ fn punch_runs(me: Me<'_>, runs: &[FrameId]) -> u64 {
 /// Says of the frames of a huge page, which the caller holds, that they are free, or have no memory.
 fn set_owners(arena: &Arena, first: FrameId, word: Owner) {
     for frame in (first.0..first.0 + HUGE_FRAMES).map(FrameId) {
-        arena.frame_hints().clear(frame.0);
+        arena.frame_hints().clear(frame);
         if let Some(owner) = arena.frame_owner(frame) {
             owner.store(word.pack(), Ordering::Release);
         }
         if word == Owner::Free {
-            arena.frame_hints().set(frame.0);
+            arena.frame_hints().set(frame);
         }
     }
 }

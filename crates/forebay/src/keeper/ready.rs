@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::keeper::budget::keep_room;
 use crate::keeper::provision;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::superblock::Superblock;
@@ -34,7 +35,7 @@ pub(super) fn keep_ready(shared: &Arc<Shared>, stop: &AtomicBool) {
     priority::be_nice();
     let superblock = me.arena.superblock();
     while !stop.load(Relaxed) {
-        let seen = superblock.frames_free.load(Ordering::Relaxed);
+        let seen = superblock.ready_work.load(Ordering::Relaxed);
         let free = superblock.free_about();
         if shared.keeps.load(Relaxed) {
             let backed = superblock.frames_backed.load(Ordering::Relaxed);
@@ -45,9 +46,13 @@ pub(super) fn keep_ready(shared: &Arc<Shared>, stop: &AtomicBool) {
             if free < ready && backed < max {
                 provision::ahead(shared, me, u64::from(ready) * BLOCK_BYTES as u64);
             }
+            // All of a keeper's threads evict where memory is low.
+            keep_room(me);
         }
-        // Returns at once where frames were given or taken meanwhile; then there is something to look at again.
-        futex::wait(&superblock.frames_free, seen, TICK);
+        // Where frames were given or taken meanwhile, there is something to look at again.
+        if superblock.free_about() == free {
+            futex::wait(&superblock.ready_work, seen, TICK);
+        }
     }
 }
 

@@ -8,6 +8,7 @@
 //! and what is set right is counted as a corruption.
 
 mod owners;
+mod words;
 
 use std::collections::{HashMap, HashSet};
 
@@ -17,8 +18,8 @@ use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::{BLOCK_PAGES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{ENTERING, EXCEEDING, FileEntry, GONE, LIVE};
-use crate::memory::threads::{self, Me};
+use crate::memory::files::{ENTERING, FileEntry, GONE, LIVE};
+use crate::memory::threads::Me;
 use crate::scrap::absorb::pages_of;
 use crate::scrap::page::{PageWord, Ragged};
 use crate::scrap::split::mask;
@@ -58,6 +59,8 @@ struct Rebuild<'a, 'd> {
     smalls: HashSet<SmallId>,
     /// Frames that claimed small frames are parts of.
     carved: HashSet<FrameId>,
+    /// Frames free, by region.
+    free: Vec<u32>,
     findings: Findings,
 }
 
@@ -71,6 +74,7 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
         frames: HashSet::new(),
         smalls: HashSet::new(),
         carved: HashSet::new(),
+        free: vec![0; me.arena.shares().regions() as usize],
         findings: Findings::default(),
     };
     work.bounds();
@@ -109,23 +113,6 @@ impl<'a> Rebuild<'a, '_> {
             .filter_map(move |id| Some((id, arena.header(id)?)))
     }
 
-    /// Counts in the superblock that nothing could be made of.
-    fn bounds(&mut self) {
-        let (superblock, counts) = (self.arena().superblock(), self.arena().counts());
-        let limits = [
-            (&superblock.headers_backed, 0, counts.headers),
-            (&superblock.nodes_backed, 0, counts.nodes),
-            (&superblock.frames_max, 1, counts.frames),
-        ];
-        for (word, least, most) in limits {
-            let value = word.load(Ordering::Acquire);
-            if value.clamp(least, most) != value {
-                word.store(value.clamp(least, most), Ordering::Release);
-                self.findings.corruptions += 1;
-            }
-        }
-    }
-
     /// Entries that a dead thread was filling in are dropped; trees are forgotten. What a file owes is not set to zero
     /// meanwhile: a sync looks at it outside of any operation, and would take a file that owes much for a clean one.
     fn prepare_files(&mut self) {
@@ -150,6 +137,9 @@ impl<'a> Rebuild<'a, '_> {
                 }
             }
             slots::forget_tree(entry);
+            if !planted!(StaleStock) {
+                entry.stock.forget();
+            }
             entry.asks.forget(|thread| (self.dead.threads)(thread));
         }
     }
@@ -456,37 +446,5 @@ impl<'a> Rebuild<'a, '_> {
             slots::mark_owed(arena, entry, block);
         }
         charged
-    }
-
-    /// Words that name a dead holder, and marks that the dead have left on files.
-    fn release_locks(&mut self) {
-        let arena = self.arena();
-        let superblock = arena.superblock();
-        for word in [&superblock.table_lock, &superblock.provision_lock] {
-            self.release(word);
-        }
-        for id in (0..arena.counts().files).map(FileId) {
-            let entry = arena.file_unchecked(id);
-            self.release(&entry.gate);
-            self.release(&entry.append_lock);
-        }
-        for thread in (1..arena.counts().threads)
-            .map(ThreadId)
-            .filter(|&t| (self.dead.threads)(t))
-        {
-            // Where the dead was at work on a file, it may have been writing past the end.
-            if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
-            {
-                entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
-            }
-        }
-    }
-
-    fn release(&self, word: &crate::sync::AtomicU32) {
-        let holder = word.load(Ordering::Acquire);
-        if holder != 0 && (self.dead.threads)(ThreadId(holder)) {
-            // Not a store: who waits for such a word is in no operation and may open it, and take it, by itself.
-            let _ = word.compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
     }
 }

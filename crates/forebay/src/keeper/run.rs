@@ -11,20 +11,19 @@ use std::time::{Duration, Instant};
 
 use crate::device::DeviceFile;
 use crate::error::Error;
-use crate::evict;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::ThreadId;
+use crate::keeper::budget::{Budget, keep_room};
 use crate::keeper::engine::{flusher, number_of, prefetcher};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
-use crate::keeper::{ahead, closing, provision, ready, repair};
-use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::keeper::{ahead, closing, ready, repair};
+use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::cgroup::{self, System};
 use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
-use crate::sync::{Ordering, planted};
+use crate::sync::Ordering;
 use crate::sys::futex;
 
 /// How often a keeper looks around while something is owed, and while nothing is.
@@ -32,12 +31,8 @@ const BUSY_TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(50);
 /// How often memory pressure is looked at.
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);
-/// Free memory below which a keeper that may not back more evicts, bytes.
-const READY_BYTES: u64 = ready::READY_BYTES_MIN;
 /// Pages that one background pass over a file writes at most, so that other files get their turn.
 const PASS_PAGES: u64 = 4096;
-/// What the budget falls to at least under pressure, bytes.
-const BUDGET_MIN: u64 = 16 * 1024 * 1024;
 
 /// The threads of a process that hosts a keeper. Dropping stops them.
 pub struct Hosting {
@@ -99,7 +94,7 @@ impl Drop for Hosting {
             work.fetch_add(1, Ordering::AcqRel);
             futex::wake(work);
         }
-        futex::wake(&self.shared.arena.superblock().frames_free);
+        self.shared.arena.superblock().wake_ready();
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
@@ -143,9 +138,8 @@ struct House {
     begun: Instant,
     tick_base: u32,
     desk: Option<Desk>,
-    watch: cgroup::Watch,
+    budget: Budget,
     looked_at_pressure: Instant,
-    last_use: (u64, Instant),
 }
 
 fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
@@ -154,9 +148,8 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         begun: Instant::now(),
         tick_base: me.arena.superblock().tick.load(Ordering::Relaxed),
         desk: None,
-        watch: cgroup::Watch::new(System::here()),
+        budget: Budget::new(),
         looked_at_pressure: Instant::now(),
-        last_use: (0, Instant::now()),
     };
     while !stop.load(Relaxed) {
         if take_office(shared, me, &mut house.desk) {
@@ -192,8 +185,8 @@ impl House {
         keep_room(me);
         if self.looked_at_pressure.elapsed() > PRESSURE_EVERY {
             self.looked_at_pressure = Instant::now();
-            self.heed_pressure(shared, me);
-            self.rest_if_idle(shared, me);
+            self.budget.heed_pressure(shared, me);
+            self.budget.rest_if_idle(shared, me);
             // What clients have left that never reached a keeper.
             adopt(shared, |_, entry| lacks_anything(entry));
             finish_unused_files(shared, me);
@@ -215,86 +208,6 @@ impl House {
             None => std::thread::sleep(pause),
         }
     }
-
-    /// Shrinks before the kernel has to, and grows again when the pressure is gone.
-    fn heed_pressure(&mut self, shared: &Shared, me: Me<'_>) {
-        let superblock = me.arena.superblock();
-        let full = (shared.config.memory / BLOCK_BYTES as u64) as u32;
-        let full = full.clamp(1, me.arena.counts().frames);
-        let budget = superblock.frames_max.load(Ordering::Relaxed);
-        let pressed = match self.watch.pressure() {
-            _ if planted!(DeafPressure) => false,
-            cgroup::Pressure::High => true,
-            cgroup::Pressure::Some(used) => used > 0.9,
-            cgroup::Pressure::None => false,
-        };
-        if pressed {
-            let least = ((BUDGET_MIN / BLOCK_BYTES as u64) as u32).min(full);
-            // From what there is: a budget that nobody has used up can shrink for long before it gives anything back.
-            let backed = superblock.frames_backed.load(Ordering::Relaxed);
-            let budget = budget.min(backed);
-            let smaller = (budget - budget / 8).max(least);
-            superblock.frames_max.store(smaller, Ordering::Relaxed);
-            limit_owed(shared, smaller, full);
-            if backed > smaller {
-                evict::evict(me, backed - smaller, 0);
-                provision::give_back(me, smaller);
-            }
-        } else if budget < full {
-            let larger = (budget + budget / 8 + 1).min(full);
-            superblock.frames_max.store(larger, Ordering::Relaxed);
-            limit_owed(shared, larger, full);
-        }
-    }
-
-    /// A session that does nothing gives its memory back.
-    fn rest_if_idle(&mut self, shared: &Shared, me: Me<'_>) {
-        let Some(idle_after) = shared.config.idle_after else {
-            return;
-        };
-        let uses = uses_so_far(me);
-        if uses != self.last_use.0 {
-            self.last_use = (uses, Instant::now());
-            return;
-        }
-        let superblock = me.arena.superblock();
-        if self.last_use.1.elapsed() < idle_after || superblock.owed_about() != 0 {
-            return;
-        }
-        evict::evict(me, u32::MAX / 4, 0);
-        ready::forget_demand(superblock);
-        let ready = (READY_BYTES / BLOCK_BYTES as u64) as u32;
-        provision::give_back(me, ready);
-    }
-}
-
-/// Room ahead of need where the budget is used up; until then, memory is given ahead (`keeper::ready`).
-fn keep_room(me: Me<'_>) {
-    let superblock = me.arena.superblock();
-    let free = u64::from(superblock.frames_free.load(Ordering::Relaxed)) * BLOCK_BYTES as u64;
-    let backed = superblock.frames_backed.load(Ordering::Relaxed);
-    if free < READY_BYTES && backed >= superblock.frames_max.load(Ordering::Relaxed) {
-        let frames = ((READY_BYTES - free) / BLOCK_BYTES as u64) as u32;
-        evict::evict(me, frames.min(backed / 8), 1000);
-    }
-}
-
-/// Of `frames` frames out of the `full` budget, the share may be dirty that was configured: what is dirty can be neither evicted
-/// nor given back.
-fn limit_owed(shared: &Shared, frames: u32, full: u32) {
-    let configured = shared.config.dirty_bytes_max / PAGE_BYTES as u64;
-    let pages = (u128::from(configured) * u128::from(frames) / u128::from(full.max(1))) as u64;
-    let limit = &shared.arena.superblock().owed_pages_max;
-    limit.store(pages.max(1), Ordering::Relaxed);
-}
-
-/// A number that changes whenever any thread reads or writes.
-fn uses_so_far(me: Me<'_>) -> u64 {
-    (0..me.arena.counts().threads)
-        .filter_map(|id| me.arena.thread(ThreadId(id)))
-        .flat_map(|slot| slot.counters.iter().take(4))
-        .map(|counter| counter.load(Ordering::Relaxed))
-        .fold(0, u64::wrapping_add)
 }
 
 fn ticks(duration: Option<Duration>) -> u32 {

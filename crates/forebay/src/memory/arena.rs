@@ -15,7 +15,7 @@ use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::FileEntry;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
-use crate::memory::regions::Hints;
+use crate::memory::regions::{self, Allocator, FrameHints, Hints, Shares};
 use crate::memory::superblock::{MAGIC, Superblock};
 use crate::memory::threads::{Me, ThreadSlot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -27,6 +27,8 @@ pub struct Arena {
     mapping: Mapping,
     layout: Layout,
     fences: bool,
+    allocator: Allocator,
+    shares: Shares,
     rescue: OnceLock<Rescue>,
 }
 
@@ -35,12 +37,14 @@ type Rescue = Box<dyn Fn(Me<'_>) + Send + Sync>;
 
 impl Arena {
     /// Makes a new arena in a zeroed mapping of at least `Layout::new(counts).len` bytes. Backs the fixed
-    /// tables. `session` is the arena's random name; `fences` says that `membarrier` cannot be relied on.
+    /// tables. `session` is the arena's random name; `fences` says that `membarrier` cannot be relied on; frames are shared out
+    /// among regions for `cores` cores, if the allocator has regions.
     pub fn create(
         mapping: Mapping,
         counts: Counts,
         session: u64,
         fences: bool,
+        (allocator, cores): (Allocator, usize),
     ) -> Result<Self, Error> {
         let layout = Layout::new(counts);
         if mapping.len() < layout.len {
@@ -51,10 +55,13 @@ impl Arena {
             )));
         }
         mapping.back(0, layout.nodes)?;
+        let regions = regions::regions_for(allocator, counts.frames, cores);
         let arena = Arena {
             mapping,
             layout,
             fences,
+            allocator,
+            shares: Shares::new(counts.frames, regions),
             rescue: OnceLock::new(),
         };
         let superblock = arena.superblock();
@@ -75,6 +82,11 @@ impl Arena {
         superblock
             .frames_max
             .store(counts.frames, Ordering::Relaxed);
+        let frames_free = &superblock.frames_free;
+        frames_free.regions.store(regions, Ordering::Relaxed);
+        superblock
+            .allocator
+            .store(allocator as u32, Ordering::Relaxed);
         superblock.owed_pages_max.store(u64::MAX, Ordering::Relaxed);
         superblock.magic.store(MAGIC, Ordering::Release);
         Ok(arena)
@@ -100,10 +112,14 @@ impl Arena {
             return Err(Error::Arena("its counts do not fit its length".into()));
         }
         let fences = superblock.fences.load(Ordering::Relaxed) != 0;
+        let allocator = Allocator::of(superblock.allocator.load(Ordering::Relaxed));
+        let shares = Shares::of(counts.frames, &superblock.frames_free);
         Ok(Arena {
             mapping,
             layout,
             fences,
+            allocator,
+            shares,
             rescue: OnceLock::new(),
         })
     }
@@ -140,6 +156,18 @@ impl Arena {
     #[inline(always)]
     pub fn fences(&self) -> bool {
         self.fences
+    }
+
+    /// How frames are allotted.
+    #[inline(always)]
+    pub fn allocator(&self) -> Allocator {
+        self.allocator
+    }
+
+    /// How frames are shared out among regions.
+    #[inline(always)]
+    pub fn shares(&self) -> Shares {
+        self.shares
     }
 
     /// # Safety
@@ -268,14 +296,19 @@ impl Arena {
         }
     }
 
+    fn frame_map(&self, offset: usize) -> FrameHints<'_> {
+        let words = Shares::words_max(self.counts().frames as usize);
+        FrameHints::new(self.words(offset, words * 64), self.shares)
+    }
+
     /// Frames that are probably free.
-    pub fn frame_hints(&self) -> Hints<'_> {
-        Hints::new(self.words(self.layout.frame_hints, self.counts().frames as usize))
+    pub fn frame_hints(&self) -> FrameHints<'_> {
+        self.frame_map(self.layout.frame_hints)
     }
 
     /// Carved frames that probably have free parts.
-    pub fn carve_hints(&self) -> Hints<'_> {
-        Hints::new(self.words(self.layout.carve_hints, self.counts().frames as usize))
+    pub fn carve_hints(&self) -> FrameHints<'_> {
+        self.frame_map(self.layout.carve_hints)
     }
 
     /// Headers that are probably free.

@@ -6,6 +6,7 @@
 use crate::ids::ThreadId;
 use crate::limits::{PATH_BYTES_MAX, THREADS_MAX};
 use crate::memory::asks::Asks;
+use crate::memory::regions::Stock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// One entry, 2 KiB.
@@ -69,6 +70,8 @@ pub struct FileEntry {
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
     /// Bytes that have been read past memory so far; a hint.
     pub read_past: AtomicU64,
+    /// Small frames that are free for this file alone.
+    pub stock: Stock,
     /// What is to be read ahead; hints.
     pub asks: Asks,
     /// Threads that are changing the device file, a bit each. A bit that a death has left says that how the file looks may

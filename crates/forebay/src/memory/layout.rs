@@ -13,6 +13,7 @@ use crate::frame::header::Header;
 use crate::frame::slots::Node;
 use crate::limits::{BATCH_BYTES, BATCH_FRAMES, BLOCK_BYTES, BLOCK_PAGES, HUGE_BYTES};
 use crate::memory::files::FileEntry;
+use crate::memory::regions::Shares;
 use crate::memory::superblock::Superblock;
 use crate::memory::threads::ThreadSlot;
 
@@ -96,8 +97,8 @@ impl Layout {
         take(size_of::<Superblock>(), 4096);
         let threads = take(counts.threads as usize * size_of::<ThreadSlot>(), 4096);
         let files = take(counts.files as usize * size_of::<FileEntry>(), 4096);
-        let frame_hints = take(frames.div_ceil(64) * 8, 64);
-        let carve_hints = take(frames.div_ceil(64) * 8, 64);
+        let frame_hints = take(Shares::words_max(frames) * 8, 64);
+        let carve_hints = take(Shares::words_max(frames) * 8, 64);
         let header_hints = take((counts.headers as usize).div_ceil(64) * 8, 64);
         let node_hints = take((counts.nodes as usize).div_ceil(64) * 8, 64);
         let frame_owners = take(frames * 4, 64);

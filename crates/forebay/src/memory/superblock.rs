@@ -2,11 +2,12 @@
 
 use crate::memory::layout::Counts;
 use crate::memory::place::PlaceKind;
+use crate::memory::regions::{FreeFrames, Shortage};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x05");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x06");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -30,6 +31,12 @@ pub struct Superblock {
     pub fences: AtomicU32,
     /// The thread that has stopped the session, or 0 (right: session gate).
     pub gate: AtomicU32,
+    /// How frames are allotted: a number of `regions::Allocator`.
+    pub allocator: AtomicU32,
+    /// How short memory is: a number of [`Shortage`].
+    pub shortage: AtomicU32,
+    /// Free frames that the keeper keeps ready; below half of them it is woken, which sleeps on `ready_work`. 0: it does not.
+    pub frames_ready: AtomicU32,
     /// The thread that changes the file table, or 0 (right: table lock).
     pub table_lock: AtomicU32,
     /// The thread that gives memory to the arena or takes it back, or 0.
@@ -55,10 +62,12 @@ pub struct Superblock {
     pub frames_max: AtomicU32,
     /// Frames backed now.
     pub frames_backed: AtomicU32,
-    /// Frames free, about.
-    pub frames_free: AtomicU32,
-    /// Free frames that the keeper keeps ready; below half of them it is woken, which sleeps on `frames_free`. 0: it does not.
-    pub frames_ready: AtomicU32,
+    /// Frames free, about, by region.
+    pub frames_free: FreeFrames,
+    /// Futex of who gives memory ahead of need; every wake-up adds one.
+    pub ready_work: AtomicU32,
+    /// The thread that has the one lock of the allocator `system`, or 0.
+    pub central_lock: AtomicU32,
     /// Where eviction looks next in the header table.
     pub clock: AtomicU32,
     /// Headers that have memory: all below this index.
@@ -170,6 +179,18 @@ impl Superblock {
     pub fn free_about(&self) -> u32 {
         let sum = self.frames_free.load(crate::sync::Ordering::Relaxed) as i32;
         sum.max(0) as u32
+    }
+
+    /// Wakes the thread that gives memory ahead of need.
+    pub fn wake_ready(&self) {
+        self.ready_work.fetch_add(1, crate::sync::Ordering::Relaxed);
+        crate::sys::futex::wake(&self.ready_work);
+    }
+
+    /// How short memory is: one load.
+    #[inline]
+    pub fn shortage(&self) -> Shortage {
+        Shortage::of(self.shortage.load(crate::sync::Ordering::Relaxed))
     }
 
     /// Notes the rung of the ladder.

@@ -174,7 +174,7 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
         if word.small().is_some() {
             continue;
         }
-        let frame = regions::take_small(guard.me).ok_or(NoMemory)?;
+        let frame = regions::take_small(guard.me, guard.stock()).ok_or(NoMemory)?;
         guard.set_page(page, word.with_small(Some(frame)));
         regions::link_small(guard.arena(), frame, guard.id);
     }
@@ -196,7 +196,7 @@ fn move_into_frame(guard: &Guard<'_>) -> Result<(), NoMemory> {
     };
     if planted!(EarlyFree) {
         let early = pages_of(small).filter_map(|page| guard.page(page).small());
-        early.for_each(|small| regions::free_small(guard.me, small));
+        early.for_each(|small| regions::free_small(guard.me, guard.stock(), small));
     }
     for page in pages_of(small) {
         if let Some(from) = guard.page_bytes(page) {
@@ -212,7 +212,7 @@ fn move_into_frame(guard: &Guard<'_>) -> Result<(), NoMemory> {
         let word = guard.page(page);
         guard.set_page(page, word.with_small(None));
         if let Some(left) = word.small().filter(|_| !planted!(EarlyFree)) {
-            regions::free_small(guard.me, left);
+            regions::free_small(guard.me, guard.stock(), left);
         }
     }
     // A frame is charged whole.
@@ -261,7 +261,7 @@ pub fn run_apart(guard: &Guard<'_>, part: &PagePart) -> Option<(usize, usize)> {
 
 #[cold]
 fn turn_into_map(guard: &Guard<'_>, page: usize, from: usize, len: usize) -> Result<(), NoMemory> {
-    let small = regions::take_small(guard.me).ok_or(NoMemory)?;
+    let small = regions::take_small(guard.me, guard.stock()).ok_or(NoMemory)?;
     let map = map_at(guard.arena(), small).ok_or(NoMemory)?;
     map.clear();
     map.set(from, from + len);
@@ -382,7 +382,7 @@ pub fn forget_runs(guard: &Guard<'_>, pages: u64) {
             Ragged::Run { .. } => guard.set_page(page, word.with_ragged(Ragged::None)),
             Ragged::Map(small) => {
                 guard.set_page(page, word.with_ragged(Ragged::None));
-                regions::free_small(guard.me, small);
+                regions::free_small(guard.me, guard.stock(), small);
             }
         }
     }
@@ -403,7 +403,7 @@ pub fn drop_pages(guard: &Guard<'_>, file: &FileEntry, pages: u64) {
         for page in pages_of(pages) {
             if let Some(small) = guard.page(page).small() {
                 guard.set_page(page, PageWord::EMPTY);
-                regions::free_small(guard.me, small);
+                regions::free_small(guard.me, guard.stock(), small);
             }
         }
     }
@@ -424,7 +424,7 @@ pub fn free_header(guard: Guard<'_>, file: &FileEntry, file_id: FileId) {
     slots::remove(arena, file, identity.block, guard.id);
     if let Some(frame) = guard.frame() {
         guard.set_frame(None);
-        regions::free_frame(arena, frame);
+        regions::free_frame(guard.me, frame);
     }
     guard.clear_identity();
     guard.set_state(State::Free);

@@ -61,6 +61,10 @@ pub enum Bug {
     DeafPressure,
     /// Eviction takes what was used again for something that a scan has left.
     EvictInUse,
+    /// A small frame is taken from a stock whoever else has changed the stock meanwhile.
+    LooseStock,
+    /// A rebuild leaves in stock what it shows as free.
+    StaleStock,
     /// A write takes its space for reserved without asking the device.
     SkipReserve,
 }

@@ -67,6 +67,12 @@ fn forgotten_flights_are_found() {
 }
 
 #[test]
+fn a_stock_that_outlives_a_rebuild_is_found() {
+    let scenes = named(&["a stock is drawn from"]);
+    must_be_found(Bug::StaleStock, |seed| deaths::failures(&scenes, 40, seed));
+}
+
+#[test]
 fn an_opened_gate_is_found() {
     let scenes = named(&["over dirty pages"]);
     must_be_found(Bug::OpenGate, |seed| {

@@ -109,6 +109,11 @@ fn upkeep_may_die() {
 }
 
 #[test]
+fn who_has_or_takes_small_frames_of_a_stock_may_die() {
+    every_death(&scenes::stocks(), SAMPLES);
+}
+
+#[test]
 #[ignore = "every access of every operation; minutes"]
 fn every_access_may_be_the_last() {
     every_death(&scenes::all(), u64::MAX);

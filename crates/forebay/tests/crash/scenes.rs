@@ -548,6 +548,53 @@ pub fn upkeep() -> Vec<Scene> {
     ]
 }
 
+/// Small frames that file 0 has in stock.
+fn in_stock(world: &World) -> u32 {
+    let core = world.engine.handle(0, 0).core().expect("a managed file");
+    core.entry().stock.held().parts.count_ones()
+}
+
+/// Stocks of small frames: filled, drawn from, taken away.
+pub fn stocks() -> Vec<Scene> {
+    // Pages of as many blocks as the arena has headers for: the stock is filled with one, two, four...
+    let scattered = |count: u64| {
+        (0..count)
+            .map(|i| again(i * BLOCK + 100, 50, i as u32))
+            .collect::<Vec<_>>()
+    };
+    let synced = |count| [scattered(count), vec![sync()]].concat();
+    vec![
+        scene("a stock is filled", scattered(7), again(9 * BLOCK, 50, 77)),
+        scene(
+            "a stock is drawn from",
+            scattered(8),
+            again(9 * BLOCK, 50, 77),
+        ),
+        scene(
+            "several pages fill a stock twice",
+            scattered(2),
+            again(9 * BLOCK, 14 * 4096, 77),
+        ),
+        scene("eviction into a stock", synced(5), evict()),
+        scene("close with a stock", scattered(9), Op::CloseAll { file: 0 }),
+        scene("cut what a stock gave", scattered(5), set_len(50)),
+        quiet("stocks are halved", scattered(9), |world| {
+            let me = world.engine.session.shared().me().expect("a slot");
+            assert_ne!(in_stock(world), 0, "nothing to halve");
+            forebay::memory::regions::halve_all(me);
+        }),
+        quiet(
+            "stocks are taken, and frames whole again",
+            synced(9),
+            |world| {
+                let me = world.engine.session.shared().me().expect("a slot");
+                forebay::evict::evict(me, 64, 0);
+                forebay::memory::regions::give_all_back(me);
+            },
+        ),
+    ]
+}
+
 /// Becoming the keeper.
 pub fn keeping() -> Vec<Scene> {
     let owing = vec![write(0, BLOCK), write(BLOCK, 9000)];
@@ -616,6 +663,7 @@ pub fn all() -> Vec<Scene> {
         shapes(),
         upkeep(),
         keeping(),
+        stocks(),
         reading_ahead(),
     ]
     .concat()

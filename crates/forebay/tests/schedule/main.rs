@@ -8,6 +8,7 @@
 mod explore;
 mod history;
 mod stepped;
+mod stocks;
 mod world;
 
 mod ahead;

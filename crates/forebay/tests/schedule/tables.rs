@@ -172,7 +172,7 @@ fn frames_have_one_owner() {
                     own(&owned, frame.0);
                     sim::point();
                     disown(&owned, frame.0);
-                    regions::free_frame(member.me().arena, frame);
+                    regions::free_frame(member.me(), frame);
                 }
             }
         })
@@ -195,12 +195,12 @@ pub fn small_frames_have_one_owner() {
             for _ in 0..rounds {
                 let count = 1 + dice() % 3;
                 let smalls: Vec<_> = (0..count)
-                    .filter_map(|_| regions::take_small(member.me()))
+                    .filter_map(|_| regions::take_small(member.me(), None))
                     .collect();
                 smalls.iter().for_each(|small| own(&owned, small.0));
                 for small in smalls {
                     disown(&owned, small.0);
-                    regions::free_small(member.me(), small);
+                    regions::free_small(member.me(), None, small);
                 }
             }
         })
@@ -216,7 +216,7 @@ pub fn small_frames_have_one_owner() {
                 parts().for_each(|part| own(&owned, part));
                 sim::point();
                 parts().for_each(|part| disown(&owned, part));
-                regions::free_frame(member.me().arena, frame);
+                regions::free_frame(member.me(), frame);
             }
         })
     };

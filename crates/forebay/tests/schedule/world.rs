@@ -105,7 +105,7 @@ impl World {
             files: 2,
             nodes: 64,
             headers: shape.headers,
-            frames: 8,
+            frames: shape.frames.next_multiple_of(8),
         };
         let session = Session::simulated(config, counts).expect("a session");
         let options = SimOptions {

@@ -8,6 +8,7 @@ use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{FrameId, HeaderId, ThreadId};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
+use crate::memory::regions::Stock;
 use crate::memory::threads::Me;
 use crate::stats::Counter;
 use crate::sync::{Ordering, fence, planted};
@@ -34,6 +35,12 @@ impl<'a> Guard<'a> {
     pub fn is_for(&self, identity: Identity) -> bool {
         self.header.identity.load(Ordering::Relaxed) == identity.pack()
             && matches!(self.state(), State::Linked | State::Superseded(_))
+    }
+
+    /// The stock of the file whose block it describes.
+    pub fn stock(&self) -> Option<&'a Stock> {
+        let file = self.identity()?.file;
+        Some(&self.me.arena.file(file)?.stock)
     }
 
     /// What it describes.

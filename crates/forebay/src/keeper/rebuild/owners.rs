@@ -5,8 +5,7 @@ use std::collections::HashSet;
 
 use crate::frame::header::{Guard, Header, State};
 use crate::ids::{FrameId, HeaderId};
-use crate::keeper::provision::HUGE_FRAMES;
-use crate::limits::BLOCK_PAGES;
+use crate::limits::{BLOCK_PAGES, HUGE_FRAMES};
 use crate::memory::regions::{Owner, small_of};
 use crate::scrap::page::Ragged;
 use crate::sync::Ordering;
@@ -35,9 +34,10 @@ impl<'a> Rebuild<'a, '_> {
         }
         self.half_given();
         let superblock = arena.superblock();
-        superblock
-            .frames_free
-            .store(self.findings.frames_free, Ordering::Relaxed);
+        for (region, &free) in (0..).zip(&self.free) {
+            let count = superblock.frames_free.of(region);
+            count.store(free, Ordering::Relaxed);
+        }
     }
 
     /// Huge pages that the dead have begun to give, or to take back, are given in full, as far as the budget goes: where one
@@ -111,7 +111,8 @@ impl<'a> Rebuild<'a, '_> {
         let arena = self.arena();
         if let Some(owner) = arena.frame_owner(frame) {
             owner.store(Owner::Free.pack(), Ordering::Release);
-            arena.frame_hints().set(frame.0);
+            arena.frame_hints().set(frame);
+            self.free[arena.shares().region_of(frame) as usize] += 1;
             self.findings.frames_free += 1;
         }
     }
@@ -143,7 +144,7 @@ impl<'a> Rebuild<'a, '_> {
             bits.store(free, Ordering::Release);
         }
         if free != 0 {
-            arena.carve_hints().set(frame.0);
+            arena.carve_hints().set(frame);
         }
     }
 

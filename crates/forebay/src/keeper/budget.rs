@@ -1,0 +1,124 @@
+//! How much memory the session may have, and how it keeps to that: room ahead of need, the limits around it, and idleness.
+
+use std::time::Instant;
+
+use crate::evict;
+use crate::ids::ThreadId;
+use crate::keeper::{provision, ready};
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::cgroup::{self, System};
+use crate::memory::regions::{self, LOW_PARTS, Shortage};
+use crate::memory::threads::Me;
+use crate::session::shared::Shared;
+use crate::sync::{Ordering, planted};
+
+/// Free memory below which a keeper that may not back more evicts, bytes.
+const READY_BYTES: u64 = ready::READY_BYTES_MIN;
+/// What the budget falls to at least under pressure, bytes.
+const BUDGET_MIN: u64 = 16 * 1024 * 1024;
+
+/// What a keeper remembers of its looks at memory.
+pub(super) struct Budget {
+    watch: cgroup::Watch,
+    /// What was used so far, and since when no more.
+    last_use: (u64, Instant),
+}
+
+impl Budget {
+    /// Of a keeper that begins.
+    pub(super) fn new() -> Self {
+        Budget {
+            watch: cgroup::Watch::new(System::here()),
+            last_use: (0, Instant::now()),
+        }
+    }
+
+    /// Shrinks before the kernel has to, and grows again when the pressure is gone.
+    pub(super) fn heed_pressure(&mut self, shared: &Shared, me: Me<'_>) {
+        let superblock = me.arena.superblock();
+        let full = (shared.config.memory / BLOCK_BYTES as u64) as u32;
+        let full = full.clamp(1, me.arena.counts().frames);
+        let budget = superblock.frames_max.load(Ordering::Relaxed);
+        let pressed = match self.watch.pressure() {
+            _ if planted!(DeafPressure) => false,
+            cgroup::Pressure::High => true,
+            cgroup::Pressure::Some(used) => used > 0.9,
+            cgroup::Pressure::None => false,
+        };
+        if pressed {
+            let least = ((BUDGET_MIN / BLOCK_BYTES as u64) as u32).min(full);
+            // From what there is: a budget that nobody has used up can shrink for long before it gives anything back.
+            let backed = superblock.frames_backed.load(Ordering::Relaxed);
+            let budget = budget.min(backed);
+            let smaller = (budget - budget / 8).max(least);
+            superblock.frames_max.store(smaller, Ordering::Relaxed);
+            limit_owed(shared, smaller, full);
+            if backed > smaller {
+                evict::evict(me, backed - smaller, 0);
+                provision::give_back(me, smaller);
+            }
+        } else if budget < full {
+            let larger = (budget + budget / 8 + 1).min(full);
+            superblock.frames_max.store(larger, Ordering::Relaxed);
+            limit_owed(shared, larger, full);
+        }
+    }
+
+    /// A session that does nothing gives its memory back.
+    pub(super) fn rest_if_idle(&mut self, shared: &Shared, me: Me<'_>) {
+        let Some(idle_after) = shared.config.idle_after else {
+            return;
+        };
+        let uses = uses_so_far(me);
+        if uses != self.last_use.0 {
+            self.last_use = (uses, Instant::now());
+            return;
+        }
+        let superblock = me.arena.superblock();
+        if self.last_use.1.elapsed() < idle_after || superblock.owed_about() != 0 {
+            return;
+        }
+        evict::evict(me, u32::MAX / 4, 0);
+        regions::give_all_back(me);
+        ready::forget_demand(superblock);
+        let ready = (READY_BYTES / BLOCK_BYTES as u64) as u32;
+        provision::give_back(me, ready);
+    }
+}
+
+/// Room ahead of need where the budget is used up; until then, memory is given ahead (`keeper::ready`).
+pub(super) fn keep_room(me: Me<'_>) {
+    let superblock = me.arena.superblock();
+    let shortage = regions::look(me.arena);
+    if shortage == Shortage::Urgent {
+        regions::halve_all(me);
+    }
+    let free = superblock.free_about();
+    let backed = superblock.frames_backed.load(Ordering::Relaxed);
+    let max = superblock.frames_max.load(Ordering::Relaxed);
+    // A little more than what would be little again at once.
+    let low = max / LOW_PARTS;
+    let goal = (low + low / 4).max((READY_BYTES / BLOCK_BYTES as u64) as u32);
+    if free < goal && backed >= max {
+        let idle_ticks = if shortage == Shortage::None { 1000 } else { 64 };
+        evict::evict(me, (goal - free).min(backed / 8), idle_ticks);
+    }
+}
+
+/// Of `frames` frames out of the `full` budget, the share may be dirty that was configured: what is dirty can be neither evicted
+/// nor given back.
+fn limit_owed(shared: &Shared, frames: u32, full: u32) {
+    let configured = shared.config.dirty_bytes_max / PAGE_BYTES as u64;
+    let pages = (u128::from(configured) * u128::from(frames) / u128::from(full.max(1))) as u64;
+    let limit = &shared.arena.superblock().owed_pages_max;
+    limit.store(pages.max(1), Ordering::Relaxed);
+}
+
+/// A number that changes whenever any thread reads or writes.
+fn uses_so_far(me: Me<'_>) -> u64 {
+    (0..me.arena.counts().threads)
+        .filter_map(|id| me.arena.thread(ThreadId(id)))
+        .flat_map(|slot| slot.counters.iter().take(4))
+        .map(|counter| counter.load(Ordering::Relaxed))
+        .fold(0, u64::wrapping_add)
+}

@@ -1,0 +1,157 @@
+//! Free frames: a region for each core, others' regions when it is empty.
+
+use super::central::Central;
+use super::{Allocator, Owner, Shares};
+use crate::ids::{FrameId, HeaderId, ThreadId};
+use crate::limits::{HUGE_FRAMES, REGIONS_MAX};
+use crate::memory::arena::Arena;
+use crate::memory::threads::Me;
+use crate::sync::{AtomicU32, Ordering};
+
+/// A count on a cache line of its own.
+#[repr(C, align(64))]
+struct Count(AtomicU32);
+
+/// Free frames, about, counted by region. A count is never below the frames that its region's map shows.
+#[repr(C, align(64))]
+pub struct FreeFrames {
+    /// How many regions there are, a power of two. Never changes.
+    pub(crate) regions: AtomicU32,
+    free: [Count; REGIONS_MAX as usize],
+}
+
+impl FreeFrames {
+    /// All regions together. Threads count late, so that it may be below zero for a moment.
+    pub fn load(&self, order: Ordering) -> u32 {
+        let regions = self.regions.load(Ordering::Relaxed).min(REGIONS_MAX);
+        self.free[..regions as usize]
+            .iter()
+            .fold(0, |sum, count| sum.wrapping_add(count.0.load(order)))
+    }
+
+    /// The count of one region.
+    pub(crate) fn of(&self, region: u32) -> &AtomicU32 {
+        &self.free[(region % REGIONS_MAX) as usize].0
+    }
+}
+
+/// How many regions an arena of `frames` frames has on a machine with `cores` cores.
+pub fn regions_for(allocator: Allocator, frames: u32, cores: usize) -> u32 {
+    if allocator == Allocator::System {
+        return 1;
+    }
+    let most = (frames / HUGE_FRAMES).clamp(1, REGIONS_MAX);
+    // Each has a huge page at least.
+    let most = 1 << most.ilog2();
+    let cores = cores.clamp(1, REGIONS_MAX as usize) as u32;
+    cores.next_power_of_two().min(most)
+}
+
+/// The regions, the calling thread's own first.
+pub(super) fn regions_from_own(me: Me<'_>) -> impl Iterator<Item = u32> {
+    let regions = me.arena.shares().regions();
+    let own = if regions == 1 { 0 } else { core_of(me) };
+    (0..regions).map(move |step| (own + step) & (regions - 1))
+}
+
+/// The core that the thread runs on; in simulations, where the same has to happen again, a number that is the thread's own.
+fn core_of(me: Me<'_>) -> u32 {
+    if cfg!(feature = "sim") {
+        me.id.0
+    } else {
+        crate::sys::cpu::current()
+    }
+}
+
+/// Tries to make a free thing mine.
+pub(super) fn claim(owner: &AtomicU32, by: ThreadId) -> bool {
+    let held = Owner::Held(by).pack();
+    let free = Owner::Free.pack();
+    owner
+        .compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed)
+        .is_ok()
+}
+
+/// Takes a free frame. `None`: room must be made (evict, flush, back more).
+pub fn take_frame(me: Me<'_>) -> Option<FrameId> {
+    let arena = me.arena;
+    let _central = Central::lock(me);
+    let (counts, hints) = (&arena.superblock().frames_free, arena.frame_hints());
+    for region in regions_from_own(me) {
+        let count = counts.of(region);
+        if count.load(Ordering::Relaxed) as i32 <= 0 {
+            continue;
+        }
+        let taken = hints.take(region, |frame| {
+            arena
+                .frame_owner(frame)
+                .is_some_and(|owner| claim(owner, me.id))
+        });
+        if taken.is_some() {
+            let free = count.fetch_sub(1, Ordering::Relaxed);
+            wake_at_half(arena, free);
+            return taken;
+        }
+    }
+    None
+}
+
+/// Wakes whoever gives memory ahead of need, if half of a region's share of what is kept ready is gone.
+fn wake_at_half(arena: &Arena, free: u32) {
+    let superblock = arena.superblock();
+    let ready = superblock.frames_ready.load(Ordering::Relaxed);
+    if ready != 0 && free == (ready / 2 / arena.shares().regions()).max(1) {
+        superblock.wake_ready();
+    }
+}
+
+/// Gives a frame back. The caller holds it, or has just unlinked it under the header's lock.
+pub fn free_frame(me: Me<'_>, frame: FrameId) {
+    let arena = me.arena;
+    let Some(owner) = arena.frame_owner(frame) else {
+        return;
+    };
+    let _central = Central::lock(me);
+    owner.store(Owner::Free.pack(), Ordering::Release);
+    count_free(arena, frame);
+    arena.frame_hints().set(frame);
+}
+
+/// Counts a frame as free.
+fn count_free(arena: &Arena, frame: FrameId) {
+    let region = arena.shares().region_of(frame);
+    let count = arena.superblock().frames_free.of(region);
+    count.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Says that a frame now belongs to a header.
+#[inline]
+pub fn link_frame(arena: &Arena, frame: FrameId, header: HeaderId) {
+    if let Some(owner) = arena.frame_owner(frame) {
+        owner.store(Owner::Linked(header).pack(), Ordering::Release);
+    }
+}
+
+impl Shares {
+    /// Of an arena, as its superblock has it.
+    pub(crate) fn of(frames: u32, free: &FreeFrames) -> Self {
+        Shares::new(frames, free.regions.load(Ordering::Relaxed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_region_for_each_core_and_a_huge_page_for_each_region() {
+        let regions = |frames, cores| regions_for(Allocator::Regions, frames, cores);
+        assert_eq!(regions(1024, 2), 2);
+        assert_eq!(regions(1024, 6), 8);
+        assert_eq!(regions(1 << 20, 500), REGIONS_MAX);
+        assert_eq!(regions(8, 6), 1);
+        assert_eq!(regions(24, 6), 2);
+        assert_eq!(regions(0, 0), 1);
+        assert_eq!(regions_for(Allocator::System, 1024, 8), 1);
+    }
+}
