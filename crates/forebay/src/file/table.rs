@@ -402,6 +402,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
             && crate::frame::slots::next_linked(me.arena, entry, 0).is_none()
         {
             crate::frame::slots::drop_tree(me.arena, entry);
+            crate::stream::tracking::forget(me, id);
             shared.drop_device(id);
             entry.state.store(GONE, Ordering::Release);
         }

@@ -61,6 +61,8 @@ pub enum Bug {
     DeafPressure,
     /// Eviction takes what was used again for something that a scan has left.
     EvictInUse,
+    /// Trees of streams are not told that a block owes something.
+    UntoldDirt,
     /// A write takes its space for reserved without asking the device.
     SkipReserve,
 }
