@@ -97,6 +97,12 @@ settings! {
     /// How requests reach the device: auto, io_uring or threads
     #[arg(value_name = "ENGINE")]
     io_engine,
+    /// How dirty parts of files are known: page or stream
+    #[arg(value_name = "WAY")]
+    dirty_tracking,
+    /// In which order they are written: page or stream
+    #[arg(value_name = "ORDER")]
+    flush_order,
     /// Where recovery keeps bytes that cannot be written back
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     kept_dir,

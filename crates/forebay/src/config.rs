@@ -42,6 +42,28 @@ pub enum IoEngine {
     Threads,
 }
 
+/// How it is known which parts of files owe bytes (StreamCache 4.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DirtyTracking {
+    /// By the marks in each file's slots alone.
+    Page,
+    /// By streams as well, for the whole session.
+    #[default]
+    Stream,
+}
+
+/// In which order what is owed is written, and what is clean evicted (StreamCache 4.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FlushOrder {
+    /// File by file, each from its beginning; eviction in the order of the header table.
+    Page,
+    /// The coldest stream first.
+    #[default]
+    Stream,
+}
+
 /// All options of the engine. Durations are `None` where the user said "never".
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -80,6 +102,10 @@ pub struct Config {
     pub queue_depth: u32,
     /// How requests reach the device.
     pub io_engine: IoEngine,
+    /// How dirty parts of files are known; decided when the arena is made.
+    pub dirty_tracking: DirtyTracking,
+    /// In which order they are written; decided when the arena is made.
+    pub flush_order: FlushOrder,
     /// Where recovery keeps bytes that cannot be written back.
     pub kept_dir: PathBuf,
     /// A file that has had no more than this written to it by a program stays with the kernel: the preload library manages
@@ -140,6 +166,8 @@ impl Config {
             idle_after: None,
             queue_depth: 4,
             io_engine: IoEngine::Threads,
+            dirty_tracking: DirtyTracking::Stream,
+            flush_order: FlushOrder::Stream,
             kept_dir: std::env::temp_dir().join("forebay-kept"),
             small_file_bytes: 0,
             close_behind_bytes: 0,

@@ -1,18 +1,22 @@
-//! Eviction: clean headers give their memory back. A clock over the header table, in two sweeps: first what was used during one
+//! Eviction: clean headers give their memory back. In two passes: first what was used during one
 //! visit only, as streams leave it behind; what was used again after it had been left goes when there is nothing else, or has
 //! not been used for long. So a scan of any length takes its own memory, and not what is in use beside it.
 //!
-//! Source: StreamCache 4.2 evicts by streams, the coldest first. Ours has no list of streams: two bits beside the tick of the last
-//! use (`frame::header::Usage`) tell what it wants to know, cost one compare on the way of a hit, and need no repair.
+//! Source: StreamCache 4.2 evicts by streams, the coldest first: so does [`streams`], where streams are tracked. Which blocks of a
+//! stream may go is said by two bits beside the tick of the last use (`frame::header::Usage`), which cost one compare on the way of
+//! a hit. A clock over the header table comes after it, for want of streams or where not enough was found.
 //!
 //! Anyone may evict. A header is freed under its lock, inside an operation on its file, if it owes nothing and is not
 //! superseded; a reader that is copying from it finds the version changed.
 
+mod streams;
+
 use std::ops::Range;
 
-use crate::frame::header::{Header, State, Usage};
+use crate::frame::header::{Header, Identity, State, Usage};
 use crate::frame::slots;
 use crate::ids::{FileId, HeaderId};
+use crate::memory::files::FileEntry;
 use crate::memory::threads::Me;
 use crate::scrap::absorb::free_header;
 use crate::sync::{Ordering, planted};
@@ -33,13 +37,22 @@ pub fn evict(me: Me<'_>, frames: u32, idle_ticks: u32) -> u32 {
     let goal = free().saturating_add(frames);
     let is_reached = || (goal..=u32::MAX / 2).contains(&free());
     let tick = superblock.tick.load(Ordering::Relaxed);
-    let freed = sweep(me, &is_reached, |header| {
+    let freed = pass(me, &is_reached, &|header| {
         is_passed_by(header, tick, idle_ticks)
     });
     if idle_ticks > 0 || is_reached() {
         return freed;
     }
-    freed + sweep(me, &is_reached, |_| true)
+    freed + pass(me, &is_reached, &|_| true)
+}
+
+/// By streams, then by the clock.
+fn pass(me: Me<'_>, is_enough: &dyn Fn() -> bool, may_go: &dyn Fn(&Header) -> bool) -> u32 {
+    let freed = streams::evict(me, is_enough, may_go);
+    if freed > 0 && is_enough() {
+        return freed;
+    }
+    freed + sweep(me, is_enough, may_go)
 }
 
 /// Whether a block was visited once and left, or is as good as forgotten.
@@ -88,6 +101,17 @@ pub fn try_evict(me: Me<'_>, id: HeaderId) -> bool {
     let Ok(_operation) = me.enter(identity.file) else {
         return false;
     };
+    free_if_clean(me, id, header, identity, file)
+}
+
+/// In an operation on the file.
+fn free_if_clean(
+    me: Me<'_>,
+    id: HeaderId,
+    header: &Header,
+    identity: Identity,
+    file: &FileEntry,
+) -> bool {
     let Some(guard) = header.try_lock(me, id) else {
         return false;
     };

@@ -37,6 +37,10 @@ index!(
     NodeId
 );
 index!(
+    /// A stream: a run of consecutive blocks of one file.
+    StreamId
+);
+index!(
     /// An entry of the file table: one inode.
     FileId
 );

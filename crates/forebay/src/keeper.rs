@@ -1,7 +1,8 @@
 //! The keeper: what happens later, and what happens after a death.
 //!
-//! [`run`] is the keeper's threads, [`ahead`] the one that reads ahead, `ready` the one that has memory ready, `budget` keeps to limits, [`unfinished`] what they do for files that nobody has open
-//! any more, [`closing`] for those whose close did not wait. [`provision`] gives memory to the arena and takes it back; [`repair`]
+//! [`run`] is the keeper's threads, [`ahead`] the one that reads ahead, `ready` the one that has memory ready, `budget` keeps to
+//! limits, [`unfinished`] what they do for files that nobody has open any more, [`closing`] for those whose close did not wait.
+//! [`streams`] is writeback by streams. [`provision`] gives memory to the arena and takes it back; [`repair`]
 //! and [`rebuild`] restore the session after a death, and may be called by anyone. [`recover`] saves what a wholly dead session
 //! has left.
 
@@ -17,4 +18,5 @@ pub mod recover;
 pub mod reopen;
 pub mod repair;
 pub mod run;
+pub mod streams;
 pub mod unfinished;

@@ -15,5 +15,6 @@ pub mod mapping;
 pub mod mounts;
 pub mod place;
 pub mod regions;
+pub mod streams;
 pub mod superblock;
 pub mod threads;

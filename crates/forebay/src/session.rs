@@ -17,6 +17,7 @@ pub mod members;
 pub mod opens;
 pub mod reached;
 pub mod shared;
+pub mod streams;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -78,6 +79,10 @@ fn set_budgets(arena: &Arena, config: &Config) {
     superblock.frames_max.store(frames, Ordering::Relaxed);
     let pages = (config.dirty_bytes_max / crate::limits::PAGE_BYTES as u64).max(1);
     superblock.owed_pages_max.store(pages, Ordering::Relaxed);
+    let lists = arena.stream_lists();
+    let (tracking, ordering) = (config.dirty_tracking as u32, config.flush_order as u32);
+    lists.tracking.store(tracking, Ordering::Relaxed);
+    lists.ordering.store(ordering, Ordering::Relaxed);
 }
 
 /// A session cannot begin while bytes of its predecessor are in the arena and nowhere else.

@@ -5,3 +5,5 @@
 //! `file::read`, who reads ahead in `keeper::ahead`.
 
 pub mod pattern;
+pub mod tracking;
+pub mod tree;

@@ -4,7 +4,7 @@
 //! much memory there is) are where the machine is asked, in [`super::resolve`].
 
 use super::size::Size;
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, DirtyTracking, FlushOrder};
 use crate::limits::{HUGE_BYTES, PAGE_BYTES};
 use crate::memory::place::is_session_name;
 
@@ -23,6 +23,13 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_bytes()?;
         self.check_names()?;
+        let orders = self.flush_order == FlushOrder::Stream;
+        self.rule(
+            self.dirty_tracking == DirtyTracking::Stream || !orders,
+            "flush_order",
+            "stream",
+            || "give page, or dirty_tracking = stream: only then are there streams".to_owned(),
+        )?;
         let depth = self.queue_depth;
         self.rule(
             (1..=QUEUE_DEPTH_MAX).contains(&depth),

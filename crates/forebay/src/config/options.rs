@@ -6,7 +6,7 @@
 use super::interval::Interval;
 use super::routes::{Route, RouteRule};
 use super::size::{Limit, Size};
-use super::{Allocator, Config, ConfigError, IoEngine};
+use super::{Allocator, Config, ConfigError, DirtyTracking, FlushOrder, IoEngine};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -165,6 +165,10 @@ options! {
     queue_depth: u32,
     /// auto, io_uring or threads. Default: auto.
     io_engine: IoEngine,
+    /// page or stream. Default: stream.
+    dirty_tracking: DirtyTracking,
+    /// page or stream. Default: that of `dirty_tracking`.
+    flush_order: FlushOrder,
     /// Where recovery keeps what cannot be written back. Default: $XDG_STATE_HOME/forebay/kept.
     kept_dir: PathBuf,
     /// Bytes that a file must have had written to it before the preload library manages it. Default: 64KiB.
@@ -254,6 +258,8 @@ impl Config {
             idle_after: interval(self.idle_after),
             queue_depth: Some(self.queue_depth),
             io_engine: Some(self.io_engine),
+            dirty_tracking: Some(self.dirty_tracking),
+            flush_order: Some(self.flush_order),
             kept_dir: Some(self.kept_dir.clone()),
             small_file_bytes: size(self.small_file_bytes),
             close_behind_bytes: size(self.close_behind_bytes),
@@ -367,7 +373,7 @@ macro_rules! written_as_word {
         }
     )*};
 }
-written_as_word!(Route, IoEngine, Allocator);
+written_as_word!(Route, IoEngine, Allocator, DirtyTracking, FlushOrder);
 
 impl Written for String {
     fn read(text: &str) -> Result<Self, String> {

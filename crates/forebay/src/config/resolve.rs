@@ -5,7 +5,7 @@ use super::locate::{ConfigFile, Environment, config_file, kept_dir};
 use super::options::{Options, Origin, Origins};
 use super::routes::RouteTable;
 use super::size::{Limit, Size};
-use super::{Config, ConfigError};
+use super::{Config, ConfigError, DirtyTracking, FlushOrder};
 use crate::limits::{
     BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, READ_AHEAD_BYTES,
     SMALL_FILE_BYTES,
@@ -180,6 +180,11 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         said.unwrap_or(Interval(Some(Duration::from_millis(milliseconds))))
             .0
     };
+    let dirty_tracking = said.dirty_tracking.unwrap_or_default();
+    let by_tracking = match dirty_tracking {
+        DirtyTracking::Page => FlushOrder::Page,
+        DirtyTracking::Stream => FlushOrder::Stream,
+    };
     Config {
         memory,
         dirty_bytes_max,
@@ -200,6 +205,8 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         idle_after: interval(said.idle_after, 30_000),
         queue_depth: said.queue_depth.unwrap_or(32),
         io_engine: said.io_engine.unwrap_or_default(),
+        dirty_tracking,
+        flush_order: said.flush_order.unwrap_or(by_tracking),
         kept_dir: said.kept_dir.unwrap_or(kept_dir),
         small_file_bytes: plain(said.small_file_bytes, SMALL_FILE_BYTES),
         close_behind_bytes: plain(said.close_behind_bytes, CLOSE_BEHIND_BYTES),

@@ -155,6 +155,8 @@ fn every_key_is_accepted_in_all_three_places() {
         "routes" => "*.a=direct",
         "route" => "threshold",
         "io_engine" => "threads",
+        "dirty_tracking" | "flush_order" => "stream",
+        "allocator" => "regions",
         "heap_backed" => "true",
         "queue_depth" => "3",
         "session" => "s",

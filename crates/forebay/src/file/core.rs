@@ -14,6 +14,7 @@ use crate::ids::{BlockIndex, FileId, HeaderId};
 use crate::memory::files::{FileEntry, TRUNCATING};
 use crate::memory::threads::{Me, Operation};
 use crate::session::shared::Shared;
+use crate::stream::tracking;
 use crate::sync::Ordering;
 
 /// Why a step could not be done; the operation has to be left.
@@ -146,6 +147,7 @@ impl Core {
         match slots::install(me, self.entry(), block, id) {
             Ok(()) => {
                 header.set_linked();
+                tracking::linked(me, self.id, block);
                 Ok(id)
             }
             Err(refused) => {

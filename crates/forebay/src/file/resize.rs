@@ -10,13 +10,14 @@ use crate::file::write::mark_holey;
 use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, HeaderId};
-use crate::limits::{FILE_BYTES_MAX, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::files::{EXCEEDING, TRUNCATING};
 use crate::memory::threads::{FileStop, Me, Operation, stop_file};
 use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of};
 use crate::scrap::give::part_of;
 use crate::scrap::split::{Segment, mask, segments};
+use crate::stream::tracking;
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
@@ -168,6 +169,8 @@ fn drop_beyond(core: &Core, operation: &Operation<'_>, len: u64) -> Result<(), H
             cut_block(core, &guard, (len - block.start()) as usize);
         }
     }
+    let first_gone = len.next_multiple_of(BLOCK_BYTES as u64);
+    tracking::cut(operation.me, core.id, BlockIndex::of(first_gone));
     Ok(())
 }
 

@@ -404,6 +404,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
         {
             entry.stock.shrink(me, |_| 0);
             crate::frame::slots::drop_tree(me.arena, entry);
+            crate::stream::tracking::forget(me, id);
             shared.drop_device(id);
             entry.state.store(GONE, Ordering::Release);
         }

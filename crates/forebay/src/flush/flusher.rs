@@ -22,6 +22,7 @@ use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::threads::Me;
 use crate::scrap::split::runs_of;
 use crate::stats::Counter;
+use crate::stream::tracking;
 use crate::sync::Ordering;
 use crate::sys::memory::AlignedBytes;
 
@@ -128,6 +129,8 @@ struct Work<'a, 'b> {
     outcome: Outcome,
     /// Headers to come back to.
     later: Vec<(BlockIndex, HeaderId)>,
+    /// All that streams know of has been gone over.
+    verifies: bool,
 }
 
 impl Flusher {
@@ -159,13 +162,23 @@ impl Flusher {
         scope: Scope,
     ) -> Outcome {
         self.run(me, file, device, |flusher, work| {
-            flusher.walk(work, &scope);
-            flusher.submit_batch(work);
-            flusher.drain(work);
-            if scope.all {
-                flusher.come_back(work, &scope);
+            if scope.all && tracking::orders_flushes(me.arena) {
+                flusher.walk_streams(work, &scope);
+                flusher.finish_walk(work, &scope);
+                // The marks say what is owed; the streams should have said the same.
+                work.verifies = true;
             }
+            flusher.walk(work, &scope);
+            flusher.finish_walk(work, &scope);
         })
+    }
+
+    fn finish_walk(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
+        self.submit_batch(work);
+        self.drain(work);
+        if scope.all {
+            self.come_back(work, scope);
+        }
     }
 
     /// Carries out a flush and draws up the account.
@@ -184,6 +197,7 @@ impl Flusher {
             device,
             outcome: Outcome::default(),
             later: Vec::new(),
+            verifies: false,
         };
         flush(self, &mut work);
         self.submit_batch(&mut work);
@@ -212,19 +226,10 @@ impl Flusher {
 
     fn walk(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut at = scope.from;
-        let mut round = 0;
         while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
-            let Ok(operation) = work.me.enter(work.file) else {
-                // Stopped: what has been begun must end first, then wait.
-                self.submit_batch(work);
-                self.drain(work);
-                round += 1;
-                work.me.wait(round);
-                continue;
-            };
-            let entry = work.me.arena.file_unchecked(work.file);
-            let next = slots::next_owed(work.me.arena, entry, at);
-            drop(operation);
+            let next = self.ask(work, |me, file| {
+                slots::next_owed(me.arena, me.arena.file_unchecked(file), at)
+            });
             let Some((block, header)) = next.filter(|(b, _)| u64::from(b.0) < scope.until) else {
                 return;
             };
@@ -257,6 +262,9 @@ impl Flusher {
         let wanted = guard.is_for(identity) && is_eligible(&guard, idle, scope);
         if !wanted || (!scope.write && guard.ragged() == 0) {
             return;
+        }
+        if work.verifies && guard.charged() != 0 {
+            tracking::is_surprise(me, work.file, block);
         }
         let ready = select::prepare(&guard, entry);
         match ready {

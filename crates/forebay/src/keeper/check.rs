@@ -7,6 +7,7 @@
 
 pub mod doubt;
 mod memory;
+mod streams;
 mod tables;
 
 use std::collections::HashMap;
@@ -65,6 +66,7 @@ pub fn check(arena: &Arena) -> Result<Report, Vec<String>> {
     check.memory();
     check.trees();
     check.sums();
+    check.streams();
     if check.problems.is_empty() && check.more == 0 {
         return Ok(check.report);
     }

@@ -8,6 +8,7 @@
 //! and what is set right is counted as a corruption.
 
 mod owners;
+mod streams;
 mod words;
 
 use std::collections::{HashMap, HashSet};
@@ -81,6 +82,7 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
     work.prepare_files();
     work.headers();
     work.trees_and_charges();
+    work.streams();
     work.owners();
     work.release_locks();
     let superblock = me.arena.superblock();

@@ -16,13 +16,13 @@ use crate::ids::ThreadId;
 use crate::keeper::budget::{Budget, keep_room};
 use crate::keeper::engine::{flusher, number_of, prefetcher};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
-use crate::keeper::{ahead, closing, ready, repair};
-use crate::limits::PAGE_BYTES;
+use crate::keeper::{ahead, closing, ready, repair, streams};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
+use crate::stream::tracking;
 use crate::sync::Ordering;
 use crate::sys::futex;
 
@@ -32,7 +32,7 @@ const IDLE_TICK: Duration = Duration::from_millis(50);
 /// How often memory pressure is looked at.
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);
 /// Pages that one background pass over a file writes at most, so that other files get their turn.
-const PASS_PAGES: u64 = 4096;
+pub(super) const PASS_PAGES: u64 = 4096;
 
 /// The threads of a process that hosts a keeper. Dropping stops them.
 pub struct Hosting {
@@ -216,32 +216,17 @@ fn ticks(duration: Option<Duration>) -> u32 {
     })
 }
 
-/// Dirty bytes above which everything is written. Under pressure the limit on them falls, and half of it is little enough.
-fn background_limit(shared: &Shared) -> u64 {
-    let max = shared
-        .arena
-        .superblock()
-        .owed_pages_max
-        .load(Ordering::Relaxed)
-        * PAGE_BYTES as u64;
-    let config = &shared.config;
-    if max < config.dirty_bytes_max / PAGE_BYTES as u64 * PAGE_BYTES as u64 {
-        config.dirty_background.min(max / 2)
-    } else {
-        config.dirty_background
-    }
-}
-
-/// What a background pass over a file takes: everything above the background limit, else what has been left alone.
+/// What a background pass over a file takes: everything above the background limit, unless streams are written then
+/// ([`streams`]); else what has been left alone.
 fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     let superblock = shared.arena.superblock();
     let tick = superblock.tick.load(Ordering::Relaxed);
     if entry.owed_pages.load(Ordering::Acquire) == 0 || !errors::may_retry(entry, tick) {
         return None;
     }
-    let owed = superblock.owed_about() * PAGE_BYTES as u64;
+    let above = streams::owes_too_much(shared) && !tracking::orders_flushes(&shared.arena);
     // What nobody has open any more is for outsiders to see: its last writer was killed, or could not write it.
-    if owed > background_limit(shared) || entry.writers() == 0 {
+    if above || entry.writers() == 0 {
         return Some(Scope::some(PASS_PAGES));
     }
     Some(Scope {
@@ -252,7 +237,11 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
 }
 
 /// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8).
-fn unless_busy(shared: &Shared, device: &Arc<dyn DeviceFile>, scope: Scope) -> Option<Scope> {
+pub(super) fn unless_busy(
+    shared: &Shared,
+    device: &Arc<dyn DeviceFile>,
+    scope: Scope,
+) -> Option<Scope> {
     let inflight = busy::inflight_bytes(shared.arena.superblock(), device.caps().device);
     if inflight <= shared.config.busy_bytes {
         return Some(scope);
@@ -381,7 +370,7 @@ fn write_eagerly(
 }
 
 fn sweep(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
-    let mut written = 0;
+    let mut written = streams::write_coldest(shared, me, flusher);
     for id in shared.open_files() {
         let entry = shared.arena.file_unchecked(id);
         if let Some(scope) = background_scope(shared, entry)

@@ -10,12 +10,13 @@
 use crate::error::Error;
 use crate::frame::header::Header;
 use crate::frame::slots::Node;
-use crate::ids::{FileId, FrameId, HeaderId, NodeId, SmallId, ThreadId};
+use crate::ids::{FileId, FrameId, HeaderId, NodeId, SmallId, StreamId, ThreadId};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::FileEntry;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::memory::regions::{self, Allocator, FrameHints, Hints, Shares};
+use crate::memory::streams::{Lists, Stream, Tree};
 use crate::memory::superblock::{MAGIC, Superblock};
 use crate::memory::threads::{Me, ThreadSlot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -88,6 +89,9 @@ impl Arena {
             .allocator
             .store(allocator as u32, Ordering::Relaxed);
         superblock.owed_pages_max.store(u64::MAX, Ordering::Relaxed);
+        let free = arena.words(arena.layout.stream_hints, counts.streams() as usize);
+        free.iter()
+            .for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
         superblock.magic.store(MAGIC, Ordering::Release);
         Ok(arena)
     }
@@ -240,6 +244,29 @@ impl Arena {
             .then(|| unsafe { self.at(self.layout.headers, id.index()) })
     }
 
+    /// The session's lists of streams.
+    #[inline]
+    pub fn stream_lists(&self) -> &Lists {
+        // SAFETY: the layout has one.
+        unsafe { self.at(self.layout.stream_lists, 0) }
+    }
+
+    /// A file's tree of streams, for an index that this process has checked.
+    #[inline]
+    pub fn stream_tree(&self, id: FileId) -> &Tree {
+        let index = id.index().min(self.layout.counts.files as usize - 1);
+        // SAFETY: clamped to the count; there is one for each file.
+        unsafe { self.at(self.layout.stream_trees, index) }
+    }
+
+    /// A stream.
+    #[inline]
+    pub fn stream(&self, id: StreamId) -> Option<&Stream> {
+        // SAFETY: checked against the count.
+        (id.0 < self.counts().streams())
+            .then(|| unsafe { self.at(self.layout.streams, id.index()) })
+    }
+
     /// A frame's owner word.
     #[inline]
     pub fn frame_owner(&self, id: FrameId) -> Option<&AtomicU32> {
@@ -319,6 +346,11 @@ impl Arena {
     /// Nodes that are probably free.
     pub fn node_hints(&self) -> Hints<'_> {
         Hints::new(self.words(self.layout.node_hints, self.counts().nodes as usize))
+    }
+
+    /// Streams that are probably free.
+    pub fn stream_hints(&self) -> Hints<'_> {
+        Hints::new(self.words(self.layout.stream_hints, self.counts().streams() as usize))
     }
 
     /// Bytes of headers and nodes that have memory.

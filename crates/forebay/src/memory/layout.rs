@@ -1,8 +1,8 @@
 //! Where each table lies in the arena file.
 //!
 //! ```text
-//! | superblock | threads | files | hints | owners | carves | nodes | headers |  frames ...  |
-//! |<-------------- backed when the arena is made -------->|<- backed on demand, by batches ->|
+//! | superblock | threads | files | hints | owners | carves | streams | nodes | headers |  frames ...  |
+//! |<------------------- backed when the arena is made ------------->|<- backed on demand, by batches ->|
 //! ```
 //!
 //! All offsets are functions of five counts, which the superblock records. Everything before `nodes` is
@@ -14,6 +14,7 @@ use crate::frame::slots::Node;
 use crate::limits::{BATCH_BYTES, BATCH_FRAMES, BLOCK_BYTES, BLOCK_PAGES, HUGE_BYTES};
 use crate::memory::files::FileEntry;
 use crate::memory::regions::Shares;
+use crate::memory::streams::{Lists, Stream, Tree};
 use crate::memory::superblock::Superblock;
 use crate::memory::threads::ThreadSlot;
 
@@ -66,6 +67,10 @@ pub struct Layout {
     pub(crate) frame_owners: usize,
     pub(crate) small_owners: usize,
     pub(crate) carves: usize,
+    pub(crate) stream_lists: usize,
+    pub(crate) stream_trees: usize,
+    pub(crate) stream_hints: usize,
+    pub(crate) streams: usize,
     pub(crate) nodes: usize,
     pub(crate) headers: usize,
     pub(crate) frames: usize,
@@ -104,6 +109,10 @@ impl Layout {
         let frame_owners = take(frames * 4, 64);
         let small_owners = take(frames * BLOCK_PAGES * 4, 64);
         let carves = take(frames * 8, 64);
+        let stream_lists = take(size_of::<Lists>(), 64);
+        let stream_trees = take(counts.files as usize * size_of::<Tree>(), 64);
+        let stream_hints = take((counts.streams() as usize).div_ceil(64) * 8, 64);
+        let streams = take(counts.streams() as usize * size_of::<Stream>(), 64);
         let nodes = take(counts.nodes as usize * size_of::<Node>(), HUGE_BYTES);
         let headers = take(counts.headers as usize * size_of::<Header>(), HUGE_BYTES);
         let first = take(frames * BLOCK_BYTES, HUGE_BYTES);
@@ -118,6 +127,10 @@ impl Layout {
             frame_owners,
             small_owners,
             carves,
+            stream_lists,
+            stream_trees,
+            stream_hints,
+            streams,
             nodes,
             headers,
             frames: first,

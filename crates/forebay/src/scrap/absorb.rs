@@ -13,6 +13,7 @@ use crate::memory::{copy, regions};
 use crate::scrap::map::ByteMap;
 use crate::scrap::page::{Merge, PageWord, Ragged, merge};
 use crate::scrap::split::{PagePart, PageSpan, Segment, mask};
+use crate::stream::tracking;
 use crate::sync::{Ordering, planted};
 
 /// A header whose block has this many small frames moves into a frame: a quarter of the block, so a frame
@@ -142,8 +143,10 @@ fn change_charge(guard: &Guard<'_>, file: &FileEntry, was: u32, due: u32) {
     };
     if was == 0 {
         slots::mark_owed(guard.arena(), file, identity.block);
+        tracking::owed(guard.me, identity.file, identity.block);
     } else if due == 0 {
         slots::clear_owed(guard.arena(), file, identity.block);
+        tracking::paid(guard.me, identity.file, file, identity.block);
     }
 }
 
@@ -433,8 +436,10 @@ pub fn free_header(guard: Guard<'_>, file: &FileEntry, file_id: FileId) {
     let hint = &guard.me.slot().header_hint;
     let last = hint.load(Ordering::Relaxed);
     hint.store(last.min(id.0 / u64::BITS), Ordering::Relaxed);
+    let me = guard.me;
     drop(guard);
     arena.header_hints().set(id.0);
+    tracking::dropped(me, file_id, file, identity.block);
 }
 
 fn drop_pages_before_freeing(guard: &Guard<'_>, file: &FileEntry) {

@@ -35,6 +35,7 @@ use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
 use crate::session::left::{self, LeftFile};
 use crate::session::shared::Shared;
+use crate::session::streams::{SeenStream, streams_of};
 use crate::session::{Session, handoff, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
@@ -210,6 +211,11 @@ impl Seen {
         arena.map(|arena| left::since(arena, 0)).unwrap_or_default()
     }
 
+    /// Its streams.
+    pub fn streams(&self) -> Vec<SeenStream> {
+        self.arena.as_ref().map(streams_of).unwrap_or_default()
+    }
+
     /// The files that it knows.
     pub fn files(&self) -> Vec<SeenFile> {
         let Some(arena) = &self.arena else {
@@ -262,7 +268,7 @@ fn live_files(arena: &Arena) -> impl Iterator<Item = (FileId, &FileEntry)> {
         .filter(|(_, entry)| entry.state.load(Ordering::Acquire) == LIVE)
 }
 
-fn path_of(entry: &FileEntry) -> PathBuf {
+pub(super) fn path_of(entry: &FileEntry) -> PathBuf {
     use std::os::unix::ffi::OsStringExt;
     PathBuf::from(std::ffi::OsString::from_vec(entry.path()))
 }
@@ -399,6 +405,11 @@ impl Session {
     /// The files that were left to the kernel after so many.
     pub fn left_since(&self, count: u64) -> Vec<LeftFile> {
         left::since(&self.shared.arena, count)
+    }
+
+    /// The streams that the session tracks.
+    pub fn streams(&self) -> Vec<SeenStream> {
+        streams_of(&self.shared.arena)
     }
 
     /// The files that the session knows.

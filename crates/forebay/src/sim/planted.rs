@@ -65,6 +65,8 @@ pub enum Bug {
     LooseStock,
     /// A rebuild leaves in stock what it shows as free.
     StaleStock,
+    /// Trees of streams are not told that a block owes something.
+    UntoldDirt,
     /// A write takes its space for reserved without asking the device.
     SkipReserve,
 }

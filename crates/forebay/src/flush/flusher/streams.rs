@@ -7,6 +7,7 @@ use crate::device::DeviceFile;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
 use crate::memory::threads::Me;
+use crate::stream::tracking;
 
 /// For large requests as they come in.
 impl Flusher {
@@ -42,6 +43,46 @@ impl Flusher {
             work.me.arena.file_unchecked(work.file),
             block,
         )
+    }
+}
+
+/// For syncs: stream by stream (StreamCache 4.2), each from its first dirty block on.
+impl Flusher {
+    pub(super) fn walk_streams(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
+        let mut at = scope.from;
+        while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
+            let from = u32::try_from(at).unwrap_or(u32::MAX);
+            let next = self.ask(work, |me, file| tracking::next_dirty(me, file, from));
+            let Some(dirty) = next.filter(|dirty| u64::from(dirty.start) < scope.until) else {
+                return;
+            };
+            let part = Scope {
+                from: dirty.start.into(),
+                until: u64::from(dirty.end).min(scope.until),
+                ..*scope
+            };
+            self.walk(work, &part);
+            at = dirty.end.into();
+        }
+    }
+
+    /// Looks at something in an operation on the file, however long it takes to get into one.
+    pub(super) fn ask<'a, T>(
+        &mut self,
+        work: &mut Work<'a, '_>,
+        look: impl Fn(Me<'a>, FileId) -> T,
+    ) -> T {
+        let mut round = 0;
+        loop {
+            if let Ok(_operation) = work.me.enter(work.file) {
+                return look(work.me, work.file);
+            }
+            // Stopped: what has been begun must end first, then wait.
+            self.submit_batch(work);
+            self.drain(work);
+            round += 1;
+            work.me.wait(round);
+        }
     }
 }
 

@@ -1,0 +1,70 @@
+//! The streams of a session, as people look at them: without a lock, each word as it is at that moment.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::Serialize;
+
+use crate::ids::{FileId, StreamId};
+use crate::limits::BLOCK_BYTES;
+use crate::memory::arena::Arena;
+use crate::session::look::path_of;
+use crate::stream::tree::{Span, extent_of};
+use crate::sync::Ordering;
+
+/// How a stream has been used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StreamKind {
+    /// During one visit.
+    Once,
+    /// Requests came back to it after others.
+    Again,
+}
+
+/// One stream. Offsets and lengths are bytes, to whole blocks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SeenStream {
+    /// Last known path of its file.
+    pub path: PathBuf,
+    /// Where it begins.
+    pub start: u64,
+    /// Where it ends.
+    pub end: u64,
+    /// Where what may be dirty begins, if anything is.
+    pub dirty_start: Option<u64>,
+    /// Where that ends.
+    pub dirty_end: Option<u64>,
+    /// For how long it has had its place among the others: since it became its file's current stream, or gave way to another.
+    pub age: Duration,
+    /// How it has been used.
+    pub kind: StreamKind,
+}
+
+/// All streams, by file and place.
+pub(super) fn streams_of(arena: &Arena) -> Vec<SeenStream> {
+    let tick = arena.superblock().tick.load(Ordering::Relaxed);
+    let bytes = |block: u32| u64::from(block) * BLOCK_BYTES as u64;
+    let seen = |id: u32| {
+        let stream = arena.stream(StreamId(id))?;
+        let file = stream.file.load(Ordering::Acquire).checked_sub(1)?;
+        let (extent, entry) = (extent_of(stream), arena.file(FileId(file))?);
+        let Span { start, end } = extent.span;
+        let ticks = tick.wrapping_sub(stream.tick.load(Ordering::Relaxed));
+        Some(SeenStream {
+            path: path_of(entry),
+            start: bytes(start),
+            end: bytes(end),
+            dirty_start: extent.dirty.map(|dirty| bytes(dirty.start)),
+            dirty_end: extent.dirty.map(|dirty| bytes(dirty.end)),
+            age: Duration::from_millis(ticks.into()),
+            kind: match stream.visits.load(Ordering::Relaxed) {
+                0 | 1 => StreamKind::Once,
+                _ => StreamKind::Again,
+            },
+        })
+    };
+    let mut found: Vec<_> = (0..arena.counts().streams()).filter_map(seen).collect();
+    found.sort_by(|a, b| (&a.path, a.start).cmp(&(&b.path, b.start)));
+    found
+}
