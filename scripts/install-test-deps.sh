@@ -14,6 +14,7 @@ gcc         gcc          programs under Forebay: a project that is built and run
 python3     python3      programs under Forebay: scripts
 tar         tar          programs under Forebay: archives
 xz          xz-utils     programs under Forebay: compression
+psql        postgresql   programs under Forebay: a database server of many processes
 '
 . "$(dirname "$0")/install.sh" 'test tools'
 
