@@ -58,6 +58,9 @@ settings! {
     /// Bytes that may be dirty in one file: a size, or none
     #[arg(value_name = "SIZE")]
     file_dirty_bytes_max,
+    /// Bytes of memory that may hold what the device has as well: a size, or none
+    #[arg(value_name = "SIZE")]
+    clean_bytes_max,
     /// Route of requests without a rule: auto, threshold, direct, scrap or kernel
     #[arg(value_name = "ROUTE")]
     route,
@@ -112,6 +115,9 @@ settings! {
     /// Bytes that a file must owe for its close not to wait for them
     #[arg(value_name = "SIZE")]
     close_behind_bytes,
+    /// How free memory is found: system, regions or regions+stock
+    #[arg(value_name = "ALLOCATOR")]
+    allocator,
 }
 
 impl Settings {

@@ -76,6 +76,8 @@ pub struct Config {
     pub dirty_background: u64,
     /// Bytes that may be dirty in one file; `None` for no limit but the session's.
     pub file_dirty_bytes_max: Option<u64>,
+    /// Bytes of memory that may hold what the device has as well, about; `None` for no limit but `memory`.
+    pub clean_bytes_max: Option<u64>,
     /// The route of requests that no rule of `routes` names.
     pub route: Route,
     /// Routes by path; the first rule that matches wins.
@@ -153,6 +155,7 @@ impl Config {
             dirty_bytes_max: frames(4),
             dirty_background: frames(2),
             file_dirty_bytes_max: None,
+            clean_bytes_max: None,
             route: Route::Auto,
             routes: Vec::new(),
             dirs: Vec::new(),

@@ -7,7 +7,7 @@
 //! has left.
 
 pub mod ahead;
-mod budget;
+pub(crate) mod budget;
 pub mod check;
 pub mod closing;
 pub mod engine;

@@ -32,7 +32,7 @@ use crate::file::{File, OpenOptions, given, table};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::recover::{Report, Saved, recover};
 use crate::keeper::run::{self, Hosting};
-use crate::keeper::{provision, repair};
+use crate::keeper::{budget, provision, repair};
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
@@ -72,10 +72,7 @@ fn allotment(config: &Config) -> (Allocator, usize) {
 /// Limits as the configuration of the arena's maker says.
 fn set_budgets(arena: &Arena, config: &Config) {
     let superblock = arena.superblock();
-    let frames = (config.memory / crate::limits::BLOCK_BYTES as u64).max(1);
-    let frames = u32::try_from(frames)
-        .unwrap_or(u32::MAX)
-        .min(arena.counts().frames);
+    let frames = budget::frames_within(arena, config, 1.0);
     superblock.frames_max.store(frames, Ordering::Relaxed);
     let pages = (config.dirty_bytes_max / crate::limits::PAGE_BYTES as u64).max(1);
     superblock.owed_pages_max.store(pages, Ordering::Relaxed);
@@ -83,6 +80,10 @@ fn set_budgets(arena: &Arena, config: &Config) {
     let (tracking, ordering) = (config.dirty_tracking as u32, config.flush_order as u32);
     lists.tracking.store(tracking, Ordering::Relaxed);
     lists.ordering.store(ordering, Ordering::Relaxed);
+    let clean = config.clean_bytes_max.map_or(u32::MAX, |bytes| {
+        u32::try_from(bytes / crate::limits::BLOCK_BYTES as u64).unwrap_or(u32::MAX)
+    });
+    superblock.clean_frames_max.store(clean, Ordering::Relaxed);
 }
 
 /// A session cannot begin while bytes of its predecessor are in the arena and nowhere else.

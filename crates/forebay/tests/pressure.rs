@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 
 use disks::Group;
 use forebay::Session;
+use forebay::limits::BLOCK_BYTES;
 use forebay::sim::Bug;
 use forebay::sync::Ordering;
 use forebay_model::Op;
@@ -142,6 +143,44 @@ fn shrinks_and_grows(group: &Group) {
 fn memory_is_given_back_before_the_limit_is_reached() {
     match Group::little_memory(LIMIT) {
         Ok(group) => shrinks_and_grows(&group),
+        Err(reason) => here::skipped(reason),
+    }
+}
+
+/// A limit that is lowered takes its share of the budget, before anything is short, and gives it back when it is raised.
+fn follows(group: &Group) {
+    let dir = here::directory();
+    let name = session_name("follows");
+    let mut spec = Spec::new(&name, dir.path(), true, Work::Commands { files: 1 });
+    spec.memory = Some(BUDGET);
+    let mut worker = Worker::start_with(&spec, |command| group.enter(command));
+    worker.await_ready();
+    let arena = arena_path(&config(&name));
+    let session = Session::join(config(&name)).expect("the worker's session");
+    let before = at_rest(&session, &arena).0;
+    let becomes = |what: &str, range: std::ops::RangeInclusive<u32>| {
+        wait_for(what, || {
+            let now = memory(&session, &arena).0;
+            let so = range.contains(&now);
+            so.then_some(())
+                .ok_or_else(|| format!("{now} frames allowed of {before}, not {range:?}"))
+        });
+    };
+    group.set_memory(LIMIT / 4 * 3).expect("a lower limit");
+    // A quarter of the budget less; tables, which count as well, are as large as before.
+    let less = before - (BUDGET / 4 / BLOCK_BYTES as u64) as u32;
+    becomes("smaller", less - 8..=less);
+    assert_eq!(group.times_at_limit(), 0, "the kernel was first");
+    group.set_memory(LIMIT).expect("the old limit");
+    becomes("as large as before", before..=before);
+    drop(session);
+    worker.finish();
+}
+
+#[test]
+fn the_budget_follows_the_limit() {
+    match Group::little_memory(LIMIT) {
+        Ok(group) => follows(&group),
         Err(reason) => here::skipped(reason),
     }
 }

@@ -5,7 +5,7 @@
 
 use super::size::Size;
 use super::{Config, ConfigError, DirtyTracking, FlushOrder};
-use crate::limits::{HUGE_BYTES, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
 use crate::memory::place::is_session_name;
 
 /// Requests in flight to one device at most; the largest ring that every kernel gives.
@@ -64,6 +64,11 @@ impl Config {
             text(file),
             || "give 4KiB or more, or none".to_owned(),
         )?;
+        let clean = self.clean_bytes_max.unwrap_or(memory);
+        let one = BLOCK_BYTES as u64;
+        self.rule(clean >= one, "clean_bytes_max", text(clean), || {
+            "give 256KiB or more, or none".to_owned()
+        })?;
         let direct = self.direct_min;
         self.rule(
             direct >= PAGE_BYTES as u64,

@@ -138,6 +138,8 @@ options! {
     dirty_background: Size,
     /// Dirty bytes of one file; shares are of `memory`. Default: none.
     file_dirty_bytes_max: Limit,
+    /// Clean bytes of the session; shares are of `memory`. Default: none.
+    clean_bytes_max: Limit,
     /// Route of requests without a rule. Default: auto.
     route: Route,
     /// Routes by path: tables of `glob` and `route`; as text, `GLOB=ROUTE;GLOB=ROUTE`.
@@ -245,6 +247,7 @@ impl Config {
             dirty_bytes_max: size(self.dirty_bytes_max),
             dirty_background: size(self.dirty_background),
             file_dirty_bytes_max: Some(Limit(self.file_dirty_bytes_max.map(Size::Bytes))),
+            clean_bytes_max: Some(Limit(self.clean_bytes_max.map(Size::Bytes))),
             route: Some(self.route),
             routes: Some(self.routes.clone()),
             dirs: Some(self.dirs.clone()),

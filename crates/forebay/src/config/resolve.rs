@@ -175,6 +175,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         .map_or(memory / 2, |size| size.of(memory));
     let background = (memory / 4).min(dirty_bytes_max);
     let Limit(file_dirty) = said.file_dirty_bytes_max.unwrap_or(Limit(None));
+    let Limit(clean) = said.clean_bytes_max.unwrap_or(Limit(None));
     let plain = |size: Option<Size>, default: u64| size.map_or(default, |size| size.of(0));
     let interval = |said: Option<Interval>, milliseconds| {
         said.unwrap_or(Interval(Some(Duration::from_millis(milliseconds))))
@@ -192,6 +193,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
             .dirty_background
             .map_or(background, |size| size.of(memory)),
         file_dirty_bytes_max: file_dirty.map(|size| size.of(memory)),
+        clean_bytes_max: clean.map(|size| size.of(memory)),
         route: said.route.unwrap_or_default(),
         routes: said.routes.unwrap_or_default(),
         dirs: without_links(said.dirs.unwrap_or_default()),

@@ -216,6 +216,7 @@ fn bad_values_name_place_and_remedy() {
         ("dirty_bytes_max", "3G", "which is 2GiB"),
         ("dirty_background", "100%", "at most dirty_bytes_max"),
         ("file_dirty_bytes_max", "1", "4KiB or more, or none"),
+        ("clean_bytes_max", "4KiB", "256KiB or more, or none"),
         ("direct_min", "10%", "in bytes"),
         ("direct_min", "0", "route to scrap"),
         ("flush_after", "5", "500ms"),

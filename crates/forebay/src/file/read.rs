@@ -12,6 +12,7 @@ use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::file::read::fill::Seen;
 use crate::file::read::follow::Patience;
+use crate::file::room;
 use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
 use crate::keeper::provision;
@@ -104,6 +105,9 @@ unsafe fn read_segment(
         // SAFETY: the caller's promise.
         unsafe { read_slowly(core, operation, segment, target, sequential, &mut patience) }
     })?;
+    if patience.missed {
+        room::keep_clean_within(me);
+    }
     if patience.missed && !has_room(me) && !provision::more(&core.shared, me) {
         // The next reads more than it was asked for only if it can be kept.
         core.shared.wake_keeper();

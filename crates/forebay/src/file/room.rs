@@ -15,8 +15,9 @@ use crate::sync::Ordering;
 const FRAMES_AT_ONCE: u32 = 4;
 /// Rounds in a row in which evicting something is enough.
 const EVICTIONS_ALONE: u32 = 4;
-/// Rounds in which somebody else who gives memory to the arena is waited for.
-const PROVISION_ROUNDS: u32 = 256;
+/// Rounds in which somebody else who gives memory to the arena is waited for: the last hundred sleep, for 5 ms together and more,
+/// since that thread is nice and may have to wait for a core.
+const PROVISION_ROUNDS: u32 = 356;
 /// Rounds without any progress after which the arena must be too small for its tables.
 const ROUNDS_MAX: u32 = 20_000;
 
@@ -56,6 +57,15 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
         ))));
     }
     Ok(())
+}
+
+/// Whoever brings clean bytes keeps them within their limit. The caller is in no operation.
+#[inline]
+pub fn keep_clean_within(me: Me<'_>) {
+    let excess = me.arena.superblock().clean_excess();
+    if excess > 0 {
+        evict::evict(me, excess, 0);
+    }
 }
 
 /// Flushes about `pages` pages of this file, or of any other that this process has open.

@@ -18,6 +18,7 @@ use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_r
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::read::fill::{self, Seen};
+use crate::file::room;
 use crate::flush::select::pages_within_size;
 use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
@@ -310,6 +311,7 @@ impl Prefetcher {
             }
             self.spare.push(job.bytes);
         }
+        room::keep_clean_within(me);
         self.done = done;
     }
 }

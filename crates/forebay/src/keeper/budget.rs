@@ -2,10 +2,12 @@
 
 use std::time::Instant;
 
+use crate::config::Config;
 use crate::evict;
 use crate::ids::ThreadId;
 use crate::keeper::{provision, ready};
-use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
+use crate::memory::arena::Arena;
 use crate::memory::cgroup::{self, System};
 use crate::memory::regions::{self, LOW_PARTS, Shortage};
 use crate::memory::threads::Me;
@@ -20,6 +22,8 @@ const BUDGET_MIN: u64 = 16 * 1024 * 1024;
 /// What a keeper remembers of its looks at memory.
 pub(super) struct Budget {
     watch: cgroup::Watch,
+    /// What this process might use when the keeper began, bytes.
+    available: u64,
     /// What was used so far, and since when no more.
     last_use: (u64, Instant),
 }
@@ -29,6 +33,7 @@ impl Budget {
     pub(super) fn new() -> Self {
         Budget {
             watch: cgroup::Watch::new(System::here()),
+            available: System::here().limits().total_bytes,
             last_use: (0, Instant::now()),
         }
     }
@@ -36,8 +41,7 @@ impl Budget {
     /// Shrinks before the kernel has to, and grows again when the pressure is gone.
     pub(super) fn heed_pressure(&mut self, shared: &Shared, me: Me<'_>) {
         let superblock = me.arena.superblock();
-        let full = (shared.config.memory / BLOCK_BYTES as u64) as u32;
-        let full = full.clamp(1, me.arena.counts().frames);
+        let full = frames_within(me.arena, &shared.config, self.share_left());
         let budget = superblock.frames_max.load(Ordering::Relaxed);
         let pressed = match self.watch.pressure() {
             _ if planted!(DeafPressure) => false,
@@ -51,17 +55,24 @@ impl Budget {
             let backed = superblock.frames_backed.load(Ordering::Relaxed);
             let budget = budget.min(backed);
             let smaller = (budget - budget / 8).max(least);
-            superblock.frames_max.store(smaller, Ordering::Relaxed);
-            limit_owed(shared, smaller, full);
-            if backed > smaller {
-                evict::evict(me, backed - smaller, 0);
-                provision::give_back(me, smaller);
-            }
+            shrink_to(shared, me, smaller, full);
+        } else if budget > full {
+            // The limit around us has fallen, or tables have grown.
+            shrink_to(shared, me, full, full);
         } else if budget < full {
             let larger = (budget + budget / 8 + 1).min(full);
             superblock.frames_max.store(larger, Ordering::Relaxed);
             limit_owed(shared, larger, full);
         }
+    }
+
+    /// What is left of what there was when the keeper began, where limits have been lowered since.
+    fn share_left(&self) -> f64 {
+        let now = System::here().limits().total_bytes;
+        if now == 0 || now >= self.available || planted!(DeafPressure) {
+            return 1.0;
+        }
+        now as f64 / self.available as f64
     }
 
     /// A session that does nothing gives its memory back.
@@ -86,6 +97,34 @@ impl Budget {
     }
 }
 
+/// Frames that there is memory for beside the arena's tables, in this share of the budget. Tables count up to a quarter of it, so
+/// that the smallest sessions have frames at all.
+pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
+    let memory = (config.memory as f64 * share) as u64;
+    let tables = if config.heap_backed {
+        0
+    } else {
+        // They grow by huge pages, headers and nodes each, and frames give way a moment later.
+        arena.tables_bytes() + 2 * HUGE_BYTES as u64
+    };
+    let bytes = memory.saturating_sub(tables).max(memory / 4 * 3);
+    let frames = u32::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
+    frames.clamp(1, arena.counts().frames)
+}
+
+/// Lowers the budget, and what is held with it.
+fn shrink_to(shared: &Shared, me: Me<'_>, frames: u32, full: u32) {
+    let superblock = me.arena.superblock();
+    let backed = superblock.frames_backed.load(Ordering::Relaxed);
+    superblock.frames_max.store(frames, Ordering::Relaxed);
+    limit_owed(shared, frames, full);
+    if backed > frames {
+        let free = superblock.free_about();
+        evict::evict(me, (backed - frames).saturating_sub(free), 0);
+        provision::give_back(me, frames);
+    }
+}
+
 /// Room ahead of need where the budget is used up; until then, memory is given ahead (`keeper::ready`).
 pub(super) fn keep_room(me: Me<'_>) {
     let superblock = me.arena.superblock();
@@ -93,6 +132,7 @@ pub(super) fn keep_room(me: Me<'_>) {
     if shortage == Shortage::Urgent {
         regions::halve_all(me);
     }
+    drop_clean(me);
     let free = superblock.free_about();
     let backed = superblock.frames_backed.load(Ordering::Relaxed);
     let max = superblock.frames_max.load(Ordering::Relaxed);
@@ -102,6 +142,14 @@ pub(super) fn keep_room(me: Me<'_>) {
     if free < goal && backed >= max {
         let idle_ticks = if shortage == Shortage::None { 1000 } else { 64 };
         evict::evict(me, (goal - free).min(backed / 8), idle_ticks);
+    }
+}
+
+/// Clean memory has a limit of its own, for those who want the rest for writes.
+fn drop_clean(me: Me<'_>) {
+    let excess = me.arena.superblock().clean_excess();
+    if excess > 0 {
+        evict::evict(me, excess, 0);
     }
 }
 

@@ -10,6 +10,7 @@
 use crate::frame::header::Header;
 use crate::frame::slots::Node;
 use crate::ids::{FrameId, ThreadId};
+use crate::keeper::budget::frames_within;
 use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES};
 use crate::memory::arena::Arena;
 use crate::memory::cgroup;
@@ -37,8 +38,7 @@ pub fn more(shared: &Shared, me: Me<'_>) -> bool {
     if superblock.free_about() == 0 {
         given |= more_frames(shared, me, BATCH_BYTES);
     }
-    given |= more_headers(arena);
-    given |= more_nodes(arena);
+    given |= more_of_tables(shared, arena);
     lock.store(0, Ordering::Release);
     given
 }
@@ -93,24 +93,26 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
     let superblock = me.arena.superblock();
     let lock = &superblock.provision_lock;
     let mut round = 0;
-    while lock
-        .compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
-        .is_err()
-    {
-        round += 1;
-        me.wait(round);
-    }
     loop {
-        let free = superblock.frames_free.load(Ordering::Relaxed);
-        let wanted = frames.saturating_sub(free) as usize * BLOCK_BYTES;
+        while lock
+            .compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
+            .is_err()
+        {
+            round += 1;
+            me.wait(round);
+        }
+        let wanted = frames.saturating_sub(superblock.free_about()) as usize * BLOCK_BYTES;
         let wanted = wanted.next_multiple_of(HUGE_BYTES).min(BATCH_BYTES);
-        if wanted == 0 || !more_frames(shared, me, wanted) {
-            break;
+        let more = wanted != 0 && more_frames(shared, me, wanted);
+        if !more {
+            more_of_tables(shared, me.arena);
+        }
+        // After each batch: this thread may have a nice value, and whoever has run out would wait for all of it.
+        lock.store(0, Ordering::Release);
+        if !more {
+            return;
         }
     }
-    more_headers(me.arena);
-    more_nodes(me.arena);
-    lock.store(0, Ordering::Release);
 }
 
 /// Backs up to `bytes` of frames. Under the provision lock.
@@ -179,6 +181,17 @@ fn unbacked_run(arena: &Arena, pieces_max: u32) -> Option<(FrameId, u32)> {
     let first = pieces.find(is_free)?;
     let more = pieces.take(pieces_max as usize - 1).take_while(is_free);
     Some((FrameId(first), 1 + more.count() as u32))
+}
+
+/// More headers and nodes, if there are few; the memory that they take is no frames'.
+fn more_of_tables(shared: &Shared, arena: &Arena) -> bool {
+    let given = more_headers(arena) | more_nodes(arena);
+    let frames_max = &arena.superblock().frames_max;
+    let most = frames_within(arena, &shared.config, 1.0);
+    if given && frames_max.load(Ordering::Relaxed) > most {
+        frames_max.store(most, Ordering::Relaxed);
+    }
+    given
 }
 
 fn more_headers(arena: &Arena) -> bool {

@@ -361,6 +361,11 @@ impl Arena {
         headers * size_of::<Header>() as u64 + nodes * size_of::<Node>() as u64
     }
 
+    /// Bytes of all tables that have memory.
+    pub fn tables_bytes(&self) -> u64 {
+        self.layout.nodes as u64 + self.tables_backed_bytes()
+    }
+
     /// Address of a frame's first byte.
     #[inline]
     pub fn frame_bytes(&self, id: FrameId) -> Option<*mut u8> {

@@ -1,5 +1,6 @@
 //! The first pages of the arena: what it is, how large, who keeps it, and the session's few shared words.
 
+use crate::limits::BLOCK_PAGES;
 use crate::memory::layout::Counts;
 use crate::memory::place::PlaceKind;
 use crate::memory::regions::{FreeFrames, Shortage};
@@ -60,6 +61,8 @@ pub struct Superblock {
     pub owed_pages_max: AtomicU64,
     /// Frames that may be backed at most (the memory budget); shrinks under pressure.
     pub frames_max: AtomicU32,
+    /// Frames that may hold bytes and owe nothing.
+    pub clean_frames_max: AtomicU32,
     /// Frames backed now.
     pub frames_backed: AtomicU32,
     /// Frames free, about, by region.
@@ -179,6 +182,19 @@ impl Superblock {
     pub fn free_about(&self) -> u32 {
         let sum = self.frames_free.load(crate::sync::Ordering::Relaxed) as i32;
         sum.max(0) as u32
+    }
+
+    /// Frames that hold clean bytes, about, beyond those that may. A carved frame counts as clean but for its dirty pages.
+    pub fn clean_excess(&self) -> u32 {
+        use crate::sync::Ordering::Relaxed;
+        let max = self.clean_frames_max.load(Relaxed);
+        if max == u32::MAX {
+            return 0;
+        }
+        let owed = (self.owed_about() / BLOCK_PAGES as u64) as u32;
+        let backed = self.frames_backed.load(Relaxed);
+        let used = backed.saturating_sub(self.free_about());
+        used.saturating_sub(owed).saturating_sub(max)
     }
 
     /// Wakes the thread that gives memory ahead of need.

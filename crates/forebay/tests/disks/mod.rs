@@ -206,11 +206,14 @@ impl Group {
         } else {
             Self::new("memory")?
         };
-        group.set(
-            group.either("memory.max", "memory.limit_in_bytes"),
-            &bytes.to_string(),
-        )?;
+        group.set_memory(bytes)?;
         Ok(group)
+    }
+
+    /// Changes how much memory its members may hold.
+    pub fn set_memory(&self, bytes: u64) -> Result<(), String> {
+        let file = self.either("memory.max", "memory.limit_in_bytes");
+        self.set(file, &bytes.to_string())
     }
 
     /// The name that a file has in version 2, or in version 1.
