@@ -45,6 +45,11 @@ int managed(const char *name, int flags);
 void show(const char *what, const char *from, long len);
 void show_file(const char *name);
 
+void streams_operate(void);
+void streams_one_way(void);
+void streams_adopt(void);
+void streams_turn(void);
+void iostreams(void);
 void moved_by_sendfile(void);
 void moved_by_copying(void);
 void moved_with_flags(void);
