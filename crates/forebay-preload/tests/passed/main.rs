@@ -190,6 +190,7 @@ cases! {
 cases! {
     same;
     streams_one_way: "streams-one-way";
+    parts_of_files_come_and_go: "moved-parts";
     streams_turn_into_others: "streams-turn";
     handlers_write_to_managed_files: "handlers-write";
     handlers_write_to_small_files: "handlers-small";

@@ -73,6 +73,7 @@ static const struct {
     {"moved-copying", moved_by_copying},
     {"moved-flags", moved_with_flags},
     {"moved-space", moved_space},
+    {"moved-parts", moved_parts},
     {"unshared", unshared},
     {"asynchronous", asynchronous},
     {"raw-calls", raw_calls},

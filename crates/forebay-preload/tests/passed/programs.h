@@ -54,6 +54,7 @@ void moved_by_sendfile(void);
 void moved_by_copying(void);
 void moved_with_flags(void);
 void moved_space(void);
+void moved_parts(void);
 void unshared(void);
 void handlers_write(void);
 void handlers_on_small_files(void);
