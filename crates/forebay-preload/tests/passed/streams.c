@@ -100,6 +100,39 @@ void streams_one_way(void)
     show_file(path);
 }
 
+static void *write_on(void *file)
+{
+    for (;;)
+        fwrite(bytes, 1, 5000, file);
+}
+
+/* Threads that end in the middle of a stream, and some that share one. */
+void streams_of_threads(void)
+{
+    fill(6);
+    for (int i = 0; i < 20; i++) {
+        FILE *file = fopen(path, "w+");
+        pthread_t thread[2];
+        void *end[2];
+        MUST(file);
+        for (int j = 0; j < 2; j++)
+            MUST(pthread_create(&thread[j], NULL, write_on, file) == 0);
+        usleep(2000 + 500 * (unsigned)i);
+        for (int j = 0; j < 2; j++)
+            MUST(pthread_cancel(thread[j]) == 0 && pthread_join(thread[j], &end[j]) == 0 && end[j] == PTHREAD_CANCELED);
+        MUST(ftrylockfile(file) == 0);
+        funlockfile(file);
+        long len = ftell(file);
+        MUST(len > 0 && fflush(file) == 0 && ftruncate(fileno(file), 100000) == 0);
+        rewind(file);
+        MUST(fputs("goes on", file) >= 0 && fclose(file) == 0);
+        struct stat stat_of;
+        MUST(stat(path, &stat_of) == 0 && stat_of.st_size == 100000);
+    }
+    managed(path, 0);
+    show_file(path);
+}
+
 /* Streams over descriptors of the program's, as numpy makes them. */
 void streams_adopt(void)
 {
