@@ -11,6 +11,7 @@ fio         fio          programs under Forebay: writes that are verified
 sqlite3     sqlite3      programs under Forebay: a database with locks
 git         git          programs under Forebay: repositories
 gcc         gcc          programs under Forebay: a project that is built and run
+c++         g++          programs under Forebay: streams of C++
 python3     python3      programs under Forebay: scripts
 tar         tar          programs under Forebay: archives
 xz          xz-utils     programs under Forebay: compression

@@ -20,6 +20,7 @@ mod raw;
 mod real;
 mod serve;
 mod signals;
+mod streams;
 mod table;
 mod unwind;
 

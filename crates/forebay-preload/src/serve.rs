@@ -17,7 +17,7 @@ use crate::files::{self, Why};
 use crate::hooks::limits;
 use crate::inodes::{self, Use};
 use crate::inside::{self, Inside, NotCancelled};
-use crate::raw;
+use crate::raw::{self, KeepErrno};
 use crate::table::{self, Description, Kind, OffsetLock, State, Word};
 
 /// Bytes that one call moves at most (the kernel's `MAX_RW_COUNT`).
@@ -270,6 +270,18 @@ fn within_limit(
     }))
 }
 
+/// What takes longer may make calls of its own: it is not cancelled in them, and their errors are not the program's.
+struct Slow(
+    #[allow(dead_code)] NotCancelled,
+    #[allow(dead_code)] KeepErrno,
+);
+
+impl Slow {
+    fn new() -> Self {
+        Slow(NotCancelled::new(), KeepErrno::new())
+    }
+}
+
 /// Writes at an offset, or at the end. Returns where and how much.
 ///
 /// # Safety
@@ -283,7 +295,7 @@ pub unsafe fn put(
 ) -> Result<(u64, usize), Halt> {
     let (inode, me) = (using.inode, using.me);
     let Some(offset) = offset else {
-        let _cancel = NotCancelled::new();
+        let _slow = Slow::new();
         // SAFETY: the caller's promise.
         return unsafe { inode.append(me, source, len) };
     };
@@ -291,7 +303,7 @@ pub unsafe fn put(
     match unsafe { inode.write_at_once(me, source, len, offset) } {
         Ok(()) => Ok((offset, len)),
         Err(sequential) => {
-            let _cancel = NotCancelled::new();
+            let _slow = Slow::new();
             // SAFETY: the caller's promise.
             let written = unsafe { inode.write_at(me, source, len, offset, sequential)? };
             Ok((offset, written))
@@ -354,7 +366,7 @@ pub unsafe fn get(
     match unsafe { using.inode.read_at_once(using.me, target, len, offset) } {
         Ok(()) => Ok(len),
         Err(sequential) => {
-            let _cancel = NotCancelled::new();
+            let _slow = Slow::new();
             // SAFETY: the caller's promise.
             unsafe {
                 using

@@ -115,6 +115,12 @@ pub fn await_all_closed() {
     }
 }
 
+/// What happens at the end of a program that ends in good order: libc writes what streams have only after this.
+extern "C" fn at_exit() {
+    crate::streams::flush_all();
+    at_end();
+}
+
 /// What happens at the end of the program: what it has not closed is written or left to the keeper, as a close would have done.
 pub extern "C" fn at_end() {
     if attach::joined().is_none() || !table::is_alive() || Inside::is() {
@@ -138,4 +144,4 @@ pub extern "C" fn at_end() {
 
 #[used]
 #[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = at_end;
+static END: extern "C" fn() = at_exit;

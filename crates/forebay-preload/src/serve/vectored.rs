@@ -6,11 +6,10 @@ use forebay::file::core::Halt;
 use forebay::limits::BLOCK_BYTES;
 use libc::{c_int, off_t};
 
-use super::{Answer, CALL_BYTES_MAX, checked, get, put, with, within_limit};
+use super::{Answer, CALL_BYTES_MAX, Slow, checked, get, put, with, within_limit};
 use crate::hooks::limits;
 use crate::hooks::seek::device_error;
 use crate::inodes::Use;
-use crate::inside::NotCancelled;
 use crate::program;
 use crate::table::{self, State, Word};
 
@@ -37,7 +36,7 @@ pub unsafe fn vectored(
     };
     let mut exceeded = false;
     let answer = with(fd, word, |using, description| {
-        let _cancel = NotCancelled::new();
+        let _slow = Slow::new();
         let lock = at.is_none().then(|| description.lock());
         if description.state() != State::Ours {
             return Err(Halt::Kernel);

@@ -20,11 +20,15 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/passed");
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
-    let in_c = ["programs", "handlers", "ways", "others", "corners", "moved"];
+    let in_c = [
+        "programs", "handlers", "ways", "others", "corners", "streams", "moved",
+    ];
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
         .arg(&new)
         .args(in_c.map(|name| sources.join(name).with_extension("c")))
+        .arg(sources.join("iostreams.cc"))
+        .arg("-lstdc++")
         .status();
     assert!(
         done.expect("cc runs").success(),
@@ -173,6 +177,10 @@ macro_rules! cases {
 
 cases! {
     same_by_the_engine;
+    streams_in_every_mode: "streams-operate";
+    streams_over_descriptors: "streams-adopt";
+    streams_of_cpp: "iostreams";
+    streams_of_threads: "streams-threads";
     the_engine_sends_files: "moved-sendfile";
     the_engine_copies_ranges: "moved-copying";
     flags_of_calls_on_parts: "moved-flags";
@@ -182,6 +190,9 @@ cases! {
 
 cases! {
     same;
+    streams_one_way: "streams-one-way";
+    parts_of_files_come_and_go: "moved-parts";
+    streams_turn_into_others: "streams-turn";
     handlers_write_to_managed_files: "handlers-write";
     handlers_write_to_small_files: "handlers-small";
     handlers_jump_out: "handlers-jump";

@@ -148,6 +148,18 @@ void moved_space(void)
     show_file(path);
 }
 
+/* Parts of a file that are taken out and put in. */
+void moved_parts(void)
+{
+    int fd = managed(path, 0);
+    say("taken out", fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 65536, 131072));
+    say("put in", fallocate(fd, FALLOC_FL_INSERT_RANGE, 32768, 65536));
+    say("not whole", fallocate(fd, FALLOC_FL_COLLAPSE_RANGE, 5, 131072));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_CUR));
+    MUST(pwrite(fd, "after", 5, 65530) == 5);
+    show_file(path);
+}
+
 /* A descriptor table that becomes the caller's own. */
 void unshared(void)
 {

@@ -45,10 +45,17 @@ int managed(const char *name, int flags);
 void show(const char *what, const char *from, long len);
 void show_file(const char *name);
 
+void streams_operate(void);
+void streams_one_way(void);
+void streams_adopt(void);
+void streams_turn(void);
+void streams_of_threads(void);
+void iostreams(void);
 void moved_by_sendfile(void);
 void moved_by_copying(void);
 void moved_with_flags(void);
 void moved_space(void);
+void moved_parts(void);
 void unshared(void);
 void handlers_write(void);
 void handlers_on_small_files(void);

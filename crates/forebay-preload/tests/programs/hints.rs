@@ -62,6 +62,11 @@ fn read_as(path: &Path, how: &str) {
             advise(fd, 0, 0, libc::POSIX_FADV_SEQUENTIAL);
             read_in_steps(fd, &bytes, from, STEP);
         }
+        "large ones" => {
+            for at in (from..from + (8 << 20)).step_by(1 << 20) {
+                assert!(pread(fd, 1 << 20, at as i64).as_deref() == Ok(&bytes[at..at + (1 << 20)]));
+            }
+        }
         "none, but will" => advise(fd, from, 4 << 20, libc::POSIX_FADV_WILLNEED),
         "none, but asks" => {
             // SAFETY: takes no memory.
@@ -158,6 +163,22 @@ fn wrong_hints_are_errors() {
     std::fs::write(dir.path().join("a"), b"some").expect("a file");
     wrong(&dir.path().join("a"));
     scene().play("hints-wrong", "");
+}
+
+#[test]
+fn large_reads_of_readers_go_past_memory() {
+    let scene = scene();
+    let memory = || {
+        scene
+            .session
+            .as_ref()
+            .expect("a session")
+            .stats()
+            .scrap_bytes
+    };
+    let before = memory();
+    let (read, ahead) = reads(&scene, "hints-read", "large ones");
+    assert_eq!((read, ahead, memory() - before), (8 << 20, 0, 0));
 }
 
 /// The keeper has nothing open of a file that nobody reads any more.

@@ -30,7 +30,7 @@ fn text(bytes: &[u8]) -> String {
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     let path = dir.join("a");
     match role {
-        "reach-stream" => stream(&path),
+        "reach-stream" => stream(&path, argument),
         "reach-mapping" => mapping(&path),
         "reach-shell" => shell(&path, argument),
         "reach-writer" => writer(&path),
@@ -41,9 +41,10 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     true
 }
 
-/// Reads and writes through a stream that was opened before the other one came.
-fn stream(path: &Path) {
-    let (name, mode) = (c(path), c"r+");
+/// Reads and writes through a stream that was opened before the other one came; or it "only reads", and a descriptor is written to.
+fn stream(path: &Path, argument: &str) {
+    let only_reads = argument == "only reads";
+    let (name, mode) = (c(path), if only_reads { c"r" } else { c"r+" });
     // SAFETY: strings of ours, a stream that stays open, bytes of ours.
     unsafe {
         let stream = libc::fopen(name.as_ptr(), mode.as_ptr());
@@ -53,6 +54,14 @@ fn stream(path: &Path) {
         assert_eq!(libc::fseek(stream, FAR, libc::SEEK_SET), 0);
         assert_eq!(libc::fread(seen.as_mut_ptr().cast(), 1, 5, stream), 5);
         step(&text(&seen));
+        if only_reads {
+            let fd = open(path, libc::O_WRONLY).expect("open");
+            assert_eq!(pwrite(fd, b"theirs", FAR + 10), Ok(6));
+            close(fd).expect("close");
+            step("written");
+            assert_eq!(libc::fclose(stream), 0);
+            return step("closed");
+        }
         assert_eq!(libc::fseek(stream, FAR + 10, libc::SEEK_SET), 0);
         assert_eq!(libc::fwrite(b"theirs".as_ptr().cast(), 1, 6, stream), 6);
         assert_eq!(libc::fflush(stream), 0);
@@ -246,6 +255,11 @@ fn check(role: &str, argument: &str) {
 #[test]
 fn a_stream_that_was_there_before() {
     check("reach-stream", "");
+}
+
+#[test]
+fn a_stream_that_only_reads_was_there_before() {
+    check("reach-stream", "only reads");
 }
 
 #[test]

@@ -41,8 +41,6 @@ macro_rules! pass {
 }
 
 pass! {
-    fdopen: stdio::adopt;
-    _IO_fdopen: stdio::adopt;
     fclose: stdio::close;
     _IO_fclose: stdio::close;
     dprintf: stdio::print;

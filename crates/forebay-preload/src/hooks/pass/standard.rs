@@ -11,7 +11,7 @@ use libc::FILE;
 use super::{Args, stdio};
 use crate::files::{self, Why};
 use crate::inside::Inside;
-use crate::table;
+use crate::{streams, table};
 
 /// Which stream a call uses.
 #[derive(Clone, Copy)]
@@ -27,6 +27,25 @@ enum Stream {
 unsafe extern "C" {
     static stdin: *mut FILE;
     static stdout: *mut FILE;
+}
+
+/// A stream is about to be used for wide characters.
+fn used_wide(args: &Args, stream: Stream) {
+    if let Stream::Argument(at) = stream
+        && !Inside::is()
+    {
+        streams::widen(std::ptr::with_exposed_provenance_mut(args[at] as usize));
+    }
+    used(args, stream);
+}
+
+/// `fwide(stream, mode)`: one that is to be of bytes is.
+fn oriented(args: &Args, stream: Stream) {
+    match args[1] as libc::c_int {
+        0.. => used_wide(args, stream),
+        _ if Inside::is() => {}
+        _ => streams::of_bytes(std::ptr::with_exposed_provenance_mut(args[0] as usize)),
+    }
 }
 
 /// A stream is about to be used.

@@ -1,60 +1,137 @@
-//! stdio: libc reads and writes its descriptors by calls of its own, which pass no hook.
-//!
-//! The file of a stream is the kernel's as long as the stream is open.
+//! stdio: streams that write, or are of files that the session manages, are made by [`streams`]. The others are libc's own, which reads
+//! and writes their descriptors by calls that pass no hook: their files are the kernel's as long as they are open.
 
 use libc::{FILE, c_char, c_int};
 
 use super::{Args, Passed, close as closing, fd, give, give_path, joined};
 use crate::files::{self, Why};
 use crate::foreign;
-use crate::raw::KeepErrno;
+use crate::hooks::close;
+use crate::hooks::open::open64;
+use crate::raw::{self, KeepErrno};
+use crate::streams::{self, Mode};
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
+type Adopt = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
 type Reopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
 
 static OPEN: Passed = Passed::new("fopen64\0", nothing);
+static ADOPT: Passed = Passed::new("fdopen\0", nothing);
 static REOPEN: Passed = Passed::new("freopen64\0", nothing);
 
 /// What is looked for at start beside what is jumped to.
-pub static CALLED: [&Passed; 2] = [&OPEN, &REOPEN];
+pub static CALLED: [&Passed; 3] = [&OPEN, &ADOPT, &REOPEN];
 
 fn nothing(_args: &Args) -> usize {
     0
 }
 
+/// libc's `fopen`.
+///
+/// # Safety
+/// As for that.
+pub unsafe fn open_really(path: *const c_char, mode: *const c_char) -> *mut FILE {
+    // SAFETY: libc's function of this type, with the caller's arguments.
+    unsafe { std::mem::transmute::<usize, Open>(OPEN.real())(path, mode) }
+}
+
+/// libc's `freopen`.
+///
+/// # Safety
+/// As for that.
+pub unsafe fn reopen_really(
+    path: *const c_char,
+    mode: *const c_char,
+    file: *mut FILE,
+) -> *mut FILE {
+    // SAFETY: as above.
+    unsafe { std::mem::transmute::<usize, Reopen>(REOPEN.real())(path, mode, file) }
+}
+
 export! {
     /// `fopen`.
     fn fopen64 | fopen | _IO_fopen(path: *const c_char, mode: *const c_char) -> *mut FILE {
-        give_path(libc::AT_FDCWD, path, Why::Stdio);
-        // SAFETY: libc's function of this type, with the caller's arguments.
-        unsafe { begun(std::mem::transmute::<usize, Open>(OPEN.real())(path, mode)) }
+        // SAFETY: the caller's arguments, in all of them.
+        unsafe {
+            if let Some(ways) = Mode::of(mode).filter(|_| streams::may_be()) {
+                if !streams::is_worth(path, &ways) {
+                    // Should that have changed meanwhile, it is found out before anything is read.
+                    return begun(open_really(path, mode));
+                }
+                let fd = open64(path, ways.flags, 0o666);
+                return if fd < 0 { std::ptr::null_mut() } else { over(fd, mode, &ways) };
+            }
+            give_path(libc::AT_FDCWD, path, Why::Stdio);
+            begun(open_really(path, mode))
+        }
+    }
+
+    /// `fdopen`: from here on the stream uses the descriptor.
+    fn fdopen | _IO_fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            match Mode::of(mode).map(|ways| streams::adopt(fd, &ways)) {
+                Some(Ok(Some(stream))) => stream,
+                Some(Err(errno)) => {
+                    raw::set_errno(errno);
+                    std::ptr::null_mut()
+                }
+                _ => adopt(fd, mode),
+            }
+        }
     }
 
     /// `freopen`: the stream's descriptor is closed, or gets another file.
     fn freopen64 | freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
+        streams::retire(stream);
         if !path.is_null() {
             give_path(libc::AT_FDCWD, path, Why::Stdio);
         }
         ends(descriptor(stream));
-        // SAFETY: as above.
-        unsafe { begun(std::mem::transmute::<usize, Reopen>(REOPEN.real())(path, mode, stream)) }
+        // SAFETY: the caller's arguments.
+        unsafe { begun(reopen_really(path, mode, stream)) }
     }
 }
 
-/// `fdopen(fd, mode)`: from here on the stream uses the descriptor.
-pub fn adopt(args: &Args) {
-    give(fd(args[0]), Why::Stdio);
+/// A stream over a descriptor that was opened for it.
+///
+/// # Safety
+/// As for `fdopen`.
+unsafe fn over(fd: c_int, mode: *const c_char, ways: &Mode) -> *mut FILE {
+    if let Some(stream) = streams::over(fd, ways) {
+        return stream;
+    }
+    // SAFETY: the caller's promise; on failure the descriptor is ours alone.
+    unsafe {
+        let stream = adopt(fd, mode);
+        if stream.is_null() {
+            let _errno = KeepErrno::new();
+            close::close(fd);
+        }
+        stream
+    }
+}
+
+/// libc's `fdopen`.
+///
+/// # Safety
+/// As for that.
+unsafe fn adopt(fd: c_int, mode: *const c_char) -> *mut FILE {
+    give(fd, Why::Stdio);
     if joined() {
         let _errno = KeepErrno::new();
-        foreign::begin(fd(args[0]), Why::Stdio);
+        foreign::begin(fd, Why::Stdio);
     }
+    // SAFETY: libc's function of this type, with the caller's arguments.
+    unsafe { std::mem::transmute::<usize, Adopt>(ADOPT.real())(fd, mode) }
 }
 
-/// `fclose(stream)`.
+/// `fclose(stream)`. One of ours closes its descriptor by the hook of `close`.
 pub fn close(args: &Args) {
-    ends(descriptor(std::ptr::with_exposed_provenance_mut(
-        args[0] as usize,
-    )));
+    let stream = std::ptr::with_exposed_provenance_mut(args[0] as usize);
+    if streams::descriptor(stream).is_none() {
+        ends(descriptor(stream));
+    }
 }
 
 /// `dprintf(fd, format, ...)` and its siblings.

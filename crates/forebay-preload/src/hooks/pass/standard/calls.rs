@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use libc::c_void;
 
 use super::super::{Args, Passed, common};
-use super::{Stream, used};
-use crate::table::STANDARD;
+use super::{Stream, oriented, used, used_wide};
+use crate::table::{STANDARD, WIDE};
 
-/// Stubs that cost a comparison and a jump while no standard descriptor is one of ours.
+/// Stubs that cost a comparison and a jump while a flag is 0: no standard descriptor is one of ours, or no stream is either.
 macro_rules! standard {
-    ($($symbol:ident: $stream:expr;)*) => {
+    ($flag:path, $used:path; $($symbol:ident: $stream:expr;)*) => {
         $(
             #[allow(non_snake_case)]
             mod $symbol {
@@ -22,7 +22,7 @@ macro_rules! standard {
                 static GOAL: AtomicPtr<c_void> = AtomicPtr::new(look as *mut c_void);
 
                 fn before(args: &Args) -> usize {
-                    used(args, $stream);
+                    $used(args, $stream);
                     let real = PASSED.real();
                     GOAL.store(std::ptr::with_exposed_provenance_mut(real), Ordering::Relaxed);
                     real
@@ -46,10 +46,10 @@ macro_rules! standard {
                 #[unsafe(naked)]
                 unsafe extern "C" fn $symbol() {
                     naked_asm!(
-                        "cmp byte ptr [rip + {standard}], 0",
+                        "cmp byte ptr [rip + {flag}], 0",
                         "jne {look}",
                         "jmp qword ptr [rip + {goal}]",
-                        standard = sym STANDARD,
+                        flag = sym $flag,
                         look = sym look,
                         goal = sym GOAL,
                     )
@@ -60,6 +60,8 @@ macro_rules! standard {
 }
 
 standard! {
+    STANDARD, used;
+
     // To the standard output.
     printf: Stream::Output;
     vprintf: Stream::Output;
@@ -103,16 +105,11 @@ standard! {
     // With the stream in argument 0.
     fprintf: Stream::Argument(0);
     vfprintf: Stream::Argument(0);
-    fwprintf: Stream::Argument(0);
-    vfwprintf: Stream::Argument(0);
     __fprintf_chk: Stream::Argument(0);
     __vfprintf_chk: Stream::Argument(0);
-    __fwprintf_chk: Stream::Argument(0);
-    __vfwprintf_chk: Stream::Argument(0);
     _IO_fprintf: Stream::Argument(0);
     _IO_vfprintf: Stream::Argument(0);
     __overflow: Stream::Argument(0);
-    __woverflow: Stream::Argument(0);
     fseek: Stream::Argument(0);
     fseeko: Stream::Argument(0);
     fseeko64: Stream::Argument(0);
@@ -146,28 +143,16 @@ standard! {
     fgetc_unlocked: Stream::Argument(0);
     _IO_getc: Stream::Argument(0);
     getw: Stream::Argument(0);
-    fgetwc: Stream::Argument(0);
-    fgetwc_unlocked: Stream::Argument(0);
-    getwc: Stream::Argument(0);
-    getwc_unlocked: Stream::Argument(0);
     fscanf: Stream::Argument(0);
     vfscanf: Stream::Argument(0);
-    fwscanf: Stream::Argument(0);
-    vfwscanf: Stream::Argument(0);
     __isoc99_fscanf: Stream::Argument(0);
     __isoc99_vfscanf: Stream::Argument(0);
-    __isoc99_fwscanf: Stream::Argument(0);
-    __isoc99_vfwscanf: Stream::Argument(0);
     __isoc23_fscanf: Stream::Argument(0);
     __isoc23_vfscanf: Stream::Argument(0);
-    __isoc23_fwscanf: Stream::Argument(0);
-    __isoc23_vfwscanf: Stream::Argument(0);
     __vfscanf: Stream::Argument(0);
     _IO_vfscanf: Stream::Argument(0);
     __underflow: Stream::Argument(0);
     __uflow: Stream::Argument(0);
-    __wunderflow: Stream::Argument(0);
-    __wuflow: Stream::Argument(0);
     _IO_sgetn: Stream::Argument(0);
     _IO_getline: Stream::Argument(0);
     _IO_getline_info: Stream::Argument(0);
@@ -195,12 +180,6 @@ standard! {
     putw: Stream::Argument(1);
     _IO_putc: Stream::Argument(1);
     _IO_fputs: Stream::Argument(1);
-    fputwc: Stream::Argument(1);
-    fputwc_unlocked: Stream::Argument(1);
-    putwc: Stream::Argument(1);
-    putwc_unlocked: Stream::Argument(1);
-    fputws: Stream::Argument(1);
-    fputws_unlocked: Stream::Argument(1);
     putgrent: Stream::Argument(1);
     putpwent: Stream::Argument(1);
     putsgent: Stream::Argument(1);
@@ -212,8 +191,6 @@ standard! {
     // With the stream in argument 2.
     fgets: Stream::Argument(2);
     fgets_unlocked: Stream::Argument(2);
-    fgetws: Stream::Argument(2);
-    fgetws_unlocked: Stream::Argument(2);
     _IO_fgets: Stream::Argument(2);
     getline: Stream::Argument(2);
 
@@ -228,10 +205,48 @@ standard! {
     __getdelim: Stream::Argument(3);
     __fgets_chk: Stream::Argument(3);
     __fgets_unlocked_chk: Stream::Argument(3);
-    __fgetws_chk: Stream::Argument(3);
-    __fgetws_unlocked_chk: Stream::Argument(3);
 
     // With the stream in argument 4.
     __fread_chk: Stream::Argument(4);
     __fread_unlocked_chk: Stream::Argument(4);
+}
+
+standard! {
+    WIDE, used_wide;
+
+    fwprintf: Stream::Argument(0);
+    vfwprintf: Stream::Argument(0);
+    __fwprintf_chk: Stream::Argument(0);
+    __vfwprintf_chk: Stream::Argument(0);
+    __woverflow: Stream::Argument(0);
+    fgetwc: Stream::Argument(0);
+    fgetwc_unlocked: Stream::Argument(0);
+    getwc: Stream::Argument(0);
+    getwc_unlocked: Stream::Argument(0);
+    fwscanf: Stream::Argument(0);
+    vfwscanf: Stream::Argument(0);
+    __isoc99_fwscanf: Stream::Argument(0);
+    __isoc99_vfwscanf: Stream::Argument(0);
+    __isoc23_fwscanf: Stream::Argument(0);
+    __isoc23_vfwscanf: Stream::Argument(0);
+    __wunderflow: Stream::Argument(0);
+    __wuflow: Stream::Argument(0);
+    fputwc: Stream::Argument(1);
+    fputwc_unlocked: Stream::Argument(1);
+    putwc: Stream::Argument(1);
+    putwc_unlocked: Stream::Argument(1);
+    fputws: Stream::Argument(1);
+    fputws_unlocked: Stream::Argument(1);
+    fgetws: Stream::Argument(2);
+    fgetws_unlocked: Stream::Argument(2);
+    __fgetws_chk: Stream::Argument(3);
+    __fgetws_unlocked_chk: Stream::Argument(3);
+    ungetwc: Stream::Argument(1);
+    _IO_sungetwc: Stream::Argument(0);
+}
+
+standard! {
+    WIDE, oriented;
+
+    fwide: Stream::Argument(0);
 }
