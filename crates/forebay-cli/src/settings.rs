@@ -106,6 +106,9 @@ settings! {
     /// Bytes that a file must owe for its close not to wait for them
     #[arg(value_name = "SIZE")]
     close_behind_bytes,
+    /// What programs outside the session see of its files: auto, strict, notify, interval or close
+    #[arg(value_name = "WHEN")]
+    coherence,
 }
 
 impl Settings {

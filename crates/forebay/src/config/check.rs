@@ -4,7 +4,7 @@
 //! much memory there is) are where the machine is asked, in [`super::resolve`].
 
 use super::size::Size;
-use super::{Config, ConfigError};
+use super::{Coherence, Config, ConfigError};
 use crate::limits::{HUGE_BYTES, PAGE_BYTES};
 use crate::memory::place::is_session_name;
 
@@ -23,6 +23,12 @@ impl Config {
     pub fn check(&self) -> Result<(), ConfigError> {
         self.check_bytes()?;
         self.check_names()?;
+        self.rule(
+            self.coherence != Coherence::Interval || self.flush_interval.is_some(),
+            "coherence",
+            "interval",
+            || "give flush_interval a duration, or set coherence to close".to_owned(),
+        )?;
         let depth = self.queue_depth;
         self.rule(
             (1..=QUEUE_DEPTH_MAX).contains(&depth),

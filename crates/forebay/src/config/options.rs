@@ -6,7 +6,7 @@
 use super::interval::Interval;
 use super::routes::{Route, RouteRule};
 use super::size::{Limit, Size};
-use super::{Config, ConfigError, IoEngine};
+use super::{Coherence, Config, ConfigError, IoEngine};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -171,6 +171,8 @@ options! {
     small_file_bytes: Size,
     /// Bytes that a file must owe for its close not to wait for them. Default: 1MiB.
     close_behind_bytes: Size,
+    /// auto, strict, notify, interval or close. Default: auto.
+    coherence: Coherence,
     /// The arena on the heap, for tests. Default: false.
     heap_backed: bool,
 }
@@ -255,6 +257,7 @@ impl Config {
             kept_dir: Some(self.kept_dir.clone()),
             small_file_bytes: size(self.small_file_bytes),
             close_behind_bytes: size(self.close_behind_bytes),
+            coherence: Some(self.coherence),
             heap_backed: Some(self.heap_backed),
         }
     }
@@ -364,7 +367,7 @@ macro_rules! written_as_word {
         }
     )*};
 }
-written_as_word!(Route, IoEngine);
+written_as_word!(Route, IoEngine, Coherence);
 
 impl Written for String {
     fn read(text: &str) -> Result<Self, String> {

@@ -155,6 +155,7 @@ fn every_key_is_accepted_in_all_three_places() {
         "routes" => "*.a=direct",
         "route" => "threshold",
         "io_engine" => "threads",
+        "coherence" => "notify",
         "heap_backed" => "true",
         "queue_depth" => "3",
         "session" => "s",

@@ -6,7 +6,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x05");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x06");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -101,6 +101,8 @@ pub struct Superblock {
     pub io_engine: AtomicU32,
     /// Files with a lease of the keeper's, about: a death may leave one counted too many.
     pub leased: AtomicU32,
+    /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
+    pub guard: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));
