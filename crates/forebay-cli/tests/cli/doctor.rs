@@ -15,6 +15,7 @@ const CHECKS: [&str; 18] = [
     "membarrier",
     "robust_futex",
     "fanotify",
+    "inotify",
     "arena",
     "huge_pages",
     "shmem_enabled",
