@@ -21,6 +21,7 @@ const LEN: usize = 300_000;
 const SHORT: usize = 100_000;
 /// Longer than anything here takes, and shorter than an outsider is made to wait at most.
 const LONG: Duration = Duration::from_secs(20);
+const FLOOD: usize = 4 << 20;
 const KEEPER: &str = "FOREBAY__TEST_OUTSIDERS";
 
 pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
@@ -49,6 +50,16 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
             "text" => {
                 write(fd, format!("{}\n", words[1]).as_bytes()).expect("write");
                 String::new()
+            }
+            // Writes the same megabytes again and again, for so many milliseconds. How often.
+            "flood" => {
+                let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
+                let mut turns = 0;
+                while begun.elapsed().as_millis() < number(1) as u128 {
+                    assert_eq!(pwrite(fd, &bytes, 0), Ok(FLOOD));
+                    turns += 1;
+                }
+                turns.to_string()
             }
             "size" => size_of(fd).to_string(),
             "holds" => {
@@ -92,8 +103,16 @@ impl Member {
 
     /// Has it do something; what it answers.
     fn does(&mut self, what: &str) -> String {
+        self.begins(what);
+        self.answers()
+    }
+
+    fn begins(&mut self, what: &str) {
         let input = self.input.as_mut().expect("input");
         writeln!(input, "{what}").expect("a line");
+    }
+
+    fn answers(&mut self) -> String {
         loop {
             let line = self.lines.next().expect("an answer").expect("text");
             if let Some((_, answer)) = line.split_once('@') {
@@ -381,6 +400,47 @@ fn two_sessions_see_each_others_bytes() {
     assert_eq!(first.does("read 6 0"), "second");
     first.ends();
     second.ends();
+}
+
+/// It is never flushed for long enough that nothing is owed, unless somebody sees to it.
+#[test]
+fn who_opens_a_file_that_is_written_all_the_time() {
+    let Some(scene) = strict("flood") else { return };
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    member.begins("flood 6000");
+    std::thread::sleep(Duration::from_millis(200));
+    let (bytes, took) = reads(&scene, "a");
+    assert_eq!(bytes.len(), FLOOD);
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(!is_managed(&scene, "a"));
+    member.answers();
+    member.ends();
+    assert_eq!(reads(&scene, "a").0, pattern(9, FLOOD));
+}
+
+#[test]
+fn what_was_changed_while_nobody_had_it_open() {
+    for coherence in [Coherence::Strict, Coherence::Notify, Coherence::Close] {
+        if coherence == Coherence::Strict && strict("idle").is_none() {
+            continue;
+        }
+        let scene = scene("idle", coherence);
+        let mut member = Member::of(&scene);
+        member.does("open a");
+        member.does(&format!("write 1 {LEN}"));
+        assert_eq!(member.does(&format!("holds 1 {LEN} 0")), "true");
+        member.does("close");
+        shell(
+            &scene,
+            "printf inside | dd of=a bs=1 seek=5 conv=notrunc status=none; printf end >> a",
+        );
+        member.does("open a");
+        assert_eq!(member.does("read 6 5"), "inside");
+        assert_eq!(member.does(&format!("read 3 {LEN}")), "end");
+        member.ends();
+    }
 }
 
 /// Opening by members, and by the keeper, holds up nobody and leaves the file where it is.
