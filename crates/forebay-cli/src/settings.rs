@@ -118,6 +118,9 @@ settings! {
     /// How free memory is found: system, regions or regions+stock
     #[arg(value_name = "ALLOCATOR")]
     allocator,
+    /// What programs outside the session see of its files: auto, strict, notify, interval or close
+    #[arg(value_name = "WHEN")]
+    coherence,
 }
 
 impl Settings {

@@ -157,7 +157,7 @@ fn note(reason: &Unmanaged) {
         Unmanaged::Route => 1,
         Unmanaged::Given(_) => 2,
         Unmanaged::Failed(_) => 3,
-        Unmanaged::Reached => 4,
+        Unmanaged::Reached | Unmanaged::Outside => 4,
     };
     UNMANAGED[kind].fetch_add(1, Relaxed);
 }

@@ -64,6 +64,23 @@ pub enum FlushOrder {
     Stream,
 }
 
+/// What programs outside the session see, and how the session learns what they write (`docs/semantics.md`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Coherence {
+    /// The strongest of the others that the keeper may have.
+    #[default]
+    Auto,
+    /// Whoever opens a file waits until it is with the kernel (fanotify), or an error.
+    Strict,
+    /// The keeper hears of openings and changes (inotify), and goes after them.
+    Notify,
+    /// Bytes are written after `flush_interval` at the latest.
+    Interval,
+    /// Bytes are written when files are closed or synced.
+    Close,
+}
+
 /// All options of the engine. Durations are `None` where the user said "never".
 #[derive(Clone, Debug)]
 pub struct Config {
@@ -118,6 +135,8 @@ pub struct Config {
     pub close_behind_bytes: u64,
     /// How free memory is found.
     pub allocator: Allocator,
+    /// What programs outside the session see.
+    pub coherence: Coherence,
     /// The arena lies on the heap of this process instead of in a file: for tests.
     pub heap_backed: bool,
     /// Where each value came from, at the time the configuration was made.
@@ -175,6 +194,7 @@ impl Config {
             small_file_bytes: 0,
             close_behind_bytes: 0,
             allocator: Allocator::default(),
+            coherence: Coherence::Close,
             heap_backed: true,
             origins: Origins::default(),
         }

@@ -1,8 +1,9 @@
 //! The keeper: what happens later, and what happens after a death.
 //!
-//! [`run`] is the keeper's threads, [`ahead`] the one that reads ahead, `ready` the one that has memory ready, `budget` keeps to
-//! limits, [`unfinished`] what they do for files that nobody has open any more, [`closing`] for those whose close did not wait.
-//! [`streams`] is writeback by streams. [`provision`] gives memory to the arena and takes it back; [`repair`]
+//! [`run`] is the keeper's threads, [`hosting`] their beginning and end, [`ahead`] the one that reads ahead, `ready` the one that has
+//! memory ready, `budget` keeps to limits, [`unfinished`] what they do for files that nobody has open any more, [`closing`] for those
+//! whose close did not wait, [`outsiders`] for those that programs outside the session open. [`streams`] is writeback by streams.
+//! [`provision`] gives memory to the arena and takes it back; [`repair`]
 //! and [`rebuild`] restore the session after a death, and may be called by anyone. [`recover`] saves what a wholly dead session
 //! has left.
 
@@ -11,6 +12,8 @@ pub(crate) mod budget;
 pub mod check;
 pub mod closing;
 pub mod engine;
+pub mod hosting;
+pub mod outsiders;
 pub mod provision;
 mod ready;
 pub mod rebuild;

@@ -2,7 +2,8 @@
 //!
 //! [`Session`] is the way in. [`shared`] is what a process's files have in common, [`members`] its threads'
 //! slots, [`opens`] who has which file open, [`adopt`] files that a program has opened by itself, [`glance`] what is known of them,
-//! [`reached`] files that somebody reaches past the engine, [`left`] those that were left to the kernel,
+//! [`reached`] files that somebody reaches past the engine, [`watch`] what is looked at first,
+//! [`left`] those that were left to the kernel,
 //! [`handoff`] the descriptors that clients hand to the keeper, [`lent`] those that it only reads by, [`look`] what commands see of sessions and do in
 //! those that others have started.
 
@@ -18,6 +19,7 @@ pub mod opens;
 pub mod reached;
 pub mod shared;
 pub mod streams;
+pub mod watch;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -30,8 +32,9 @@ use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::{File, OpenOptions, given, table};
 use crate::ids::{FileId, ThreadId};
+use crate::keeper::hosting::Hosting;
 use crate::keeper::recover::{Report, Saved, recover};
-use crate::keeper::run::{self, Hosting};
+use crate::keeper::run;
 use crate::keeper::{budget, provision, repair};
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
@@ -384,12 +387,23 @@ impl Session {
             let reason = "it lies outside the directories that `dirs` names";
             return self.in_kernel(file, reason.into(), path, options);
         }
+        let seen = self.shared.watch(file.as_fd())?;
         let claimed = |device: RealFile| {
             self.shared.claim(&device, path)?;
             Ok(device)
         };
         match RealFile::reopen(file.as_fd()).and_then(claimed) {
-            Ok(device) => self.manage(Arc::new(device), file, path, options),
+            Ok(_) if seen.outside => {
+                self.leave_to_kernel(&file, given::OUTSIDER)?;
+                self.in_kernel(file, given::words(given::OUTSIDER).into(), path, options)
+            }
+            Ok(device) => {
+                let file = self.manage(Arc::new(device), file, path, options)?;
+                if self.shared.has_come(&seen) {
+                    self.give_to_kernel(seen.inode.0, seen.inode.1, given::OUTSIDER)?;
+                }
+                Ok(file)
+            }
             Err(reason) => match self.device_of(&file)? {
                 Some(device) => self.manage(device, file, path, options),
                 None => {

@@ -7,6 +7,7 @@
 //! - [`mod@file`] opening again, reading, writing, space, sync
 //! - [`stat`] `statx`, `statfs`, inode flags
 //! - [`extents`] `FIEMAP`
+//! - [`fanotify`] holding those up who open a file; [`inotify`] hearing of them; [`stand_in`] answering for who is stopped
 //! - [`socket`] messages with descriptors
 //! - [`cpu`] which core a thread runs on
 //! - [`block`] what `/sys` says about a block device
@@ -23,9 +24,11 @@
 pub mod block;
 pub mod cpu;
 pub mod extents;
+pub mod fanotify;
 pub mod file;
 pub mod futex;
 pub mod handle;
+pub mod inotify;
 pub mod kernel_cache;
 pub mod lease;
 pub mod limits;
@@ -36,6 +39,7 @@ pub mod memory;
 pub mod priority;
 pub mod signals;
 pub mod socket;
+pub mod stand_in;
 pub mod stat;
 
 use std::io;

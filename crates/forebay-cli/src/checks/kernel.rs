@@ -3,7 +3,10 @@
 use std::io;
 
 use forebay::device::queue::Uring;
+use forebay::sys::fanotify::Group;
+use forebay::sys::inotify::Watcher;
 use forebay::sys::{liveness, membarrier};
+use rustix::io::Errno;
 
 use super::{Check, text_of};
 
@@ -22,6 +25,7 @@ pub fn all() -> Vec<Check> {
         barriers(),
         robust_futexes(),
         fanotify(),
+        inotify(),
     ]
 }
 
@@ -99,22 +103,55 @@ fn robust_futexes() -> Check {
 }
 
 fn fanotify() -> Check {
-    const WHY: &str = "with it programs outside the session can be held until they would see newest bytes; without it \
-                       they see them after close, fsync or flush_interval";
+    const WHY: &str = "with it (coherence strict) whoever opens a file of the session's waits until it has its newest bytes; \
+                       without it the session goes after them (notify), or they see bytes after close, fsync or flush_interval";
+    let check = |found: String| Check::ok("fanotify", WHY, found);
+    let error = match Group::new() {
+        Ok(_) => return check("permission events work".into()),
+        Err(error) => error,
+    };
     let effective = text_of("/proc/self/status").and_then(|status| effective_capabilities(&status));
     let initial = text_of("/proc/self/uid_map").is_some_and(|map| is_initial_user_namespace(&map));
-    let check = |found: &str| Check::ok("fanotify", WHY, found);
-    match effective {
-        Some(mask) if mask & (1 << CAP_SYS_ADMIN) != 0 && initial => {
-            check("permission events may be asked for")
-        }
-        Some(mask) if mask & (1 << CAP_SYS_ADMIN) != 0 => {
-            check("CAP_SYS_ADMIN in a user namespace is not enough")
+    let has_right = effective.map(|mask| mask & (1 << CAP_SYS_ADMIN) != 0);
+    let too_many = error.raw_os_error() == Some(Errno::MFILE.raw_os_error());
+    match (has_right, too_many) {
+        (None, _) => check("capabilities cannot be read".into()).warn("mount /proc"),
+        (Some(false), _) => check("no CAP_SYS_ADMIN".into())
+            .hint("run the daemon with CAP_SYS_ADMIN where outsiders must see bytes at once"),
+        (Some(true), _) if !initial => {
+            check("CAP_SYS_ADMIN in a user namespace is not enough".into())
                 .hint("run the daemon outside the user namespace")
         }
-        Some(_) => check("no CAP_SYS_ADMIN")
-            .hint("run the daemon with CAP_SYS_ADMIN where outsiders must see bytes at once"),
-        None => check("capabilities cannot be read").warn("mount /proc"),
+        (Some(true), true) => check("no more groups may be made".into())
+            .warn("`sysctl fs.fanotify.max_user_groups=1024`"),
+        (Some(true), _) => check(format!("refused: {error}")).hint(
+            "use a kernel built with CONFIG_FANOTIFY_ACCESS_PERMISSIONS, and allow fanotify_init in the seccomp profile \
+             of the container",
+        ),
+    }
+}
+
+/// Files that are managed at once, each with a watch.
+const WATCHES_WANTED: u64 = 4096;
+
+fn inotify() -> Check {
+    const WHY: &str = "how the session hears of programs outside it that open or change its files, without privilege; \
+                       without it they see bytes after close, fsync or flush_interval, and what they write may not be seen";
+    let watches = text_of("/proc/sys/fs/inotify/max_user_watches");
+    let watches = watches.and_then(|n| n.parse::<u64>().ok());
+    let check = |found: String| Check::ok("inotify", WHY, found);
+    match (Watcher::new(), watches) {
+        (Err(error), _) => {
+            check(format!("refused: {error}")).warn("`sysctl fs.inotify.max_user_instances=1024`")
+        }
+        (Ok(_), Some(watches)) if watches < WATCHES_WANTED => {
+            check(format!("works, for {watches} files of this user's")).warn(format!(
+                "`sysctl fs.inotify.max_user_watches={}`",
+                WATCHES_WANTED * 16
+            ))
+        }
+        (Ok(_), Some(watches)) => check(format!("works, for {watches} files of this user's")),
+        (Ok(_), None) => check("works".into()),
     }
 }
 

@@ -8,13 +8,14 @@ use serde_json::Value;
 
 use crate::place::{Place, Run};
 
-const CHECKS: [&str; 18] = [
+const CHECKS: [&str; 19] = [
     "configuration",
     "kernel",
     "io_uring",
     "membarrier",
     "robust_futex",
     "fanotify",
+    "inotify",
     "arena",
     "huge_pages",
     "shmem_enabled",

@@ -7,11 +7,14 @@ mod appends;
 mod closing;
 mod compiled;
 mod deaths;
+#[path = "../../../forebay/tests/here/mod.rs"]
+mod here;
 mod hints;
 mod leaving;
 mod model;
 mod names;
 mod numbers;
+mod outsiders;
 mod reached;
 mod role;
 mod scene;

@@ -24,6 +24,7 @@ fn run() {
         || crate::leaving::play(role, &argument, &dir)
         || crate::names::play(role, &argument, &dir)
         || crate::numbers::play(role, &argument, &dir)
+        || crate::outsiders::play(role, &argument, &dir)
         || crate::reached::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)

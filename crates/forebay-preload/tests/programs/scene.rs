@@ -48,10 +48,17 @@ pub fn config(name: &str) -> Config {
 impl Scene {
     /// A new session; files are managed once `small_file_bytes` have been written.
     pub fn new(name: &str, small_file_bytes: u64) -> Self {
+        Self::with(name, small_file_bytes, |_| {})
+    }
+
+    /// As [`Scene::new`], in a session that is configured so.
+    pub fn with(name: &str, small_file_bytes: u64, configure: impl Fn(&mut Config)) -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let name = format!("preload-{name}-{}-{number}", std::process::id());
-        let session = Session::open(config(&name)).expect("a session");
+        let mut config = config(&name);
+        configure(&mut config);
+        let session = Session::open(config).expect("a session");
         Scene {
             session: Some(session),
             name,

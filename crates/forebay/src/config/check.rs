@@ -4,7 +4,7 @@
 //! much memory there is) are where the machine is asked, in [`super::resolve`].
 
 use super::size::Size;
-use super::{Config, ConfigError, DirtyTracking, FlushOrder};
+use super::{Coherence, Config, ConfigError, DirtyTracking, FlushOrder};
 use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
 use crate::memory::place::is_session_name;
 
@@ -29,6 +29,12 @@ impl Config {
             "flush_order",
             "stream",
             || "give page, or dirty_tracking = stream: only then are there streams".to_owned(),
+        )?;
+        self.rule(
+            self.coherence != Coherence::Interval || self.flush_interval.is_some(),
+            "coherence",
+            "interval",
+            || "give flush_interval a duration, or set coherence to close".to_owned(),
         )?;
         let depth = self.queue_depth;
         self.rule(

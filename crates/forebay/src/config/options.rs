@@ -6,7 +6,7 @@
 use super::interval::Interval;
 use super::routes::{Route, RouteRule};
 use super::size::{Limit, Size};
-use super::{Allocator, Config, ConfigError, DirtyTracking, FlushOrder, IoEngine};
+use super::{Allocator, Coherence, Config, ConfigError, DirtyTracking, FlushOrder, IoEngine};
 use serde::de::IntoDeserializer;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -179,6 +179,8 @@ options! {
     close_behind_bytes: Size,
     /// system, regions or regions+stock. Default: regions+stock.
     allocator: Allocator,
+    /// auto, strict, notify, interval or close. Default: auto.
+    coherence: Coherence,
     /// The arena on the heap, for tests. Default: false.
     heap_backed: bool,
 }
@@ -267,6 +269,7 @@ impl Config {
             small_file_bytes: size(self.small_file_bytes),
             close_behind_bytes: size(self.close_behind_bytes),
             allocator: Some(self.allocator),
+            coherence: Some(self.coherence),
             heap_backed: Some(self.heap_backed),
         }
     }
@@ -376,7 +379,14 @@ macro_rules! written_as_word {
         }
     )*};
 }
-written_as_word!(Route, IoEngine, Allocator, DirtyTracking, FlushOrder);
+written_as_word!(
+    Route,
+    IoEngine,
+    Allocator,
+    Coherence,
+    DirtyTracking,
+    FlushOrder
+);
 
 impl Written for String {
     fn read(text: &str) -> Result<Self, String> {

@@ -213,6 +213,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         small_file_bytes: plain(said.small_file_bytes, SMALL_FILE_BYTES),
         close_behind_bytes: plain(said.close_behind_bytes, CLOSE_BEHIND_BYTES),
         allocator: said.allocator.unwrap_or_default(),
+        coherence: said.coherence.unwrap_or_default(),
         heap_backed: said.heap_backed.unwrap_or(false),
         origins,
     }

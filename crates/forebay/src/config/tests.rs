@@ -157,6 +157,7 @@ fn every_key_is_accepted_in_all_three_places() {
         "io_engine" => "threads",
         "dirty_tracking" | "flush_order" => "stream",
         "allocator" => "regions",
+        "coherence" => "notify",
         "heap_backed" => "true",
         "queue_depth" => "3",
         "session" => "s",

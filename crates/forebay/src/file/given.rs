@@ -19,9 +19,11 @@ pub const NOT_WRITABLE: u32 = 7;
 pub const CLAIMED: u32 = 8;
 /// There is no room in the session's tables, or for descriptors.
 pub const NO_ROOM: u32 = 9;
+/// A program outside the session uses it.
+pub const OUTSIDER: u32 = 10;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 23] = [
+const REASONS: [(u32, &str); 24] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -40,6 +42,7 @@ const REASONS: [(u32, &str); 23] = [
         NO_ROOM,
         "no room in the session's tables, or for descriptors",
     ),
+    (OUTSIDER, "a program outside the session uses it"),
     (64, "a program that was executed has inherited it"),
     (
         65,

@@ -6,17 +6,14 @@
 //! when it dies. Nothing is lost in between, since clients repair, flush and evict by themselves (`docs/locking.md`).
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::device::DeviceFile;
-use crate::error::Error;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::ThreadId;
 use crate::keeper::budget::{Budget, keep_room};
-use crate::keeper::engine::{flusher, number_of, prefetcher};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
-use crate::keeper::{ahead, closing, ready, repair, streams};
+use crate::keeper::{closing, outsiders, repair, streams};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
@@ -33,73 +30,6 @@ const IDLE_TICK: Duration = Duration::from_millis(50);
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);
 /// Pages that one background pass over a file writes at most, so that other files get their turn.
 pub(super) const PASS_PAGES: u64 = 4096;
-
-/// The threads of a process that hosts a keeper. Dropping stops them.
-pub struct Hosting {
-    stop: Arc<AtomicBool>,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-/// What a keeper's thread does until it is told to stop.
-type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
-
-impl Hosting {
-    /// Starts the threads. An I/O engine that was asked for and cannot be had is an error; only `auto` takes what there is.
-    pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut threads = Vec::new();
-        let (fill, write) = (flusher(shared)?, flusher(shared)?);
-        let reader = prefetcher(shared)?;
-        let io_engine = number_of(write.queue_name());
-        let bodies: [(&str, Body); 5] = [
-            (
-                "forebay-house",
-                Box::new(move |s, stop| house(s, stop, io_engine)),
-            ),
-            ("forebay-memory", Box::new(ready::keep_ready)),
-            ("forebay-fill", Box::new(|s, stop| stage_one(s, stop, fill))),
-            (
-                "forebay-write",
-                Box::new(|s, stop| stage_two(s, stop, write)),
-            ),
-            (
-                "forebay-read",
-                Box::new(|s, stop| ahead::run(s, stop, reader)),
-            ),
-        ];
-        for (name, body) in bodies {
-            let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
-            let thread = std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || body(&shared, &stop))
-                .map_err(|error| {
-                    Error::Session(format!("cannot start a keeper thread: {error}"))
-                })?;
-            threads.push(thread);
-        }
-        Ok(Hosting {
-            stop,
-            shared: Arc::clone(shared),
-            threads,
-        })
-    }
-}
-
-impl Drop for Hosting {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        let asked = &self.shared.arena.superblock().ahead_work;
-        for work in [self.shared.work(), asked] {
-            work.fetch_add(1, Ordering::AcqRel);
-            futex::wake(work);
-        }
-        self.shared.arena.superblock().wake_ready();
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// Whether some thread lives that keeps the session.
 pub fn has_keeper(arena: &Arena) -> bool {
@@ -128,6 +58,10 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
     let path = shared.arena_path.as_deref();
     *desk = path.and_then(|path| Desk::open(path).ok());
     superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
+    let guard = shared
+        .guard()
+        .map_or(outsiders::NONE, |guard| guard.level());
+    superblock.guard.store(guard, Ordering::Release);
     closing::forget_lost(shared);
     adopt_owed_files(shared);
     shared.keeps.store(true, Relaxed);
@@ -142,7 +76,7 @@ struct House {
     looked_at_pressure: Instant,
 }
 
-fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
+pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
     let Ok(me) = shared.me() else { return };
     let mut house = House {
         begun: Instant::now(),
@@ -167,6 +101,8 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         finish_unused_files(shared, me);
     }
     if shared.keeps.swap(false, Relaxed) {
+        let guard = &me.arena.superblock().guard;
+        guard.store(outsiders::NONE, Ordering::Release);
         let keeper = &me.arena.superblock().keeper;
         let _ = keeper.compare_exchange(me.id.0, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -255,7 +191,7 @@ pub(super) fn unless_busy(
 }
 
 /// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
-fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
+pub(super) fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
     while !stop.load(Relaxed) {
         let mut filled = 0;
@@ -290,7 +226,7 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
 }
 
 /// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
-fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
+pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
     let mut cursor = 0;
     let mut swept = Instant::now();

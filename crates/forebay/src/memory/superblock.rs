@@ -113,6 +113,8 @@ pub struct Superblock {
     pub io_engine: AtomicU32,
     /// Files with a lease of the keeper's, about: a death may leave one counted too many.
     pub leased: AtomicU32,
+    /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
+    pub guard: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));

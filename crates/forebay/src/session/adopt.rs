@@ -38,6 +38,8 @@ pub enum Unmanaged {
     Given(u32),
     /// Somebody reaches it past the engine; see [`reached`].
     Reached,
+    /// A program outside the session uses it, or nobody would see one come.
+    Outside,
     /// The session's tables are full.
     Failed(Error),
 }
@@ -47,6 +49,7 @@ impl Unmanaged {
     fn code(&self) -> Option<u32> {
         match self.counter() {
             _ if matches!(self, Unmanaged::Given(_)) => None,
+            _ if matches!(self, Unmanaged::Outside) => Some(given::OUTSIDER),
             Counter::FilesRouted => Some(given::OUTSIDE),
             Counter::FilesReached => Some(given::REACHED),
             Counter::FilesClaimed => Some(given::CLAIMED),
@@ -60,7 +63,7 @@ impl Unmanaged {
         use KernelReason::*;
         match self {
             Unmanaged::Route => Counter::FilesRouted,
-            Unmanaged::Reached => Counter::FilesReached,
+            Unmanaged::Reached | Unmanaged::Outside => Counter::FilesReached,
             Unmanaged::Reason(Claimed) => Counter::FilesClaimed,
             Unmanaged::Reason(
                 NoDirectIo { .. }
@@ -192,6 +195,7 @@ impl Session {
         let superblock = shared.arena.superblock();
         let before = reached::look(superblock, hash);
         // At the only time when the engine has no descriptions of its own.
+        let outside = shared.is_used_outside(fd, (asked.device, asked.inode));
         let is_alone = || lock::is_only_description(fd);
         let alone = match standing(&shared.arena, asked.device, asked.inode) {
             Standing::New if before.is_reached() && !is_alone() => return Err(Unmanaged::Reached),
@@ -208,6 +212,9 @@ impl Session {
         };
         let device = device.map_err(Unmanaged::Reason)?;
         shared.claim(&device, &path).map_err(Unmanaged::Reason)?;
+        if outside {
+            return Err(Unmanaged::Outside);
+        }
         let device: Arc<dyn DeviceFile> = Arc::new(device);
         let me = shared.me().map_err(Unmanaged::Failed)?;
         let bytes = path.as_os_str().as_bytes();

@@ -19,6 +19,7 @@ use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::closing;
 use crate::keeper::reopen::path_of;
+use crate::keeper::run::has_keeper;
 use crate::memory::files::{EXCEEDING, LEASED, TRUNCATING};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -39,6 +40,10 @@ const UNITE: u32 = 6;
 const LEFT: u32 = 7;
 /// After [`MANAGE_READER`], with descriptors that can only be read by.
 const LEND: u32 = 8;
+/// The keeper shall see who opens the file that comes with it.
+const WATCH: u32 = 9;
+/// Does a program outside the session use it?
+const LOOK: u32 = 10;
 /// How long a keeper waits for its flushers to let go of a device file.
 const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
@@ -138,6 +143,32 @@ impl Line {
     /// Has the keeper make one description of the two that it has of a file. `false`: it has not, or cannot.
     pub fn ask_to_unite(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
         self.tell(shared, file, UNITE, epoch)
+    }
+
+    /// Has the keeper see who opens a file. `None`: it cannot be reached.
+    pub fn ask_to_watch(&self, shared: &Shared, fd: BorrowedFd<'_>) -> Option<bool> {
+        self.ask_about(shared, WATCH, fd)
+    }
+
+    /// Whether a program outside the session has the file open. `None`: the keeper cannot be reached.
+    pub fn ask_who_uses(&self, shared: &Shared, fd: BorrowedFd<'_>) -> Option<bool> {
+        self.ask_about(shared, LOOK, fd)
+    }
+
+    fn ask_about(&self, shared: &Shared, what: u32, fd: BorrowedFd<'_>) -> Option<bool> {
+        let superblock = shared.arena.superblock();
+        let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
+        // The clock stands while a keeper is stopped, too.
+        let tick = u64::from(superblock.tick.load(Ordering::Relaxed)) + 1;
+        if !has_keeper(&shared.arena) || self.failed.load(Relaxed) == tick {
+            return None;
+        }
+        let message = encode(FileId(0), what, shared.session_name_word());
+        let answer = self.send_and_wait(shared, epoch, message, &[fd]);
+        if answer.is_none() {
+            self.failed.store(tick, Relaxed);
+        }
+        answer.map(|answer| answer == DONE)
     }
 
     /// As [`Line::release`], for a file that the keeper goes on with under a lease; returns at once. `false`: this keeper
@@ -339,9 +370,15 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
-                UNITE => shared
-                    .device(file)
-                    .is_some_and(|device| device.unite().is_ok()),
+                UNITE => unite(shared, file),
+                WATCH => shared
+                    .guard()
+                    .zip(descriptors.first())
+                    .is_some_and(|(guard, fd)| guard.watch(fd.as_fd())),
+                LOOK => shared
+                    .guard()
+                    .zip(descriptors.first())
+                    .is_some_and(|(guard, fd)| guard.is_used_outside(fd.as_fd())),
                 LEFT => {
                     one_fewer(&mut client.opens, file);
                     closing::forget_if_lost(shared, file);
@@ -399,6 +436,17 @@ fn await_dropped(device: Arc<dyn DeviceFile>) -> bool {
         std::thread::sleep(CLOSE_PAUSE);
     }
     false
+}
+
+/// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
+/// tell it.
+fn unite(shared: &Shared, file: FileId) -> bool {
+    shared.device(file).is_some_and(|device| {
+        if let (Some(guard), Some((direct, _))) = (shared.guard(), device.descriptors()) {
+            guard.forget(direct);
+        }
+        device.unite().is_ok()
+    })
 }
 
 /// Writes what a file owes, in the keeper's own thread.

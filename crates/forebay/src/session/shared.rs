@@ -15,6 +15,7 @@ use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
+use crate::keeper::outsiders::Guard;
 use crate::keeper::unfinished;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
@@ -60,6 +61,7 @@ pub struct Shared {
     /// Held while a file is handed over, so that each description is counted once.
     handing: Mutex<Option<Instant>>,
     claims: Arc<Claims>,
+    pub(super) guard: Mutex<Option<Arc<Guard>>>,
 }
 
 impl Shared {
@@ -91,6 +93,7 @@ impl Shared {
             opens: Opens::default(),
             handing: Mutex::new(None),
             claims: Arc::default(),
+            guard: Mutex::default(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),

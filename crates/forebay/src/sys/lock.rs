@@ -54,6 +54,11 @@ pub fn is_any_held_elsewhere(fd: BorrowedFd<'_>, byte: u64, count: u64) -> io::R
 /// The kernel grants a lease for writing to the only one that has a file open. It is given back at once; should somebody
 /// open the file in between, the signal about that is one that nobody dies of.
 pub fn is_only_description(fd: BorrowedFd<'_>) -> bool {
+    asked_whether_only(fd) == Some(true)
+}
+
+/// As [`is_only_description`]. `None`: the kernel does not tell.
+pub fn asked_whether_only(fd: BorrowedFd<'_>) -> Option<bool> {
     const F_SETSIG: libc::c_int = 10;
     const F_GETSIG: libc::c_int = 11;
     let ask = |command, argument: libc::c_int| {
@@ -62,13 +67,17 @@ pub fn is_only_description(fd: BorrowedFd<'_>) -> bool {
     };
     // Whoever has signals sent about the description keeps them.
     if ask(libc::F_GETOWN, 0) != 0 || ask(F_GETSIG, 0) != 0 || ask(F_SETSIG, libc::SIGURG) != 0 {
-        return false;
+        return None;
     }
-    let granted = ask(libc::F_SETLEASE, libc::F_WRLCK) == 0;
-    if granted {
+    let granted = check(ask(libc::F_SETLEASE, libc::F_WRLCK));
+    if granted.is_ok() {
         // Takes the owner and the signal away as well.
         ask(libc::F_SETLEASE, libc::F_UNLCK);
     }
     ask(F_SETSIG, 0);
-    granted
+    match granted {
+        Ok(()) => Some(true),
+        Err(error) if error.raw_os_error() == Some(libc::EAGAIN) => Some(false),
+        Err(_) => None,
+    }
 }

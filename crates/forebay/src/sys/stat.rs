@@ -4,6 +4,7 @@
 //! answered the alignment is `None`, which is not the same as "no direct I/O" (alignment 0).
 
 use super::{check, retry};
+use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -65,6 +66,20 @@ pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
     })?;
     // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
     Ok(from_statx(&unsafe { out.assume_init() }))
+}
+
+/// Device and inode of what a path leads to, as the kernel has them in memory: nobody elsewhere is asked.
+pub fn inode_of(path: &CStr) -> io::Result<(u64, u64)> {
+    let mut out = MaybeUninit::<libc::statx>::zeroed();
+    let flags = libc::AT_STATX_DONT_SYNC;
+    retry(|| {
+        let (cwd, mask) = (libc::AT_FDCWD, libc::STATX_INO);
+        // SAFETY: the path ends in a null byte and is only read; `out` is ours and lives during the call.
+        check(unsafe { libc::statx(cwd, path.as_ptr(), flags, mask, out.as_mut_ptr()) })
+    })?;
+    // SAFETY: as above.
+    let found = from_statx(&unsafe { out.assume_init() });
+    Ok((found.device, found.inode))
 }
 
 fn from_statx(x: &libc::statx) -> Stat {

@@ -1,0 +1,667 @@
+//! Programs outside the session that open, read, write, cut, replace and map files that a program of the session has open.
+//!
+//! The session's program does what it is told, line by line. Outsiders are ordinary programs without the library; this test
+//! program hosts the keeper, and so is none, but where the keeper has a process of its own.
+
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use forebay::config::Coherence;
+use forebay::{Config, Session};
+
+use crate::here;
+use crate::scene::{Scene, config};
+use crate::sys::*;
+
+const LEN: usize = 300_000;
+/// So little that the keeper leaves it alone: for what a keeper that is stopped has in flight everybody waits.
+const SHORT: usize = 100_000;
+/// Longer than anything here takes, and shorter than an outsider is made to wait at most.
+const LONG: Duration = Duration::from_secs(20);
+const FLOOD: usize = 4 << 20;
+const KEEPER: &str = "FOREBAY__TEST_OUTSIDERS";
+
+pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
+    if role != "obeys" {
+        return false;
+    }
+    let mut fd = -1;
+    for line in std::io::stdin().lines() {
+        let line = line.expect("a line");
+        let words: Vec<_> = line.split(' ').collect();
+        let number = |at: usize| words[at].parse::<usize>().expect("a number");
+        let said = match words[0] {
+            "open" => {
+                fd = open(&dir.join(words[1]), libc::O_RDWR | libc::O_CREAT).expect("open");
+                String::new()
+            }
+            "log" => {
+                let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
+                fd = open(&dir.join(words[1]), flags).expect("open");
+                String::new()
+            }
+            "write" => {
+                write(fd, &pattern(number(1) as u8, number(2))).expect("write");
+                String::new()
+            }
+            "text" => {
+                write(fd, format!("{}\n", words[1]).as_bytes()).expect("write");
+                String::new()
+            }
+            // Writes the same megabytes again and again, for so many milliseconds. How often.
+            "flood" => {
+                let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
+                let mut turns = 0;
+                while begun.elapsed().as_millis() < number(1) as u128 {
+                    assert_eq!(pwrite(fd, &bytes, 0), Ok(FLOOD));
+                    turns += 1;
+                }
+                turns.to_string()
+            }
+            "size" => size_of(fd).to_string(),
+            "holds" => {
+                let wanted = pattern(number(1) as u8, number(2));
+                (pread(fd, number(2), number(3) as i64) == Ok(wanted)).to_string()
+            }
+            "read" => {
+                let bytes = pread(fd, number(1), number(2) as i64).expect("read");
+                String::from_utf8(bytes).expect("text")
+            }
+            "close" => {
+                close(fd).expect("close");
+                String::new()
+            }
+            other => panic!("what is {other}?"),
+        };
+        println!("@{said}");
+    }
+    true
+}
+
+/// A program of the session that obeys.
+struct Member {
+    program: Child,
+    input: Option<ChildStdin>,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Member {
+    fn of(scene: &Scene) -> Self {
+        let mut role = scene.role("obeys", "");
+        role.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = role.spawn().expect("a program");
+        let lines = BufReader::new(program.stdout.take().expect("output")).lines();
+        Member {
+            input: program.stdin.take(),
+            program,
+            lines,
+        }
+    }
+
+    /// Has it do something; what it answers.
+    fn does(&mut self, what: &str) -> String {
+        self.begins(what);
+        self.answers()
+    }
+
+    fn begins(&mut self, what: &str) {
+        let input = self.input.as_mut().expect("input");
+        writeln!(input, "{what}").expect("a line");
+    }
+
+    fn answers(&mut self) -> String {
+        loop {
+            let line = self.lines.next().expect("an answer").expect("text");
+            if let Some((_, answer)) = line.split_once('@') {
+                return answer.to_owned();
+            }
+        }
+    }
+
+    fn ends(mut self) {
+        drop(self.input.take());
+        for line in self.lines.by_ref() {
+            line.expect("text");
+        }
+        assert!(self.program.wait().expect("an end").success());
+    }
+}
+
+/// An ordinary program in the scene's directory.
+fn outsider(scene: &Scene, program: &str, arguments: &[&str]) -> Command {
+    let mut command = Command::new(program);
+    command.args(arguments).current_dir(scene.dir.path());
+    command
+}
+
+fn run(mut command: Command) -> Output {
+    let output = command.output().expect("an outsider");
+    assert!(output.status.success(), "{command:?}: {output:?}");
+    output
+}
+
+fn shell(scene: &Scene, script: &str) -> Vec<u8> {
+    run(outsider(scene, "sh", &["-c", script])).stdout
+}
+
+fn python(scene: &Scene, script: &str) -> Vec<u8> {
+    run(outsider(scene, "python3", &["-c", script])).stdout
+}
+
+fn coherent(name: &str, coherence: Coherence) -> Config {
+    Config {
+        coherence,
+        ..config(name)
+    }
+}
+
+fn scene(name: &str, coherence: Coherence) -> Scene {
+    Scene::with(name, 0, |config| config.coherence = coherence)
+}
+
+/// A scene in which outsiders wait, where that can be had.
+fn strict(name: &str) -> Option<Scene> {
+    if let Err(why) = forebay::sys::fanotify::Group::new() {
+        here::skipped(format!("no permission events: {why}"));
+        return None;
+    }
+    Some(scene(name, Coherence::Strict))
+}
+
+/// Repeats a look until it shows what it should.
+fn in_the_end(what: &str, look: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !look() {
+        assert!(begun.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn is_managed(scene: &Scene, name: &str) -> bool {
+    let session = scene.session.as_ref().expect("a session");
+    let file = session
+        .files()
+        .into_iter()
+        .find(|f| f.path == scene.path(name));
+    file.is_some_and(|file| file.kernel_reason == 0 && file.is_open)
+}
+
+#[test]
+fn who_opens_a_file_sees_what_has_been_written() {
+    let Some(scene) = strict("opened") else {
+        return;
+    };
+    let mut member = Member::of(&scene);
+    for turn in 0..20 {
+        let name = format!("f{turn}");
+        member.does(&format!("open {name}"));
+        member.does(&format!("write {turn} {LEN}"));
+        assert!(is_managed(&scene, &name));
+        assert_eq!(shell(&scene, &format!("cat {name}")), pattern(turn, LEN));
+        assert!(!is_managed(&scene, &name), "an outsider may have it open");
+        // What is written from then on is seen at once, also by who has had it open all the time.
+        member.does("text more");
+        assert!(shell(&scene, &format!("cat {name}")).ends_with(b"more\n"));
+        assert_eq!(member.does("size"), (LEN + 5).to_string());
+        member.does("close");
+    }
+    member.ends();
+}
+
+#[test]
+fn what_an_outsider_writes_is_seen() {
+    let Some(scene) = strict("written") else {
+        return;
+    };
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    shell(&scene, "printf outside >> a");
+    assert_eq!(member.does("size"), (LEN + 7).to_string());
+    assert_eq!(member.does(&format!("read 7 {LEN}")), "outside");
+    shell(
+        &scene,
+        "printf inside | dd of=a bs=1 seek=5 conv=notrunc status=none",
+    );
+    assert_eq!(member.does("read 6 5"), "inside");
+    shell(&scene, ": > a");
+    assert_eq!(member.does("size"), "0");
+    member.ends();
+}
+
+#[test]
+fn an_outsider_and_a_member_append_to_one_log() {
+    let Some(scene) = strict("log") else { return };
+    let mut member = Member::of(&scene);
+    member.does("log a");
+    for turn in 0..50 {
+        member.does(&format!("text inside{turn}"));
+        shell(&scene, &format!("echo outside{turn} >> a"));
+    }
+    member.ends();
+    let wanted: String = (0..50)
+        .map(|turn| format!("inside{turn}\noutside{turn}\n"))
+        .collect();
+    assert_eq!(
+        String::from_utf8(shell(&scene, "cat a")).expect("text"),
+        wanted
+    );
+}
+
+/// `truncate` opens nothing, so nobody waits.
+#[test]
+fn a_file_that_an_outsider_cuts_by_its_name() {
+    for coherence in [Coherence::Strict, Coherence::Notify] {
+        if coherence == Coherence::Strict && strict("cut").is_none() {
+            continue;
+        }
+        let scene = scene("cut", coherence);
+        let mut member = Member::of(&scene);
+        member.does("open a");
+        member.does(&format!("write 1 {LEN}"));
+        let session = scene.session.as_ref().expect("a session");
+        session.settle_all().expect("settled");
+        python(&scene, "import os; os.truncate('a', 1000)");
+        in_the_end("the new length", || !is_managed(&scene, "a"));
+        assert_eq!(member.does("size"), "1000");
+        assert_eq!(member.does("holds 1 1000 0"), "true");
+        member.ends();
+        assert_eq!(shell(&scene, "cat a"), pattern(1, 1000));
+    }
+}
+
+#[test]
+fn a_file_that_an_outsider_renames_unlinks_and_replaces() {
+    let Some(scene) = strict("names") else { return };
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    shell(&scene, "mv a b");
+    member.does(&format!("write 2 {LEN}"));
+    assert_eq!(
+        shell(&scene, "cat b"),
+        [pattern(1, LEN), pattern(2, LEN)].concat()
+    );
+    member.does("close");
+    member.does("open a");
+    member.does(&format!("write 3 {LEN}"));
+    shell(&scene, "echo new > c; mv c a");
+    assert_eq!(shell(&scene, "cat a"), b"new\n");
+    assert_eq!(member.does(&format!("holds 3 {LEN} 0")), "true");
+    member.does("close");
+    member.does("open d");
+    member.does(&format!("write 4 {LEN}"));
+    shell(&scene, "rm d");
+    assert_eq!(member.does(&format!("holds 4 {LEN} 0")), "true");
+    member.ends();
+    assert_eq!(shell(&scene, "ls; cat a"), b"a\nb\nnew\n");
+}
+
+#[test]
+fn a_file_that_an_outsider_maps() {
+    let Some(scene) = strict("mapped") else {
+        return;
+    };
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    let script = "import mmap,sys\n\
+        f = open('a', 'r+b'); m = mmap.mmap(f.fileno(), 0)\n\
+        sys.stdout.buffer.write(m[:1000]); m[0:4] = b'maps'; m.flush()";
+    assert_eq!(python(&scene, script), pattern(1, 1000));
+    assert_eq!(member.does("read 4 0"), "maps");
+    member.ends();
+}
+
+/// Mapped, and closed, before the session's program opens it.
+#[test]
+fn a_file_that_an_outsider_has_mapped_is_not_managed() {
+    for coherence in [Coherence::Strict, Coherence::Notify] {
+        if coherence == Coherence::Strict && strict("early").is_none() {
+            continue;
+        }
+        let scene = scene("early", coherence);
+        shell(&scene, "printf 0123456789 > a");
+        let script = "import mmap,sys\n\
+            f = open('a', 'r+b'); m = mmap.mmap(f.fileno(), 10); f.close()\n\
+            print('mapped', flush=True); sys.stdin.readline()\n\
+            print(m[:10].decode(), flush=True); m[5:10] = b'edits'\n\
+            print('edited', flush=True); sys.stdin.readline()";
+        let mut mapper = outsider(&scene, "python3", &["-c", script])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("an outsider");
+        let mut told = mapper.stdin.take().expect("input");
+        let mut lines = BufReader::new(mapper.stdout.take().expect("output")).lines();
+        let mut hear = || lines.next().expect("a line").expect("text");
+        assert_eq!(hear(), "mapped");
+        let mut member = Member::of(&scene);
+        member.does("open a");
+        member.does("text abcd");
+        assert!(!is_managed(&scene, "a"));
+        writeln!(told, "go on").expect("told");
+        assert_eq!(hear(), "abcd");
+        assert_eq!(hear(), "56789");
+        assert_eq!(hear(), "edited");
+        assert_eq!(member.does("read 5 5"), "edits");
+        writeln!(told, "end").expect("told");
+        assert!(mapper.wait().expect("an end").success());
+        member.ends();
+    }
+}
+
+#[test]
+fn tail_follows_a_log() {
+    for coherence in [Coherence::Strict, Coherence::Notify] {
+        if coherence == Coherence::Strict && strict("tail").is_none() {
+            continue;
+        }
+        let scene = scene("tail", coherence);
+        let mut member = Member::of(&scene);
+        member.does("log a");
+        member.does("text first");
+        let mut tail = outsider(&scene, "tail", &["-n", "+1", "-f", "a"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("tail");
+        let mut lines = BufReader::new(tail.stdout.take().expect("output")).lines();
+        if coherence == Coherence::Notify {
+            // It is found, not held up.
+            in_the_end("the outsider is found", || !is_managed(&scene, "a"));
+        }
+        assert_eq!(lines.next().expect("a line").expect("text"), "first");
+        for turn in 0..20 {
+            member.does(&format!("text line{turn}"));
+            let line = lines.next().expect("a line").expect("text");
+            assert_eq!(line, format!("line{turn}"));
+        }
+        tail.kill().expect("a kill");
+        tail.wait().expect("an end");
+        member.ends();
+    }
+}
+
+#[test]
+fn two_sessions_see_each_others_bytes() {
+    let Some(one) = strict("one") else { return };
+    let mut other = strict("two").expect("as before");
+    other.dir = tempfile::TempDir::with_prefix_in("forebay", one.dir.path()).expect("a directory");
+    let mut first = Member::of(&one);
+    first.does("open a");
+    first.does(&format!("write 1 {LEN}"));
+    let mut second = Member::of(&other);
+    second.does("open ../a");
+    assert_eq!(second.does(&format!("holds 1 {LEN} 0")), "true");
+    second.does("text second");
+    assert_eq!(first.does("read 6 0"), "second");
+    first.ends();
+    second.ends();
+}
+
+/// It is never flushed for long enough that nothing is owed, unless somebody sees to it.
+#[test]
+fn who_opens_a_file_that_is_written_all_the_time() {
+    let Some(scene) = strict("flood") else { return };
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    member.begins("flood 6000");
+    std::thread::sleep(Duration::from_millis(200));
+    let (bytes, took) = reads(&scene, "a");
+    assert_eq!(bytes.len(), FLOOD);
+    assert!(took < Duration::from_secs(4), "{took:?}");
+    assert!(!is_managed(&scene, "a"));
+    member.answers();
+    member.ends();
+    assert_eq!(reads(&scene, "a").0, pattern(9, FLOOD));
+}
+
+#[test]
+fn what_was_changed_while_nobody_had_it_open() {
+    for coherence in [Coherence::Strict, Coherence::Notify, Coherence::Close] {
+        if coherence == Coherence::Strict && strict("idle").is_none() {
+            continue;
+        }
+        let scene = scene("idle", coherence);
+        let mut member = Member::of(&scene);
+        member.does("open a");
+        member.does(&format!("write 1 {LEN}"));
+        assert_eq!(member.does(&format!("holds 1 {LEN} 0")), "true");
+        member.does("close");
+        shell(
+            &scene,
+            "printf inside | dd of=a bs=1 seek=5 conv=notrunc status=none; printf end >> a",
+        );
+        member.does("open a");
+        assert_eq!(member.does("read 6 5"), "inside");
+        assert_eq!(member.does(&format!("read 3 {LEN}")), "end");
+        member.ends();
+    }
+}
+
+/// Opening by members, and by the keeper, holds up nobody and leaves the file where it is.
+#[test]
+fn members_open_what_is_watched() {
+    let Some(scene) = strict("members") else {
+        return;
+    };
+    let mut writer = Member::of(&scene);
+    writer.does("open a");
+    writer.does(&format!("write 1 {LEN}"));
+    let mut readers: Vec<_> = (0..4).map(|_| Member::of(&scene)).collect();
+    for reader in &mut readers {
+        for _ in 0..20 {
+            reader.does("open a");
+            assert_eq!(reader.does(&format!("holds 1 {LEN} 0")), "true");
+            reader.does("close");
+        }
+    }
+    assert!(is_managed(&scene, "a"));
+    readers.into_iter().for_each(Member::ends);
+    writer.ends();
+}
+
+#[test]
+fn an_outsider_is_found_without_privilege() {
+    let scene = scene("found", Coherence::Notify);
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    assert!(is_managed(&scene, "a"));
+    // It does not wait for what its opening sets off.
+    let mut outsider = outsider(&scene, "sh", &["-c", "exec 3<>a; cat"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("an outsider");
+    in_the_end("the outsider is found", || !is_managed(&scene, "a"));
+    assert_eq!(
+        std::fs::read(scene.path("a")).expect("a file"),
+        pattern(1, LEN)
+    );
+    drop(outsider.stdin.take());
+    outsider.wait().expect("an end");
+    shell(&scene, "printf outside >> a");
+    assert_eq!(member.does(&format!("read 7 {LEN}")), "outside");
+    member.ends();
+}
+
+/// An outsider that comes and goes before anybody looks for him.
+#[test]
+fn an_append_without_privilege() {
+    let scene = scene("appended", Coherence::Notify);
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    let session = scene.session.as_ref().expect("a session");
+    session.settle_all().expect("settled");
+    shell(&scene, "printf outside >> a");
+    in_the_end("the new length", || !is_managed(&scene, "a"));
+    assert_eq!(member.does(&format!("read 7 {LEN}")), "outside");
+    assert_eq!(member.does(&format!("holds 1 {LEN} 0")), "true");
+    member.ends();
+}
+
+#[test]
+fn an_interval_is_kept_while_a_program_writes() {
+    let scene = Scene::with("interval", 0, |config| {
+        config.coherence = Coherence::Interval;
+        config.flush_interval = Some(Duration::from_millis(200));
+    });
+    let mut member = Member::of(&scene);
+    member.does("log a");
+    member.does("text first");
+    let begun = Instant::now();
+    while std::fs::read(scene.path("a")).expect("a file").is_empty() {
+        member.does("text more");
+        assert!(begun.elapsed() < Duration::from_secs(2));
+    }
+    assert!(is_managed(&scene, "a"));
+    member.ends();
+}
+
+/// A keeper in a process of its own.
+struct Keeper(Child);
+
+impl Keeper {
+    fn of(scene: &mut Scene) -> Self {
+        drop(scene.session.take());
+        let mut keeper = Command::new(std::env::current_exe().expect("a path"))
+            .args([
+                "--exact",
+                "outsiders::keeper",
+                "--nocapture",
+                "--test-threads=1",
+            ])
+            .env(KEEPER, &scene.name)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a keeper");
+        let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
+        while !lines
+            .next()
+            .expect("a line")
+            .expect("text")
+            .ends_with("@kept")
+        {}
+        Keeper(keeper)
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: takes no memory; a child that has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The process of one.
+#[test]
+fn keeper() {
+    let Ok(name) = std::env::var(KEEPER) else {
+        return;
+    };
+    let _session = Session::open(coherent(&name, Coherence::Strict)).expect("a session");
+    println!("@kept");
+    let _ = std::io::stdin().read(&mut [0]);
+}
+
+/// The end of an outsider that reads a file whole.
+fn reads(scene: &Scene, name: &str) -> (Vec<u8>, Duration) {
+    let begun = Instant::now();
+    let output = run(outsider(scene, "cat", &[name]));
+    (output.stdout, begun.elapsed())
+}
+
+#[test]
+fn nobody_waits_for_a_keeper_that_is_stopped() {
+    let Some(mut scene) = strict("stopped") else {
+        return;
+    };
+    let keeper = Keeper::of(&mut scene);
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {SHORT}"));
+    keeper.signal(libc::SIGSTOP);
+    // It is let in, and sees what is with the kernel.
+    let (_, took) = reads(&scene, "a");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    let mut other = Member::of(&scene);
+    other.does("open a");
+    assert_eq!(other.does(&format!("holds 1 {SHORT} 0")), "true");
+    other.ends();
+    keeper.signal(libc::SIGCONT);
+    assert_eq!(reads(&scene, "a").0, pattern(1, SHORT));
+    member.ends();
+}
+
+#[test]
+fn nobody_waits_for_a_keeper_that_is_killed() {
+    let Some(mut scene) = strict("dead") else {
+        return;
+    };
+    let keeper = Keeper::of(&mut scene);
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    keeper.signal(libc::SIGSTOP);
+    let cat = outsider(&scene, "cat", &["a"])
+        .stdout(Stdio::null())
+        .spawn();
+    let mut cat = cat.expect("an outsider");
+    keeper.signal(libc::SIGKILL);
+    let begun = Instant::now();
+    while cat.try_wait().expect("a look").is_none() {
+        assert!(begun.elapsed() < Duration::from_secs(5));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop(keeper);
+    // No mark is left: nobody is there to answer.
+    let (_, took) = reads(&scene, "a");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // The next keeper watches again.
+    let _keeper = Keeper::of(&mut scene);
+    in_the_end("the new keeper watches", || {
+        reads(&scene, "a").0 == pattern(1, LEN)
+    });
+    assert_eq!(member.does(&format!("holds 1 {LEN} 0")), "true");
+    member.ends();
+}
+
+/// An outsider that is killed while it waits takes nothing with it.
+#[test]
+fn an_outsider_is_killed_while_a_program_writes() {
+    let Some(scene) = strict("killed-outside") else {
+        return;
+    };
+    let mut member = Member::of(&scene);
+    for turn in 0..20 {
+        let name = format!("f{turn}");
+        member.does(&format!("open {name}"));
+        member.does(&format!("write {turn} {LEN}"));
+        let mut cat = outsider(&scene, "cat", &[&name])
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("cat");
+        std::thread::sleep(Duration::from_micros(u64::from(turn) * 200));
+        cat.kill().expect("a kill");
+        let status = cat.wait().expect("an end");
+        assert!(
+            status.success() || status.signal() == Some(libc::SIGKILL),
+            "{status}"
+        );
+        assert_eq!(member.does(&format!("holds {turn} {LEN} 0")), "true");
+        member.does("close");
+        assert_eq!(reads(&scene, &name).0, pattern(turn, LEN));
+    }
+    member.ends();
+}

@@ -1,0 +1,382 @@
+//! The guard: programs outside the session that open a managed file, or change it (`docs/decisions/0016-coherence.md`).
+//!
+//! ```text
+//!     outsider            guard's thread                    guard's worker
+//!     open(file) waits -> is it a member? let in
+//!                         is the file managed? no: let in
+//!                         else: asks the worker          -> flush, give the file to the kernel
+//!     open returns      <----------------------------------- let in
+//! ```
+//!
+//! That is `strict`. For `notify` the guard hears of openings and changes afterwards, and the worker does the same once it
+//! has found an outsider. Whatever goes wrong here lets outsiders in: they may see old bytes then, and nobody hangs.
+//!
+//! The guard's thread opens no file of anybody's and waits for no lock that is held over more than a few calls: the keeper's
+//! own openings, and members', wait for it. If the keeper dies the kernel lets everybody in.
+
+mod mend;
+mod who;
+
+use std::collections::{HashMap, HashSet};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use crate::config::{Coherence, Config};
+use crate::error::Error;
+use crate::file::table;
+use crate::ids::FileId;
+use crate::session::reached;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+use crate::sys::fanotify::{self, Group};
+use crate::sys::inotify::{self, Watcher};
+use crate::sys::stand_in::{self, StandIn};
+use crate::sys::{socket, stat};
+
+/// How long an outsider waits at most: as long as for a lease of the kernel's.
+const PATIENCE: Duration = Duration::from_secs(45);
+/// How long the guard's thread waits for events.
+const TICK: Duration = Duration::from_millis(50);
+/// How often the guard hears of what has happened: our own flushing is among it.
+const HEAR_EVERY: Duration = Duration::from_millis(20);
+/// How long a watch stays for which there is no file in the session's table yet.
+const WATCH_MIN: Duration = Duration::from_secs(2);
+
+/// [`crate::memory::superblock::Superblock::guard`]: nobody watches.
+pub const NONE: u32 = 0;
+/// Outsiders are heard of.
+const HEARS: u32 = 1;
+/// Outsiders wait.
+const HOLDS: u32 = 2;
+
+/// What the worker is to see to, of one file.
+const SETTLE: u32 = 1;
+const CHANGED: u32 = 2;
+const OPENED: u32 = 4;
+
+/// A keeper's guard.
+pub struct Guard {
+    /// Those who open; `None`: nobody waits.
+    gate: Option<Group>,
+    /// What has happened.
+    bell: Watcher,
+    watched: Mutex<Watched>,
+    waiting: Mutex<Vec<Waiting>>,
+    work: Mutex<HashMap<FileId, u32>>,
+    woken: Condvar,
+    ended: AtomicBool,
+    /// The arena's file, which every member has mapped: device and inode.
+    arena: (u64, u64),
+}
+
+#[derive(Default)]
+struct Watched {
+    by_watch: HashMap<i32, (u64, u64)>,
+    by_inode: HashMap<(u64, u64), (i32, Instant)>,
+}
+
+/// An outsider that waits.
+struct Waiting {
+    event: fanotify::Event,
+    file: FileId,
+    since: Instant,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Each change of what these hold is one insert or remove.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The guard that the configuration asks for, as far as it can be had; `None`: none.
+///
+/// # Errors
+/// [`Error::Session`] where it must be one that cannot be had, with the remedy.
+pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
+    let config: &Config = &shared.config;
+    let wants = config.coherence;
+    if config.heap_backed || matches!(wants, Coherence::Interval | Coherence::Close) {
+        return Ok(None);
+    }
+    let refused = |what: &str, why: std::io::Error| {
+        Error::Session(format!(
+            "the coherence {what} cannot be had ({why}); `forebay doctor` says why, and auto takes the strongest there is"
+        ))
+    };
+    let gate = match (wants, Group::new()) {
+        (Coherence::Notify, _) | (Coherence::Auto, Err(_)) => None,
+        (_, Ok(group)) => Some(group),
+        (_, Err(why)) => return Err(refused("strict", why)),
+    };
+    let bell = match (wants, Watcher::new()) {
+        (_, Ok(bell)) => bell,
+        (Coherence::Auto, Err(_)) => return Ok(None),
+        (_, Err(why)) => return Err(refused("notify", why)),
+    };
+    let Some(arena) = shared.arena.mapping().file() else {
+        return Ok(None);
+    };
+    let arena = stat::stat(arena.as_fd()).map_err(|e| Error::device("stat", &e))?;
+    Ok(Some(Guard {
+        gate,
+        bell,
+        watched: Mutex::default(),
+        waiting: Mutex::default(),
+        work: Mutex::default(),
+        woken: Condvar::new(),
+        ended: AtomicBool::new(false),
+        arena: (arena.device, arena.inode),
+    }))
+}
+
+impl Guard {
+    /// What the session's programs are to know of it: [`NONE`] would be none.
+    pub fn level(&self) -> u32 {
+        if self.holds() { HOLDS } else { HEARS }
+    }
+
+    fn holds(&self) -> bool {
+        self.gate.is_some()
+    }
+
+    /// From now on the guard sees who opens the file. `false`: it does not.
+    pub fn watch(&self, file: BorrowedFd<'_>) -> bool {
+        let bits = match self.holds() {
+            true => inotify::CHANGED,
+            false => inotify::CHANGED | inotify::OPENED,
+        };
+        let gated = self
+            .gate
+            .as_ref()
+            .is_none_or(|gate| gate.watch(file).is_ok());
+        // Best effort: a file that may not be read, or more watches than there may be.
+        if let (Ok(watch), Ok(seen)) = (self.bell.watch(file, bits), stat::stat(file)) {
+            let inode = (seen.device, seen.inode);
+            let mut watched = locked(&self.watched);
+            watched.by_watch.insert(watch, inode);
+            watched.by_inode.insert(inode, (watch, Instant::now()));
+        }
+        gated
+    }
+
+    /// Nobody is to wait for this file any more, until it is watched again: if it stays managed, soon.
+    pub fn forget(&self, file: BorrowedFd<'_>) {
+        if let Some(gate) = &self.gate {
+            let _ = gate.forget(file);
+        }
+        if let Ok(seen) = stat::stat(file) {
+            locked(&self.watched)
+                .by_inode
+                .remove(&(seen.device, seen.inode));
+        }
+    }
+
+    /// Whether a program outside the session has the file open, or mapped. Takes milliseconds.
+    pub fn is_used_outside(&self, file: BorrowedFd<'_>) -> bool {
+        let Ok(seen) = stat::stat(file) else {
+            return false;
+        };
+        let wanted = HashSet::from([(seen.device, seen.inode)]);
+        !who::used_outside(&wanted, self.arena).is_empty()
+    }
+
+    fn ask(&self, file: FileId, what: u32) {
+        *locked(&self.work).entry(file).or_default() |= what;
+        self.woken.notify_one();
+    }
+
+    /// Something to do, those first for whom somebody waits. Waits for a moment.
+    fn next(&self) -> Option<(FileId, u32)> {
+        let mut work = locked(&self.work);
+        if work.is_empty() {
+            let woken = self.woken.wait_timeout(work, TICK);
+            work = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        let urgent = work.iter().find(|(_, what)| **what & SETTLE != 0);
+        let file = urgent
+            .or_else(|| work.iter().next())
+            .map(|(file, _)| *file)?;
+        work.remove_entry(&file)
+    }
+
+    /// Ends the guard's thread, after all others of the keeper's: until then their openings wait for it.
+    pub fn end(&self) {
+        self.ended.store(true, Relaxed);
+        self.woken.notify_all();
+    }
+
+    /// Lets those in for whom `may`.
+    fn admit(&self, may: impl Fn(&Waiting) -> bool) {
+        let Some(gate) = &self.gate else { return };
+        let (admitted, rest) = {
+            let mut waiting = locked(&self.waiting);
+            waiting.drain(..).partition::<Vec<_>, _>(|who| may(who))
+        };
+        // Those who came meanwhile stay.
+        locked(&self.waiting).extend(rest);
+        for who in admitted {
+            // Who was killed while it waited waits no more.
+            let _ = gate.admit(&who.event);
+        }
+    }
+
+    /// Looks at those who have come to open a file.
+    fn look_at_arrivals(&self, shared: &Shared) {
+        let Some(gate) = &self.gate else { return };
+        for event in gate.waiting().unwrap_or_default() {
+            match self.file_in_the_way(shared, gate, &event) {
+                None => {
+                    let _ = gate.admit(&event);
+                }
+                Some(file) => {
+                    let since = Instant::now();
+                    locked(&self.waiting).push(Waiting { event, file, since });
+                    self.ask(file, SETTLE);
+                }
+            }
+        }
+    }
+
+    /// The managed file that somebody is about to open who must not see it as it is.
+    fn file_in_the_way(
+        &self,
+        shared: &Shared,
+        gate: &Group,
+        event: &fanotify::Event,
+    ) -> Option<FileId> {
+        if !shared.keeps.load(Relaxed) || who::is_member(event.pid, self.arena) {
+            return None;
+        }
+        let seen = stat::stat(event.file.as_fd()).ok()?;
+        // Who is just about to manage the file sees that somebody has come.
+        let superblock = shared.arena.superblock();
+        let hash = reached::hash(seen.device, seen.inode);
+        reached::begin(superblock, hash);
+        reached::end(superblock, hash);
+        let managed = table::find(&shared.arena, seen.device, seen.inode)
+            .filter(|&file| mend::is_managed(shared, file));
+        if managed.is_none() {
+            // Whoever manages it next marks it again.
+            let _ = gate.forget(event.file.as_fd());
+        }
+        managed
+    }
+
+    /// Takes in what has happened to files.
+    fn hear(&self, shared: &Shared) {
+        for event in self.bell.happened().unwrap_or_default() {
+            let known = {
+                let mut watched = locked(&self.watched);
+                if event.what & inotify::ENDED != 0 {
+                    if let Some(inode) = watched.by_watch.remove(&event.watch)
+                        && watched
+                            .by_inode
+                            .get(&inode)
+                            .is_some_and(|of| of.0 == event.watch)
+                    {
+                        watched.by_inode.remove(&inode);
+                    }
+                    continue;
+                }
+                watched.by_watch.get(&event.watch).copied()
+            };
+            let Some((device, inode)) = known else {
+                continue;
+            };
+            let Some(file) = table::find(&shared.arena, device, inode) else {
+                continue;
+            };
+            for (bit, what) in [(inotify::OPENED, OPENED), (inotify::CHANGED, CHANGED)] {
+                if event.what & bit != 0 {
+                    self.ask(file, what);
+                }
+            }
+        }
+    }
+
+    /// Ends watches of files that nobody uses any more.
+    fn tidy(&self, shared: &Shared) {
+        let unused: Vec<_> = {
+            let watched = locked(&self.watched);
+            let old = watched
+                .by_inode
+                .iter()
+                .filter(|(_, (_, since))| since.elapsed() > WATCH_MIN);
+            old.map(|(inode, (watch, _))| (*inode, *watch)).collect()
+        };
+        for ((device, inode), watch) in unused {
+            let used = table::find(&shared.arena, device, inode)
+                .is_some_and(|file| mend::is_managed(shared, file));
+            if !used {
+                self.bell.forget(watch);
+            }
+        }
+    }
+
+    fn is_watched(&self, inode: (u64, u64)) -> bool {
+        locked(&self.watched).by_inode.contains_key(&inode)
+    }
+
+    /// Where it cannot be had, those who open wait for a keeper that is stopped.
+    fn begin_stand_in(&self) -> Option<StandIn> {
+        stand_in::begin(self.gate.as_ref()?.as_fd()).ok()
+    }
+
+    /// Until the keeper ends.
+    fn stand(&self, shared: &Shared) {
+        let mut heard = Instant::now();
+        while !self.ended.load(Relaxed) {
+            let hears = heard.elapsed() >= HEAR_EVERY;
+            let mut sources: Vec<BorrowedFd<'_>> = Vec::with_capacity(2);
+            sources.extend(self.gate.as_ref().map(Group::as_fd));
+            if hears || sources.is_empty() {
+                sources.push(self.bell.as_fd());
+            }
+            let pause = if hears { TICK } else { HEAR_EVERY };
+            let _ = socket::wait_readable(&sources, pause.as_millis() as i32);
+            self.look_at_arrivals(shared);
+            if hears {
+                heard = Instant::now();
+                self.hear(shared);
+            }
+            self.admit(|who| who.since.elapsed() > PATIENCE);
+        }
+    }
+}
+
+/// The guard's thread, until [`Guard::end`].
+pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
+    let Some(guard) = shared.guard() else { return };
+    let stand_in = guard.begin_stand_in();
+    let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared)));
+    drop(stand_in);
+    if stood.is_err() {
+        // Nobody waits for a guard that is not there.
+        let level = &shared.arena.superblock().guard;
+        level.store(NONE, Ordering::Release);
+        shared.set_guard(None);
+    }
+    guard.admit(|_| true);
+}
+
+/// The guard's worker.
+pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
+    let Some(guard) = shared.guard() else { return };
+    let Ok(me) = shared.me() else { return };
+    let mut mending = mend::Mending::default();
+    while !stop.load(Relaxed) {
+        let next = guard.next();
+        if shared.keeps.load(Relaxed) {
+            mending.go_on(shared, me, &guard, next);
+        } else {
+            mending = mend::Mending::default();
+        }
+        if let Some((file, what)) = next
+            && what & SETTLE != 0
+        {
+            guard.admit(|who| who.file == file);
+        }
+    }
+}

@@ -1,0 +1,180 @@
+//! What the guard's worker does about outsiders: what the session has of a file is written, and the file is the kernel's, for
+//! as long as anybody of the session has it open.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use super::{CHANGED, Guard, OPENED, PATIENCE, SETTLE, who};
+use crate::file::core::Core;
+use crate::file::given;
+use crate::file::settle::{self, Durability};
+use crate::flush::errors;
+use crate::ids::FileId;
+use crate::keeper::unfinished::adopt;
+use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
+use crate::memory::threads::Me;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+
+/// How often all processes are looked through for outsiders at most: it takes milliseconds.
+const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How often it is seen to that all files are watched.
+const TEND_EVERY: Duration = Duration::from_secs(1);
+
+/// Whether the session has anything of the file that others would have to be told.
+pub fn is_managed(shared: &Shared, file: FileId) -> bool {
+    let entry = shared.arena.file_unchecked(file);
+    entry.state.load(Ordering::Acquire) == LIVE
+        && entry.kernel_reason.load(Ordering::Acquire) == 0
+        && (entry.owed_pages.load(Ordering::Acquire) != 0 || shared.is_open(file))
+}
+
+/// Between two rounds.
+#[derive(Default)]
+pub struct Mending {
+    /// Files that somebody has opened, whoever it was.
+    opened: HashSet<FileId>,
+    looked: Option<Instant>,
+    tended: Option<Instant>,
+}
+
+impl Mending {
+    /// One round.
+    pub fn go_on(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: Me<'_>,
+        guard: &Guard,
+        next: Option<(FileId, u32)>,
+    ) {
+        if let Some((file, what)) = next
+            && is_managed(shared, file)
+        {
+            if what & SETTLE != 0 || what & CHANGED != 0 && is_changed_outside(shared, guard, file)
+            {
+                give_to_kernel(shared, me, file);
+            } else if what & OPENED != 0 {
+                flush(shared, me, file);
+                self.opened.insert(file);
+            }
+        }
+        if is_due(self.tended, TEND_EVERY) {
+            self.tended = Some(Instant::now());
+            self.tend(shared, me, guard);
+        }
+        if !self.opened.is_empty() && is_due(self.looked, LOOK_EVERY) {
+            self.look_for_outsiders(shared, me, guard);
+            self.looked = Some(Instant::now());
+        }
+    }
+
+    /// Watches what is not watched: files that an earlier keeper has left. Outsiders may have come in between.
+    fn tend(&mut self, shared: &Arc<Shared>, me: Me<'_>, guard: &Guard) {
+        for (file, device) in shared.open_devices() {
+            let entry = shared.arena.file_unchecked(file);
+            let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+            if leased || guard.is_watched(inode_of(entry)) || !is_managed(shared, file) {
+                continue;
+            }
+            let watched = device.descriptors().map(|(_, fd)| guard.watch(fd));
+            if watched == Some(false) {
+                give_to_kernel(shared, me, file);
+            }
+            self.opened.insert(file);
+        }
+        guard.tidy(shared);
+    }
+
+    fn look_for_outsiders(&mut self, shared: &Arc<Shared>, me: Me<'_>, guard: &Guard) {
+        let inode = |file: FileId| inode_of(shared.arena.file_unchecked(file));
+        let opened = self.opened.drain().filter(|&file| is_managed(shared, file));
+        let files: HashMap<_, _> = opened.map(|file| (inode(file), file)).collect();
+        if files.is_empty() {
+            return;
+        }
+        let wanted = files.keys().copied().collect();
+        for used in who::used_outside(&wanted, guard.arena) {
+            give_to_kernel(shared, me, files[&used]);
+        }
+    }
+}
+
+fn is_due(last: Option<Instant>, every: Duration) -> bool {
+    last.is_none_or(|at| at.elapsed() >= every)
+}
+
+fn inode_of(entry: &FileEntry) -> (u64, u64) {
+    (
+        entry.device.load(Ordering::Relaxed),
+        entry.inode.load(Ordering::Relaxed),
+    )
+}
+
+fn core_of(shared: &Arc<Shared>, file: FileId) -> Option<Core> {
+    Some(Core {
+        shared: Arc::clone(shared),
+        id: file,
+        device: shared.device(file)?,
+    })
+}
+
+/// Whether somebody else than the session has changed the device file since the session last did. While the session changes it
+/// that cannot be told.
+fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> bool {
+    const UNFINISHED: u32 = CLOSING | LEASED | TRUNCATING | EXCEEDING;
+    let entry = shared.arena.file_unchecked(file);
+    let Some(device) = shared.device(file) else {
+        return false;
+    };
+    let changes = entry.changes.load(Ordering::Acquire);
+    if entry.flags.load(Ordering::Acquire) & UNFINISHED != 0
+        || entry.is_unwitnessed(shared.arena.counts().threads)
+    {
+        return false;
+    }
+    let Ok(seen) = device.stat() else {
+        return false;
+    };
+    let witness = [0, 1].map(|at| entry.witness[at].load(Ordering::Acquire));
+    let same_length = seen.len == witness[0];
+    // Who can have it open is known where outsiders wait; programs set times.
+    let same = same_length && (guard.holds() || seen.mtime_ns == witness[1]);
+    !same && entry.changes.load(Ordering::Acquire) == changes
+}
+
+fn settled(core: &Core, me: Me<'_>) -> bool {
+    let seen = AtomicU32::new(errors::sequence(core.entry()));
+    settle::settle(core, me, Durability::Written, &seen).is_ok()
+}
+
+fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
+    let owed = &shared.arena.file_unchecked(file).owed_pages;
+    if owed.load(Ordering::Acquire) != 0
+        && let Some(core) = core_of(shared, file)
+    {
+        settled(&core, me);
+    }
+}
+
+/// What cannot be written stays owed, and the file the session's; it is tried again, and told, as ever.
+fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
+    let entry = shared.arena.file_unchecked(file);
+    let begun = Instant::now();
+    while is_managed(shared, file) && begun.elapsed() < PATIENCE {
+        if entry.owed_pages.load(Ordering::Acquire) != 0 {
+            adopt(shared, |id, _| id == file);
+            let Some(core) = core_of(shared, file) else {
+                return;
+            };
+            if !settled(&core, me) {
+                return;
+            }
+        }
+        if settle::to_kernel_if_flushed(me, file, given::OUTSIDER) {
+            return;
+        }
+        me.wait(64);
+    }
+}

@@ -1,0 +1,123 @@
+//! Who is outside the session: whoever does not have its arena mapped.
+//!
+//! That is evidence of the kernel's: a program gets the mapping before it opens its first file, a forked child has its parent's, and
+//! nobody has it any more after executing a program without the library.
+
+use std::collections::HashSet;
+use std::ffi::CString;
+use std::fs;
+
+use crate::sys::stat;
+
+/// What a process has mapped.
+struct Mapped {
+    is_member: bool,
+    wanted: Vec<(u64, u64)>,
+}
+
+/// Whether a process is in the session, by its number in `/proc`.
+pub fn is_member(pid: i32, arena: (u64, u64)) -> bool {
+    if pid <= 0 {
+        return false;
+    }
+    pid as u32 == std::process::id() || mapped(pid as u32, &HashSet::new(), arena).is_member
+}
+
+/// Those of the files, named by device and inode, that a program outside has open or mapped, as far as this user may see.
+pub fn used_outside(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> HashSet<(u64, u64)> {
+    let mut used = HashSet::new();
+    let me = std::process::id();
+    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    for pid in pids.filter(|&pid: &u32| pid != me) {
+        let mapped = mapped(pid, wanted, arena);
+        if !mapped.is_member {
+            used.extend(mapped.wanted);
+            used.extend(open(pid, wanted));
+        }
+    }
+    used
+}
+
+fn open(pid: u32, wanted: &HashSet<(u64, u64)>) -> Vec<(u64, u64)> {
+    let dir = format!("/proc/{pid}/fd");
+    let descriptors = fs::read_dir(&dir).into_iter().flatten().flatten();
+    let inodes = descriptors.filter_map(|entry| {
+        let name = entry.file_name();
+        let path = CString::new(format!("{dir}/{}", name.to_str()?)).ok()?;
+        stat::inode_of(&path).ok()
+    });
+    inodes.filter(|inode| wanted.contains(inode)).collect()
+}
+
+fn mapped(pid: u32, wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> Mapped {
+    let mut mapped = Mapped {
+        is_member: false,
+        wanted: Vec::new(),
+    };
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    for line in maps.lines() {
+        let Some(number) = inode_in(line) else {
+            continue;
+        };
+        if number == arena.1 && device_in(line) == Some(arena.0) {
+            mapped.is_member = true;
+            return mapped;
+        }
+        // Some file systems have another device number here than for `stat`, so the inode alone must do.
+        let same = wanted.iter().filter(|(_, inode)| *inode == number);
+        mapped.wanted.extend(same);
+    }
+    mapped
+}
+
+/// `ADDRESS PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`
+fn inode_in(line: &str) -> Option<u64> {
+    let inode = line.split_ascii_whitespace().nth(4)?.parse().ok()?;
+    (inode != 0).then_some(inode)
+}
+
+fn device_in(line: &str) -> Option<u64> {
+    let device = line.split_ascii_whitespace().nth(3)?;
+    let (major, minor) = device.split_once(':')?;
+    let number = |text| u32::from_str_radix(text, 16).ok();
+    Some(libc::makedev(number(major)?, number(minor)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::MetadataExt;
+    use std::process::{Command, Stdio};
+
+    const LINE: &str =
+        "7f0c1000-7f0c2000 rw-s 00000000 00:1b 4711                       /dev/shm/a b";
+
+    #[test]
+    fn lines_of_the_kernel_are_read() {
+        assert_eq!(inode_in(LINE), Some(4711));
+        assert_eq!(device_in(LINE), Some(libc::makedev(0, 0x1b)));
+        assert_eq!(inode_in("7ffd-7ffe rw-p 00000000 00:00 0   [stack]"), None);
+    }
+
+    #[test]
+    fn who_has_a_file_open_is_found_and_this_process_is_a_member() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let seen = file.as_file().metadata().expect("stat");
+        let inode = (seen.dev(), seen.ino());
+        let wanted = HashSet::from([inode]);
+        let nowhere = (0, 0);
+        assert!(is_member(std::process::id() as i32, nowhere));
+        assert!(used_outside(&wanted, nowhere).is_empty());
+        let mut outsider = Command::new("cat")
+            .stdin(Stdio::piped())
+            .stdout(file.reopen().expect("opened again"))
+            .spawn()
+            .expect("cat");
+        assert!(!is_member(outsider.id() as i32, nowhere));
+        assert_eq!(used_outside(&wanted, nowhere), wanted);
+        drop(outsider.stdin.take());
+        outsider.wait().expect("its end");
+        assert!(used_outside(&wanted, nowhere).is_empty());
+    }
+}

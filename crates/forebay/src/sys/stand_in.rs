@@ -1,0 +1,202 @@
+//! A process that answers permission events while the one that should is stopped (`SIGSTOP`, a debugger): those who wait to
+//! open a file would wait for as long as that, members of the session among them.
+//!
+//! It is a copy of its parent that has given everything back but the listener's descriptor, knows nothing, and lets everybody
+//! in. It ends with the thread that has made it. No signal says so to the parent: an embedding program may be waiting for
+//! children of its own.
+
+use super::check;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+
+/// How often the copy looks whether its parent is stopped.
+const LOOK_EVERY_MS: libc::c_int = 100;
+/// Numbers of descriptors that the parent may have taken events by.
+const NUMBERS: RawFd = 1 << 14;
+
+/// The copy. It ends when this is dropped, which the thread that has made it does.
+pub struct StandIn(libc::pid_t);
+
+/// Makes one, for this listener.
+pub fn begin(group: BorrowedFd<'_>) -> io::Result<StandIn> {
+    let parent = std::process::id() as libc::pid_t;
+    // SAFETY: all zeros are sets of signals, which the calls below fill in.
+    let (mut all, mut before) = unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
+    // SAFETY: our own sets. The child begins with all signals blocked: handlers are the parent's.
+    let child = unsafe {
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        // A fork without a signal at the end, and without what libc does at one: the child calls nothing that waits for
+        // another thread.
+        let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
+        if child == 0 {
+            stand(group.as_raw_fd(), parent);
+        }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        child as libc::pid_t
+    };
+    check(child)?;
+    Ok(StandIn(child))
+}
+
+impl Drop for StandIn {
+    fn drop(&mut self) {
+        // SAFETY: a child of ours that nobody else waits for; no memory is passed.
+        unsafe {
+            libc::kill(self.0, libc::SIGKILL);
+            libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL);
+        }
+    }
+}
+
+/// The copy's life.
+///
+/// # Safety
+/// Called in a new process that is a copy of `parent`, by its only thread.
+unsafe fn stand(group: RawFd, parent: libc::pid_t) -> ! {
+    // SAFETY: nothing here takes a lock, allocates or returns; all memory that is passed lies on this stack.
+    unsafe {
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        if libc::getppid() != parent {
+            libc::_exit(0);
+        }
+        libc::prctl(libc::PR_SET_NAME, c"forebay-standin".as_ptr(), 0, 0, 0);
+        libc::setsid();
+        libc::chdir(c"/".as_ptr());
+        unmap_shared();
+        let stat = open_stat_of(parent);
+        close_all_but(group, stat);
+        loop {
+            libc::poll(std::ptr::null_mut(), 0, LOOK_EVERY_MS);
+            if is_stopped(stat) {
+                // What the parent had taken and not answered.
+                (0..NUMBERS).for_each(|number| admit(group, number));
+            }
+            while is_stopped(stat) {
+                let mut source = libc::pollfd {
+                    fd: group,
+                    events: libc::POLLIN,
+                    revents: 0,
+                };
+                if libc::poll(&raw mut source, 1, LOOK_EVERY_MS) > 0 {
+                    admit_all(group);
+                }
+            }
+        }
+    }
+}
+
+/// Gives back what is mapped shared: a mapping of an arena counts as life in its session.
+///
+/// # Safety
+/// As for [`stand`].
+unsafe fn unmap_shared() {
+    // SAFETY: as below.
+    let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
+    let mut bytes = [0u8; 4096];
+    // START-END PERMISSIONS ...: the two numbers, the field we are in, its characters so far.
+    let (mut numbers, mut field, mut column, mut shared) = ([0usize; 2], 0, 0, false);
+    loop {
+        // SAFETY: the target is ours, as long as said.
+        let got = unsafe { libc::read(maps, bytes.as_mut_ptr().cast(), bytes.len()) };
+        let Some(read) = usize::try_from(got).ok().filter(|&got| got > 0) else {
+            break;
+        };
+        for &byte in &bytes[..read] {
+            match (field, byte) {
+                (_, b'\n') => {
+                    if shared {
+                        let (start, end) = (numbers[0], numbers[1]);
+                        // SAFETY: this process's own mapping of what others have too; nobody in it uses it.
+                        unsafe { libc::munmap(start as *mut libc::c_void, end - start) };
+                    }
+                    (numbers, field, column, shared) = ([0; 2], 0, 0, false);
+                }
+                (0, b'-') | (1 | 2, b' ') => (field, column) = (field + 1, 0),
+                (0 | 1, digit) => {
+                    let digit = (digit as char).to_digit(16).unwrap_or(0);
+                    numbers[field] = numbers[field] << 4 | digit as usize;
+                }
+                (2, letter) => {
+                    shared |= column == 3 && letter == b's';
+                    column += 1;
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As for [`stand`].
+unsafe fn close_all_but(one: RawFd, another: RawFd) {
+    let (low, high) = (one.min(another), one.max(another));
+    let parts = [(0, low - 1), (low + 1, high - 1), (high + 1, RawFd::MAX)];
+    for (from, to) in parts.into_iter().filter(|(from, to)| from <= to) {
+        // SAFETY: the copy's own descriptors, which nobody in it uses.
+        unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
+    }
+}
+
+/// # Safety
+/// As for [`stand`].
+unsafe fn open_stat_of(process: libc::pid_t) -> RawFd {
+    let mut path = *b"/proc/0000000000/stat\0";
+    let mut rest = process;
+    for digit in path[6..16].iter_mut().rev() {
+        *digit = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    // The kernel takes no number that begins with a zero.
+    let zeros = path[6..15]
+        .iter()
+        .take_while(|&&digit| digit == b'0')
+        .count();
+    path.copy_within(6 + zeros.., 6);
+    // SAFETY: ends in a null byte, and lies on this stack.
+    unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY) }
+}
+
+/// Whether the process of this `/proc/PID/stat` is stopped, by a signal or a debugger.
+fn is_stopped(stat: RawFd) -> bool {
+    let mut text = [0u8; 64];
+    // SAFETY: the target is ours, as long as said.
+    let got = unsafe { libc::pread(stat, text.as_mut_ptr().cast(), text.len(), 0) };
+    let text = &text[..usize::try_from(got).unwrap_or(0)];
+    // `PID (NAME) STATE ...`; the name may have parentheses of its own.
+    let end = text.iter().rposition(|&byte| byte == b')');
+    end.is_some_and(|end| matches!(text.get(end + 2), Some(b'T' | b't')))
+}
+
+fn admit(group: RawFd, number: RawFd) {
+    let answer = libc::fanotify_response {
+        fd: number,
+        response: libc::FAN_ALLOW,
+    };
+    let (bytes, len) = ((&raw const answer).cast(), size_of_val(&answer));
+    // SAFETY: our own variable, which the kernel only reads. A number that no event has is an error and no more.
+    unsafe { libc::write(group, bytes, len) };
+}
+
+fn admit_all(group: RawFd) {
+    let mut words = [0u64; 256];
+    // SAFETY: the target is ours, as long as said.
+    let got = unsafe { libc::read(group, words.as_mut_ptr().cast(), size_of_val(&words)) };
+    let got = usize::try_from(got).unwrap_or(0);
+    let mut at = 0;
+    while at + size_of::<libc::fanotify_event_metadata>() <= got {
+        let event = words
+            .as_ptr()
+            .wrapping_byte_add(at)
+            .cast::<libc::fanotify_event_metadata>();
+        // SAFETY: so many bytes of it the kernel has filled in, and lengths of events are multiples of its alignment.
+        let event = unsafe { event.read() };
+        if (event.event_len as usize) < size_of_val(&event) {
+            return;
+        }
+        at += event.event_len as usize;
+        admit(group, event.fd);
+        // SAFETY: made for this process and this event.
+        unsafe { libc::close(event.fd) };
+    }
+}
