@@ -62,6 +62,9 @@ struct Stream {
     wide_data: *mut c_void,
 }
 
+const _: () = assert!(std::mem::offset_of!(Stream, fileno) == 112);
+const _: () = assert!(std::mem::offset_of!(Stream, wide_data) == 160);
+
 /// What libc puts there where a stream has no descriptor, but functions.
 const FUNCTIONS_INSTEAD: c_int = -2;
 const UNBUFFERED: c_int = 2;
