@@ -235,6 +235,14 @@ pub fn descriptor(file: *mut FILE) -> Option<c_int> {
     (of.load(Ordering::Acquire) == file).then_some(fd)
 }
 
+/// Whether a descriptor has a stream of ours.
+pub fn has(fd: c_int) -> bool {
+    let of = usize::try_from(fd)
+        .ok()
+        .and_then(|fd| OF_DESCRIPTOR.get(fd));
+    of.is_some_and(|of| !of.load(Ordering::Acquire).is_null())
+}
+
 /// What libc calls.
 #[repr(C)]
 struct Functions {

@@ -13,6 +13,7 @@ use crate::inside::{Inside, NotCancelled};
 use crate::kernel;
 use crate::raw::KeepErrno;
 use crate::real;
+use crate::streams;
 use crate::table::{self, Kind, State, Word};
 
 /// The descriptor has been closed without `close`: what is known of it is forgotten.
@@ -115,20 +116,29 @@ pub fn await_all_closed() {
     }
 }
 
-/// The same for a program that ends in good order: libc writes what streams have only after this.
+/// What happens at the end of a program that ends in good order: libc writes what streams have only after this.
 extern "C" fn at_exit() {
-    crate::streams::flush_all();
+    streams::flush_all();
     at_end();
 }
 
-/// What happens at the end of the program: what it has not closed is written, as a close would have done.
+/// What happens at the end of the program: what it has not closed is written or left to the keeper, as a close would have done.
 pub extern "C" fn at_end() {
     if attach::joined().is_none() || !table::is_alive() || Inside::is() {
         return;
     }
     let _inside = Inside::enter();
-    for (_, word) in table::each() {
-        if word.kind() == Kind::Managed && word.writes() {
+    let _errno = KeepErrno::new();
+    // Nobody misses a descriptor that is closed now, unless it is one that every library writes to, or a stream's: libc writes
+    // what libraries that end later print.
+    let alone = !attach::rests() && table::is_alone();
+    for (fd, word) in table::each() {
+        if word.kind() != Kind::Managed || !word.writes() {
+            continue;
+        }
+        let missed = fd <= libc::STDERR_FILENO || streams::has(fd);
+        let closed = alone && !missed && close_behind(fd).is_some();
+        if !closed {
             inodes::settle(word, Durability::Written, &word.description().seen);
         }
     }
