@@ -38,11 +38,11 @@ rocksdb rocksdb_direct --use_direct_io_for_flush_and_compaction=1 --use_direct_r
 rocksdb rocksdb_maps --mmap_read=1 --mmap_write=1
 
 # The system's Python: it has the system's modules.
-if wanted hdf5 && ! /usr/bin/python3 -c 'import h5py, numpy' 2>/dev/null; then
-    skipped hdf5 "h5py and numpy are missing (scripts/install-test-deps.sh installs them)"
+if wanted arrays && ! /usr/bin/python3 -c 'import h5py, numpy' 2>/dev/null; then
+    skipped arrays "h5py and numpy are missing (scripts/install-test-deps.sh installs them)"
 else
-    same hdf5 "
-        /usr/bin/python3 -B $bigger/hdf5.py || exit
+    same arrays "
+        /usr/bin/python3 -B $bigger/arrays.py || exit
         # Times are in them.
         rm a.h5 a.npz"
 fi

@@ -41,7 +41,8 @@ forebay=$store/bin/forebay
 kinds=${FOREBAY_TEST_KINDS:-xfs ext4}
 # Whatever this user's environment says about Forebay, and his own sessions, are left out of it.
 for name in $(compgen -e | grep '^FOREBAY_' | grep -v -E '^FOREBAY_(MEMORY|SMALL_FILE_BYTES|CLOSE_BEHIND_BYTES)$'); do unset "$name"; done
-install -d -m 1777 "$store/arenas" "$store/home"
+# Of several users: whoever comes first must not keep it to himself.
+install -d -m 1777 "$store/arenas" "$store/home" "$store/home/state" "$store/home/state/forebay"
 export HOME=$store/home XDG_CONFIG_HOME=$store/home XDG_STATE_HOME=$store/home/state
 export FOREBAY_ARENA_DIR=$store/arenas FOREBAY_SESSION=programs-$$
 

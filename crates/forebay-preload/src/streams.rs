@@ -8,7 +8,9 @@
 //! file the kernel's. Only what can be of use becomes one: streams that write, and those of files that the session manages.
 
 use std::ffi::CStr;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, Ordering::Relaxed,
+};
 
 use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
 
@@ -32,6 +34,15 @@ static HIGHEST: AtomicUsize = AtomicUsize::new(0);
 static USED: [AtomicBool; STREAMS] = [const { AtomicBool::new(false) }; STREAMS];
 /// libc's streams are not what is written below.
 static UNKNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Whether calls for wide characters are looked at: there may be streams that cannot be of these, or a standard one that must not be
+/// used unseen. A byte, for stubs.
+pub static WIDE: AtomicU8 = AtomicU8::new(0);
+
+/// From now on they are.
+pub fn watch_wide() {
+    WIDE.store(1, Relaxed);
+}
 
 /// The beginning of libc's `FILE`, as its public header `bits/types/struct_FILE.h` has it.
 #[repr(C)]
@@ -61,6 +72,9 @@ struct Stream {
     codecvt: *mut c_void,
     wide_data: *mut c_void,
 }
+
+const _: () = assert!(std::mem::offset_of!(Stream, fileno) == 112);
+const _: () = assert!(std::mem::offset_of!(Stream, wide_data) == 160);
 
 /// What libc puts there where a stream has no descriptor, but functions.
 const FUNCTIONS_INSTEAD: c_int = -2;
@@ -216,7 +230,7 @@ fn make(fd: c_int, mode: &Mode) -> Option<*mut FILE> {
     USED[fd as usize].store(false, Relaxed);
     HIGHEST.fetch_max(fd as usize, Relaxed);
     OF_DESCRIPTOR[fd as usize].store(file, Ordering::Release);
-    table::watch_wide();
+    watch_wide();
     Some(file)
 }
 
@@ -230,6 +244,14 @@ pub fn descriptor(file: *mut FILE) -> Option<c_int> {
     let fd = unsafe { libc::fileno(file) };
     let of = OF_DESCRIPTOR.get(usize::try_from(fd).ok()?)?;
     (of.load(Ordering::Acquire) == file).then_some(fd)
+}
+
+/// Whether a descriptor has a stream of ours.
+pub fn has(fd: c_int) -> bool {
+    let of = usize::try_from(fd)
+        .ok()
+        .and_then(|fd| OF_DESCRIPTOR.get(fd));
+    of.is_some_and(|of| !of.load(Ordering::Acquire).is_null())
 }
 
 /// What libc calls.
@@ -317,10 +339,15 @@ pub fn flush_all() {
     let end = HIGHEST.load(Relaxed);
     for of in OF_DESCRIPTOR.iter().take(end + 1) {
         let file = of.load(Ordering::Acquire);
-        // SAFETY: open as long as it is in the table; whoever is in the middle of it will not end with the program.
+        if file.is_null() {
+            continue;
+        }
+        // SAFETY: open as long as it is in the table. Should a thread hold it that will not end with the program, libc writes it
+        // all the same.
         unsafe {
-            if !file.is_null() && ftrylockfile(file) == 0 {
-                fflush_unlocked(file);
+            let locked = ftrylockfile(file) == 0;
+            fflush_unlocked(file);
+            if locked {
                 funlockfile(file);
             }
         }

@@ -10,7 +10,7 @@ use std::sync::atomic::{
 use libc::c_int;
 
 use crate::inside::Inside;
-use crate::raw;
+use crate::{raw, streams};
 
 /// Descriptors in the table at most.
 const DESCRIPTORS_MAX: usize = 1 << 20;
@@ -215,14 +215,6 @@ pub fn has_room(fd: c_int) -> bool {
 /// Whether descriptor 0 or 1 may be one whose stream must not be used unseen. A byte, for stubs.
 pub static STANDARD: AtomicU8 = AtomicU8::new(0);
 
-/// Whether that may be so, or there are streams that cannot be of wide characters.
-pub static WIDE: AtomicU8 = AtomicU8::new(0);
-
-/// There are such streams.
-pub fn watch_wide() {
-    WIDE.store(1, Relaxed);
-}
-
 /// Whether it may.
 pub fn has_standard() -> bool {
     STANDARD.load(Relaxed) != 0
@@ -244,7 +236,7 @@ pub fn set(fd: c_int, word: Word) -> Word {
     };
     if word.is_file() && (0..=1).contains(&fd) {
         STANDARD.store(1, Ordering::SeqCst);
-        watch_wide();
+        streams::watch_wide();
     }
     if word != Word::NONE {
         HIGHEST.fetch_max(fd as usize, Relaxed);

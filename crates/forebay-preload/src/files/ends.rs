@@ -13,6 +13,7 @@ use crate::inside::{Inside, NotCancelled};
 use crate::kernel;
 use crate::raw::KeepErrno;
 use crate::real;
+use crate::streams;
 use crate::table::{self, Kind, State, Word};
 
 /// The descriptor has been closed without `close`: what is known of it is forgotten.
@@ -117,7 +118,7 @@ pub fn await_all_closed() {
 
 /// What happens at the end of a program that ends in good order: libc writes what streams have only after this.
 extern "C" fn at_exit() {
-    crate::streams::flush_all();
+    streams::flush_all();
     at_end();
 }
 
@@ -128,13 +129,15 @@ pub extern "C" fn at_end() {
     }
     let _inside = Inside::enter();
     let _errno = KeepErrno::new();
-    // Nobody misses a descriptor that is closed now, unless it is one that every library writes to.
+    // Nobody misses a descriptor that is closed now, unless it is one that every library writes to, or a stream's: libc writes
+    // what libraries that end later print.
     let alone = !attach::rests() && table::is_alone();
     for (fd, word) in table::each() {
         if word.kind() != Kind::Managed || !word.writes() {
             continue;
         }
-        let closed = alone && fd > libc::STDERR_FILENO && close_behind(fd).is_some();
+        let missed = fd <= libc::STDERR_FILENO || streams::has(fd);
+        let closed = alone && !missed && close_behind(fd).is_some();
         if !closed {
             inodes::settle(word, Durability::Written, &word.description().seen);
         }

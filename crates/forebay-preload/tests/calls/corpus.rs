@@ -128,3 +128,13 @@ fn what_programs_import_is_listed() {
         );
     }
 }
+
+/// Whatever is imported elsewhere: what the headers declare and libc has.
+#[test]
+fn what_headers_declare_is_listed() {
+    let libc = exported(Path::new(&symbols::libc()));
+    let declared = headers::declared();
+    let all: BTreeSet<String> = lists::ALL.iter().flat_map(|file| listed(file)).collect();
+    let missing = unlisted(libc.iter(), &declared, &all);
+    assert!(missing.is_empty(), "in no list: {missing:?}");
+}

@@ -180,6 +180,7 @@ cases! {
     streams_in_every_mode: "streams-operate";
     streams_over_descriptors: "streams-adopt";
     streams_of_cpp: "iostreams";
+    streams_that_are_left_open: "streams-left";
     streams_of_threads: "streams-threads";
     the_engine_sends_files: "moved-sendfile";
     the_engine_copies_ranges: "moved-copying";

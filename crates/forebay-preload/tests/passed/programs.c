@@ -68,6 +68,7 @@ static const struct {
     {"streams-one-way", streams_one_way},
     {"streams-adopt", streams_adopt},
     {"streams-turn", streams_turn},
+    {"streams-left", streams_are_left},
     {"streams-threads", streams_of_threads},
     {"iostreams", iostreams},
     {"moved-sendfile", moved_by_sendfile},

@@ -49,6 +49,7 @@ void streams_operate(void);
 void streams_one_way(void);
 void streams_adopt(void);
 void streams_turn(void);
+void streams_are_left(void);
 void streams_of_threads(void);
 void iostreams(void);
 void moved_by_sendfile(void);

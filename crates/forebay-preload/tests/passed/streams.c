@@ -133,6 +133,31 @@ void streams_of_threads(void)
     show_file(path);
 }
 
+static volatile int is_held;
+
+static void *hold(void *file)
+{
+    flockfile(file);
+    is_held = 1;
+    for (;;)
+        pause();
+}
+
+/* What streams have at the program's end is written, should somebody hold them as well. */
+void streams_are_left(void)
+{
+    fill(7);
+    for (int i = 0; i < 2; i++) {
+        FILE *file = fopen(i ? path : other_path, "w");
+        MUST(file && fwrite(bytes, 1, SOME, file) == SOME && fflush(file) == 0 && fputs("the rest", file) >= 0);
+        pthread_t thread;
+        if (i)
+            MUST(pthread_create(&thread, NULL, hold, file) == 0);
+    }
+    while (!is_held)
+        usleep(100);
+}
+
 /* Streams over descriptors of the program's, as numpy makes them. */
 void streams_adopt(void)
 {

@@ -1,6 +1,8 @@
 //! What is read ahead of programs that only read, and what they say about it.
 
+use std::io::{BufRead, BufReader};
 use std::path::Path;
+use std::process::Stdio;
 use std::time::Duration;
 
 use crate::scene::Scene;
@@ -75,6 +77,12 @@ fn read_as(path: &Path, how: &str) {
         _ => panic!("{how}"),
     }
     rest();
+    if how == "one, and says that others follow" {
+        // Whoever is killed closes nothing.
+        println!("@read");
+        std::io::Write::flush(&mut std::io::stdout()).expect("output");
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
     close(fd).expect("close");
 }
 
@@ -188,4 +196,26 @@ fn what_was_lent_is_given_back() {
     let (_, ahead) = reads(&scene, "hints-read", "none, but will");
     assert!(ahead > 0);
     assert_eq!(keepers(&scene), 0);
+}
+
+#[test]
+fn what_a_killed_reader_has_lent_is_given_back() {
+    let scene = scene();
+    scene.play("hints-forget", "");
+    let mut role = scene.role("hints-read", "one, and says that others follow");
+    role.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = role.spawn().expect("a program");
+    let said = BufReader::new(reader.stdout.take().expect("output")).lines();
+    let mut said = said.map(|line| line.expect("text"));
+    assert!(said.any(|line| line.ends_with("@read")));
+    assert_eq!(keepers(&scene), 2, "while it reads");
+    reader.kill().expect("a child");
+    reader.wait().expect("a child");
+    for _ in 0..100 {
+        if keepers(&scene) == 0 {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    panic!("the keeper has it open for nobody");
 }

@@ -7,7 +7,8 @@ use libc::c_void;
 
 use super::super::{Args, Passed, common};
 use super::{Stream, oriented, used, used_wide};
-use crate::table::{STANDARD, WIDE};
+use crate::streams::WIDE;
+use crate::table::STANDARD;
 
 /// Stubs that cost a comparison and a jump while a flag is 0: no standard descriptor is one of ours, or no stream is either.
 macro_rules! standard {
