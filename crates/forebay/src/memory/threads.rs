@@ -276,6 +276,7 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     names(&superblock.gate)
         || names(&superblock.table_lock)
         || names(&superblock.provision_lock)
+        || names(&arena.stream_lists().lock)
         || (0..arena.counts().files)
             .filter_map(|file| arena.file(FileId(file)))
             .any(|entry| {

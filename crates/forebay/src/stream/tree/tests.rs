@@ -109,6 +109,8 @@ fn paper_figure_7_limits() {
     assert_eq!((first, limit), (extent((0, 12), Some((0, 12))), 30));
     let tree = try_lock(me, FILE).expect("nobody has it");
     assert_eq!(tree.current().map(|(current, _)| current), Some(id));
+    assert!(try_lock(me, FILE).is_none(), "it is held");
+    assert!(try_lock(me, FILE).is_none(), "and stays so");
 }
 
 #[test]
@@ -149,7 +151,7 @@ fn a_lower_limit_after_eviction_costs_a_search_and_no_more() {
     track(me, FILE, (10, 20), false);
     track(me, FILE, (0, 5), false);
     let tree = try_lock(me, FILE).expect("nobody has it");
-    (10..20).for_each(|block| tree.drop_block(block));
+    (10..20).for_each(|block| tree.drop_block(block, |next| next > block));
     drop(tree);
     assert_eq!(streams(me, FILE)[0].2, 10, "too low, which does no harm");
     track(me, FILE, (5, 15), false);
@@ -273,10 +275,12 @@ impl Naive {
     fn drop_block(&mut self, block: u32) {
         self.clean(block);
         self.linked.remove(&block);
+        let linked = self.linked.range(block..).next().copied();
         let Some(stream) = self.of(block) else { return };
         let was = stream.span;
         if block == was.start {
-            stream.span.start += 1;
+            let near = was.end.min(block + LOOK_AHEAD);
+            stream.span.start = linked.unwrap_or(near).min(near);
         } else if block == was.end - 1 {
             stream.span.end -= 1;
         }
@@ -394,13 +398,15 @@ fn run(seed: u64, frames: u32, blocks: u32, exact: bool) {
                 let block = if random.below(2) == 0 { next } else { block };
                 model.clean(block);
                 tree.clean(block, |from| model.next_owed(from));
+                drop(tree);
             }
             _ => {
                 let first = model.linked.first().copied().unwrap_or(block);
                 let block = if random.below(2) == 0 { first } else { block };
                 model.drop_block(block);
                 tree.clean(block, |from| model.next_owed(from));
-                tree.drop_block(block);
+                tree.drop_block(block, |next| model.linked.contains(&next));
+                drop(tree);
             }
         }
         let after = order(Which::All);
@@ -480,7 +486,8 @@ fn damaged_links_make_a_doubt_and_no_harm() {
             let tree = try_lock(me, FILE).expect("nobody has it");
             tree.track(span(block, block + 1), random.below(2) == 0);
             tree.clean(block, |_| None);
-            tree.drop_block(random.below(200) as u32);
+            let block = random.below(200) as u32;
+            tree.drop_block(block, |next| next % 3 == 0);
             let _ = tree.next_dirty(0);
             let _ = tree.each(|_, _| ());
         }
