@@ -241,6 +241,7 @@ impl Naive {
             match now.merge(above) {
                 Merged::One(one) => now = one,
                 Merged::Two(low, high) => {
+                    is_closed = high.span.end == above.span.end;
                     self.streams.push(low);
                     now = high;
                 }
@@ -444,6 +445,26 @@ fn without_free_streams_nothing_owed_is_missed() {
     for seed in 0..8 {
         run(seed, 8, 400, false);
     }
+}
+
+/// Many streams side by side, each with a dirty range of its own: a request into one of them looks at its neighbours and no further.
+#[test]
+#[cfg(feature = "sim")]
+fn a_request_costs_no_more_with_many_neighbours() {
+    let arena = arena(1024);
+    let me = me(&arena);
+    track(me, FILE, (0, 4000), false);
+    let cost = |block: u32| {
+        let before = crate::sim::count();
+        track(me, FILE, (block, block + 1), true);
+        crate::sim::count() - before
+    };
+    let mut costs: Vec<_> = (0..1000)
+        .map(|index| cost(index * 577 % 1000 * 4))
+        .collect();
+    assert_eq!(extents(me, FILE).len(), 1000);
+    costs.sort_unstable();
+    assert!(costs[990] < 600, "{} accesses", costs[990]);
 }
 
 #[test]
