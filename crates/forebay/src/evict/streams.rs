@@ -5,7 +5,7 @@
 //! the order is corrected where it is asked for, and hits pay nothing. Dirty streams are gone over as well, since they have clean
 //! parts.
 
-use super::{LOOK_MAX, free_if_clean};
+use super::free_if_clean;
 use crate::frame::header::{Header, Identity, State};
 use crate::frame::slots;
 use crate::ids::{FileId, StreamId};
@@ -18,6 +18,9 @@ use crate::sync::Ordering;
 
 /// Blocks that are gone over in one operation: whoever stops the session waits for it.
 const BATCH: u32 = 32;
+/// Headers and streams that one pass looks at. Where the coldest have nothing to give, all of it in use or owed, the clock comes
+/// next: which of many small streams is the coldest is not worth more.
+const LOOK_MAX: u32 = 256;
 
 /// What a pass may still do.
 struct Pass<'p> {
@@ -92,6 +95,7 @@ fn evict_some(me: Me<'_>, id: StreamId, file: FileId, pass: &mut Pass<'_>) -> Af
         Ok(visit) => visit,
         Err(after) => return after,
     };
+    let freed_before = pass.freed;
     let mut at = u64::from(visit.first);
     for _ in 0..BATCH {
         let next = slots::next_linked(me.arena, entry, at);
@@ -114,7 +118,8 @@ fn evict_some(me: Me<'_>, id: StreamId, file: FileId, pass: &mut Pass<'_>) -> Af
         }
     }
     let ended = at >= u64::from(visit.span.end);
-    visit.end(me, entry, (!ended).then_some(at as u32))
+    let spared = pass.freed == freed_before;
+    visit.end(me, entry, (!ended).then_some(at as u32), spared)
 }
 
 /// What a stream was when a batch of its blocks was begun.
@@ -154,8 +159,9 @@ impl Visit {
         })
     }
 
-    /// Notes where to go on. At its end, a stream without any header goes.
-    fn end(&self, me: Me<'_>, entry: &FileEntry, go_on: Option<u32>) -> After {
+    /// Notes where to go on. At its end, a stream without any header goes, and a clean one that was spared goes first: it is
+    /// visited again and again.
+    fn end(&self, me: Me<'_>, entry: &FileEntry, go_on: Option<u32>, spared: bool) -> After {
         let Some(tree) = try_lock(me, self.file) else {
             return After::Stays;
         };
@@ -173,6 +179,10 @@ impl Visit {
             tree.cut_to(span.start, first, span.end);
         }
         match tree.get(self.id) {
+            Some(stream) if spared && extent_of(stream).dirty.is_none() => {
+                tree.put_first([(self.id, stream)]);
+                After::Moved
+            }
             Some(_) => After::Stays,
             None => After::Moved,
         }

@@ -147,7 +147,7 @@ impl Core {
         match slots::install(me, self.entry(), block, id) {
             Ok(()) => {
                 header.set_linked();
-                tracking::linked(me, self.id, block);
+                tracking::linked(me, self.id, self.entry(), block);
                 Ok(id)
             }
             Err(refused) => {

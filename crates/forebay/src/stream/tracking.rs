@@ -38,9 +38,13 @@ fn tell(me: Me<'_>, file: FileId, change: impl FnOnce(&Locked<'_>)) {
     }
 }
 
-/// A block has got its header.
-pub fn linked(me: Me<'_>, file: FileId, block: BlockIndex) {
-    tell(me, file, |tree| tree.track(Span::block(block.0), false));
+/// A block has got its header, unless it has lost it again by now.
+pub fn linked(me: Me<'_>, file: FileId, entry: &FileEntry, block: BlockIndex) {
+    tell(me, file, |tree| {
+        if slots::lookup(me.arena, entry, block).is_some() {
+            tree.track(Span::block(block.0), false);
+        }
+    });
 }
 
 /// A block owes something and did not. Its mark is set.
@@ -60,8 +64,9 @@ pub fn paid(me: Me<'_>, file: FileId, entry: &FileEntry, block: BlockIndex) {
 /// A block has lost its header. Its slot is empty, unless it has got another by now.
 pub fn dropped(me: Me<'_>, file: FileId, entry: &FileEntry, block: BlockIndex) {
     tell(me, file, |tree| {
-        if slots::lookup(me.arena, entry, block).is_none() {
-            tree.drop_block(block.0);
+        let is_linked = |block| slots::lookup(me.arena, entry, BlockIndex(block)).is_some();
+        if !is_linked(block.0) {
+            tree.drop_block(block.0, is_linked);
         }
     });
 }

@@ -39,6 +39,9 @@ use crate::sync::{AtomicU32, patience, relax};
 /// Looks at a lock word: a holder has it for well under a microsecond, unless it is not running.
 pub(crate) const LOCK_ROUNDS: u32 = 200;
 
+/// Blocks among which the new beginning of a stream is looked for.
+const LOOK_AHEAD: u32 = 64;
+
 /// Tries for a moment to write this thread into a lock word.
 pub(crate) fn try_word(me: Me<'_>, word: &AtomicU32, rounds: u32) -> bool {
     for round in 0..patience(rounds) {
@@ -62,7 +65,8 @@ pub struct Locked<'a> {
 /// Locks a file's tree. `None`: somebody else has it, for longer than a moment.
 pub fn try_lock(me: Me<'_>, file: FileId) -> Option<Locked<'_>> {
     let tree = me.arena.stream_tree(file);
-    try_word(me, &tree.lock, LOCK_ROUNDS).then_some(Locked { me, file, tree })
+    // Made only with the lock in hand: its end opens it.
+    try_word(me, &tree.lock, LOCK_ROUNDS).then(|| Locked { me, file, tree })
 }
 
 impl Drop for Locked<'_> {
@@ -196,15 +200,17 @@ impl Locked<'_> {
         }
     }
 
-    /// A block has no header any more. Only the ends of a range move; what leaves its middle is found missing by who goes
-    /// over it.
-    pub fn drop_block(&self, block: u32) {
+    /// A block has no header any more. Only the ends of a range move: the beginning to a block that has one (`is_linked`), if
+    /// that is not far.
+    pub fn drop_block(&self, block: u32, is_linked: impl Fn(u32) -> bool) {
         #[cfg(feature = "sim")]
         let _quiet = crate::sim::explore::quiet();
         if let Some((_, stream)) = self.find(block) {
             let span = extent_of(stream).span;
             if block == span.start {
-                self.cut_to(block, block + 1, span.end);
+                let near = span.end.min(block.saturating_add(LOOK_AHEAD));
+                let first = (block + 1..near).find(|&next| is_linked(next));
+                self.cut_to(block, first.unwrap_or(near), span.end);
             } else if block == span.end - 1 {
                 self.cut_to(block, span.start, block);
             }

@@ -8,7 +8,7 @@ use crate::scene::{Act, Scene, World, look};
 use crate::scenes;
 
 /// Deaths tried of one scene in an everyday run.
-const SAMPLES: u64 = 40;
+pub const SAMPLES: u64 = 40;
 
 /// A fresh seed, or the one that `FOREBAY_SEED` says.
 pub fn seed() -> u64 {
@@ -54,7 +54,7 @@ fn one(scene: &Scene, n: u64, seed: u64) {
 }
 
 /// Dies in each scene, and fails where one does.
-fn every_death(scenes: &[Scene], samples: u64) {
+pub fn every_death(scenes: &[Scene], samples: u64) {
     let failures = failures(scenes, samples, seed());
     assert!(
         failures.is_empty(),

@@ -12,4 +12,5 @@ mod deaths;
 mod repairs;
 mod scene;
 mod scenes;
+mod streams;
 mod two;

@@ -18,4 +18,5 @@ mod direct;
 mod flushing;
 mod gates;
 mod readers;
+mod streams;
 mod tables;

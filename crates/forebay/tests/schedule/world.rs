@@ -97,6 +97,7 @@ impl World {
         let config = Config {
             memory: u64::from(shape.frames) * BLOCK,
             dirty_bytes_max: 1 << 40,
+            dirty_background: 0,
             route: Route::Scrap,
             ..Config::tiny()
         };
@@ -227,7 +228,9 @@ impl World {
                 "owed after a sync"
             );
         }
+        self.check_streams(&member);
         member.check_memory();
+        assert_eq!(self.session.streams(), [], "streams without blocks");
     }
 }
 

@@ -37,7 +37,8 @@ pub struct Held<'a> {
 /// Locks the lists. `None`: somebody else has them, for longer than a moment.
 pub fn try_hold(me: Me<'_>) -> Option<Held<'_>> {
     let lists = me.arena.stream_lists();
-    try_word(me, &lists.lock, LOCK_ROUNDS).then_some(Held {
+    // Made only with the lock in hand: its end opens it.
+    try_word(me, &lists.lock, LOCK_ROUNDS).then(|| Held {
         arena: me.arena,
         lists,
     })

@@ -123,8 +123,12 @@ impl<'a> Locked<'a> {
                             with_end = Some(lower_id);
                         }
                     }
-                    (now, own) = (high, Some((id, stream)));
                     self.save(id, stream, high);
+                    if high.span.end == extent.span.end {
+                        // It ends where it did: what follows was beside it before.
+                        return Ok(with_end.or(Some(id)));
+                    }
+                    (now, own) = (high, Some((id, stream)));
                 }
                 one => {
                     now = match one {

@@ -110,6 +110,8 @@ fn paper_figure_7_limits() {
     assert_eq!((first, limit), (extent((0, 12), Some((0, 12))), 30));
     let tree = try_lock(me, FILE).expect("nobody has it");
     assert_eq!(tree.current().map(|(current, _)| current), Some(id));
+    assert!(try_lock(me, FILE).is_none(), "it is held");
+    assert!(try_lock(me, FILE).is_none(), "and stays so");
 }
 
 #[test]
@@ -150,7 +152,7 @@ fn a_lower_limit_after_eviction_costs_a_search_and_no_more() {
     track(me, FILE, (10, 20), false);
     track(me, FILE, (0, 5), false);
     let tree = try_lock(me, FILE).expect("nobody has it");
-    (10..20).for_each(|block| tree.drop_block(block));
+    (10..20).for_each(|block| tree.drop_block(block, |next| next > block));
     drop(tree);
     assert_eq!(streams(me, FILE)[0].2, 10, "too low, which does no harm");
     track(me, FILE, (5, 15), false);
@@ -240,6 +242,7 @@ impl Naive {
             match now.merge(above) {
                 Merged::One(one) => now = one,
                 Merged::Two(low, high) => {
+                    is_closed = high.span.end == above.span.end;
                     self.streams.push(low);
                     now = high;
                 }
@@ -274,10 +277,12 @@ impl Naive {
     fn drop_block(&mut self, block: u32) {
         self.clean(block);
         self.linked.remove(&block);
+        let linked = self.linked.range(block..).next().copied();
         let Some(stream) = self.of(block) else { return };
         let was = stream.span;
         if block == was.start {
-            stream.span.start += 1;
+            let near = was.end.min(block + LOOK_AHEAD);
+            stream.span.start = linked.unwrap_or(near).min(near);
         } else if block == was.end - 1 {
             stream.span.end -= 1;
         }
@@ -395,13 +400,15 @@ fn run(seed: u64, frames: u32, blocks: u32, exact: bool) {
                 let block = if random.below(2) == 0 { next } else { block };
                 model.clean(block);
                 tree.clean(block, |from| model.next_owed(from));
+                drop(tree);
             }
             _ => {
                 let first = model.linked.first().copied().unwrap_or(block);
                 let block = if random.below(2) == 0 { first } else { block };
                 model.drop_block(block);
                 tree.clean(block, |from| model.next_owed(from));
-                tree.drop_block(block);
+                tree.drop_block(block, |next| model.linked.contains(&next));
+                drop(tree);
             }
         }
         let after = order(Which::All);
@@ -439,6 +446,26 @@ fn without_free_streams_nothing_owed_is_missed() {
     for seed in 0..8 {
         run(seed, 8, 400, false);
     }
+}
+
+/// Many streams side by side, each with a dirty range of its own: a request into one of them looks at its neighbours and no further.
+#[test]
+#[cfg(feature = "sim")]
+fn a_request_costs_no_more_with_many_neighbours() {
+    let arena = arena(1024);
+    let me = me(&arena);
+    track(me, FILE, (0, 4000), false);
+    let cost = |block: u32| {
+        let before = crate::sim::count();
+        track(me, FILE, (block, block + 1), true);
+        crate::sim::count() - before
+    };
+    let mut costs: Vec<_> = (0..1000)
+        .map(|index| cost(index * 577 % 1000 * 4))
+        .collect();
+    assert_eq!(extents(me, FILE).len(), 1000);
+    costs.sort_unstable();
+    assert!(costs[990] < 600, "{} accesses", costs[990]);
 }
 
 #[test]
@@ -481,7 +508,8 @@ fn damaged_links_make_a_doubt_and_no_harm() {
             let tree = try_lock(me, FILE).expect("nobody has it");
             tree.track(span(block, block + 1), random.below(2) == 0);
             tree.clean(block, |_| None);
-            tree.drop_block(random.below(200) as u32);
+            let block = random.below(200) as u32;
+            tree.drop_block(block, |next| next % 3 == 0);
             let _ = tree.next_dirty(0);
             let _ = tree.each(|_, _| ());
         }
