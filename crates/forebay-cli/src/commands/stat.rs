@@ -208,7 +208,7 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
     );
     field(
         "memory",
-        format!("{held} held with tables, {free} of it free; frames up to {budget}"),
+        format!("{held} held with tables, {free} of it free; up to {budget}"),
     );
     let owing = count(row.owing.len(), "file");
     field(

@@ -98,7 +98,7 @@ impl Budget {
 }
 
 /// Frames that there is memory for beside the arena's tables, in this share of the budget. Tables count up to a quarter of it, so
-/// that the smallest sessions have frames at all.
+/// that the smallest sessions have frames at all; what they may have is noted.
 pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
     let memory = (config.memory as f64 * share) as u64;
     let tables = if config.heap_backed {
@@ -109,7 +109,14 @@ pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
     };
     let bytes = memory.saturating_sub(tables).max(memory / 4 * 3);
     let frames = u32::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
-    frames.clamp(1, arena.counts().frames)
+    let frames = frames.clamp(1, arena.counts().frames);
+    let room = u64::from(arena.counts().frames) * BLOCK_BYTES as u64;
+    let rest = memory
+        .min(room)
+        .saturating_sub(u64::from(frames) * BLOCK_BYTES as u64);
+    let noted = &arena.superblock().tables_bytes_max;
+    noted.store(rest, Ordering::Relaxed);
+    frames
 }
 
 /// Lowers the budget, and what is held with it.

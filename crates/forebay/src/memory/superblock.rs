@@ -61,6 +61,8 @@ pub struct Superblock {
     pub owed_pages_max: AtomicU64,
     /// Frames that may be backed at most (the memory budget); shrinks under pressure.
     pub frames_max: AtomicU32,
+    /// What the budget leaves for tables, bytes; for people.
+    pub tables_bytes_max: AtomicU64,
     /// Frames that may hold bytes and owe nothing.
     pub clean_frames_max: AtomicU32,
     /// Frames backed now.

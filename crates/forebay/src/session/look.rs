@@ -169,15 +169,12 @@ impl Seen {
         self.arena.as_ref().map(members_of).unwrap_or_default()
     }
 
-    /// Memory that it may hold now, bytes; it shrinks while memory is short.
+    /// Memory that it may hold now, tables included, bytes; it shrinks while memory is short.
     pub fn budget_bytes(&self) -> Option<u64> {
-        let frames = self
-            .arena
-            .as_ref()?
-            .superblock()
-            .frames_max
-            .load(Ordering::Relaxed);
-        Some(u64::from(frames) * BLOCK_BYTES as u64)
+        let superblock = self.arena.as_ref()?.superblock();
+        let frames = superblock.frames_max.load(Ordering::Relaxed);
+        let tables = superblock.tables_bytes_max.load(Ordering::Relaxed);
+        Some((u64::from(frames) * BLOCK_BYTES as u64).saturating_add(tables))
     }
 
     /// How its keeper speaks to devices: "io_uring", "threads" or "inline"; `None` before there has been one.
