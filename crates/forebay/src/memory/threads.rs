@@ -250,6 +250,12 @@ pub fn is_gone(arena: &Arena, id: ThreadId) -> bool {
     }
 }
 
+/// Which of its lives a slot is in, while the thread of that life lives. Executing another program ends it, too.
+pub fn life(arena: &Arena, id: ThreadId) -> Option<u32> {
+    let life = arena.thread(id)?.state.load(Ordering::Acquire) & LIFE_MASK;
+    (!is_gone(arena, id)).then_some(life)
+}
+
 /// Taken slots whose threads have died.
 pub fn dead(arena: &Arena) -> Vec<ThreadId> {
     (1..arena.counts().threads)
