@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::place::{Place, Run};
 
-const CHECKS: [&str; 18] = [
+const CHECKS: [&str; 19] = [
     "configuration",
     "kernel",
     "io_uring",
