@@ -326,6 +326,8 @@ impl<'a> Me<'a> {
         match self.gates_after_barrier(file) {
             None => Ok(Operation { me: self, file }),
             Some(Closed::File(_)) if planted!(DeafEnter) => Ok(Operation { me: self, file }),
+            // Whoever closed the gate is alone on the file, and may flush and evict it.
+            Some(Closed::File(by)) if by == self.id => Ok(Operation { me: self, file }),
             Some(closed) => {
                 slot.op.store(0, Ordering::Release);
                 Err(closed)

@@ -20,6 +20,8 @@ use crate::sync::Ordering;
 
 /// How often all processes are looked through for outsiders at most: it takes milliseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long it is hoped that a file is left alone by its writers for long enough to be given to the kernel.
+const WRITERS_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a change must look like an outsider's.
 const LOOKS_MIN: Duration = Duration::from_millis(5);
 /// How often it is seen to that all files are watched.
@@ -205,7 +207,10 @@ fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
             let Some(core) = core_of(shared, file) else {
                 return;
             };
-            if !settled(&core, me) {
+            if !settled(&core, me)
+                || begun.elapsed() > WRITERS_PATIENCE
+                    && settle::to_kernel_while_written(&core, me, given::OUTSIDER)
+            {
                 return;
             }
         }
