@@ -60,6 +60,11 @@ install -d -m 755 "$store/bin"
 for program in $programs; do
     install -m 755 "$program" "$store/bin/$(basename "${program%-*}")"
 done
+# Programs under the preload library, and those that are not.
+build=(cargo test -q -p forebay-preload --test programs --no-run --message-format=json)
+program=$("${build[@]}" 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+install -m 755 "$program" "$store/bin/programs"
+install -m 755 "$(dirname "$program")/libforebay_preload.so" "$store/bin/"
 cd /
 
 # twice NAME PROGRAM ARGUMENT...: as root, then as somebody without rights.
@@ -85,6 +90,7 @@ for kind in xfs ext4 btrfs btrfs/no-copy store; do
         for program in recovery lifecycle; do
             twice "$program on $kind" "$store/bin/$program" "${elsewhere[@]}"
         done
+        twice "outsiders on $kind" env HOME="$store" "$store/bin/programs" outsiders::
         ;;
     esac
     [[ $kind == store ]] || mounts_trim "$kind"

@@ -78,6 +78,8 @@ impl Scene {
             .current_dir(self.dir.path())
             .env("LD_PRELOAD", library())
             .env("FOREBAY_SESSION", &self.name)
+            // To the library it would be an option that does not exist.
+            .env_remove("FOREBAY_TEST_DIRS")
             .env("FOREBAY_MEMORY", "32MiB")
             .env(
                 "FOREBAY_SMALL_FILE_BYTES",

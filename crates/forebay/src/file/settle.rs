@@ -8,7 +8,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::{closing, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
-use crate::memory::files::FileEntry;
+use crate::memory::files::{EXCEEDING, FileEntry};
 use crate::memory::threads::{Me, stop_file};
 use crate::session::left;
 use crate::stats::Counter;
@@ -129,6 +129,22 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     }
 }
 
+/// As [`to_kernel`], of a file that is written all the time, so that it never owes nothing by itself: its writers wait while it is
+/// flushed. Whether it is the kernel's now.
+pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32) -> bool {
+    let Some(_stop) = stop_file(me, core.id) else {
+        return false;
+    };
+    flush(core, me, Scope::SYNC);
+    let entry = core.entry();
+    let reaches = entry.disk_end.load(Ordering::Acquire) >= entry.size.load(Ordering::Acquire);
+    if !reaches || entry.flags.load(Ordering::Acquire) & EXCEEDING != 0 {
+        return false;
+    }
+    evict::evict_file(me, core.id);
+    note_kernels(me, core.id, reason)
+}
+
 /// Gives a file that owes nothing to the kernel. `false`: it owes something, or could not be stopped.
 pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
     let entry = me.arena.file_unchecked(file);
@@ -140,6 +156,12 @@ pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
         return false;
     };
     // Somebody may have written between the flush and the stop.
+    note_kernels(me, file, reason)
+}
+
+/// Gives a file that is stopped to the kernel, if it owes nothing.
+fn note_kernels(me: Me<'_>, file: FileId, reason: u32) -> bool {
+    let entry = me.arena.file_unchecked(file);
     let flushed = entry.owed_pages.load(Ordering::Acquire) == 0;
     if flushed && entry.kernel_reason.swap(reason, Ordering::AcqRel) == 0 {
         let inode = (

@@ -223,10 +223,16 @@ impl Guard {
     }
 
     /// Looks at those who have come to open a file.
-    fn look_at_arrivals(&self, shared: &Shared) {
+    fn look_at_arrivals(&self, shared: &Shared, members: &mut who::Members) {
         let Some(gate) = &self.gate else { return };
         for event in gate.waiting().unwrap_or_default() {
-            match self.file_in_the_way(shared, gate, &event) {
+            let passes =
+                !shared.keeps.load(Relaxed) || members.has(&shared.arena, event.pid, self.arena);
+            let file = match passes {
+                true => None,
+                false => self.file_in_the_way(shared, gate, &event),
+            };
+            match file {
                 None => {
                     let _ = gate.admit(&event);
                 }
@@ -239,16 +245,13 @@ impl Guard {
         }
     }
 
-    /// The managed file that somebody is about to open who must not see it as it is.
+    /// The managed file that an outsider is about to open, and must not see as it is.
     fn file_in_the_way(
         &self,
         shared: &Shared,
         gate: &Group,
         event: &fanotify::Event,
     ) -> Option<FileId> {
-        if !shared.keeps.load(Relaxed) || who::is_member(event.pid, self.arena) {
-            return None;
-        }
         let seen = stat::stat(event.file.as_fd()).ok()?;
         // Who is just about to manage the file sees that somebody has come.
         let superblock = shared.arena.superblock();
@@ -327,6 +330,7 @@ impl Guard {
     /// Until the keeper ends.
     fn stand(&self, shared: &Shared) {
         let mut heard = Instant::now();
+        let mut members = who::Members::default();
         while !self.ended.load(Relaxed) {
             let hears = heard.elapsed() >= HEAR_EVERY;
             let mut sources: Vec<BorrowedFd<'_>> = Vec::with_capacity(2);
@@ -336,7 +340,7 @@ impl Guard {
             }
             let pause = if hears { TICK } else { HEAR_EVERY };
             let _ = socket::wait_readable(&sources, pause.as_millis() as i32);
-            self.look_at_arrivals(shared);
+            self.look_at_arrivals(shared, &mut members);
             if hears {
                 heard = Instant::now();
                 self.hear(shared);

@@ -250,6 +250,12 @@ pub fn is_gone(arena: &Arena, id: ThreadId) -> bool {
     }
 }
 
+/// Which of its lives a slot is in, while the thread of that life lives. Executing another program ends it, too.
+pub fn life(arena: &Arena, id: ThreadId) -> Option<u32> {
+    let life = arena.thread(id)?.state.load(Ordering::Acquire) & LIFE_MASK;
+    (!is_gone(arena, id)).then_some(life)
+}
+
 /// Taken slots whose threads have died.
 pub fn dead(arena: &Arena) -> Vec<ThreadId> {
     (1..arena.counts().threads)
@@ -322,6 +328,8 @@ impl<'a> Me<'a> {
         match self.gates_after_barrier(file) {
             None => Ok(Operation { me: self, file }),
             Some(Closed::File(_)) if planted!(DeafEnter) => Ok(Operation { me: self, file }),
+            // Whoever closed the gate is alone on the file, and may flush and evict it.
+            Some(Closed::File(by)) if by == self.id => Ok(Operation { me: self, file }),
             Some(closed) => {
                 slot.op.store(0, Ordering::Release);
                 Err(closed)

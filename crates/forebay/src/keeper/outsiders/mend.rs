@@ -20,6 +20,10 @@ use crate::sync::Ordering;
 
 /// How often all processes are looked through for outsiders at most: it takes milliseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long it is hoped that a file is left alone by its writers for long enough to be given to the kernel.
+const WRITERS_PATIENCE: Duration = Duration::from_millis(100);
+/// How long a change must look like an outsider's.
+const LOOKS_MIN: Duration = Duration::from_millis(5);
 /// How often it is seen to that all files are watched.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
@@ -36,6 +40,8 @@ pub fn is_managed(shared: &Shared, file: FileId) -> bool {
 pub struct Mending {
     /// Files that somebody has opened, whoever it was.
     opened: HashSet<FileId>,
+    /// Files that somebody has changed, the session perhaps, and since when it looks like an outsider.
+    changed: HashMap<FileId, Option<Instant>>,
     looked: Option<Instant>,
     tended: Option<Instant>,
 }
@@ -52,13 +58,24 @@ impl Mending {
         if let Some((file, what)) = next
             && is_managed(shared, file)
         {
-            if what & SETTLE != 0 || what & CHANGED != 0 && is_changed_outside(shared, guard, file)
-            {
+            if what & SETTLE != 0 {
                 give_to_kernel(shared, me, file);
-            } else if what & OPENED != 0 {
-                flush(shared, me, file);
+            }
+            if what & CHANGED != 0 {
+                self.changed.entry(file).or_default();
+            }
+            if what & OPENED != 0 {
                 self.opened.insert(file);
             }
+        }
+        // First: flushing would be a change, too.
+        self.look_at_changes(shared, me, guard);
+        if let Some((file, what)) = next
+            && what & OPENED != 0
+            && is_managed(shared, file)
+            && !self.changed.contains_key(&file)
+        {
+            flush(shared, me, file);
         }
         if is_due(self.tended, TEND_EVERY) {
             self.tended = Some(Instant::now());
@@ -68,6 +85,27 @@ impl Mending {
             self.look_for_outsiders(shared, me, guard);
             self.looked = Some(Instant::now());
         }
+    }
+
+    /// A writer of the session's is between the device's length and the file's for moments: so nothing is believed that is seen
+    /// once.
+    fn look_at_changes(&mut self, shared: &Arc<Shared>, me: Me<'_>, guard: &Guard) {
+        self.changed.retain(|&file, since| {
+            if !is_managed(shared, file) {
+                return false;
+            }
+            match is_changed_outside(shared, guard, file) {
+                None => *since = None,
+                Some(false) => return false,
+                Some(true) => {
+                    let since = since.get_or_insert_with(Instant::now);
+                    if since.elapsed() >= LOOKS_MIN {
+                        give_to_kernel(shared, me, file);
+                    }
+                }
+            }
+            true
+        });
     }
 
     /// Watches what is not watched: files that an earlier keeper has left. Outsiders may have come in between.
@@ -120,28 +158,29 @@ fn core_of(shared: &Arc<Shared>, file: FileId) -> Option<Core> {
     })
 }
 
-/// Whether somebody else than the session has changed the device file since the session last did. While the session changes it
-/// that cannot be told.
-fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> bool {
+/// Whether somebody else than the session has changed the device file since the session last did. `None`: it is being changed by
+/// the session, so that nothing can be told yet.
+fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bool> {
     const UNFINISHED: u32 = CLOSING | LEASED | TRUNCATING | EXCEEDING;
     let entry = shared.arena.file_unchecked(file);
-    let Some(device) = shared.device(file) else {
-        return false;
-    };
+    let device = shared.device(file)?;
     let changes = entry.changes.load(Ordering::Acquire);
     if entry.flags.load(Ordering::Acquire) & UNFINISHED != 0
         || entry.is_unwitnessed(shared.arena.counts().threads)
     {
-        return false;
+        return None;
     }
-    let Ok(seen) = device.stat() else {
-        return false;
-    };
+    let owes = entry.owed_pages.load(Ordering::Acquire) != 0;
+    let size = entry.size.load(Ordering::Acquire);
+    let reaches = entry.disk_end.load(Ordering::Acquire) >= size;
+    let seen = device.stat().ok()?;
     let witness = [0, 1].map(|at| entry.witness[at].load(Ordering::Acquire));
-    let same_length = seen.len == witness[0];
+    // Our own last change may have been seen together with somebody's; a length tells all the same.
+    let length_is_ours =
+        seen.len == witness[0] && seen.len <= size && (owes || !reaches || seen.len == size);
     // Who can have it open is known where outsiders wait; programs set times.
-    let same = same_length && (guard.holds() || seen.mtime_ns == witness[1]);
-    !same && entry.changes.load(Ordering::Acquire) == changes
+    let same = length_is_ours && (guard.holds() || seen.mtime_ns == witness[1]);
+    (entry.changes.load(Ordering::Acquire) == changes).then_some(!same)
 }
 
 fn settled(core: &Core, me: Me<'_>) -> bool {
@@ -168,7 +207,10 @@ fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
             let Some(core) = core_of(shared, file) else {
                 return;
             };
-            if !settled(&core, me) {
+            if !settled(&core, me)
+                || begun.elapsed() > WRITERS_PATIENCE
+                    && settle::to_kernel_while_written(&core, me, given::OUTSIDER)
+            {
                 return;
             }
         }

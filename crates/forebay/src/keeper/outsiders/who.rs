@@ -3,16 +3,58 @@
 //! That is evidence of the kernel's: a program gets the mapping before it opens its first file, a forked child has its parent's, and
 //! nobody has it any more after executing a program without the library.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
 use std::fs;
 
+use crate::ids::ThreadId;
+use crate::memory::arena::Arena;
+use crate::memory::threads;
+use crate::sync::Ordering;
 use crate::sys::stat;
 
 /// What a process has mapped.
 struct Mapped {
     is_member: bool,
     wanted: Vec<(u64, u64)>,
+}
+
+/// Members that have been seen, each by a thread of its own that lives: as long as that does, nobody has to look again.
+#[derive(Default)]
+pub struct Members(HashMap<i32, (ThreadId, u32)>);
+
+/// Members that are remembered at most.
+const MEMBERS_MAX: usize = 1024;
+
+impl Members {
+    /// As [`is_member`].
+    pub fn has(&mut self, arena: &Arena, pid: i32, inode: (u64, u64)) -> bool {
+        if let Some((thread, life)) = self.0.get(&pid)
+            && threads::life(arena, *thread) == Some(*life)
+        {
+            return true;
+        }
+        let is_member = is_member(pid, inode);
+        if is_member {
+            self.remember(arena, pid);
+        }
+        is_member
+    }
+
+    fn remember(&mut self, arena: &Arena, pid: i32) {
+        if self.0.len() >= MEMBERS_MAX {
+            self.0.clear();
+        }
+        let its = |id: &ThreadId| {
+            let slot = arena.thread(*id);
+            slot.is_some_and(|slot| slot.pid.load(Ordering::Relaxed) == pid as u32)
+        };
+        let slots = (1..arena.counts().threads).map(ThreadId).filter(its);
+        let alive = slots.filter_map(|id| Some((id, threads::life(arena, id)?)));
+        if let Some(thread) = alive.last() {
+            self.0.insert(pid, thread);
+        }
+    }
 }
 
 /// Whether a process is in the session, by its number in `/proc`.
