@@ -1,6 +1,6 @@
 //! The keeper: what happens later, and what happens after a death.
 //!
-//! [`run`] is the keeper's threads, [`ahead`] the one that reads ahead, `ready` the one that has memory ready, [`unfinished`] what they do for files that nobody has open
+//! [`hosting`] starts the keeper's threads, [`run`] is what they do, [`ahead`] the one that reads ahead, `ready` the one that has memory ready, [`unfinished`] what they do for files that nobody has open
 //! any more, [`closing`] for those whose close did not wait. [`provision`] gives memory to the arena and takes it back; [`repair`]
 //! and [`rebuild`] restore the session after a death, and may be called by anyone. [`recover`] saves what a wholly dead session
 //! has left.
@@ -9,6 +9,7 @@ pub mod ahead;
 pub mod check;
 pub mod closing;
 pub mod engine;
+pub mod hosting;
 pub mod provision;
 mod ready;
 pub mod rebuild;

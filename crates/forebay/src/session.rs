@@ -16,6 +16,8 @@ pub mod members;
 pub mod opens;
 pub mod reached;
 pub mod shared;
+#[cfg(feature = "sim")]
+mod simulated;
 
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::MetadataExt;
@@ -29,7 +31,8 @@ use crate::file::core::Core;
 use crate::file::{File, OpenOptions, given, table};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::recover::{Report, Saved, recover};
-use crate::keeper::run::{self, Hosting};
+use crate::keeper::hosting::Hosting;
+use crate::keeper::run;
 use crate::keeper::{provision, repair};
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};

@@ -4,7 +4,7 @@
 //! writes against everything"; architecture 5.4). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
 //! before it is what makes that safe against flushes, fills and readers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::Piece;
 use crate::error::Error;
@@ -21,6 +21,7 @@ use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
+use crate::sync::time::Instant;
 
 /// Longest stretch that is superseded at once, in blocks: 16 MiB.
 const BLOCKS_MAX: u64 = 64;

@@ -1,6 +1,5 @@
 //! Writing: route, then memory, the device, or the kernel (architecture section 5; WSBuffer 3.3, Algorithm 1).
 
-use std::time::Instant;
 
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
@@ -16,6 +15,7 @@ use crate::scrap::absorb::{Home, Refusal, absorb};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
+use crate::sync::time::Instant;
 use crate::sys::limits;
 
 /// Requests from this length on put their bytes in frames at once.

@@ -10,7 +10,6 @@ mod streams;
 
 use ends::{Gathered, end_write, finish_write, gather, is_eligible, merge_fill};
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
 use crate::flush::select::{self, Ready};
@@ -23,6 +22,7 @@ use crate::memory::threads::Me;
 use crate::scrap::split::runs_of;
 use crate::stats::Counter;
 use crate::sync::Ordering;
+use crate::sync::time::Instant;
 use crate::sys::memory::AlignedBytes;
 
 /// Longest write that is put together from several blocks.

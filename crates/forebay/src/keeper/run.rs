@@ -6,17 +6,14 @@
 //! when it dies. Nothing is lost in between, since clients repair, flush and evict by themselves (`docs/locking.md`).
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::DeviceFile;
-use crate::error::Error;
 use crate::evict;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
 use crate::ids::ThreadId;
-use crate::keeper::engine::{flusher, number_of, prefetcher};
 use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
-use crate::keeper::{ahead, closing, provision, ready, repair};
+use crate::keeper::{closing, provision, ready, repair};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::cgroup::{self, System};
@@ -25,6 +22,7 @@ use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
 use crate::sync::{Ordering, planted};
+use crate::sync::time::{Instant, sleep};
 use crate::sys::futex;
 
 /// How often a keeper looks around while something is owed, and while nothing is.
@@ -38,73 +36,6 @@ const READY_BYTES: u64 = ready::READY_BYTES_MIN;
 const PASS_PAGES: u64 = 4096;
 /// What the budget falls to at least under pressure, bytes.
 const BUDGET_MIN: u64 = 16 * 1024 * 1024;
-
-/// The threads of a process that hosts a keeper. Dropping stops them.
-pub struct Hosting {
-    stop: Arc<AtomicBool>,
-    shared: Arc<Shared>,
-    threads: Vec<JoinHandle<()>>,
-}
-
-/// What a keeper's thread does until it is told to stop.
-type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
-
-impl Hosting {
-    /// Starts the threads. An I/O engine that was asked for and cannot be had is an error; only `auto` takes what there is.
-    pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
-        let stop = Arc::new(AtomicBool::new(false));
-        let mut threads = Vec::new();
-        let (fill, write) = (flusher(shared)?, flusher(shared)?);
-        let reader = prefetcher(shared)?;
-        let io_engine = number_of(write.queue_name());
-        let bodies: [(&str, Body); 5] = [
-            (
-                "forebay-house",
-                Box::new(move |s, stop| house(s, stop, io_engine)),
-            ),
-            ("forebay-memory", Box::new(ready::keep_ready)),
-            ("forebay-fill", Box::new(|s, stop| stage_one(s, stop, fill))),
-            (
-                "forebay-write",
-                Box::new(|s, stop| stage_two(s, stop, write)),
-            ),
-            (
-                "forebay-read",
-                Box::new(|s, stop| ahead::run(s, stop, reader)),
-            ),
-        ];
-        for (name, body) in bodies {
-            let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
-            let thread = std::thread::Builder::new()
-                .name(name.into())
-                .spawn(move || body(&shared, &stop))
-                .map_err(|error| {
-                    Error::Session(format!("cannot start a keeper thread: {error}"))
-                })?;
-            threads.push(thread);
-        }
-        Ok(Hosting {
-            stop,
-            shared: Arc::clone(shared),
-            threads,
-        })
-    }
-}
-
-impl Drop for Hosting {
-    fn drop(&mut self) {
-        self.stop.store(true, Relaxed);
-        let asked = &self.shared.arena.superblock().ahead_work;
-        for work in [self.shared.work(), asked] {
-            work.fetch_add(1, Ordering::AcqRel);
-            futex::wake(work);
-        }
-        futex::wake(&self.shared.arena.superblock().frames_free);
-        for thread in self.threads.drain(..) {
-            let _ = thread.join();
-        }
-    }
-}
 
 /// Whether some thread lives that keeps the session.
 pub fn has_keeper(arena: &Arena) -> bool {
@@ -148,13 +79,13 @@ struct House {
     last_use: (u64, Instant),
 }
 
-fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
+pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
     let Ok(me) = shared.me() else { return };
     let mut house = House {
         begun: Instant::now(),
         tick_base: me.arena.superblock().tick.load(Ordering::Relaxed),
         desk: None,
-        watch: cgroup::Watch::new(System::here()),
+        watch: cgroup::Watch::new(machine()),
         looked_at_pressure: Instant::now(),
         last_use: (0, Instant::now()),
     };
@@ -166,7 +97,7 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         } else {
             house.tick_base = me.arena.superblock().tick.load(Ordering::Relaxed);
             house.begun = Instant::now();
-            std::thread::sleep(IDLE_TICK);
+            sleep(IDLE_TICK);
         }
     }
     if shared.keeps.load(Relaxed) {
@@ -177,6 +108,15 @@ fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         let keeper = &me.arena.superblock().keeper;
         let _ = keeper.compare_exchange(me.id.0, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
+}
+
+/// The machine that memory is short on. A simulation is on none.
+fn machine() -> System {
+    #[cfg(feature = "sim")]
+    if crate::sim::tasks::is_on() {
+        return System::at(std::path::Path::new("/nowhere"));
+    }
+    System::here()
 }
 
 impl House {
@@ -212,7 +152,7 @@ impl House {
         }
         match &mut self.desk {
             Some(desk) => desk.serve(shared, pause.as_millis() as i32),
-            None => std::thread::sleep(pause),
+            None => sleep(pause),
         }
     }
 
@@ -353,7 +293,7 @@ fn unless_busy(shared: &Shared, device: &Arc<dyn DeviceFile>, scope: Scope) -> O
 }
 
 /// Stage one: fills the holes of ragged pages that have been left alone (WSBuffer 3.4).
-fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
+pub(super) fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
     while !stop.load(Relaxed) {
         let mut filled = 0;
@@ -382,13 +322,13 @@ fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
             }
         }
         if filled == 0 {
-            std::thread::sleep(IDLE_TICK);
+            sleep(IDLE_TICK);
         }
     }
 }
 
 /// Stage two: writes full blocks of large requests at once, and everything else when its time has come.
-fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
+pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
     let mut cursor = 0;
     let mut swept = Instant::now();

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::adopt::path_of;
 use super::{left, reached};
@@ -16,6 +16,7 @@ use crate::memory::files::{CLOSING, FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::superblock::BYSTANDERS;
 use crate::sync::{AtomicU32, Ordering};
+use crate::sync::time::Instant;
 use crate::sys::stat;
 
 /// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes, on a busy machine too.

@@ -1,12 +1,12 @@
 //! What all of a process's files of one session share: the arena, the configuration, the devices.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
@@ -27,6 +27,7 @@ use crate::session::members;
 use crate::session::opens::Opens;
 use crate::stats::Counter;
 use crate::sync::{self, Ordering};
+use crate::sync::time::Instant;
 use crate::sys::limits;
 
 /// How long a keeper that could not be reached is left alone.
@@ -42,7 +43,7 @@ pub struct Shared {
     pub config: Config,
     /// Distinguishes sessions of one process from one another.
     pub instance: u64,
-    devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
+    devices: Mutex<BTreeMap<FileId, Arc<dyn DeviceFile>>>,
     route: Arc<dyn Route>,
     overrides: Overrides,
     /// Pages that one file may owe.
@@ -58,6 +59,8 @@ pub struct Shared {
     /// Held while a file is handed over, so that each description is counted once.
     handing: Mutex<Option<Instant>>,
     claims: Arc<Claims>,
+    #[cfg(feature = "sim")]
+    neighbours: std::sync::OnceLock<Box<dyn crate::sim::Neighbours>>,
 }
 
 impl Shared {
@@ -88,10 +91,12 @@ impl Shared {
             opens: Opens::default(),
             handing: Mutex::new(None),
             claims: Arc::default(),
+            #[cfg(feature = "sim")]
+            neighbours: std::sync::OnceLock::new(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
-            devices: Mutex::new(HashMap::new()),
+            devices: Mutex::new(BTreeMap::new()),
             route,
             overrides,
         })
@@ -120,7 +125,7 @@ impl Shared {
         self.overrides.route_for(path).unwrap_or(&self.route)
     }
 
-    fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
+    fn devices(&self) -> MutexGuard<'_, BTreeMap<FileId, Arc<dyn DeviceFile>>> {
         // A panic elsewhere leaves the map as it was: every change is one insert or remove.
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -334,6 +339,19 @@ impl Shared {
         }
     }
 
+    /// Says who takes what this process hands over, and where it finds files: in a simulation.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    pub fn meet(&self, neighbours: Box<dyn crate::sim::Neighbours>) {
+        let _ = self.neighbours.set(neighbours);
+    }
+
+    /// The simulated file behind an entry.
+    #[cfg(feature = "sim")]
+    pub(crate) fn simulated(&self, inode: u64) -> Option<Arc<dyn DeviceFile>> {
+        self.neighbours.get()?.open(inode)
+    }
+
     /// Whether the keeper of today has a description's descriptors.
     #[inline]
     pub fn is_handed(&self, handed: &AtomicU32) -> bool {
@@ -353,6 +371,10 @@ impl Shared {
     #[cold]
     fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
         if self.keeps.load(Relaxed) || self.arena_path.is_none() {
+            #[cfg(feature = "sim")]
+            if let Some(neighbours) = self.neighbours.get() {
+                neighbours.hand_over(file, device);
+            }
             handed.store(epoch, Relaxed);
             return;
         }

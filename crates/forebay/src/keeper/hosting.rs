@@ -1,0 +1,90 @@
+//! Hosting a keeper: its threads in this process, or, in a simulation, its tasks.
+
+use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
+use std::thread::JoinHandle;
+
+use crate::error::Error;
+use crate::flush::Flusher;
+use crate::keeper::ahead::{self, Prefetcher};
+use crate::keeper::engine::{flusher, number_of, prefetcher};
+use crate::keeper::{ready, run};
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+use crate::sys::futex;
+
+/// The threads of a process that hosts a keeper. Dropping stops them.
+pub struct Hosting {
+    stop: Arc<AtomicBool>,
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+/// What a keeper's thread does until it is told to stop.
+pub type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
+
+/// What the keeper's threads do, each with its name: fill holes by one flusher, write by another, read ahead.
+pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static str, Body); 5] {
+    let io_engine = number_of(write.queue_name());
+    [
+        (
+            "forebay-house",
+            Box::new(move |s, stop| run::house(s, stop, io_engine)),
+        ),
+        ("forebay-memory", Box::new(ready::keep_ready)),
+        (
+            "forebay-fill",
+            Box::new(|s, stop| run::stage_one(s, stop, fill)),
+        ),
+        (
+            "forebay-write",
+            Box::new(|s, stop| run::stage_two(s, stop, write)),
+        ),
+        (
+            "forebay-read",
+            Box::new(|s, stop| ahead::run(s, stop, reader)),
+        ),
+    ]
+}
+
+/// Has a keeper's threads see that they are to stop.
+pub fn wake_all(shared: &Shared) {
+    let superblock = shared.arena.superblock();
+    for work in [shared.work(), &superblock.ahead_work] {
+        work.fetch_add(1, Ordering::AcqRel);
+        futex::wake(work);
+    }
+    futex::wake(&superblock.frames_free);
+}
+
+impl Hosting {
+    /// Starts the threads. An I/O engine that was asked for and cannot be had is an error; only `auto` takes what there is.
+    pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
+        let stop = Arc::new(AtomicBool::new(false));
+        let mut threads = Vec::new();
+        for (name, body) in bodies(flusher(shared)?, flusher(shared)?, prefetcher(shared)?) {
+            let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
+            let thread = std::thread::Builder::new()
+                .name(name.into())
+                .spawn(move || body(&shared, &stop))
+                .map_err(|error| {
+                    Error::Session(format!("cannot start a keeper thread: {error}"))
+                })?;
+            threads.push(thread);
+        }
+        Ok(Hosting {
+            stop,
+            shared: Arc::clone(shared),
+            threads,
+        })
+    }
+}
+
+impl Drop for Hosting {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        wake_all(&self.shared);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}
