@@ -17,6 +17,7 @@ import time
 from fnmatch import fnmatch
 
 import figures
+import limited
 from figures import Row
 import trees
 
@@ -366,11 +367,22 @@ def groups(options):
         "git": Add("git add of sources"),
         "build": Build("a C project, make -j2"),
         "calls": Calls(options.calls),
+        **limited.groups(options.mib),
     }
 
 
 def measure(place, group, runs):
     left_out = set()
+    try:
+        rounds(place, group, runs, left_out)
+    finally:
+        getattr(group, "end", lambda: None)()
+    for side in group.sides:
+        shutil.rmtree(place.path(side, ""), ignore_errors=True)
+    return [row for row in group.rows if not left_out & {row.base, row.ours}]
+
+
+def rounds(place, group, runs, left_out):
     for round_number in range(runs + 1):
         sides = group.sides if round_number % 2 == 0 else group.sides[::-1]
         for side in sides:
@@ -383,9 +395,6 @@ def measure(place, group, runs):
                     if row.name in found:
                         row.add(side, found[row.name])
         group.check(place)
-    for side in group.sides:
-        shutil.rmtree(place.path(side, ""), ignore_errors=True)
-    return [row for row in group.rows if not left_out & {row.base, row.ours}]
 
 
 def arguments():
@@ -413,11 +422,12 @@ def main():
     rows = []
     try:
         for key, group in wanted.items():
-            if options.only and not any(fnmatch(key, pattern) for pattern in options.only):
+            named = any(fnmatch(key, pattern) for pattern in options.only)
+            if not named and (options.only or isinstance(group, limited.Limited)):
                 continue
             print(f"{key} ...", file=sys.stderr, flush=True)
             rows += measure(place, group, options.runs)
-    except Wrong as wrong:
+    except (Wrong, OSError) as wrong:
         sys.exit(f"measure-programs: {wrong}")
     print(figures.markdown(rows) if options.markdown else figures.table(rows))
     if options.json:

@@ -222,7 +222,7 @@ fn await_users(slot: usize) {
 }
 
 /// A barrier in every thread of the process. Who joins a session registers for those of all processes, which this is not.
-fn barrier() -> bool {
+pub fn barrier() -> bool {
     const PRIVATE_EXPEDITED: usize = 1 << 3;
     const REGISTER_PRIVATE_EXPEDITED: usize = 1 << 4;
     let call = |command| {

@@ -477,6 +477,19 @@ fn who_anew() -> u64 {
     who
 }
 
+/// Whether the process has no thread but the calling one, and is not another one that borrows its memory (`vfork`).
+pub fn is_alone() -> bool {
+    // A directory has a link of its own, one of its parent's, and one of each directory in it.
+    let mut tasks = std::mem::MaybeUninit::uninit();
+    // SAFETY: the string ends in a null byte; the target is ours.
+    let known =
+        unsafe { crate::real::stat64(c"/proc/self/task".as_ptr(), tasks.as_mut_ptr()) } == 0;
+    // SAFETY: filled by the call.
+    known
+        && unsafe { tasks.assume_init() }.st_nlink == 3
+        && (who() >> 32) as u32 == raw::process_id()
+}
+
 /// A forked child's thread is another one.
 pub fn forget_who() {
     WHO.set(0);

@@ -115,14 +115,21 @@ pub fn await_all_closed() {
     }
 }
 
-/// What happens at the end of the program: what it has not closed is written, as a close would have done.
+/// What happens at the end of the program: what it has not closed is written or left to the keeper, as a close would have done.
 pub extern "C" fn at_end() {
     if attach::joined().is_none() || !table::is_alive() || Inside::is() {
         return;
     }
     let _inside = Inside::enter();
-    for (_, word) in table::each() {
-        if word.kind() == Kind::Managed && word.writes() {
+    let _errno = KeepErrno::new();
+    // Nobody misses a descriptor that is closed now, unless it is one that every library writes to.
+    let alone = !attach::rests() && table::is_alone();
+    for (fd, word) in table::each() {
+        if word.kind() != Kind::Managed || !word.writes() {
+            continue;
+        }
+        let closed = alone && fd > libc::STDERR_FILENO && close_behind(fd).is_some();
+        if !closed {
             inodes::settle(word, Durability::Written, &word.description().seen);
         }
     }

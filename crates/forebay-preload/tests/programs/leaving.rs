@@ -57,11 +57,16 @@ fn make_all(dir: &Path, count: u32) {
     for number in 0..count {
         let begun = now_ns();
         make(dir, number);
-        println!("@{number} {begun} {}", now_ns());
-        std::io::stdout().flush().expect("output");
-        let mut line = String::new();
-        std::io::stdin().read_line(&mut line).expect("input");
+        said(number, begun, now_ns());
     }
+}
+
+/// Tells of a file, and waits for a word.
+fn said(number: u32, begun: i128, closed: i128) {
+    println!("@{number} {begun} {closed}");
+    std::io::stdout().flush().expect("output");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("input");
 }
 
 fn program_of(dir: &Path, number: u32) {
@@ -140,6 +145,19 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             println!("@{number} 0 0");
         }),
         "leaves-programs" => (0..count()).for_each(|number| program_of(dir, number)),
+        "ends" => (0..count()).for_each(|number| {
+            // SAFETY: these end the child.
+            let ended = in_child(|| unsafe {
+                let fd = open(&path_of(dir, number), NEW).expect("open");
+                write(fd, &contents(number)).expect("write");
+                match number % 2 {
+                    0 => libc::_exit(0),
+                    _ => libc::exit(0),
+                }
+            });
+            assert_eq!(ended, 0);
+            said(number, 0, 0);
+        }),
         "leaves-and-looks" => (0..count()).for_each(|number| look_closely(dir, number)),
         _ => return false,
     }
@@ -224,6 +242,27 @@ fn outsiders_see_every_byte_right_after_the_close() {
         assert!(
             (begun - 20_000_000..=closed).contains(&after),
             "{after} is not between {begun} and {closed}"
+        );
+        seen += 1;
+        maker.go_on();
+    }
+    assert!(maker.program.wait().expect("an end").success());
+    assert_eq!(seen, count);
+    let behind = closed_behind(&scene);
+    assert!(behind > u64::from(count) / 2, "{behind} of {count}");
+}
+
+#[test]
+fn what_is_open_at_the_end_is_left_to_the_keeper_as_well() {
+    let scene = Scene::new("ends", 0);
+    let count = 200;
+    let mut maker = Maker::of(leaving(&scene, "ends", count));
+    let mut seen = 0;
+    while let Some((number, _, _)) = maker.next() {
+        let path = path_of(scene.dir.path(), number);
+        assert!(
+            fs::read(&path).expect("a file") == contents(number),
+            "file {number}"
         );
         seen += 1;
         maker.go_on();

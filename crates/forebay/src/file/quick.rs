@@ -15,8 +15,9 @@ use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::files::{FileEntry, HOLEY, STABLE, TRUNCATING};
 use crate::memory::threads::{Me, Operation};
-use crate::scrap::absorb::take_back;
+use crate::scrap::absorb::{publish, run_apart, take_back};
 use crate::scrap::page::{Merge, Ragged, merge};
+use crate::scrap::split::{PagePart, PageSpan, Segment};
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
@@ -255,14 +256,8 @@ unsafe fn into_memory(
     let within = start % if whole_frame { BLOCK_BYTES } else { PAGE_BYTES };
     let Some(target) = target else { return false };
     let newly = pages & !valid;
-    // A page without dirty bytes has no run, so whole pages that have none need no look at their words.
-    let run = if newly == 0 || (newly & dirty == 0 && is_whole(start, len)) {
-        None
-    } else {
-        match run_after(guard, start, len) {
-            Some(run) => Some(run),
-            None => return false,
-        }
+    let Some(arrival) = Arrival::of(guard, newly, start, len, newly & dirty == 0) else {
+        return false;
     };
     if dirty & pages != pages {
         guard.set_dirty(dirty | pages);
@@ -274,17 +269,56 @@ unsafe fn into_memory(
         take_back(guard, entry, start, start + len, dirty);
         return false;
     }
-    if newly != 0 {
-        match run {
-            None => guard.set_valid(valid | newly),
-            Some(run) => {
-                let page = start / PAGE_BYTES;
-                guard.set_page(page, guard.page(page).with_ragged(run));
-            }
+    match arrival {
+        Arrival::Known => {}
+        Arrival::Whole => guard.set_valid(valid | newly),
+        Arrival::Run(run) => {
+            let page = start / PAGE_BYTES;
+            guard.set_page(page, guard.page(page).with_ragged(run));
         }
+        Arrival::Span(span) => publish(guard, &span),
     }
     guard.touch();
     true
+}
+
+/// How what a request brings is published once it is there.
+enum Arrival {
+    /// The pages were valid before.
+    Known,
+    /// They are whole pages, and none had a run.
+    Whole,
+    /// It is within one page, which has this run then.
+    Run(Ragged),
+    /// In a frame: page by page.
+    Span(PageSpan),
+}
+
+impl Arrival {
+    /// `None`: something needs memory. `clean`: nothing is owed of the pages that are not valid.
+    #[inline]
+    fn of(guard: &Guard<'_>, newly: u64, start: usize, len: usize, clean: bool) -> Option<Self> {
+        if newly == 0 {
+            return Some(Arrival::Known);
+        }
+        // A page without dirty bytes has no run, so whole pages that have none need no look at their words.
+        if clean && is_whole(start, len) {
+            return Some(Arrival::Whole);
+        }
+        if let Some(run) = run_after(guard, start, len) {
+            return Some(Arrival::Run(run));
+        }
+        guard.frame()?;
+        let segment = Segment {
+            block: BlockIndex(0),
+            start,
+            len,
+            done: 0,
+        };
+        let span = segment.pages();
+        let apart = |part: &Option<PagePart>| part.as_ref().and_then(|part| run_apart(guard, part));
+        (apart(&span.head).is_none() && apart(&span.tail).is_none()).then_some(Arrival::Span(span))
+    }
 }
 
 /// The run that a page has once `start..start + len` has been written into it, if it is in one page and one run says

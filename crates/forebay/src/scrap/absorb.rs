@@ -12,7 +12,7 @@ use crate::memory::files::FileEntry;
 use crate::memory::{copy, regions};
 use crate::scrap::map::ByteMap;
 use crate::scrap::page::{Merge, PageWord, Ragged, merge};
-use crate::scrap::split::{PagePart, Segment, mask};
+use crate::scrap::split::{PagePart, PageSpan, Segment, mask};
 use crate::sync::{Ordering, planted};
 
 /// A header whose block has this many small frames moves into a frame: a quarter of the block, so a frame
@@ -90,22 +90,26 @@ pub unsafe fn absorb(
     if planted!(DirtyLast) {
         announce(guard, file, touched);
     }
-    if guard.valid() & whole != whole {
-        let newly = whole & !guard.valid();
-        guard.set_valid(guard.valid() | whole);
-        forget_runs(guard, newly);
-    }
-    if let Some(part) = &span.head {
-        publish_part(guard, part);
-    }
-    if let Some(part) = &span.tail {
-        publish_part(guard, part);
-    }
+    publish(guard, &span);
     if file.size.load(Ordering::Relaxed) < size_end {
         file.size.fetch_max(size_end, Ordering::AcqRel);
     }
     guard.touch();
     Ok(())
+}
+
+/// Says that the bytes of a segment's pages have arrived.
+#[inline]
+pub fn publish(guard: &Guard<'_>, span: &PageSpan) {
+    let whole = mask(span.whole.clone());
+    let newly = whole & !guard.valid();
+    if newly != 0 {
+        guard.set_valid(guard.valid() | whole);
+        forget_runs(guard, newly);
+    }
+    for part in span.head.iter().chain(&span.tail) {
+        publish_part(guard, part);
+    }
 }
 
 /// Marks pages as owed and counts them, before their bytes change.
@@ -233,19 +237,26 @@ pub fn pages_of(mask: u64) -> impl Iterator<Item = usize> {
 /// If this part would leave two runs in its page, gives the page a map that says what the run says now.
 #[inline]
 fn make_room_for_run(guard: &Guard<'_>, part: &PagePart) -> Result<(), NoMemory> {
+    match run_apart(guard, part) {
+        None => Ok(()),
+        Some((from, len)) => turn_into_map(guard, part.0 as usize, from, len),
+    }
+}
+
+/// The run of a page, first byte and length, that this part would not join.
+#[inline]
+pub fn run_apart(guard: &Guard<'_>, part: &PagePart) -> Option<(usize, usize)> {
     let &(page, start, end) = part;
     let page = page as usize;
     if guard.valid() & (1 << page) != 0 {
-        return Ok(());
+        return None;
     }
     let word = guard.page(page);
     let Ragged::Run { start: from, len } = word.ragged() else {
-        return Ok(());
+        return None;
     };
-    if merge(word.ragged(), start, end) != Merge::NeedsMap {
-        return Ok(());
-    }
-    turn_into_map(guard, page, usize::from(from), usize::from(len))
+    (merge(word.ragged(), start, end) == Merge::NeedsMap)
+        .then_some((usize::from(from), usize::from(len)))
 }
 
 #[cold]
