@@ -161,7 +161,7 @@ unsafe fn to_device(
     let caps = core.device.caps();
     let superblock = me.arena.superblock();
     let was_busy = busy::inflight_bytes(superblock, caps.device) > 0;
-    busy::begin(superblock, caps.device, len as u64);
+    let flight = busy::begin(superblock, caps.device, len as u64);
     let begun = Instant::now();
     let result = match bounce {
         // SAFETY: the caller's promise.
@@ -174,7 +174,7 @@ unsafe fn to_device(
             write_all(core, &[piece], offset)
         }
     };
-    busy::end(superblock, caps.device, len as u64);
+    busy::end(superblock, caps.device, flight);
     if bounce.is_none() && matches!(result, Ok(n) if n == len) {
         observe_write(core, superblock, len as u64, begun.elapsed(), was_busy);
     }

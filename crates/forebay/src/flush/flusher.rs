@@ -101,6 +101,7 @@ struct WriteJob {
     pieces: Vec<Piece>,
     offset: u64,
     bytes: usize,
+    flight: busy::Flight,
     /// When it was submitted, if the device had nothing else to do: then its time tells the device's speed.
     begun: Option<Instant>,
 }
@@ -321,7 +322,7 @@ impl Flusher {
         let device = work.device.caps().device;
         let idle = busy::inflight_bytes(work.me.arena.superblock(), device) == 0;
         batch.begun = idle.then(Instant::now);
-        busy::begin(
+        batch.flight = busy::begin(
             work.me.arena.superblock(),
             work.device.caps().device,
             batch.bytes as u64,
@@ -348,13 +349,7 @@ impl Flusher {
     ) {
         let offset = identity.block.start() + (page * PAGE_BYTES) as u64;
         work.me.arena.superblock().show_life();
-        let result = work.device.write_through(piece, offset);
-        let short = matches!(result, Ok(n) if n < piece.len);
-        let errno = match result {
-            Ok(_) if !short => None,
-            Ok(_) => Some(libc::EIO),
-            Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
-        };
+        let errno = ends::write_through_all(work.device.as_ref(), piece, offset).err();
         let job = WriteJob {
             parts: vec![(id, 1 << page)],
             ..WriteJob::default()
