@@ -20,8 +20,8 @@ use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages_of};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
-use crate::sync::{Ordering, planted};
 use crate::sync::time::Instant;
+use crate::sync::{Ordering, planted};
 
 /// Longest stretch that is superseded at once, in blocks: 16 MiB.
 const BLOCKS_MAX: u64 = 64;
@@ -55,17 +55,14 @@ pub unsafe fn write(
             Err(halt) if is_fault(&halt) => {
                 me.count(Counter::DirectBytes as usize, done as u64);
                 // The device says no more than that something is missing; memory takes what is there.
+                let manner = super::write::Manner {
+                    sequential: false,
+                    eager: false,
+                    holes: core.entry().holes.load(Ordering::Acquire),
+                };
                 // SAFETY: within the caller's memory, as far as that goes.
                 let there = unsafe {
-                    super::write::scrap(
-                        core,
-                        me,
-                        from,
-                        len - done,
-                        offset + done as u64,
-                        false,
-                        false,
-                    )
+                    super::write::scrap(core, me, from, len - done, offset + done as u64, manner)
                 };
                 return match there {
                     Err(_) if done > 0 => Ok(done),

@@ -215,6 +215,8 @@ pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt>
     operation.park();
     let done = core.change(operation.me, |device| device.punch(offset, end - offset));
     operation.unpark();
+    // Whoever has asked the device meanwhile has to ask again.
+    mark_holey(core);
     done.map_err(|e| Error::device("punch a hole", &e))?;
     each_block(core, &operation, range, |guard, segment| {
         punch_block(core, guard, segment)

@@ -19,8 +19,8 @@ use crate::limits::BLOCK_BYTES;
 use crate::memory::asks::{Ask, Stage};
 use crate::memory::threads::{Me, is_gone};
 use crate::stream::pattern::{Advice, Bounds, Plan, Run, Tracker};
-use crate::sync::{Ordering, patience};
 use crate::sync::time::Instant;
+use crate::sync::{Ordering, patience};
 use crate::sys::futex;
 
 /// How long a reader waits for what the keeper has begun to read.
