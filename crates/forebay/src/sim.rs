@@ -67,7 +67,9 @@ pub fn point() {
 
 /// [`point`] in the middle of a copy.
 pub fn pause() {
-    if explore::is_on() && !tasks::is_on() {
+    if tasks::is_on() {
+        tasks::pause()
+    } else if explore::is_on() {
         explore::pause()
     } else {
         point()

@@ -21,8 +21,8 @@ use crate::memory::files::{FileEntry, HURRY};
 use crate::memory::threads::{self, Me};
 use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
-use crate::sync::{Ordering, planted};
 use crate::sync::time::{Instant, sleep};
+use crate::sync::{Ordering, planted};
 use crate::sys::futex;
 
 /// How often a keeper looks around while something is owed, and while nothing is.

@@ -15,8 +15,8 @@ use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::superblock::BYSTANDERS;
-use crate::sync::{AtomicU32, Ordering};
 use crate::sync::time::Instant;
+use crate::sync::{AtomicU32, Ordering};
 use crate::sys::stat;
 
 /// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes, on a busy machine too.

@@ -26,8 +26,8 @@ use crate::session::handoff::{self, Line};
 use crate::session::members;
 use crate::session::opens::Opens;
 use crate::stats::Counter;
-use crate::sync::{self, Ordering};
 use crate::sync::time::Instant;
+use crate::sync::{self, Ordering};
 use crate::sys::limits;
 
 /// How long a keeper that could not be reached is left alone.

@@ -67,10 +67,30 @@ fn turn_ends() {
     switch(away);
 }
 
+/// One pause in so many is an absence.
+const PAUSE_RARITY: u64 = 6;
+
+/// As [`point`], in the middle of a copy, where others should get far now and then.
+pub fn pause() {
+    let quiet = explore::is_quiet() || CRASHED.get() || std::thread::panicking();
+    if quiet || dice() % PAUSE_RARITY != 0 {
+        return point();
+    }
+    let away = with(|state| state.draw_long_absence());
+    switch(Some(away));
+}
+
 /// Gives the turn away: for this long, or until chance comes back to this task.
 fn switch(away: Option<u64>) {
     with(|state| state.leave_turn(away));
     yield_turn();
+    if with(|state| state.shows) {
+        let name = with(|state| state.running_name());
+        eprintln!(
+            "{name} is at\n{}",
+            std::backtrace::Backtrace::force_capture()
+        );
+    }
     if with(|state| state.must_die()) {
         die();
     }

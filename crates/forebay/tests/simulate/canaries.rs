@@ -12,8 +12,12 @@ fn must_be_found(bug: Bug) {
     plant(Some(bug));
     let found = (0..SEEDS).find_map(|seed| Some((seed, run(seed, TURNS).err()?)));
     plant(None);
-    let (seed, what) = found.unwrap_or_else(|| panic!("{bug:?} was planted, and nothing went wrong"));
-    eprintln!("{bug:?} is found by seed {seed}: {}", what.lines().next().unwrap_or(""));
+    let (seed, what) =
+        found.unwrap_or_else(|| panic!("{bug:?} was planted, and nothing went wrong"));
+    eprintln!(
+        "{bug:?} is found by seed {seed}: {}",
+        what.lines().next().unwrap_or("")
+    );
 }
 
 macro_rules! canaries {
@@ -38,4 +42,17 @@ canaries! {
     a_direct_write_that_waits_for_no_flight: NoLanding;
     bytes_that_leave_without_a_new_epoch: SameEpoch;
     pages_written_to_in_flight: UnstablePages;
+    space_that_is_not_asked_for: SkipReserve;
+    holes_that_a_writer_does_not_see: BlindToHoles;
+    holes_that_are_filled: FillHoles;
+    space_that_is_another_writers: BorrowedSpace;
+    a_gate_that_is_not_looked_at: DeafEnter;
+    a_return_into_a_stopped_session: DeafUnpark;
+    small_frames_freed_early: EarlyFree;
+    an_unlock_without_a_new_version: SameVersion;
+    a_size_raised_before_the_bytes: SizeFirst;
+    an_abandoned_gate_that_is_opened: OpenGate;
+    a_root_that_forgets_what_is_below: BareRoot;
+    a_carved_frame_freed_in_use: LooseUncarve;
+    epochs_of_another_header: AnyHeader;
 }

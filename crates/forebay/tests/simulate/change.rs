@@ -88,7 +88,8 @@ impl Change {
         let may = || {
             let ledger = subject.ledger.borrow();
             // Writes that may make the file longer are over when its length is known.
-            let length_is_known = ledger.shortest() == ledger.longest() || subject.appends.get() > 0;
+            let length_is_known =
+                ledger.shortest() == ledger.longest() || subject.appends.get() > 0;
             !subject.is_resized.get() && !ledger.is_doubtful() && length_is_known
         };
         if !Self::admit(world, may) {
@@ -163,6 +164,9 @@ impl Drop for Change {
             && let Ok(mut ledger) = subject.ledger.try_borrow_mut()
         {
             ledger.doubt(self.begun);
+            if let Kind::Hole = self.kind {
+                self.world.hole_in_doubt.set(true);
+            }
         }
     }
 }
@@ -210,7 +214,10 @@ impl Look {
 impl Drop for Look {
     fn drop(&mut self) {
         if let Some(looking) = self.looking.take() {
-            self.world.files[self.file].ledger.borrow_mut().look_away(looking);
+            self.world.files[self.file]
+                .ledger
+                .borrow_mut()
+                .look_away(looking);
         }
     }
 }

@@ -150,6 +150,9 @@ impl Run {
         if self.sim.run(PATIENCE, condition)? {
             return Ok(());
         }
+        if std::env::var_os("FOREBAY_SIMULATE_SHOW").is_some() {
+            self.sim.show_where(12)?;
+        }
         Err(Failure {
             task: "fate".into(),
             what: format!("{what} does not come about; {}", self.sim.describe()),
@@ -162,14 +165,14 @@ impl Run {
         let (client, keeper, power) =
             (swarm.client_deaths, swarm.keeper_deaths, swarm.power_losses);
         let place = self.dice.below(swarm.clients as u64) as usize;
-        let die = self.dice.below(24);
+        let die = self.dice.below(12);
         if die < client {
             return self.kill_client(place);
         }
         if die < client + keeper && self.world.swarm.keeper {
             return self.kill_keeper();
         }
-        if die < client + keeper + power && self.dice.below(4) == 0 {
+        if power != 0 && die < client + keeper + power && self.dice.below(4) == 0 {
             return self.cut_power();
         }
         Ok(())

@@ -116,7 +116,13 @@ impl Ledger {
             gone: NEVER,
         };
         let versions = vec![first];
-        self.intervals = BTreeMap::from([(0, Interval { end: NEVER, versions })]);
+        self.intervals = BTreeMap::from([(
+            0,
+            Interval {
+                end: NEVER,
+                versions,
+            },
+        )]);
         (self.shortest, self.longest) = (len, len);
         (self.known_below, self.appends, self.resizes) = (NEVER, 0, 0);
         self.doubtful.clear();
@@ -243,7 +249,10 @@ impl Ledger {
     /// It has happened.
     pub fn end(&mut self, begun: Begun) {
         let now = self.tick();
-        for (_, here) in self.intervals.range_mut(begun.start..begun.end.max(begun.start)) {
+        for (_, here) in self
+            .intervals
+            .range_mut(begun.start..begun.end.max(begun.start))
+        {
             Self::end_here(here, begun.id, now);
         }
         self.forget(begun.start, begun.end);
@@ -366,7 +375,9 @@ impl Ledger {
     /// Drops versions that nobody who looks may see.
     fn forget(&mut self, start: u64, end: u64) {
         let windows = self.windows.iter().map(|(_, window)| window.begun);
-        let oldest = windows.chain(self.durable.map(|durable| durable.begun)).min();
+        let oldest = windows
+            .chain(self.durable.map(|durable| durable.begun))
+            .min();
         let oldest = oldest.unwrap_or(self.clock);
         for (_, here) in self.intervals.range_mut(start..end.max(start)) {
             here.versions.retain(|version| version.gone > oldest);

@@ -15,6 +15,7 @@ mod client;
 mod everyday;
 mod fate;
 mod ledger;
+mod scenes;
 mod swarm;
 mod value;
 mod world;

@@ -74,7 +74,6 @@ pub struct Swarm {
     pub idle_after: Option<Duration>,
     pub weather: Weather,
     pub stable_writes: bool,
-    pub can_reserve: bool,
     pub capacity: u64,
     pub manner: Manner,
     pub keeper: bool,
@@ -95,16 +94,16 @@ impl Swarm {
         let random = &mut SplitMix64::new(seed);
         let block = BLOCK_BYTES as u64;
         let frames = one(random, &[2, 3, 4, 6, 8, 16]);
-        let window = block * one(random, &[1, 2, 3, 4, 6]);
+        let window = block * one(random, &[1, 1, 2, 3, 4, 6]);
         let micros = Duration::from_micros;
         Swarm {
             seed,
             files: one(random, &[1, 1, 2, 3]),
             handles: one(random, &[1, 2, 3]),
-            clients: one(random, &[1, 2, 2, 3, 4]),
+            clients: one(random, &[1, 2, 3, 3, 5]),
             threads: one(random, &[1, 1, 2]),
             window,
-            longest: one(random, &[100, 5000, 20_000, 20_000, 70_000, 300_000]).min(window),
+            longest: one(random, &[100, 5000, 20_000, 70_000, 300_000, 600_000]).min(window),
             acts: acts(random),
             rest: micros(one(random, &[1, 20, 100, 3000])),
             frames,
@@ -127,7 +126,6 @@ impl Swarm {
             idle_after: one(random, &[None, None, Some(micros(600_000))]),
             weather: weather(random),
             stable_writes: random.below(6) == 0,
-            can_reserve: random.below(6) != 0,
             capacity: one(random, &[1 << 30, 1 << 30, 1 << 30, window, 2 * window]),
             manner: Manner {
                 accesses: one(random, &[3, 10, 30, 30, 100, 400]),
@@ -175,7 +173,6 @@ impl Swarm {
             capacity_bytes: self.capacity,
             offset_align: 4096,
             stable_writes: self.stable_writes,
-            can_reserve: self.can_reserve,
             ..SimOptions::default()
         }
     }
@@ -205,7 +202,12 @@ fn weather(random: &mut SplitMix64) -> Weather {
     Weather {
         latency_ns: one(
             random,
-            &[(100, 2_000), (5_000, 20_000), (50_000, 150_000), (0, 400_000)],
+            &[
+                (100, 2_000),
+                (5_000, 20_000),
+                (50_000, 150_000),
+                (0, 400_000),
+            ],
         ),
         slow_rarity: one(random, &[0, 0, 50, 400]),
         error_rarity: one(random, &[0, 0, 0, 300, 60]),

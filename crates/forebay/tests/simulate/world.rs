@@ -72,10 +72,14 @@ pub struct World {
     numbered: Cell<u32>,
     /// Clients begin nothing new.
     pub pause: Cell<bool>,
+    /// Somebody has died while punching: bytes in memory may have outlived their space.
+    pub hole_in_doubt: Cell<bool>,
     /// Operations under way.
     pub busy: Cell<u32>,
     pub operations: Cell<u64>,
     pub seeds: Cell<u32>,
+    /// All operations are printed, for who looks for the cause of a failure: `FOREBAY_SIMULATE_LOG`.
+    logs: bool,
     last: RefCell<VecDeque<String>>,
 }
 
@@ -88,8 +92,12 @@ struct Around {
 
 impl Neighbours for Around {
     fn hand_over(&self, file: FileId, device: &dyn DeviceFile) {
-        let keeper = self.seat.lock().unwrap_or_else(PoisonError::into_inner);
-        let keeper = keeper.clone();
+        // Not under the lock: the keeper's words are shared, so that others may get their turn.
+        let keeper = self
+            .seat
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone();
         if let (Some(keeper), Some(device)) = (keeper, self.open(device.caps().inode)) {
             keeper.keep_device(file, device);
         }
@@ -129,9 +137,11 @@ impl World {
             seat: Seat::default(),
             numbered: Cell::new(0),
             pause: Cell::new(false),
+            hole_in_doubt: Cell::new(false),
             busy: Cell::new(0),
             operations: Cell::new(0),
             seeds: Cell::new(0),
+            logs: std::env::var_os("FOREBAY_SIMULATE_LOG").is_some(),
             last: RefCell::default(),
             swarm,
         })
@@ -201,7 +211,11 @@ impl World {
     /// There is no keeper any more.
     pub fn forget_keeper(&self) {
         *self.keeper.borrow_mut() = None;
-        let gone = self.seat.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let gone = self
+            .seat
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
         tasks::as_dead(gone);
     }
 
@@ -263,12 +277,16 @@ impl World {
             (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
         });
         tasks::note(hash);
+        let now = tasks::now();
+        let line = format!("{:>12.3} ms  {what}", now.as_secs_f64() * 1e3);
+        if self.logs {
+            eprintln!("{line}");
+        }
         let mut last = self.last.borrow_mut();
         if last.len() == LAST_OPERATIONS {
             last.pop_front();
         }
-        let now = tasks::now();
-        last.push_back(format!("{:>12.3} ms  {what}", now.as_secs_f64() * 1e3));
+        last.push_back(line);
     }
 
     /// The last operations, a line each.

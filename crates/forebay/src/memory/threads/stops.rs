@@ -3,8 +3,8 @@
 use super::{Me, PARKED, STOP_PATIENCE, is_dead, is_gone};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::arena::Arena;
-use crate::sync::{Ordering, fence, planted, relax};
 use crate::sync::time::Instant;
+use crate::sync::{Ordering, fence, planted, relax};
 use crate::sys::membarrier;
 
 fn barrier(arena: &Arena) {

@@ -43,7 +43,11 @@ impl Timed {
     }
 
     /// A call that moves no bytes.
-    fn call<T>(&self, kind: CallKind, make: impl FnOnce(&SimFile) -> io::Result<T>) -> io::Result<T> {
+    fn call<T>(
+        &self,
+        kind: CallKind,
+        make: impl FnOnce(&SimFile) -> io::Result<T>,
+    ) -> io::Result<T> {
         let call = tasks::device_call();
         let latency = self.station.draw_latency();
         let before = latency.mul_f64(0.25 * tasks::below(5) as f64);

@@ -110,6 +110,18 @@ impl Simulation {
         with(|state| state.trace)
     }
 
+    /// Has each task print where it is when it goes on, for so many turns.
+    ///
+    /// # Errors
+    /// As for [`Simulation::run`].
+    pub fn show_where(&self, turns: u64) -> Result<(), Failure> {
+        let until = self.turns() + turns;
+        with(|state| state.shows = true);
+        let shown = self.run(Duration::from_secs(1), || self.turns() >= until);
+        with(|state| state.shows = false);
+        shown.map(drop)
+    }
+
     /// Who is still there, and what he does.
     pub fn describe(&self) -> String {
         describe()
@@ -196,9 +208,8 @@ fn live(body: Body) {
             }
             if !payload.is::<Crash>() {
                 with(|state| {
-                    let task = state.running.map(|task| state.tasks[task].name.clone());
                     state.failure = Some(Failure {
-                        task: task.unwrap_or_default(),
+                        task: state.running_name(),
                         what: text_of(payload.as_ref()),
                     });
                 });

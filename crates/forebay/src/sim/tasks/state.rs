@@ -66,6 +66,8 @@ pub(super) struct State {
     /// The process that dies at a shared access, and the switches until then.
     victim: Option<(u32, u64)>,
     power_is_off: bool,
+    /// Tasks say where they are as they go on.
+    pub(super) shows: bool,
 }
 
 thread_local! {
@@ -103,6 +105,7 @@ impl State {
             failure: None,
             victim: None,
             power_is_off: false,
+            shows: false,
         }
     }
 
@@ -127,7 +130,13 @@ impl State {
     }
 
     pub(super) fn running_process(&self) -> u32 {
-        self.running.map_or(u32::MAX, |task| self.tasks[task].process)
+        self.running
+            .map_or(u32::MAX, |task| self.tasks[task].process)
+    }
+
+    pub(super) fn running_name(&self) -> String {
+        let name = |task: usize| self.tasks[task].name.clone();
+        self.running.map(name).unwrap_or_default()
     }
 
     /// Mixes a word into the trace.
@@ -146,6 +155,10 @@ impl State {
         let away = self.random.next_u64();
         let long = away.is_multiple_of(self.manner.absence_rarity);
         long.then(|| away / self.manner.absence_rarity % self.manner.absence_ns)
+    }
+
+    pub(super) fn draw_long_absence(&mut self) -> u64 {
+        self.random.next_u64() % self.manner.absence_ns
     }
 
     /// Whether the running task is the one that is to die now.
@@ -268,7 +281,10 @@ impl State {
 
     pub(super) fn slot_of(&mut self, instance: u64) -> Option<ThreadId> {
         let slots = &self.task().slots;
-        slots.iter().find(|slot| slot.0 == instance).map(|slot| slot.2)
+        slots
+            .iter()
+            .find(|slot| slot.0 == instance)
+            .map(|slot| slot.2)
     }
 
     pub(super) fn keep_slot(&mut self, instance: u64, arena: Arc<Arena>, id: ThreadId) {

@@ -18,7 +18,9 @@ impl Ledger {
         let (least, most) = (window.shortest, window.longest);
         let is_short = (bytes.len() as u64) < wanted;
         if is_short && least > end {
-            return Err(format!("it ends at {end}, and the file at {least} at least"));
+            return Err(format!(
+                "it ends at {end}, and the file at {least} at least"
+            ));
         }
         if !bytes.is_empty() && end > most {
             return Err(format!("it goes to {end}, and the file to {most} at most"));
@@ -45,7 +47,10 @@ impl Ledger {
     pub fn check_synced(&mut self, window: Window, device: &[u8]) -> Result<(), String> {
         self.check_length(window, device.len() as u64)?;
         self.check_bytes(window, 0, device, false)?;
-        if self.durable.is_some_and(|durable| durable.begun < window.begun) {
+        if self
+            .durable
+            .is_some_and(|durable| durable.begun < window.begun)
+        {
             self.durable = Some(window);
             self.forget(0, NEVER);
         }
@@ -119,9 +124,14 @@ impl Ledger {
             .iter()
             .find(|v| v.value.is(place, found, scratch));
         let origin = origin.map_or("nobody's".into(), |v| {
-            let Version { begun, ended, gone, .. } = v;
+            let Version {
+                begun, ended, gone, ..
+            } = v;
             let ended = if *ended == NEVER { 0 } else { *ended };
-            format!("{} (begun {begun}, ended {ended}, gone {gone})", v.value.describe())
+            format!(
+                "{} (begun {begun}, ended {ended}, gone {gone})",
+                v.value.describe()
+            )
         });
         let could: Vec<String> = allowed.iter().map(|v| v.value.describe()).collect();
         Err(format!(
