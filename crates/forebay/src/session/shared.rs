@@ -60,7 +60,7 @@ pub struct Shared {
     handing: Mutex<Option<Instant>>,
     claims: Arc<Claims>,
     #[cfg(feature = "sim")]
-    neighbours: std::sync::OnceLock<Box<dyn crate::sim::Neighbours>>,
+    pub(super) neighbours: std::sync::OnceLock<Box<dyn crate::sim::Neighbours>>,
 }
 
 impl Shared {
@@ -337,19 +337,6 @@ impl Shared {
                 return;
             }
         }
-    }
-
-    /// Says who takes what this process hands over, and where it finds files: in a simulation.
-    #[cfg(feature = "sim")]
-    #[doc(hidden)]
-    pub fn meet(&self, neighbours: Box<dyn crate::sim::Neighbours>) {
-        let _ = self.neighbours.set(neighbours);
-    }
-
-    /// The simulated file behind an entry.
-    #[cfg(feature = "sim")]
-    pub(crate) fn simulated(&self, inode: u64) -> Option<Arc<dyn DeviceFile>> {
-        self.neighbours.get()?.open(inode)
     }
 
     /// Whether the keeper of today has a description's descriptors.

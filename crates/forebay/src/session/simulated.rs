@@ -5,11 +5,14 @@ use std::sync::Arc;
 
 use super::{Session, set_budgets};
 use crate::config::Config;
+use crate::device::DeviceFile;
 use crate::error::{Error, Result};
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::session::shared::Shared;
+#[cfg(feature = "sim")]
+use crate::sim::Neighbours;
 
 impl Session {
     /// Makes an arena with tables of just these sizes in an empty file, for processes to come. Within a task of a simulation, or
@@ -39,5 +42,18 @@ impl Session {
             shared,
             hosting: None,
         }
+    }
+}
+
+impl Shared {
+    /// Says who takes what this process hands over, and where it finds files.
+    #[doc(hidden)]
+    pub fn meet(&self, neighbours: Box<dyn Neighbours>) {
+        let _ = self.neighbours.set(neighbours);
+    }
+
+    /// The simulated file with this inode number.
+    pub(crate) fn simulated(&self, inode: u64) -> Option<Arc<dyn DeviceFile>> {
+        self.neighbours.get()?.open(inode)
     }
 }

@@ -73,7 +73,7 @@ const PAUSE_RARITY: u64 = 6;
 /// As [`point`], in the middle of a copy, where others should get far now and then.
 pub fn pause() {
     let quiet = explore::is_quiet() || CRASHED.get() || std::thread::panicking();
-    if quiet || dice() % PAUSE_RARITY != 0 {
+    if quiet || !dice().is_multiple_of(PAUSE_RARITY) {
         return point();
     }
     let away = with(|state| state.draw_long_absence());

@@ -57,6 +57,9 @@ pub struct Keeper {
     pub stop: Arc<AtomicBool>,
 }
 
+/// What a task does.
+type Task = Box<dyn FnOnce()>;
+
 /// Where the keeper's side of the session is found by those who hand files over to it.
 type Seat = Arc<Mutex<Option<Arc<Shared>>>>;
 
@@ -185,7 +188,7 @@ impl World {
     }
 
     /// A new keeper's tasks, with their names.
-    pub fn new_keeper(&self) -> Vec<(&'static str, Box<dyn FnOnce()>)> {
+    pub fn new_keeper(&self) -> Vec<(&'static str, Task)> {
         let shared = self.join();
         let stop = Arc::new(AtomicBool::new(false));
         *self.keeper.borrow_mut() = Some(Keeper {
@@ -202,7 +205,7 @@ impl World {
         );
         let task = |(name, body): (&'static str, hosting::Body)| {
             let (shared, stop) = (Arc::clone(&shared), Arc::clone(&stop));
-            let run: Box<dyn FnOnce()> = Box::new(move || body(&shared, &stop));
+            let run: Task = Box::new(move || body(&shared, &stop));
             (name, run)
         };
         bodies.into_iter().map(task).collect()
