@@ -8,8 +8,8 @@ use crate::here;
 /// Turns of one seed.
 const TURNS: u64 = 40_000;
 /// Fixed seeds, and fresh ones.
-const FIXED: u64 = 80;
-const FRESH: u64 = 40;
+const FIXED: u64 = 120;
+const FRESH: u64 = 80;
 
 fn turns() -> u64 {
     here::number("FOREBAY_SIMULATE_TURNS", TURNS)
