@@ -403,7 +403,8 @@ unsafe fn kernel_segment(
     operation.unpark();
     let written = *result.as_ref().unwrap_or(&0);
     let entry = core.entry();
-    let end = at + written as u64;
+    // What failed as a whole has not made the file longer, though it was to begin beyond its end.
+    let end = if written > 0 { at + written as u64 } else { 0 };
     if written < segment.len && at + segment.len as u64 > entry.size.load(Ordering::Acquire) {
         entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
     }

@@ -24,7 +24,11 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
         count += 1;
         match run(seed, turns()) {
             Ok(outcome) => add(&mut sum, &outcome),
-            Err(what) => failures.push(what),
+            Err(what) => {
+                // At once: a soak may be ended before it ends.
+                eprintln!("{what}");
+                failures.push(format!("seed {seed}"));
+            }
         }
         if failures.len() == 3 {
             break;
@@ -44,9 +48,9 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
     );
     assert!(
         failures.is_empty(),
-        "{} seeds fail:\n{}",
+        "{} fail: {}; see above",
         failures.len(),
-        failures.join("\n\n")
+        failures.join(", ")
     );
 }
 

@@ -260,3 +260,28 @@ fn short_writes_of_the_last_page_are_gone_on_with() {
         play(swarm, synced, &[]).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }
+
+fn beyond_the_end_of_a_full_disk(world: &Rc<World>, file: &File) {
+    write(world, file, 0, 4 * PAGE);
+    file.sync_data().expect("a sync");
+    punch(world, file, 0, PAGE);
+    // Somebody else takes what was reserved, and all that is left.
+    world.files[0].sim.trim().expect("space given back");
+    world.disk.fill(1 << 40);
+    let refused = file.write_at(&[1; 100], 10 * PAGE);
+    assert!(
+        refused.is_err(),
+        "a write into a hole of a full disk: {refused:?}"
+    );
+    assert_eq!(
+        file.len().expect("a length"),
+        4 * PAGE,
+        "a write that failed made the file longer"
+    );
+}
+
+#[test]
+fn a_write_that_fails_beyond_the_end_leaves_the_length() {
+    let played = play(quiet_swarm(3), beyond_the_end_of_a_full_disk, &[]);
+    played.unwrap_or_else(|what| panic!("{what}"));
+}
