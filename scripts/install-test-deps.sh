@@ -14,6 +14,10 @@ gcc         gcc          programs under Forebay: a project that is built and run
 python3     python3      programs under Forebay: scripts
 tar         tar          programs under Forebay: archives
 xz          xz-utils     programs under Forebay: compression
+rsync       rsync        programs under Forebay: copies of trees
+db_bench    rocksdb-tools programs under Forebay: a key-value store
+python3:h5py python3-h5py programs under Forebay: arrays in files
+psql        postgresql   programs under Forebay: a database server of many processes
 '
 . "$(dirname "$0")/install.sh" 'test tools'
 

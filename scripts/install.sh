@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Installing what is missing. Source it with $needed set (a line for each: program, package, what it is for) and the name
-# that messages begin with as its argument.
+# that messages begin with as its argument. A module of the system's Python is written python3:MODULE.
 
 what=$1
 
@@ -10,7 +10,10 @@ PATH=$PATH:/usr/sbin:/sbin
 packages=()
 while read -r program package purpose; do
     [ -n "$program" ] || continue
-    command -v "$program" >/dev/null && continue
+    case $program in
+    python3:*) /usr/bin/python3 -c "import ${program#*:}" 2>/dev/null && continue ;;
+    *) command -v "$program" >/dev/null && continue ;;
+    esac
     printf '%s: %s is missing; package %s, for %s\n' "$what" "$program" "$package" "$purpose"
     packages+=("$package")
 done <<<"$needed"

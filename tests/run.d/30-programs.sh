@@ -69,6 +69,10 @@ for kind in $kinds; do
     . tests/programs/verify.sh
     # shellcheck source=tests/programs/troubles.sh
     . tests/programs/troubles.sh
+    # shellcheck source=tests/programs/bigger.sh
+    . tests/programs/bigger.sh
+    # shellcheck source=tests/programs/databases.sh
+    . tests/programs/databases.sh
 done
 "$store/bin/forebay" stat --session "$FOREBAY_SESSION" 2>&1 || true
 

@@ -41,6 +41,8 @@ pub enum Command {
     Daemon(Daemon),
     /// Show the counters of sessions
     Stat(Stat),
+    /// Watch sessions in a terminal
+    Top(Top),
     /// Save what a killed session has left in its arena
     Recover(Recover),
     /// Drop what is clean of files from memory: from sessions' and from the kernel's page cache
@@ -149,6 +151,25 @@ pub struct Stat {
     /// Again every so many seconds, until the reader goes away
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub watch: Option<f64>,
+}
+
+/// Watches sessions in a terminal: memory, what is owed, how fast programs and devices are, and the files.
+///
+/// Keys: q ends it, up and down choose a session, s orders the files otherwise, p stands still, + and - look less or more
+/// often. It looks from outside, as `stat` does, and takes no part in a session.
+///
+/// Exit codes: 0 ended by a key, 1 there is no such session, 2 usage, or no terminal.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay top
+  forebay top --session build --interval 0.25")]
+pub struct Top {
+    /// Which sessions.
+    #[command(flatten)]
+    pub whose: Whose,
+    /// Seconds between looks
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, default_value = "1")]
+    pub interval: f64,
 }
 
 /// Saves what a killed session has left in its arena.

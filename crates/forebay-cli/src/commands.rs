@@ -9,3 +9,4 @@ pub mod man;
 pub mod recover;
 pub mod run;
 pub mod stat;
+pub mod top;

@@ -56,6 +56,7 @@ fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Daemon(arguments) => commands::daemon::run(arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments, output),
+        Command::Top(arguments) => commands::top::run(&arguments),
         Command::Recover(arguments) => commands::recover::run(arguments, output),
         Command::Evict(arguments) => commands::evict::run(&arguments, output),
         Command::Doctor(arguments) => commands::doctor::run(arguments, output),

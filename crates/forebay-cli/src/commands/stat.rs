@@ -23,29 +23,29 @@ struct Report {
 
 /// One session.
 #[derive(Serialize)]
-struct Row {
-    session: String,
-    arena: PathBuf,
+pub(super) struct Row {
+    pub(super) session: String,
+    pub(super) arena: PathBuf,
     /// Length of the arena's file; what of it has memory is in `stats`.
-    arena_bytes: u64,
+    pub(super) arena_bytes: u64,
     /// alive, dead, busy, unfinished, or unreadable.
-    state: &'static str,
+    pub(super) state: &'static str,
     /// What to do, where something is to be done.
-    remedy: Option<String>,
-    members: Members,
-    place: Option<PlaceKind>,
+    pub(super) remedy: Option<String>,
+    pub(super) members: Members,
+    pub(super) place: Option<PlaceKind>,
     /// How the keeper speaks to devices.
-    io_engine: Option<&'static str>,
-    memory_budget_bytes: Option<u64>,
+    pub(super) io_engine: Option<&'static str>,
+    pub(super) memory_budget_bytes: Option<u64>,
     /// Since the keeper's last sign of life.
-    keeper_silent_ms: Option<u64>,
-    stats: Option<Stats>,
+    pub(super) keeper_silent_ms: Option<u64>,
+    pub(super) stats: Option<Stats>,
     /// Files in its table.
-    files: usize,
+    pub(super) files: usize,
     /// Those of them that it owes something.
-    owing: Vec<SeenFile>,
+    pub(super) owing: Vec<SeenFile>,
     /// Files that were left or given to the kernel last, and why.
-    left: Vec<LeftFile>,
+    pub(super) left: Vec<LeftFile>,
 }
 
 /// Shows them, once or again and again.
@@ -95,7 +95,7 @@ pub fn run(arguments: &Stat, output: &mut Output) -> Result<u8, Failure> {
     }
 }
 
-fn row(found: Found) -> Row {
+pub(super) fn row(found: Found) -> Row {
     let Found {
         session,
         arena,

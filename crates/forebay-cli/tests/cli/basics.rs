@@ -11,6 +11,7 @@ fn help_is_there_for_every_command_and_has_examples() {
         "run",
         "daemon",
         "stat",
+        "top",
         "recover",
         "evict",
         "doctor",

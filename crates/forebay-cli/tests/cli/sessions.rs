@@ -270,3 +270,48 @@ fn files_in_the_kernel_are_named() {
     let line = format!("{}: the program asked for it", path.display());
     assert!(human.contains(&line), "{human}");
 }
+
+#[test]
+fn top_shows_sessions_in_a_terminal_and_nowhere_else() {
+    let place = Place::new("top");
+    let run = place.run(&["top"]);
+    assert_eq!(run.code, 2, "{run:?}");
+    assert!(run.stderr.contains("stat --watch"), "{run:?}");
+    let _daemon = place.daemon(&[]);
+    // `script` gives it a terminal; the key comes through that.
+    let command = format!(
+        "stty rows 30 cols 120; {} top --interval 0.1",
+        env!("CARGO_BIN_EXE_forebay")
+    );
+    let mut script = place.in_place(
+        std::process::Command::new("script"),
+        &["-qec", &command, "/dev/null"],
+    );
+    let child = script
+        .env("TERM", "xterm")
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .spawn();
+    let mut child = match child {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            println!("script is not there; no terminal can be had");
+            return;
+        }
+        child => child.expect("a terminal"),
+    };
+    let mut said = child.stdout.take().expect("output");
+    let mut shown = Vec::new();
+    let mut part = [0; 4096];
+    while !String::from_utf8_lossy(&shown).contains(&place.session) {
+        match said.read(&mut part).expect("output") {
+            0 => panic!("it ended: {}", String::from_utf8_lossy(&shown)),
+            read => shown.extend_from_slice(&part[..read]),
+        }
+    }
+    use std::io::Write;
+    let mut keys = child.stdin.take().expect("input");
+    keys.write_all(b"q").expect("a key");
+    keys.flush().expect("a key");
+    while said.read(&mut part).expect("output") > 0 {}
+    assert!(child.wait().expect("an end").success());
+}
