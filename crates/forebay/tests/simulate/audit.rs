@@ -130,7 +130,8 @@ fn look_at(world: &Rc<World>, session: &Session, index: usize, deep: bool) {
     let again = read_and_check(world, &file, index, len);
     assert!(
         found == again,
-        "file {index} is another one once it has left memory"
+        "file {index} is another one once it has left memory: {:?}",
+        difference(&found, &again)
     );
     // What failed before may be told once.
     let synced = file.sync_all().or_else(|_| file.sync_all());
