@@ -18,6 +18,8 @@ pub mod members;
 pub mod opens;
 pub mod reached;
 pub mod shared;
+#[cfg(feature = "sim")]
+mod simulated;
 pub mod streams;
 pub mod watch;
 

@@ -5,15 +5,20 @@
 //! the way out may touch the arena (guards ask [`crashed`]). What is left in the arena is what a
 //! client that was killed there would leave.
 //!
-//! [`device`] has the simulated device: files in memory with power failures, and wrappers that inject
+//! [`tasks`] runs whole sessions, keepers included, from a seed in one thread. [`device`] has the simulated device: files in memory with power failures, and wrappers that inject
 //! faults or slow a file down.
 
 pub mod device;
 pub mod explore;
 pub mod fuzz;
 pub mod planted;
+pub mod tasks;
 
 use std::cell::Cell;
+use std::sync::Arc;
+
+use crate::device::DeviceFile;
+use crate::ids::FileId;
 
 pub use planted::{Bug, plant, plant_everywhere, planted};
 
@@ -23,6 +28,14 @@ thread_local! {
     pub(crate) static CRASHED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// What a simulated process finds around it.
+pub trait Neighbours: Send + Sync {
+    /// Takes a file for the keeper, if there is one.
+    fn hand_over(&self, file: FileId, device: &dyn DeviceFile);
+    /// Opens the file with this inode number.
+    fn open(&self, inode: u64) -> Option<Arc<dyn DeviceFile>>;
+}
+
 /// The payload of the unwinding that stands for a `kill -9`.
 #[derive(Debug)]
 pub struct Crash;
@@ -30,6 +43,10 @@ pub struct Crash;
 /// Counts a shared access; crashes the caller where a test asked for it.
 #[inline]
 pub fn point() {
+    if tasks::is_on() {
+        tasks::point();
+        return;
+    }
     if explore::is_on() {
         explore::point();
         return;
@@ -50,7 +67,9 @@ pub fn point() {
 
 /// [`point`] in the middle of a copy.
 pub fn pause() {
-    if explore::is_on() {
+    if tasks::is_on() {
+        tasks::pause()
+    } else if explore::is_on() {
         explore::pause()
     } else {
         point()

@@ -3,7 +3,9 @@
 //! The types have the layout of the standard ones, so they may lie in raw shared memory. In a plain
 //! build they are the standard ones with no cost. With the `sim` feature every access first calls
 //! [`crate::sim::point`], which is where a test kills a client before its n-th shared access, and
-//! where schedule exploration switches threads.
+//! where schedule exploration and simulations switch threads.
+
+pub mod time;
 
 pub use std::sync::atomic::Ordering;
 
@@ -113,6 +115,11 @@ pub fn fence(order: Ordering) {
 /// `round` counts the looks so far: spin first, then give the core away, then sleep for a moment.
 /// Under schedule exploration it always lets another thread run.
 pub fn relax(round: u32) {
+    #[cfg(feature = "sim")]
+    if crate::sim::tasks::is_on() {
+        crate::sim::tasks::relax(round);
+        return;
+    }
     #[cfg(feature = "shuttle")]
     if crate::sim::exploring() {
         shuttle::thread::yield_now();

@@ -6,7 +6,7 @@
 //! kernel pins at a tenth of the cost of small ones. A piece is copied and written, then the next: `docs/performance.md` says
 //! why not both at once.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::Piece;
 use crate::file::core::Core;
@@ -18,6 +18,7 @@ use crate::memory::arena::Arena;
 use crate::memory::copy;
 use crate::memory::regions;
 use crate::memory::threads::Me;
+use crate::sync::time::Instant;
 use crate::sys::memory::{AlignedBytes, Spare};
 
 /// Frames that are written with one call: few enough for the cache, enough that the call does not count.

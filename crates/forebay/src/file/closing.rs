@@ -17,7 +17,7 @@
 //! file any more, and what is owed is dropped.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::evict;
@@ -33,6 +33,7 @@ use crate::memory::threads::Me;
 use crate::session::glance::one_fewer;
 use crate::stats::Counter;
 use crate::sync::Ordering;
+use crate::sync::time::{Instant, sleep};
 use crate::sys::limits;
 
 /// A keeper that needs longer for what the session owes is not left with it: the kernel takes leases back after a time, 45 s
@@ -177,7 +178,7 @@ fn is_leased(core: &Core) -> bool {
         match core.device.lease() {
             Ok(()) => return true,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                std::thread::sleep(LEASE_PAUSE);
+                sleep(LEASE_PAUSE);
             }
             Err(_) => return false,
         }
@@ -210,7 +211,7 @@ pub fn await_end(arena: &Arena, file: FileId) -> bool {
         if now < owed {
             (owed, progress) = (now, Instant::now());
         }
-        std::thread::sleep(LOOK_EVERY);
+        sleep(LOOK_EVERY);
     }
     true
 }

@@ -4,7 +4,7 @@
 //! writes against everything"; architecture 5.4). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
 //! before it is what makes that safe against flushes, fills and readers.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::Piece;
 use crate::error::Error;
@@ -20,6 +20,7 @@ use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages_of};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
+use crate::sync::time::Instant;
 use crate::sync::{Ordering, planted};
 
 /// Longest stretch that is superseded at once, in blocks: 16 MiB.
@@ -54,17 +55,14 @@ pub unsafe fn write(
             Err(halt) if is_fault(&halt) => {
                 me.count(Counter::DirectBytes as usize, done as u64);
                 // The device says no more than that something is missing; memory takes what is there.
+                let manner = super::write::Manner {
+                    sequential: false,
+                    eager: false,
+                    holes: core.entry().holes.load(Ordering::Acquire),
+                };
                 // SAFETY: within the caller's memory, as far as that goes.
                 let there = unsafe {
-                    super::write::scrap(
-                        core,
-                        me,
-                        from,
-                        len - done,
-                        offset + done as u64,
-                        false,
-                        false,
-                    )
+                    super::write::scrap(core, me, from, len - done, offset + done as u64, manner)
                 };
                 return match there {
                     Err(_) if done > 0 => Ok(done),
@@ -160,7 +158,7 @@ unsafe fn to_device(
     let caps = core.device.caps();
     let superblock = me.arena.superblock();
     let was_busy = busy::inflight_bytes(superblock, caps.device) > 0;
-    busy::begin(superblock, caps.device, len as u64);
+    let flight = busy::begin(superblock, caps.device, len as u64);
     let begun = Instant::now();
     let result = match bounce {
         // SAFETY: the caller's promise.
@@ -173,7 +171,7 @@ unsafe fn to_device(
             write_all(core, &[piece], offset)
         }
     };
-    busy::end(superblock, caps.device, len as u64);
+    busy::end(superblock, caps.device, flight);
     if bounce.is_none() && matches!(result, Ok(n) if n == len) {
         observe_write(core, superblock, len as u64, begun.elapsed(), was_busy);
     }
@@ -405,7 +403,8 @@ unsafe fn kernel_segment(
     operation.unpark();
     let written = *result.as_ref().unwrap_or(&0);
     let entry = core.entry();
-    let end = at + written as u64;
+    // What failed as a whole has not made the file longer, though it was to begin beyond its end.
+    let end = if written > 0 { at + written as u64 } else { 0 };
     if written < segment.len && at + segment.len as u64 > entry.size.load(Ordering::Acquire) {
         entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
     }

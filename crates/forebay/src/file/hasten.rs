@@ -5,7 +5,7 @@
 //! asked flushes what is left by itself.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::error::Result;
 use crate::file::core::Core;
@@ -14,6 +14,7 @@ use crate::keeper::run::has_keeper;
 use crate::memory::files::HURRY;
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
+use crate::sync::time::Instant;
 
 /// Requests below which waking the keeper costs more than it saves.
 const REQUESTS_MIN: u32 = 32;

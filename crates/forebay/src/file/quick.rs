@@ -185,9 +185,12 @@ pub unsafe fn write(
         return false;
     };
     let entry = core.entry();
+    // First: whoever raises it over a gap has marked the file before.
+    if end > entry.reserved_end.load(Ordering::Acquire) {
+        return false;
+    }
     let flags = entry.flags.load(Ordering::Relaxed);
     if flags & (HOLEY | TRUNCATING) != 0
-        || end > entry.reserved_end.load(Ordering::Acquire)
         || end > limits::file_bytes()
         || entry.kernel_reason.load(Ordering::Acquire) != 0
     {

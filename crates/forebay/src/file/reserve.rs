@@ -36,28 +36,33 @@ pub fn ahead(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Hal
     if flags & EXCEEDING != 0 && end > entry.size.load(Ordering::Acquire) {
         resize::fit_length(core, me, 0)?;
     }
-    slowly(core, me, offset, end, flags & HOLEY != 0)
+    slowly(core, me, offset, end)
 }
 
 #[cold]
-fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, holey: bool) -> Result<bool, Halt> {
-    let reserved = core.entry().reserved_end.load(Ordering::Acquire);
-    let below = end.min(reserved);
-    if holey && offset < below {
-        let whole_pages = offset / PAGE * PAGE;
-        let allocated = core.device.is_allocated(whole_pages, below - whole_pages);
-        if !allocated.map_err(|e| Error::device("look at a file's extents", &e))? {
-            return Ok(true);
+fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Halt> {
+    let entry = core.entry();
+    loop {
+        // In this order: whoever raises the end over a gap has marked the file before.
+        let reserved = entry.reserved_end.load(Ordering::Acquire);
+        let is_holey = entry.flags.load(Ordering::Acquire) & HOLEY != 0;
+        let below = end.min(reserved);
+        if is_holey && offset < below {
+            let whole_pages = offset / PAGE * PAGE;
+            let allocated = core.device.is_allocated(whole_pages, below - whole_pages);
+            if !allocated.map_err(|e| Error::device("look at a file's extents", &e))? {
+                return Ok(true);
+            }
+        }
+        if end <= reserved || grow(core, me, offset, end, reserved)? {
+            return Ok(false);
         }
     }
-    if end > reserved {
-        grow(core, me, offset, end)?;
-    }
-    Ok(false)
 }
 
-/// Reserves to at least `end`: a step ahead if there is space for that, else less, at least what is needed.
-fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<(), Halt> {
+/// Reserves to at least `end`: a step ahead if there is space for that, else less, at least what is needed. `false`: somebody
+/// else has reserved meanwhile, from `reserved` on or beyond a gap.
+fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result<bool, Halt> {
     // The limit may have been set since the file was opened.
     if end > limits::look_at_file_bytes() {
         return Err(Error::device("write", &std::io::Error::from_raw_os_error(libc::EFBIG)).into());
@@ -72,7 +77,12 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<(), Halt> {
         None => step,
     };
     let mut others_asked = false;
-    while let Err(error) = reserve(core, me, offset, exact, exact + ahead)? {
+    loop {
+        let error = match reserve(core, me, offset, reserved, exact + ahead)? {
+            None => return Ok(false),
+            Some(Ok(())) => break,
+            Some(Err(error)) => error,
+        };
         let is_full = matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT));
         if ahead > 0 {
             ahead = if is_full { ahead / 2 / PAGE * PAGE } else { 0 };
@@ -84,27 +94,26 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<(), Halt> {
     }
     // Not 0, which says that nothing has ever been reserved.
     entry.reserve_step.store(ahead.max(1), Ordering::Relaxed);
-    Ok(())
+    Ok(true)
 }
 
-/// Reserves up to `until`, unless up to `enough` is reserved by now. In an operation, so that nobody who has stopped the file
-/// gives space back between its being reserved and that being noted.
+/// Reserves up to `until`, unless other than up to `before` is reserved by now. In an operation, so that nobody who has stopped
+/// the file gives space back between its being reserved and that being noted.
 fn reserve(
     core: &Core,
     me: Me<'_>,
     offset: u64,
-    enough: u64,
+    before: u64,
     until: u64,
-) -> Result<std::io::Result<()>, Halt> {
+) -> Result<Option<std::io::Result<()>>, Halt> {
     let entry = core.entry();
     core.operate(me, |operation| {
-        let size = entry.size.load(Ordering::Acquire);
         let reserved = entry.reserved_end.load(Ordering::Acquire);
-        if reserved >= enough {
-            return Ok(Ok(()));
+        if reserved != before {
+            return Ok(planted!(BorrowedSpace).then_some(Ok(())));
         }
-        if offset > size && offset > reserved {
-            // A gap stays behind that nothing is reserved for.
+        if offset > reserved {
+            // A gap stays behind that nothing is reserved for, within the file, too, where it has been made longer.
             super::write::mark_holey(core);
         }
         let from = reserved.max(offset / PAGE * PAGE);
@@ -118,6 +127,6 @@ fn reserve(
         if done.is_ok() {
             entry.reserved_end.fetch_max(until, Ordering::AcqRel);
         }
-        Ok(done)
+        Ok(Some(done))
     })
 }

@@ -64,7 +64,8 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     let old = entry.size.load(Ordering::Acquire);
     // Where this makes the device file longer, nothing at all of it may be in flight: XFS looks where the file ends before it
     // waits for direct writes under way, and zeroes everything from there on, also what those have written by then.
-    let extends = len > entry.disk_end.load(Ordering::Acquire);
+    let exceeds = entry.flags.load(Ordering::Acquire) & EXCEEDING != 0;
+    let extends = exceeds || len > entry.disk_end.load(Ordering::Acquire);
     let extends = extends && !planted!(ShortLanding);
     let first = if extends { 0 } else { old.min(len) };
     land_flights(core, operation, BlockIndex::of(first));
@@ -218,6 +219,8 @@ pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt>
     operation.park();
     let done = core.change(operation.me, |device| device.punch(offset, end - offset));
     operation.unpark();
+    // Whoever has asked the device meanwhile has to ask again.
+    mark_holey(core);
     done.map_err(|e| Error::device("punch a hole", &e))?;
     each_block(core, &operation, range, |guard, segment| {
         punch_block(core, guard, segment)
@@ -266,8 +269,9 @@ fn zero_part(core: &Core, guard: &Guard<'_>, page: usize, (start, end): (usize, 
 /// does not reach `size`, since the bytes at the end were punched before they were flushed, grows.
 pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
     let entry = core.entry();
+    let exceeds = entry.flags.load(Ordering::Acquire) & EXCEEDING != 0;
     let fits = entry.disk_end.load(Ordering::Acquire) >= size;
-    if entry.flags.load(Ordering::Acquire) & EXCEEDING == 0 && fits {
+    if !exceeds && fits {
         return Ok(());
     }
     let (_stop, operation) = alone(core, me)?;
@@ -276,7 +280,8 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
     if stat.len > size {
         return set_len_alone(core, &operation, size);
     }
-    if stat.len < size && !fits {
+    // After a death it is not known how far the device file reaches.
+    if stat.len < size && (exceeds || !fits) {
         parked(&operation, || {
             core.change(operation.me, |device| device.set_len(size))
         })?;

@@ -1,7 +1,5 @@
 //! Writing: route, then memory, the device, or the kernel (architecture section 5; WSBuffer 3.3, Algorithm 1).
 
-use std::time::Instant;
-
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
 use crate::file::{direct, reserve, room};
@@ -15,6 +13,7 @@ use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
 use crate::scrap::absorb::{Home, Refusal, absorb};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
+use crate::sync::time::Instant;
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
@@ -63,14 +62,19 @@ pub unsafe fn write(
         }
     }
     throttle(core, me)?;
+    let manner = Manner {
+        sequential: intent.sequential,
+        eager: false,
+        holes: core.entry().holes.load(Ordering::Acquire),
+    };
     let hole = reserve::ahead(core, me, offset, end)?;
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.
-        return unsafe { scrap(core, me, source, len, offset, intent.sequential, false) };
+        return unsafe { scrap(core, me, source, len, offset, manner) };
     }
     let plan = plan(core, me, source, len, offset, hole, intent);
     // SAFETY: the caller's promise.
-    unsafe { carry_out(core, me, source, offset, &plan, intent.sequential) }
+    unsafe { carry_out(core, me, source, offset, &plan, manner) }
 }
 
 fn too_long() -> Error {
@@ -185,7 +189,7 @@ unsafe fn carry_out(
     source: *const u8,
     offset: u64,
     plan: &Plan,
-    sequential: bool,
+    manner: Manner,
 ) -> std::result::Result<usize, Halt> {
     let mut done = 0usize;
     for part in plan.parts() {
@@ -196,7 +200,7 @@ unsafe fn carry_out(
         let written = match part.way {
             // SAFETY: parts lie within the caller's memory; the same for the other two ways.
             Way::Scrap { eager } => unsafe {
-                scrap(core, me, from, len, part.offset, sequential, eager)
+                scrap(core, me, from, len, part.offset, Manner { eager, ..manner })
             },
             // SAFETY: as above.
             Way::Direct => unsafe { direct::write(core, me, from, len, part.offset) },
@@ -213,6 +217,17 @@ unsafe fn carry_out(
     Ok(done)
 }
 
+/// How bytes go into memory.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    /// The request goes on where one before has ended.
+    pub sequential: bool,
+    /// Blocks that become whole are written soon.
+    pub eager: bool,
+    /// `FileEntry::holes` before it was asked whether there is space.
+    pub holes: u32,
+}
+
 /// Writes into memory. Returns the bytes written: fewer than `len` only where the source ends before.
 ///
 /// # Safety
@@ -223,10 +238,9 @@ pub(crate) unsafe fn scrap(
     source: *const u8,
     len: usize,
     offset: u64,
-    sequential: bool,
-    eager: bool,
+    manner: Manner,
 ) -> std::result::Result<usize, Halt> {
-    let home = if sequential || len >= FRAME_BYTES_MIN {
+    let home = if manner.sequential || len >= FRAME_BYTES_MIN {
         Home::Frame
     } else {
         Home::Small
@@ -239,17 +253,18 @@ pub(crate) unsafe fn scrap(
         // SAFETY: a segment lies within the request.
         let from = unsafe { source.add(segment.done) };
         // SAFETY: as above.
-        let full = match unsafe { scrap_reserved(core, me, &segment, from, home) } {
+        let full = match unsafe { scrap_reserved(core, me, &segment, from, home, manner.holes) } {
             Err(Halt::Fault) => {
                 // SAFETY: as above.
-                let there = unsafe { scrap_what_is_there(core, me, &segment, from, home)? };
+                let there =
+                    unsafe { scrap_what_is_there(core, me, &segment, from, home, manner.holes)? };
                 let done = segment.done + there;
                 me.count(Counter::ScrapBytes as usize, done as u64);
                 return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
             }
             full => full?,
         };
-        if eager && full {
+        if manner.eager && full {
             ring::push(
                 &me.arena.superblock().eager,
                 Identity {
@@ -275,12 +290,13 @@ unsafe fn scrap_what_is_there(
     segment: &Segment,
     source: *const u8,
     home: Home,
+    holes: u32,
 ) -> std::result::Result<usize, Halt> {
     for (done, part) in segment.by_pages_of(source.addr()) {
         // SAFETY: a part lies within its segment.
         let from = unsafe { source.add(done) };
         // SAFETY: as above.
-        match unsafe { scrap_reserved(core, me, &part, from, home) } {
+        match unsafe { scrap_reserved(core, me, &part, from, home, holes) } {
             Err(Halt::Fault) => return Ok(done),
             full => full?,
         };
@@ -288,7 +304,7 @@ unsafe fn scrap_what_is_there(
     Ok(segment.len)
 }
 
-/// One segment whose space was reserved a moment ago, and may have been given to another file or cut off since; whether its
+/// One segment whose space was there a moment ago, when `holes` had been punched, and may have been given to another file, cut off or punched since; whether its
 /// block is whole now.
 ///
 /// # Safety
@@ -300,11 +316,12 @@ unsafe fn scrap_reserved(
     segment: &Segment,
     source: *const u8,
     home: Home,
+    mut holes: u32,
 ) -> std::result::Result<bool, Halt> {
     loop {
         let step = core.operate(me, |operation| {
             // SAFETY: the caller's promise.
-            unsafe { scrap_segment(core, operation, segment, source, home) }
+            unsafe { scrap_segment(core, operation, segment, source, home, holes) }
         });
         match step {
             Err(Halt::Unreserved) => {}
@@ -312,6 +329,7 @@ unsafe fn scrap_reserved(
         }
         let start = segment.block.start() + segment.start as u64;
         let end = segment.block.start() + segment.end() as u64;
+        holes = core.entry().holes.load(Ordering::Acquire);
         if reserve::ahead(core, me, start, end)? {
             // SAFETY: the caller's promise.
             let written = unsafe { direct::through_kernel(core, me, source, segment.len, start)? };
@@ -334,6 +352,7 @@ unsafe fn scrap_segment(
     segment: &Segment,
     source: *const u8,
     home: Home,
+    holes: u32,
 ) -> std::result::Result<bool, Halt> {
     // A copy of a whole block tells how fast memory is, and takes so long that looking at the clock does not count. Only the
     // try that succeeds is looked at: waits are not copies. On the heap, in tests, no decision shall hang on the clock.
@@ -342,7 +361,10 @@ unsafe fn scrap_segment(
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();
     let size_end = segment.block.start() + segment.end() as u64;
-    if size_end > entry.reserved_end.load(Ordering::Acquire) {
+    // In this order: whoever raises the end over a gap has counted the gap before.
+    if size_end > entry.reserved_end.load(Ordering::Acquire)
+        || entry.holes.load(Ordering::Acquire) != holes && !planted!(BlindToHoles)
+    {
         return Err(Halt::Unreserved);
     }
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
@@ -406,9 +428,10 @@ fn slow_down(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     Ok(())
 }
 
-/// Notes that the file has holes from now on.
+/// Notes that the file has holes from now on, and one more than before: who has found space looks again.
 pub(crate) fn mark_holey(core: &Core) {
     core.entry().flags.fetch_or(HOLEY, Ordering::AcqRel);
+    core.entry().holes.fetch_add(1, Ordering::AcqRel);
 }
 
 /// The result of a whole write as callers see it.

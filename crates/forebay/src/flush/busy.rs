@@ -1,7 +1,7 @@
 //! How busy each device is: bytes of writes in flight, by everybody (WSBuffer 3.4, "SSD busyness awareness").
 //!
-//! A small table in the arena, by device number; a device that finds no place counts as never busy. Counts are
-//! rebuilt from headers after a death. Beside the count stand the measured speeds that `route::auto` predicts from.
+//! A small table in the arena, by device number; a device that finds no place counts as never busy. After a death counts
+//! begin anew. Beside the count stand the measured speeds that `route::auto` predicts from.
 
 use crate::flush::speeds::Speeds;
 use crate::memory::superblock::{DeviceWords, Superblock};
@@ -24,33 +24,70 @@ pub fn words(superblock: &Superblock, device: u64) -> Option<&DeviceWords> {
     None
 }
 
+/// Bits of a device's word that count bytes; those above count the rebuilds.
+const BYTES_BITS: u32 = 44;
+const BYTES_MASK: u64 = (1 << BYTES_BITS) - 1;
+
+/// Bytes that count as in flight until [`end`].
+#[derive(Clone, Copy, Debug, Default)]
+#[must_use = "what has begun ends"]
+pub struct Flight {
+    bytes: u64,
+    rebuilds: u64,
+}
+
 /// Adds bytes that are about to be submitted.
-pub fn begin(superblock: &Superblock, device: u64, bytes: u64) {
-    if let Some(words) = words(superblock, device) {
-        words.inflight_bytes.fetch_add(bytes, Ordering::Relaxed);
+pub fn begin(superblock: &Superblock, device: u64, bytes: u64) -> Flight {
+    let before = words(superblock, device).map_or(0, |words| {
+        words.inflight_bytes.fetch_add(bytes, Ordering::Relaxed)
+    });
+    Flight {
+        bytes,
+        rebuilds: before >> BYTES_BITS,
     }
 }
 
-/// Takes away bytes that have completed.
-pub fn end(superblock: &Superblock, device: u64, bytes: u64) {
-    if let Some(words) = words(superblock, device) {
-        let word = &words.inflight_bytes;
-        let mut seen = word.load(Ordering::Relaxed);
-        // A repair may have counted anew without these.
-        while let Err(now) = word.compare_exchange(
-            seen,
-            seen.saturating_sub(bytes),
-            Ordering::Relaxed,
-            Ordering::Relaxed,
-        ) {
-            seen = now;
+/// Takes away bytes that have completed, unless a rebuild has forgotten them.
+pub fn end(superblock: &Superblock, device: u64, flight: Flight) {
+    let Some(words) = words(superblock, device) else {
+        return;
+    };
+    let word = &words.inflight_bytes;
+    let mut seen = word.load(Ordering::Relaxed);
+    while seen >> BYTES_BITS == flight.rebuilds {
+        let left = (seen & BYTES_MASK).saturating_sub(flight.bytes);
+        let next = seen & !BYTES_MASK | left;
+        match word.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return,
+            Err(now) => seen = now,
         }
     }
 }
 
+/// Forgets what is in flight: a death has left bytes counted that nobody will take away. Those of the living count no
+/// more either, until they have landed, since nobody can tell which of them are counted already.
+pub fn forget(superblock: &Superblock) {
+    for words in &superblock.devices {
+        let word = &words.inflight_bytes;
+        let mut seen = word.load(Ordering::Relaxed);
+        loop {
+            let next = (seen >> BYTES_BITS).wrapping_add(1) << BYTES_BITS;
+            match word.compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => break,
+                Err(now) => seen = now,
+            }
+        }
+    }
+}
+
+/// Bytes that a device's words count.
+pub fn bytes_of(words: &DeviceWords) -> u64 {
+    words.inflight_bytes.load(Ordering::Relaxed) & BYTES_MASK
+}
+
 /// Bytes in flight now.
 pub fn inflight_bytes(superblock: &Superblock, device: u64) -> u64 {
-    words(superblock, device).map_or(0, |w| w.inflight_bytes.load(Ordering::Relaxed))
+    words(superblock, device).map_or(0, bytes_of)
 }
 
 /// The measured speeds.
@@ -101,5 +138,44 @@ fn update(superblock: &Superblock, device: u64, change: impl FnOnce(&mut Speeds)
     change(&mut speeds);
     for (value, word) in speeds.to_words().iter().zip(&words.speeds) {
         word.store(*value, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::arena::Arena;
+    use crate::memory::layout::{Counts, Layout};
+    use crate::memory::mapping::Mapping;
+
+    /// A writer that lived through a repair took away what the repair had counted, or it counted twice: then writers above
+    /// the limit waited for ever for bytes that were not there.
+    #[test]
+    fn what_is_in_flight_across_a_rebuild_leaves_nothing_behind() {
+        let counts = Counts {
+            threads: 2,
+            files: 1,
+            nodes: 1,
+            headers: 1,
+            frames: 8,
+        };
+        let mapping = Mapping::heap(Layout::new(counts).len);
+        let arena = Arena::create(
+            mapping,
+            counts,
+            0,
+            true,
+            (crate::config::Allocator::default(), 2),
+        )
+        .expect("an arena");
+        let superblock = arena.superblock();
+        let early = begin(superblock, 7, 4096);
+        forget(superblock);
+        assert_eq!(inflight_bytes(superblock, 7), 0);
+        let late = begin(superblock, 7, 8192);
+        end(superblock, 7, early);
+        assert_eq!(inflight_bytes(superblock, 7), 8192);
+        end(superblock, 7, late);
+        assert_eq!(inflight_bytes(superblock, 7), 0);
     }
 }

@@ -10,7 +10,6 @@ mod streams;
 
 use ends::{Gathered, end_write, finish_write, gather, is_eligible, merge_fill};
 use std::sync::Arc;
-use std::time::Instant;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
 use crate::flush::select::{self, Ready};
@@ -24,6 +23,7 @@ use crate::scrap::split::runs_of;
 use crate::stats::Counter;
 use crate::stream::tracking;
 use crate::sync::Ordering;
+use crate::sync::time::Instant;
 use crate::sys::memory::AlignedBytes;
 
 /// Longest write that is put together from several blocks.
@@ -102,6 +102,7 @@ struct WriteJob {
     pieces: Vec<Piece>,
     offset: u64,
     bytes: usize,
+    flight: busy::Flight,
     /// When it was submitted, if the device had nothing else to do: then its time tells the device's speed.
     begun: Option<Instant>,
 }
@@ -329,7 +330,7 @@ impl Flusher {
         let device = work.device.caps().device;
         let idle = busy::inflight_bytes(work.me.arena.superblock(), device) == 0;
         batch.begun = idle.then(Instant::now);
-        busy::begin(
+        batch.flight = busy::begin(
             work.me.arena.superblock(),
             work.device.caps().device,
             batch.bytes as u64,
@@ -356,13 +357,7 @@ impl Flusher {
     ) {
         let offset = identity.block.start() + (page * PAGE_BYTES) as u64;
         work.me.arena.superblock().show_life();
-        let result = work.device.write_through(piece, offset);
-        let short = matches!(result, Ok(n) if n < piece.len);
-        let errno = match result {
-            Ok(_) if !short => None,
-            Ok(_) => Some(libc::EIO),
-            Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
-        };
+        let errno = ends::write_through_all(work.device.as_ref(), piece, offset).err();
         let job = WriteJob {
             parts: vec![(id, 1 << page)],
             ..WriteJob::default()

@@ -6,7 +6,7 @@ use crate::flush::cost::{self, Fill};
 use crate::frame::header::{Guard, State};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::copy;
-use crate::memory::files::FileEntry;
+use crate::memory::files::{FileEntry, HOLEY};
 use crate::scrap::absorb::{make_whole, pages_of, recharge};
 use crate::scrap::give::{bytes_within_size, covered, fill_page};
 use crate::scrap::split::mask;
@@ -124,7 +124,14 @@ fn begin(guard: &Guard<'_>, file: &FileEntry) -> Ready {
     let live = bytes_within_size(guard, file, last);
     let tail_bit = if live < PAGE_BYTES { 1u64 << last } else { 0 };
     let tail = (wanted & tail_bit != 0).then_some((last, live));
-    let pages = cost::bridge(wanted & !tail_bit, guard.valid() & within & !tail_bit);
+    // Clean pages between dirty ones are written with them, unless they may be holes: those would need space.
+    let is_holey = file.flags.load(Ordering::Acquire) & HOLEY != 0;
+    let between = if is_holey && !planted!(FillHoles) {
+        0
+    } else {
+        guard.valid() & within & !tail_bit
+    };
+    let pages = cost::bridge(wanted & !tail_bit, between);
     guard.begin_flight(pages | (wanted & tail_bit));
     if planted!(CleanAtSubmit) {
         guard.end_flight(guard.inflight(), true);

@@ -32,6 +32,7 @@ use crate::memory::threads::{Me, is_gone};
 use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::Ordering;
+use crate::sync::time::sleep;
 use crate::sys::futex;
 use crate::sys::memory::AlignedBytes;
 
@@ -410,7 +411,7 @@ pub fn run(shared: &Arc<Shared>, stop: &AtomicBool, mut prefetcher: Prefetcher) 
     let superblock = me.arena.superblock();
     while !stop.load(Relaxed) {
         if !shared.keeps.load(Relaxed) {
-            std::thread::sleep(STAND_BY);
+            sleep(STAND_BY);
             continue;
         }
         prefetcher.take_office(me);

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::DeviceFile;
 use crate::evict;
@@ -17,6 +17,7 @@ use crate::memory::files::{CLOSING, HURRY, LEASED};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sync::time::{Instant, sleep};
 
 /// Pages that are written before it is looked again who waits.
 const PAGES_AT_ONCE: u64 = 4 * 1024;
@@ -32,7 +33,7 @@ pub fn write_the_rest(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) {
     let begun = Instant::now();
     while shared.keeps.load(Relaxed) && begun.elapsed() < LAST_PATIENCE && forget_lost(shared) > 0 {
         if !write_some(shared, me, flusher) {
-            std::thread::sleep(CLOSE_PAUSE);
+            sleep(CLOSE_PAUSE);
         }
     }
 }
@@ -41,7 +42,7 @@ pub fn write_the_rest(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) {
 pub fn await_none(shared: &Shared) {
     let begun = Instant::now();
     while begun.elapsed() < LAST_PATIENCE && forget_lost(shared) > 0 {
-        std::thread::sleep(CLOSE_PAUSE);
+        sleep(CLOSE_PAUSE);
     }
 }
 
@@ -130,7 +131,7 @@ fn let_go(shared: &Shared, core: Core) {
         if device.strong_count() == 0 {
             return;
         }
-        std::thread::sleep(CLOSE_PAUSE);
+        sleep(CLOSE_PAUSE);
     }
 }
 

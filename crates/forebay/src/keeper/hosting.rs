@@ -1,12 +1,13 @@
-//! Starting and ending the threads of a process that hosts a keeper.
+//! Hosting a keeper: its threads in this process, or, in a simulation, its tasks.
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::thread::JoinHandle;
 
-use super::run::{house, stage_one, stage_two};
 use crate::error::Error;
+use crate::flush::Flusher;
+use crate::keeper::ahead::{self, Prefetcher};
 use crate::keeper::engine::{flusher, number_of, prefetcher};
-use crate::keeper::{ahead, outsiders, ready};
+use crate::keeper::{outsiders, ready, run};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::futex;
@@ -19,38 +20,59 @@ pub struct Hosting {
 }
 
 /// What a keeper's thread does until it is told to stop.
-type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
+pub type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
+
+/// What the keeper's threads do, each with its name: fill holes by one flusher, write by another, read ahead.
+pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static str, Body); 5] {
+    let io_engine = number_of(write.queue_name());
+    [
+        (
+            "forebay-house",
+            Box::new(move |s, stop| run::house(s, stop, io_engine)),
+        ),
+        ("forebay-memory", Box::new(ready::keep_ready)),
+        (
+            "forebay-fill",
+            Box::new(|s, stop| run::stage_one(s, stop, fill)),
+        ),
+        (
+            "forebay-write",
+            Box::new(|s, stop| run::stage_two(s, stop, write)),
+        ),
+        (
+            "forebay-read",
+            Box::new(|s, stop| ahead::run(s, stop, reader)),
+        ),
+    ]
+}
+
+/// What keeps outsiders and session apart; a simulation has none of them. The last ends after all others.
+fn guards() -> [(&'static str, Body); 2] {
+    [
+        ("forebay-mend", Box::new(outsiders::work)),
+        ("forebay-guard", Box::new(outsiders::run)),
+    ]
+}
+
+/// Has a keeper's threads see that they are to stop.
+pub fn wake_all(shared: &Shared) {
+    let superblock = shared.arena.superblock();
+    for work in [shared.work(), &superblock.ahead_work] {
+        work.fetch_add(1, Ordering::AcqRel);
+        futex::wake(work);
+    }
+    superblock.wake_ready();
+}
 
 impl Hosting {
     /// Starts the threads. An I/O engine that was asked for and cannot be had is an error; only `auto` takes what there is.
     pub fn start(shared: &Arc<Shared>) -> Result<Self, Error> {
         let stop = Arc::new(AtomicBool::new(false));
         let mut threads = Vec::new();
-        let (fill, write) = (flusher(shared)?, flusher(shared)?);
-        let reader = prefetcher(shared)?;
-        let io_engine = number_of(write.queue_name());
+        let bodies = bodies(flusher(shared)?, flusher(shared)?, prefetcher(shared)?);
         let guard = outsiders::begin(shared)?;
         shared.set_guard(guard.map(Arc::new));
-        let bodies: [(&str, Body); 7] = [
-            (
-                "forebay-house",
-                Box::new(move |s, stop| house(s, stop, io_engine)),
-            ),
-            ("forebay-memory", Box::new(ready::keep_ready)),
-            ("forebay-fill", Box::new(|s, stop| stage_one(s, stop, fill))),
-            (
-                "forebay-write",
-                Box::new(|s, stop| stage_two(s, stop, write)),
-            ),
-            (
-                "forebay-read",
-                Box::new(|s, stop| ahead::run(s, stop, reader)),
-            ),
-            ("forebay-mend", Box::new(outsiders::work)),
-            // The last: it ends after all others.
-            ("forebay-guard", Box::new(outsiders::run)),
-        ];
-        for (name, body) in bodies {
+        for (name, body) in bodies.into_iter().chain(guards()) {
             let (shared, stop) = (Arc::clone(shared), Arc::clone(&stop));
             let thread = std::thread::Builder::new()
                 .name(name.into())
@@ -71,12 +93,7 @@ impl Hosting {
 impl Drop for Hosting {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
-        let asked = &self.shared.arena.superblock().ahead_work;
-        for work in [self.shared.work(), asked] {
-            work.fetch_add(1, Ordering::AcqRel);
-            futex::wake(work);
-        }
-        self.shared.arena.superblock().wake_ready();
+        wake_all(&self.shared);
         let guard_thread = self.threads.pop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

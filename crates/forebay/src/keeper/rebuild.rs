@@ -406,27 +406,7 @@ impl<'a> Rebuild<'a, '_> {
             .superblock()
             .owed_pages
             .store(owed.values().sum(), Ordering::Release);
-        self.bytes_in_flight();
-    }
-
-    /// What the living have under way; the dead have nothing any more.
-    fn bytes_in_flight(&self) {
-        let superblock = self.arena().superblock();
-        for words in &superblock.devices {
-            words.inflight_bytes.store(0, Ordering::Relaxed);
-        }
-        for (_, header) in self.all_headers() {
-            let pages = match header.state() {
-                State::Linked => header.inflight().count_ones() as usize,
-                State::Superseded(_) => BLOCK_PAGES,
-                _ => 0,
-            };
-            let entry = header.identity().and_then(|i| self.arena().file(i.file));
-            if let Some(entry) = entry.filter(|_| pages > 0) {
-                let device = entry.device.load(Ordering::Relaxed);
-                busy::begin(superblock, device, (pages * PAGE_BYTES) as u64);
-            }
-        }
+        busy::forget(arena.superblock());
     }
 
     /// Puts a header into its file's tree. Two for one block cannot be; the second is dropped.

@@ -1,6 +1,6 @@
 //! Repairing the session after a death, by whoever notices it first (`docs/locking.md`, "Death of a holder").
 
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::frame::header::State;
@@ -62,9 +62,9 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
 }
 
 /// Asks the devices of files with flights of the dead to finish what is under way. Returns the files that have.
-fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> HashSet<FileId> {
+fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> BTreeSet<FileId> {
     let arena = me.arena;
-    let mut flying = HashSet::new();
+    let mut flying = BTreeSet::new();
     let backed = arena.superblock().headers_backed.load(Ordering::Acquire);
     for header in (0..backed).filter_map(|id| arena.header(HeaderId(id))) {
         let superseded = matches!(header.state(), State::Superseded(by) if is_gone(by));

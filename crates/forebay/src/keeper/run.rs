@@ -6,7 +6,7 @@
 //! when it dies. Nothing is lost in between, since clients repair, flush and evict by themselves (`docs/locking.md`).
 
 use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::device::DeviceFile;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
@@ -21,6 +21,7 @@ use crate::session::handoff::Desk;
 use crate::session::shared::Shared;
 use crate::stream::tracking;
 use crate::sync::Ordering;
+use crate::sync::time::{Instant, sleep};
 use crate::sys::futex;
 
 /// How often a keeper looks around while something is owed, and while nothing is.
@@ -93,7 +94,7 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         } else {
             house.tick_base = me.arena.superblock().tick.load(Ordering::Relaxed);
             house.begun = Instant::now();
-            std::thread::sleep(IDLE_TICK);
+            sleep(IDLE_TICK);
         }
     }
     if shared.keeps.load(Relaxed) {
@@ -141,7 +142,7 @@ impl House {
         }
         match &mut self.desk {
             Some(desk) => desk.serve(shared, pause.as_millis() as i32),
-            None => std::thread::sleep(pause),
+            None => sleep(pause),
         }
     }
 }
@@ -220,7 +221,7 @@ pub(super) fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Fl
             }
         }
         if filled == 0 {
-            std::thread::sleep(IDLE_TICK);
+            sleep(IDLE_TICK);
         }
     }
 }

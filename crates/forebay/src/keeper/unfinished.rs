@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::device::DeviceFile;
 use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
@@ -51,12 +52,21 @@ pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()
-            && let Ok(device) = reopen(entry, &|fd| shared.placed(fd))
+            && let Some(device) = opened(shared, entry)
         {
-            shared.share_claim(&device, &path_of(entry));
-            shared.keep_device(id, Arc::new(device));
+            shared.keep_device(id, device);
         }
     }
+}
+
+fn opened(shared: &Shared, entry: &FileEntry) -> Option<Arc<dyn DeviceFile>> {
+    #[cfg(feature = "sim")]
+    if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
+        return Some(device);
+    }
+    let device = reopen(entry, &|fd| shared.placed(fd)).ok()?;
+    shared.share_claim(&device, &path_of(entry));
+    Some(Arc::new(device))
 }
 
 /// Whether the file owes bytes, or the time of a close that did not wait for them.

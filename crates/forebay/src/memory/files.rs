@@ -66,6 +66,8 @@ pub struct FileEntry {
     pub closed_ns: AtomicU64,
     /// Length of `path`.
     pub path_len: AtomicU32,
+    /// Counts the times at which the file got a hole: space that a write had found may have gone since.
+    pub holes: AtomicU32,
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
     /// Bytes that have been read past memory so far; a hint.

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::adopt::path_of;
 use super::{left, reached};
@@ -15,6 +15,7 @@ use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::memory::superblock::BYSTANDERS;
+use crate::sync::time::Instant;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::stat;
 

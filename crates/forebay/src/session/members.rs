@@ -45,6 +45,12 @@ thread_local! {
 /// The calling thread's slot.
 #[inline]
 pub fn current(session: &Arc<Shared>) -> Result<ThreadId> {
+    #[cfg(feature = "sim")]
+    if crate::sim::tasks::is_on() {
+        let take = || threads::take(&session.arena, false);
+        let slot = crate::sim::tasks::slot(session.instance, &session.arena, take);
+        return slot.ok_or_else(|| all_taken(session));
+    }
     let (instance, id) = LAST.get();
     if instance == session.instance {
         return Ok(ThreadId(id));

@@ -1,12 +1,12 @@
 //! What all of a process's files of one session share: the arena, the configuration, the devices.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::config::Config;
 use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
@@ -28,6 +28,7 @@ use crate::session::lent::Lent;
 use crate::session::members;
 use crate::session::opens::Opens;
 use crate::stats::Counter;
+use crate::sync::time::Instant;
 use crate::sync::{self, Ordering};
 use crate::sys::limits;
 
@@ -44,7 +45,7 @@ pub struct Shared {
     pub config: Config,
     /// Distinguishes sessions of one process from one another.
     pub instance: u64,
-    devices: Mutex<HashMap<FileId, Arc<dyn DeviceFile>>>,
+    devices: Mutex<BTreeMap<FileId, Arc<dyn DeviceFile>>>,
     route: Arc<dyn Route>,
     overrides: Overrides,
     /// Pages that one file may owe.
@@ -62,6 +63,8 @@ pub struct Shared {
     handing: Mutex<Option<Instant>>,
     claims: Arc<Claims>,
     pub(super) guard: Mutex<Option<Arc<Guard>>>,
+    #[cfg(feature = "sim")]
+    pub(super) neighbours: std::sync::OnceLock<Box<dyn crate::sim::Neighbours>>,
 }
 
 impl Shared {
@@ -94,10 +97,12 @@ impl Shared {
             handing: Mutex::new(None),
             claims: Arc::default(),
             guard: Mutex::default(),
+            #[cfg(feature = "sim")]
+            neighbours: std::sync::OnceLock::new(),
             file_owed_pages_max,
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
-            devices: Mutex::new(HashMap::new()),
+            devices: Mutex::new(BTreeMap::new()),
             route,
             overrides,
         })
@@ -126,7 +131,7 @@ impl Shared {
         self.overrides.route_for(path).unwrap_or(&self.route)
     }
 
-    fn devices(&self) -> MutexGuard<'_, HashMap<FileId, Arc<dyn DeviceFile>>> {
+    fn devices(&self) -> MutexGuard<'_, BTreeMap<FileId, Arc<dyn DeviceFile>>> {
         // A panic elsewhere leaves the map as it was: every change is one insert or remove.
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -359,6 +364,10 @@ impl Shared {
     #[cold]
     fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
         if self.keeps.load(Relaxed) || self.arena_path.is_none() {
+            #[cfg(feature = "sim")]
+            if let Some(neighbours) = self.neighbours.get() {
+                neighbours.hand_over(file, device);
+            }
             handed.store(epoch, Relaxed);
             return;
         }

@@ -5,6 +5,8 @@
 //! - [`Wrapped`]: any file with something before each of its calls; [`Faulty`] injects errors that a
 //!   [`FaultPlan`] chooses, [`Slowed`] adds the time that a [`Pace`] takes
 //!
+//! - [`Timed`], [`TimedQueue`]: files whose calls take time of a simulation (`super::tasks`) and fail as its dice say
+//!
 //! None of these has descriptors, so that every queue calls them instead of the kernel.
 
 mod call;
@@ -13,6 +15,9 @@ mod fault;
 mod file;
 mod image;
 mod pace;
+mod queue;
+mod station;
+mod timed;
 mod wrapped;
 
 pub use call::{Call, CallKind, Kinds};
@@ -20,6 +25,9 @@ pub use disk::{SimDisk, SimOptions};
 pub use fault::{FaultPlan, Outcome, Repeat};
 pub use file::SimFile;
 pub use pace::Pace;
+pub use queue::TimedQueue;
+pub use station::{Station, Weather};
+pub use timed::Timed;
 pub use wrapped::{Before, Verdict, Wrapped};
 
 use crate::device::DeviceFile;

@@ -139,6 +139,11 @@ pub fn die_after<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {
     }
 }
 
+/// Whether turns are to be taken elsewhere.
+pub(super) fn is_quiet() -> bool {
+    QUIET.get() > 0
+}
+
 /// No turns while this lives.
 pub struct Quiet(());
 

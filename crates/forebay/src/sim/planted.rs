@@ -69,6 +69,12 @@ pub enum Bug {
     UntoldDirt,
     /// A write takes its space for reserved without asking the device.
     SkipReserve,
+    /// Clean pages between dirty ones are written though they may be holes.
+    FillHoles,
+    /// A writer that has found space does not look whether somebody has made a hole since.
+    BlindToHoles,
+    /// A writer takes space for its own that somebody else has reserved beyond a gap.
+    BorrowedSpace,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.

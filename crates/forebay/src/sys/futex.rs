@@ -5,6 +5,13 @@ use std::time::Duration;
 
 /// Sleeps while the word is `expected`, for at most `timeout`. Returns early at will.
 pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
+    #[cfg(feature = "sim")]
+    if crate::sim::tasks::is_on() {
+        if word.load(crate::sync::Ordering::Acquire) == expected {
+            crate::sim::tasks::wait_on_futex(timeout);
+        }
+        return;
+    }
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs() as libc::time_t,
         tv_nsec: timeout.subsec_nanos().into(),
@@ -25,6 +32,11 @@ pub fn wait(word: &AtomicU32, expected: u32, timeout: Duration) {
 
 /// Wakes all who sleep on the word.
 pub fn wake(word: &AtomicU32) {
+    #[cfg(feature = "sim")]
+    if crate::sim::tasks::is_on() {
+        crate::sim::tasks::wake_futexes();
+        return;
+    }
     // SAFETY: as above.
     unsafe {
         libc::syscall(

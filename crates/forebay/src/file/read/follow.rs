@@ -6,7 +6,7 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::straight;
 use crate::file::core::Core;
@@ -19,6 +19,7 @@ use crate::limits::BLOCK_BYTES;
 use crate::memory::asks::{Ask, Stage};
 use crate::memory::threads::{Me, is_gone};
 use crate::stream::pattern::{Advice, Bounds, Plan, Run, Tracker};
+use crate::sync::time::Instant;
 use crate::sync::{Ordering, patience};
 use crate::sys::futex;
 

@@ -104,7 +104,7 @@ pub(super) fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
 
 pub(super) fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io::Result<usize>) {
     let device = work.device.caps().device;
-    busy::end(work.me.arena.superblock(), device, job.bytes as u64);
+    busy::end(work.me.arena.superblock(), device, job.flight);
     if let (Some(begun), Ok(written)) = (job.begun, &result)
         && *written == job.bytes
     {
@@ -131,6 +131,28 @@ pub(super) fn write_rest(
         match device.write_direct(&pieces, job.offset + at as u64) {
             Ok(n) if n >= PAGE_BYTES || at + n >= job.bytes => at += n / PAGE_BYTES * PAGE_BYTES,
             Ok(_) => return Err(libc::EIO),
+            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
+    }
+    Ok(())
+}
+
+/// Writes a piece through the kernel's cache, going on after short writes.
+pub(super) fn write_through_all(
+    device: &dyn DeviceFile,
+    piece: Piece,
+    offset: u64,
+) -> Result<(), i32> {
+    let mut done = 0;
+    while done < piece.len {
+        let rest = Piece {
+            // SAFETY: `done` is less than the piece's length.
+            ptr: unsafe { piece.ptr.add(done) },
+            len: piece.len - done,
+        };
+        match device.write_through(rest, offset + done as u64) {
+            Ok(0) => return Err(libc::EIO),
+            Ok(written) => done += written,
             Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
         }
     }

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Check;
+use crate::flush::busy;
 use crate::frame::header::{Look, State};
 use crate::frame::slots::visit::{Met, NodeState, state_of, visit};
 use crate::ids::{FileId, HeaderId, NodeId, ThreadId};
@@ -266,7 +267,7 @@ impl Check<'_> {
             )
         });
         for words in &superblock.devices {
-            let bytes = words.inflight_bytes.load(Ordering::Acquire);
+            let bytes = busy::bytes_of(words);
             self.must(bytes == 0 || flying, || {
                 format!(
                     "a device counts {} bytes in flight and there are none",

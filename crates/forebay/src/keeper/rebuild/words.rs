@@ -53,6 +53,9 @@ impl Rebuild<'_, '_> {
             if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
             {
                 entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+                // Or within the file, beyond what the device file was known to reach: nothing there is known to be zeros.
+                let size = entry.size.load(Ordering::Acquire);
+                entry.disk_end.fetch_max(size, Ordering::AcqRel);
             }
         }
     }

@@ -3,9 +3,9 @@
 use super::{Me, PARKED, STOP_PATIENCE, is_dead, is_gone};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::arena::Arena;
+use crate::sync::time::Instant;
 use crate::sync::{Ordering, fence, planted, relax};
 use crate::sys::membarrier;
-use std::time::Instant;
 
 fn barrier(arena: &Arena) {
     if arena.fences() {

@@ -1,0 +1,50 @@
+//! Planted bugs, each of which the simulation must find within a bounded number of turns: a check on the checks. Those that take
+//! more luck than that have scenes (`scenes`, and those of the other suites).
+
+use forebay::sim::{Bug, plant};
+
+use crate::fate::run;
+
+/// Seeds that are tried, and turns of each.
+const SEEDS: u64 = 150;
+const TURNS: u64 = 30_000;
+
+fn must_be_found(bug: Bug) {
+    plant(Some(bug));
+    let found = (0..SEEDS).find_map(|seed| Some((seed, run(seed, TURNS).err()?)));
+    plant(None);
+    let (seed, what) =
+        found.unwrap_or_else(|| panic!("{bug:?} was planted, and nothing went wrong"));
+    eprintln!(
+        "{bug:?} is found by seed {seed}: {}",
+        what.lines().next().unwrap_or("")
+    );
+}
+
+macro_rules! canaries {
+    ($($name:ident: $bug:ident;)*) => {$(
+        #[test]
+        fn $name() {
+            must_be_found(Bug::$bug);
+        }
+    )*};
+}
+
+canaries! {
+    a_flush_that_forgets_what_came_after_it: LateClean;
+    pages_that_are_clean_at_submission: CleanAtSubmit;
+    a_sync_that_asks_no_device: SkipDeviceSync;
+    an_error_that_is_swallowed: SwallowFlushError;
+    bytes_published_before_they_are_there: ValidFirst;
+    flights_of_the_dead_that_are_forgotten: ForgetFlights;
+    dirt_that_a_rebuild_forgets: ForgottenDirt;
+    an_offset_chosen_before_the_lock: EarlyEnd;
+    a_direct_write_that_waits_for_no_flight: NoLanding;
+    bytes_that_leave_without_a_new_epoch: SameEpoch;
+    pages_written_to_in_flight: UnstablePages;
+    space_that_is_not_asked_for: SkipReserve;
+    holes_that_are_filled: FillHoles;
+    a_gate_that_is_not_looked_at: DeafEnter;
+    a_return_into_a_stopped_session: DeafUnpark;
+    small_frames_freed_early: EarlyFree;
+}

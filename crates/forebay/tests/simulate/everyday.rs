@@ -1,0 +1,108 @@
+//! The seeds of every day.
+
+use std::time::Instant;
+
+use crate::fate::{Outcome, run};
+use crate::here;
+
+/// Turns of one seed.
+const TURNS: u64 = 40_000;
+/// Fixed seeds, and fresh ones.
+const FIXED: u64 = 120;
+const FRESH: u64 = 80;
+
+fn turns() -> u64 {
+    here::number("FOREBAY_SIMULATE_TURNS", TURNS)
+}
+
+/// Runs seeds; all that fail are named.
+fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
+    let begun = Instant::now();
+    let mut sum = Outcome::default();
+    let (mut count, mut failures) = (0, Vec::new());
+    for seed in seeds {
+        count += 1;
+        match run(seed, turns()) {
+            Ok(outcome) => add(&mut sum, &outcome),
+            Err(what) => {
+                // At once: a soak may be ended before it ends.
+                eprintln!("{what}");
+                failures.push(format!("seed {seed}"));
+            }
+        }
+        if failures.len() == 3 {
+            break;
+        }
+    }
+    eprintln!(
+        "{name}: {count} seeds, {} turns, {} operations, {} clients, {} keepers and {} times everybody killed, {} audits, {} \
+         device errors, {:.1} s",
+        sum.turns,
+        sum.operations,
+        sum.client_deaths,
+        sum.keeper_deaths,
+        sum.power_losses,
+        sum.audits,
+        sum.faults,
+        begun.elapsed().as_secs_f64()
+    );
+    assert!(
+        failures.is_empty(),
+        "{} fail: {}; see above",
+        failures.len(),
+        failures.join(", ")
+    );
+}
+
+fn add(sum: &mut Outcome, outcome: &Outcome) {
+    sum.turns += outcome.turns;
+    sum.operations += outcome.operations;
+    sum.client_deaths += outcome.client_deaths;
+    sum.keeper_deaths += outcome.keeper_deaths;
+    sum.power_losses += outcome.power_losses;
+    sum.audits += outcome.audits;
+    sum.faults += outcome.faults;
+}
+
+fn is_told() -> bool {
+    std::env::var_os("FOREBAY_TEST_SEED").is_some()
+}
+
+#[test]
+fn fixed_seeds() {
+    if !is_told() {
+        run_all("fixed seeds", 0..FIXED);
+    }
+}
+
+#[test]
+fn fresh_seeds() {
+    if !is_told() {
+        run_all("fresh seeds", here::fresh_seeds(FRESH));
+    }
+}
+
+/// Only with `FOREBAY_TEST_SEED`: what the line says that a failure prints.
+#[test]
+fn a_seed_that_is_told() {
+    if is_told() {
+        run_all("the seed", here::fresh_seeds(1));
+    }
+}
+
+#[test]
+#[ignore = "as many as SOAK_CASES says; hours"]
+fn soak() {
+    let count = here::number("SOAK_CASES", 2000);
+    run_all("soak", here::fresh_seeds(count));
+}
+
+/// The same seed, the same history: or no failure could be seen again.
+#[test]
+fn a_seed_has_one_history() {
+    for seed in 0..6 {
+        let turns = turns() / 2;
+        let first = run(seed, turns);
+        assert_eq!(first, run(seed, turns), "seed {seed} has two histories");
+    }
+}

@@ -1,0 +1,287 @@
+//! What the simulation has found, each by itself: few steps, under many schedules.
+
+use std::rc::Rc;
+use std::time::Duration;
+
+use forebay::device::DeviceFile;
+use forebay::limits::BLOCK_BYTES;
+use forebay::sim::device::Weather;
+use forebay::sim::tasks::{Manner, Simulation};
+use forebay::sim::{Bug, plant};
+use forebay::{Config, File};
+use forebay_model::Access;
+
+use crate::audit;
+use crate::change::Change;
+use crate::client::Buffer;
+use crate::swarm::Swarm;
+use crate::world::World;
+
+const PAGE: u64 = 4096;
+
+/// What one client does with the file.
+type Part = fn(&Rc<World>, &File);
+
+/// A small world without deaths and errors.
+fn quiet_swarm(seed: u64) -> Swarm {
+    let manner = Manner {
+        accesses: 6,
+        absence_rarity: 8,
+        absence_ns: 20_000,
+    };
+    Swarm {
+        files: 1,
+        handles: 1,
+        threads: 1,
+        window: 4 * BLOCK_BYTES as u64,
+        frames: 8,
+        headers: 16,
+        memory: 8 * BLOCK_BYTES as u64,
+        dirty_max: Config::tiny().dirty_bytes_max,
+        read_ahead: 0,
+        route: forebay::config::Route::Scrap,
+        flush_after: None,
+        flush_interval: None,
+        idle_after: None,
+        weather: Weather {
+            latency_ns: (100, 5000),
+            slow_rarity: 0,
+            error_rarity: 0,
+            short_rarity: 0,
+            part_bytes: 1 << 20,
+        },
+        stable_writes: false,
+        capacity: 1 << 30,
+        manner,
+        keeper: false,
+        power_losses: 0,
+        ..Swarm::new(seed)
+    }
+}
+
+/// One client does `first`; then others do `parts` at the same time; then there is an audit.
+fn play(swarm: Swarm, first: Part, parts: &[Part]) -> Result<Rc<World>, String> {
+    let sim = Simulation::new(swarm.seed, swarm.manner);
+    let world = World::new(swarm);
+    let run = |task: u32, part: Part| {
+        let (of, process) = (Rc::clone(&world), world.new_client());
+        sim.spawn(task, &format!("part {task}"), move || {
+            let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+            let file = opened.expect("a file can be opened");
+            part(&of, &file);
+            // Closing flushes; what is looked at is what is owed.
+            std::mem::forget(file);
+        });
+    };
+    let ended = |last: u32| {
+        let over = sim.run(Duration::from_secs(10), || {
+            (1..=last).all(|task| sim.is_gone(task))
+        });
+        match over {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(format!("hangs: {}", sim.describe())),
+            Err(failure) => Err(format!("{}: {}", failure.task, failure.what)),
+        }
+    };
+    run(1, first);
+    ended(1)?;
+    let last = 1 + parts.len() as u32;
+    (2..).zip(parts).for_each(|(task, part)| run(task, *part));
+    ended(last)?;
+    let of = Rc::clone(&world);
+    sim.spawn(last + 1, "the auditor", move || {
+        audit::look_at_everything(&of, 1)
+    });
+    ended(last + 1)?;
+    drop(sim);
+    Ok(world)
+}
+
+fn write(world: &Rc<World>, file: &File, offset: u64, len: u64) {
+    let change = Change::write(world, 0, offset, offset + len).expect("nothing is in the way");
+    let mut memory = Buffer::new(len as usize, 0);
+    forebay_model::fill(change.seed, offset, memory.get());
+    let written = file.write_at(memory.get(), offset).expect("a write");
+    assert_eq!(written as u64, len);
+    change.done();
+}
+
+fn punch(world: &Rc<World>, file: &File, offset: u64, len: u64) {
+    let change = Change::hole(world, 0, offset, offset + len).expect("nothing is in the way");
+    file.punch(offset, len).expect("a hole");
+    change.done();
+}
+
+fn set_len(world: &Rc<World>, file: &File, len: u64) {
+    let change = Change::resize(world, 0, len).expect("nothing is in the way");
+    file.set_len(len).expect("a truncation");
+    change.done();
+}
+
+fn begin(world: &Rc<World>, file: &File) {
+    write(world, file, 0, 40_000);
+}
+
+fn written_and_synced(world: &Rc<World>, file: &File) {
+    write(world, file, 0, 16 * PAGE);
+    file.sync_data().expect("a sync");
+}
+
+fn grown(world: &Rc<World>, file: &File) {
+    write(world, file, 0, 40_000);
+    set_len(world, file, 700_000);
+}
+
+fn far(world: &Rc<World>, file: &File) {
+    write(world, file, 852_316, 3251);
+}
+
+fn less_far(world: &Rc<World>, file: &File) {
+    write(world, file, 335_872, 8041);
+}
+
+fn at_the_end(world: &Rc<World>, file: &File) {
+    write(world, file, 700_000, 2695);
+}
+
+fn within_the_gap(world: &Rc<World>, file: &File) {
+    write(world, file, 607_422, 16_384);
+}
+
+fn punch_eight_pages(world: &Rc<World>, file: &File) {
+    punch(world, file, 0, 8 * PAGE);
+}
+
+fn write_two_pages(world: &Rc<World>, file: &File) {
+    write(world, file, 2 * PAGE + 10, 2 * PAGE);
+}
+
+/// Schedules that are tried, and those that are tried at most to find a planted bug.
+const SCHEDULES: u64 = 60;
+const SCHEDULES_MAX: u64 = 1000;
+
+/// So many schedules are sound.
+fn sound(schedules: u64, first: Part, parts: &[Part]) -> Result<(), String> {
+    for seed in 0..schedules {
+        play(quiet_swarm(seed), first, parts).map_err(|what| format!("seed {seed}: {what}"))?;
+    }
+    Ok(())
+}
+
+fn must_fail(bug: Bug, scene: impl Fn(u64) -> Result<(), String>) {
+    plant(Some(bug));
+    let result = scene(SCHEDULES_MAX);
+    plant(None);
+    assert!(
+        result.is_err(),
+        "{bug:?} was planted, and nothing went wrong"
+    );
+}
+
+fn two_beyond_the_end(schedules: u64) -> Result<(), String> {
+    sound(schedules, begin, &[far, less_far])
+}
+
+fn a_writer_and_a_hole(schedules: u64) -> Result<(), String> {
+    sound(
+        schedules,
+        written_and_synced,
+        &[write_two_pages, punch_eight_pages],
+    )
+}
+
+fn a_writer_in_a_gap_that_another_passes(schedules: u64) -> Result<(), String> {
+    sound(schedules, grown, &[within_the_gap, at_the_end])
+}
+
+#[test]
+fn of_two_who_write_beyond_the_end_both_have_their_space() {
+    two_beyond_the_end(SCHEDULES).unwrap_or_else(|what| panic!("{what}"));
+    must_fail(Bug::BlindToHoles, two_beyond_the_end);
+}
+
+#[test]
+fn who_writes_where_another_punches_has_his_space() {
+    a_writer_and_a_hole(SCHEDULES).unwrap_or_else(|what| panic!("{what}"));
+    must_fail(Bug::BlindToHoles, a_writer_and_a_hole);
+}
+
+#[test]
+fn who_writes_into_a_gap_that_another_passes_has_his_space() {
+    a_writer_in_a_gap_that_another_passes(SCHEDULES).unwrap_or_else(|what| panic!("{what}"));
+    must_fail(Bug::BorrowedSpace, a_writer_in_a_gap_that_another_passes);
+}
+
+fn around_a_hole(world: &Rc<World>, file: &File) {
+    write(world, file, 0, 4 * PAGE);
+    file.sync_data().expect("a sync");
+    punch(world, file, PAGE, 2 * PAGE);
+    // The hole is in memory now, clean, and its neighbours owe something.
+    let mut all = Buffer::new(4 * PAGE as usize, 0);
+    assert_eq!(
+        file.read_at(all.get(), 0).expect("bytes"),
+        4 * PAGE as usize
+    );
+    write(world, file, 0, PAGE);
+    write(world, file, 3 * PAGE, PAGE);
+    file.sync_data().expect("a sync");
+}
+
+fn holes_stay() -> Result<(), String> {
+    let world = play(quiet_swarm(1), around_a_hole, &[])?;
+    let filled = world.files[0].sim.is_allocated(PAGE, PAGE);
+    match filled.expect("a look") {
+        true => Err("a hole has got space, which a full disk would not have had".into()),
+        false => Ok(()),
+    }
+}
+
+#[test]
+fn a_hole_is_not_filled_when_its_neighbours_are_written() {
+    holes_stay().unwrap_or_else(|what| panic!("{what}"));
+    must_fail(Bug::FillHoles, |_| holes_stay());
+}
+
+/// The bytes before a file's end go through the kernel's cache, which may take a part of them.
+#[test]
+fn short_writes_of_the_last_page_are_gone_on_with() {
+    for seed in 0..20 {
+        let quiet = quiet_swarm(seed);
+        let weather = Weather {
+            short_rarity: 2,
+            ..quiet.weather
+        };
+        let swarm = Swarm { weather, ..quiet };
+        let synced: Part = |world, file| {
+            write(world, file, 0, 2 * PAGE + 1000);
+            file.sync_data()
+                .expect("a sync of a device that does not fail");
+        };
+        play(swarm, synced, &[]).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+fn beyond_the_end_of_a_full_disk(world: &Rc<World>, file: &File) {
+    write(world, file, 0, 4 * PAGE);
+    file.sync_data().expect("a sync");
+    punch(world, file, 0, PAGE);
+    // Somebody else takes what was reserved, and all that is left.
+    world.files[0].sim.trim().expect("space given back");
+    world.disk.fill(1 << 40);
+    let refused = file.write_at(&[1; 100], 10 * PAGE);
+    assert!(
+        refused.is_err(),
+        "a write into a hole of a full disk: {refused:?}"
+    );
+    assert_eq!(
+        file.len().expect("a length"),
+        4 * PAGE,
+        "a write that failed made the file longer"
+    );
+}
+
+#[test]
+fn a_write_that_fails_beyond_the_end_leaves_the_length() {
+    let played = play(quiet_swarm(3), beyond_the_end_of_a_full_disk, &[]);
+    played.unwrap_or_else(|what| panic!("{what}"));
+}
