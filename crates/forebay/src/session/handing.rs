@@ -1,0 +1,107 @@
+//! Handing files to the keeper, as a process of the session does it: what is asked by its line (`session::handoff`), and when.
+
+use std::os::fd::OwnedFd;
+use std::sync::PoisonError;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::device::DeviceFile;
+use crate::ids::FileId;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+use crate::sync::time::Instant;
+
+/// How long a keeper that could not be reached is left alone.
+const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
+
+impl Shared {
+    /// Whether the keeper of today has a description's descriptors.
+    #[inline]
+    pub fn is_handed(&self, handed: &AtomicU32) -> bool {
+        handed.load(Relaxed) == self.arena.superblock().keeper_epoch.load(Ordering::Relaxed)
+    }
+
+    /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
+    /// last. Best effort: without a keeper this process flushes by itself, and tries again now and then.
+    #[inline]
+    pub fn hand_over(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32) {
+        let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
+        if handed.load(Relaxed) != epoch {
+            self.hand_over_to(file, device, handed, epoch);
+        }
+    }
+
+    #[cold]
+    fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
+        if self.keeps.load(Relaxed) || self.arena_path.is_none() {
+            #[cfg(feature = "sim")]
+            if let Some(neighbours) = self.neighbours.get() {
+                neighbours.hand_over(file, device);
+            }
+            handed.store(epoch, Relaxed);
+            return;
+        }
+        let mut refused = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
+        if handed.load(Relaxed) == epoch || refused.is_some_and(|at| at.elapsed() < HAND_OVER_PAUSE)
+        {
+            return;
+        }
+        if self.line.hand_over(self, file, device, epoch) {
+            handed.store(epoch, Relaxed);
+            *refused = None;
+        } else {
+            *refused = Some(Instant::now());
+        }
+    }
+
+    /// Tells a keeper elsewhere that a description has been closed.
+    pub fn released(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = handed.load(Relaxed);
+        if epoch != 0 && !self.keeps.load(Relaxed) && self.arena_path.is_some() {
+            self.line.release(self, file, epoch);
+        }
+    }
+
+    /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
+    pub fn announce_reader(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
+        handed.store(epoch, Relaxed);
+        if self.arena_path.is_some() {
+            self.line.announce_reader(self, file, epoch);
+        }
+    }
+
+    /// As [`Shared::released`], for a description that only reads.
+    pub fn released_reader(&self, file: FileId, handed: &AtomicU32) {
+        let epoch = handed.load(Relaxed);
+        if epoch != 0 && self.arena_path.is_some() {
+            self.line.release_reader(self, file, epoch);
+        }
+    }
+
+    /// Asks the keeper to write what a file owes. `false`: it cannot be reached, or could not write everything.
+    pub fn ask_to_flush(&self, file: FileId) -> bool {
+        self.arena_path.is_some() && self.line.ask_to_flush(self, file)
+    }
+
+    /// Puts a descriptor where this process keeps those of the session's.
+    pub fn placed(&self, fd: OwnedFd) -> OwnedFd {
+        self.line.placed(fd)
+    }
+
+    /// Has the keeper of this epoch make one description of the two that it has of a file.
+    pub fn ask_to_unite(&self, file: FileId, epoch: u32) -> bool {
+        self.line.ask_to_unite(self, file, epoch)
+    }
+
+    /// Tells the keeper of this epoch that a file is left to it under a lease.
+    pub fn say_left(&self, file: FileId, epoch: u32) -> bool {
+        self.line.say_left(self, file, epoch)
+    }
+
+    /// Where descriptors that this process keeps open to the session are put.
+    pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
+        self.line.relocate(relocate);
+        self.claims.relocate(relocate);
+    }
+}

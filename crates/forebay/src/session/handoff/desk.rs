@@ -1,0 +1,286 @@
+//! The keeper's side of the socket: clients, and what they ask for.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+
+use crate::device::{DeviceFile, RealFile};
+use crate::file::core::Core;
+use crate::file::settle::{self, Durability};
+use crate::flush::errors;
+use crate::ids::FileId;
+use crate::keeper::closing;
+use crate::keeper::reopen::path_of;
+use crate::memory::files::{EXCEEDING, LEASED, TRUNCATING};
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+use crate::sys::socket;
+
+use super::{
+    CLOSE_PAUSE, CLOSE_TRIES, DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES,
+    REFUSED, RELEASE, RELEASE_READER, UNITE, WATCH, decode, socket_path,
+};
+
+struct Client {
+    socket: OwnedFd,
+    /// Descriptions that the client has open, and those of them that only read.
+    opens: HashMap<FileId, u32>,
+    readers: HashMap<FileId, u32>,
+}
+
+impl Client {
+    /// Gives back what the client had open.
+    fn leave(&self, shared: &Arc<Shared>) {
+        for (file, count) in &self.opens {
+            take(&shared.arena.file_unchecked(*file).opens, *count);
+        }
+        for (file, count) in &self.readers {
+            let entry = shared.arena.file_unchecked(*file);
+            take(&entry.readers, *count);
+            take(&entry.opens, *count);
+            drop(shared.give_lent_back(*file));
+        }
+        for file in self.opens.keys().filter(|file| self.opens[file] > 0) {
+            // As a close would have done, for those who look at the file from outside.
+            let entry = shared.arena.file_unchecked(*file);
+            if entry.writers() == 0 && entry.flags.load(Ordering::Acquire) & LEASED == 0 {
+                flush(shared, *file);
+            }
+        }
+    }
+}
+
+/// The keeper's side of the socket.
+pub struct Desk {
+    listener: OwnedFd,
+    path: PathBuf,
+    clients: Vec<Client>,
+}
+
+impl Desk {
+    /// Listens beside the arena; an earlier keeper's socket is replaced.
+    pub fn open(arena: &Path) -> std::io::Result<Self> {
+        let path = socket_path(arena);
+        let _ = std::fs::remove_file(&path);
+        let listener = socket::listen(&path)?;
+        Ok(Desk {
+            listener,
+            path,
+            clients: Vec::new(),
+        })
+    }
+
+    /// Serves whoever waits, for at most `timeout_ms`.
+    pub fn serve(&mut self, shared: &Arc<Shared>, timeout_ms: i32) {
+        let mut sources = vec![self.listener.as_fd()];
+        sources.extend(self.clients.iter().map(|client| client.socket.as_fd()));
+        if !matches!(socket::wait_readable(&sources, timeout_ms), Ok(true)) {
+            return;
+        }
+        while let Ok(connection) = socket::accept(self.listener.as_fd()) {
+            let uid = crate::memory::place::dir::user_id();
+            if matches!(socket::peer_uid(connection.as_fd()), Ok(peer) if peer == uid) {
+                self.clients.push(Client {
+                    socket: connection,
+                    opens: HashMap::new(),
+                    readers: HashMap::new(),
+                });
+            }
+        }
+        self.clients.retain_mut(|client| {
+            let stays = answer_all(shared, client);
+            if !stays {
+                client.leave(shared);
+            }
+            stays
+        });
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+fn take(word: &crate::sync::AtomicU32, count: u32) {
+    let mut seen = word.load(Ordering::Acquire);
+    while let Err(now) = word.compare_exchange(
+        seen,
+        seen.saturating_sub(count),
+        Ordering::AcqRel,
+        Ordering::Acquire,
+    ) {
+        seen = now;
+    }
+}
+
+/// Answers what a client has sent. `false`: it is gone, or talks nonsense.
+fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
+    loop {
+        let mut message = [0; MESSAGE_BYTES];
+        let (got, descriptors) = match socket::receive(client.socket.as_fd(), &mut message) {
+            Ok(received) => received,
+            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        };
+        if got != MESSAGE_BYTES {
+            return false;
+        }
+        let (file, what, session) = decode(&message);
+        let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
+        let done = ours
+            && match what {
+                MANAGE => manage(shared, client, file, descriptors),
+                RELEASE => {
+                    one_fewer(&mut client.opens, file);
+                    close_unused(shared, file);
+                    true
+                }
+                MANAGE_READER => {
+                    *client.readers.entry(file).or_default() += 1;
+                    true
+                }
+                RELEASE_READER => {
+                    one_fewer(&mut client.readers, file);
+                    shared.give_lent_back(file).is_none_or(await_dropped)
+                }
+                LEND => lend(shared, client, file, descriptors),
+                FLUSH => flush(shared, file),
+                UNITE => unite(shared, file),
+                WATCH => shared
+                    .guard()
+                    .zip(descriptors.first())
+                    .is_some_and(|(guard, fd)| guard.watch(fd.as_fd())),
+                LOOK => shared
+                    .guard()
+                    .zip(descriptors.first())
+                    .is_some_and(|(guard, fd)| guard.is_used_outside(fd.as_fd())),
+                LEFT => {
+                    one_fewer(&mut client.opens, file);
+                    closing::forget_if_lost(shared, file);
+                    continue;
+                }
+                _ => false,
+            };
+        let answer = [if done { DONE } else { REFUSED }];
+        if socket::send(client.socket.as_fd(), &answer, &[]).is_err() {
+            return false;
+        }
+    }
+}
+
+fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
+    if let Some(count) = counts.get_mut(&file) {
+        *count = count.saturating_sub(1);
+        if *count == 0 {
+            counts.remove(&file);
+        }
+    }
+}
+
+/// Closes the keeper's descriptors of a file that nobody writes any more, before it answers: a program that has just been
+/// written may be executed next, which a writable descriptor anywhere forbids. The flushers hold a device for moments.
+fn close_unused(shared: &Arc<Shared>, file: FileId) {
+    let entry = shared.arena.file_unchecked(file);
+    let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+    if leased || entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
+        return;
+    }
+    let Some(device) = shared.device(file) else {
+        return;
+    };
+    if let Ok(me) = shared.me() {
+        let core = Core {
+            shared: Arc::clone(shared),
+            id: file,
+            device: Arc::clone(&device),
+        };
+        let _ = settle::finish(&core, me);
+    }
+    shared.drop_device(file);
+    await_dropped(device);
+}
+
+/// Waits until nobody of this process uses a device file any more, within bounds. Whether that is so.
+fn await_dropped(device: Arc<dyn DeviceFile>) -> bool {
+    let weak = Arc::downgrade(&device);
+    drop(device);
+    for _ in 0..CLOSE_TRIES {
+        if weak.strong_count() == 0 {
+            return true;
+        }
+        std::thread::sleep(CLOSE_PAUSE);
+    }
+    false
+}
+
+/// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
+/// tell it.
+fn unite(shared: &Shared, file: FileId) -> bool {
+    shared.device(file).is_some_and(|device| {
+        if let (Some(guard), Some((direct, _))) = (shared.guard(), device.descriptors()) {
+            guard.forget(direct);
+        }
+        device.unite().is_ok()
+    })
+}
+
+/// Writes what a file owes, in the keeper's own thread.
+fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
+    let entry = shared.arena.file_unchecked(file);
+    let unfinished = entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0;
+    if entry.owed_pages.load(Ordering::Acquire) == 0 && !unfinished {
+        return true;
+    }
+    let (Some(device), Ok(me)) = (shared.device(file), shared.me()) else {
+        return false;
+    };
+    let core = Core {
+        shared: Arc::clone(shared),
+        id: file,
+        device,
+    };
+    let seen = AtomicU32::new(errors::sequence(entry));
+    settle::settle(&core, me, Durability::Written, &seen).is_ok()
+}
+
+fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
+    let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
+        return false;
+    };
+    let Ok(device) = RealFile::from_descriptors(direct, buffered) else {
+        return false;
+    };
+    let same = is_of_entry(shared, file, &device);
+    if same {
+        let entry = shared.arena.file_unchecked(file);
+        shared.share_claim(&device, &path_of(entry));
+        shared.keep_device(file, Arc::new(device));
+        *client.opens.entry(file).or_default() += 1;
+    }
+    same
+}
+
+/// What a client says is checked: the descriptors must be of the inode that the entry describes.
+fn is_of_entry(shared: &Shared, file: FileId, device: &RealFile) -> bool {
+    let entry = shared.arena.file_unchecked(file);
+    let caps = device.caps();
+    entry.device.load(Ordering::Acquire) == caps.device
+        && entry.inode.load(Ordering::Acquire) == caps.inode
+}
+
+fn lend(shared: &Shared, client: &Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
+    let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
+        return false;
+    };
+    let Ok(device) = RealFile::from_descriptors_for_reading(direct, buffered) else {
+        return false;
+    };
+    let is_asked = client.readers.contains_key(&file) && is_of_entry(shared, file, &device);
+    if is_asked {
+        shared.keep_lent(file, Arc::new(device));
+    }
+    is_asked
+}

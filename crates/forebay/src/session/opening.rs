@@ -1,0 +1,153 @@
+//! Opening files: who manages them, and why not.
+
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::device::{DeviceFile, RealFile};
+use crate::error::{Error, Result};
+use crate::file::core::Core;
+use crate::file::{File, OpenOptions, given, table};
+use crate::ids::FileId;
+use crate::sync::Ordering;
+
+use super::Session;
+
+impl Session {
+    /// Opens a file. One that the engine cannot manage is served by the kernel: [`File::kernel_reason`] says why.
+    ///
+    /// # Errors
+    /// The system's for the path; [`Error::Session`] when the session's tables are full.
+    pub fn open_file(&self, path: impl AsRef<Path>, options: &OpenOptions) -> Result<File> {
+        let path = path.as_ref();
+        // Routes match whole paths, and a recovery has another working directory.
+        let path = &std::path::absolute(path).map_err(|e| Error::device("open", &e))?;
+        let file = options.open(path).map_err(|e| Error::device("open", &e))?;
+        let route = self.shared.route_for(path);
+        if route.name() == "kernel" {
+            self.leave_to_kernel(&file, given::ROUTE)?;
+            return self.in_kernel(file, "its route is kernel".into(), path, options);
+        }
+        if !self.is_below_dirs(&file) {
+            self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
+            let reason = "it lies outside the directories that `dirs` names";
+            return self.in_kernel(file, reason.into(), path, options);
+        }
+        let seen = self.shared.watch(file.as_fd())?;
+        let claimed = |device: RealFile| {
+            self.shared.claim(&device, path)?;
+            Ok(device)
+        };
+        match RealFile::reopen(file.as_fd()).and_then(claimed) {
+            Ok(_) if seen.outside => {
+                self.leave_to_kernel(&file, given::OUTSIDER)?;
+                self.in_kernel(file, given::words(given::OUTSIDER).into(), path, options)
+            }
+            Ok(device) => {
+                let file = self.manage(Arc::new(device), file, path, options)?;
+                if self.shared.has_come(&seen) {
+                    self.give_to_kernel(seen.inode.0, seen.inode.1, given::OUTSIDER)?;
+                }
+                Ok(file)
+            }
+            Err(reason) => match self.device_of(&file)? {
+                Some(device) => self.manage(device, file, path, options),
+                None => {
+                    self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
+                    self.in_kernel(file, reason.to_string(), path, options)
+                }
+            },
+        }
+    }
+
+    /// The device file by which this process manages the file already, if it does.
+    fn device_of(&self, file: &std::fs::File) -> Result<Option<Arc<dyn DeviceFile>>> {
+        Ok(self.in_use(file)?.and_then(|id| self.shared.device(id)))
+    }
+
+    /// A file is managed for everybody in the session or for nobody: who has it open goes on through the kernel.
+    fn leave_to_kernel(&self, file: &std::fs::File, code: u32) -> Result<()> {
+        if self.in_use(file)?.is_none() {
+            return Ok(());
+        }
+        let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
+        self.give_to_kernel(meta.dev(), meta.ino(), code)
+    }
+
+    /// The file's entry, if somebody has it open there or it owes something.
+    fn in_use(&self, file: &std::fs::File) -> Result<Option<FileId>> {
+        let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
+        let arena = &self.shared.arena;
+        let found = table::find(arena, meta.dev(), meta.ino());
+        Ok(found.filter(|&id| {
+            let entry = arena.file_unchecked(id);
+            let used = entry.opens.load(Ordering::Acquire) != 0
+                || entry.owed_pages.load(Ordering::Acquire) != 0;
+            used && entry.kernel_reason.load(Ordering::Acquire) == 0
+        }))
+    }
+
+    fn is_below_dirs(&self, file: &std::fs::File) -> bool {
+        let config = &self.shared.config;
+        if config.dirs.is_empty() {
+            return true;
+        }
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::read_link(link).is_ok_and(|path| config.manages(&path))
+    }
+
+    fn in_kernel(
+        &self,
+        file: std::fs::File,
+        reason: String,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Result<File> {
+        if options.truncates() {
+            file.set_len(0).map_err(|e| Error::device("truncate", &e))?;
+        }
+        Ok(File::kernel(file, reason, path, options))
+    }
+
+    fn manage(
+        &self,
+        device: Arc<dyn DeviceFile>,
+        file: std::fs::File,
+        path: &Path,
+        options: &OpenOptions,
+    ) -> Result<File> {
+        let core = self.manage_device(device, path)?;
+        let file = File::managed(core, file, path, options);
+        if options.truncates() {
+            file.set_len(0)?;
+        }
+        Ok(file)
+    }
+
+    /// Opens a device file that has no path in the file system: simulations.
+    #[doc(hidden)]
+    pub fn open_device(
+        &self,
+        device: Arc<dyn DeviceFile>,
+        name: &str,
+        options: &OpenOptions,
+    ) -> Result<File> {
+        let nothing = std::fs::File::open("/dev/null").map_err(|e| Error::device("open", &e))?;
+        self.manage(device, nothing, Path::new(name), options)
+    }
+
+    /// Manages a device file: an entry in the table, a place in the registry.
+    #[doc(hidden)]
+    pub fn manage_device(&self, device: Arc<dyn DeviceFile>, path: &Path) -> Result<Core> {
+        use std::os::unix::ffi::OsStrExt;
+        let me = self.shared.me()?;
+        let id = table::open(&self.shared, me, &device, path.as_os_str().as_bytes())?;
+        let device = self.shared.keep_device(id, device);
+        Ok(Core {
+            shared: Arc::clone(&self.shared),
+            id,
+            device,
+        })
+    }
+}
