@@ -64,8 +64,8 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     let old = entry.size.load(Ordering::Acquire);
     // Where this makes the device file longer, nothing at all of it may be in flight: XFS looks where the file ends before it
     // waits for direct writes under way, and zeroes everything from there on, also what those have written by then.
-    let exceeds = entry.flags.load(Ordering::Acquire) & EXCEEDING != 0;
-    let extends = exceeds || len > entry.disk_end.load(Ordering::Acquire);
+    let extends = len > entry.disk_end.load(Ordering::Acquire)
+        || entry.flags.load(Ordering::Acquire) & EXCEEDING != 0;
     let extends = extends && !planted!(ShortLanding);
     let first = if extends { 0 } else { old.min(len) };
     land_flights(core, operation, BlockIndex::of(first));

@@ -10,6 +10,8 @@ const TURNS: u64 = 40_000;
 /// Fixed seeds, and fresh ones.
 const FIXED: u64 = 120;
 const FRESH: u64 = 80;
+/// Seeds that have found something once.
+const FOUND: [u64; 2] = [1177, 1719];
 
 fn turns() -> u64 {
     here::number("FOREBAY_SIMULATE_TURNS", TURNS)
@@ -71,7 +73,7 @@ fn is_told() -> bool {
 #[test]
 fn fixed_seeds() {
     if !is_told() {
-        run_all("fixed seeds", 0..FIXED);
+        run_all("fixed seeds", (0..FIXED).chain(FOUND));
     }
 }
 
