@@ -140,6 +140,7 @@ pub struct Daemon {
 #[command(after_help = "Examples:
   forebay stat
   forebay stat --session build --watch 0.5
+  forebay stat --streams
   forebay stat --json | jq '.sessions[].stats.dirty_bytes'")]
 pub struct Stat {
     /// Which sessions.
@@ -148,14 +149,17 @@ pub struct Stat {
     /// JSON; with --watch one object a line
     #[arg(long)]
     pub json: bool,
+    /// Also the streams: where each begins and ends, what of it may be dirty, for how long it has its place, how it is used
+    #[arg(long)]
+    pub streams: bool,
     /// Again every so many seconds, until the reader goes away
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
+    #[arg(long, value_name = "SECONDS", value_parser = seconds, conflicts_with = "streams")]
     pub watch: Option<f64>,
 }
 
 /// Watches sessions in a terminal: memory, what is owed, how fast programs and devices are, and the files.
 ///
-/// Keys: q ends it, up and down choose a session, s orders the files otherwise, p stands still, + and - look less or more
+/// Keys: q ends it, up and down choose a session, v shows its streams or its files, s orders the files otherwise, p stands still, + and - look less or more
 /// often. It looks from outside, as `stat` does, and takes no part in a session.
 ///
 /// Exit codes: 0 ended by a key, 1 there is no such session, 2 usage, or no terminal.

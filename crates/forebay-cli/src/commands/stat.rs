@@ -7,6 +7,7 @@ use forebay::Stats;
 use forebay::memory::place::PlaceKind;
 use forebay::session::left::LeftFile;
 use forebay::session::look::{Life, Members, SeenFile};
+use forebay::session::streams::{SeenStream, StreamKind};
 use serde::Serialize;
 
 use crate::arguments::Stat;
@@ -46,6 +47,9 @@ pub(super) struct Row {
     pub(super) owing: Vec<SeenFile>,
     /// Files that were left or given to the kernel last, and why.
     pub(super) left: Vec<LeftFile>,
+    /// What it tracks; only if asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) streams: Option<Vec<SeenStream>>,
 }
 
 /// Shows them, once or again and again.
@@ -58,7 +62,8 @@ pub fn run(arguments: &Stat, output: &mut Output) -> Result<u8, Failure> {
         if let (true, Some(name), None) = (found.is_empty(), session, &before) {
             return Err(sessions::none_such(name));
         }
-        let rows: Vec<_> = found.into_iter().map(row).collect();
+        let rows = found.into_iter().map(|found| row(found, arguments.streams));
+        let rows: Vec<_> = rows.collect();
         let now = Instant::now();
         match (&arguments.watch, arguments.json) {
             (None, true) => output.json(&Report {
@@ -95,7 +100,7 @@ pub fn run(arguments: &Stat, output: &mut Output) -> Result<u8, Failure> {
     }
 }
 
-pub(super) fn row(found: Found) -> Row {
+pub(super) fn row(found: Found, streams: bool) -> Row {
     let Found {
         session,
         arena,
@@ -145,6 +150,7 @@ pub(super) fn row(found: Found) -> Row {
             .filter(|file| file.owed_bytes > 0)
             .collect(),
         left: seen.as_ref().map(|seen| seen.left()).unwrap_or_default(),
+        streams: streams.then(|| seen.as_ref().map(|seen| seen.streams()).unwrap_or_default()),
     }
 }
 
@@ -238,6 +244,28 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         format!("{} after deaths, {corruptions} set right", stats.rebuilds),
     );
     detail_files(output, row);
+    for stream in row.streams.iter().flatten() {
+        let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
+        field("stream", stream_line(stream));
+    }
+}
+
+/// A stream in words.
+fn stream_line(stream: &SeenStream) -> String {
+    let dirty = match (stream.dirty_start, stream.dirty_end) {
+        (Some(start), Some(end)) => format!("{} to {} may be dirty", bytes(start), bytes(end)),
+        _ => "clean".to_owned(),
+    };
+    let kind = match stream.kind {
+        StreamKind::Once => "used once",
+        StreamKind::Again => "used again",
+    };
+    let (path, age) = (stream.path.display(), stream.age.as_secs_f64());
+    format!(
+        "{path}: {} to {}, {dirty}, {kind}, {age:.1} s old",
+        bytes(stream.start),
+        bytes(stream.end)
+    )
 }
 
 fn detail_files(output: &mut Output, row: &Row) {

@@ -89,6 +89,7 @@ fn action(event: &Event) -> Option<Action> {
         KeyCode::Up | KeyCode::Char('k') => Action::Up,
         KeyCode::Down | KeyCode::Char('j') => Action::Down,
         KeyCode::Tab | KeyCode::Char('s') => Action::Sort,
+        KeyCode::Char('v') => Action::View,
         KeyCode::Char('p' | ' ') => Action::Hold,
         KeyCode::Char('+') => Action::Slower,
         KeyCode::Char('-') => Action::Faster,

@@ -315,3 +315,31 @@ fn top_shows_sessions_in_a_terminal_and_nowhere_else() {
     while said.read(&mut part).expect("output") > 0 {}
     assert!(child.wait().expect("an end").success());
 }
+
+#[test]
+fn stat_shows_streams_if_asked() {
+    let place = Place::new("streams");
+    let _daemon = place.daemon(&[]);
+    let file = place.file("streamed");
+    let _writer = writer::start(&place, &file, BYTES, false);
+    let json = place.run(&["stat", "--session", &place.session, "--streams", "--json"]);
+    let report: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    let streams = report["sessions"][0]["streams"]
+        .as_array()
+        .expect("streams")
+        .clone();
+    assert_eq!(streams.len(), 1, "{streams:?}");
+    assert_eq!(streams[0]["path"], file.to_str().expect("a name"));
+    assert_eq!(
+        (&streams[0]["start_bytes"], &streams[0]["dirty_start_bytes"]),
+        (&0.into(), &0.into())
+    );
+    assert!(
+        streams[0]["end_bytes"].as_u64() >= Some(BYTES as u64),
+        "{streams:?}"
+    );
+    let text = place.run(&["stat", "--session", &place.session, "--streams"]);
+    assert!(text.stdout.contains("may be dirty"), "{text:?}");
+    let plain = place.run(&["stat", "--session", &place.session]);
+    assert!(!plain.stdout.contains("may be dirty"), "{plain:?}");
+}

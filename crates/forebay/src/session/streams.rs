@@ -28,17 +28,26 @@ pub struct SeenStream {
     /// Last known path of its file.
     pub path: PathBuf,
     /// Where it begins.
+    #[serde(rename = "start_bytes")]
     pub start: u64,
     /// Where it ends.
+    #[serde(rename = "end_bytes")]
     pub end: u64,
     /// Where what may be dirty begins, if anything is.
+    #[serde(rename = "dirty_start_bytes")]
     pub dirty_start: Option<u64>,
     /// Where that ends.
+    #[serde(rename = "dirty_end_bytes")]
     pub dirty_end: Option<u64>,
     /// For how long it has had its place among the others: since it became its file's current stream, or gave way to another.
+    #[serde(rename = "age_ms", serialize_with = "as_ms")]
     pub age: Duration,
     /// How it has been used.
     pub kind: StreamKind,
+}
+
+fn as_ms<S: serde::Serializer>(age: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
 /// All streams, by file and place.

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Stats;
 use forebay::session::look::SeenFile;
+use forebay::session::streams::SeenStream;
 
 use crate::commands::stat::{self, Row};
 use crate::sessions::Found;
@@ -25,12 +26,24 @@ pub enum Action {
     Down,
     /// The next order of files.
     Sort,
+    /// Streams instead of files, or the other way round.
+    View,
     /// Stand still, or go on.
     Hold,
     /// A longer time between looks.
     Slower,
     /// A shorter one.
     Faster,
+}
+
+/// What is listed of the chosen session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum View {
+    /// Its files.
+    #[default]
+    Files,
+    /// Its streams.
+    Streams,
 }
 
 /// Order of the files.
@@ -73,6 +86,7 @@ pub struct Model {
     last: HashMap<PathBuf, (Instant, Stats)>,
     chosen: Option<PathBuf>,
     order: Order,
+    view: View,
     held: bool,
     interval: Duration,
 }
@@ -86,6 +100,7 @@ impl Model {
             last: HashMap::new(),
             chosen: None,
             order: Order::default(),
+            view: View::default(),
             held: false,
             interval,
         }
@@ -96,7 +111,7 @@ impl Model {
         let seen = found.into_iter().map(|found| {
             let files = found.seen.as_ref().map(|seen| seen.files());
             let files = files.unwrap_or_default();
-            let row = stat::row(found);
+            let row = stat::row(found, true);
             Session { row, files }
         });
         self.set(at, seen.collect());
@@ -158,6 +173,12 @@ impl Model {
                     Order::Path => Order::Owed,
                 }
             }
+            Action::View => {
+                self.view = match self.view {
+                    View::Files => View::Streams,
+                    View::Streams => View::Files,
+                }
+            }
             Action::Hold => self.held = !self.held,
             Action::Slower | Action::Faster => {
                 let now = self.interval.as_millis() as u64;
@@ -216,6 +237,18 @@ impl Model {
             }
         });
         files
+    }
+
+    /// Streams of a session: those that owe something first, then those that were used last.
+    pub fn streams<'a>(&self, session: &'a Session) -> Vec<&'a SeenStream> {
+        let mut streams: Vec<_> = session.row.streams.iter().flatten().collect();
+        streams.sort_by_key(|stream| (stream.dirty_start.is_none(), stream.age));
+        streams
+    }
+
+    /// What is listed.
+    pub fn view(&self) -> View {
+        self.view
     }
 
     /// The order of files.

@@ -8,7 +8,9 @@ use ratatui::widgets::{
     Block, Cell, Gauge, Paragraph, Row as TableRow, Sparkline, Table, TableState,
 };
 
-use super::model::{Model, Order, Rates, Session};
+use forebay::session::streams::StreamKind;
+
+use super::model::{Model, Order, Rates, Session, View};
 use crate::output::bytes;
 
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
@@ -45,10 +47,13 @@ pub fn draw(frame: &mut Frame<'_>, model: &Model) {
         Some(session) => {
             draw_gauges(frame, session, gauges);
             draw_curves(frame, model.rates(session), curves);
-            draw_files(frame, model, session, files);
+            match model.view() {
+                View::Files => draw_files(frame, model, session, files),
+                View::Streams => draw_streams(frame, model, session, files),
+            }
         }
     }
-    let keys = "q end   up/down session   s order of files   p stand still   +/- slower, faster";
+    let keys = "q end   up/down session   v files or streams   s order of files   p stand still   +/- slower, faster";
     frame.render_widget(Span::styled(keys, FAINT), foot);
 }
 
@@ -195,6 +200,44 @@ fn draw_files(frame: &mut Frame<'_>, model: &Model, session: &Session, area: Rec
     ];
     let table = Table::new(rows, widths)
         .header(TableRow::new(["owed", "size", "state", "path"]).style(STRONG))
+        .block(Block::new().title(Span::styled(title, STRONG)));
+    frame.render_widget(table, area);
+}
+
+fn draw_streams(frame: &mut Frame<'_>, model: &Model, session: &Session, area: Rect) {
+    let streams = model.streams(session);
+    let owing = streams.iter().filter(|stream| stream.dirty_start.is_some());
+    let title = format!(
+        "streams: {}, of which {} may owe something",
+        streams.len(),
+        owing.count()
+    );
+    let rows = streams.iter().map(|stream| {
+        let dirty = match (stream.dirty_start, stream.dirty_end) {
+            (Some(start), Some(end)) => format!("{} to {}", bytes(start), bytes(end)),
+            _ => String::new(),
+        };
+        let kind = match stream.kind {
+            StreamKind::Once => "once",
+            StreamKind::Again => "again",
+        };
+        TableRow::new([
+            Cell::from(format!("{} to {}", bytes(stream.start), bytes(stream.end))),
+            Cell::from(dirty),
+            Cell::from(kind),
+            Cell::from(format!("{:.1} s", stream.age.as_secs_f64())),
+            Cell::from(stream.path.display().to_string()),
+        ])
+    });
+    let widths = [
+        Constraint::Length(24),
+        Constraint::Length(24),
+        Constraint::Length(6),
+        Constraint::Length(10),
+        Constraint::Min(20),
+    ];
+    let table = Table::new(rows, widths)
+        .header(TableRow::new(["range", "may be dirty", "used", "age", "path"]).style(STRONG))
         .block(Block::new().title(Span::styled(title, STRONG)));
     frame.render_widget(table, area);
 }

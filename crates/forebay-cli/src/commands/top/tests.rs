@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Stats;
 use forebay::session::look::SeenFile;
+use forebay::session::streams::{SeenStream, StreamKind};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 
@@ -49,6 +50,7 @@ fn session(name: &str, written_mib: u64, files: Vec<SeenFile>) -> Session {
         files: files.len(),
         owing: Vec::new(),
         left: Vec::new(),
+        streams: Some(Vec::new()),
     };
     Session { row, files }
 }
@@ -122,6 +124,46 @@ fn files_are_ordered_as_asked() {
     model.act(Action::Sort);
     assert_eq!(order(&model), ["large", "owing-most", "small-and-owing"]);
     assert!(line_with(&lines(&model, 30), "files:").contains("3 open or owing of 4, by path"));
+}
+
+#[test]
+fn streams_that_owe_something_come_first() {
+    let stream = |path: &str, dirty: Option<u64>, seconds| SeenStream {
+        path: PathBuf::from(path),
+        start: 4 * MIB,
+        end: 9 * MIB,
+        dirty_start: dirty,
+        dirty_end: dirty.map(|start| start + MIB),
+        age: Duration::from_secs(seconds),
+        kind: StreamKind::Again,
+    };
+    let mut one = session("one", 0, files());
+    one.row.streams = Some(vec![
+        stream("/clean", None, 1),
+        stream("/old", Some(5 * MIB), 30),
+        stream("/young", Some(6 * MIB), 2),
+    ]);
+    let mut model = Model::new(Duration::from_secs(1));
+    model.set(Instant::now(), vec![one]);
+    model.act(Action::View);
+    let drawn = lines(&model, 30);
+    line_with(&drawn, "streams: 3, of which 2 may owe something");
+    let at = |what: &str| {
+        drawn
+            .iter()
+            .position(|line| line.contains(what))
+            .expect(what)
+    };
+    assert!(at("/young") < at("/old") && at("/old") < at("/clean"));
+    let old = line_with(&drawn, "/old");
+    assert!(
+        old.contains("4.0 MiB to 9.0 MiB")
+            && old.contains("5.0 MiB to 6.0 MiB")
+            && old.contains("30.0 s"),
+        "{old}"
+    );
+    model.act(Action::View);
+    line_with(&lines(&model, 30), "files:");
 }
 
 #[test]
