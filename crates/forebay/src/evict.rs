@@ -2,7 +2,7 @@
 //! visit only, as streams leave it behind; what was used again after it had been left goes when there is nothing else, or has
 //! not been used for long. So a scan of any length takes its own memory, and not what is in use beside it.
 //!
-//! Source: StreamCache 4.2 evicts by streams, the coldest first: so does [`streams`], where streams are tracked. Which blocks of a
+//! Source: StreamCache 4.2 evicts by streams, the coldest first: so does `streams`, where streams are tracked. Which blocks of a
 //! stream may go is said by two bits beside the tick of the last use (`frame::header::Usage`), which cost one compare on the way of
 //! a hit. A clock over the header table comes after it, for want of streams or where not enough was found.
 //!

@@ -152,7 +152,7 @@ fn runs(next: impl Fn(u64) -> Option<u32>, mut f: impl FnMut(Span)) {
     run.into_iter().for_each(f);
 }
 
-/// A block for [`rebuild`].
+/// A block for `rebuild`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Block {
     /// Whose.

@@ -6,7 +6,7 @@ use forebay::sim::{Bug, plant};
 use crate::fate::run;
 
 /// Seeds that are tried, and turns of each.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 1500;
 const TURNS: u64 = 30_000;
 
 fn must_be_found(bug: Bug) {
