@@ -74,12 +74,15 @@ impl Scene {
     /// A command under the library.
     pub fn command(&self, program: impl AsRef<Path>) -> Command {
         let mut command = Command::new(program.as_ref());
+        // To the library these would be options that do not exist.
+        let ours = std::env::vars_os().map(|(name, _)| name);
+        for name in ours.filter(|name| name.as_encoded_bytes().starts_with(b"FOREBAY_TEST_")) {
+            command.env_remove(name);
+        }
         command
             .current_dir(self.dir.path())
             .env("LD_PRELOAD", library())
             .env("FOREBAY_SESSION", &self.name)
-            // To the library it would be an option that does not exist.
-            .env_remove("FOREBAY_TEST_DIRS")
             .env("FOREBAY_MEMORY", "32MiB")
             .env(
                 "FOREBAY_SMALL_FILE_BYTES",
