@@ -14,7 +14,7 @@ use crate::flush::busy;
 use crate::frame::header::{Guard, State};
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
-use crate::memory::files::EXCEEDING;
+use crate::memory::files::{EXCEEDING, FileEntry};
 use crate::memory::superblock::Superblock;
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages_of};
@@ -115,8 +115,8 @@ unsafe fn write_blocks(
         Err(_) => 0,
     };
     let reached = first.start() + (whole * BLOCK_BYTES) as u64;
-    if reached < end && end > entry.size.load(Ordering::Acquire) {
-        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    if reached < end {
+        reach_is_unknown(entry, end);
     }
     entry.disk_end.fetch_max(reached, Ordering::AcqRel);
     if whole > 0 {
@@ -351,6 +351,14 @@ pub fn leave_superseded(guard: &Guard<'_>, entry: &crate::memory::files::FileEnt
     guard.set_state(State::Linked);
 }
 
+/// A write up to `end` has failed, and may have left bytes all the same: nothing there is known to be zeros, and how far the
+/// device file reaches is to be looked at.
+fn reach_is_unknown(entry: &FileEntry, end: u64) {
+    entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    let within = end.min(entry.size.load(Ordering::Acquire));
+    entry.disk_end.fetch_max(within, Ordering::AcqRel);
+}
+
 /// Writes through the kernel's cache, for ranges whose space is not allocated: the kernel's delayed allocation answers
 /// for a full disk. Afterwards the bytes are merged into whatever is in memory of their pages.
 ///
@@ -405,8 +413,8 @@ unsafe fn kernel_segment(
     let entry = core.entry();
     // What failed as a whole has not made the file longer, though it was to begin beyond its end.
     let end = if written > 0 { at + written as u64 } else { 0 };
-    if written < segment.len && at + segment.len as u64 > entry.size.load(Ordering::Acquire) {
-        entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
+    if written < segment.len {
+        reach_is_unknown(entry, at + segment.len as u64);
     }
     entry.disk_end.fetch_max(end, Ordering::AcqRel);
     let guard = lock_patiently(core, operation, segment.block);
