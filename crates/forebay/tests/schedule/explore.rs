@@ -15,7 +15,7 @@ use shuttle::{Config, FailurePersistence, MaxSteps, Runner};
 /// Seed of the part of each run that is the same every day.
 const SEED: u64 = 0x5eed;
 /// A schedule longer than this is taken for one that never ends.
-const STEPS_MAX: usize = 400_000;
+const STEPS_MAX: usize = 4_000_000;
 
 /// How much to explore: iterations for each of the four parts, and a bound on the time of all.
 #[derive(Clone, Copy)]
