@@ -92,7 +92,7 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
         }
-        if begun.elapsed() > Duration::from_secs(30) {
+        if begun.elapsed() > Duration::from_secs(120) {
             child.kill().expect("a child");
             child.wait().expect("a child");
             panic!("{case} does not end; it said: {}", said(dir));
