@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
 use crate::flush::select::{self, Ready};
-use crate::flush::{busy, errors};
+use crate::flush::{busy, errors, limit};
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
@@ -121,6 +121,8 @@ pub struct Flusher {
     spare: Vec<AlignedBytes>,
     batch: WriteJob,
     gathered: Gathered,
+    /// It is a keeper's: writers at their limit wait for it while it gets on.
+    keeps: bool,
 }
 
 struct Work<'a, 'b> {
@@ -145,6 +147,15 @@ impl Flusher {
             spare: Vec::new(),
             batch: WriteJob::default(),
             gathered: Gathered::default(),
+            keeps: false,
+        }
+    }
+
+    /// As a keeper's.
+    pub fn of_keeper(self) -> Self {
+        Flusher {
+            keeps: true,
+            ..self
         }
     }
 
@@ -434,7 +445,11 @@ impl Flusher {
         self.queue.poll(wait, &mut done);
         for end in done.drain(..) {
             match self.jobs.get_mut(end.token as usize).and_then(Option::take) {
-                Some(Job::Write(job)) => end_write(work, &job, end.result),
+                Some(Job::Write(job)) => {
+                    if end_write(work, &job, end.result) {
+                        limit::make_room(work.me.arena.superblock(), self.keeps);
+                    }
+                }
                 Some(Job::Fill(job)) => self.end_fill(work, job, end.result),
                 None => {}
             }

@@ -102,7 +102,12 @@ pub(super) fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
     }
 }
 
-pub(super) fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io::Result<usize>) {
+/// Whether the bytes are with the device now.
+pub(super) fn end_write(
+    work: &mut Work<'_, '_>,
+    job: &WriteJob,
+    result: std::io::Result<usize>,
+) -> bool {
     let device = work.device.caps().device;
     busy::end(work.me.arena.superblock(), device, job.flight);
     if let (Some(begun), Ok(written)) = (job.begun, &result)
@@ -117,6 +122,7 @@ pub(super) fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io
         Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
     };
     finish_write(work, job, job.offset + job.bytes as u64, errno);
+    errno.is_none()
 }
 
 /// A request that was cut short is finished by hand: the device says why, or takes the rest.
