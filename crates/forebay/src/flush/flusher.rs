@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
 use crate::flush::select::{self, Ready};
-use crate::flush::{busy, errors, limit};
+use crate::flush::{busy, errors};
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
@@ -445,11 +445,7 @@ impl Flusher {
         self.queue.poll(wait, &mut done);
         for end in done.drain(..) {
             match self.jobs.get_mut(end.token as usize).and_then(Option::take) {
-                Some(Job::Write(job)) => {
-                    if end_write(work, &job, end.result) {
-                        limit::make_room(work.me.arena.superblock(), self.keeps);
-                    }
-                }
+                Some(Job::Write(job)) => end_write(work, &job, end.result, self.keeps),
                 Some(Job::Fill(job)) => self.end_fill(work, job, end.result),
                 None => {}
             }
