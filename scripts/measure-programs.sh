@@ -18,6 +18,7 @@
 # Only if named; both sides may use --mib of memory (as root, where there are memory cgroups of version 1):
 #   pf3d-small-*, pf3d-large-*    a parallel program's checkpoints in six patterns, below and above the memory
 #   stream-*            writing four times the memory, against the best of the kernel's ways
+#   writeback-curve-*   how fast new data is written before writeback begins and while it runs, over time
 #
 # Sizes, for trying it out: --mib N (256) for each program, --small N (10000) small files, --calls N (1000000).
 # $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a release build made here.
@@ -41,7 +42,7 @@ while (($# > 0)); do
     --markdown) more+=(--markdown) ;;
     --list)
         printf '%s\n' write overwrite read ragged ragged-random sync-1m sync-4m fresh tar-x tar-c git build calls \
-            pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2}
+            pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2} writeback-curve-{64,1024}k
         exit
         ;;
     -h | --help)

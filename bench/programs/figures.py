@@ -12,6 +12,7 @@ KINDS = {
     "faster": (lambda kernel, ours: kernel / ours, lambda result, target: result >= target, "{:g}x"),
     "share": (lambda kernel, ours: ours / kernel, lambda result, target: result <= target, "at most {:g} of it"),
     "more": (lambda kernel, ours: ours - kernel, lambda result, target: result <= target, "at most {:g} more"),
+    "own": (lambda kernel, ours: ours, lambda result, target: result <= target, "at most {:g}"),
 }
 
 

@@ -419,7 +419,7 @@ def main():
                   "cpus": os.cpu_count(), "kernel": os.uname().release}
     print(f"{options.device}; {options.mib} MiB for each program, {options.files_count} small files; medians of {options.runs}, "
           f"{os.cpu_count()} CPUs, Linux {os.uname().release}\n", flush=True)
-    rows = []
+    rows, pictures = [], []
     try:
         for key, group in wanted.items():
             named = any(fnmatch(key, pattern) for pattern in options.only)
@@ -427,9 +427,13 @@ def main():
                 continue
             print(f"{key} ...", file=sys.stderr, flush=True)
             rows += measure(place, group, options.runs)
+            if isinstance(group, limited.Curve):
+                pictures.append(group.picture())
     except (Wrong, OSError) as wrong:
         sys.exit(f"measure-programs: {wrong}")
     print(figures.markdown(rows) if options.markdown else figures.table(rows))
+    for picture in pictures:
+        print(f"\n{picture}")
     if options.json:
         figures.write_json(options.json, conditions, rows)
     judged = [row for row in rows if row.target is not None]

@@ -9,7 +9,7 @@ use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::device::DeviceFile;
-use crate::flush::{Flusher, Scope, busy, errors, ring};
+use crate::flush::{Flusher, Scope, busy, errors, limit, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
 use crate::keeper::unfinished::{
@@ -124,6 +124,7 @@ impl House {
             .wrapping_add(self.begun.elapsed().as_millis() as u32);
         superblock.tick.store(tick, Ordering::Relaxed);
         repair::if_needed(shared, me);
+        limit::set_background(superblock, streams::background_limit(shared));
         keep_room(me);
         if self.looked_at_pressure.elapsed() > PRESSURE_EVERY {
             self.looked_at_pressure = Instant::now();
@@ -179,14 +180,15 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     })
 }
 
-/// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8).
+/// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8), and but
+/// where writers are about to wait for it.
 pub(super) fn unless_busy(
     shared: &Shared,
     device: &Arc<dyn DeviceFile>,
     scope: Scope,
 ) -> Option<Scope> {
     let inflight = busy::inflight_bytes(shared.arena.superblock(), device.caps().device);
-    if inflight <= shared.config.busy_bytes {
+    if inflight <= shared.config.busy_bytes || streams::owes_nearly_all(shared) {
         return Some(scope);
     }
     let dirty_ticks = ticks(shared.config.flush_interval);
@@ -334,6 +336,9 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
         return;
     }
     let superblock = shared.arena.superblock();
+    if !streams::owes_too_much(shared) {
+        limit::listen(superblock);
+    }
     superblock.sleeping.store(1, Ordering::Release);
     let owed = superblock.owed_about() != 0;
     let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };
