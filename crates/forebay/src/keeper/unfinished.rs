@@ -7,7 +7,7 @@ use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
 use crate::keeper::closing;
-use crate::keeper::reopen::{path_of, reopen};
+use crate::keeper::reopen::{path_of, reopen_renamed};
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
@@ -64,7 +64,7 @@ fn opened(shared: &Shared, entry: &FileEntry) -> Option<Arc<dyn DeviceFile>> {
     if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
         return Some(device);
     }
-    let device = reopen(entry, &|fd| shared.placed(fd)).ok()?;
+    let device = reopen_renamed(entry, &|fd| shared.placed(fd)).ok()?;
     shared.share_claim(&device, &path_of(entry));
     Some(Arc::new(device))
 }
