@@ -16,6 +16,7 @@ import sys
 import time
 from fnmatch import fnmatch
 
+import corpus
 import figures
 import limited
 from figures import Row
@@ -368,6 +369,7 @@ def groups(options):
         "build": Build("a C project, make -j2"),
         "calls": Calls(options.calls),
         **limited.groups(options.mib),
+        **corpus.groups(options),
     }
 
 
@@ -423,7 +425,10 @@ def main():
     try:
         for key, group in wanted.items():
             named = any(fnmatch(key, pattern) for pattern in options.only)
-            if not named and (options.only or isinstance(group, limited.Limited)):
+            if not named and (options.only or isinstance(group, (limited.Limited, corpus.Program))):
+                continue
+            if lacks := getattr(group, "missing", lambda: None)():
+                print(f"{key}: {lacks} is missing (scripts/install-test-deps.sh installs it)", file=sys.stderr, flush=True)
                 continue
             print(f"{key} ...", file=sys.stderr, flush=True)
             rows += measure(place, group, options.runs)

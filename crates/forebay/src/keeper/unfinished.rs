@@ -3,12 +3,13 @@
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use crate::device::DeviceFile;
+use crate::device::file::Relocate;
+use crate::device::{DeviceFile, RealFile};
 use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
 use crate::keeper::closing;
-use crate::keeper::reopen::{self, reopen};
+use crate::keeper::reopen::{self, Absent};
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::adopt::path_of;
@@ -64,32 +65,39 @@ pub fn follow_name(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
 }
 
 /// Gives a new keeper, or a recovery, the devices of files that are open or unfinished, and whose clients may be gone.
+/// Those that have been renamed since are looked for, once: that means reading directories.
 pub fn adopt_owed_files(shared: &Arc<Shared>) {
-    adopt(shared, |id, entry| {
-        is_unfinished(shared, entry) || shared.is_open(id)
-    });
+    let is_wanted = |id, entry: &_| is_unfinished(shared, entry) || shared.is_open(id);
+    adopt_by(shared, is_wanted, reopen::reopen_renamed);
 }
 
 /// Opens files that are wanted and not open in this process.
 pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
+    adopt_by(shared, is_wanted, reopen::reopen);
+}
+
+/// How a file is found again.
+type Again = fn(&FileEntry, Relocate<'_>) -> Result<RealFile, Absent>;
+
+fn adopt_by(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool, again: Again) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()
-            && let Some(device) = opened(shared, entry)
+            && let Some(device) = opened(shared, entry, again)
         {
             shared.keep_device(id, device);
         }
     }
 }
 
-fn opened(shared: &Shared, entry: &FileEntry) -> Option<Arc<dyn DeviceFile>> {
+fn opened(shared: &Shared, entry: &FileEntry, again: Again) -> Option<Arc<dyn DeviceFile>> {
     #[cfg(feature = "sim")]
     if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
         return Some(device);
     }
-    let device = reopen(entry, &|fd| shared.placed(fd)).ok()?;
+    let device = again(entry, &|fd| shared.placed(fd)).ok()?;
     shared.share_claim(&device, &reopen::path_of(entry));
     Some(Arc::new(device))
 }

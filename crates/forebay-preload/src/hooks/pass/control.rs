@@ -82,10 +82,13 @@ fn others(request: u64, argument: u64) {
         _ => {
             // struct file_dedupe_range: offset, length, count; then for each the descriptor and three more words.
             let [_, _, count] = peek::<[u64; 3]>(argument).unwrap_or_default();
-            for index in 0..count & 0xffff {
-                if let Some(target) = peek::<i64>(argument + 24 + index * 32) {
-                    give(target as c_int, Why::Ioctl);
-                }
+            // The kernel refuses more of them than a page holds.
+            let count = Some(count & 0xffff).filter(|&count| 24 + count * 32 <= 4096);
+            for index in 0..count.unwrap_or(0) {
+                let Some(target) = peek::<i64>(argument + 24 + index * 32) else {
+                    break;
+                };
+                give(target as c_int, Why::Ioctl);
             }
         }
     }
