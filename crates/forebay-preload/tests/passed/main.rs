@@ -3,8 +3,11 @@
 //!
 //! Each case (see `programs.c`) is a test. The session's keeper is this process.
 
+#[path = "../../../forebay/tests/here/mod.rs"]
+mod here;
 #[path = "../library/mod.rs"]
 mod library;
+mod stacks;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -196,6 +199,7 @@ cases! {
     streams_one_way: "streams-one-way";
     parts_of_files_come_and_go: "moved-parts";
     files_are_cloned: "moved-clone";
+    odd_flags_are_the_kernels: "moved-odd-flags";
     maps_see_what_is_written: "maps-read";
     private_maps_keep_what_is_theirs: "maps-own";
     maps_move_and_are_cut: "maps-change";

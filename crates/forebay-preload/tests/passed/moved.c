@@ -288,3 +288,22 @@ void moved_by_cloning(void)
     MUST(pwrite(fd, "last", 4, 0) == 4);
     show_file(path);
 }
+
+/* Flags that are rare, or none. */
+void moved_with_odd_flags(void)
+{
+    static char back[SOME];
+    int fd = managed(path, 0), appends = open(path, O_RDWR | O_APPEND);
+    struct iovec one = {"one", 3}, in = {back, 50000};
+    say("not cached", pwritev2(fd, &one, 1, 100, 0x80));
+    say("read so", preadv2(fd, &in, 1, 100, 0x80));
+    say("not at the end", pwritev2(appends, &one, 1, 10, 0x20));
+    say("at the end", pwritev2(appends, &one, 1, 10, 0));
+    say("both", pwritev2(appends, &one, 1, 10, 0x20 | RWF_APPEND));
+    say("whole or not", pwritev2(fd, &one, 1, 10, 0x40));
+    say("none", pwritev2(fd, &one, 1, 10, 0x4000));
+    say("none to read", preadv2(fd, &in, 1, 10, 0x4000));
+    say("not to read", preadv2(fd, &in, 1, 10, RWF_APPEND));
+    MUST(write(appends, "after", 5) == 5 && pwrite(fd, "after", 5, 20) == 5);
+    show_file(path);
+}

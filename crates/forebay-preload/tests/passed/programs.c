@@ -76,6 +76,7 @@ static const struct {
     {"moved-flags", moved_with_flags},
     {"moved-space", moved_space},
     {"moved-parts", moved_parts},
+    {"moved-odd-flags", moved_with_odd_flags},
     {"moved-splice", moved_by_splicing},
     {"moved-print", moved_by_printing},
     {"moved-clone", moved_by_cloning},

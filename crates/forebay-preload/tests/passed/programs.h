@@ -57,6 +57,7 @@ void moved_by_copying(void);
 void moved_with_flags(void);
 void moved_space(void);
 void moved_parts(void);
+void moved_with_odd_flags(void);
 void moved_by_splicing(void);
 void moved_by_printing(void);
 void moved_by_cloning(void);

@@ -375,6 +375,48 @@ fn what_was_unmapped_is_managed_again() {
     }
 }
 
+/// The same in Python, and in numpy where that is installed.
+#[test]
+fn maps_of_python() {
+    const SCRIPT: &str = r#"
+import mmap, os, sys
+f = open("p", "wb+", buffering=0)
+for i in range(6): f.write(bytes([i]) * 50000)
+with mmap.mmap(f.fileno(), 0) as m:
+    m[100:104] = b"maps"; f.seek(200000); f.write(b"file"); print(m[200000:200004], len(m)); m.flush()
+with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_COPY) as m:
+    m[0:4] = b"copy"; print(m[0:4], m[100:104], os.pread(f.fileno(), 4, 0))
+with mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ) as m:
+    os.pwrite(f.fileno(), b"late", 250000); print(m.find(b"late"), m.find(b"maps"))
+with mmap.mmap(f.fileno(), 300000) as m:
+    m.resize(400000); m[399999] = 7
+f.close()
+with open("p", "rb+") as f: f.write(b"x" * 100000); f.seek(0, 2); print(f.tell())
+try: import numpy
+except ImportError: sys.exit()
+a = numpy.memmap("n", dtype="float64", mode="w+", shape=(300, 200)); a[:] = 1.5; a[7, 7] = 8; a.flush(); del a
+b = numpy.memmap("n", dtype="float64", mode="r+", shape=(300, 200)); b[0] += 1; print(b.sum())
+c = numpy.memmap("n", dtype="float64", mode="r", shape=(300, 200)); b[1] = 9; print(c.sum(), c[7, 7]); del b, c
+numpy.save("s.npy", numpy.arange(90000)); d = numpy.load("s.npy", mmap_mode="c"); d[5] = 1; print(d.sum())
+numpy.save("s.npy", numpy.ones(90000)); print(numpy.load("s.npy").sum(), numpy.load("s.npy", mmap_mode="r").sum())
+"#;
+    let scene = Scene::new("reach-python", 0);
+    let run = |mut command: std::process::Command| {
+        crate::scene::said(command.args(["-c", SCRIPT]).output().expect("python3"))
+    };
+    let ours = run(scene.command("python3"));
+    assert!(scene.bytes_to_memory() > LEN as u64);
+    let plain = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let mut command = std::process::Command::new("python3");
+    command.current_dir(plain.path());
+    assert_eq!(ours, run(command));
+    for entry in std::fs::read_dir(plain.path()).expect("readable").flatten() {
+        let name = entry.file_name().into_string().expect("text");
+        let bytes = |path| std::fs::read(path).expect("a file");
+        assert!(bytes(entry.path()) == bytes(scene.path(&name)), "{name}");
+    }
+}
+
 /// What a child has mapped shows what its parent writes when it has unmapped it.
 #[test]
 fn what_a_child_has_mapped() {
