@@ -10,9 +10,11 @@ use std::time::Duration;
 
 use crate::device::DeviceFile;
 use crate::flush::{Flusher, Scope, busy, errors, ring};
-use crate::ids::ThreadId;
+use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
-use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
+use crate::keeper::unfinished::{
+    adopt, adopt_owed_files, finish_unused_files, follow_names, lacks_anything,
+};
 use crate::keeper::{closing, outsiders, repair, streams};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, HURRY};
@@ -75,6 +77,8 @@ struct House {
     desk: Option<Desk>,
     budget: Budget,
     looked_at_pressure: Instant,
+    /// The last file whose name was looked at.
+    named: Option<FileId>,
 }
 
 pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
@@ -85,6 +89,7 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         desk: None,
         budget: Budget::new(),
         looked_at_pressure: Instant::now(),
+        named: None,
     };
     while !stop.load(Relaxed) {
         if take_office(shared, me, &mut house.desk) {
@@ -127,6 +132,7 @@ impl House {
             // What clients have left that never reached a keeper.
             adopt(shared, |_, entry| lacks_anything(entry));
             finish_unused_files(shared, me);
+            self.named = follow_names(shared, me, self.named);
         }
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };

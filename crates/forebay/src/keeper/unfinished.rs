@@ -1,5 +1,6 @@
 //! Files that are not as they should be on their devices: which ones, who opens them, and what is done once nobody else will.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
 use crate::device::DeviceFile;
@@ -7,9 +8,10 @@ use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
 use crate::keeper::closing;
-use crate::keeper::reopen::{path_of, reopen};
+use crate::keeper::reopen::{self, reopen};
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
+use crate::session::adopt::path_of;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
@@ -35,6 +37,29 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
         if !lacks_anything(entry) || settle::finish(&core, me).is_ok() && !lacks_anything(entry) {
             shared.drop_device(id);
         }
+    }
+}
+
+/// Files whose names are looked at in one round.
+const NAMES_AT_ONCE: usize = 256;
+
+/// Files, and directories above them, are renamed while they are open, or once they have been closed and still owe bytes. A keeper's
+/// successor finds them by their names: who has them open asks the kernel for those now and then. Begins after `last`, and
+/// returns where it has stopped.
+pub fn follow_names(shared: &Shared, me: Me<'_>, last: Option<FileId>) -> Option<FileId> {
+    let mut open = shared.open_devices();
+    open.sort_unstable_by_key(|(id, _)| (last.is_some_and(|last| id.0 <= last.0), id.0));
+    open.truncate(NAMES_AT_ONCE);
+    for (id, device) in &open {
+        follow_name(me, *id, device.as_ref());
+    }
+    open.last().map(|(id, _)| *id)
+}
+
+/// As [`follow_names`], for one file.
+pub fn follow_name(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
+    if let Some((_, buffered)) = device.descriptors() {
+        table::refresh_path(me, id, path_of(buffered).as_os_str().as_bytes());
     }
 }
 
@@ -65,7 +90,7 @@ fn opened(shared: &Shared, entry: &FileEntry) -> Option<Arc<dyn DeviceFile>> {
         return Some(device);
     }
     let device = reopen(entry, &|fd| shared.placed(fd)).ok()?;
-    shared.share_claim(&device, &path_of(entry));
+    shared.share_claim(&device, &reopen::path_of(entry));
     Some(Arc::new(device))
 }
 
