@@ -18,6 +18,7 @@ from fnmatch import fnmatch
 
 import figures
 import limited
+import reads
 from figures import Row
 import trees
 
@@ -368,6 +369,7 @@ def groups(options):
         "build": Build("a C project, make -j2"),
         "calls": Calls(options.calls),
         **limited.groups(options.mib),
+        **reads.groups(options.mib),
     }
 
 

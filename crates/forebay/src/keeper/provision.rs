@@ -124,6 +124,10 @@ fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
         .load(Ordering::Relaxed)
         .saturating_sub(superblock.frames_backed.load(Ordering::Relaxed));
     let mut wanted = room.min((bytes / BLOCK_BYTES) as u32);
+    if wanted == 0 {
+        // Who misses while memory is full comes here each time, and what follows reads files.
+        return false;
+    }
     if !shared.config.heap_backed
         && let Some(headroom) = cgroup::headroom()
     {

@@ -8,7 +8,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x06");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x07");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -109,6 +109,10 @@ pub struct Superblock {
     pub ahead_work: AtomicU32,
     /// 1 while it sleeps on `ahead_work`.
     pub ahead_sleeping: AtomicU32,
+    /// Counts blocks whose reading ahead has ended; who waits for one sleeps on it.
+    pub ahead_ends: AtomicU32,
+    /// 1 where somebody may sleep on `ahead_ends`.
+    pub ahead_awaited: AtomicU32,
     /// Files of which something is asked.
     pub ahead_files: Ring,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
@@ -130,6 +134,8 @@ pub struct DeviceWords {
     pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 5],
+    /// What large reads of streams took: nanoseconds for 1 MiB past memory, and through it, or 0; see `file::read::choice`.
+    pub reads: [AtomicU64; 2],
 }
 
 /// A file that was left to the kernel.
