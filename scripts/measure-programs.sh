@@ -15,10 +15,13 @@
 #   fresh               a process that writes 100 MB and exits; `forebay run` in whole
 #   tar-x, tar-c, git, build                           many small files; the command in whole
 #   calls               calls on descriptors that are not managed
+#   cold-read-*         files that nobody has in memory, from beginning to end, against buffered and direct reads
 # Only if named; both sides may use --mib of memory (as root, where there are memory cgroups of version 1):
 #   pf3d-small-*, pf3d-large-*    a parallel program's checkpoints in six patterns, below and above the memory
 #   stream-*            writing four times the memory, against the best of the kernel's ways
 #   writeback-curve-*   how fast new data is written before writeback begins and while it runs, over time
+#   scan-hot-reader     4 KiB reads of half the memory at random, beside a scan of eight times the memory
+#   scan-warm-reader    the same, with a pause after each read
 # Only if named, with as much memory as there is:
 #   corpus-*            programs of every day, each in whole
 #
@@ -45,6 +48,7 @@ while (($# > 0)); do
     --list)
         printf '%s\n' write overwrite read ragged ragged-random sync-1m sync-4m fresh tar-x tar-c git build calls \
             pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2} writeback-curve-{64,1024}k \
+            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader \
             corpus-{cp,cat,sort,grep,gzip,bash,cp-r,tar,rsync,git-clone,git-gc,make,sqlite,sqlite-commits,sqlite-wal,rocksdb} \
             corpus-{python,pools,numpy,h5py,torch,safetensors,parquet,cpp,node,java}
         exit
@@ -96,7 +100,7 @@ elif ! programs_device "$kind" "$room" "$((room * 3 / 4))"; then
     exit 1
 fi
 mkdir -p "$files/given" "$root/tools"
-for tool in pieces calls checkpoint stream; do
+for tool in pieces calls checkpoint stream read scan; do
     gcc -O2 -Wall -pthread -o "$root/tools/$tool" "bench/programs/$tool.c" || exit 1
 done
 # No settings of this user's for git.

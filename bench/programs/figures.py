@@ -10,6 +10,7 @@ from statistics import median
 # kind: (result from the kernel's and Forebay's medians, whether a result meets a target, how a target reads)
 KINDS = {
     "faster": (lambda kernel, ours: kernel / ours, lambda result, target: result >= target, "{:g}x"),
+    "more of": (lambda kernel, ours: ours / kernel, lambda result, target: result >= target, "{:g} of it"),
     "share": (lambda kernel, ours: ours / kernel, lambda result, target: result <= target, "at most {:g} of it"),
     "more": (lambda kernel, ours: ours - kernel, lambda result, target: result <= target, "at most {:g} more"),
     "own": (lambda kernel, ours: ours, lambda result, target: result <= target, "at most {:g}"),

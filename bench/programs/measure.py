@@ -19,6 +19,7 @@ from fnmatch import fnmatch
 import corpus
 import figures
 import limited
+import reads
 from figures import Row
 import trees
 
@@ -370,6 +371,7 @@ def groups(options):
         "calls": Calls(options.calls),
         **limited.groups(options.mib),
         **corpus.groups(options),
+        **reads.groups(options.mib),
     }
 
 

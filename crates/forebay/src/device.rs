@@ -64,6 +64,12 @@ pub trait DeviceFile: Send + Sync {
     /// Direct read. Offset, length and memory must be aligned as [`Caps`] says. Returns the bytes
     /// read; less than asked for only at the end of the file.
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize>;
+    /// Reads what the kernel has in its own cache, all of it, without the device; memory of any alignment. `None`: it does not, or
+    /// nobody knows. Fewer bytes than asked for are no error.
+    fn read_cached(&self, piece: Piece, offset: u64) -> Option<usize> {
+        let _ = (piece, offset);
+        None
+    }
     /// Direct write of pieces that lie one after the other in the file, aligned likewise. May write
     /// less than asked for.
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;

@@ -228,12 +228,6 @@ impl File {
         if unsafe { quick::read(core, me, stream, target, len, offset, sequential) } {
             return Ok(len);
         }
-        let following = Read {
-            recent: &managed.recent,
-            stream,
-            handed: &managed.handed,
-        };
-        let sequential = following.follow(core, me, offset, len, sequential);
         Self::read_managed(managed, me, bytes, offset, sequential)
     }
 
@@ -245,9 +239,14 @@ impl File {
         offset: u64,
         sequential: bool,
     ) -> Result<usize> {
-        let (core, target, len) = (&managed.core, bytes.as_mut_ptr(), bytes.len());
+        let (core, memory) = (&managed.core, (bytes.as_mut_ptr(), bytes.len()));
+        let following = Read {
+            recent: &managed.recent,
+            stream: managed.recent.stream(me),
+            handed: &managed.handed,
+        };
         // SAFETY: a slice is valid for its length.
-        match unsafe { read::read(core, me, target, len, offset, sequential) } {
+        match unsafe { read::followed(core, me, &following, memory, offset, sequential) } {
             Err(Halt::Kernel) => by_kernel(managed.file.read_at(bytes, offset), "read"),
             result => result.map_err(Core::ended),
         }

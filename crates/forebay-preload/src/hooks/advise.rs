@@ -20,6 +20,7 @@ export! {
             libc::POSIX_FADV_RANDOM => Some(Advise::Random),
             libc::POSIX_FADV_WILLNEED => Some(Advise::WillNeed),
             libc::POSIX_FADV_DONTNEED => Some(Advise::DontNeed),
+            libc::POSIX_FADV_NOREUSE => Some(Advise::NoReuse),
             _ => None,
         };
         match heeded.map(|advise| tell(fd, offset, len, advise)) {

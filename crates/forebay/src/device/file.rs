@@ -22,6 +22,7 @@
 //! place, truncation on btrfs, both where the file system is not known. A request that a dead process
 //! had queued but that had not reached the file system is not under way yet and cannot be waited for.
 
+mod cached;
 mod received;
 mod united;
 
@@ -32,6 +33,7 @@ use crate::sys::stat::Stat;
 use crate::sys::{block, extents, file, handle, lease, memory, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
 use std::sync::{OnceLock, RwLock};
 
 /// A file of a file system, opened for direct and for buffered I/O.
@@ -43,6 +45,8 @@ pub struct RealFile {
     writable: bool,
     /// Whether `buffered` is another descriptor of the same description as `direct`; see [`united`].
     united: RwLock<bool>,
+    /// Ranges in a row that the kernel has not had in its cache; see [`cached`].
+    uncached: AtomicU32,
     /// What lives as long as this does.
     companion: OnceLock<Box<dyn Send + Sync>>,
 }
@@ -100,6 +104,7 @@ impl RealFile {
             nature: file_system.nature,
             writable,
             united: RwLock::new(false),
+            uncached: AtomicU32::new(0),
             companion: OnceLock::new(),
         })
     }
@@ -325,6 +330,10 @@ impl DeviceFile for RealFile {
             }
             result => result,
         }
+    }
+
+    fn read_cached(&self, piece: Piece, offset: u64) -> Option<usize> {
+        self.read_what_is_cached(piece, offset)
     }
 
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {

@@ -23,6 +23,7 @@ pub(super) fn advise_kernel(file: &fs::File, offset: u64, len: u64, advice: Advi
         Advise::Sequential => libc::POSIX_FADV_SEQUENTIAL,
         Advise::Random => libc::POSIX_FADV_RANDOM,
         Advise::WillNeed => libc::POSIX_FADV_WILLNEED,
+        Advise::NoReuse => libc::POSIX_FADV_NOREUSE,
         Advise::DontNeed => libc::POSIX_FADV_DONTNEED,
     };
     by_kernel(

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use crate::device::DeviceFile;
 use crate::error::Error;
+use crate::file::read::follow;
 use crate::file::{resize, room};
 use crate::frame::header::{Guard, Identity, State};
 use crate::frame::slots::{self, Refused};
@@ -22,6 +23,8 @@ use crate::sync::Ordering;
 pub enum Halt {
     /// Somebody else is at work there, or has died at it.
     Busy,
+    /// What is missing is being read; how many such reads had ended when that was seen.
+    Ahead(u32),
     /// No free memory, header or node.
     NoMemory,
     /// The space that the bytes need is not reserved any more.
@@ -107,6 +110,7 @@ impl Core {
             round += 1;
             match halt {
                 Halt::Busy => me.wait(round),
+                Halt::Ahead(ends) => follow::sleep(me, ends),
                 Halt::NoMemory => room::make(self, me, round)?,
                 Halt::Truncating => resize::finish_truncation(self, me)?,
                 other => return Err(other),
@@ -197,7 +201,7 @@ impl Core {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
             Halt::Fault => Error::Fault,
-            Halt::Busy | Halt::Unreserved | Halt::Truncating | Halt::Kernel => {
+            Halt::Busy | Halt::Ahead(_) | Halt::Unreserved | Halt::Truncating | Halt::Kernel => {
                 Error::Corrupt("an operation ended in the middle".into())
             }
         }

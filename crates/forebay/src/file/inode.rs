@@ -199,16 +199,16 @@ impl Inode {
             stream: self.recent.stream(me),
             handed: &self.handed,
         };
-        let sequential = following.follow(&self.core, me, offset, len, sequential);
+        let memory = (target, len);
         // SAFETY: the caller's promise.
-        unsafe { read::read(&self.core, me, target, len, offset, sequential) }
+        unsafe { read::followed(&self.core, me, &following, memory, offset, sequential) }
     }
 
     /// Heeds what the program says about its reads of `len` bytes from `offset` on. What it says of one of its descriptions
     /// holds for all that it has of the file.
     pub fn advise(&self, me: Me<'_>, offset: u64, len: u64, advice: Advise) {
-        let (ahead, range) = (&self.recent.ahead, (offset, len));
-        advise(&self.core, me, ahead, &self.handed, range, advice);
+        let range = (offset, len);
+        advise(&self.core, me, &self.recent, &self.handed, range, advice);
     }
 
     /// The length.

@@ -45,14 +45,7 @@ impl Managed {
         if core.entry().kernel_reason.load(Relaxed) != 0 {
             return advise_kernel(&self.file, offset, len, advice);
         }
-        advise(
-            core,
-            me,
-            &self.recent.ahead,
-            &self.handed,
-            (offset, len),
-            advice,
-        );
+        advise(core, me, &self.recent, &self.handed, (offset, len), advice);
         Ok(())
     }
 

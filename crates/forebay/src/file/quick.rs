@@ -53,6 +53,8 @@ pub struct Stream {
     marks: [AtomicU32; MARKS],
     /// The one that the next mark takes the place of.
     next_mark: AtomicU32,
+    /// 1 where what it reads will not be read again.
+    passes_by: AtomicU32,
 }
 
 impl Default for Stream {
@@ -64,6 +66,7 @@ impl Default for Stream {
             header: AtomicU64::new(0),
             marks: Default::default(),
             next_mark: AtomicU32::new(0),
+            passes_by: AtomicU32::new(0),
         }
     }
 }
@@ -73,6 +76,13 @@ impl Recent {
     #[inline]
     pub fn stream(&self, me: Me<'_>) -> &Stream {
         &self.streams[me.id.index() % STREAMS]
+    }
+
+    /// Whether what is read from now on counts as used once, however often it is.
+    pub fn pass_by(&self, passes: bool) {
+        for stream in &self.streams {
+            stream.passes_by.store(u32::from(passes), Relaxed);
+        }
     }
 }
 
@@ -88,6 +98,11 @@ impl Stream {
             return false;
         }
         offset.wrapping_sub(self.run_start.load(Relaxed)) >= SEQUENTIAL_BYTES
+    }
+
+    /// Whether what it reads will not be read again.
+    pub fn passes_by(&self) -> bool {
+        self.passes_by.load(Relaxed) != 0
     }
 
     /// The next read that comes to this block takes the slow way, where streams are followed.
@@ -383,6 +398,17 @@ pub unsafe fn read(
     if !unsafe { from_memory(&operation, header, identity, start, target, len, sequential) } {
         return false;
     }
+    let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
+    let first = if stream.passes_by() {
+        header.pass(tick)
+    } else if sequential {
+        header.touch(tick)
+    } else {
+        header.visit(tick)
+    };
+    if first {
+        header.count_ahead(me, Counter::AheadUsedBytes);
+    }
     drop(operation);
     me.count(Counter::ReadBytes as usize, len as u64);
     true
@@ -426,17 +452,5 @@ unsafe fn from_memory(
     if !copied {
         return false;
     }
-    if !header.unchanged(&peek) {
-        return false;
-    }
-    let tick = arena.superblock().tick.load(Ordering::Relaxed);
-    let first = if sequential {
-        header.touch(tick)
-    } else {
-        header.visit(tick)
-    };
-    if first {
-        header.count_ahead(operation.me, Counter::AheadUsedBytes);
-    }
-    true
+    header.unchanged(&peek)
 }

@@ -1,17 +1,20 @@
 //! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
 //!
-//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead, [`straight`] takes large reads past memory, [`advise`] is what programs say about that.
+//! [`fill`] keeps what was read, [`follow`] has the keeper read ahead, [`straight`] takes large reads past memory, [`choice`] says which,
+//! [`advise`] is what programs say about that.
 
 pub mod advise;
+pub mod choice;
 pub mod fill;
 pub mod follow;
 pub mod straight;
 
 use crate::device::{Piece, read_rest};
 use crate::error::Error;
+use crate::evict;
 use crate::file::core::{Core, Halt};
 use crate::file::read::fill::Seen;
-use crate::file::read::follow::Patience;
+use crate::file::read::follow::{Patience, Read};
 use crate::file::room;
 use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
@@ -25,13 +28,54 @@ use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::stream::pattern::LARGE_BYTES;
 use crate::sync::Ordering;
+use crate::sync::time::Instant;
 use crate::sys::memory::{AlignedBytes, Spare};
 
 /// Reads of at least this much of a block bring the whole block into a frame.
 const FRAME_BYTES_MIN: usize = LARGE_BYTES as usize;
+/// Frames that a reader frees at once when it has found none.
+const FRAMES_AT_ONCE: u32 = 4;
+/// Ticks for which these must have been left alone.
+const IDLE_TICKS: u32 = 2;
 
 /// Memory for device reads, kept between them.
 static BOUNCE: Spare = Spare::new();
+
+/// How a read goes.
+#[derive(Clone, Copy, Debug)]
+pub struct Manner {
+    /// It belongs to a stream: its block is worth a frame.
+    pub sequential: bool,
+    /// It goes past memory where memory has nothing.
+    pub past: bool,
+    /// Its time says something about the way that was chosen.
+    pub teaches: bool,
+    /// Nobody will read the same again.
+    pub passes_by: bool,
+}
+
+/// As [`read`], for a description's read that is followed: what comes next is read ahead.
+///
+/// # Safety
+/// As for [`read`].
+pub unsafe fn followed(
+    core: &Core,
+    me: Me<'_>,
+    following: &Read<'_>,
+    (target, len): (*mut u8, usize),
+    offset: u64,
+    sequential: bool,
+) -> Result<usize, Halt> {
+    let begun = (len as u64 >= core.shared.config.direct_min).then(Instant::now);
+    let manner = following.follow(core, me, offset, len, sequential);
+    // SAFETY: the caller's promise.
+    let read = unsafe { read_so(core, me, target, len, offset, manner) }?;
+    if let Some(begun) = begun.filter(|_| manner.teaches) {
+        let choice = &following.recent.ahead.choice;
+        choice.learn(core, read as u64, begun.elapsed());
+    }
+    Ok(read)
+}
 
 /// Reads up to `len` bytes at `offset` into `target`; fewer only at the file's end, or where the target ends before.
 ///
@@ -45,6 +89,26 @@ pub unsafe fn read(
     offset: u64,
     sequential: bool,
 ) -> Result<usize, Halt> {
+    let manner = Manner {
+        sequential,
+        past: straight::is_wanted(core, len),
+        teaches: false,
+        passes_by: false,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { read_so(core, me, target, len, offset, manner) }
+}
+
+/// # Safety
+/// As for [`read`].
+unsafe fn read_so(
+    core: &Core,
+    me: Me<'_>,
+    target: *mut u8,
+    len: usize,
+    offset: u64,
+    manner: Manner,
+) -> Result<usize, Halt> {
     let size = core.size(me)?;
     let wanted = len;
     let len = (size.saturating_sub(offset)).min(len as u64) as usize;
@@ -52,7 +116,6 @@ pub unsafe fn read(
     if len < wanted && core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
         return Err(Halt::Kernel);
     }
-    let past = straight::is_wanted(core, len);
     // Up to here all that could be has been read straight.
     let mut done = 0;
     for segment in segments(offset, len) {
@@ -61,7 +124,7 @@ pub unsafe fn read(
         }
         // SAFETY: a segment lies within the request.
         let to = unsafe { target.add(segment.done) };
-        if past && segment.len == BLOCK_BYTES {
+        if manner.past && segment.len == BLOCK_BYTES {
             let at = offset + segment.done as u64;
             // SAFETY: as above.
             let read = unsafe { straight::read(core, me, to, len - segment.done, at)? };
@@ -71,10 +134,10 @@ pub unsafe fn read(
             }
         }
         // SAFETY: as above.
-        match unsafe { read_segment(core, me, &segment, to, sequential) } {
+        match unsafe { read_segment(core, me, &segment, to, manner) } {
             Err(Halt::Fault) => {
                 // SAFETY: as above.
-                let there = unsafe { read_what_fits(core, me, &segment, to)? };
+                let there = unsafe { read_what_fits(core, me, &segment, to, manner)? };
                 let done = segment.done + there;
                 me.count(Counter::ReadBytes as usize, done as u64);
                 return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
@@ -94,23 +157,34 @@ unsafe fn read_segment(
     me: Me<'_>,
     segment: &Segment,
     target: *mut u8,
-    sequential: bool,
+    manner: Manner,
 ) -> Result<(), Halt> {
     let mut patience = Patience::default();
     core.operate(me, |operation| {
         // SAFETY: the caller's promise.
-        if unsafe { read_quickly(core, operation, segment, target) } {
+        if unsafe { read_quickly(core, operation, segment, target, manner.passes_by) } {
             return Ok(());
         }
         // SAFETY: the caller's promise.
-        unsafe { read_slowly(core, operation, segment, target, sequential, &mut patience) }
+        unsafe {
+            read_slowly(
+                core,
+                operation,
+                segment,
+                target,
+                manner.sequential,
+                &mut patience,
+            )
+        }
     })?;
     if patience.missed {
         room::keep_clean_within(me);
     }
     if patience.missed && !has_room(me) && !provision::more(&core.shared, me) {
-        // The next reads more than it was asked for only if it can be kept.
-        core.shared.wake_keeper();
+        // The next is kept, in place of what has been passed by.
+        if evict::evict(me, FRAMES_AT_ONCE, IDLE_TICKS) == 0 {
+            core.shared.wake_keeper();
+        }
     }
     Ok(())
 }
@@ -130,10 +204,15 @@ unsafe fn read_what_fits(
     me: Me<'_>,
     segment: &Segment,
     target: *mut u8,
+    manner: Manner,
 ) -> Result<usize, Halt> {
+    let manner = Manner {
+        sequential: false,
+        ..manner
+    };
     for (done, part) in segment.by_pages_of(target.addr()) {
         // SAFETY: a part lies within its segment.
-        match unsafe { read_segment(core, me, &part, target.add(done), false) } {
+        match unsafe { read_segment(core, me, &part, target.add(done), manner) } {
             Err(Halt::Fault) => return Ok(done),
             step => step?,
         }
@@ -151,6 +230,7 @@ unsafe fn read_quickly(
     operation: &Operation<'_>,
     segment: &Segment,
     target: *mut u8,
+    passes_by: bool,
 ) -> bool {
     let arena = operation.me.arena;
     let identity = Identity {
@@ -180,7 +260,12 @@ unsafe fn read_quickly(
     let good = copied && header.unchanged(&peek);
     if good {
         let tick = arena.superblock().tick.load(Ordering::Relaxed);
-        if header.touch(tick) {
+        let first = if passes_by {
+            header.pass(tick)
+        } else {
+            header.touch(tick)
+        };
+        if first {
             header.count_ahead(operation.me, Counter::AheadUsedBytes);
         }
     }
@@ -236,8 +321,8 @@ unsafe fn read_slowly(
     };
     drop(guard);
     patience.missed = true;
-    if follow::waits(core, operation.me, segment.block, absent, patience) {
-        return Err(Halt::Busy);
+    if let Some(ends) = follow::waits(core, operation.me, segment.block, absent, patience) {
+        return Err(Halt::Ahead(ends));
     }
     operation.park();
     // Taken out, not borrowed: who waits holds nothing that others may want.
@@ -288,17 +373,17 @@ fn read_device(
     let len = span.len() * PAGE_BYTES;
     let offset = segment.block.start() + start as u64;
     let piece = buffer.part(start, len);
-    let got = read_rest(
-        core.device.as_ref(),
-        Piece {
-            ptr: piece.ptr,
-            len,
-        },
-        offset,
-        0,
-        disk_end,
-    )
-    .map_err(|error| Error::device("read from the device", &error))?;
+    let whole = Piece {
+        ptr: piece.ptr,
+        len,
+    };
+    let cached = core.device.read_cached(whole, offset).unwrap_or(0);
+    let whole = Piece {
+        ptr: piece.ptr,
+        len,
+    };
+    let got = read_rest(core.device.as_ref(), whole, offset, cached, disk_end)
+        .map_err(|error| Error::device("read from the device", &error))?;
     // SAFETY: the buffer is this thread's own.
     unsafe { copy::zero(piece.ptr.add(got), len - got) };
     Ok(())

@@ -18,6 +18,7 @@ use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_r
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::read::fill::{self, Seen};
+use crate::file::read::follow;
 use crate::file::room;
 use crate::flush::select::pages_within_size;
 use crate::flush::{busy, ring};
@@ -37,7 +38,7 @@ use crate::sys::futex;
 use crate::sys::memory::AlignedBytes;
 
 /// Reads under way at most, and while writes keep their device busy.
-pub const REQUESTS_MAX: usize = 4;
+pub const REQUESTS_MAX: usize = 8;
 const REQUESTS_BUSY: usize = 1;
 /// Blocks in a row that one request brings at most: 1 MiB.
 const BLOCKS_MAX: usize = 4;
@@ -212,9 +213,10 @@ impl Prefetcher {
                 begun = true;
                 if !self.begin(shared, me, file, &device, slot, ask) {
                     asks.end(slot, ask, me.id);
+                    follow::ended(me);
                 }
             }
-            self.submit_batch();
+            self.submit_batch(shared, me);
             if self.queue.in_flight() >= limit {
                 // There may be more of it.
                 self.files.push_back(file);
@@ -262,7 +264,7 @@ impl Prefetcher {
         match (&mut self.batch, place) {
             (Some(job), Some(place)) => job.parts.insert(place, part),
             _ => {
-                self.submit_batch();
+                self.submit_batch(shared, me);
                 let bytes = self.spare.pop();
                 let new =
                     || AlignedBytes::huge((BLOCKS_MAX * BLOCK_BYTES).next_multiple_of(HUGE_BYTES));
@@ -277,8 +279,13 @@ impl Prefetcher {
         true
     }
 
-    fn submit_batch(&mut self) {
+    fn submit_batch(&mut self, shared: &Shared, me: Me<'_>) {
         let Some(job) = self.batch.take() else { return };
+        if let Some(read) = job.device.read_cached(job.piece(), job.offset()) {
+            let there = finish_read(me, &job, read);
+            self.finish(shared, me, job, there);
+            return;
+        }
         let token = match self.jobs.iter().position(Option::is_none) {
             Some(free) => free,
             None => {
@@ -303,17 +310,23 @@ impl Prefetcher {
             let job = self.jobs.get_mut(end.token as usize).and_then(Option::take);
             let Some(job) = job else { continue };
             let there = end.result.is_ok_and(|read| finish_read(me, &job, read));
-            let asks = &me.arena.file_unchecked(job.file).asks;
-            for part in &job.parts {
-                let kept = there.then(|| keep(shared, me, &job, part)).flatten();
-                let bytes = u64::from(kept.unwrap_or(0).count_ones()) * PAGE_BYTES as u64;
-                me.count(Counter::AheadBytes as usize, bytes);
-                asks.end(part.slot, part.ask, me.id);
-            }
-            self.spare.push(job.bytes);
+            self.finish(shared, me, job, there);
         }
         room::keep_clean_within(me);
         self.done = done;
+    }
+
+    /// Keeps what has been read, if it is `there`, and tells who waits for it.
+    fn finish(&mut self, shared: &Shared, me: Me<'_>, job: Job, there: bool) {
+        let asks = &me.arena.file_unchecked(job.file).asks;
+        for part in &job.parts {
+            let kept = there.then(|| keep(shared, me, &job, part)).flatten();
+            let bytes = u64::from(kept.unwrap_or(0).count_ones()) * PAGE_BYTES as u64;
+            me.count(Counter::AheadBytes as usize, bytes);
+            asks.end(part.slot, part.ask, me.id);
+            follow::ended(me);
+        }
+        self.spare.push(job.bytes);
     }
 }
 

@@ -119,6 +119,10 @@ pub struct Superblock {
     pub ahead_work: AtomicU32,
     /// 1 while it sleeps on `ahead_work`.
     pub ahead_sleeping: AtomicU32,
+    /// Counts blocks whose reading ahead has ended; who waits for one sleeps on it.
+    pub ahead_ends: AtomicU32,
+    /// 1 where somebody may sleep on `ahead_ends`.
+    pub ahead_awaited: AtomicU32,
     /// Files of which something is asked.
     pub ahead_files: Ring,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
@@ -140,6 +144,8 @@ pub struct DeviceWords {
     pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 5],
+    /// What large reads of streams took: nanoseconds for 1 MiB past memory, and through it, or 0; see `file::read::choice`.
+    pub reads: [AtomicU64; 2],
 }
 
 /// A file that was left to the kernel.

@@ -345,7 +345,10 @@ impl Stream {
         }
         self.window = match self.window {
             0 if told => max,
-            0 => WINDOW_MIN.min(max),
+            // Twice what one request takes.
+            0 => WINDOW_MIN
+                .max(2 * ((self.end - self.start) / BLOCK) as u32)
+                .min(max),
             window => (window * 2).min(max),
         };
         Some(self.window)

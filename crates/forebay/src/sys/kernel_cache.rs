@@ -33,12 +33,17 @@ pub struct Cached {
 /// How much of the file the kernel has in memory. `ENOSYS` before Linux 6.5, `EOPNOTSUPP` on
 /// hugetlbfs.
 pub fn cached(fd: BorrowedFd<'_>) -> io::Result<Cached> {
-    let whole = Range { offset: 0, len: 0 };
+    cached_within(fd, 0, 0)
+}
+
+/// As [`cached`], of `len` bytes from `offset` on.
+pub fn cached_within(fd: BorrowedFd<'_>, offset: u64, len: u64) -> io::Result<Cached> {
+    let range = Range { offset, len };
     let mut out = Cached::default();
     retry(|| {
         // SAFETY: both structures are ours, initialised, laid out as the kernel's, and live during the call.
         let result =
-            unsafe { libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), &whole, &raw mut out, 0) };
+            unsafe { libc::syscall(SYS_CACHESTAT, fd.as_raw_fd(), &range, &raw mut out, 0) };
         check(result as libc::c_int)
     })?;
     Ok(out)

@@ -2,9 +2,10 @@
 
 use std::sync::atomic::AtomicU32;
 
-use super::follow::{Ahead, ask};
+use super::follow::ask;
 use crate::evict;
 use crate::file::core::Core;
+use crate::file::quick::Recent;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::asks::ASKS;
 use crate::memory::threads::Me;
@@ -22,6 +23,8 @@ pub enum Advise {
     Random,
     /// The range will be read: it is read ahead, as much of it as is asked for at once.
     WillNeed,
+    /// What is read will not be read again soon: it counts as used once, however often it is, until something else is said.
+    NoReuse,
     /// The range will not be read: blocks that lie in it, and owe nothing, leave memory.
     DontNeed,
 }
@@ -33,7 +36,7 @@ const BLOCKS_MAX: u64 = ASKS as u64 / 2;
 pub fn advise(
     core: &Core,
     me: Me<'_>,
-    ahead: &Ahead,
+    recent: &Recent,
     handed: &AtomicU32,
     (offset, len): (u64, u64),
     advice: Advise,
@@ -44,8 +47,13 @@ pub fn advise(
     } else {
         offset.saturating_add(len)
     };
+    if advice == Advise::Normal {
+        recent.pass_by(false);
+    }
+    let ahead = &recent.ahead;
     match advice {
         Advise::Normal => ahead.set_advice(Advice::Normal),
+        Advise::NoReuse => recent.pass_by(true),
         Advise::Sequential => ahead.set_advice(Advice::Sequential),
         Advise::Random => ahead.set_advice(Advice::Random),
         Advise::WillNeed if core.shared.config.read_ahead > 0 => {

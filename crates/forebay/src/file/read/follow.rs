@@ -8,7 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU8, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use super::straight;
+use super::choice::{Choice, Way};
+use super::{Manner, straight};
 use crate::file::core::Core;
 use crate::file::quick::{Recent, Stream};
 use crate::flush::ring;
@@ -25,6 +26,8 @@ use crate::sys::futex;
 
 /// How long a reader waits for what the keeper has begun to read.
 const WAIT_MAX: Duration = Duration::from_millis(30);
+/// How long it sleeps at once: then it looks whether the keeper lives.
+const SLEEP_MAX: Duration = Duration::from_millis(2);
 /// The share of memory that one window may have: one part in so many.
 const WINDOW_SHARE: u32 = 8;
 
@@ -33,6 +36,8 @@ const WINDOW_SHARE: u32 = 8;
 pub struct Ahead {
     /// Whoever finds it taken does without.
     tracker: Mutex<Tracker>,
+    /// Which way its large reads go.
+    pub choice: Choice,
     advice: AtomicU8,
     /// The keeper that has been lent the device file, where it only reads.
     lent: AtomicU32,
@@ -74,27 +79,49 @@ pub struct Read<'a> {
 }
 
 impl Read<'_> {
-    /// Looks whether the read belongs to a stream, and has what comes next read ahead. Whether its block is worth a frame.
-    pub fn follow(&self, core: &Core, me: Me<'_>, offset: u64, len: usize, follows: bool) -> bool {
+    /// Looks whether the read belongs to a stream, and has what comes next read ahead. How the read shall go.
+    pub fn follow(
+        &self,
+        core: &Core,
+        me: Me<'_>,
+        offset: u64,
+        len: usize,
+        follows: bool,
+    ) -> Manner {
         let size = core.entry().size.load(Ordering::Relaxed);
         let bounds = Bounds {
             window_max: window_max(core, me),
             size,
             advice: self.recent.ahead.advice(),
         };
+        let ahead = &self.recent.ahead;
+        let may_pass = straight::is_wanted(core, len);
+        let teaches = may_pass && follows;
+        let has_ahead = bounds.window_max > 0
+            && bounds.advice != Advice::Random
+            && me.arena.superblock().ahead.load(Ordering::Relaxed) != 0;
         // What goes past memory is not to be read into it ahead.
-        let past = straight::is_wanted(core, len);
+        let past = may_pass && (!follows || ahead.choice.way(core, has_ahead) == Way::Past);
+        let plain = Manner {
+            sequential: follows,
+            past,
+            teaches,
+            passes_by: self.stream.passes_by(),
+        };
         if bounds.window_max == 0 || offset >= size || len == 0 || past {
-            return follows;
+            return plain;
         }
         let len = (len as u64).min(size - offset);
-        let Ok(mut tracker) = self.recent.ahead.tracker.try_lock() else {
-            return follows;
+        let Ok(mut tracker) = ahead.tracker.try_lock() else {
+            return plain;
         };
         let plan = tracker.note(offset, len, &bounds);
         drop(tracker);
         self.carry_out(core, me, &plan);
-        (follows || plan.recognised) && bounds.advice != Advice::Random
+        Manner {
+            sequential: (follows || plan.recognised) && bounds.advice != Advice::Random,
+            ..plain
+        }
     }
 
     fn carry_out(&self, core: &Core, me: Me<'_>, plan: &Plan) {
@@ -191,22 +218,53 @@ impl Patience {
 }
 
 /// Whether pages that a reader misses are being read by the keeper, and worth waiting for. What has been asked and not begun
-/// is taken back: the reader is here first.
-pub fn waits(core: &Core, me: Me<'_>, block: BlockIndex, pages: u64, left: &mut Patience) -> bool {
-    if me.arena.superblock().ahead.load(Ordering::Relaxed) == 0 {
-        return false;
+/// is taken back: the reader is here first. Where it is to wait, how many such reads had ended before it looked.
+pub fn waits(
+    core: &Core,
+    me: Me<'_>,
+    block: BlockIndex,
+    pages: u64,
+    left: &mut Patience,
+) -> Option<u32> {
+    let superblock = me.arena.superblock();
+    if superblock.ahead.load(Ordering::Relaxed) == 0 {
+        return None;
     }
+    let ends = superblock.ahead_ends.load(Ordering::Acquire);
     let asks = &core.entry().asks;
-    let Some(found) = asks.covering(block, pages) else {
-        return false;
-    };
+    let found = asks.covering(block, pages)?;
     let reads = |by: ThreadId| !is_gone(me.arena, by);
     match found.stage {
-        Stage::Asked => !asks.take_back(&found),
-        Stage::Taken(by) if reads(by) && !left.is_over() => true,
+        // Somebody has just begun.
+        Stage::Asked => (!asks.take_back(&found)).then_some(ends.wrapping_sub(1)),
+        Stage::Taken(by) if reads(by) && !left.is_over() => Some(ends),
         Stage::Taken(_) | Stage::GivenUp(_) => {
             asks.give_up(&found);
-            false
+            None
         }
+    }
+}
+
+/// Sleeps until one more read has ended, or for a while. In no operation.
+pub fn sleep(me: Me<'_>, ends: u32) {
+    let superblock = me.arena.superblock();
+    if superblock.ahead_ends.load(Ordering::Acquire) != ends {
+        return;
+    }
+    if cfg!(feature = "shuttle") {
+        me.wait(1);
+        return;
+    }
+    // Before the kernel looks at the other word: whoever changes that one looks at this one afterwards.
+    superblock.ahead_awaited.swap(1, Ordering::SeqCst);
+    futex::wait(&superblock.ahead_ends, ends, SLEEP_MAX);
+}
+
+/// What was read ahead of a block has come, or will not: whoever waits for it looks again.
+pub fn ended(me: Me<'_>) {
+    let superblock = me.arena.superblock();
+    superblock.ahead_ends.fetch_add(1, Ordering::SeqCst);
+    if superblock.ahead_awaited.swap(0, Ordering::SeqCst) != 0 {
+        futex::wake(&superblock.ahead_ends);
     }
 }

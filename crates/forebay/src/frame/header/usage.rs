@@ -59,6 +59,18 @@ impl Header {
         self.touch_after(tick, 1)
     }
 
+    /// Notes a use by a reader who says that nobody will use it again: it makes of a block no more than one used once. As
+    /// for [`Header::touch`].
+    #[inline]
+    pub fn pass(&self, tick: u32) -> bool {
+        let usage = self.usage();
+        let first = usage == Usage::Ahead;
+        if first || usage == Usage::Fresh {
+            self.stamp.store(ONCE | tick & TICK_MASK, Ordering::Relaxed);
+        }
+        first
+    }
+
     #[inline(always)]
     fn touch_after(&self, tick: u32, pause: u32) -> bool {
         let seen = self.stamp.load(Ordering::Relaxed);
