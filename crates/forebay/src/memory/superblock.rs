@@ -8,7 +8,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x06");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x07");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
