@@ -164,12 +164,12 @@ class Curve(Limited):
     """What the writing of new data loses to writeback: its speed over time, below the limit at which writers wait, from before
     writeback begins; and beside somebody else who keeps the device as busy, while nothing is written back."""
 
-    SLICES = 200
+    SLICES = 400
 
     def __init__(self, kib, mib):
         # Writeback begins at a quarter of the session's memory, writers wait at a half, and so it is for the kernel.
-        super().__init__(8 * mib, ["kernel", "forebay"])
-        self.kib, self.background, self.hard = kib, 2 * mib * MIB, 4 * mib * MIB
+        super().__init__(4 * mib, ["kernel", "forebay"])
+        self.kib, self.background, self.hard = kib, mib * MIB, 2 * mib * MIB
         name = f"new data in pieces of {kib} KiB"
         self.rows = [Row(f"{name}, {when}", "faster", "ms/GB") for when in
                      ("before writeback", "while it runs", "while another keeps the device busy")]
@@ -210,7 +210,7 @@ class Curve(Limited):
 
     def picture(self):
         """The curve of the median round of each side, as text."""
-        lines = [f"MiB written in each {1000 // self.SLICES} ms, {self.kib} KiB a piece; | where writeback begins"]
+        lines = [f"MiB written in each {1000 / self.SLICES:g} ms, {self.kib} KiB a piece; | where writeback begins"]
         for side in self.sides:
             curve = sorted(self.curves[side], key=len)[len(self.curves[side]) // 2]
             done, cells = 0, []
