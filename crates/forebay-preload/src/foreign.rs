@@ -16,7 +16,7 @@ use crate::files;
 use crate::kernel;
 
 /// A power of two.
-const WORDS: usize = 4096;
+const WORDS: usize = 16384;
 /// Places that an inode may be at, from its hash on.
 const WINDOW: usize = 64;
 /// A word is a hash of the inode above its count.

@@ -10,7 +10,7 @@ use std::sync::atomic::{
 use crate::foreign::{self, File};
 use crate::inside::Inside;
 
-const RANGES: usize = 512;
+const RANGES: usize = 4096;
 const PAGE_BYTES: usize = 4096;
 
 /// Whoever has the lock changes it. `end` 0: free.
@@ -33,6 +33,12 @@ static TABLE: [Range; RANGES] = [const {
 }; RANGES];
 /// Ranges in use.
 static USED: AtomicU32 = AtomicU32::new(0);
+/// They are all below this.
+static END: AtomicUsize = AtomicUsize::new(0);
+
+fn all() -> &'static [Range] {
+    &TABLE[..END.load(Relaxed)]
+}
 
 static LOCK: AtomicU32 = AtomicU32::new(0);
 
@@ -89,9 +95,12 @@ fn end_of(begin: usize, len: usize) -> usize {
 }
 
 fn enter(begin: usize, end: usize, file: File, sticks: bool) -> bool {
-    let Some(free) = TABLE.iter().find(|range| range.end.load(Relaxed) == 0) else {
+    let is_free = |range: &Range| range.end.load(Relaxed) == 0;
+    let Some(at) = TABLE.iter().position(is_free) else {
         return false;
     };
+    let free = &TABLE[at];
+    END.fetch_max(at + 1, Relaxed);
     free.device.store(file.device, Relaxed);
     free.inode.store(file.inode, Relaxed);
     free.sticks.store(sticks, Relaxed);
@@ -114,7 +123,7 @@ pub fn ended(begin: usize, len: usize) {
     }
     let end = end_of(begin, len);
     let _lock = Lock::take();
-    for range in &TABLE {
+    for range in all() {
         let Some((cut, rest)) = range.within(begin, end) else {
             continue;
         };
@@ -145,7 +154,7 @@ pub fn at(begin: usize) -> Option<File> {
         return None;
     }
     let _lock = Lock::take();
-    let range = TABLE
+    let range = all()
         .iter()
         .find(|range| range.within(begin, begin + 1).is_some());
     range.map(Range::file)
@@ -155,7 +164,7 @@ pub fn at(begin: usize) -> Option<File> {
 pub fn before_fork() {
     if any() {
         let _lock = Lock::take();
-        TABLE
+        all()
             .iter()
             .for_each(|range| range.sticks.store(true, Relaxed));
     }
