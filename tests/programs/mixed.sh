@@ -104,7 +104,7 @@ mixed_victim() {
         # shellcheck disable=SC2086 # one or two
         kill -9 $who 2>/dev/null || kill -9 "$victim"
         wait "$victim" 2>/dev/null
-        said=$("$forebay" run --require --linger 5 -- python3 "$TESTS/acknowledged.py" "$dir/data" "$dir/told" 2>"$store/notes/said-$number")
+        said=$(timeout --kill-after=5 300 "$forebay" run --require --linger 5 -- python3 "$TESTS/acknowledged.py" "$dir/data" "$dir/told" 2>"$store/notes/said-$number")
         if [[ $said =~ ^[0-9]+$ ]] && ! grep -q -v "$mixed_gone" "$store/notes/said-$number" &&
             python3 "$TESTS/acknowledged.py" "$dir/data" "$dir/told" >>"$store/notes/said-$number" 2>&1; then
             echo "writer killed" >>"$store/notes/done"
@@ -124,7 +124,7 @@ mixed_shooter() {
             python3 -c 'import json,sys; print(json.load(sys.stdin)["sessions"][0]["members"]["keeper"] or "")' 2>/dev/null)
         # A command that drains what a keeper has left keeps the session meanwhile; that one is spared.
         [[ -z $keeper ]] || ! grep -q -a daemon "/proc/$keeper/cmdline" 2>/dev/null || { kill -9 "$keeper" 2>/dev/null && echo "keeper killed" >>"$store/notes/done"; }
-        "$forebay" run --linger 5 -- true 2>/dev/null
+        timeout --kill-after=5 300 "$forebay" run --linger 5 -- true 2>/dev/null
     done
 }
 

@@ -45,10 +45,14 @@ fn named(code: &str) -> Option<(String, &str)> {
 
 fn is_in(text: &str, path: &str, name: &str) -> bool {
     let forms = if path.ends_with(".sh") {
-        [format!("same {name} "), format!("same \"{name}\" ")]
+        vec![
+            format!("same {name} "),
+            format!("same \"{name}\" "),
+            format!("if wanted {name}; then"),
+        ]
     } else {
         // A function, or a case of a macro.
-        [format!("fn {name}()"), format!("    {name}: \"")]
+        vec![format!("fn {name}()"), format!("    {name}: \"")]
     };
     forms.iter().any(|form| text.contains(form))
 }
