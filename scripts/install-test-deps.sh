@@ -1,6 +1,11 @@
 #!/usr/bin/env bash
 # Installs the programs that the tests call, where they are missing. Quick and silent if none is.
+#
+# Without the first list nothing is tested. What cannot be had of the rest is named, and the tests that need it say that
+# they were skipped. Modules of Python and tools of Rust come from their registries, in the versions below; the modules go
+# to a folder of the user's caches.
 set -u
+cd "$(dirname "$0")/.." || exit 1
 needed='
 mkfs.ext4   e2fsprogs    tests on a real ext4
 mkfs.xfs    xfsprogs     tests on a real xfs
@@ -12,6 +17,7 @@ sqlite3     sqlite3      programs under Forebay: a database with locks
 git         git          programs under Forebay: repositories
 gcc         gcc          programs under Forebay: a project that is built and run
 c++         g++          programs under Forebay: streams of C++
+make        make         programs under Forebay: a project that is built in parallel
 python3     python3      programs under Forebay: scripts
 tar         tar          programs under Forebay: archives
 xz          xz-utils     programs under Forebay: compression
@@ -20,15 +26,41 @@ db_bench    rocksdb-tools programs under Forebay: a key-value store
 python3:h5py python3-h5py programs under Forebay: arrays in files
 psql        postgresql   programs under Forebay: a database server of many processes
 '
-. "$(dirname "$0")/install.sh" 'test tools'
+. scripts/install.sh 'test tools'
 
-# fsx comes from the registry of Rust programs, in this version, into target/tools.
-fsx_version=0.3.2
-cd "$(dirname "$0")/.." || exit 1
-tools=${CARGO_TARGET_DIR:-target}/tools
-if [ "$("$tools/bin/fsx" --version 2>/dev/null)" != "fsx $fsx_version" ]; then
-    printf 'test tools: installing fsx %s into %s: random file operations that check what they read\n' "$fsx_version" "$tools"
-    nice cargo install --quiet --locked --root "$tools" fsx --version "=$fsx_version" ||
-        printf 'test tools: fsx could not be installed; the tests that need it will be listed as skipped\n' >&2
+# Each by itself: one that cannot be had takes no other with it.
+wanted='
+sqldiff     sqlite3-tools programs under Forebay: what comes with sqlite
+stress-ng   stress-ng    programs under Forebay: calls of every kind
+python3:torch python3-torch programs under Forebay: tensors in files (150 MB to fetch)
+python3:pip python3-pip  modules of Python
+'
+while read -r line; do
+    [ -n "$line" ] || continue
+    (
+        needed=$line
+        . scripts/install.sh 'test tools'
+    ) || printf 'test tools: the tests that need %s will be listed as skipped\n' "${line%% *}" >&2
+done <<<"$wanted"
+
+# These work with the numpy of Debian 12 and its like.
+. scripts/lib-python.sh
+if ! python_has pyarrow safetensors; then
+    printf 'test tools: installing pyarrow and safetensors into %s: tables and tensors in files\n' "$python_modules"
+    rm -rf "$python_modules"
+    /usr/bin/python3 -m pip install --quiet --root-user-action=ignore --no-cache-dir --no-deps --only-binary :all: \
+        --target "$python_modules" pyarrow==17.0.0 safetensors==0.4.5 >&2 && python_has pyarrow safetensors ||
+        printf 'test tools: they could not be installed; the tests that need them will be listed as skipped\n' >&2
 fi
+
+# tool_of_rust NAME VERSION PURPOSE: into target/tools.
+tool_of_rust() {
+    local tools=${CARGO_TARGET_DIR:-target}/tools
+    [ "$("$tools/bin/$1" --version 2>/dev/null)" != "$1 $2" ] || return 0
+    printf 'test tools: installing %s %s into %s: %s\n' "$1" "$2" "$tools" "$3"
+    nice cargo install --quiet --locked --root "$tools" "$1" --version "=$2" ||
+        printf 'test tools: %s could not be installed; the tests that need it will be listed as skipped\n' "$1" >&2
+}
+tool_of_rust fsx 0.3.2 'random file operations that check what they read'
+tool_of_rust pjdfstest 0.2.2 'what POSIX says of names, owners, modes and times'
 exit 0

@@ -19,8 +19,11 @@
 # Only if named; both sides may use --mib of memory (as root, where there are memory cgroups of version 1):
 #   pf3d-small-*, pf3d-large-*    a parallel program's checkpoints in six patterns, below and above the memory
 #   stream-*            writing four times the memory, against the best of the kernel's ways
+#   writeback-curve-*   how fast new data is written before writeback begins and while it runs, over time
 #   scan-hot-reader     4 KiB reads of half the memory at random, beside a scan of eight times the memory
 #   scan-warm-reader    the same, with a pause after each read
+# Only if named, with as much memory as there is:
+#   corpus-*            programs of every day, each in whole
 #
 # Sizes, for trying it out: --mib N (256) for each program, --small N (10000) small files, --calls N (1000000).
 # $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a release build made here.
@@ -44,7 +47,10 @@ while (($# > 0)); do
     --markdown) more+=(--markdown) ;;
     --list)
         printf '%s\n' write overwrite read ragged ragged-random sync-1m sync-4m fresh tar-x tar-c git build calls \
-            pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2} cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader
+            pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2} writeback-curve-{64,1024}k \
+            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader \
+            corpus-{cp,cat,sort,grep,gzip,bash,cp-r,tar,rsync,git-clone,git-gc,make,sqlite,sqlite-commits,sqlite-wal,rocksdb} \
+            corpus-{python,pools,numpy,h5py,torch,safetensors,parquet,cpp,node,java}
         exit
         ;;
     -h | --help)
@@ -77,6 +83,9 @@ done
     exit 1
 }
 
+# shellcheck source=scripts/lib-python.sh
+. scripts/lib-python.sh
+export PYTHON_MODULES=$python_modules
 # shellcheck source=scripts/lib-programs.sh
 . scripts/lib-programs.sh
 programs_begin programs

@@ -127,7 +127,8 @@ int main(int count, char **arguments) {
         char path[4096], word;
         snprintf(path, sizeof path, "%s/%s_%d", directory, pattern, rank);
         // Each process has memory of its own, as MPI's have.
-        memset(arrays, rank + 1, 4096);
+        for (size_t at = 0; at < elements * 8; at += 4096)
+            arrays[at] = rank + 1;
         if (read(gates[rank][0], &word, 1) != 1)
             fail("gate");
         checkpoint(path, pattern, arrays, elements);

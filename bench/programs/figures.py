@@ -13,6 +13,7 @@ KINDS = {
     "more of": (lambda kernel, ours: ours / kernel, lambda result, target: result >= target, "{:g} of it"),
     "share": (lambda kernel, ours: ours / kernel, lambda result, target: result <= target, "at most {:g} of it"),
     "more": (lambda kernel, ours: ours - kernel, lambda result, target: result <= target, "at most {:g} more"),
+    "own": (lambda kernel, ours: ours, lambda result, target: result <= target, "at most {:g}"),
 }
 
 

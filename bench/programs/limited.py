@@ -6,9 +6,11 @@ its own), Forebay's in a session whose memory is so much. Memory is touched befo
 
 import hashlib
 import json
+import mmap
 import os
 import shutil
 import subprocess
+import threading
 
 from figures import Row
 
@@ -77,12 +79,12 @@ class Limited:
         place.fresh(side)
         place.settle(2 * self.mib)
 
-    def said(self, place, side, command):
+    def said(self, place, side, command, limited=True):
         where = place.path(side, "")
         join = None
         if side == "forebay":
             command = [place.forebay, "run", "--require", "--linger", "0.2", "--session", self.session.name, "--", *command]
-        else:
+        elif limited:
             join = self.cgroup.join
         ran = subprocess.run(command, cwd=where, stdin=subprocess.DEVNULL, capture_output=True, text=True, preexec_fn=join)
         if ran.returncode != 0:
@@ -122,7 +124,8 @@ class Checkpoint(Limited):
     def __init__(self, pattern, problem, elements, mib):
         super().__init__(mib, ["kernel", "forebay"])
         self.pattern, self.elements = pattern, elements
-        self.own_mib = self.processes * elements * 8 // MIB + 64
+        # Arrays of each process, and what programs and the kernel need beside.
+        self.own_mib = self.processes * elements * 8 // MIB + 16
         name = f"PF3DIO {pattern}, {problem}"
         # The paper's gains: 1.26 at least, 1.44 on average.
         self.rows = [Row(f"{name}: closed", "faster", "ms", 1.26), Row(f"{name}: durable", "faster", "ms")]
@@ -135,7 +138,8 @@ class Checkpoint(Limited):
 class Stream(Limited):
     """Writing four times the memory, until it is durable, against the best of the kernel's ways."""
 
-    own_mib = 64
+    # The source, and what the program and the kernel need beside.
+    own_mib = 8 + 16
 
     def __init__(self, kib, threads, mib):
         super().__init__(mib, ["kernel", "kernel, always", "dontcache", "direct", "forebay"])
@@ -148,11 +152,105 @@ class Stream(Limited):
     def run(self, place, side):
         way = side if side in ("dontcache", "direct") else "buffered"
         command = [os.path.join(place.tools, "stream"), ".", str(4 * self.mib * MIB), str(self.kib << 10), str(self.threads), way]
-        with Always() if side == "kernel, always" else Nothing():
+        # In the background from the first byte on.
+        with Thresholds(MIB) if side == "kernel, always" else Nothing():
             said = self.said(place, side, command)
         if said is None:
             return None
         return {row.name: said["durable"] * 1e3 for row in self.rows if side in row.values}
+
+
+class Curve(Limited):
+    """What the writing of new data loses to writeback: its speed over time, below the limit at which writers wait, from before
+    writeback begins; and beside somebody else who keeps the device as busy, while nothing is written back."""
+
+    SLICES = 400
+
+    def __init__(self, kib, mib):
+        # Writeback begins at a quarter of the session's memory, writers wait at a half, and so it is for the kernel.
+        super().__init__(4 * mib, ["kernel", "forebay"])
+        self.kib, self.background, self.hard = kib, mib * MIB, 2 * mib * MIB
+        name = f"new data in pieces of {kib} KiB"
+        self.rows = [Row(f"{name}, {when}", "faster", "ms/GB") for when in
+                     ("before writeback", "while it runs", "while another keeps the device busy")]
+        self.rows.append(Row(f"{name}, loss while writeback runs", "own", "%"))
+        self.rows.append(Row(f"{name}, of that beyond what the device takes", "own", "%", 5))
+        self.curves = {}
+
+    def prepare(self, place, side):
+        if self.session is None:
+            self.session = Session(place, self.mib)
+        place.fresh(side)
+        place.settle(self.mib)
+
+    def command(self, place, size):
+        return [os.path.join(place.tools, "stream"), ".", str(size), str(self.kib << 10), "1", "buffered", str(self.SLICES)]
+
+    def run(self, place, side):
+        with Thresholds(self.background, self.hard):
+            with Busy(os.path.join(place.files, "busy")):
+                size = self.background * 3 // 4
+                beside = self.said(place, side, self.command(place, size), limited=False)["returned"] / size
+            place.settle(self.mib)
+            said = self.said(place, side, self.command(place, self.hard - self.background // 4), limited=False)
+        before, after = self.split(said)
+        self.curves.setdefault(side, []).append(said["curve"])
+        figures = [each * 1e12 for each in (before, after, beside)]
+        return dict(zip((row.name for row in self.rows), [*figures, (1 - before / after) * 100, (1 - beside / after) * 100]))
+
+    def split(self, said):
+        """Seconds for each byte before writeback can have begun, and after."""
+        curve, done = said["curve"], 0
+        for index, written in enumerate(curve):
+            done += written
+            if done >= self.background:
+                begun = (index + 1) / self.SLICES
+                return begun / done, (said["returned"] - begun) / max(sum(curve) - done, 1)
+        raise OSError("writeback never began")
+
+    def picture(self):
+        """The curve of the median round of each side, as text."""
+        lines = [f"MiB written in each {1000 / self.SLICES:g} ms, {self.kib} KiB a piece; | where writeback begins"]
+        for side in self.sides:
+            curve = sorted(self.curves[side], key=len)[len(self.curves[side]) // 2]
+            done, cells = 0, []
+            for written in curve[:-1]:
+                mark = "|" if done < self.background <= done + written else ""
+                done += written
+                cells.append(f"{written // MIB}{mark}")
+            lines.append(f"{side:8} {' '.join(cells)}")
+        return "\n".join(lines)
+
+
+class Busy:
+    """Somebody who writes to the device all the time, past all caches."""
+
+    PIECE, PIECES = 4 * MIB, 32
+
+    def __init__(self, path):
+        self.path, self.stop, self.begun = path, False, threading.Event()
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.write)
+        self.thread.start()
+        self.begun.wait()
+
+    def write(self):
+        fd = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o600)
+        with mmap.mmap(-1, self.PIECE) as piece:
+            piece.write(b"\1" * self.PIECE)
+            at = 0
+            while not self.stop:
+                os.pwrite(fd, piece, at % self.PIECES * self.PIECE)
+                at += 1
+                if at >= self.PIECES:
+                    self.begun.set()
+        os.close(fd)
+
+    def __exit__(self, *_):
+        self.stop = True
+        self.thread.join()
+        os.unlink(self.path)
 
 
 class Nothing:
@@ -163,28 +261,34 @@ class Nothing:
         pass
 
 
-class Always:
-    """The kernel's writeback in the background begins at once."""
+class Thresholds:
+    """From how many dirty bytes on the kernel writes back, and makes writers wait, if that is said."""
 
-    NAME = "/proc/sys/vm/dirty_background_bytes"
-    RATIO = "/proc/sys/vm/dirty_background_ratio"
+    def __init__(self, background, hard=None):
+        self.wanted = {"dirty_background": background, **({"dirty": hard} if hard else {})}
+        self.before = {}
 
     def __enter__(self):
-        with open(self.RATIO) as file:
-            self.ratio = file.read()
-        with open(self.NAME) as file:
-            self.bytes = file.read()
-        self.set(self.NAME, str(MIB))
+        # The upper one first, as it must be above the other, which may have been larger.
+        for name in sorted(self.wanted):
+            self.before[name] = [(f"{name}_{kind}", self.get(f"{name}_{kind}")) for kind in ("bytes", "ratio")]
+            self.set(f"{name}_bytes", str(self.wanted[name]))
 
     def __exit__(self, *_):
-        if self.bytes.strip() != "0":
-            self.set(self.NAME, self.bytes)
-        else:
-            self.set(self.RATIO, self.ratio)
+        for words in self.before.values():
+            # One of the two is 0 and does not count.
+            for word, value in words:
+                if value != "0":
+                    self.set(word, value)
+
+    @staticmethod
+    def get(name):
+        with open(f"/proc/sys/vm/{name}") as file:
+            return file.read().strip()
 
     @staticmethod
     def set(name, value):
-        with open(name, "w") as file:
+        with open(f"/proc/sys/vm/{name}", "w") as file:
             file.write(value)
 
 
@@ -197,4 +301,5 @@ def groups(mib):
     for kib in (64, 1024):
         for threads in (1, 2):
             found[f"stream-{kib}k-{threads}"] = Stream(kib, threads, mib)
+        found[f"writeback-curve-{kib}k"] = Curve(kib, mib)
     return found

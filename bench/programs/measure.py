@@ -16,6 +16,7 @@ import sys
 import time
 from fnmatch import fnmatch
 
+import corpus
 import figures
 import limited
 import reads
@@ -369,6 +370,7 @@ def groups(options):
         "build": Build("a C project, make -j2"),
         "calls": Calls(options.calls),
         **limited.groups(options.mib),
+        **corpus.groups(options),
         **reads.groups(options.mib),
     }
 
@@ -421,17 +423,24 @@ def main():
                   "cpus": os.cpu_count(), "kernel": os.uname().release}
     print(f"{options.device}; {options.mib} MiB for each program, {options.files_count} small files; medians of {options.runs}, "
           f"{os.cpu_count()} CPUs, Linux {os.uname().release}\n", flush=True)
-    rows = []
+    rows, pictures = [], []
     try:
         for key, group in wanted.items():
             named = any(fnmatch(key, pattern) for pattern in options.only)
-            if not named and (options.only or isinstance(group, limited.Limited)):
+            if not named and (options.only or isinstance(group, (limited.Limited, corpus.Program))):
+                continue
+            if lacks := getattr(group, "missing", lambda: None)():
+                print(f"{key}: {lacks} is missing (scripts/install-test-deps.sh installs it)", file=sys.stderr, flush=True)
                 continue
             print(f"{key} ...", file=sys.stderr, flush=True)
             rows += measure(place, group, options.runs)
+            if isinstance(group, limited.Curve):
+                pictures.append(group.picture())
     except (Wrong, OSError) as wrong:
         sys.exit(f"measure-programs: {wrong}")
     print(figures.markdown(rows) if options.markdown else figures.table(rows))
+    for picture in pictures:
+        print(f"\n{picture}")
     if options.json:
         figures.write_json(options.json, conditions, rows)
     judged = [row for row in rows if row.target is not None]

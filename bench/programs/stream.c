@@ -1,9 +1,10 @@
 /* Writes fresh files one after the other by several threads, one file each, until everything is durable.
  *
- *     stream DIRECTORY BYTES PIECE THREADS WAY
+ *     stream DIRECTORY BYTES PIECE THREADS WAY [SLICES]
  *
  * BYTES for all threads together. WAY: `buffered`; `dontcache`, with RWF_DONTCACHE; `direct`, with O_DIRECT. Prints the seconds until
- * the last write returned, until the last fsync did, and how many bytes were written in each hundredth of a second, as JSON. */
+ * the last write returned, until the last fsync did, and how many bytes were written in each part of a second of which there are
+ * SLICES (100), as JSON. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -21,13 +22,14 @@
 #define RWF_DONTCACHE 0x80
 #endif
 
-enum { SOURCE = 8 << 20, THREADS_MAX = 16, SLICES = 6000 };
+enum { SOURCE = 8 << 20, THREADS_MAX = 16, SLICES_MAX = 60000 };
 
 static const char *directory, *way;
 static size_t bytes_each, piece;
 static char *source;
 static double start, written[THREADS_MAX], durable[THREADS_MAX];
-static atomic_ulong slices[SLICES];
+static size_t per_second = 100;
+static atomic_ulong slices[SLICES_MAX];
 
 static double now(void) {
     struct timespec time;
@@ -53,8 +55,8 @@ static void *writer(void *argument) {
         ssize_t wrote = flags ? pwritev2(fd, &part, 1, at, flags) : pwrite(fd, part.iov_base, piece, at);
         if (wrote != (ssize_t)piece)
             fail("write");
-        size_t slice = (now() - start) * 100;
-        atomic_fetch_add_explicit(&slices[slice < SLICES ? slice : SLICES - 1], piece, memory_order_relaxed);
+        size_t slice = (now() - start) * per_second;
+        atomic_fetch_add_explicit(&slices[slice < SLICES_MAX ? slice : SLICES_MAX - 1], piece, memory_order_relaxed);
     }
     written[thread] = now();
     if (fsync(fd) != 0)
@@ -65,8 +67,10 @@ static void *writer(void *argument) {
 }
 
 int main(int count, char **arguments) {
-    if (count != 6)
+    if (count != 6 && count != 7)
         return 2;
+    if (count == 7)
+        per_second = strtoull(arguments[6], NULL, 10);
     directory = arguments[1], way = arguments[5];
     piece = strtoull(arguments[3], NULL, 10);
     size_t threads = strtoull(arguments[4], NULL, 10);
@@ -92,7 +96,7 @@ int main(int count, char **arguments) {
         safe = durable[thread] > safe ? durable[thread] : safe;
     }
     printf("{\"returned\": %.6f, \"durable\": %.6f, \"curve\": [", last - start, safe - start);
-    for (size_t slice = 0; slice <= (size_t)((last - start) * 100) && slice < SLICES; slice++)
+    for (size_t slice = 0; slice <= (size_t)((last - start) * per_second) && slice < SLICES_MAX; slice++)
         printf("%s%lu", slice ? ", " : "", atomic_load(&slices[slice]));
     puts("]}");
     return 0;

@@ -14,9 +14,13 @@ use rows::Row;
 use run::Bench;
 
 #[cfg(feature = "engine")]
+mod ablation;
+#[cfg(feature = "engine")]
 mod allocators;
 mod conditions;
 mod failure;
+#[cfg(feature = "engine")]
+mod instructions;
 mod memory;
 mod meter;
 mod place;
@@ -28,6 +32,8 @@ mod sides;
 mod stats;
 mod where_ns;
 mod workload;
+#[cfg(feature = "engine")]
+mod zipf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -43,7 +49,7 @@ const RUNS_MIN: usize = 5;
 #[derive(Parser)]
 #[command(name = "forebay-bench", version, after_help = EXAMPLES)]
 struct Arguments {
-    /// Rows to measure; all but allocators and where-ns if none is named
+    /// Rows to measure; all but allocators, ablation, tracking and where-ns if none is named
     rows: Vec<Row>,
     /// Measure in this directory
     #[arg(
@@ -130,6 +136,8 @@ fn measure(arguments: &Arguments) -> Result<()> {
     let mut report = Report {
         conditions,
         workloads: Vec::new(),
+        #[cfg(feature = "engine")]
+        techniques: Vec::new(),
     };
     let rows = if arguments.rows.is_empty() {
         &rows::DEFAULT[..]
@@ -167,6 +175,21 @@ fn measure_rows(bench: &mut Bench, rows: &[Row], size: u64, report: &mut Report)
     #[cfg(feature = "engine")]
     if rows.contains(&Row::Allocators) {
         allocators::print(bench, size)?;
+    }
+    #[cfg(feature = "engine")]
+    for (row, works, sides) in [
+        (Row::Ablation, &ablation::ABLATION[..], ablation::all()),
+        (
+            Row::Tracking,
+            &ablation::TRACKING[..],
+            ablation::trackings(),
+        ),
+    ] {
+        if rows.contains(&row) {
+            let title = format!("{row:?}").to_lowercase();
+            let parts = ablation::measure(bench, &title, (works, &sides), size)?;
+            report.techniques.extend(parts);
+        }
     }
     if rows.contains(&Row::WhereNs) {
         where_ns::print(bench, size)?;

@@ -15,6 +15,10 @@ pub struct Report {
     pub conditions: Conditions,
     /// In the order they ran.
     pub workloads: Vec<WorkloadReport>,
+    /// Of the rows about techniques, in the order they ran.
+    #[cfg(feature = "engine")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub techniques: Vec<crate::ablation::Part>,
 }
 
 /// One workload.

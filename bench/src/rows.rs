@@ -38,6 +38,12 @@ pub enum Row {
     /// What each way of finding free memory is worth (not part of the default rows)
     #[value(name = "allocators")]
     Allocators,
+    /// What each technique of StreamCache is worth, alone and together (not part of the default rows)
+    #[value(name = "ablation")]
+    Ablation,
+    /// What tracking costs under requests at random (not part of the default rows)
+    #[value(name = "tracking")]
+    Tracking,
     /// Where the nanoseconds of a 4 KiB write go (not part of the default rows)
     #[value(name = "where-ns")]
     WhereNs,
@@ -89,7 +95,7 @@ pub fn workloads(row: Row, size: u64) -> Vec<Workload> {
         Row::ReadCold => [("4k", 4 << 10), ("64k", 64 << 10), ("1m", 1 << 20)]
             .map(|(name, len)| read_cold(size, name, len))
             .into(),
-        Row::Allocators | Row::WhereNs => Vec::new(),
+        Row::Allocators | Row::Ablation | Row::Tracking | Row::WhereNs => Vec::new(),
     }
 }
 

@@ -1,8 +1,10 @@
 # shellcheck shell=bash
 # What program tests share. Source it, then call `programs_begin`.
 #
-#   same NAME SCRIPT     runs a bash script plainly and under Forebay, each in an empty directory of its own; exit code, output
-#                        and the tree that an outsider finds afterwards must be the same
+#   same NAME SCRIPT [LEAST]
+#                        runs a bash script plainly and under Forebay, each in an empty directory of its own; exit code, output
+#                        and the tree that an outsider finds afterwards must be the same, and at least LEAST bytes must have
+#                        been written through the engine
 #   holds NAME COMMAND   runs a command under Forebay in an empty directory; it must succeed
 #   passed NAME, failed NAME REASON
 #   programs_end         the closing line
@@ -62,7 +64,7 @@ print(s["scrap_bytes"] + s["direct_bytes"])' "$1" 2>/dev/null || echo 0
 }
 
 same() {
-    local name=$1 script=$2 side dir code_plain code_managed
+    local name=$1 script=$2 least=${3:-0} side dir code_plain code_managed bytes
     wanted "$name" || return 0
     for side in plain managed; do
         dir=$WHERE/$name-$side
@@ -80,14 +82,17 @@ same() {
         # Both sides say the same, their directories' names apart.
         sed -i "s|$name-$side|HERE|g" "$WHERE/$name-$side/out" "$WHERE/$name-$side/err"
     done
+    bytes=$(bytes_through "$WHERE/$name-managed/report")
     if [[ $code_plain -ne $code_managed ]]; then
         failed "$name" "exit $code_plain plainly, $code_managed under Forebay: $(tail -n 3 "$WHERE/$name-managed/err")"
     elif ! diff "$WHERE/$name-plain/out" "$WHERE/$name-managed/out" >"$WHERE/$name.diff"; then
         failed "$name" "another output: $(head -n 6 "$WHERE/$name.diff")"
     elif ! diff "$WHERE/$name-plain/tree" "$WHERE/$name-managed/tree" >"$WHERE/$name.diff"; then
         failed "$name" "other files: $(head -n 6 "$WHERE/$name.diff")"
+    elif ((bytes < least)); then
+        failed "$name" "only $bytes bytes through the engine, of at least $least"
     else
-        passed "$name" "$(bytes_through "$WHERE/$name-managed/report") bytes through the engine"
+        passed "$name" "$bytes bytes through the engine"
         rm -rf "${WHERE:?}/$name-plain" "${WHERE:?}/$name-managed" "$WHERE/$name.diff"
     fi
 }

@@ -161,9 +161,3 @@ for i in range(200):
 print(bad, again > 0)
 EOF
 python3 p.py"
-
-if python3 -c 'import numpy' 2> /dev/null; then
-    same numpy "python3 $PWD/tests/programs/streams.py"
-elif wanted numpy; then
-    skipped numpy "this python3 has no numpy"
-fi

@@ -67,6 +67,22 @@ if wanted kill_keeper; then
     acknowledged kill_keeper
 fi
 
+# A file that was closed, with its bytes left to the keeper, and has replaced another since: that is how programs write settings
+# and checkpoints. The next keeper finds it under its new name.
+if wanted kill_keeper_renamed; then
+    mkdir "$WHERE/kill_keeper_renamed"
+    in_own_session renamed "$forebay" run --require --linger 20 -- true
+    output=$(cd "$WHERE/kill_keeper_renamed" && in_own_session renamed timeout 60 "$forebay" run --require --linger 1 -- \
+        python3 "$helpers/replacing.py" "$(keeper_of renamed)" 2>&1)
+    code=$?
+    wrong=$(cd "$WHERE/kill_keeper_renamed" && python3 -c 'print(sum(open(f"file-{n}", "rb").read() != b"%08d" % n * 1024 for n in range(400)))')
+    if [[ $code -eq 0 && $wrong == 0 ]]; then
+        passed kill_keeper_renamed
+    else
+        failed kill_keeper_renamed "exit $code, $wrong files are wrong: $(tail -n 2 <<<"$output")"
+    fi
+fi
+
 # Nobody is left. What is owed is in the arena: the next command of the session saves it.
 if wanted kill_all; then
     start_writer kill_all 2000

@@ -3,6 +3,8 @@
 # afterwards are the same as without; and what happens when something dies, fills up or is missing.
 #
 # $SOAK_SECONDS and $SOAK_SEED, set by tests/soak.d/30-programs.sh: fio and fsx for so long, on every file system.
+# $CORPUS_SCALE: how large the largest programs' files are, 1 every day; $FOREBAY_TEST_STORE, $FOREBAY_TEST_DEVICE: the memory
+# for the file systems together, and for each.
 # $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a debug build made here. $ONLY: a pattern of tests.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -10,6 +12,8 @@ cd "$(dirname "$0")/../.." || exit 1
 . tests/lib/mounts.sh
 # shellcheck source=tests/programs/lib.sh
 . tests/programs/lib.sh
+# shellcheck source=scripts/lib-python.sh
+. scripts/lib-python.sh
 
 away() {
     echo "$1"
@@ -29,13 +33,15 @@ if [[ -z $bin ]]; then
 fi
 
 mounts_begin
-mounts_tmpfs store 3G
+mounts_tmpfs store "${FOREBAY_TEST_STORE:-3G}"
 store=$MOUNTS/store
 install -d -m 755 "$store/bin"
 install -m 755 "$bin/forebay" "$bin/libforebay_preload.so" "$store/bin/"
-FSX=$PWD/${CARGO_TARGET_DIR:-target}/tools/bin/fsx
-[[ ! -x $FSX ]] || install -m 755 "$FSX" "$store/bin/"
-FSX=$store/bin/fsx
+for tool in fsx pjdfstest; do
+    built=$PWD/${CARGO_TARGET_DIR:-target}/tools/bin/$tool
+    [[ ! -x $built ]] || install -m 755 "$built" "$store/bin/"
+done
+FSX=$store/bin/fsx PJDFSTEST=$store/bin/pjdfstest
 forebay=$store/bin/forebay
 
 kinds=${FOREBAY_TEST_KINDS:-xfs ext4}
@@ -48,8 +54,8 @@ export FOREBAY_ARENA_DIR=$store/arenas FOREBAY_SESSION=programs-$$
 
 for kind in $kinds; do
     case $kind in
-    xfs) mounts_make xfs "$store" 1G mkfs.xfs -q ;;
-    *) mounts_make "$kind" "$store" 1G "mkfs.$kind" -q ;;
+    xfs) mounts_make xfs "$store" "${FOREBAY_TEST_DEVICE:-1G}" mkfs.xfs -q ;;
+    *) mounts_make "$kind" "$store" "${FOREBAY_TEST_DEVICE:-1G}" "mkfs.$kind" -q ;;
     esac
     mkdir -m 1777 "$MOUNTS/$kind/files"
 done
@@ -72,6 +78,10 @@ for kind in $kinds; do
     . tests/programs/troubles.sh
     # shellcheck source=tests/programs/bigger.sh
     . tests/programs/bigger.sh
+    # shellcheck source=tests/programs/corpus.sh
+    . tests/programs/corpus.sh
+    # shellcheck source=tests/programs/suites.sh
+    . tests/programs/suites.sh
     # shellcheck source=tests/programs/databases.sh
     . tests/programs/databases.sh
 done

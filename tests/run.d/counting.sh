@@ -2,6 +2,7 @@
 # Checks on the checkers: scripts/lib.sh must count what ran, and nothing else.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
+unset FOREBAY_TEST_AGAIN
 library=$PWD/scripts/lib.sh
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -34,10 +35,18 @@ file skipping.sh "echo 'skipped: one::test: no loop devices'; echo '  skipped: i
 file all-skipped.sh "for n in 1 2 3; do echo \"skipped: test-\$n: not root\"; done; echo '$result'"
 file two.sh "echo '$result'; echo '$result'"
 file broken.sh "echo '$result'; echo '$broken'; exit 101"
+# Cargo test's output: a test fails, and the second time or for ever after it passes.
+cat >"$scratch/now-and-then.sh" <<END
+case " \$*" in
+    *--exact*) [ -z "\${ALWAYS:-}" ] && echo 'test a::b ... ok' && echo '${result/3 passed/1 passed}' && exit ;;
+esac
+echo 'test a::b ... FAILED'; echo '$broken'; exit 101
+END
 file died.sh "echo '$result'; exit 101"
 file counts.sh "echo '9 passed, 9 failed in a sentence'; echo 'posix: 5 passed, 0 failed, 2 skipped'"
 file counts-bad.sh "echo '5 passed, 2 failed'; exit 1"
 file lies.sh "echo '5 passed, 0 failed'; exit 3"
+file once.sh "[ -e $scratch/was-here ] || { touch $scratch/was-here; echo '4 passed, 1 failed'; exit 1; }; echo '5 passed, 0 failed'"
 file plain.sh 'echo fine'
 file away.sh 'echo "no loop devices here"; exit 77'
 file hangs.sh 'sleep 60'
@@ -53,6 +62,16 @@ expect 'only skipped tests' 'forebay: 0 passed, 1 failed, 4 skipped' 1 \
 expect 'a skipped test is named' 'not run: tests: a: one::test: no loop devices' 0 \
     "suite a bash $scratch/skipping.sh; finish | grep one::test; exit"
 expect 'a failed test' 'forebay: 5 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/broken.sh"
+expect 'an unsteady test' 'forebay: 3 passed, 0 failed' 0 "suite a bash $scratch/now-and-then.sh --"
+expect 'an unsteady test is named' \
+    'UNSTEADY: tests: a: a::b: failed once, then passed alone' 0 \
+    "suite a bash $scratch/now-and-then.sh --; finish | grep UNSTEADY; exit"
+expect 'no test is unsteady in a soak' 'forebay: 2 passed, 1 failed' 1 \
+    "again=0; suite a bash $scratch/now-and-then.sh --"
+expect 'a test that fails alone as well' 'forebay: 2 passed, 1 failed' 1 \
+    "export ALWAYS=1; suite a bash $scratch/now-and-then.sh --"
+expect 'too many to be unsteady' 'forebay: 2 passed, 1 failed' 1 \
+    "again_max=0; suite a bash $scratch/now-and-then.sh --"
 expect 'a suite that died' 'forebay: 3 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/died.sh"
 expect 'a suite without tests' 'forebay: 0 passed, 1 failed' 1 "suite a true"
 expect 'a suite that hangs' 'forebay: 0 passed, 1 failed' 1 'limit=1; suite a sleep 60'
@@ -60,6 +79,10 @@ expect 'a script that hangs' 'forebay: 0 passed, 1 failed' 1 "limit=1; run_scrip
 expect 'a script that counts' 'forebay: 5 passed, 0 failed, 2 skipped' 0 "run_script $scratch/counts.sh"
 expect 'a script that fails' 'forebay: 5 passed, 2 failed' 1 "run_script $scratch/counts-bad.sh"
 expect 'a script that lies' 'forebay: 5 passed, 1 failed' 1 "run_script $scratch/lies.sh"
+expect 'an unsteady script' 'forebay: 5 passed, 0 failed' 0 \
+    "rm -f $scratch/was-here; run_script $scratch/once.sh"
+expect 'no script is unsteady in a soak' 'forebay: 4 passed, 1 failed' 1 \
+    "rm -f $scratch/was-here; again=0; run_script $scratch/once.sh"
 expect 'a plain script' 'forebay: 1 passed, 0 failed' 0 "run_script $scratch/plain.sh"
 expect 'a script that could not run' 'forebay: 1 passed, 0 failed, 1 skipped' 0 \
     "check a true; run_script $scratch/away.sh"

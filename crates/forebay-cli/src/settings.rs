@@ -100,7 +100,7 @@ settings! {
     /// How requests reach the device: auto, io_uring or threads
     #[arg(value_name = "ENGINE")]
     io_engine,
-    /// How dirty parts of files are known: page or stream
+    /// How dirty parts of files are known: page, percore or stream
     #[arg(value_name = "WAY")]
     dirty_tracking,
     /// In which order they are written: page or stream

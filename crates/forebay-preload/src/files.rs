@@ -21,6 +21,7 @@ pub use crate::kernel::{
     Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel, give_inode_to_kernel,
     give_path_to_kernel, give_to_kernel, leave, stdio_uses,
 };
+use crate::mapped;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, APPENDS, Description, FOREIGN, Kind, REACHED, SYNCS, State, Word};
@@ -68,13 +69,16 @@ pub fn announce_inherited() {
 /// A descriptor has just been opened: regular files become candidates, and those that the session has bytes of are managed at
 /// once.
 pub fn opened(fd: c_int, flags: c_int) {
-    if !attach::is_on() || flags & (libc::O_PATH | libc::O_DIRECTORY) != 0 {
+    // Its bits are among those that ask for a file without a name.
+    let is_unnamed = flags & libc::O_TMPFILE == libc::O_TMPFILE;
+    let is_directory = flags & libc::O_DIRECTORY != 0 && !is_unnamed;
+    if !attach::is_on() || flags & libc::O_PATH != 0 || is_directory {
         return;
     }
     let _errno = KeepErrno::new();
     let more = if attach::only_watches() {
         FOREIGN | REACHED
-    } else if flags & NEVER != 0 || flags & libc::O_TMPFILE == libc::O_TMPFILE {
+    } else if flags & NEVER != 0 || is_unnamed {
         FOREIGN
     } else {
         0
@@ -222,6 +226,23 @@ unsafe fn stat_path(dir: c_int, path: *const libc::c_char) -> Option<libc::stat>
     unsafe { (real::fstatat64(dir, path, stat.as_mut_ptr(), 0) == 0).then(|| stat.assume_init()) }
 }
 
+/// From now on somebody may reach a regular file in a way that passes no hook. Should the session hold it, it goes to the kernel.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn reach_path(dir: c_int, path: *const libc::c_char, why: Why) {
+    if !attach::is_on() {
+        return;
+    }
+    // SAFETY: the caller's path.
+    if let Some(stat) = unsafe { stat_path(dir, path) }
+        && stat.st_mode & libc::S_IFMT == libc::S_IFREG
+    {
+        foreign::reach(stat.st_dev, stat.st_ino);
+        give_inode_to_kernel(stat.st_dev, stat.st_ino, why);
+    }
+}
+
 fn flush_inode(device: u64, inode: u64) {
     if attach::glance().is_some_and(|glance| glance.await_closed(device, inode)) {
         return;
@@ -285,6 +306,7 @@ pub fn is_unused_standard(fd: c_int) -> bool {
 /// Forgets the parent's files; see [`attach::in_child`].
 pub fn in_child() {
     inodes::in_child();
+    mapped::in_child();
 }
 
 /// Flags of `fcntl(F_SETFL)` that are of interest.

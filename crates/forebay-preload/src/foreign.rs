@@ -16,7 +16,7 @@ use crate::files;
 use crate::kernel;
 
 /// A power of two.
-const WORDS: usize = 4096;
+const WORDS: usize = 16384;
 /// Places that an inode may be at, from its hash on.
 const WINDOW: usize = 64;
 /// A word is a hash of the inode above its count.
@@ -90,13 +90,38 @@ pub fn regular(fd: c_int) -> Option<(u64, u64)> {
     (stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((stat.st_dev, stat.st_ino))
 }
 
+/// A file, as the kernel names it.
+#[derive(Clone, Copy)]
+pub struct File {
+    /// Its device's number.
+    pub device: u64,
+    /// Its inode's.
+    pub inode: u64,
+}
+
 /// A descriptor's file is used so from now on. Should the session have come to manage it meanwhile, it is the kernel's after this.
-pub fn begin(fd: c_int, why: files::Why) {
+pub fn begin(fd: c_int, why: files::Why) -> Option<File> {
+    let (device, inode) = regular(fd)?;
+    add(device, inode);
+    reach(device, inode);
+    kernel::note_left(fd, why);
+    files::give_inode_to_kernel(device, inode, why);
+    Some(File { device, inode })
+}
+
+/// A descriptor that has come by a way that passes no hook: what is done with it is the kernel's, however long it is open.
+pub fn received(fd: c_int, why: files::Why) {
     if let Some((device, inode)) = regular(fd) {
-        add(device, inode);
         reach(device, inode);
-        kernel::note_left(fd, why);
         files::give_inode_to_kernel(device, inode, why);
+    }
+}
+
+/// One more use of a file that is used so; `told`: the arena hears of it.
+pub fn begin_again(file: File, told: bool) {
+    add(file.device, file.inode);
+    if told {
+        reach(file.device, file.inode);
     }
 }
 
@@ -105,8 +130,15 @@ pub fn end(fd: c_int) {
     if let Some((device, inode)) = regular(fd)
         && has(device, inode)
     {
-        remove(device, inode);
-        reach_no_more(device, inode);
+        end_of(File { device, inode }, true);
+    }
+}
+
+/// A use of a file ends; `told`: the arena hears of it.
+pub fn end_of(file: File, told: bool) {
+    remove(file.device, file.inode);
+    if told {
+        reach_no_more(file.device, file.inode);
     }
 }
 

@@ -53,6 +53,7 @@ pub mod limits;
 pub mod open;
 pub mod pass;
 pub mod quit;
+pub mod sanitizers;
 pub mod seek;
 pub mod signals;
 pub mod size;

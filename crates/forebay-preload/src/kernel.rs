@@ -48,6 +48,8 @@ pub enum Why {
     Unable = 76,
     /// `O_DIRECT` and its like.
     Opened = 77,
+    /// Somebody wants to hear of each change: inotify.
+    Watched = 78,
 }
 
 impl Why {
@@ -56,7 +58,7 @@ impl Why {
         use Why::*;
         matches!(
             self,
-            Inherited | Locked | Asynchronous | RawCall | Sent | Identity | Unserved
+            Inherited | Locked | Asynchronous | RawCall | Sent | Identity | Unserved | Watched
         )
     }
 }

@@ -15,6 +15,7 @@ mod hooks;
 mod inodes;
 mod inside;
 mod kernel;
+mod mapped;
 mod program;
 mod raw;
 mod real;

@@ -132,6 +132,8 @@ real! {
     fn readahead(fd: c_int, offset: off_t, count: size_t) -> ssize_t = sys (libc::SYS_readahead, [fd, offset, count]);
     fn sendfile64(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t = sys (libc::SYS_sendfile, [to, from, offset, count]);
     fn copy_file_range(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, count: size_t, flags: c_uint) -> ssize_t = sys (libc::SYS_copy_file_range, [from, from_at, to, to_at, count, flags]);
+    fn splice(from: c_int, from_at: *mut off_t, to: c_int, to_at: *mut off_t, count: size_t, flags: c_uint) -> ssize_t = sys (libc::SYS_splice, [from, from_at, to, to_at, count, flags]);
+    fn pipe2(ends: *mut c_int, flags: c_int) -> c_int = sys (libc::SYS_pipe2, [ends, flags]);
     fn fstat64(fd: c_int, to: *mut Stat) -> c_int = sys (libc::SYS_fstat, [fd, to]);
     fn stat64(path: *const c_char, to: *mut Stat) -> c_int = sys (libc::SYS_stat, [path, to]);
     fn lstat64(path: *const c_char, to: *mut Stat) -> c_int = sys (libc::SYS_lstat, [path, to]);

@@ -47,10 +47,12 @@ pub enum IoEngine {
 #[serde(rename_all = "snake_case")]
 pub enum DirtyTracking {
     /// By the marks in each file's slots alone.
-    Page,
+    Page = 0,
     /// By streams as well, for the whole session.
     #[default]
-    Stream,
+    Stream = 1,
+    /// By a dirty set for each core as well, as FastMap does it.
+    Percore = 2,
 }
 
 /// In which order what is owed is written, and what is clean evicted (StreamCache 4.2).
@@ -197,6 +199,19 @@ impl Config {
             coherence: Coherence::Close,
             heap_backed: true,
             origins: Origins::default(),
+        }
+    }
+
+    /// The same with another way to track what is owed, and the order of flushes that it has.
+    #[must_use]
+    pub fn with_tracking(self, dirty_tracking: DirtyTracking) -> Self {
+        Self {
+            dirty_tracking,
+            flush_order: match dirty_tracking {
+                DirtyTracking::Stream => FlushOrder::Stream,
+                DirtyTracking::Page | DirtyTracking::Percore => FlushOrder::Page,
+            },
+            ..self
         }
     }
 

@@ -22,6 +22,7 @@ pub mod resize;
 pub mod room;
 pub mod settle;
 pub mod table;
+mod throttle;
 pub mod write;
 
 use std::fs;

@@ -348,3 +348,31 @@ fn small_frames_waste_a_twentieth_at_most() {
         );
     }
 }
+
+/// What is held beside the bytes, in thousandths of them, for so many pages of each block: frames' unused parts, headers and nodes. Few
+/// pages a block are dear (decision 0018), three and more are not.
+#[test]
+fn headers_weigh_a_twentieth_from_three_pages_a_block_on() {
+    for (each, frames_most, headers_most) in [
+        (1, 50, 141),
+        (2, 50, 71),
+        (3, 50, 47),
+        (4, 50, 36),
+        (8, 50, 18),
+    ] {
+        let world = World::new(Allocator::RegionsStock, 128, 1);
+        let blocks = 3200 / each;
+        for page in 0..each {
+            (0..blocks).for_each(|block| world.write(0, block * BLOCK + page * 9 * PAGE, PAGE, 1));
+        }
+        let report = world.check();
+        assert_eq!(u64::from(report.headers_linked), blocks);
+        let bytes = blocks * each * PAGE;
+        let thousandths = |held: u64| held * 1000 / bytes;
+        let frames = u64::from(report.frames_carved + report.frames_linked) * BLOCK;
+        let (frames, headers) = (thousandths(frames - bytes), thousandths(blocks * 576));
+        let nodes = thousandths(u64::from(report.nodes_linked) * 320);
+        println!("{each} pages a block: frames {frames}, headers {headers}, nodes {nodes}");
+        assert!(frames <= frames_most && headers <= headers_most && nodes <= 5);
+    }
+}

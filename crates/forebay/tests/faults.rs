@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use common::watch::Watch;
 use common::{Engine, Store};
 use forebay::Config;
+use forebay::config::DirtyTracking;
 use forebay::device::DeviceFile;
 use forebay::keeper::check::check;
 use forebay::sim::device::{
@@ -151,8 +152,7 @@ impl Target for Rig {
     }
 }
 
-fn run(ops: &[Op], plan: &Arc<FaultPlan>, lenient: bool, torn: bool) -> Result<(), String> {
-    let mut rig = Rig::new(plan);
+fn run(ops: &[Op], mut rig: Rig, lenient: bool, torn: bool) -> Result<(), String> {
     rig.lenient = lenient;
     rig.torn = torn;
     let all = [
@@ -171,6 +171,13 @@ fn run(ops: &[Op], plan: &Arc<FaultPlan>, lenient: bool, torn: bool) -> Result<(
     rig.settle(&mut driver)
 }
 
+/// Each list of operations has one of them.
+const TRACKINGS: [DirtyTracking; 3] = [
+    DirtyTracking::Stream,
+    DirtyTracking::Percore,
+    DirtyTracking::Page,
+];
+
 /// Every call of a few lists fails in turn.
 fn every_call(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) {
     let failures = failures(lists, kinds, faults, repeat);
@@ -188,15 +195,18 @@ fn failures(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) -> Vec<S
     let mut failures = Vec::new();
     for seed in 0..lists {
         let ops = generate(seed, &PROFILE, 40);
+        let tracking = TRACKINGS[seed as usize % TRACKINGS.len()];
+        let rig = |plan: &Arc<FaultPlan>| Rig::with(plan, Config::tiny().with_tracking(tracking));
         let counting = FaultPlan::counting(kinds);
-        run(&ops, &counting, false, false).unwrap_or_else(|why| panic!("without a fault: {why}"));
+        run(&ops, rig(&counting), false, false)
+            .unwrap_or_else(|why| panic!("without a fault: {why}"));
         for n in 0..counting.calls() {
             for &fault in faults {
                 let name = format!("seed {seed}, call {n}, {fault:?}, {repeat:?}");
                 let plan = FaultPlan::nth(n, kinds, fault, repeat);
                 let lenient = repeat == Repeat::ForEver;
                 let torn = matches!(fault, Fault::Torn(_));
-                let ended = watch.run(&name, || run(&ops, &plan, lenient, torn));
+                let ended = watch.run(&name, || run(&ops, rig(&plan), lenient, torn));
                 let failed =
                     ended.and_then(|result| result.map_err(|why| format!("{name}: {why}")));
                 failures.extend(failed.err());

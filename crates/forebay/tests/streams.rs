@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use forebay::config::{DirtyTracking, FlushOrder, Route};
+use forebay::config::{DirtyTracking, Route};
 use forebay::evict;
 use forebay::flush::{Flusher, Scope};
 use forebay::ids::{FileId, ThreadId};
@@ -296,12 +296,7 @@ fn a_tree_that_is_wrong_costs_no_byte_and_is_noticed() {
 
 #[test]
 fn without_tracking_there_are_no_streams() {
-    let config = Config {
-        dirty_tracking: DirtyTracking::Page,
-        flush_order: FlushOrder::Page,
-        ..roomy()
-    };
-    let world = World::new(config);
+    let world = World::new(roomy().with_tracking(DirtyTracking::Page));
     let file = world.file(1, 0);
     write_blocks(&file, 0..3);
     assert_eq!(world.session.streams(), []);

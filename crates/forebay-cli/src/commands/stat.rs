@@ -4,10 +4,11 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use forebay::Stats;
+use forebay::config::DirtyTracking;
 use forebay::memory::place::PlaceKind;
 use forebay::session::left::LeftFile;
 use forebay::session::look::{Life, Members, SeenFile};
-use forebay::session::streams::{SeenStream, StreamKind};
+use forebay::session::streams::{SeenStream, SeenTracking, StreamKind};
 use serde::Serialize;
 
 use crate::arguments::Stat;
@@ -50,6 +51,9 @@ pub(super) struct Row {
     /// What it tracks; only if asked for.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) streams: Option<Vec<SeenStream>>,
+    /// By what it tracks; only if asked for.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    pub(super) tracking: Option<SeenTracking>,
 }
 
 /// Shows them, once or again and again.
@@ -150,6 +154,10 @@ pub(super) fn row(found: Found, streams: bool) -> Row {
             .filter(|file| file.owed_bytes > 0)
             .collect(),
         left: seen.as_ref().map(|seen| seen.left()).unwrap_or_default(),
+        tracking: seen
+            .as_ref()
+            .and_then(|seen| seen.tracking())
+            .filter(|_| streams),
         streams: streams.then(|| seen.as_ref().map(|seen| seen.streams()).unwrap_or_default()),
     }
 }
@@ -244,9 +252,28 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         format!("{} after deaths, {corruptions} set right", stats.rebuilds),
     );
     detail_files(output, row);
+    detail_streams(output, row);
+}
+
+fn detail_streams(output: &mut Output, row: &Row) {
+    let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
+    if let Some(tracking) = &row.tracking {
+        field("tracking", tracking_line(tracking));
+    }
     for stream in row.streams.iter().flatten() {
-        let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
         field("stream", stream_line(stream));
+    }
+}
+
+/// What tells the session which blocks owe something.
+fn tracking_line(tracking: &SeenTracking) -> String {
+    match tracking.kind {
+        DirtyTracking::Page => "page: the marks of each file".to_owned(),
+        DirtyTracking::Stream => "stream: trees of streams".to_owned(),
+        DirtyTracking::Percore => {
+            let sizes: Vec<_> = tracking.sets.iter().map(ToString::to_string).collect();
+            format!("percore: dirty sets of {} blocks", sizes.join(" + "))
+        }
     }
 }
 

@@ -324,6 +324,7 @@ fn stat_shows_streams_if_asked() {
     let _writer = writer::start(&place, &file, BYTES, false);
     let json = place.run(&["stat", "--session", &place.session, "--streams", "--json"]);
     let report: serde_json::Value = serde_json::from_str(&json.stdout).expect("JSON");
+    assert_eq!(report["sessions"][0]["dirty_tracking"], "stream");
     let streams = report["sessions"][0]["streams"]
         .as_array()
         .expect("streams")

@@ -12,6 +12,7 @@ use libc::pid_t;
 use crate::attach;
 use crate::hooks::limits;
 use crate::inside::Inside;
+use crate::mapped;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::signals;
@@ -36,6 +37,7 @@ fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
         return fork();
     }
     attach::before_fork();
+    mapped::before_fork();
     let child = fork();
     match child {
         0 => attach::in_child(),

@@ -56,6 +56,29 @@ unsafe fn open_with(
     fd
 }
 
+/// `openat2`, which libc has no function for. `how` is what the program points to: flags, mode, how to resolve.
+///
+/// # Safety
+/// `path` is the caller's string.
+pub unsafe fn openat2(dir: c_int, path: *const c_char, how: [u64; 3]) -> c_int {
+    const LOW: u64 = u32::MAX as u64;
+    let really = |flags: c_int| {
+        let how = [how[0] & !LOW | u64::from(flags as u32), how[1], how[2]];
+        let arguments = [
+            dir as isize as usize,
+            path.expose_provenance(),
+            how.as_ptr().expose_provenance(),
+            size_of_val(&how),
+            0,
+            0,
+        ];
+        // SAFETY: the caller's string, a structure of ours.
+        unsafe { crate::raw::call_errno(libc::SYS_openat2, arguments) as c_int }
+    };
+    // SAFETY: the caller's path.
+    unsafe { open_with(dir, path, how[0] as c_int, really) }
+}
+
 fn enter(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 {
         files::forget(fd);

@@ -10,6 +10,7 @@ pub mod control;
 pub mod identity;
 
 pub mod names;
+pub mod print;
 pub mod programs;
 pub mod raw_call;
 pub mod sockets;
@@ -81,10 +82,9 @@ impl Passed {
 
     #[cold]
     fn find(&self) -> usize {
-        if self.name == c"mmap" || self.name == c"mmap64" {
-            // Libraries that start before ours, allocators among them, map memory.
-            self.real.store(map as *mut c_void, Ordering::Relaxed);
-            return map as *const () as usize;
+        if let Some(plain) = plain(self.name) {
+            self.real.store(plain, Ordering::Relaxed);
+            return plain.addr();
         }
         let _errno = raw::KeepErrno::new();
         // SAFETY: names that end in null bytes.
@@ -123,30 +123,20 @@ fn find_in(library: &CStr, name: &CStr) -> *mut c_void {
     }
 }
 
+/// What nothing is looked for to call.
+fn plain(name: &CStr) -> Option<*mut c_void> {
+    match name.to_bytes() {
+        b"mmap" | b"mmap64" => Some(transfer::plain::map as *mut c_void),
+        b"munmap" => Some(transfer::plain::unmap as *mut c_void),
+        b"mremap" => Some(transfer::plain::remap as *mut c_void),
+        _ => None,
+    }
+}
+
 /// Stands in for what the system does not have.
 extern "C" fn missing() -> isize {
     raw::set_errno(libc::ENOSYS);
     -1
-}
-
-extern "C" fn map(
-    at: usize,
-    len: usize,
-    access: c_int,
-    flags: c_int,
-    fd: c_int,
-    offset: usize,
-) -> isize {
-    let arguments = [
-        at,
-        len,
-        access as usize,
-        flags as usize,
-        fd as isize as usize,
-        offset,
-    ];
-    // SAFETY: what the caller asks of the kernel.
-    unsafe { raw::call_errno(libc::SYS_mmap, arguments) }
 }
 
 /// Finds libc's functions now: a forked child or a signal handler should not have to. Those of libaio and liburing are looked for

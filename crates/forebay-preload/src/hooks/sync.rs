@@ -2,16 +2,18 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use forebay::file::core::Halt;
 use forebay::file::settle::Durability;
 use libc::{c_int, c_uint, off_t};
 
 use crate::attach;
 use crate::files;
+use crate::inodes::Use;
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::serve::{self, Answer, Turn};
-use crate::table::{self, Kind, Word};
+use crate::table::{self, Description, Kind, Word};
 
 export! {
     /// `fsync`.
@@ -60,7 +62,7 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
                 let settled = serve::with(fd, word, |using, description| {
                     let _cancel = NotCancelled::new();
                     if using.inode.is_with_kernel() {
-                        return Err(forebay::file::core::Halt::Kernel);
+                        return Err(Halt::Kernel);
                     }
                     let settled = using.inode.settle(using.me, durability, &description.seen);
                     Ok(settled?)
@@ -75,6 +77,33 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
     }
 }
 
+/// Writes what a descriptor's file owes. An error number if that fails; what the description has heard of errors stays as it is.
+pub fn write_out(fd: c_int) -> Option<c_int> {
+    loop {
+        let Turn::Managed(word) = serve::turn(fd) else {
+            return None;
+        };
+        match serve::with(fd, word, |using, description| {
+            write_for(using, description, Durability::Written)
+        }) {
+            Answer::Done(()) => return None,
+            Answer::Failed(errno) => return Some(errno),
+            Answer::Again => {}
+        }
+    }
+}
+
+/// Settles a file for one that tells nobody of its errors.
+fn write_for(
+    using: &Use<'_>,
+    description: &Description,
+    durability: Durability,
+) -> Result<(), Halt> {
+    let _cancel = NotCancelled::new();
+    let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
+    Ok(using.inode.settle(using.me, durability, &seen)?)
+}
+
 /// Writes what all managed files of this process owe.
 fn flush_all() {
     // What has been closed is to be made durable as well.
@@ -87,10 +116,7 @@ fn flush_all() {
     for (fd, word) in table::each() {
         if word.kind() == Kind::Managed {
             serve::with(fd, word, |using, description| {
-                let _cancel = NotCancelled::new();
-                // What it has heard of errors stays as it is: `sync` tells nobody.
-                let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
-                Ok(using.inode.settle(using.me, Durability::Data, &seen)?)
+                write_for(using, description, Durability::Data)
             });
         }
     }

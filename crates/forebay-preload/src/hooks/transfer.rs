@@ -1,7 +1,9 @@
-//! Bytes that one call moves from file to file: where the engine has one of them, by reading and writing.
+//! Bytes that one call moves from file to file, or to a pipe and from one: where the engine has one of them, by reading and writing.
 //!
 //! The kernel is asked first, for no bytes at all: so it says what is wrong with the arguments. Where it has both files it moves
 //! the bytes by itself, and what it has stays with it.
+
+mod pipes;
 
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
@@ -66,6 +68,23 @@ export! {
             }
             copy((from, from_at, start), (to, to_at, target), count)
         }
+    }
+
+    /// `splice`.
+    fn splice(
+        from: c_int,
+        from_at: *mut off_t,
+        to: c_int,
+        to_at: *mut off_t,
+        count: size_t,
+        flags: c_uint
+    ) -> ssize_t {
+        // SAFETY: the caller's arguments.
+        let real = || unsafe { real::splice(from, from_at, to, to_at, count, flags) };
+        if count == 0 || !is_served(from, to) {
+            return real();
+        }
+        pipes::splice((from, from_at), (to, to_at), count, flags, &real)
     }
 }
 

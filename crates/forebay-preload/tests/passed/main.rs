@@ -3,8 +3,11 @@
 //!
 //! Each case (see `programs.c`) is a test. The session's keeper is this process.
 
+#[path = "../../../forebay/tests/here/mod.rs"]
+mod here;
 #[path = "../library/mod.rs"]
 mod library;
+mod stacks;
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,7 +24,7 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
     let in_c = [
-        "programs", "handlers", "ways", "others", "corners", "streams", "moved",
+        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps",
     ];
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
@@ -92,7 +95,7 @@ fn run(case: &str, dir: &Path, more: impl FnOnce(&mut Command)) -> Outcome {
         if let Some(status) = child.try_wait().expect("a child") {
             break status;
         }
-        if begun.elapsed() > Duration::from_secs(30) {
+        if begun.elapsed() > Duration::from_secs(120) {
             child.kill().expect("a child");
             child.wait().expect("a child");
             panic!("{case} does not end; it said: {}", said(dir));
@@ -184,6 +187,8 @@ cases! {
     streams_of_threads: "streams-threads";
     the_engine_sends_files: "moved-sendfile";
     the_engine_copies_ranges: "moved-copying";
+    the_engine_splices: "moved-splice";
+    the_engine_prints: "moved-print";
     flags_of_calls_on_parts: "moved-flags";
     space_of_all_kinds: "moved-space";
     descriptor_tables_are_unshared: "unshared";
@@ -193,6 +198,15 @@ cases! {
     same;
     streams_one_way: "streams-one-way";
     parts_of_files_come_and_go: "moved-parts";
+    files_are_cloned: "moved-clone";
+    odd_flags_are_the_kernels: "moved-odd-flags";
+    maps_see_what_is_written: "maps-read";
+    private_maps_keep_what_is_theirs: "maps-own";
+    maps_move_and_are_cut: "maps-change";
+    files_are_opened_in_other_ways: "opened";
+    files_without_a_name: "unnamed";
+    watched_files: "watched";
+    descriptors_are_taken: "taken";
     streams_turn_into_others: "streams-turn";
     handlers_write_to_managed_files: "handlers-write";
     handlers_write_to_small_files: "handlers-small";

@@ -2,6 +2,8 @@
 #include "programs.h"
 #include <linux/close_range.h>
 #include <linux/falloc.h>
+#include <linux/fs.h>
+#include <stdarg.h>
 
 static void say(const char *what, long result)
 {
@@ -175,4 +177,133 @@ void unshared(void)
     MUST(write(fd, "x", 1) == -1 && errno == EBADF);
     show_file(path);
     show_file(other_path);
+}
+
+/* Between files and pipes. */
+void moved_by_splicing(void)
+{
+    static char back[2 * SOME];
+    int fd = managed(path, 0), to = another(0), ends[2], more[2];
+    signal(SIGPIPE, SIG_IGN);
+    MUST(pipe2(ends, O_NONBLOCK) == 0 && pipe2(more, O_NONBLOCK) == 0);
+    loff_t at = 900, into = 7;
+    say("nothing there", splice(ends[0], NULL, fd, NULL, 1000, SPLICE_F_NONBLOCK));
+    say("to a pipe", splice(fd, &at, ends[1], NULL, 5000, 0));
+    printf("%ld\n", (long)at);
+    say("copied", tee(ends[0], more[1], 3000, 0));
+    say("from a pipe", splice(ends[0], NULL, to, &into, 100000, 0));
+    printf("%ld, %ld\n", (long)into, (long)lseek(to, 0, SEEK_CUR));
+    MUST(lseek(to, 100, SEEK_SET) == 100);
+    say("at its offset", splice(more[0], NULL, to, NULL, 2000, 0));
+    say("the rest", splice(more[0], NULL, to, NULL, 2000, SPLICE_F_MOVE | SPLICE_F_MORE));
+    printf("%ld\n", (long)lseek(to, 0, SEEK_CUR));
+    MUST(lseek(fd, SOME - 100, SEEK_SET) > 0);
+    say("the end", splice(fd, NULL, ends[1], NULL, 5000, 0));
+    say("beyond", splice(fd, NULL, ends[1], NULL, 5000, 0));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_CUR));
+    struct iovec part = {bytes, 50000};
+    say("memory", vmsplice(ends[1], &part, 1, 0));
+    into = 400000;
+    long moved = 0, n;
+    while ((n = splice(ends[0], NULL, to, &into, 70000, SPLICE_F_NONBLOCK)) > 0)
+        moved += n;
+    printf("%ld, %ld\n", moved, (long)into);
+    at = 0;
+    moved = 0;
+    while ((n = splice(fd, &at, ends[1], NULL, SOME, SPLICE_F_NONBLOCK)) > 0)
+        moved += n;
+    say("full", n);
+    printf("as much %d\n", moved == at && moved == read(ends[0], back, sizeof back));
+    show("pipe", back, 60000);
+    int appends = open(name, O_WRONLY | O_APPEND), reads = open(name, O_RDONLY), writes = open(path, O_WRONLY);
+    MUST(write(ends[1], "left", 4) == 4);
+    say("appending", splice(ends[0], NULL, appends, NULL, 10, 0));
+    say("not writable", splice(ends[0], NULL, reads, NULL, 10, 0));
+    say("not readable", splice(writes, NULL, ends[1], NULL, 10, 0));
+    at = 5;
+    say("an offset of a pipe", splice(ends[0], &at, to, NULL, 10, 0));
+    say("an offset of a pipe", splice(fd, NULL, ends[1], &at, 10, 0));
+    say("two files", splice(fd, NULL, to, NULL, 10, 0));
+    say("flags", splice(fd, NULL, ends[1], NULL, 10, 64));
+    at = -1;
+    say("negative", splice(fd, &at, ends[1], NULL, 10, 0));
+    say("bad memory", splice(fd, (void *)8, ends[1], NULL, 10, 0));
+    say("no file", splice(99, NULL, to, NULL, 10, 0));
+    say("nothing", splice(fd, NULL, ends[1], NULL, 0, 0));
+    say("what was left", splice(ends[0], NULL, to, NULL, 10, 0));
+    close(ends[1]);
+    say("ended", splice(ends[0], NULL, to, NULL, 10, 0));
+    close(more[0]);
+    at = 0;
+    say("nobody reads", splice(fd, &at, more[1], NULL, 10, 0));
+    show_file(path);
+    show_file(name);
+}
+
+extern int __dprintf_chk(int fd, int flag, const char *format, ...);
+
+static int print_list(int fd, const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    int printed = vdprintf(fd, format, list);
+    va_end(list);
+    return printed;
+}
+
+/* Formatted, through a descriptor. */
+void moved_by_printing(void)
+{
+    int fd = managed(path, 0);
+    say("printed", dprintf(fd, "%d %s %.3f\n", 5, "five", 5.5));
+    say("many", dprintf(fd, "%d %d %d %d %d %d %d %g %g %g %g %g %g %g %g %g %g\n", 1, 2, 3, 4, 5, 6, 7, .1, .2, .3, .4,
+                        .5, .6, .7, .8, .9, 1.));
+    say("checked", __dprintf_chk(fd, 1, "%s %d %d %d %d %d %g\n", "checked", 1, 2, 3, 4, 5, 6.5));
+    say("a list", print_list(fd, "%5d|%-8s|%Lf\n", 7, "list", 2.5L));
+    errno = ENOENT;
+    say("an error", dprintf(fd, "%m\n"));
+    say("a long one", dprintf(fd, "%*d and %s\n", 100000, 1, "after"));
+    int before = 0;
+    say("a count", dprintf(fd, "123456%n7\n", &before));
+    printf("%d, %ld\n", before, (long)lseek(fd, 0, SEEK_CUR));
+    say("nothing", dprintf(fd, "%s", ""));
+    int reads = open(path, O_RDONLY), appends = open(path, O_WRONLY | O_APPEND);
+    say("not writable", dprintf(reads, "some"));
+    say("at the end", dprintf(appends, "%s\n", "the end"));
+    show_file(path);
+}
+
+/* Clones share the source's bytes of then. */
+void moved_by_cloning(void)
+{
+    int fd = managed(path, 0), to = another(0);
+    int cloned = ioctl(to, FICLONE, fd);
+    printf("clone %d\n", cloned);
+    struct file_clone_range range = {.src_fd = fd, .src_offset = 65536, .src_length = 65536, .dest_offset = 131072};
+    printf("range %d\n", ioctl(to, FICLONERANGE, &range));
+    MUST(pwrite(fd, "later", 5, 70000) == 5 && pwrite(to, "other", 5, 140000) == 5);
+    show_file(path);
+    show_file(name);
+    MUST(ioctl(to, FICLONE, 99) == -1 && errno == EBADF);
+    MUST(pwrite(fd, "last", 4, 0) == 4);
+    show_file(path);
+}
+
+/* Flags that are rare, or none. */
+void moved_with_odd_flags(void)
+{
+    static char back[SOME];
+    int fd = managed(path, 0), appends = open(path, O_RDWR | O_APPEND);
+    struct iovec one = {"one", 3}, in = {back, 50000};
+    say("not cached", pwritev2(fd, &one, 1, 100, 0x80));
+    say("read so", preadv2(fd, &in, 1, 100, 0x80));
+    say("not at the end", pwritev2(appends, &one, 1, 10, 0x20));
+    say("at the end", pwritev2(appends, &one, 1, 10, 0));
+    say("both", pwritev2(appends, &one, 1, 10, 0x20 | RWF_APPEND));
+    say("whole or not", pwritev2(fd, &one, 1, 10, 0x40));
+    say("none", pwritev2(fd, &one, 1, 10, 0x4000));
+    say("none to read", preadv2(fd, &in, 1, 10, 0x4000));
+    say("not to read", preadv2(fd, &in, 1, 10, RWF_APPEND));
+    MUST(write(appends, "after", 5) == 5 && pwrite(fd, "after", 5, 20) == 5);
+    show_file(path);
 }

@@ -107,7 +107,7 @@ fn a_program_that_quits_has_closed_its_files() {
     let scene = Scene::new("quits", 0);
     let status = scene.role("quits", "").status().expect("a program");
     assert!(status.success() && scene.bytes_to_memory() > 0);
-    for _ in 0..1000 {
+    for _ in 0..12_000 {
         if std::fs::read(scene.path("a")).expect("a file") == pattern(1, BLOCK) {
             return;
         }

@@ -34,7 +34,11 @@ fn read_while_it_runs() {
         .and_then(|mut file| file.write_all(&std::fs::read("/bin/sleep")?))
         .expect("a copy");
     let mut shell = scene.command("/bin/sh");
-    let script =
-        "chmod +x prog && ./prog 0.3 & sleep 0.1; cat prog | cmp - /bin/sleep && ./prog 0 && wait";
+    let script = r#"
+        chmod +x prog || exit
+        ./prog 1000 & runs=$!
+        until [ "$(readlink /proc/$runs/exe)" = "$(realpath prog)" ]; do :; done
+        cat prog | cmp - /bin/sleep && ./prog 0; ended=$?
+        kill $runs; exit $ended"#;
     said(shell.arg("-c").arg(script).output().expect("a shell"));
 }

@@ -2,8 +2,8 @@
 
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
 use crate::scene::Scene;
 use crate::sys::*;
@@ -23,9 +23,11 @@ fn read_in_steps(fd: i32, bytes: &[u8], from: usize, len: usize) {
     }
 }
 
-/// What is said at the end of a role is what was read ahead while it lasted: the keeper gets time for it.
+/// Has the file open until the test has seen what it wanted to see.
 fn rest() {
-    std::thread::sleep(Duration::from_millis(300));
+    println!("@read");
+    std::io::Write::flush(&mut std::io::stdout()).expect("output");
+    let _ = std::io::stdin().read_line(&mut String::new());
 }
 
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
@@ -77,12 +79,6 @@ fn read_as(path: &Path, how: &str) {
         _ => panic!("{how}"),
     }
     rest();
-    if how == "one, and says that others follow" {
-        // Whoever is killed closes nothing.
-        println!("@read");
-        std::io::Write::flush(&mut std::io::stdout()).expect("output");
-        let _ = std::io::stdin().read_line(&mut String::new());
-    }
     close(fd).expect("close");
 }
 
@@ -110,13 +106,11 @@ fn scene() -> Scene {
     let scene = Scene::new("hints", 0);
     scene.play("hints-write", "");
     // The close did not wait.
-    for _ in 0..200 {
-        if keepers(&scene) == 0 {
-            return scene;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("the keeper does not finish with the file");
+    assert!(
+        comes(|| keepers(&scene) == 0),
+        "the keeper does not finish with the file"
+    );
+    scene
 }
 
 /// Descriptors that the keeper has of the file.
@@ -126,12 +120,41 @@ fn keepers(scene: &Scene) -> usize {
     names.filter(|name| *name == scene.path("a")).count()
 }
 
-/// Bytes that are read from the device meanwhile, and those of them that are read ahead.
-fn reads(scene: &Scene, role: &str, how: &str) -> (u64, u64) {
+/// A role that reads, once it has read.
+fn reader(scene: &Scene, how: &str) -> Child {
+    let mut role = scene.role("hints-read", how);
+    role.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = role.spawn().expect("a program");
+    let mut said = BufReader::new(reader.stdout.as_mut().expect("output")).lines();
+    assert!(said.any(|line| line.expect("text").ends_with("@read")));
+    reader
+}
+
+/// Waits for what comes by itself. Whether it has come.
+fn comes(seen: impl Fn() -> bool) -> bool {
+    let begun = Instant::now();
+    while !seen() && begun.elapsed().as_secs() < 60 {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    seen()
+}
+
+/// Bytes that are read from the device while a role reads, and those of them that are read ahead, once there are as many of these as
+/// `least`, or for a moment where there are to be none.
+fn reads(scene: &Scene, how: &str, least: u64) -> (u64, u64) {
     let stats = || scene.session.as_ref().expect("a session").stats();
     scene.play("hints-forget", "");
     let before = stats();
-    scene.play(role, how);
+    let mut reader = reader(scene, how);
+    match least {
+        0 => std::thread::sleep(Duration::from_millis(300)),
+        _ => assert!(
+            comes(|| stats().ahead_bytes - before.ahead_bytes >= least),
+            "{how}"
+        ),
+    }
+    drop(reader.stdin.take());
+    assert!(reader.wait().expect("an end").success());
     let after = stats();
     (
         after.device_read_bytes - before.device_read_bytes,
@@ -142,16 +165,18 @@ fn reads(scene: &Scene, role: &str, how: &str) -> (u64, u64) {
 #[test]
 fn programs_that_only_read_are_read_ahead_of() {
     let scene = scene();
-    let (read, ahead) = reads(&scene, "hints-read", "one after the other");
-    assert!(read >= 8 << 20, "{read} read");
-    assert!(ahead > 1 << 20, "{ahead} of {read} read ahead");
+    let (read, ahead) = reads(&scene, "one after the other", 1);
+    assert!(
+        read >= 8 << 20 && read >= ahead,
+        "{ahead} of {read} read ahead"
+    );
 }
 
 #[test]
 fn hints_are_heeded() {
     let scene = scene();
     for (how, most) in [("anywhere, it says", 0), ("one", 0)] {
-        let (read, ahead) = reads(&scene, "hints-read", how);
+        let (read, ahead) = reads(&scene, how, 0);
         assert!(read > 0 && ahead <= most, "{how}: {read}, {ahead}");
     }
     for how in [
@@ -159,8 +184,8 @@ fn hints_are_heeded() {
         "none, but will",
         "none, but asks",
     ] {
-        let (read, ahead) = reads(&scene, "hints-read", how);
-        assert!(read >= ahead && ahead >= 2 << 20, "{how}: {read}, {ahead}");
+        let (read, ahead) = reads(&scene, how, 2 << 20);
+        assert!(read >= ahead, "{how}: {read}, {ahead}");
     }
 }
 
@@ -185,7 +210,7 @@ fn large_reads_of_readers_go_past_memory() {
             .scrap_bytes
     };
     let before = memory();
-    let (read, ahead) = reads(&scene, "hints-read", "large ones");
+    let (read, ahead) = reads(&scene, "large ones", 0);
     assert_eq!((read, ahead, memory() - before), (8 << 20, 0, 0));
 }
 
@@ -193,8 +218,7 @@ fn large_reads_of_readers_go_past_memory() {
 #[test]
 fn what_was_lent_is_given_back() {
     let scene = scene();
-    let (_, ahead) = reads(&scene, "hints-read", "none, but will");
-    assert!(ahead > 0);
+    reads(&scene, "none, but will", 1);
     assert_eq!(keepers(&scene), 0);
 }
 
@@ -202,20 +226,12 @@ fn what_was_lent_is_given_back() {
 fn what_a_killed_reader_has_lent_is_given_back() {
     let scene = scene();
     scene.play("hints-forget", "");
-    let mut role = scene.role("hints-read", "one, and says that others follow");
-    role.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut reader = role.spawn().expect("a program");
-    let said = BufReader::new(reader.stdout.take().expect("output")).lines();
-    let mut said = said.map(|line| line.expect("text"));
-    assert!(said.any(|line| line.ends_with("@read")));
-    assert_eq!(keepers(&scene), 2, "while it reads");
+    let mut reader = reader(&scene, "one, and says that others follow");
+    assert!(comes(|| keepers(&scene) == 2), "while it reads");
     reader.kill().expect("a child");
     reader.wait().expect("a child");
-    for _ in 0..100 {
-        if keepers(&scene) == 0 {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(50));
-    }
-    panic!("the keeper has it open for nobody");
+    assert!(
+        comes(|| keepers(&scene) == 0),
+        "the keeper has it open for nobody"
+    );
 }

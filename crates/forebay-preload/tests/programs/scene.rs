@@ -24,6 +24,20 @@ pub struct Scene {
     pub name: String,
     pub dir: tempfile::TempDir,
     pub small_file_bytes: u64,
+    /// Its arena's file.
+    arena: Option<PathBuf>,
+}
+
+impl Drop for Scene {
+    /// A session whose keeper was killed or stopped has left its arena.
+    fn drop(&mut self) {
+        drop(self.session.take());
+        if let Some(arena) = &self.arena {
+            for path in [arena.clone(), arena.with_extension("sock")] {
+                let _ = std::fs::remove_file(path);
+            }
+        }
+    }
 }
 
 /// Where files lie: the first directory of `FOREBAY_TEST_DIRS`, or beside the tests.
@@ -59,7 +73,9 @@ impl Scene {
         let mut config = config(&name);
         configure(&mut config);
         let session = Session::open(config).expect("a session");
+        let arena = session.place().expect("a place").path;
         Scene {
+            arena,
             session: Some(session),
             name,
             dir: tempfile::tempdir_in(place()).expect("a directory"),

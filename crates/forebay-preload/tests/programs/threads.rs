@@ -38,7 +38,7 @@ fn by_kernel(dir: &Path) {
         close(fd).expect("close");
         let begun = std::time::Instant::now();
         while !dir.join(format!("done-{round}")).exists() {
-            assert!(begun.elapsed().as_secs() < 10, "the other one has ended");
+            assert!(begun.elapsed().as_secs() < 60, "the other one has ended");
         }
     }
 }
@@ -49,7 +49,7 @@ fn by_engine(dir: &Path) {
         let path = dir.join(round.to_string());
         let begun = std::time::Instant::now();
         while !path.exists() {
-            assert!(begun.elapsed().as_secs() < 10, "the other one has ended");
+            assert!(begun.elapsed().as_secs() < 60, "the other one has ended");
         }
         std::thread::sleep(std::time::Duration::from_micros(200 * round as u64));
         let fd = open(&path, libc::O_RDWR).expect("open");

@@ -26,6 +26,7 @@ use crate::file::{resize, settle, table};
 use crate::flush::{busy, errors};
 use crate::ids::FileId;
 use crate::keeper::run::has_keeper;
+use crate::keeper::unfinished::follow_name;
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCATING};
@@ -140,6 +141,8 @@ pub fn leave(
         return closed;
     }
     let entry = core.entry();
+    // It may have been renamed while it was open: by its name it is found should the keeper die.
+    follow_name(me, *id, device.as_ref());
     table::close(shared, *id);
     evict::give_stock_back(me, *id);
     entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);

@@ -23,7 +23,7 @@ pub const NO_ROOM: u32 = 9;
 pub const OUTSIDER: u32 = 10;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 24] = [
+const REASONS: [(u32, &str); 25] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -44,12 +44,12 @@ const REASONS: [(u32, &str); 24] = [
     ),
     (OUTSIDER, "a program outside the session uses it"),
     (64, "a program that was executed has inherited it"),
-    (
-        65,
-        "stdio: fopen, fdopen, freopen, dprintf, or a standard stream",
-    ),
+    (65, "stdio: fopen, fdopen, freopen, or a standard stream"),
     (66, "mapped into memory: mmap"),
-    (67, "sendfile, splice, copy_file_range or their like"),
+    (
+        67,
+        "sendfile, splice or copy_file_range between files of the kernel",
+    ),
     (68, "ioctl"),
     (69, "a lock: flock, lockf, fcntl"),
     (
@@ -65,6 +65,7 @@ const REASONS: [(u32, &str); 24] = [
     ),
     (FAILED, "the engine has failed"),
     (77, "opened with O_DIRECT, O_SYNC, O_DSYNC or O_TMPFILE"),
+    (78, "a program watches it: inotify"),
     (
         76,
         "a process could not open it again, or had no room for descriptors",

@@ -21,7 +21,7 @@ use crate::sys::limits;
 
 /// First step, and the largest, bytes.
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
-const STEP_MAX: u64 = 64 * 1024 * 1024;
+const STEP_MAX: u64 = 256 * 1024 * 1024;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole and must go through the

@@ -1,18 +1,25 @@
 //! Making room when an operation finds no free frame, header or node.
 //!
-//! In this order: give the arena more memory up to its budget, evict what is clean, flush what is owed and evict it. A
-//! full budget slows callers down to the device's speed and fails nothing (promise 5); it never needs the keeper.
+//! In this order: give the arena more memory up to its budget, evict what is clean, wait for a keeper that is writing or flush what
+//! is owed, and evict it. A full budget slows callers down to the device's speed and fails nothing (promise 5); it never needs the
+//! keeper.
 
 use crate::evict;
 use crate::file::core::{Core, Halt};
+use crate::file::throttle;
 use crate::flush::{Outcome, Scope};
-use crate::keeper::provision;
+use crate::keeper::{provision, streams};
 use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
 use crate::sync::Ordering;
 
-/// Frames to free at once: more than asked for, so that the next caller finds one.
-const FRAMES_AT_ONCE: u32 = 4;
+/// Frames to free at once, of many or few: more than asked for, so that the next callers find some.
+const FRAMES_AT_ONCE: (u32, u32) = (4, 32);
+/// The part of the memory that is freed at once.
+const AT_ONCE_PARTS: u32 = 64;
+/// Ticks for which a block is left alone at first: whoever has it in hand may be in the middle of it. What was used again is left
+/// alone for long (`evict`).
+const IDLE_TICKS: u32 = 1;
 /// Rounds in a row in which evicting something is enough.
 const EVICTIONS_ALONE: u32 = 4;
 /// Rounds in which somebody else who gives memory to the arena is waited for: the last hundred sleep, for 5 ms together and more,
@@ -34,18 +41,19 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
     if regions::look(me.arena) == Shortage::Urgent {
         regions::halve_all(me);
     }
-    // First what has not been used of late, then anything.
-    let idle_ticks = if round < 2 { 64 } else { 0 };
-    let evicted = evict::evict(me, FRAMES_AT_ONCE, idle_ticks) > 0;
+    let frames = at_once(me);
+    let idle_ticks = if round < 2 { IDLE_TICKS } else { 0 };
+    let evicted = evict::evict(me, frames, idle_ticks) > 0;
     // What was evicted may have been the caller's own header, which this very attempt had linked and found no memory
     // for: that goes round for ever unless something is flushed now and then.
     if evicted && !round.is_multiple_of(EVICTIONS_ALONE) {
         return Ok(());
     }
     core.shared.wake_keeper();
-    let pages = u64::from(FRAMES_AT_ONCE) * 64;
-    if flush_some(core, me, pages).pages_written > 0 {
-        evict::evict(me, FRAMES_AT_ONCE, 0);
+    if throttle::await_request(core, me)
+        || flush_some(core, me, u64::from(frames) * 64).pages_written > 0
+    {
+        evict::evict(me, frames, 0);
         return Ok(());
     }
     me.wait(round);
@@ -59,6 +67,12 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
     Ok(())
 }
 
+fn at_once(me: Me<'_>) -> u32 {
+    let backed = me.arena.superblock().frames_backed.load(Ordering::Relaxed);
+    let (few, many) = FRAMES_AT_ONCE;
+    (backed / AT_ONCE_PARTS).clamp(few, many)
+}
+
 /// Whoever brings clean bytes keeps them within their limit. The caller is in no operation.
 #[inline]
 pub fn keep_clean_within(me: Me<'_>) {
@@ -68,24 +82,26 @@ pub fn keep_clean_within(me: Me<'_>) {
     }
 }
 
-/// Flushes about `pages` pages of this file, or of any other that this process has open.
+/// Flushes about `pages` pages: of the coldest dirty stream of a file that this process has open; where streams do not say,
+/// of this file, or of any other.
 pub fn flush_some(core: &Core, me: Me<'_>, pages: u64) -> Outcome {
-    let mut flusher = core.shared.own_flusher();
-    let scope = Scope::some(pages);
-    let outcome = core
-        .shared
-        .flush_with(&mut flusher, me, core.id, &core.device, scope);
+    let shared = &core.shared;
+    let mut flusher = shared.own_flusher();
+    let outcome = streams::write_some(shared, me, &mut flusher, pages);
     if outcome.pages_written > 0 {
         return outcome;
     }
-    for (id, device) in core.shared.open_devices() {
-        if id == core.id {
-            continue;
-        }
-        let outcome = core.shared.flush_with(&mut flusher, me, id, &device, scope);
+    let mut flush =
+        |id, device: &_| shared.flush_with(&mut flusher, me, id, device, Scope::some(pages));
+    let own = flush(core.id, &core.device);
+    if own.pages_written > 0 {
+        return own;
+    }
+    for (id, device) in shared.open_devices() {
+        let outcome = flush(id, &device);
         if outcome.pages_written > 0 {
             return outcome;
         }
     }
-    outcome
+    own
 }

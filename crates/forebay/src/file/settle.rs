@@ -116,13 +116,21 @@ pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     core.change(me, |device| device.trim()).is_ok()
 }
 
+/// Flushes beside writers, after which they are made to wait for one.
+const FLUSHES_BESIDE_WRITERS: u32 = 3;
+
 /// Gives the file to the kernel from now on: everything is flushed and dropped from memory first. `reason` is a code that
 /// is not 0.
 pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
+    let mut flushes = 0;
     loop {
         settle(core, me, Durability::Written, &seen)?;
-        if to_kernel_if_flushed(me, core.id, reason) {
+        flushes += 1;
+        // Whoever writes without a pause has written again before anybody can look.
+        if to_kernel_if_flushed(me, core.id, reason)
+            || flushes > FLUSHES_BESIDE_WRITERS && to_kernel_while_written(core, me, reason)
+        {
             return Ok(());
         }
         me.wait(64);

@@ -80,9 +80,16 @@ pub fn open(
 }
 
 /// A file may have got another name since its entry was made: the last one that led to it is where a recovery looks.
-fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
+pub fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
     let entry = me.arena.file_unchecked(id);
-    if path.len() > PATH_BYTES_MAX || entry.path() == path || !leads_to(path, entry) {
+    let inode = || {
+        (
+            entry.device.load(Ordering::Acquire),
+            entry.inode.load(Ordering::Acquire),
+        )
+    };
+    let known = inode();
+    if path.len() > PATH_BYTES_MAX || entry.path() == path || !leads_to(path, known) {
         return;
     }
     let mut round = 0;
@@ -90,17 +97,17 @@ fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
         round += 1;
         me.wait(round);
     }
-    entry.set_path(path);
+    // The entry may have become another's meanwhile.
+    if inode() == known {
+        entry.set_path(path);
+    }
     unlock(me);
 }
 
 /// The name under which a descriptor shows a file may be none: "... (deleted)".
-fn leads_to(path: &[u8], entry: &FileEntry) -> bool {
+fn leads_to(path: &[u8], inode: (u64, u64)) -> bool {
     let found = std::fs::metadata(OsStr::from_bytes(path));
-    found.is_ok_and(|found| {
-        found.dev() == entry.device.load(Ordering::Relaxed)
-            && found.ino() == entry.inode.load(Ordering::Relaxed)
-    })
+    found.is_ok_and(|found| (found.dev(), found.ino()) == inode)
 }
 
 fn lock(me: Me<'_>) -> bool {

@@ -2,7 +2,8 @@
 
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
-use crate::file::{direct, reserve, room};
+use crate::file::throttle::throttle;
+use crate::file::{direct, reserve};
 use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
 use crate::frame::slots;
@@ -19,9 +20,6 @@ use crate::sys::limits;
 
 /// Requests from this length on put their bytes in frames at once.
 const FRAME_BYTES_MIN: usize = 64 * 1024;
-
-/// Waits above the limits in which nothing comes or is on its way to the device, after which a writer goes on.
-const IDLE_ROUNDS_MAX: u32 = 64;
 
 /// What a write knows beyond its bytes.
 #[derive(Clone, Copy)]
@@ -384,48 +382,6 @@ unsafe fn scrap_segment(
         busy::observe_copy(superblock, device, segment.len as u64, ns as u64);
     }
     Ok(guard.valid() == u64::MAX)
-}
-
-/// Above the limit on owed bytes the writer flushes, or waits for those who do: the only place where a writer waits for
-/// memory that is not short (architecture 5.6).
-#[inline]
-fn throttle(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
-    if is_under_limits(core, me) {
-        return Ok(());
-    }
-    slow_down(core, me)
-}
-
-#[inline]
-fn is_under_limits(core: &Core, me: Me<'_>) -> bool {
-    let superblock = me.arena.superblock();
-    let limit = superblock.owed_pages_max.load(Ordering::Relaxed);
-    let file_owed = core.entry().owed_pages.load(Ordering::Relaxed);
-    superblock.owed_about() < limit && file_owed < core.shared.file_owed_pages_max
-}
-
-#[cold]
-fn slow_down(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
-    core.shared.wake_keeper();
-    let superblock = me.arena.superblock();
-    let device = core.device.caps().device;
-    let (mut idle_rounds, mut round) = (0, 0);
-    while idle_rounds < IDLE_ROUNDS_MAX {
-        let outcome = room::flush_some(core, me, 256);
-        me.settle_owed();
-        if is_under_limits(core, me) {
-            break;
-        }
-        if outcome.pages_written == 0 {
-            // All in flight by others, or failing: their speed is ours. A failing device is reported by sync; memory's own
-            // limit still holds, so going on is safe.
-            let waits = outcome.errno.is_none() && busy::inflight_bytes(superblock, device) > 0;
-            idle_rounds = if waits { 0 } else { idle_rounds + 1 };
-            round += 1;
-            me.wait(300 + round);
-        }
-    }
-    Ok(())
 }
 
 /// Notes that the file has holes from now on, and one more than before: who has found space looks again.

@@ -121,6 +121,8 @@ pub struct Flusher {
     spare: Vec<AlignedBytes>,
     batch: WriteJob,
     gathered: Gathered,
+    /// It is a keeper's: writers at their limit wait for it while it gets on.
+    keeps: bool,
 }
 
 struct Work<'a, 'b> {
@@ -145,6 +147,15 @@ impl Flusher {
             spare: Vec::new(),
             batch: WriteJob::default(),
             gathered: Gathered::default(),
+            keeps: false,
+        }
+    }
+
+    /// As a keeper's.
+    pub fn of_keeper(self) -> Self {
+        Flusher {
+            keeps: true,
+            ..self
         }
     }
 
@@ -163,6 +174,9 @@ impl Flusher {
         scope: Scope,
     ) -> Outcome {
         self.run(me, file, device, |flusher, work| {
+            if flusher.walk_sets(work, &scope) {
+                return;
+            }
             if scope.all && tracking::orders_flushes(me.arena) {
                 flusher.walk_streams(work, &scope);
                 flusher.finish_walk(work, &scope);
@@ -434,7 +448,7 @@ impl Flusher {
         self.queue.poll(wait, &mut done);
         for end in done.drain(..) {
             match self.jobs.get_mut(end.token as usize).and_then(Option::take) {
-                Some(Job::Write(job)) => end_write(work, &job, end.result),
+                Some(Job::Write(job)) => end_write(work, &job, end.result, self.keeps),
                 Some(Job::Fill(job)) => self.end_fill(work, job, end.result),
                 None => {}
             }

@@ -147,8 +147,12 @@ pub(super) fn keep_room(me: Me<'_>) {
     let low = max / LOW_PARTS;
     let goal = (low + low / 4).max((READY_BYTES / BLOCK_BYTES as u64) as u32);
     if free < goal && backed >= max {
+        let wanted = (goal - free).min(backed / 8);
         let idle_ticks = if shortage == Shortage::None { 1000 } else { 64 };
-        evict::evict(me, (goal - free).min(backed / 8), idle_ticks);
+        // Long streams leave nothing that has been idle for long: there, what they have passed by.
+        if evict::evict(me, wanted, idle_ticks) == 0 && shortage != Shortage::None {
+            evict::evict(me, wanted, 1);
+        }
     }
 }
 

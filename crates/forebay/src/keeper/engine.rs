@@ -11,7 +11,7 @@ use crate::session::shared::Shared;
 /// A flusher that has as many requests under way at once as the configuration says.
 pub fn flusher(shared: &Shared) -> Result<Flusher, Error> {
     let depth = shared.config.queue_depth as usize;
-    Ok(Flusher::new(queue(shared, depth)?, depth))
+    Ok(Flusher::new(queue(shared, depth)?, depth).of_keeper())
 }
 
 /// Who reads ahead, likewise.

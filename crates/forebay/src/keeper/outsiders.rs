@@ -218,7 +218,7 @@ impl Guard {
         locked(&self.waiting).extend(rest);
         for who in admitted {
             // Who was killed while it waited waits no more.
-            let _ = gate.admit(&who.event);
+            let _ = gate.admit(who.event);
         }
     }
 
@@ -234,7 +234,7 @@ impl Guard {
             };
             match file {
                 None => {
-                    let _ = gate.admit(&event);
+                    let _ = gate.admit(event);
                 }
                 Some(file) => {
                     let since = Instant::now();

@@ -124,8 +124,8 @@ fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
         .load(Ordering::Relaxed)
         .saturating_sub(superblock.frames_backed.load(Ordering::Relaxed));
     let mut wanted = room.min((bytes / BLOCK_BYTES) as u32);
+    // Where the budget is used up, and writers and readers come here for each few frames, nobody asks the files that say so.
     if wanted == 0 {
-        // Who misses while memory is full comes here each time, and what follows reads files.
         return false;
     }
     if !shared.config.heap_backed

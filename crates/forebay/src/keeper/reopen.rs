@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{DirEntryExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
 use crate::device::file::Relocate;
@@ -28,13 +28,36 @@ pub fn path_of(entry: &FileEntry) -> PathBuf {
 
 /// Opens the file behind an entry, and proves that it is the same inode. The descriptors go where `relocate` puts them.
 pub fn reopen(entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
+    reopen_at(&path_of(entry), entry, relocate)
+}
+
+/// As [`reopen`], also where the file has got another name in its directory: so programs replace a file by a new one at once. It is
+/// for sessions that live, whose programs may have done that.
+pub fn reopen_renamed(entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
     let path = path_of(entry);
+    match reopen_at(&path, entry, relocate) {
+        Err(Absent::Gone(why)) => match renamed(&path, entry.inode.load(Ordering::Acquire)) {
+            Some(path) => reopen_at(&path, entry, relocate),
+            None => Err(Absent::Gone(why)),
+        },
+        outcome => outcome,
+    }
+}
+
+/// The name of an inode in the directory of a path.
+fn renamed(path: &Path, inode: u64) -> Option<PathBuf> {
+    let names = std::fs::read_dir(path.parent()?).ok()?;
+    let mut same = names.flatten().filter(|name| name.ino() == inode);
+    same.next().map(|name| name.path())
+}
+
+fn reopen_at(path: &Path, entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
     // Waits for a lease on it to end: that of a keeper that has died may last as long as what it had submitted.
     let opened = std::fs::OpenOptions::new()
         .read(true)
         .write(true)
-        .open(&path);
-    let file = opened.map_err(|error| why_not(entry, &path, &error))?;
+        .open(path);
+    let file = opened.map_err(|error| why_not(entry, path, &error))?;
     let meta = file
         .metadata()
         .map_err(|e| Absent::Unreachable(e.to_string()))?;

@@ -9,10 +9,12 @@ use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::device::DeviceFile;
-use crate::flush::{Flusher, Scope, busy, errors, ring};
-use crate::ids::ThreadId;
+use crate::flush::{Flusher, Scope, busy, errors, limit, ring};
+use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
-use crate::keeper::unfinished::{adopt, adopt_owed_files, finish_unused_files, lacks_anything};
+use crate::keeper::unfinished::{
+    adopt, adopt_owed_files, finish_unused_files, follow_names, lacks_anything,
+};
 use crate::keeper::{closing, outsiders, repair, streams};
 use crate::memory::arena::Arena;
 use crate::memory::files::{FileEntry, HURRY};
@@ -75,6 +77,8 @@ struct House {
     desk: Option<Desk>,
     budget: Budget,
     looked_at_pressure: Instant,
+    /// The last file whose name was looked at.
+    named: Option<FileId>,
 }
 
 pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
@@ -85,6 +89,7 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         desk: None,
         budget: Budget::new(),
         looked_at_pressure: Instant::now(),
+        named: None,
     };
     while !stop.load(Relaxed) {
         if take_office(shared, me, &mut house.desk) {
@@ -119,6 +124,7 @@ impl House {
             .wrapping_add(self.begun.elapsed().as_millis() as u32);
         superblock.tick.store(tick, Ordering::Relaxed);
         repair::if_needed(shared, me);
+        limit::set_background(superblock, streams::background_limit(shared));
         keep_room(me);
         if self.looked_at_pressure.elapsed() > PRESSURE_EVERY {
             self.looked_at_pressure = Instant::now();
@@ -127,6 +133,7 @@ impl House {
             // What clients have left that never reached a keeper.
             adopt(shared, |_, entry| lacks_anything(entry));
             finish_unused_files(shared, me);
+            self.named = follow_names(shared, me, self.named);
         }
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };
@@ -173,14 +180,15 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     })
 }
 
-/// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8).
+/// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8), and but
+/// where writers are about to wait for it.
 pub(super) fn unless_busy(
     shared: &Shared,
     device: &Arc<dyn DeviceFile>,
     scope: Scope,
 ) -> Option<Scope> {
     let inflight = busy::inflight_bytes(shared.arena.superblock(), device.caps().device);
-    if inflight <= shared.config.busy_bytes {
+    if inflight <= shared.config.busy_bytes || streams::owes_nearly_all(shared) {
         return Some(scope);
     }
     let dirty_ticks = ticks(shared.config.flush_interval);
@@ -328,6 +336,9 @@ fn sleep_on(shared: &Shared, stop: &AtomicBool, seen: u32) {
         return;
     }
     let superblock = shared.arena.superblock();
+    if !streams::owes_too_much(shared) {
+        limit::listen(superblock);
+    }
     superblock.sleeping.store(1, Ordering::Release);
     let owed = superblock.owed_about() != 0;
     let timeout = if owed { BUSY_TICK * 4 } else { IDLE_TICK };

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::flush::{Flusher, Scope, errors};
+use crate::flush::{Flusher, Outcome, Scope, errors};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, StreamId};
 use crate::keeper::run::{PASS_PAGES, unless_busy};
@@ -19,7 +19,7 @@ use crate::stream::tree::{Span, extent_of, try_lock};
 use crate::sync::Ordering;
 
 /// Dirty bytes above which everything is written. Under pressure the limit on them falls, and half of it is little enough.
-fn background_limit(shared: &Shared) -> u64 {
+pub(super) fn background_limit(shared: &Shared) -> u64 {
     let max = shared
         .arena
         .superblock()
@@ -38,6 +38,14 @@ fn background_limit(shared: &Shared) -> u64 {
 pub(super) fn owes_too_much(shared: &Shared) -> bool {
     let owed = shared.arena.superblock().owed_about() * PAGE_BYTES as u64;
     owed > background_limit(shared)
+}
+
+/// Whether what is owed is nearer to the limit at which writers wait than to the one from which on it is written.
+pub(super) fn owes_nearly_all(shared: &Shared) -> bool {
+    let superblock = shared.arena.superblock();
+    let max = superblock.owed_pages_max.load(Ordering::Relaxed);
+    let background = background_limit(shared) / PAGE_BYTES as u64;
+    superblock.owed_about() > background.midpoint(max)
 }
 
 /// Writes the coldest dirty streams while too much is owed, up to a pass's worth. Pages written.
@@ -65,7 +73,14 @@ pub fn write_coldest(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) ->
 fn write_round(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher, spare_used: bool) -> u64 {
     let mut written = 0;
     for (id, file) in lists::coldest(me, Which::Dirty, 0) {
-        written += write_stream(shared, me, flusher, (id, file), spare_used);
+        let Some((dirty, in_use)) = look(me, id, file) else {
+            continue;
+        };
+        if in_use && spare_used {
+            finish(me, id, file, dirty, true);
+            continue;
+        }
+        written += write_stream(shared, me, flusher, (id, file, dirty), PASS_PAGES);
         if written >= PASS_PAGES || !owes_too_much(shared) {
             break;
         }
@@ -84,30 +99,53 @@ fn mend_all(shared: &Shared, me: Me<'_>) {
     }
 }
 
+/// Writes about `pages` pages of the coldest dirty stream of a file that this process has open, however busy its device is: for
+/// whoever has to wait otherwise. Pages written, and what went wrong.
+pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher, pages: u64) -> Outcome {
+    let mut last = Outcome::default();
+    if !tracking::orders_flushes(me.arena) {
+        return last;
+    }
+    for (id, file) in lists::coldest(me, Which::Dirty, 0) {
+        let Some(device) = shared.device(file) else {
+            continue;
+        };
+        let Some((dirty, _)) = look(me, id, file) else {
+            continue;
+        };
+        let scope = within(&dirty, pages);
+        last = shared.flush_with(flusher, me, file, &device, scope);
+        finish(me, id, file, dirty, last.pages_written == 0);
+        if last.pages_written > 0 {
+            break;
+        }
+    }
+    last
+}
+
+fn within(dirty: &Span, pages: u64) -> Scope {
+    Scope {
+        from: dirty.start.into(),
+        until: dirty.end.into(),
+        ..Scope::some(pages)
+    }
+}
+
 fn write_stream(
     shared: &Arc<Shared>,
     me: Me<'_>,
     flusher: &mut Flusher,
-    (id, file): (StreamId, FileId),
-    spare_used: bool,
+    (id, file, dirty): (StreamId, FileId, Span),
+    pages: u64,
 ) -> u64 {
-    let Some((dirty, in_use)) = look(me, id, file) else {
-        return 0;
-    };
     let entry = me.arena.file_unchecked(file);
     let tick = me.arena.superblock().tick.load(Ordering::Relaxed);
     let device = shared
         .device(file)
         .filter(|_| errors::may_retry(entry, tick));
-    let scope = Scope {
-        from: dirty.start.into(),
-        until: dirty.end.into(),
-        ..Scope::some(PASS_PAGES)
-    };
     let scope = device
         .as_ref()
-        .filter(|_| !(in_use && spare_used))
-        .and_then(|device| unless_busy(shared, device, scope));
+        .and_then(|device| unless_busy(shared, device, within(&dirty, pages)));
     let outcome = device
         .zip(scope)
         .map(|(device, scope)| shared.flush_with(flusher, me, file, &device, scope));

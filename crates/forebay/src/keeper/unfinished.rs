@@ -1,15 +1,18 @@
 //! Files that are not as they should be on their devices: which ones, who opens them, and what is done once nobody else will.
 
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use crate::device::DeviceFile;
+use crate::device::file::Relocate;
+use crate::device::{DeviceFile, RealFile};
 use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
 use crate::keeper::closing;
-use crate::keeper::reopen::{path_of, reopen};
+use crate::keeper::reopen::{self, Absent};
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
+use crate::session::adopt::path_of;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
@@ -38,34 +41,64 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     }
 }
 
+/// Files whose names are looked at in one round.
+const NAMES_AT_ONCE: usize = 256;
+
+/// Files, and directories above them, are renamed while they are open, or once they have been closed and still owe bytes. A keeper's
+/// successor finds them by their names: who has them open asks the kernel for those now and then. Begins after `last`, and
+/// returns where it has stopped.
+pub fn follow_names(shared: &Shared, me: Me<'_>, last: Option<FileId>) -> Option<FileId> {
+    let mut open = shared.open_devices();
+    open.sort_unstable_by_key(|(id, _)| (last.is_some_and(|last| id.0 <= last.0), id.0));
+    open.truncate(NAMES_AT_ONCE);
+    for (id, device) in &open {
+        follow_name(me, *id, device.as_ref());
+    }
+    open.last().map(|(id, _)| *id)
+}
+
+/// As [`follow_names`], for one file.
+pub fn follow_name(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
+    if let Some((_, buffered)) = device.descriptors() {
+        table::refresh_path(me, id, path_of(buffered).as_os_str().as_bytes());
+    }
+}
+
 /// Gives a new keeper, or a recovery, the devices of files that are open or unfinished, and whose clients may be gone.
+/// Those that have been renamed since are looked for, once: that means reading directories.
 pub fn adopt_owed_files(shared: &Arc<Shared>) {
-    adopt(shared, |id, entry| {
-        is_unfinished(shared, entry) || shared.is_open(id)
-    });
+    let is_wanted = |id, entry: &_| is_unfinished(shared, entry) || shared.is_open(id);
+    adopt_by(shared, is_wanted, reopen::reopen_renamed);
 }
 
 /// Opens files that are wanted and not open in this process.
 pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
+    adopt_by(shared, is_wanted, reopen::reopen);
+}
+
+/// How a file is found again.
+type Again = fn(&FileEntry, Relocate<'_>) -> Result<RealFile, Absent>;
+
+fn adopt_by(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool, again: Again) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()
-            && let Some(device) = opened(shared, entry)
+            && let Some(device) = opened(shared, entry, again)
         {
             shared.keep_device(id, device);
         }
     }
 }
 
-fn opened(shared: &Shared, entry: &FileEntry) -> Option<Arc<dyn DeviceFile>> {
+fn opened(shared: &Shared, entry: &FileEntry, again: Again) -> Option<Arc<dyn DeviceFile>> {
     #[cfg(feature = "sim")]
     if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
         return Some(device);
     }
-    let device = reopen(entry, &|fd| shared.placed(fd)).ok()?;
-    shared.share_claim(&device, &path_of(entry));
+    let device = again(entry, &|fd| shared.placed(fd)).ok()?;
+    shared.share_claim(&device, &reopen::path_of(entry));
     Some(Arc::new(device))
 }
 

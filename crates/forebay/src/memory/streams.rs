@@ -62,7 +62,9 @@ pub struct Tree {
     pub pointer: AtomicU32,
     /// 1: a change is missing, since the lock or a stream was not to be had; the tree is to be made anew.
     pub doubt: AtomicU32,
-    unused: [AtomicU32; 4],
+    /// Streams that the file has.
+    pub count: AtomicU32,
+    unused: [AtomicU32; 3],
 }
 
 const _: () = assert!(size_of::<Tree>() == 32);
@@ -79,7 +81,7 @@ pub struct Ends {
 /// The session's part: two lists, and what is counted.
 #[repr(C, align(64))]
 pub struct Lists {
-    /// 0 where streams are not tracked.
+    /// How what is owed is tracked: a number of `config::DirtyTracking`.
     pub tracking: AtomicU32,
     /// 0 where what is owed is written file by file.
     pub ordering: AtomicU32,
@@ -95,7 +97,24 @@ pub struct Lists {
     pub mended: AtomicU32,
     /// Streams that were joined over a gap, for want of a free one.
     pub squeezed: AtomicU64,
+    /// Dirty sets in use, a power of two.
+    pub sets: AtomicU32,
 }
+
+/// Dirty sets that there is room for.
+pub const SETS_MAX: usize = 64;
+
+/// A core's dirty set, a cache line of its own: a tree of leaves, which are records of streams used otherwise (`stream::tracking`).
+#[repr(C, align(64))]
+pub struct DirtySet {
+    /// The thread that changes or reads the set, or 0.
+    pub lock: AtomicU32,
+    /// The leaf at the root.
+    pub root: AtomicU32,
+    unused: [AtomicU32; 14],
+}
+
+const _: () = assert!(size_of::<DirtySet>() == 64 && size_of::<Lists>() == 64);
 
 impl Counts {
     /// Streams that the arena has room for: four a frame are more than any scan has, and 64 KiB for each 256 MiB of memory.

@@ -59,6 +59,16 @@ pub struct Superblock {
     pub owed_pages: AtomicU64,
     /// Limit on `owed_pages` at which writers wait.
     pub owed_pages_max: AtomicU64,
+    /// `owed_pages` above which the keeper writes back; 0 before any has said so.
+    pub owed_pages_background: AtomicU64,
+    /// 1 once a writer has told the keeper that more is owed than that, until the keeper has seen that it is no more.
+    pub background_told: AtomicU32,
+    /// Futex of writers that wait at `owed_pages_max` (`flush::room`).
+    pub room: AtomicU32,
+    /// Who sleeps on `room`: 0 nobody, else how much room they wait for.
+    pub room_wanted: AtomicU32,
+    /// Requests that keepers have carried out: while it counts on, the keeper makes room.
+    pub kept: AtomicU32,
     /// Frames that may be backed at most (the memory budget); shrinks under pressure.
     pub frames_max: AtomicU32,
     /// What the budget leaves for tables, bytes; for people.

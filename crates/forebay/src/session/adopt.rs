@@ -89,7 +89,8 @@ pub fn find_arena(config: &Config) -> Option<PathBuf> {
     Some(mine.path)
 }
 
-pub(super) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
+/// The name by which the kernel knows an open file now.
+pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
     fs::read_link(format!("/proc/self/fd/{}", fd.as_raw_fd())).unwrap_or_default()
 }
 

@@ -35,7 +35,7 @@ use crate::memory::place::PlaceKind;
 use crate::memory::threads::{self, Me};
 use crate::session::left::{self, LeftFile};
 use crate::session::shared::Shared;
-use crate::session::streams::{SeenStream, streams_of};
+use crate::session::streams::{SeenStream, SeenTracking, streams_of, tracking_of};
 use crate::session::{Session, handoff, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
@@ -211,6 +211,11 @@ impl Seen {
     /// Its streams.
     pub fn streams(&self) -> Vec<SeenStream> {
         self.arena.as_ref().map(streams_of).unwrap_or_default()
+    }
+
+    /// How it tracks what is owed.
+    pub fn tracking(&self) -> Option<SeenTracking> {
+        self.arena.as_ref().map(tracking_of)
     }
 
     /// The files that it knows.

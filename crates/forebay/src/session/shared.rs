@@ -51,6 +51,8 @@ pub struct Shared {
     pub for_good: bool,
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
+    /// `superblock.kept` when a writer of this process has waited for the keeper in vain; `u64::MAX`: none has.
+    pub keeper_stalled_at: AtomicU64,
     pub(super) line: Line,
     pub(super) lent: Lent,
     pub(super) opens: Opens,
@@ -86,6 +88,7 @@ impl Shared {
             arena_path,
             for_good: false,
             keeps: AtomicBool::new(false),
+            keeper_stalled_at: AtomicU64::new(u64::MAX),
             line: Line::default(),
             lent: Lent::default(),
             opens: Opens::default(),

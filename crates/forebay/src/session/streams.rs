@@ -5,10 +5,12 @@ use std::time::Duration;
 
 use serde::Serialize;
 
+use crate::config::DirtyTracking;
 use crate::ids::{FileId, StreamId};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::arena::Arena;
 use crate::session::look::path_of;
+use crate::stream::tracking::{self, percore};
 use crate::stream::tree::{Span, extent_of};
 use crate::sync::Ordering;
 
@@ -50,8 +52,33 @@ fn as_ms<S: serde::Serializer>(age: &Duration, serializer: S) -> Result<S::Ok, S
     serializer.serialize_u64(u64::try_from(age.as_millis()).unwrap_or(u64::MAX))
 }
 
+/// How a session tracks what is owed.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct SeenTracking {
+    /// By what.
+    #[serde(rename = "dirty_tracking")]
+    pub kind: DirtyTracking,
+    /// Blocks in the dirty set of each core, where there are such sets.
+    #[serde(rename = "dirty_sets")]
+    pub sets: Vec<usize>,
+}
+
+/// How what is owed is tracked. A set that changes too much to be counted has nothing.
+pub(super) fn tracking_of(arena: &Arena) -> SeenTracking {
+    let kind = tracking::kind(arena);
+    let size = |set| percore::contents(arena, set).map_or(0, |contents| contents.len());
+    let sets = match kind {
+        DirtyTracking::Percore => (0..percore::count(arena)).map(size).collect(),
+        DirtyTracking::Page | DirtyTracking::Stream => Vec::new(),
+    };
+    SeenTracking { kind, sets }
+}
+
 /// All streams, by file and place.
 pub(super) fn streams_of(arena: &Arena) -> Vec<SeenStream> {
+    if !tracking::is_on(arena) {
+        return Vec::new();
+    }
     let tick = arena.superblock().tick.load(Ordering::Relaxed);
     let bytes = |block: u32| u64::from(block) * BLOCK_BYTES as u64;
     let seen = |id: u32| {

@@ -20,7 +20,7 @@
 
 pub mod index;
 pub mod lists;
-mod records;
+pub(crate) mod records;
 mod request;
 pub mod span;
 
@@ -110,6 +110,16 @@ impl<'a> Locked<'a> {
         }
     }
 
+    /// The stream that begins at a block, or is the next below it.
+    fn floor(&self, block: u32) -> Result<Option<StreamId>, Damaged> {
+        self.index().floor(index::key(self.file, block))
+    }
+
+    /// The first stream that begins above a block.
+    fn next_above(&self, block: u32) -> Result<Option<StreamId>, Damaged> {
+        self.index().above(index::key(self.file, block))
+    }
+
     /// A stream of this file, by its number.
     pub fn get(&self, id: StreamId) -> Option<&'a Stream> {
         let stream = self.me.arena.stream(id)?;
@@ -126,7 +136,7 @@ impl<'a> Locked<'a> {
     pub fn find(&self, block: u32) -> Option<(StreamId, &'a Stream)> {
         let has = |(_, stream): &(StreamId, &Stream)| extent_of(stream).span.contains(block);
         self.current().filter(has).or_else(|| {
-            let id = self.index().floor(block).ok()??;
+            let id = self.floor(block).ok()??;
             Some((id, self.get(id)?)).filter(has)
         })
     }
@@ -134,29 +144,29 @@ impl<'a> Locked<'a> {
     /// The first dirty range that ends after `from`, without what lies before.
     pub fn next_dirty(&self, from: u32) -> Option<Span> {
         let mut next = self.find(from).map(|(id, _)| id);
-        next = next.or_else(|| self.index().above(from).ok()?);
+        next = next.or_else(|| self.next_above(from).ok()?);
         while let Some(stream) = next.and_then(|id| self.get(id)) {
             let extent = extent_of(stream);
             if let Some(dirty) = extent.dirty.filter(|dirty| dirty.end > from) {
                 return Span::new(dirty.start.max(from), dirty.end);
             }
-            next = self.index().above(extent.span.start).ok()?;
+            next = self.next_above(extent.span.start).ok()?;
         }
         None
     }
 
     /// Calls `f` with each stream, ascending.
     pub fn each(&self, mut f: impl FnMut(StreamId, &Stream)) -> Result<(), Damaged> {
-        let mut next = match self.index().floor(0)? {
+        let mut next = match self.floor(0)? {
             Some(first) => Some(first),
-            None => self.index().above(0)?,
+            None => self.next_above(0)?,
         };
         let mut left = self.me.arena.counts().streams();
         while let Some(id) = next {
             let stream = self.get(id).ok_or(Damaged)?;
             left = left.checked_sub(1).ok_or(Damaged)?;
             f(id, stream);
-            next = self.index().above(stream.start.load(Relaxed))?;
+            next = self.next_above(stream.start.load(Relaxed))?;
         }
         Ok(())
     }
@@ -285,10 +295,11 @@ impl Locked<'_> {
             }
         }
         self.tree.pointer.store(0, Relaxed);
+        self.tree.count.store(0, Relaxed);
     }
 
     fn above(&self, block: u32) -> Option<(StreamId, &Stream)> {
-        let id = self.index().above(block).ok()??;
+        let id = self.next_above(block).ok()??;
         Some((id, self.get(id)?))
     }
 

@@ -21,7 +21,7 @@ pub struct Group {
 
 /// Somebody waits to open a file. An event that is dropped unanswered is answered by the end of the group.
 pub struct Event {
-    /// The file, opened for this purpose. Its number is the event's name: it stays open until the answer.
+    /// The file, opened for this purpose. Its number is the event's name.
     pub file: OwnedFd,
     /// The process, as this one's pid namespace numbers it; 0 if it does not.
     pub pid: i32,
@@ -132,12 +132,17 @@ impl Group {
         Ok(events)
     }
 
-    /// Lets somebody in.
-    pub fn admit(&self, event: &Event) -> io::Result<()> {
+    /// Lets somebody in. The event's own description is closed before: who is let in may ask at once whether there is another than
+    /// its own.
+    ///
+    /// The kernel looks for the number among those whom it has told of, the oldest first. So should the number be given to another
+    /// event in between, of two answers the first is this one's all the same, and each gets one.
+    pub fn admit(&self, event: Event) -> io::Result<()> {
         let answer = libc::fanotify_response {
             fd: event.file.as_raw_fd(),
             response: libc::FAN_ALLOW,
         };
+        drop(event);
         retry(|| {
             // SAFETY: our own variable, as long as said, which the kernel only reads.
             check_bytes(unsafe {
@@ -155,5 +160,40 @@ impl Group {
 impl AsFd for Group {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::OpenOptions;
+    use std::os::fd::AsFd;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::Group;
+    use crate::sys::lock;
+
+    #[test]
+    fn who_is_let_in_finds_no_description_of_the_listeners() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        // Without the privilege there is nothing to be tested.
+        let Ok(group) = Group::new() else { return };
+        group.watch(file.as_file().as_fd()).expect("a mark");
+        let path = file.into_temp_path();
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while !ended.load(Ordering::Relaxed) {
+                    for event in group.waiting().unwrap_or_default() {
+                        group.admit(event).expect("an answer");
+                    }
+                }
+            });
+            let alone = (0..2000).all(|_| {
+                let file = OpenOptions::new().write(true).open(&path).expect("opened");
+                lock::is_only_description(file.as_fd())
+            });
+            ended.store(true, Ordering::Relaxed);
+            assert!(alone);
+        });
     }
 }

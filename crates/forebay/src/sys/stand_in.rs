@@ -195,8 +195,8 @@ fn admit_all(group: RawFd) {
             return;
         }
         at += event.event_len as usize;
-        admit(group, event.fd);
-        // SAFETY: made for this process and this event.
+        // SAFETY: made for this process and this event. Who is let in finds it closed.
         unsafe { libc::close(event.fd) };
+        admit(group, event.fd);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use forebay::config::DirtyTracking;
 use forebay::device::{DeviceFile, Inline};
 use forebay::ids::ThreadId;
 use forebay::keeper::ahead::Prefetcher;
@@ -34,8 +35,15 @@ pub enum Act {
 pub struct Scene {
     pub name: &'static str,
     pub config: fn() -> Config,
+    pub tracking: DirtyTracking,
     pub before: Vec<Op>,
     pub act: Act,
+}
+
+/// The same scenes in sessions that track otherwise what is owed.
+pub fn tracked(scenes: Vec<Scene>, tracking: DirtyTracking) -> Vec<Scene> {
+    let other = |scene| Scene { tracking, ..scene };
+    scenes.into_iter().map(other).collect()
 }
 
 /// A session with files on a disk, and the model of them.
@@ -53,7 +61,7 @@ impl World {
         let files = (1..=FILES as u64)
             .map(|inode| disk.open(inode).expect("a file"))
             .collect();
-        let config = (scene.config)();
+        let config = (scene.config)().with_tracking(scene.tracking);
         let read_ahead = config.read_ahead != Config::tiny().read_ahead;
         let engine = Engine::new(config, store, FILES, HANDLES);
         if read_ahead {

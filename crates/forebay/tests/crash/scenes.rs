@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use forebay::Config;
-use forebay::config::Route;
+use forebay::config::{DirtyTracking, Route};
 use forebay::device::Inline;
 use forebay::keeper::ahead::Prefetcher;
 use forebay_model::{Access, Op};
@@ -92,6 +92,7 @@ fn scene(name: &'static str, before: Vec<Op>, act: Op) -> Scene {
     Scene {
         name,
         config: Config::tiny,
+        tracking: DirtyTracking::Stream,
         before,
         act: Act::Op(act),
     }
@@ -101,6 +102,7 @@ fn quiet(name: &'static str, before: Vec<Op>, act: fn(&mut World)) -> Scene {
     Scene {
         name,
         config: Config::tiny,
+        tracking: DirtyTracking::Stream,
         before,
         act: Act::Quiet(act),
     }

@@ -1,15 +1,16 @@
-//! Deaths in what is done by streams: writeback of the coldest, eviction, a tree that is made anew.
+//! Deaths in what is done by streams: writeback of the coldest, eviction, a tree that is made anew; and in what is done by dirty sets.
 
 use forebay::Config;
-use forebay::config::Route;
+use forebay::config::{DirtyTracking, Route};
+use forebay::flush::Scope;
 use forebay::ids::FileId;
 use forebay::stream::tracking;
 use forebay::sync::Ordering;
 use forebay_model::Op;
 
 use crate::deaths::{SAMPLES, every_death};
-use crate::scene::{Act, Scene, World};
-use crate::scenes::{sync, write};
+use crate::scene::{Act, Scene, World, tracked};
+use crate::scenes::{self, sync, write};
 
 const BLOCK: u64 = 256 * 1024;
 
@@ -28,6 +29,7 @@ fn scene(name: &'static str, before: Vec<Op>, act: fn(&mut World)) -> Scene {
     Scene {
         name,
         config,
+        tracking: DirtyTracking::Stream,
         before,
         act: Act::Quiet(act),
     }
@@ -61,6 +63,34 @@ fn scenes() -> Vec<Scene> {
             drop(operation);
         }),
     ]
+}
+
+/// Dirty sets: a pass over them, a sync, and sets of a file that are made anew.
+fn by_sets() -> Vec<Scene> {
+    let flush: fn(&mut World) = |world| {
+        let shared = world.engine.session.shared();
+        let me = shared.me().expect("a slot");
+        let mut flusher = shared.own_flusher();
+        for file in shared.open_files() {
+            let device = shared.device(file).expect("it is open");
+            shared.flush_with(&mut flusher, me, file, &device, Scope::some(100));
+        }
+    };
+    let mut scenes = scenes();
+    scenes.push(scene("write what sets have", two_and_one(), flush));
+    tracked(scenes, DirtyTracking::Percore)
+}
+
+#[test]
+fn who_works_by_dirty_sets_may_die() {
+    every_death(&by_sets(), 4 * SAMPLES);
+}
+
+#[test]
+fn operations_may_die_with_dirty_sets_and_with_marks_alone() {
+    for tracking in [DirtyTracking::Percore, DirtyTracking::Page] {
+        every_death(&tracked(scenes::all(), tracking), SAMPLES / 4);
+    }
 }
 
 #[test]

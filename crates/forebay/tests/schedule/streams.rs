@@ -1,9 +1,12 @@
-//! The tracker of streams against writeback and eviction: whatever the order, nothing that is owed is in no dirty range, and no
-//! stream is left without a block.
+//! The tracker against writeback and eviction: whatever the order, nothing that is owed is in no dirty range, and no
+//! stream is left without a block. In half of the schedules dirty sets are told instead: each block that owes is in one.
 
+use forebay::config::DirtyTracking;
 use forebay::evict;
+use forebay::flush::Scope;
 use forebay::ids::FileId;
 use forebay::keeper::streams::write_coldest;
+use forebay::stream::tracking;
 
 use crate::explore::dice;
 use crate::world::{BLOCK, Member, Shape, World, join};
@@ -16,15 +19,32 @@ crate::scenarios!(
     a_death_under_a_tree_lock,
 );
 
+fn shape() -> Shape {
+    Shape {
+        tracking: match dice() % 2 {
+            0 => DirtyTracking::Stream,
+            _ => DirtyTracking::Percore,
+        },
+        ..Shape::default()
+    }
+}
+
 /// As the keeper above the background limit.
 fn write_back(member: &Member) {
     let shared = member.world.session.shared();
     let mut flusher = shared.own_flusher();
     write_coldest(shared, member.me(), &mut flusher);
+    if tracking::has_sets(member.me().arena) {
+        for subject in &member.world.files {
+            let core = &subject.core;
+            let some = Scope::some(100);
+            shared.flush_with(&mut flusher, member.me(), core.id, &core.device, some);
+        }
+    }
 }
 
 pub fn writers_against_writeback() {
-    let world = World::new(Shape::default());
+    let world = World::new(shape());
     let _exploring = world.explore();
     let writer = |seed: u32| {
         world.spawn(move |member| {
@@ -43,7 +63,7 @@ pub fn writers_against_writeback() {
 }
 
 fn writers_against_eviction() {
-    let world = World::new(Shape::default());
+    let world = World::new(shape());
     let _exploring = world.explore();
     let writer = world.spawn(|member| {
         for seed in 1..4 {
@@ -70,7 +90,7 @@ fn two_files_share_the_lists() {
     let world = World::new(Shape {
         files: 2,
         headers: 6,
-        ..Shape::default()
+        ..shape()
     });
     let _exploring = world.explore();
     let writer = |file: usize| {
@@ -90,7 +110,7 @@ fn two_files_share_the_lists() {
 }
 
 fn truncation_against_writeback() {
-    let world = World::new(Shape::default());
+    let world = World::new(shape());
     let member = world.member();
     (0..3).for_each(|block| member.write(0, 1 + block as u32, block * BLOCK, 300));
     let _exploring = world.explore();
@@ -108,7 +128,7 @@ fn truncation_against_writeback() {
 
 /// The lock of a tree is held by somebody who dies; the others write and sync meanwhile.
 fn a_death_under_a_tree_lock() {
-    let world = World::new(Shape::default());
+    let world = World::new(shape());
     let n = dice() % 400;
     let _exploring = world.explore();
     let victim = world.spawn_mortal(n, |member| {
@@ -139,7 +159,7 @@ impl World {
         assert_eq!(surprises, 0, "owed, and in no dirty range");
         for file in (0..arena.counts().files).map(FileId) {
             let operation = me.enter(file).expect("nobody stops it");
-            forebay::stream::tracking::mend(me, file, arena.file_unchecked(file));
+            tracking::mend(me, file, arena.file_unchecked(file));
             drop(operation);
         }
         let problems = forebay::keeper::check::check(arena)
@@ -154,5 +174,7 @@ impl World {
 }
 
 fn is_about_streams(problem: &str) -> bool {
-    problem.contains("stream") || problem.contains("dirty range")
+    ["stream", "dirty range", "dirty set"]
+        .iter()
+        .any(|word| problem.contains(word))
 }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use forebay::Config;
-use forebay::config::Route;
+use forebay::config::{DirtyTracking, Route};
 use forebay::limits::BLOCK_BYTES;
 use forebay::memory::layout::Counts;
 use forebay::sim::device::{SimOptions, Weather};
@@ -153,6 +153,16 @@ impl Swarm {
             flush_interval: self.flush_interval,
             idle_after: self.idle_after,
             ..Config::tiny()
+        }
+        .with_tracking(self.tracking())
+    }
+
+    /// How what is owed is tracked. Not drawn, so that seeds make the worlds that they made before there was a choice.
+    fn tracking(&self) -> DirtyTracking {
+        match self.seed % 5 {
+            0 => DirtyTracking::Page,
+            3 => DirtyTracking::Percore,
+            _ => DirtyTracking::Stream,
         }
     }
 

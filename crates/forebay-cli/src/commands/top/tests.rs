@@ -51,6 +51,7 @@ fn session(name: &str, written_mib: u64, files: Vec<SeenFile>) -> Session {
         owing: Vec::new(),
         left: Vec::new(),
         streams: Some(Vec::new()),
+        tracking: None,
     };
     Session { row, files }
 }

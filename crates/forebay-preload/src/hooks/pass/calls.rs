@@ -3,8 +3,8 @@
 use std::arch::naked_asm;
 
 use super::{
-    Args, Onward, Passed, asynchronous, common, control, identity, names, programs, raw_call,
-    sockets, stdio, threads, transfer,
+    Args, Onward, Passed, asynchronous, common, control, identity, names, print, programs,
+    raw_call, sockets, stdio, threads, transfer,
 };
 
 macro_rules! pass {
@@ -43,10 +43,10 @@ macro_rules! pass {
 pass! {
     fclose: stdio::close;
     _IO_fclose: stdio::close;
-    dprintf: stdio::print;
-    vdprintf: stdio::print;
-    __dprintf_chk: stdio::print;
-    __vdprintf_chk: stdio::print;
+    dprintf: print::variadic;
+    vdprintf: print::listed;
+    __dprintf_chk: print::variadic_checked;
+    __vdprintf_chk: print::listed_checked;
 
     popen: programs::run;
     _IO_popen: programs::run;
@@ -68,7 +68,8 @@ pass! {
 
     mmap: transfer::map;
     mmap64: transfer::map;
-    splice: transfer::splice;
+    munmap: transfer::unmap;
+    mremap: transfer::remap;
     flock: transfer::lock;
     lockf: transfer::lock;
     lockf64: transfer::lock;
@@ -82,6 +83,7 @@ pass! {
     umount2: names::mount;
     mount: names::mount;
     name_to_handle_at: names::handle;
+    inotify_add_watch: names::watch;
 
     aio_read: asynchronous::one;
     aio_read64: asynchronous::one;
@@ -100,6 +102,7 @@ pass! {
 
     sendmsg: sockets::one;
     sendmmsg: sockets::many;
+    pidfd_getfd: sockets::steal;
 
     setuid: identity::user;
     seteuid: identity::user;

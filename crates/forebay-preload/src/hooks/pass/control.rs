@@ -8,6 +8,7 @@ use super::{Args, fd, give, peek};
 use crate::files::{self, Why};
 use crate::hooks::seek::lseek64;
 use crate::hooks::size::size_of;
+use crate::hooks::sync;
 use crate::inside::Inside;
 use crate::serve::{self, Turn};
 use crate::{program, raw};
@@ -35,8 +36,11 @@ pub fn ioctl(args: &Args) -> usize {
     if request == FIONREAD && files::is_known(fd) && !Inside::is() {
         return available as *const () as usize;
     }
-    if request == FICLONE || request == FICLONERANGE || request == FIDEDUPERANGE {
-        others(request, argument);
+    if !Inside::is() && source(request, argument).is_some_and(files::is_known) {
+        return clone as *const () as usize;
+    }
+    if request == FIDEDUPERANGE {
+        others(argument);
     }
     if files::is_known(fd) && touches_contents(request) {
         give(fd, Why::Ioctl);
@@ -69,24 +73,42 @@ fn touches_contents(request: u64) -> bool {
     matches!(letter, 0x66 | 0x58 | 0x94 | 0xf5) && !HARMLESS.contains(&request)
 }
 
-/// The other files of a request that shares extents.
-fn others(request: u64, argument: u64) {
+/// Where a request clones from.
+fn source(request: u64, argument: u64) -> Option<c_int> {
     match request {
-        FICLONE => give(argument as c_int, Why::Ioctl),
-        FICLONERANGE => {
-            // struct file_clone_range begins with the source.
-            if let Some(source) = peek::<i64>(argument) {
-                give(source as c_int, Why::Ioctl);
-            }
-        }
-        _ => {
-            // struct file_dedupe_range: offset, length, count; then for each the descriptor and three more words.
-            let [_, _, count] = peek::<[u64; 3]>(argument).unwrap_or_default();
-            for index in 0..count & 0xffff {
-                if let Some(target) = peek::<i64>(argument + 24 + index * 32) {
-                    give(target as c_int, Why::Ioctl);
-                }
-            }
+        FICLONE => Some(argument as c_int),
+        // struct file_clone_range begins with it.
+        FICLONERANGE => peek::<i64>(argument).map(|source| source as c_int),
+        _ => None,
+    }
+}
+
+/// A file is cloned: what it owes is written first. Only if that is done does it share its space, and belongs to the kernel: programs ask
+/// for clones where there are none.
+extern "C-unwind" fn clone(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
+    give(fd, Why::Ioctl);
+    let source = source(request & 0xffff_ffff, argument as u64).unwrap_or(-1);
+    if let Some(errno) = sync::write_out(source) {
+        return serve::fail(errno) as c_int;
+    }
+    let arguments = [fd as usize, request as usize, argument, 0, 0, 0];
+    // SAFETY: what the caller asks of the kernel.
+    let done = unsafe { raw::call_errno(libc::SYS_ioctl, arguments) } as c_int;
+    if done == 0 {
+        give(source, Why::Ioctl);
+    }
+    done
+}
+
+/// The other files of a request that makes files share extents. struct file_dedupe_range: offset, length, count; then for each the
+/// descriptor and three more words.
+fn others(argument: u64) {
+    let [_, _, count] = peek::<[u64; 3]>(argument).unwrap_or_default();
+    // The kernel refuses more of them than a page holds.
+    let count = Some(count & 0xffff).filter(|&count| 24 + count * 32 <= 4096);
+    for index in 0..count.unwrap_or(0) {
+        if let Some(target) = peek::<i64>(argument + 24 + index * 32) {
+            give(target as c_int, Why::Ioctl);
         }
     }
 }

@@ -1,10 +1,11 @@
-//! Descriptors that are sent to other processes.
+//! Descriptors that are sent to other processes, or taken from them.
 
 use libc::{c_int, cmsghdr, mmsghdr, msghdr};
 
-use super::{Args, give, peek};
+use super::{Args, give, joined, peek};
 use crate::files::Why;
 use crate::inside::Inside;
+use crate::{foreign, raw};
 
 /// Messages of one call that are looked at: the kernel takes no more.
 const MESSAGES_MAX: u64 = 1024;
@@ -25,6 +26,30 @@ pub fn many(args: &Args) {
             message(args[1] + index * size_of::<mmsghdr>() as u64);
         }
     }
+}
+
+/// `pidfd_getfd(process, fd, flags)`: another process's descriptor.
+pub fn steal(_args: &Args) -> usize {
+    if joined() {
+        stolen as *const () as usize
+    } else {
+        0
+    }
+}
+
+/// The call, and what is to be known of its result.
+///
+/// # Safety
+/// As for `pidfd_getfd`.
+pub unsafe extern "C-unwind" fn stolen(process: c_int, fd: c_int, flags: libc::c_uint) -> c_int {
+    let arguments = [process as usize, fd as usize, flags as usize, 0, 0, 0];
+    // SAFETY: what the caller asks of the kernel.
+    let fd = unsafe { raw::call_errno(libc::SYS_pidfd_getfd, arguments) } as c_int;
+    if fd >= 0 {
+        let _errno = raw::KeepErrno::new();
+        foreign::received(fd, Why::Sent);
+    }
+    fd
 }
 
 fn message(at: u64) {

@@ -3,7 +3,7 @@
 
 use libc::{FILE, c_char, c_int};
 
-use super::{Args, Passed, close as closing, fd, give, give_path, joined};
+use super::{Args, Passed, close as closing, give, give_path, joined};
 use crate::files::{self, Why};
 use crate::foreign;
 use crate::hooks::close;
@@ -132,11 +132,6 @@ pub fn close(args: &Args) {
     if streams::descriptor(stream).is_none() {
         ends(descriptor(stream));
     }
-}
-
-/// `dprintf(fd, format, ...)` and its siblings.
-pub fn print(args: &Args) {
-    give(fd(args[0]), Why::Stdio);
 }
 
 fn begun(stream: *mut FILE) -> *mut FILE {

@@ -1,27 +1,169 @@
 //! Calls in which the kernel moves a file's bytes by itself, lets others at them, or locks them.
 
+use libc::c_int;
+
 use super::{Args, fd, give, joined};
 use crate::files::Why;
-use crate::foreign;
-use crate::raw::KeepErrno;
+use crate::raw::{self, KeepErrno};
+use crate::{foreign, mapped};
 
-/// `mmap(address, len, access, flags, fd, offset)`.
-pub fn map(args: &Args) {
-    let (flags, fd) = (args[3] as libc::c_int, fd(args[4]));
-    if flags & libc::MAP_ANONYMOUS == 0 && fd >= 0 {
-        give(fd, Why::Mapped);
-        // A shared one goes on to show what the kernel has; it is not known when it ends. Validated ones have this bit, too.
-        if flags & libc::MAP_SHARED != 0 && joined() {
-            let _errno = KeepErrno::new();
-            foreign::begin(fd, Why::Mapped);
+/// `mmap(address, len, access, flags, fd, offset)`: what is mapped is the kernel's, until it is unmapped.
+pub fn map(args: &Args) -> usize {
+    let (flags, fd) = (args[3] as c_int, fd(args[4]));
+    let of_file = flags & libc::MAP_ANONYMOUS == 0 && fd >= 0;
+    if !of_file {
+        let replaces = flags & libc::MAP_FIXED != 0 && mapped::any() && joined();
+        return if replaces {
+            map_over as *const () as usize
+        } else {
+            0
+        };
+    }
+    give(fd, Why::Mapped);
+    if joined() {
+        map_file as *const () as usize
+    } else {
+        0
+    }
+}
+
+/// `munmap(address, len)`.
+pub fn unmap(_args: &Args) -> usize {
+    if mapped::any() && joined() {
+        unmap_known as *const () as usize
+    } else {
+        0
+    }
+}
+
+/// `mremap(address, len, new len, flags, new address)`.
+pub fn remap(_args: &Args) -> usize {
+    if mapped::any() && joined() {
+        remap_known as *const () as usize
+    } else {
+        0
+    }
+}
+
+/// The calls, as libc makes them: libraries that start before ours, allocators among them, map memory.
+pub mod plain {
+    use super::{c_int, raw};
+
+    /// `mmap`.
+    pub extern "C" fn map(
+        at: usize,
+        len: usize,
+        access: c_int,
+        flags: c_int,
+        fd: c_int,
+        offset: usize,
+    ) -> isize {
+        let fd = fd as isize as usize;
+        let arguments = [at, len, access as usize, flags as usize, fd, offset];
+        // SAFETY: what the caller asks of the kernel.
+        unsafe { raw::call_errno(libc::SYS_mmap, arguments) }
+    }
+
+    /// `munmap`.
+    pub extern "C" fn unmap(at: usize, len: usize) -> isize {
+        // SAFETY: as above.
+        unsafe { raw::call_errno(libc::SYS_munmap, [at, len, 0, 0, 0, 0]) }
+    }
+
+    /// `mremap`.
+    pub extern "C" fn remap(
+        at: usize,
+        len: usize,
+        new_len: usize,
+        flags: c_int,
+        new_at: usize,
+    ) -> isize {
+        // SAFETY: as above.
+        unsafe {
+            raw::call_errno(
+                libc::SYS_mremap,
+                [at, len, new_len, flags as usize, new_at, 0],
+            )
         }
     }
 }
 
-/// `splice(from, offset, to, offset, len, flags)`.
-pub fn splice(args: &Args) {
-    give(fd(args[0]), Why::Transfer);
-    give(fd(args[2]), Why::Transfer);
+/// `mmap` of a file. One that is shared shows what the kernel has, and so does one that is private, where nobody has written to it: by
+/// calls that pass no hook.
+extern "C-unwind" fn map_file(
+    at: usize,
+    len: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> isize {
+    let file = {
+        let _errno = KeepErrno::new();
+        foreign::begin(fd, Why::Mapped)
+    };
+    let begin = plain::map(at, len, access, flags, fd, offset);
+    let _errno = KeepErrno::new();
+    match file {
+        Some(file) if begin == -1 => foreign::end_of(file, true),
+        Some(file) => mapped::begun(begin as usize, len, file),
+        None if begin != -1 && flags & libc::MAP_FIXED != 0 => mapped::ended(begin as usize, len),
+        None => {}
+    }
+    begin
+}
+
+/// `mmap` of memory, over what may be a file.
+extern "C-unwind" fn map_over(
+    at: usize,
+    len: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> isize {
+    let begin = plain::map(at, len, access, flags, fd, offset);
+    if begin != -1 {
+        let _errno = KeepErrno::new();
+        mapped::ended(begin as usize, len);
+    }
+    begin
+}
+
+extern "C-unwind" fn unmap_known(at: usize, len: usize) -> isize {
+    let done = plain::unmap(at, len);
+    if done == 0 {
+        let _errno = KeepErrno::new();
+        mapped::ended(at, len);
+    }
+    done
+}
+
+extern "C-unwind" fn remap_known(
+    at: usize,
+    len: usize,
+    new_len: usize,
+    flags: c_int,
+    new_at: usize,
+) -> isize {
+    let file = mapped::at(at);
+    let begin = plain::remap(at, len, new_len, flags, new_at);
+    let _errno = KeepErrno::new();
+    if begin == -1 {
+        return begin;
+    }
+    if let Some(file) = file {
+        foreign::begin_again(file, true);
+    }
+    // Without a length the old one stays, and is mapped twice.
+    if len != 0 && flags & libc::MREMAP_DONTUNMAP == 0 {
+        mapped::ended(at, len);
+    }
+    match file {
+        Some(file) => mapped::begun(begin as usize, new_len, file),
+        None => mapped::ended(begin as usize, new_len),
+    }
+    begin
 }
 
 /// `flock(fd, operation)`, `lockf(fd, operation, len)`: who locks shares the file with somebody.

@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use super::{FillJob, Scope, Work, WriteJob};
 use crate::device::{DeviceFile, Piece};
-use crate::flush::busy;
 use crate::flush::select;
+use crate::flush::{busy, limit};
 use crate::frame::header::{AGE_MAX, Guard};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
 use crate::scrap::absorb::pages_of;
@@ -102,7 +102,12 @@ pub(super) fn merge_fill(work: &mut Work<'_, '_>, job: &FillJob) {
     }
 }
 
-pub(super) fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io::Result<usize>) {
+pub(super) fn end_write(
+    work: &mut Work<'_, '_>,
+    job: &WriteJob,
+    result: std::io::Result<usize>,
+    by_keeper: bool,
+) {
     let device = work.device.caps().device;
     busy::end(work.me.arena.superblock(), device, job.flight);
     if let (Some(begun), Ok(written)) = (job.begun, &result)
@@ -117,6 +122,9 @@ pub(super) fn end_write(work: &mut Work<'_, '_>, job: &WriteJob, result: std::io
         Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
     };
     finish_write(work, job, job.offset + job.bytes as u64, errno);
+    if errno.is_none() {
+        limit::make_room(work.me.arena.superblock(), by_keeper);
+    }
 }
 
 /// A request that was cut short is finished by hand: the device says why, or takes the rest.

@@ -1,7 +1,7 @@
 //! The keeper's side of the socket: clients, and what they ask for.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
@@ -12,6 +12,7 @@ use crate::file::settle::{self, Durability};
 use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::closing;
+use crate::keeper::outsiders::Guard;
 use crate::keeper::reopen::path_of;
 use crate::memory::files::{EXCEEDING, LEASED, TRUNCATING};
 use crate::session::shared::Shared;
@@ -149,14 +150,8 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
                 UNITE => unite(shared, file),
-                WATCH => shared
-                    .guard()
-                    .zip(descriptors.first())
-                    .is_some_and(|(guard, fd)| guard.watch(fd.as_fd())),
-                LOOK => shared
-                    .guard()
-                    .zip(descriptors.first())
-                    .is_some_and(|(guard, fd)| guard.is_used_outside(fd.as_fd())),
+                WATCH => ask_guard(shared, descriptors, Guard::watch),
+                LOOK => ask_guard(shared, descriptors, Guard::is_used_outside),
                 LEFT => {
                     one_fewer(&mut client.opens, file);
                     closing::forget_if_lost(shared, file);
@@ -178,6 +173,19 @@ fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
             counts.remove(&file);
         }
     }
+}
+
+/// What the guard says of a file. Its descriptor is closed before anybody hears of it, as the client may close its own then, and ask
+/// for a lease.
+fn ask_guard(
+    shared: &Shared,
+    descriptors: Vec<OwnedFd>,
+    ask: fn(&Guard, BorrowedFd<'_>) -> bool,
+) -> bool {
+    let guard = shared.guard();
+    guard
+        .zip(descriptors.first())
+        .is_some_and(|(guard, fd)| ask(&guard, fd.as_fd()))
 }
 
 /// Closes the keeper's descriptors of a file that nobody writes any more, before it answers: a program that has just been

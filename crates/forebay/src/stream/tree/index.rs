@@ -1,11 +1,11 @@
-//! The search tree under a file's streams: keyed by first block, found in O(log n), with links that are words of the
-//! arena.
+//! The search tree under a file's streams, and under a core's dirty set: keyed by file and first block, found in O(log n), with links
+//! that are words of the arena.
 //!
 //! A treap: a binary search tree in which no stream has one of a higher priority below it. The priority is a hash of the
 //! stream's index, so that it needs no word and no balancing beyond two loops, and a tree of n streams is about 2 log n deep
 //! whatever the order of requests. Every walk is bounded, so that damaged links end it.
 
-use crate::ids::StreamId;
+use crate::ids::{FileId, StreamId};
 use crate::memory::arena::Arena;
 use crate::memory::streams::Stream;
 use crate::sync::{AtomicU32, Ordering::Relaxed};
@@ -26,6 +26,15 @@ pub struct Index<'a> {
     pub root: &'a AtomicU32,
 }
 
+/// A place in a tree: the file, then the block.
+pub fn key(file: FileId, start: u32) -> u64 {
+    (u64::from(file.0 + 1) << 32) | u64::from(start)
+}
+
+fn key_of(stream: &Stream) -> u64 {
+    (u64::from(stream.file.load(Relaxed)) << 32) | u64::from(stream.start.load(Relaxed))
+}
+
 fn priority(id: StreamId) -> u32 {
     let mixed = (id.0 ^ (id.0 >> 7)).wrapping_mul(0x9E37_79B1);
     mixed ^ (mixed >> 15)
@@ -44,7 +53,7 @@ impl<'a> Index<'a> {
 
     fn walk(
         self,
-        mut go_right: impl FnMut(u32) -> Option<bool>,
+        mut go_right: impl FnMut(u64) -> Option<bool>,
         mut on_turn: impl FnMut(StreamId, bool),
     ) -> Result<Option<StreamId>, Damaged> {
         let mut link = self.root;
@@ -52,7 +61,7 @@ impl<'a> Index<'a> {
             let Some((id, stream)) = self.at(link.load(Relaxed)) else {
                 return Ok(None);
             };
-            let Some(right) = go_right(stream.start.load(Relaxed)) else {
+            let Some(right) = go_right(key_of(stream)) else {
                 return Ok(Some(id));
             };
             on_turn(id, right);
@@ -61,11 +70,11 @@ impl<'a> Index<'a> {
         Err(Damaged)
     }
 
-    /// The stream with the greatest first block that is not above `block`.
-    pub fn floor(self, block: u32) -> Result<Option<StreamId>, Damaged> {
+    /// The stream with the greatest key that is not above `key`.
+    pub fn floor(self, key: u64) -> Result<Option<StreamId>, Damaged> {
         let mut best = None;
         let exact = self.walk(
-            |start| (start != block).then_some(start < block),
+            |here| (here != key).then_some(here < key),
             |id, right| {
                 if right {
                     best = Some(id);
@@ -75,11 +84,11 @@ impl<'a> Index<'a> {
         Ok(exact.or(best))
     }
 
-    /// The stream with the least first block above `block`.
-    pub fn above(self, block: u32) -> Result<Option<StreamId>, Damaged> {
+    /// The stream with the least key above `key`.
+    pub fn above(self, key: u64) -> Result<Option<StreamId>, Damaged> {
         let mut best = None;
         self.walk(
-            |start| Some(start <= block),
+            |here| Some(here <= key),
             |id, right| {
                 if !right {
                     best = Some(id);
@@ -89,9 +98,9 @@ impl<'a> Index<'a> {
         Ok(best)
     }
 
-    /// Adds a stream whose first block no other has.
+    /// Adds a stream whose key no other has.
     pub fn insert(self, id: StreamId, new: &'a Stream) -> Result<(), Damaged> {
-        let key = new.start.load(Relaxed);
+        let key = key_of(new);
         let mut steps = 0..STEPS_MAX;
         let mut link = self.root;
         while let Some((here, stream)) = self.at(link.load(Relaxed)) {
@@ -99,7 +108,7 @@ impl<'a> Index<'a> {
                 break;
             }
             steps.next().ok_or(Damaged)?;
-            let right = stream.start.load(Relaxed) < key;
+            let right = key_of(stream) < key;
             link = if right { &stream.right } else { &stream.left };
         }
         let mut rest = link.load(Relaxed);
@@ -107,7 +116,7 @@ impl<'a> Index<'a> {
         let (mut low, mut high) = (&new.left, &new.right);
         while let Some((_, stream)) = self.at(rest) {
             steps.next().ok_or(Damaged)?;
-            let side = if stream.start.load(Relaxed) < key {
+            let side = if key_of(stream) < key {
                 low.store(rest, Relaxed);
                 low = &stream.right;
                 low
@@ -125,7 +134,7 @@ impl<'a> Index<'a> {
 
     /// Takes a stream out.
     pub fn remove(self, id: StreamId, old: &Stream) -> Result<(), Damaged> {
-        let key = old.start.load(Relaxed);
+        let key = key_of(old);
         let mut steps = 0..STEPS_MAX;
         let mut link = self.root;
         loop {
@@ -134,7 +143,7 @@ impl<'a> Index<'a> {
                 break;
             }
             steps.next().ok_or(Damaged)?;
-            let right = stream.start.load(Relaxed) < key;
+            let right = key_of(stream) < key;
             link = if right { &stream.right } else { &stream.left };
         }
         let (mut low, mut high) = (old.left.load(Relaxed), old.right.load(Relaxed));

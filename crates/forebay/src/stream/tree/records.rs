@@ -3,10 +3,38 @@
 use super::index::Damaged;
 use super::lists::{self, Held, Which};
 use super::{Extent, Locked, Span, extent_of};
-use crate::ids::StreamId;
+use crate::ids::{FileId, StreamId};
+use crate::memory::arena::Arena;
 use crate::memory::streams::{Neighbours, Stream};
+use crate::memory::threads::Me;
 use crate::sync::AtomicU32;
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
+
+/// Streams of a file above which none is added, and a request that touches none is joined with the nearest. So many scanners of one
+/// file are told apart; where requests are scattered more than that, streams mean nothing, and a search in a small tree
+/// is cheaper than one more stream.
+pub(crate) const CROWD: u32 = 256;
+
+/// Makes a free record a file's.
+pub(crate) fn claim(me: Me<'_>, file: FileId) -> Option<(StreamId, &Stream)> {
+    let claim = |index: u32| {
+        me.arena.stream(StreamId(index)).is_some_and(|stream| {
+            let free = stream.file.load(Relaxed) == 0;
+            free && stream
+                .file
+                .compare_exchange(0, file.0 + 1, Acquire, Relaxed)
+                .is_ok()
+        })
+    };
+    let id = StreamId(me.arena.stream_hints().take(me.id.index(), claim)?);
+    Some((id, me.arena.stream(id)?))
+}
+
+/// Frees a record that is in no tree and no list.
+pub(crate) fn release(arena: &Arena, id: StreamId, stream: &Stream) {
+    stream.file.store(0, Release);
+    arena.stream_hints().set(id.0);
+}
 
 /// Records and lists.
 impl<'a> Locked<'a> {
@@ -47,24 +75,15 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// A free record that is this file's now. It is in no tree.
+    /// A free record that is this file's now. It is in no tree. `None`: there is none, or the file has a crowd of streams.
     pub(super) fn take(&self, start: u32) -> Option<(StreamId, &'a Stream)> {
-        let arena = self.me.arena;
-        let claim = |index: u32| {
-            arena.stream(StreamId(index)).is_some_and(|stream| {
-                let file = self.file.0 + 1;
-                let free = stream.file.load(Relaxed) == 0;
-                free && stream
-                    .file
-                    .compare_exchange(0, file, Acquire, Relaxed)
-                    .is_ok()
-            })
-        };
-        let Some(id) = arena.stream_hints().take(self.me.id.index(), claim) else {
-            arena.stream_lists().squeezed.fetch_add(1, Relaxed);
+        let count = self.tree.count.load(Relaxed);
+        let taken = (count < CROWD).then(|| claim(self.me, self.file)).flatten();
+        let Some((id, stream)) = taken else {
+            self.me.arena.stream_lists().squeezed.fetch_add(1, Relaxed);
             return None;
         };
-        let stream = arena.stream(StreamId(id))?;
+        self.tree.count.store(count + 1, Relaxed);
         for word in [
             &stream.visits,
             &stream.evict_at,
@@ -75,7 +94,7 @@ impl<'a> Locked<'a> {
         }
         stream.start.store(start, Relaxed);
         stream.upper_limit.store(u32::MAX, Relaxed);
-        Some((StreamId(id), stream))
+        Some((id, stream))
     }
 
     pub(super) fn put_in(
@@ -107,8 +126,9 @@ impl<'a> Locked<'a> {
             // It cannot be given to another file while it is in the lists: it stays this one's, in no tree.
             None => return self.doubt(),
         }
-        stream.file.store(0, Release);
-        self.me.arena.stream_hints().set(id.0);
+        let count = self.tree.count.load(Relaxed);
+        self.tree.count.store(count.saturating_sub(1), Relaxed);
+        release(self.me.arena, id, stream);
     }
 
     /// A stream that was used last: first in the lists, after the one that was (StreamCache 4.2).

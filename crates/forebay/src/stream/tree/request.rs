@@ -54,9 +54,12 @@ impl<'a> Locked<'a> {
         };
         // The stream whose record `now` will be kept in.
         let mut own = None;
-        let below = self.both(self.index().floor(span.start)?);
+        let below = self.both(self.floor(span.start)?);
         if let Some((id, stream)) = below {
             let extent = extent_of(stream);
+            if extent.has(now) {
+                return Ok(Some(id));
+            }
             if !extent.span.touches(span) {
                 lower_limit(stream, span.start);
             } else {
@@ -108,7 +111,7 @@ impl<'a> Locked<'a> {
         below: Option<(StreamId, &'a Stream)>,
     ) -> Result<Option<StreamId>, Damaged> {
         let mut with_end = None;
-        let mut above = self.both(self.index().above(now.span.start)?);
+        let mut above = self.both(self.next_above(now.span.start)?);
         while let Some((id, stream)) = above {
             let extent = extent_of(stream);
             if extent.span.start > now.span.end {
@@ -143,13 +146,12 @@ impl<'a> Locked<'a> {
                     }
                 }
             }
-            above = self.both(self.index().above(now.span.start)?);
+            above = self.both(self.next_above(now.span.start)?);
         }
         if own.is_none() && !self.take_for(&mut own, now)? {
             // Rather too wide than not at all.
-            let (id, stream) = match below.or(above) {
-                Some(neighbour) => neighbour,
-                None => return Ok(None),
+            let Some((id, stream)) = nearest(span, below, above) else {
+                return Ok(None);
             };
             self.save(id, stream, extent_of(stream).squeeze(now));
             return Ok(Some(id));
@@ -178,6 +180,21 @@ impl<'a> Locked<'a> {
             self.put_in(new, extent)?;
         }
         Ok(own.is_some())
+    }
+}
+
+/// The nearer of the streams on both sides of a range, if there is one.
+fn nearest<'a>(
+    span: Span,
+    below: Option<(StreamId, &'a Stream)>,
+    above: Option<(StreamId, &'a Stream)>,
+) -> Option<(StreamId, &'a Stream)> {
+    let gap = |low: u32, high: u32| high.saturating_sub(low);
+    let under = |&(_, stream): &(StreamId, &Stream)| gap(stream.end.load(Relaxed), span.start);
+    let over = |&(_, stream): &(StreamId, &Stream)| gap(span.end, stream.start.load(Relaxed));
+    match (below, above) {
+        (Some(below), Some(above)) if over(&above) < under(&below) => Some(above),
+        (below, above) => below.or(above),
     }
 }
 

@@ -94,6 +94,14 @@ impl Extent {
         Merged::Two(part(span.start, at, lower), part(at, span.end, upper))
     }
 
+    /// Whether what another covers is covered, and dirty where it is.
+    pub fn has(self, other: Extent) -> bool {
+        let dirty = other
+            .dirty
+            .is_none_or(|other| self.dirty.is_some_and(|own| own.covers(other)));
+        self.span.covers(other.span) && dirty
+    }
+
     /// Both as one, whatever lies between: for want of a free stream. What was not dirty may be in the dirty range then.
     pub fn squeeze(self, other: Extent) -> Extent {
         let dirty = match (self.dirty, other.dirty) {

@@ -1,0 +1,14 @@
+# shellcheck shell=bash
+# The modules of Python that tests use beside the system's. Source it.
+#
+#   $python_modules         the folder that they are installed in, for these versions
+#   python_has MODULE...    whether the system's Python can import them
+
+python_modules=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay/python-1
+
+python_has() {
+    local module
+    for module in "$@"; do
+        PYTHONPATH=$python_modules /usr/bin/python3 -c "import $module" >/dev/null 2>&1 || return 1
+    done
+}
