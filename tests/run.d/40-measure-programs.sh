@@ -52,7 +52,7 @@ refused() { "$@" && return 1 || (($? == 2)); }
 measure=scripts/measure-programs.sh
 # Each group has at least one row with figures of both sides, and none is zero.
 complete() {
-    python3 - "$scratch/found.json" $($measure --list | grep -cv '^pf3d\|^stream\|^corpus') <<'END'
+    python3 - "$scratch/found.json" $($measure --list | grep -cv '^pf3d\|^stream\|^corpus\|^scan') <<'END'
 import json, sys
 found = json.load(open(sys.argv[1]))
 rows = found["rows"]

@@ -123,6 +123,8 @@ pub struct Superblock {
     pub ahead_ends: AtomicU32,
     /// 1 where somebody may sleep on `ahead_ends`.
     pub ahead_awaited: AtomicU32,
+    /// The tick up to which nobody waits for what is being read ahead: somebody has waited for too long.
+    pub ahead_late: AtomicU32,
     /// Files of which something is asked.
     pub ahead_files: Ring,
     /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.

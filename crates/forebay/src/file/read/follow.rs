@@ -18,6 +18,7 @@ use crate::frame::slots;
 use crate::ids::{BlockIndex, ThreadId};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::asks::{Ask, Stage};
+use crate::memory::superblock::Superblock;
 use crate::memory::threads::{Me, is_gone};
 use crate::stream::pattern::{Advice, Bounds, Plan, Run, Tracker};
 use crate::sync::time::Instant;
@@ -28,6 +29,8 @@ use crate::sys::futex;
 const WAIT_MAX: Duration = Duration::from_millis(30);
 /// How long it sleeps at once: then it looks whether the keeper lives.
 const SLEEP_MAX: Duration = Duration::from_millis(2);
+/// Ticks for which nobody waits any more once somebody has waited for so long: whoever reads ahead gets no processor, perhaps.
+const LATE_TICKS: u32 = 100;
 /// The share of memory that one window may have: one part in so many.
 const WINDOW_SHARE: u32 = 8;
 
@@ -209,11 +212,21 @@ pub struct Patience {
 }
 
 impl Patience {
-    fn is_over(&mut self) -> bool {
+    fn is_over(&mut self, superblock: &Superblock) -> bool {
+        let tick = superblock.tick.load(Ordering::Relaxed);
+        let late = &superblock.ahead_late;
+        let left = late.load(Ordering::Relaxed).wrapping_sub(tick);
+        if (1..=LATE_TICKS).contains(&left) {
+            return true;
+        }
         self.rounds += 1;
         let since = self.since.get_or_insert_with(Instant::now);
         // Under exploration rounds are counted.
-        self.rounds > patience(u32::MAX) || since.elapsed() > WAIT_MAX
+        let over = self.rounds > patience(u32::MAX) || since.elapsed() > WAIT_MAX;
+        if over {
+            late.store(tick.wrapping_add(LATE_TICKS), Ordering::Relaxed);
+        }
+        over
     }
 }
 
@@ -237,7 +250,7 @@ pub fn waits(
     match found.stage {
         // Somebody has just begun.
         Stage::Asked => (!asks.take_back(&found)).then_some(ends.wrapping_sub(1)),
-        Stage::Taken(by) if reads(by) && !left.is_over() => Some(ends),
+        Stage::Taken(by) if reads(by) && !left.is_over(superblock) => Some(ends),
         Stage::Taken(_) | Stage::GivenUp(_) => {
             asks.give_up(&found);
             None
