@@ -252,15 +252,15 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         format!("{} after deaths, {corruptions} set right", stats.rebuilds),
     );
     detail_files(output, row);
+    detail_streams(output, row);
+}
+
+fn detail_streams(output: &mut Output, row: &Row) {
+    let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
     if let Some(tracking) = &row.tracking {
-        output.line(format_args!(
-            "  {:9} {}",
-            "tracking",
-            tracking_line(tracking)
-        ));
+        field("tracking", tracking_line(tracking));
     }
     for stream in row.streams.iter().flatten() {
-        let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
         field("stream", stream_line(stream));
     }
 }
