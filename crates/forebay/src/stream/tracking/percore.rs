@@ -97,7 +97,7 @@ impl Drop for Set<'_> {
 }
 
 impl<'a> Set<'a> {
-    fn index(&self) -> Index<'a> {
+    fn index(&self) -> Index<'a, true> {
         Index {
             arena: self.me.arena,
             root: &self.set.root,

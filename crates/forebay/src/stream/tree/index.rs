@@ -17,22 +17,18 @@ const STEPS_MAX: u32 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;
 
-/// A tree's streams, for who has its lock.
+/// A tree's streams, for who has its lock. `FILES`: they are of several files.
 #[derive(Clone, Copy)]
-pub struct Index<'a> {
+pub struct Index<'a, const FILES: bool = false> {
     /// Where the streams are.
     pub arena: &'a Arena,
     /// Leads to the root.
     pub root: &'a AtomicU32,
 }
 
-/// A place in a tree: the file, then the block.
+/// A place in a tree of several files: the file, then the block. In a file's own tree a place is the block alone.
 pub fn key(file: FileId, start: u32) -> u64 {
     (u64::from(file.0 + 1) << 32) | u64::from(start)
-}
-
-fn key_of(stream: &Stream) -> u64 {
-    (u64::from(stream.file.load(Relaxed)) << 32) | u64::from(stream.start.load(Relaxed))
 }
 
 fn priority(id: StreamId) -> u32 {
@@ -45,7 +41,16 @@ fn outranks(a: StreamId, b: StreamId) -> bool {
     (priority(a), a.0) > (priority(b), b.0)
 }
 
-impl<'a> Index<'a> {
+impl<'a, const FILES: bool> Index<'a, FILES> {
+    fn key_of(stream: &Stream) -> u64 {
+        let start = u64::from(stream.start.load(Relaxed));
+        if FILES {
+            (u64::from(stream.file.load(Relaxed)) << 32) | start
+        } else {
+            start
+        }
+    }
+
     fn at(self, word: u32) -> Option<(StreamId, &'a Stream)> {
         let id = StreamId(word.checked_sub(1)?);
         Some((id, self.arena.stream(id)?))
@@ -61,7 +66,7 @@ impl<'a> Index<'a> {
             let Some((id, stream)) = self.at(link.load(Relaxed)) else {
                 return Ok(None);
             };
-            let Some(right) = go_right(key_of(stream)) else {
+            let Some(right) = go_right(Self::key_of(stream)) else {
                 return Ok(Some(id));
             };
             on_turn(id, right);
@@ -98,9 +103,25 @@ impl<'a> Index<'a> {
         Ok(best)
     }
 
+    /// Both: the stream with the greatest key that is not above `key`, and the one with the least key above it.
+    pub fn around(self, key: u64) -> Result<(Option<StreamId>, Option<StreamId>), Damaged> {
+        let (mut floor, mut above) = (None, None);
+        self.walk(
+            |here| Some(here <= key),
+            |id, right| {
+                if right {
+                    floor = Some(id);
+                } else {
+                    above = Some(id);
+                }
+            },
+        )?;
+        Ok((floor, above))
+    }
+
     /// Adds a stream whose key no other has.
     pub fn insert(self, id: StreamId, new: &'a Stream) -> Result<(), Damaged> {
-        let key = key_of(new);
+        let key = Self::key_of(new);
         let mut steps = 0..STEPS_MAX;
         let mut link = self.root;
         while let Some((here, stream)) = self.at(link.load(Relaxed)) {
@@ -108,7 +129,7 @@ impl<'a> Index<'a> {
                 break;
             }
             steps.next().ok_or(Damaged)?;
-            let right = key_of(stream) < key;
+            let right = Self::key_of(stream) < key;
             link = if right { &stream.right } else { &stream.left };
         }
         let mut rest = link.load(Relaxed);
@@ -116,7 +137,7 @@ impl<'a> Index<'a> {
         let (mut low, mut high) = (&new.left, &new.right);
         while let Some((_, stream)) = self.at(rest) {
             steps.next().ok_or(Damaged)?;
-            let side = if key_of(stream) < key {
+            let side = if Self::key_of(stream) < key {
                 low.store(rest, Relaxed);
                 low = &stream.right;
                 low
@@ -134,7 +155,7 @@ impl<'a> Index<'a> {
 
     /// Takes a stream out.
     pub fn remove(self, id: StreamId, old: &Stream) -> Result<(), Damaged> {
-        let key = key_of(old);
+        let key = Self::key_of(old);
         let mut steps = 0..STEPS_MAX;
         let mut link = self.root;
         loop {
@@ -143,7 +164,7 @@ impl<'a> Index<'a> {
                 break;
             }
             steps.next().ok_or(Damaged)?;
-            let right = key_of(stream) < key;
+            let right = Self::key_of(stream) < key;
             link = if right { &stream.right } else { &stream.left };
         }
         let (mut low, mut high) = (old.left.load(Relaxed), old.right.load(Relaxed));

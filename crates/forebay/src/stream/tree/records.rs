@@ -13,7 +13,7 @@ use crate::sync::Ordering::{Acquire, Relaxed, Release};
 /// Streams of a file above which none is added, and a request that touches none is joined with the nearest. So many scanners of one
 /// file are told apart; where requests are scattered more than that, streams mean nothing, and a search in a small tree
 /// is cheaper than one more stream.
-pub(crate) const CROWD: u32 = 256;
+pub(crate) const CROWD: u32 = 64;
 
 /// Makes a free record a file's.
 pub(crate) fn claim(me: Me<'_>, file: FileId) -> Option<(StreamId, &Stream)> {

@@ -6,6 +6,9 @@ use crate::ids::StreamId;
 use crate::memory::streams::Stream;
 use crate::sync::Ordering::Relaxed;
 
+/// A stream, if there is one.
+type Found<'a> = Option<(StreamId, &'a Stream)>;
+
 /// Requests.
 impl<'a> Locked<'a> {
     /// Learns that blocks have headers now, or, with `dirty`, that they owe something. Their stream becomes the current one.
@@ -54,7 +57,8 @@ impl<'a> Locked<'a> {
         };
         // The stream whose record `now` will be kept in.
         let mut own = None;
-        let below = self.both(self.floor(span.start)?);
+        let (below, above) = self.index().around(span.start.into())?;
+        let (below, above) = (self.both(below), self.both(above));
         if let Some((id, stream)) = below {
             let extent = extent_of(stream);
             if extent.has(now) {
@@ -80,7 +84,7 @@ impl<'a> Locked<'a> {
                 }
             }
         }
-        self.sweep_up(span, now, own, below)
+        self.sweep_up(span, now, own, (below, above))
     }
 
     /// The request lies below the dirty range of the stream that it is in: the record goes on with the upper part.
@@ -108,10 +112,9 @@ impl<'a> Locked<'a> {
         span: Span,
         mut now: Extent,
         mut own: Option<(StreamId, &'a Stream)>,
-        below: Option<(StreamId, &'a Stream)>,
+        (below, mut above): (Found<'a>, Found<'a>),
     ) -> Result<Option<StreamId>, Damaged> {
         let mut with_end = None;
-        let mut above = self.both(self.next_above(now.span.start)?);
         while let Some((id, stream)) = above {
             let extent = extent_of(stream);
             if extent.span.start > now.span.end {
@@ -184,11 +187,7 @@ impl<'a> Locked<'a> {
 }
 
 /// The nearer of the streams on both sides of a range, if there is one.
-fn nearest<'a>(
-    span: Span,
-    below: Option<(StreamId, &'a Stream)>,
-    above: Option<(StreamId, &'a Stream)>,
-) -> Option<(StreamId, &'a Stream)> {
+fn nearest<'a>(span: Span, below: Found<'a>, above: Found<'a>) -> Found<'a> {
     let gap = |low: u32, high: u32| high.saturating_sub(low);
     let under = |&(_, stream): &(StreamId, &Stream)| gap(stream.end.load(Relaxed), span.start);
     let over = |&(_, stream): &(StreamId, &Stream)| gap(span.end, stream.start.load(Relaxed));
