@@ -115,6 +115,9 @@ settings! {
     /// Bytes that a file must owe for its close not to wait for them
     #[arg(value_name = "SIZE")]
     close_behind_bytes,
+    /// Small syncs in a row after which a file stays with the kernel, 1 to 255; 0 for never
+    #[arg(value_name = "NUMBER")]
+    kernel_after_syncs,
     /// How free memory is found: system, regions or regions+stock
     #[arg(value_name = "ALLOCATOR")]
     allocator,

@@ -139,6 +139,12 @@ pub fn is_large(calls: u64, bytes: u64, size: u64) -> bool {
     bytes > small || (calls >= 2 && size >= small)
 }
 
+/// Whether a file that has had so many small syncs in a row is better left to the kernel.
+pub fn is_synced_often(syncs: u32) -> bool {
+    config()
+        .is_some_and(|config| config.kernel_after_syncs != 0 && syncs >= config.kernel_after_syncs)
+}
+
 /// The configuration, read at its first use: most programs write little and need none. What the session's memory is the arena
 /// says, so that nobody looks for what the machine has.
 fn config() -> Option<&'static Config> {

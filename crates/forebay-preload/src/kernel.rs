@@ -50,6 +50,8 @@ pub enum Why {
     Opened = 77,
     /// Somebody wants to hear of each change: inotify.
     Watched = 78,
+    /// Synced again and again with little to write.
+    Synced = 79,
 }
 
 impl Why {

@@ -135,6 +135,8 @@ pub struct Config {
     /// A file that owes at least so many bytes when a program closes it is written after the close, by the keeper: the
     /// preload library waits for less.
     pub close_behind_bytes: u64,
+    /// Syncs in a row with little to write, after which the preload library leaves a file to the kernel, 1 to 255; 0: never.
+    pub kernel_after_syncs: u32,
     /// How free memory is found.
     pub allocator: Allocator,
     /// What programs outside the session see.
@@ -195,6 +197,7 @@ impl Config {
             kept_dir: std::env::temp_dir().join("forebay-kept"),
             small_file_bytes: 0,
             close_behind_bytes: 0,
+            kernel_after_syncs: 0,
             allocator: Allocator::default(),
             coherence: Coherence::Close,
             heap_backed: true,

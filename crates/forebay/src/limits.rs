@@ -33,6 +33,8 @@ pub const READ_AHEAD_BYTES: u64 = 8 * 1024 * 1024;
 pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes that a program must have written to a file before it is managed without being asked to be.
 pub const SMALL_FILE_BYTES: u64 = 64 * 1024;
+/// Syncs in a row with little to write, after which a file is better left to the kernel.
+pub const KERNEL_AFTER_SYNCS: u32 = 16;
 
 /// What a file must owe for its close to leave it to the keeper, bytes: less is written in about the time that it takes to
 /// arrange that.

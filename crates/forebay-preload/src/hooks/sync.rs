@@ -10,6 +10,7 @@ use crate::attach;
 use crate::files;
 use crate::inodes::Use;
 use crate::inside::{Inside, NotCancelled};
+use crate::kernel::{self, Why};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::serve::{self, Answer, Turn};
@@ -64,11 +65,18 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
                     if using.inode.is_with_kernel() {
                         return Err(Halt::Kernel);
                     }
-                    let settled = using.inode.settle(using.me, durability, &description.seen);
-                    Ok(settled?)
+                    using
+                        .inode
+                        .settle(using.me, durability, &description.seen)?;
+                    Ok(using.inode.small_syncs())
                 });
                 match settled {
-                    Answer::Done(()) => return 0,
+                    Answer::Done(syncs) => {
+                        if syncs != 0 && attach::is_synced_often(syncs) {
+                            kernel::give_to_kernel(fd, Why::Synced);
+                        }
+                        return 0;
+                    }
                     Answer::Failed(errno) => return serve::fail(errno) as c_int,
                     Answer::Again => {}
                 }

@@ -21,5 +21,6 @@ mod scene;
 mod sharing;
 mod sizes;
 mod standard;
+mod synced;
 mod sys;
 mod threads;

@@ -104,6 +104,8 @@ impl Scene {
                 "FOREBAY_SMALL_FILE_BYTES",
                 self.small_file_bytes.to_string(),
             )
+            // What is tested is mostly what the engine does, however often it is asked to sync.
+            .env("FOREBAY_KERNEL_AFTER_SYNCS", "0")
             .stdin(Stdio::null());
         command
     }

@@ -6,6 +6,7 @@
 use super::size::Size;
 use super::{Coherence, Config, ConfigError, DirtyTracking, FlushOrder};
 use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
+use crate::memory::files::SMALL_SYNCS_MAX;
 use crate::memory::place::is_session_name;
 
 /// Requests in flight to one device at most; the largest ring that every kernel gives.
@@ -42,6 +43,12 @@ impl Config {
             "queue_depth",
             depth,
             || format!("give 1 to {QUEUE_DEPTH_MAX}"),
+        )?;
+        self.rule(
+            self.kernel_after_syncs <= SMALL_SYNCS_MAX,
+            "kernel_after_syncs",
+            self.kernel_after_syncs,
+            || format!("give 1 to {SMALL_SYNCS_MAX}, or 0 for never"),
         )
     }
 

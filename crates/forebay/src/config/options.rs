@@ -177,6 +177,8 @@ options! {
     small_file_bytes: Size,
     /// Bytes that a file must owe for its close not to wait for them. Default: 1MiB.
     close_behind_bytes: Size,
+    /// Small syncs in a row after which a file stays with the kernel. Default: 16.
+    kernel_after_syncs: u32,
     /// system, regions or regions+stock. Default: regions+stock.
     allocator: Allocator,
     /// auto, strict, notify, interval or close. Default: auto.
@@ -268,6 +270,7 @@ impl Config {
             kept_dir: Some(self.kept_dir.clone()),
             small_file_bytes: size(self.small_file_bytes),
             close_behind_bytes: size(self.close_behind_bytes),
+            kernel_after_syncs: Some(self.kernel_after_syncs),
             allocator: Some(self.allocator),
             coherence: Some(self.coherence),
             heap_backed: Some(self.heap_backed),

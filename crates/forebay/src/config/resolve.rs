@@ -7,8 +7,8 @@ use super::routes::RouteTable;
 use super::size::{Limit, Size};
 use super::{Config, ConfigError, DirtyTracking, FlushOrder};
 use crate::limits::{
-    BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, READ_AHEAD_BYTES,
-    SMALL_FILE_BYTES,
+    BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, KERNEL_AFTER_SYNCS,
+    READ_AHEAD_BYTES, SMALL_FILE_BYTES,
 };
 use crate::memory::cgroup::{self, Limits};
 use crate::memory::place::dir::user_id;
@@ -212,6 +212,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         kept_dir: said.kept_dir.unwrap_or(kept_dir),
         small_file_bytes: plain(said.small_file_bytes, SMALL_FILE_BYTES),
         close_behind_bytes: plain(said.close_behind_bytes, CLOSE_BEHIND_BYTES),
+        kernel_after_syncs: said.kernel_after_syncs.unwrap_or(KERNEL_AFTER_SYNCS),
         allocator: said.allocator.unwrap_or_default(),
         coherence: said.coherence.unwrap_or_default(),
         heap_backed: said.heap_backed.unwrap_or(false),

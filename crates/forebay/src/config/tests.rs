@@ -159,7 +159,7 @@ fn every_key_is_accepted_in_all_three_places() {
         "allocator" => "regions",
         "coherence" => "notify",
         "heap_backed" => "true",
-        "queue_depth" => "3",
+        "queue_depth" | "kernel_after_syncs" => "3",
         "session" => "s",
         "arena_dir" | "kept_dir" | "dirs" => "/tmp",
         "flush_after" | "flush_interval" | "idle_after" => "3s",
@@ -176,7 +176,9 @@ fn every_key_is_accepted_in_all_three_places() {
         let toml = match key {
             "routes" => "routes = [{ glob = '*.a', route = 'direct' }]".to_owned(),
             "dirs" => "dirs = ['/tmp']".to_owned(),
-            "heap_backed" | "queue_depth" => format!("{key} = {}", text(key)),
+            "heap_backed" | "queue_depth" | "kernel_after_syncs" => {
+                format!("{key} = {}", text(key))
+            }
             _ => format!("{key} = '{}'", text(key)),
         };
         assert_eq!(
@@ -225,6 +227,7 @@ fn bad_values_name_place_and_remedy() {
         ("routes", "*.x", "GLOB=ROUTE"),
         ("routes", "[=auto", "pattern such as"),
         ("queue_depth", "0", "1 to 4096"),
+        ("kernel_after_syncs", "256", "0 for never"),
         ("queue_depth", "-3", "whole number"),
         ("session", "a/b", "1 to 64 letters"),
         ("arena_dir", "here", "from / on"),

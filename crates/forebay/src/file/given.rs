@@ -23,7 +23,7 @@ pub const NO_ROOM: u32 = 9;
 pub const OUTSIDER: u32 = 10;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 25] = [
+const REASONS: [(u32, &str); 26] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -66,6 +66,10 @@ const REASONS: [(u32, &str); 25] = [
     (FAILED, "the engine has failed"),
     (77, "opened with O_DIRECT, O_SYNC, O_DSYNC or O_TMPFILE"),
     (78, "a program watches it: inotify"),
+    (
+        79,
+        "synced again and again with little to write (`kernel_after_syncs`)",
+    ),
     (
         76,
         "a process could not open it again, or had no room for descriptors",

@@ -247,6 +247,11 @@ impl Inode {
         settle::settle(&self.core, me, durability, seen)
     }
 
+    /// Syncs in a row, by anybody in the session, that had little to write, and no large write before them.
+    pub fn small_syncs(&self) -> u32 {
+        self.core.entry().small_syncs()
+    }
+
     /// Gives the file to the kernel, for the whole session, until its entry is another file's. `reason` is not 0.
     ///
     /// # Errors

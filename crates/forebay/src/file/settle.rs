@@ -33,6 +33,10 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
     }
     let size = core.size(me).map_err(Core::ended)?;
     let outcome = flush(core, me, Scope::SYNC);
+    if durability != Durability::Written && outcome.pages_written > 0 {
+        let is_small = outcome.pages_written <= write::SMALL_SYNC_PAGES;
+        core.entry().count_sync(is_small);
+    }
     if outcome.errno.is_none() {
         resize::fit_length(core, me, size).map_err(Core::ended)?;
     }

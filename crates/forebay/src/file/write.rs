@@ -21,6 +21,9 @@ use crate::sys::limits;
 /// Requests from this length on put their bytes in frames at once.
 const FRAME_BYTES_MIN: usize = 64 * 1024;
 
+/// A sync that has no more to write than this is small, if there was no longer write before it.
+pub(crate) const SMALL_SYNC_PAGES: u64 = 16;
+
 /// What a write knows beyond its bytes.
 #[derive(Clone, Copy)]
 pub struct Intent<'r> {
@@ -112,6 +115,9 @@ fn plan(
         len: len as u64,
         memory_aligned: at_middle.is_multiple_of(caps.memory_align.max(1) as usize),
     };
+    if len > SMALL_SYNC_PAGES as usize * PAGE_BYTES {
+        entry.count_sync(false);
+    }
     if hole {
         return Plan::whole(&request, Way::Kernel);
     }

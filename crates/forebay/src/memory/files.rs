@@ -114,12 +114,30 @@ pub const LEASED: u32 = 64;
 pub const UNHEARD: u32 = 128;
 /// The file has been synced since its last large write: who did that will do it again. A hint.
 pub const SYNCED: u32 = 512;
+/// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
+pub const SMALL_SYNC: u32 = 1 << 24;
+/// All that can be counted.
+pub const SMALL_SYNCS_MAX: u32 = 255;
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.
     pub fn writers(&self) -> u32 {
         let opens = self.opens.load(Ordering::Acquire);
         opens.saturating_sub(self.readers.load(Ordering::Acquire))
+    }
+
+    /// Syncs in a row, none of which had much to write: [`SMALL_SYNCS_MAX`] at most.
+    pub fn small_syncs(&self) -> u32 {
+        self.flags.load(Ordering::Relaxed) / SMALL_SYNC
+    }
+
+    /// Notes a sync for [`FileEntry::small_syncs`].
+    pub fn count_sync(&self, is_small: bool) {
+        match (is_small, self.small_syncs()) {
+            (true, SMALL_SYNCS_MAX) | (false, 0) => {}
+            (true, _) => _ = self.flags.fetch_add(SMALL_SYNC, Ordering::Relaxed),
+            (false, _) => _ = self.flags.fetch_and(SMALL_SYNC - 1, Ordering::Relaxed),
+        }
     }
 
     /// Notes that a thread is about to change the device file.
