@@ -7,7 +7,7 @@
 use crate::evict;
 use crate::file::core::{Core, Halt};
 use crate::file::throttle;
-use crate::flush::{Outcome, Scope};
+use crate::flush::{Outcome, Scope, busy};
 use crate::keeper::{provision, streams};
 use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
@@ -25,8 +25,9 @@ const EVICTIONS_ALONE: u32 = 4;
 /// Rounds in which somebody else who gives memory to the arena is waited for: the last hundred sleep, for 5 ms together and more,
 /// since that thread is nice and may have to wait for a core.
 const PROVISION_ROUNDS: u32 = 356;
-/// Rounds without any progress after which the arena must be too small for its tables.
-const ROUNDS_MAX: u32 = 20_000;
+/// Rounds without any progress, and with nothing on its way to a device, after which the arena must be too small for its tables:
+/// some ten seconds. On a busy machine whoever has the blocks in hand may not get a core for one.
+const ROUNDS_MAX: u32 = 150_000;
 
 /// Makes room, or waits for those who are making it. The caller is in no operation.
 pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
@@ -57,7 +58,7 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
         return Ok(());
     }
     me.wait(round);
-    if round > ROUNDS_MAX {
+    if round > ROUNDS_MAX && !busy::is_anything_in_flight(me.arena.superblock()) {
         let free = me.arena.superblock().frames_free.load(Ordering::Relaxed);
         return Err(Halt::Failed(crate::error::Error::Session(format!(
             "the arena has no room and nothing can be flushed or evicted ({free} frames free); \

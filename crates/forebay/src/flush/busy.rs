@@ -90,6 +90,11 @@ pub fn inflight_bytes(superblock: &Superblock, device: u64) -> u64 {
     words(superblock, device).map_or(0, bytes_of)
 }
 
+/// Whether anybody has anything in flight to any device.
+pub fn is_anything_in_flight(superblock: &Superblock) -> bool {
+    superblock.devices.iter().any(|words| bytes_of(words) != 0)
+}
+
 /// The measured speeds.
 pub fn speeds(superblock: &Superblock, device: u64) -> Speeds {
     let Some(words) = words(superblock, device) else {
