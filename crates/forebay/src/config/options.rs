@@ -173,7 +173,7 @@ options! {
     flush_order: FlushOrder,
     /// Where recovery keeps what cannot be written back. Default: $XDG_STATE_HOME/forebay/kept.
     kept_dir: PathBuf,
-    /// Bytes that a file must have had written to it before the preload library manages it. Default: 64KiB.
+    /// Bytes that a file must have had written to it before the preload library manages it. Default: 1MiB.
     small_file_bytes: Size,
     /// Bytes that a file must owe for its close not to wait for them. Default: 1MiB.
     close_behind_bytes: Size,
