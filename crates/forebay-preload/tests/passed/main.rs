@@ -154,6 +154,7 @@ fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
     let ours = run(case, &temporary.path().join("ours"), |command| {
         command
             .env("LD_PRELOAD", library)
+            .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
             .env("FOREBAY_SESSION", &name);
     });
     assert_eq!(ours.output, plain.output);
