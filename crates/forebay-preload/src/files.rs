@@ -5,10 +5,12 @@
 
 mod ends;
 
+use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
 
+use forebay::file::gone::Place;
 use libc::c_int;
 
 pub use self::ends::*;
@@ -267,7 +269,9 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     let glance = attach::fresh_glance()?;
     // SAFETY: the caller's path.
     let stat = unsafe { stat_path(dir, path) }?;
-    glance.known(stat.st_dev, stat.st_ino)?;
+    // SAFETY: a path that the kernel has taken.
+    let place = || Place::at(dir, unsafe { CStr::from_ptr(path) }, true);
+    glance.known_at((stat.st_dev, stat.st_ino), place)?;
     Some((stat.st_dev, stat.st_ino))
 }
 

@@ -2,7 +2,7 @@
 //!
 //! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
 //! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`], [`settle`] and [`closing`] carry operations out,
-//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; [`inode`] is for front ends. The rest the kernel serves.
+//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; [`gone`] drops what nobody can read again; [`inode`] is for front ends. The rest the kernel serves.
 
 pub mod append;
 mod bounce;
@@ -11,6 +11,7 @@ pub mod closing;
 pub mod core;
 pub mod direct;
 pub mod given;
+pub mod gone;
 pub mod hasten;
 pub mod inode;
 mod managed;

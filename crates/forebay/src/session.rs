@@ -23,6 +23,7 @@ pub mod shared;
 #[cfg(feature = "sim")]
 mod simulated;
 pub mod streams;
+pub mod told;
 pub mod watch;
 
 use std::os::unix::fs::MetadataExt;

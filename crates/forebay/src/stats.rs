@@ -51,9 +51,11 @@ pub enum Counter {
     AheadUsedBytes = 18,
     /// Of those, bytes in blocks that were dropped before anybody read them.
     AheadWastedBytes = 19,
+    /// Files that were gone, so that what they owed was dropped.
+    FilesVanished = 20,
 }
 
-const _: () = assert!((Counter::AheadWastedBytes as usize) < COUNTERS);
+const _: () = assert!((Counter::FilesVanished as usize) < COUNTERS);
 
 /// A session's counters at one moment. Bytes unless the name says otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -108,6 +110,8 @@ pub struct Stats {
     pub closed_behind: u64,
     /// The same, because somebody reaches them past the engine: through stdio, a mapping, another program.
     pub files_reached: u64,
+    /// Files that were gone, so that what they owed was dropped.
+    pub files_vanished: u64,
 }
 
 impl Stats {
@@ -145,6 +149,7 @@ impl Stats {
             files_claimed: sum(Counter::FilesClaimed),
             files_other: sum(Counter::FilesOther),
             closed_behind: sum(Counter::ClosedBehind),
+            files_vanished: sum(Counter::FilesVanished),
             files_reached: sum(Counter::FilesReached),
             ..Stats::default()
         };

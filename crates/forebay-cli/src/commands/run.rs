@@ -87,13 +87,8 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
         Some(front) => drain(&front.session, &config, held)?,
         None => Vec::new(),
     };
-    for file in &unsettled {
-        output::note(format_args!(
-            "{}: {} not written yet: {}",
-            file.path.display(),
-            output::bytes(file.owed_bytes),
-            file.reason
-        ));
+    if let Some(front) = &front {
+        tell(&front.session, &unsettled);
     }
     if arguments.report.is_some() || arguments.json {
         let sides = front.as_ref().zip(before);
@@ -162,6 +157,19 @@ fn absolute(dirs: &[PathBuf]) -> Result<String, Failure> {
     Ok(all.join(":"))
 }
 
+/// Says which files could not be written; of those that are gone the next command says nothing.
+fn tell(session: &Session, unsettled: &[Unsettled]) {
+    for file in unsettled {
+        output::note(format_args!(
+            "{}: {} not written yet: {}",
+            file.path.display(),
+            output::bytes(file.owed_bytes),
+            file.reason
+        ));
+    }
+    session.note_told(unsettled);
+}
+
 /// Hands everything that the session owes to the devices: for files below the directories, where some are named. Syncs
 /// nothing.
 fn drain(session: &Session, config: &Config, held: Held) -> Result<Vec<Unsettled>, Failure> {
@@ -182,6 +190,7 @@ fn drain(session: &Session, config: &Config, held: Held) -> Result<Vec<Unsettled
     for _ in 0..DRAIN_TRIES {
         unsettled =
             session.settle_where(Durability::Written, |path: &Path| config.manages(path))?;
+        session.drop_told(&mut unsettled);
         if unsettled.is_empty() {
             break;
         }

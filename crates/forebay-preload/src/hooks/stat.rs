@@ -1,6 +1,9 @@
 //! Asking about files: sizes are the engine's where it has bytes that the kernel does not have yet, and times where it writes them
 //! later than the program did.
 
+use std::ffi::CStr;
+
+use forebay::file::gone::Place;
 use forebay::session::glance::Known;
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as StatX};
 
@@ -13,12 +16,50 @@ use crate::table::{self, Kind};
 const SECTOR: u64 = 512;
 const NS: u64 = 1_000_000_000;
 
+/// Which file a call asks about, as it says so to the kernel.
+#[derive(Clone, Copy)]
+struct Asked {
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+}
+
+impl Asked {
+    fn fd(fd: c_int) -> Self {
+        Asked::at(fd, c"".as_ptr(), 0)
+    }
+
+    fn path(path: *const c_char, flags: c_int) -> Self {
+        Asked::at(libc::AT_FDCWD, path, flags)
+    }
+
+    fn at(dir: c_int, path: *const c_char, flags: c_int) -> Self {
+        Asked { dir, path, flags }
+    }
+
+    /// # Safety
+    /// The path is null or ends in a null byte.
+    unsafe fn place(&self) -> Place<'_> {
+        let path = match self.path.is_null() {
+            true => c"",
+            // SAFETY: the caller's promise; the kernel has just read it.
+            false => unsafe { CStr::from_ptr(self.path) },
+        };
+        let follow = self.flags & libc::AT_SYMLINK_NOFOLLOW == 0;
+        Place::at(self.dir, path, follow)
+    }
+}
+
 /// What the session knows of a file, if it has any bytes of it.
-fn known(device: u64, inode: u64) -> Option<Known> {
+///
+/// # Safety
+/// As for [`Asked::place`].
+unsafe fn known(device: u64, inode: u64, asked: &Asked) -> Option<Known> {
     if Inside::is() {
         return None;
     }
-    attach::glance()?.known(device, inode)
+    // SAFETY: the caller's promise.
+    attach::glance()?.known_at((device, inode), || unsafe { asked.place() })
 }
 
 fn ns_of(seconds: i64, ns: i64) -> u64 {
@@ -45,11 +86,11 @@ fn ask_until_right(ask: impl Fn() -> c_int, is_right: impl Fn(c_int) -> bool) ->
 }
 
 /// # Safety
-/// `to` is what the call fills in where it succeeds.
+/// `to` is what the call fills in where it succeeds, about what is `asked`.
 #[inline]
-unsafe fn patch(ask: impl Fn() -> c_int, to: *mut Stat) -> c_int {
+unsafe fn patch(asked: Asked, ask: impl Fn() -> c_int, to: *mut Stat) -> c_int {
     // SAFETY: the caller's promise.
-    ask_until_right(ask, |result| unsafe { patch_once(result, to) })
+    ask_until_right(ask, |result| unsafe { patch_once(&asked, result, to) })
 }
 
 /// Whether the times are right.
@@ -57,12 +98,13 @@ unsafe fn patch(ask: impl Fn() -> c_int, to: *mut Stat) -> c_int {
 /// # Safety
 /// As for [`patch`].
 #[inline]
-unsafe fn patch_once(result: c_int, to: *mut Stat) -> bool {
+unsafe fn patch_once(asked: &Asked, result: c_int, to: *mut Stat) -> bool {
     if result == 0 && attach::is_on() {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
         if to.st_mode & libc::S_IFMT == libc::S_IFREG
-            && let Some(known) = known(to.st_dev, to.st_ino)
+            // SAFETY: the kernel has taken the path.
+            && let Some(known) = unsafe { known(to.st_dev, to.st_ino, asked) }
         {
             if known.in_use {
                 to.st_size = known.size as libc::off_t;
@@ -87,22 +129,25 @@ unsafe fn patch_once(result: c_int, to: *mut Stat) -> bool {
 
 /// # Safety
 /// As for [`patch`].
-unsafe fn patch_extended(ask: impl Fn() -> c_int, to: *mut StatX) -> c_int {
+unsafe fn patch_extended(asked: Asked, ask: impl Fn() -> c_int, to: *mut StatX) -> c_int {
     // SAFETY: the caller's promise.
-    ask_until_right(ask, |result| unsafe { patch_extended_once(result, to) })
+    ask_until_right(ask, |result| unsafe {
+        patch_extended_once(&asked, result, to)
+    })
 }
 
 /// Whether the times are right.
 ///
 /// # Safety
 /// As for [`patch`].
-unsafe fn patch_extended_once(result: c_int, to: *mut StatX) -> bool {
+unsafe fn patch_extended_once(asked: &Asked, result: c_int, to: *mut StatX) -> bool {
     if result == 0 && attach::is_on() {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
         let device = libc::makedev(to.stx_dev_major, to.stx_dev_minor);
         if c_uint::from(to.stx_mode) & libc::S_IFMT == libc::S_IFREG
-            && let Some(known) = known(device, to.stx_ino)
+            // SAFETY: the kernel has taken the path.
+            && let Some(known) = unsafe { known(device, to.stx_ino, asked) }
         {
             if known.in_use {
                 to.stx_size = known.size;
@@ -128,32 +173,32 @@ export! {
             if matches!(table::word(fd).kind(), Kind::None | Kind::Ours) {
                 return real::fstat64(fd, to);
             }
-            patch(|| real::fstat64(fd, to), to)
+            patch(Asked::fd(fd), || real::fstat64(fd, to), to)
         }
     }
 
     /// `stat`.
     fn stat64 | stat(path: *const c_char, to: *mut Stat) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch(|| real::stat64(path, to), to) }
+        unsafe { patch(Asked::path(path, 0), || real::stat64(path, to), to) }
     }
 
     /// `lstat`.
     fn lstat64 | lstat(path: *const c_char, to: *mut Stat) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch(|| real::lstat64(path, to), to) }
+        unsafe { patch(Asked::path(path, libc::AT_SYMLINK_NOFOLLOW), || real::lstat64(path, to), to) }
     }
 
     /// `fstatat`.
     fn fstatat64 | fstatat(dir: c_int, path: *const c_char, to: *mut Stat, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch(|| real::fstatat64(dir, path, to, flags), to) }
+        unsafe { patch(Asked::at(dir, path, flags), || real::fstatat64(dir, path, to, flags), to) }
     }
 
     /// `statx`.
     fn statx(dir: c_int, path: *const c_char, flags: c_int, mask: c_uint, to: *mut StatX) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { patch_extended(|| real::statx(dir, path, flags, mask, to), to) }
+        unsafe { patch_extended(Asked::at(dir, path, flags), || real::statx(dir, path, flags, mask, to), to) }
     }
 
     /// `fstat` as programs built against old C libraries call it.

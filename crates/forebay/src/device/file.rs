@@ -311,7 +311,7 @@ fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
 }
 
 /// Times before 1970 count as 1970.
-fn since_1970(ns: i128) -> u64 {
+pub(crate) fn since_1970(ns: i128) -> u64 {
     u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
 }
 

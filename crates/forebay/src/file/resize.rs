@@ -9,7 +9,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::write::mark_holey;
 use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
-use crate::ids::{BlockIndex, HeaderId};
+use crate::ids::{BlockIndex, FileId, HeaderId};
 use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::files::{EXCEEDING, TRUNCATING};
@@ -100,7 +100,7 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
         entry.witness[0].store(len, Ordering::Release);
     }
     entry.size.store(len, Ordering::Release);
-    drop_beyond(core, operation, len)?;
+    drop_beyond(core.id, operation, len);
     entry.disk_end.store(len, Ordering::Release);
     entry
         .flags
@@ -135,7 +135,7 @@ fn land_flights(core: &Core, operation: &Operation<'_>, first: BlockIndex) {
 
 /// Locks a header found in the tree, while alone on the file: only flushers look at it, for moments.
 fn lock_found<'a>(
-    core: &Core,
+    file: FileId,
     operation: &Operation<'a>,
     block: BlockIndex,
     id: HeaderId,
@@ -144,35 +144,31 @@ fn lock_found<'a>(
     let mut round = 0;
     loop {
         if let Some(guard) = header.lock(operation.me, id) {
-            return guard
-                .is_for(Identity {
-                    file: core.id,
-                    block,
-                })
-                .then_some(guard);
+            return guard.is_for(Identity { file, block }).then_some(guard);
         }
         round += 1;
         operation.wait(round);
     }
 }
 
-fn drop_beyond(core: &Core, operation: &Operation<'_>, len: u64) -> Result<(), Halt> {
+/// Takes everything from `len` on out of memory, for a caller that is alone on the file.
+pub(super) fn drop_beyond(file: FileId, operation: &Operation<'_>, len: u64) {
     let arena = operation.me.arena;
+    let entry = arena.file_unchecked(file);
     let mut at = u64::from(BlockIndex::of(len).0);
-    while let Some((block, id)) = slots::next_linked(arena, core.entry(), at) {
+    while let Some((block, id)) = slots::next_linked(arena, entry, at) {
         at = u64::from(block.0) + 1;
-        let Some(guard) = lock_found(core, operation, block, id) else {
+        let Some(guard) = lock_found(file, operation, block, id) else {
             continue;
         };
         if block.start() >= len {
-            free_header(guard, core.entry(), core.id);
+            free_header(guard, entry, file);
         } else {
-            cut_block(core, &guard, (len - block.start()) as usize);
+            cut(&guard, entry, (len - block.start()) as usize);
         }
     }
     let first_gone = len.next_multiple_of(BLOCK_BYTES as u64);
-    tracking::cut(operation.me, core.id, BlockIndex::of(first_gone));
-    Ok(())
+    tracking::cut(operation.me, file, BlockIndex::of(first_gone));
 }
 
 /// Takes everything from byte `end` of a block on out of memory.
@@ -238,7 +234,7 @@ fn each_block(
     for segment in segments(offset, len) {
         let found = slots::lookup(operation.me.arena, core.entry(), segment.block);
         let Some(id) = found else { continue };
-        if let Some(guard) = lock_found(core, operation, segment.block, id) {
+        if let Some(guard) = lock_found(core.id, operation, segment.block, id) {
             f(&guard, &segment);
         }
     }

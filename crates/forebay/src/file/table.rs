@@ -12,12 +12,13 @@ use std::sync::Arc;
 use crate::device::{DeviceFile, DeviceStat};
 use crate::error::{Error, Result};
 use crate::evict;
+use crate::file::gone;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
 use crate::limits::PATH_BYTES_MAX;
 use crate::memory::arena::Arena;
 use crate::memory::files::{
-    ABSENT, CLOSING, ENTERING, FileEntry, GONE, HOLEY, LEASED, LIVE, STABLE,
+    ABSENT, CLOSING, ENTERING, FileEntry, GONE, HOLEY, LEASED, LIVE, STABLE, TOLD, VANISHED,
 };
 use crate::memory::threads::{self, Me, stop_file};
 use crate::session::shared::Shared;
@@ -39,7 +40,8 @@ pub fn open(
     let mut round = 0;
     loop {
         if lock(me) {
-            let found = find_or_enter(me, device, (&stat, holey), path);
+            let mut gone = Vec::new();
+            let found = find_or_enter(shared, me, device, (&stat, holey), path, &mut gone);
             let added = match found {
                 // A call that does not wait.
                 Ok(Some(id)) => shared
@@ -48,6 +50,7 @@ pub fn open(
                 _ => Ok(()),
             };
             unlock(me);
+            gone.iter().for_each(|&id| gone::forget(shared, me, id));
             let found = found?;
             if let (Err(error), Some(id)) = (added, found) {
                 close(shared, id);
@@ -55,9 +58,10 @@ pub fn open(
             }
             match found {
                 Some(id) => {
+                    let flags = &me.arena.file_unchecked(id).flags;
+                    flags.fetch_and(!(VANISHED | TOLD), Ordering::AcqRel);
                     if device.is_writable() {
                         // Whatever its last close was, its time is not the last any more.
-                        let flags = &me.arena.file_unchecked(id).flags;
                         flags.fetch_and(!CLOSING, Ordering::AcqRel);
                     }
                     refresh_path(me, id, path);
@@ -130,10 +134,12 @@ fn unlock(me: Me<'_>) {
 
 /// Under the table lock.
 fn find_or_enter(
+    shared: &Shared,
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
     (seen, holey): (&DeviceStat, bool),
     path: &[u8],
+    gone: &mut Vec<FileId>,
 ) -> Result<Option<FileId>> {
     let caps = device.caps();
     let count = me.arena.counts().files;
@@ -148,7 +154,10 @@ fn find_or_enter(
                 entry.opens.fetch_add(1, Ordering::AcqRel);
                 return Ok(Some(id));
             }
-            LIVE if has_numbers_of(entry, device.as_ref()) => forget_numbers(entry),
+            LIVE if is_gone(shared, id, entry, device.as_ref()) => {
+                entry.inode.store(0, Ordering::Release);
+                gone.push(id);
+            }
             ABSENT => {
                 vacant.get_or_insert(id);
                 break;
@@ -184,13 +193,40 @@ fn has_numbers_of(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
 }
 
 /// The file system has given the inode number to another file, so the entry's file is gone: who looks for the number
-/// ([`find`]) shall not find this entry. Its memory is given back as that of any idle entry.
-fn forget_numbers(entry: &FileEntry) {
-    let idle =
-        entry.opens.load(Ordering::Acquire) == 0 && entry.owed_pages.load(Ordering::Acquire) == 0;
-    if idle {
-        entry.inode.store(0, Ordering::Relaxed);
+/// ([`find`]) shall not find this entry. Its memory is given back as that of any idle entry. Where it owes bytes, it has to be
+/// certain: they are dropped.
+fn is_gone(shared: &Shared, id: FileId, entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+    if !has_numbers_of(entry, device) {
+        return false;
     }
+    if entry.owed_pages.load(Ordering::Acquire) == 0 {
+        return entry.opens.load(Ordering::Acquire) == 0;
+    }
+    let is_another = |(_, fd)| gone::is_another(entry, gone::Place::of(fd));
+    is_unused(shared, id) && device.descriptors().is_some_and(is_another)
+}
+
+/// Whether nobody of the session has the file open, and this process has no descriptor of it.
+fn is_unused(shared: &Shared, id: FileId) -> bool {
+    !shared.is_open(id) && shared.device(id).is_none()
+}
+
+/// Another file has been found to have the number of an entry, of a file that was born at `birth`: as for an opening.
+pub fn retire(shared: &Shared, me: Me<'_>, id: FileId, birth: u64) {
+    let mut round = 0;
+    while !lock(me) {
+        round += 1;
+        me.wait(round);
+    }
+    let entry = me.arena.file_unchecked(id);
+    // The entry may have become another's meanwhile.
+    let same =
+        entry.state.load(Ordering::Acquire) == LIVE && entry.birth.load(Ordering::Acquire) == birth;
+    if same && is_unused(shared, id) {
+        entry.inode.store(0, Ordering::Release);
+    }
+    unlock(me);
+    gone::forget(shared, me, id);
 }
 
 /// Whether the entry is this device file's.

@@ -26,6 +26,7 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
 use crate::error::Error;
+use crate::file::gone::{Place, unless_gone};
 use crate::file::table;
 use crate::ids::FileId;
 use crate::session::reached;
@@ -259,7 +260,8 @@ impl Guard {
         reached::begin(superblock, hash);
         reached::end(superblock, hash);
         let managed = table::find(&shared.arena, seen.device, seen.inode)
-            .filter(|&file| mend::is_managed(shared, file));
+            .filter(|&file| mend::is_managed(shared, file))
+            .and_then(|file| unless_gone(&shared.arena, file, Place::of(event.file.as_fd())));
         if managed.is_none() {
             // Whoever manages it next marks it again.
             let _ = gate.forget(event.file.as_fd());

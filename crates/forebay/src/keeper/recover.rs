@@ -181,7 +181,7 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
             continue;
         }
         let standing = match reopen(entry, &|fd| fd) {
-            Err(Absent::Gone(reason)) => Standing::Foreign(reason),
+            Err(Absent::Gone(reason) | Absent::Replaced(reason)) => Standing::Foreign(reason),
             Err(Absent::Unreachable(reason)) => Standing::Unreachable(reason),
             Ok(device) if shared.claim(&device, &path_of(entry)).is_err() => {
                 let reason = "another session manages it now; close it there and try again";

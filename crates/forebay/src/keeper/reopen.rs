@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use crate::device::file::Relocate;
 use crate::device::{DeviceFile, RealFile};
+use crate::file::gone::{Place, is_another};
 use crate::file::table;
 use crate::memory::files::FileEntry;
 use crate::sync::Ordering;
@@ -17,6 +18,8 @@ use crate::sync::Ordering;
 pub enum Absent {
     /// It is not there any more, or another file has its name: trying again will not help.
     Gone(String),
+    /// Another file has its number, so that it is gone for good.
+    Replaced(String),
     /// It may well be there, and cannot be reached now.
     Unreachable(String),
 }
@@ -70,9 +73,12 @@ fn reopen_at(path: &Path, entry: &FileEntry, relocate: Relocate<'_>) -> Result<R
         .map_err(|reason| Absent::Unreachable(reason.to_string()))?;
     let caps = device.caps();
     if caps.inode != meta.ino() || !table::is_same(entry, &device) {
-        return Err(Absent::Gone(
-            "another file has its name and number by now".into(),
-        ));
+        let why = String::from("another file has its name and number by now");
+        return Err(if is_another(entry, Place::of(file.as_fd())) {
+            Absent::Replaced(why)
+        } else {
+            Absent::Gone(why)
+        });
     }
     Ok(device)
 }

@@ -9,6 +9,7 @@ use std::sync::{Arc, atomic::AtomicBool, atomic::Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::device::DeviceFile;
+use crate::file::gone;
 use crate::flush::{Flusher, Scope, busy, errors, limit, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
@@ -134,6 +135,7 @@ impl House {
             adopt(shared, |_, entry| lacks_anything(entry));
             finish_unused_files(shared, me);
             self.named = follow_names(shared, me, self.named);
+            gone::tend(shared, me);
         }
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };

@@ -72,32 +72,41 @@ pub fn adopt_owed_files(shared: &Arc<Shared>) {
 }
 
 /// Opens files that are wanted and not open in this process.
-pub fn adopt(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
+pub fn adopt(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
     adopt_by(shared, is_wanted, reopen::reopen);
 }
 
 /// How a file is found again.
 type Again = fn(&FileEntry, Relocate<'_>) -> Result<RealFile, Absent>;
 
-fn adopt_by(shared: &Shared, is_wanted: impl Fn(FileId, &FileEntry) -> bool, again: Again) {
+fn adopt_by(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool, again: Again) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()
-            && let Some(device) = opened(shared, entry, again)
+            && let Some(device) = opened(shared, id, again)
         {
             shared.keep_device(id, device);
         }
     }
 }
 
-fn opened(shared: &Shared, entry: &FileEntry, again: Again) -> Option<Arc<dyn DeviceFile>> {
+fn opened(shared: &Arc<Shared>, id: FileId, again: Again) -> Option<Arc<dyn DeviceFile>> {
+    let entry = shared.arena.file_unchecked(id);
+    let birth = entry.birth.load(Ordering::Acquire);
     #[cfg(feature = "sim")]
     if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
         return Some(device);
     }
-    let device = again(entry, &|fd| shared.placed(fd)).ok()?;
+    let device = match again(entry, &|fd| shared.placed(fd)) {
+        Ok(device) => device,
+        Err(Absent::Replaced(_)) => {
+            table::retire(shared, shared.me().ok()?, id, birth);
+            return None;
+        }
+        Err(_) => return None,
+    };
     shared.share_claim(&device, &reopen::path_of(entry));
     Some(Arc::new(device))
 }

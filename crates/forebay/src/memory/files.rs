@@ -118,6 +118,10 @@ pub const SYNCED: u32 = 512;
 pub const SMALL_SYNC: u32 = 1 << 24;
 /// All that can be counted.
 pub const SMALL_SYNCS_MAX: u32 = 255;
+/// A keeper has seen, under its lease, that nobody has the file open and no name leads to it (`file::gone`).
+pub const VANISHED: u32 = 1024;
+/// That the file is not where it was, and owes bytes, has been said.
+pub const TOLD: u32 = 2048;
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.

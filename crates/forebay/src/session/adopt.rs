@@ -11,7 +11,7 @@ use crate::device::{DeviceFile, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::inode::Inode;
-use crate::file::{given, settle, table};
+use crate::file::{given, gone, settle, table};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::memory::place;
@@ -104,11 +104,16 @@ enum Standing {
     Given(u32),
 }
 
-fn standing(arena: &Arena, device: u64, inode: u64) -> Standing {
+fn standing(arena: &Arena, fd: BorrowedFd<'_>, device: u64, inode: u64) -> Standing {
     let Some(id) = table::find(arena, device, inode) else {
         return Standing::New;
     };
     let entry = arena.file_unchecked(id);
+    // Of an earlier file of that number, which is gone, nothing holds for this one.
+    let given = entry.kernel_reason.load(Ordering::Acquire) != 0;
+    if (given || gone::may_be_gone(arena, entry)) && gone::is_another(entry, gone::Place::of(fd)) {
+        return Standing::New;
+    }
     match entry.kernel_reason.load(Ordering::Acquire) {
         0 if known_entry(id, entry).is_some() => Standing::Managed,
         0 => Standing::New,
@@ -198,7 +203,7 @@ impl Session {
         // At the only time when the engine has no descriptions of its own.
         let outside = shared.is_used_outside(fd, (asked.device, asked.inode));
         let is_alone = || lock::is_only_description(fd);
-        let alone = match standing(&shared.arena, asked.device, asked.inode) {
+        let alone = match standing(&shared.arena, fd, asked.device, asked.inode) {
             Standing::New if before.is_reached() && !is_alone() => return Err(Unmanaged::Reached),
             Standing::Given(reason) if !given::may_end(reason) || !is_alone() => {
                 return Err(Unmanaged::Given(reason));

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::adopt::path_of;
 use super::{left, reached};
+use crate::file::gone::{Place, is_another, may_be_gone};
 use crate::file::{closing, table};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
@@ -89,6 +90,19 @@ impl Glance {
         let id = table::find(&self.arena, device, inode)?;
         let entry = self.arena.file_unchecked(id);
         known_entry(id, entry)
+    }
+
+    /// As [`Glance::known`], for the file at a place: what is known of an earlier file of its number is not known of it.
+    #[inline]
+    pub fn known_at<'a>(
+        &self,
+        (device, inode): (u64, u64),
+        place: impl FnOnce() -> Place<'a>,
+    ) -> Option<Known> {
+        let known = self.known(device, inode)?;
+        let entry = self.arena.file_unchecked(known.id);
+        let other = may_be_gone(&self.arena, entry) && is_another(entry, place());
+        (!other).then_some(known)
     }
 
     /// Counts a call of the kernel's on a file that is not known, once nobody is just about to manage it; see

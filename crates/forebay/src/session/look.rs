@@ -19,9 +19,9 @@ use crate::config::Config;
 use crate::device::queue::NAMES;
 use crate::error::{Error, Result};
 use crate::evict;
-use crate::file::closing;
 use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
+use crate::file::{closing, gone};
 use crate::flush::{Flusher, Scope, errors};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
@@ -36,6 +36,7 @@ use crate::memory::threads::{self, Me};
 use crate::session::left::{self, LeftFile};
 use crate::session::shared::Shared;
 use crate::session::streams::{SeenStream, SeenTracking, streams_of, tracking_of};
+pub use crate::session::told::Unsettled;
 use crate::session::{Session, handoff, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
@@ -280,17 +281,6 @@ fn owed_bytes(entry: &FileEntry) -> u64 {
     pages.saturating_mul(PAGE_BYTES as u64)
 }
 
-/// A file that could not be brought to its device.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Unsettled {
-    /// Last known path.
-    pub path: PathBuf,
-    /// Bytes still owed.
-    pub owed_bytes: u64,
-    /// Why, and what to do where that is known.
-    pub reason: String,
-}
-
 /// What an eviction of one file came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Evicted {
@@ -375,6 +365,7 @@ impl Session {
                 closing::await_end(&self.shared.arena, id);
             }
         }
+        gone::tend_for_nobody(&self.shared, me);
         unfinished::adopt_owed_files(&self.shared);
         let mut unsettled = Vec::new();
         // Many requests at once: this may be gigabytes.
@@ -385,6 +376,7 @@ impl Session {
             }
             if let Err(reason) = self.settle_file(me, id, &mut flusher, durability) {
                 unsettled.push(Unsettled {
+                    id,
                     path: path_of(entry),
                     owed_bytes: owed_bytes(entry),
                     reason,

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
+use crate::file::gone::{Place, unless_gone};
 use crate::file::{File, OpenOptions, given, table};
 use crate::ids::FileId;
 use crate::sync::Ordering;
@@ -80,6 +81,7 @@ impl Session {
         let meta = file.metadata().map_err(|e| Error::device("stat", &e))?;
         let arena = &self.shared.arena;
         let found = table::find(arena, meta.dev(), meta.ino());
+        let found = found.and_then(|id| unless_gone(arena, id, Place::of(file.as_fd())));
         Ok(found.filter(|&id| {
             let entry = arena.file_unchecked(id);
             let used = entry.opens.load(Ordering::Acquire) != 0

@@ -5,8 +5,9 @@
 //! generation.
 
 use super::check;
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// The longest handle, bytes (`MAX_HANDLE_SZ`).
 const BYTES_MAX: usize = 128;
@@ -21,22 +22,28 @@ struct Handle {
 
 /// A number made of an open file's handle. `EOPNOTSUPP`: the file system has none.
 pub fn hash(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    hash_at(fd.as_raw_fd(), c"", true)
+}
+
+/// As [`hash`], of the file at a path, or where a symbolic link there leads; of `dir` itself where the path is empty.
+pub fn hash_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<u64> {
+    let follow = if follow { libc::AT_SYMLINK_FOLLOW } else { 0 };
     let mut handle = Handle {
         bytes: BYTES_MAX as u32,
         kind: 0,
         handle: [0; BYTES_MAX],
     };
     let mut mount: libc::c_int = 0;
-    // SAFETY: the path is a constant; the kernel writes at most as many bytes as the handle says that it has room for, and the
+    // SAFETY: the path ends in a null byte and is only read; the kernel writes at most as many bytes as the handle says that it has room for, and the
     // mount's number; both are ours and live during the call.
     let result = unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
-            fd.as_raw_fd(),
-            c"".as_ptr(),
+            dir,
+            path.as_ptr(),
             &raw mut handle,
             &raw mut mount,
-            libc::AT_EMPTY_PATH,
+            libc::AT_EMPTY_PATH | follow,
         )
     };
     check(result as libc::c_int)?;

@@ -7,7 +7,7 @@ use super::{check, retry};
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
 /// `FS_IOC_GETFLAGS`: the file's blocks are mapped by extents (ext4).
 pub const FLAG_EXTENTS: u32 = 0x0008_0000;
@@ -57,12 +57,18 @@ pub struct Stat {
 
 /// `statx` of an open file.
 pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
+    stat_at(fd.as_raw_fd(), c"", true)
+}
+
+/// `statx` of the file at a path, or where a symbolic link there leads; of `dir` itself where the path is empty.
+pub fn stat_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<Stat> {
+    let follow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+    let flags = libc::AT_EMPTY_PATH | follow;
     let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN;
     let mut out = MaybeUninit::<libc::statx>::zeroed();
     retry(|| {
-        let (fd, flags) = (fd.as_raw_fd(), libc::AT_EMPTY_PATH);
-        // SAFETY: the path is a constant; `out` is ours and lives during the call.
-        check(unsafe { libc::statx(fd, c"".as_ptr(), flags, mask, out.as_mut_ptr()) })
+        // SAFETY: the path ends in a null byte and is only read; `out` is ours and lives during the call.
+        check(unsafe { libc::statx(dir, path.as_ptr(), flags, mask, out.as_mut_ptr()) })
     })?;
     // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
     Ok(from_statx(&unsafe { out.assume_init() }))

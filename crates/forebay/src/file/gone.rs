@@ -1,0 +1,192 @@
+//! Files that are gone while bytes of them are owed: nobody can read these again, so they are dropped, not written.
+//!
+//! That a file is gone is certain in two cases. Its inode number has another birth ([`is_another`]): the file system gives a
+//! number again once no name, descriptor or request of the old file is left. Or the keeper has seen, under its lease, that no name
+//! leads to it while nobody has it open, and has noted so ([`VANISHED`]) for its successor, who cannot look any more.
+//! Where neither is known, as for a file that may only have been moved, the bytes stay.
+
+use std::ffi::CStr;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+
+use crate::device::DeviceFile;
+use crate::device::file::since_1970;
+use crate::evict;
+use crate::file::closing::end_lease;
+use crate::file::core::Core;
+use crate::file::resize;
+use crate::frame::slots;
+use crate::ids::FileId;
+use crate::keeper::run::has_keeper;
+use crate::memory::arena::Arena;
+use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING, VANISHED};
+use crate::memory::threads::{Me, Operation, stop_file};
+use crate::session::shared::Shared;
+use crate::stats::Counter;
+use crate::sync::Ordering;
+use crate::sys::{handle, stat};
+
+/// Where a file can be asked who it is.
+#[derive(Clone, Copy)]
+pub struct Place<'a> {
+    dir: RawFd,
+    path: &'a CStr,
+    follow: bool,
+}
+
+impl<'a> Place<'a> {
+    /// By a path; `follow`: where a symbolic link leads.
+    pub fn at(dir: RawFd, path: &'a CStr, follow: bool) -> Self {
+        Place { dir, path, follow }
+    }
+
+    /// By a descriptor.
+    pub fn of(fd: BorrowedFd<'a>) -> Self {
+        Place::at(fd.as_raw_fd(), c"", true)
+    }
+}
+
+/// Whether the file at a place has the numbers of an entry and is certainly another. What cannot be asked is not certain.
+pub fn is_another(entry: &FileEntry, place: Place<'_>) -> bool {
+    let Ok(found) = stat::stat_at(place.dir, place.path, place.follow) else {
+        return false;
+    };
+    let numbers = (
+        entry.device.load(Ordering::Relaxed),
+        entry.inode.load(Ordering::Relaxed),
+    );
+    if (found.device, found.inode) != numbers {
+        return false;
+    }
+    let generation = match handle::hash_at(place.dir, place.path, place.follow) {
+        Ok(hash) => hash,
+        Err(error) if error.raw_os_error() == Some(libc::EOPNOTSUPP) => 0,
+        Err(_) => return false,
+    };
+    let born = since_1970(found.birth_ns.unwrap_or(0));
+    let known = entry.birth.load(Ordering::Relaxed);
+    // Without a handle: who made the entry may not have been allowed to ask for it.
+    known != born ^ generation && known != born
+}
+
+/// Whether it is worth while to ask who has an entry's number: it owes bytes, and neither an opener nor a keeper's lease says that
+/// its file is there.
+#[inline]
+pub fn may_be_gone(arena: &Arena, entry: &FileEntry) -> bool {
+    entry.opens.load(Ordering::Acquire) == 0
+        && entry.owed_pages.load(Ordering::Acquire) != 0
+        && (entry.flags.load(Ordering::Acquire) & LEASED == 0 || !has_keeper(arena))
+}
+
+/// An entry that has been found by numbers, if it may be the file's at the place.
+#[inline]
+pub fn unless_gone(arena: &Arena, id: FileId, place: Place<'_>) -> Option<FileId> {
+    let entry = arena.file_unchecked(id);
+    (!may_be_gone(arena, entry) || !is_another(entry, place)).then_some(id)
+}
+
+/// One round of a keeper's: notes which files have no name any more, and drops what is owed to those that are gone.
+pub fn tend(shared: &Arc<Shared>, me: Me<'_>) {
+    for id in (0..shared.arena.counts().files).map(FileId) {
+        let entry = shared.arena.file_unchecked(id);
+        if entry.state.load(Ordering::Acquire) != LIVE
+            || entry.owed_pages.load(Ordering::Acquire) == 0
+        {
+            continue;
+        }
+        match shared.device(id) {
+            Some(device) => note(shared, me, id, device),
+            None => forget(shared, me, id),
+        }
+    }
+}
+
+/// As [`tend`], for who has found no keeper.
+pub fn tend_for_nobody(shared: &Arc<Shared>, me: Me<'_>) {
+    if !has_keeper(&shared.arena) {
+        tend(shared, me);
+    }
+}
+
+/// A file under this keeper's lease that nobody has open and no name leads to: it can get neither again. Who had found it by its name
+/// before that went, and waits for the lease, is seen by the second look at the latest.
+fn note(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile>) {
+    let flags = &shared.arena.file_unchecked(id).flags;
+    let alone = flags.load(Ordering::Acquire) & LEASED != 0 && !shared.is_open(id);
+    let nameless = || matches!(device.stat(), Ok(stat) if stat.links == 0);
+    if !alone || !nameless() || device.is_lease_wanted() {
+        flags.fetch_and(!VANISHED, Ordering::AcqRel);
+        return;
+    }
+    if flags.fetch_or(VANISHED, Ordering::AcqRel) & VANISHED != 0 {
+        let core = Core {
+            shared: Arc::clone(shared),
+            id,
+            device,
+        };
+        // Where that fails the bytes are written.
+        if resize::set_len(&core, me, 0).is_ok() {
+            me.count(Counter::FilesVanished as usize, 1);
+        }
+    }
+}
+
+/// Drops what is owed to a file that is gone, if it is one. Best effort: what is in somebody's hands is tried again.
+pub fn forget(shared: &Shared, me: Me<'_>, id: FileId) {
+    let entry = shared.arena.file_unchecked(id);
+    let is_gone = || {
+        let known = entry.inode.load(Ordering::Acquire) == 0
+            || entry.flags.load(Ordering::Acquire) & VANISHED != 0;
+        known
+            && entry.state.load(Ordering::Acquire) == LIVE
+            && !shared.is_open(id)
+            && shared.device(id).is_none()
+    };
+    if !is_gone() {
+        return;
+    }
+    let Some(_stop) = stop_file(me, id) else {
+        return;
+    };
+    let Ok(operation) = me.enter_stopped(id) else {
+        return;
+    };
+    if !is_gone() || is_in_flight(&operation, entry) {
+        return;
+    }
+    resize::drop_beyond(id, &operation, 0);
+    entry.inode.store(0, Ordering::Release);
+    for word in [
+        &entry.size,
+        &entry.disk_end,
+        &entry.reserved_end,
+        &entry.reserve_step,
+        &entry.truncating,
+        &entry.closed_ns,
+    ] {
+        word.store(0, Ordering::Release);
+    }
+    let done = CLOSING | TRUNCATING | EXCEEDING | VANISHED;
+    entry.flags.fetch_and(!done, Ordering::AcqRel);
+    drop(operation);
+    drop(_stop);
+    end_lease(&shared.arena, id);
+    evict::give_stock_back(me, id);
+    me.count(Counter::FilesVanished as usize, 1);
+}
+
+/// What a dead process had begun to write is let go by the repair after its death.
+fn is_in_flight(operation: &Operation<'_>, entry: &FileEntry) -> bool {
+    let arena = operation.me.arena;
+    let mut at = 0;
+    while let Some((block, id)) = slots::next_linked(arena, entry, at) {
+        if arena
+            .header(id)
+            .is_some_and(|header| header.inflight() != 0)
+        {
+            return true;
+        }
+        at = u64::from(block.0) + 1;
+    }
+    false
+}

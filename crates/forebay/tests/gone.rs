@@ -1,0 +1,272 @@
+//! Files that owe bytes, that nobody has open, and that are gone from where they were, or altogether.
+
+mod here;
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicU32;
+use std::time::{Duration, Instant};
+
+use forebay::device::RealFile;
+use forebay::file::gone::{self, Place};
+use forebay::file::inode::Inode;
+use forebay::file::table;
+use forebay::ids::FileId;
+use forebay::memory::files::{LEASED, VANISHED};
+use forebay::session::glance::Glance;
+use forebay::sync::Ordering;
+use forebay::{Config, Session};
+
+const LEN: usize = 300_001;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A session that has no keeper yet.
+struct Scene {
+    session: Session,
+    config: Config,
+    path: PathBuf,
+    dirs: [tempfile::TempDir; 2],
+}
+
+fn config(arenas: &Path) -> Config {
+    let options = [
+        ("memory", "16MiB"),
+        ("session", "gone"),
+        ("arena_dir", arenas.to_str().expect("UTF-8")),
+        ("flush_interval", "never"),
+        ("flush_after", "never"),
+        ("route", "scrap"),
+    ];
+    let set = |builder: forebay::config::Builder, (key, text): (&str, &str)| builder.set(key, text);
+    let builder = options.into_iter().try_fold(Config::builder(), set);
+    builder
+        .and_then(|builder| builder.build())
+        .expect("a configuration")
+}
+
+fn create(path: &Path) -> File {
+    let mut options = fs::OpenOptions::new();
+    options.read(true).write(true).create(true);
+    options.open(path).expect("a file")
+}
+
+impl Scene {
+    /// `None`: files of this place cannot be managed.
+    fn new() -> Option<Self> {
+        let arenas = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let files = here::directory();
+        if let Err(reason) = RealFile::reopen(create(&files.path().join("probe")).as_fd()) {
+            here::skipped(reason);
+            return None;
+        }
+        let config = config(arenas.path());
+        Some(Scene {
+            session: Session::join(config.clone()).expect("a session"),
+            config,
+            path: files.path().join("f"),
+            dirs: [arenas, files],
+        })
+    }
+
+    fn adopt(&self, file: &File) -> Inode {
+        let adopted = self.session.adopt(file.as_fd(), true, |fd| fd);
+        adopted.expect("it can be managed")
+    }
+
+    fn written(&self) -> (File, Inode) {
+        let file = create(&self.path);
+        let inode = self.adopt(&file);
+        let me = self.session.shared().me().expect("a slot");
+        // SAFETY: the bytes live during the call.
+        let written = unsafe { inode.write_at(me, [7; LEN].as_ptr(), LEN, 0, true) };
+        assert_eq!(written.expect("written"), LEN);
+        (file, inode)
+    }
+
+    /// A file that owes everything, and that who had it open, and the keeper, have died with. Its numbers.
+    fn orphan(&self) -> (FileId, (u64, u64)) {
+        let (file, inode) = self.written();
+        let meta = file.metadata().expect("a file");
+        let id = inode.core().id;
+        let shared = self.session.shared();
+        assert!(table::close(shared, id));
+        shared.drop_device(id);
+        assert!(self.owed(id) > 0);
+        (id, (meta.dev(), meta.ino()))
+    }
+
+    fn owed(&self, id: FileId) -> u64 {
+        let entry = self.session.shared().arena.file_unchecked(id);
+        entry.owed_pages.load(Ordering::Acquire)
+    }
+
+    /// Removes the file, and makes one that gets its number, with `len` bytes: at `path`.
+    fn replace(&self, (device, inode): (u64, u64), path: &Path, len: usize) -> bool {
+        let begun = Instant::now();
+        fs::remove_file(&self.path).expect("removed");
+        let mut others = Vec::new();
+        while begun.elapsed() < PATIENCE && others.len() < 1000 {
+            fs::write(path, vec![1; len]).expect("a file");
+            let meta = fs::metadata(path).expect("a file");
+            if (meta.dev(), meta.ino()) == (device, inode) {
+                return true;
+            }
+            // What is kept keeps its number.
+            let kept = path.with_extension(others.len().to_string());
+            fs::rename(path, &kept).expect("renamed");
+            others.push(kept);
+        }
+        here::skipped("this file system does not give the number again");
+        false
+    }
+
+    fn await_nothing_owed(&self, id: FileId) {
+        let begun = Instant::now();
+        while self.owed(id) != 0 {
+            assert!(begun.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        assert_eq!(self.session.stats().dirty_bytes, 0);
+    }
+
+    fn flags(&self, id: FileId) -> u32 {
+        let entry = self.session.shared().arena.file_unchecked(id);
+        entry.flags.load(Ordering::Acquire)
+    }
+}
+
+#[test]
+fn what_is_known_of_a_file_is_not_known_of_one_with_its_number() {
+    let Some(scene) = Scene::new() else { return };
+    let (_, numbers) = scene.orphan();
+    let arena = scene.session.place().expect("a place").path;
+    let glance = Glance::at(&arena.expect("an arena")).expect("a session");
+    let known = |file: &File| glance.known_at(numbers, || Place::of(file.as_fd()));
+    let size = known(&create(&scene.path)).map(|known| known.size);
+    assert_eq!(size, Some(LEN as u64));
+    let other = scene.dirs[1].path().join("other");
+    if !scene.replace(numbers, &other, 5) {
+        return;
+    }
+    assert!(glance.known(numbers.0, numbers.1).is_some());
+    assert!(known(&create(&other)).is_none());
+}
+
+#[test]
+fn who_opens_a_file_with_the_number_of_one_that_is_gone_has_its_bytes_dropped() {
+    let Some(scene) = Scene::new() else { return };
+    let (id, numbers) = scene.orphan();
+    let other = scene.dirs[1].path().join("other");
+    if !scene.replace(numbers, &other, 5) {
+        return;
+    }
+    let file = create(&other);
+    let inode = scene.adopt(&file);
+    assert_ne!(inode.core().id, id);
+    assert_eq!(inode.core().entry().size.load(Ordering::Acquire), 5);
+    scene.await_nothing_owed(id);
+    let found = table::find(&scene.session.shared().arena, numbers.0, numbers.1);
+    assert_eq!(found, Some(inode.core().id));
+    let me = scene.session.shared().me().expect("a slot");
+    inode.close(me, &AtomicU32::new(0)).expect("closed");
+    assert_eq!(fs::read(&other).expect("a file"), [1; 5]);
+    assert_eq!(scene.session.stats().files_vanished, 1);
+}
+
+/// In the place of the old one, or beside it: a keeper looks there.
+#[test]
+fn a_keeper_drops_the_bytes_of_a_file_whose_number_another_has() {
+    for name in ["f", "other"] {
+        let Some(scene) = Scene::new() else { return };
+        let (id, numbers) = scene.orphan();
+        let other = scene.dirs[1].path().join(name);
+        if !scene.replace(numbers, &other, 5) {
+            return;
+        }
+        let _keeper = Session::open(scene.config.clone()).expect("a session");
+        scene.await_nothing_owed(id);
+        assert_eq!(fs::read(&other).expect("a file"), [1; 5]);
+    }
+}
+
+#[test]
+fn a_keeper_drops_what_the_one_before_has_seen_vanish() {
+    let Some(scene) = Scene::new() else { return };
+    let (id, _) = scene.orphan();
+    fs::remove_file(&scene.path).expect("removed");
+    let entry = scene.session.shared().arena.file_unchecked(id);
+    entry.flags.fetch_or(VANISHED, Ordering::AcqRel);
+    let _keeper = Session::open(scene.config.clone()).expect("a session");
+    scene.await_nothing_owed(id);
+}
+
+/// A file that is only somewhere else keeps its bytes; opened there it gets them.
+#[test]
+fn what_has_been_moved_is_told_of_once_and_not_dropped() {
+    let Some(scene) = Scene::new() else { return };
+    let (id, _) = scene.orphan();
+    let elsewhere = scene.dirs[1].path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    let moved = elsewhere.join("f");
+    fs::rename(&scene.path, &moved).expect("renamed");
+    let session = &scene.session;
+    let mut unsettled = session.settle_all().expect("a session");
+    assert_eq!(unsettled.len(), 1, "{unsettled:?}");
+    session.drop_told(&mut unsettled);
+    assert_eq!(unsettled.len(), 1, "nobody has been told");
+    session.note_told(&unsettled);
+    let mut again = session.settle_all().expect("a session");
+    assert_eq!(again.len(), 1, "who asks for all hears of it");
+    session.drop_told(&mut again);
+    assert!(again.is_empty(), "{again:?}");
+    assert!(scene.owed(id) > 0);
+    let file = create(&moved);
+    let inode = scene.adopt(&file);
+    assert_eq!(inode.core().id, id);
+    let me = session.shared().me().expect("a slot");
+    inode.close(me, &AtomicU32::new(0)).expect("closed");
+    assert_eq!(fs::read(&moved).expect("a file"), [7; LEN]);
+    assert!(session.settle_all().expect("a session").is_empty());
+}
+
+/// What a keeper does with a file under its lease, step by step; this process is the closer and the keeper.
+#[test]
+fn the_last_name_goes_while_the_keeper_has_the_file() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let shared = scene.session.shared();
+    let me = shared.me().expect("a slot");
+    let id = inode.core().id;
+    drop(file);
+    let device = shared.device(id).expect("a device");
+    device.unite().expect("one description");
+    device.lease().expect("a lease");
+    let look = || gone::tend(shared, me);
+    // Somebody has it open.
+    fs::hard_link(&scene.path, scene.path.with_extension("2")).expect("linked");
+    fs::remove_file(&scene.path).expect("removed");
+    look();
+    assert_eq!(scene.flags(id) & VANISHED, 0);
+    assert!(table::close(shared, id));
+    shared
+        .arena
+        .superblock()
+        .leased
+        .fetch_add(1, Ordering::AcqRel);
+    let entry = shared.arena.file_unchecked(id);
+    entry.flags.fetch_or(LEASED, Ordering::AcqRel);
+    // It has a name.
+    look();
+    look();
+    assert_eq!(scene.flags(id) & VANISHED, 0);
+    assert!(scene.owed(id) > 0);
+    fs::remove_file(scene.path.with_extension("2")).expect("removed");
+    look();
+    assert_ne!(scene.flags(id) & VANISHED, 0);
+    assert!(scene.owed(id) > 0, "it has been seen once");
+    look();
+    scene.await_nothing_owed(id);
+    device.give_lease_up();
+}
