@@ -29,6 +29,7 @@ fn run(program: &Path, dir: &Path, preloads: &[&Path], session: &str) -> (String
     let output = Command::new(program)
         .args([Path::new("case"), dir])
         .env("LD_PRELOAD", paths.join(":"))
+        .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
         .env("FOREBAY_SESSION", session)
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .output()

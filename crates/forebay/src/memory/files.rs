@@ -114,14 +114,14 @@ pub const LEASED: u32 = 64;
 pub const UNHEARD: u32 = 128;
 /// The file has been synced since its last large write: who did that will do it again. A hint.
 pub const SYNCED: u32 = 512;
-/// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
-pub const SMALL_SYNC: u32 = 1 << 24;
-/// All that can be counted.
-pub const SMALL_SYNCS_MAX: u32 = 255;
 /// A keeper has seen, under its lease, that nobody has the file open and no name leads to it (`file::gone`).
 pub const VANISHED: u32 = 1024;
 /// That the file is not where it was, and owes bytes, has been said.
 pub const TOLD: u32 = 2048;
+/// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
+pub const SMALL_SYNC: u32 = 1 << 24;
+/// All that can be counted.
+pub const SMALL_SYNCS_MAX: u32 = 255;
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.
