@@ -8,10 +8,13 @@ from figures import Row
 import limited
 
 MIB = 1 << 20
+# From the first byte on, so that all of a file is read by one side.
+WHOLE = ["env", "FOREBAY_SMALL_FILE_BYTES=0"]
 
 
-def device_bytes(place, session=()):
+def device_bytes(place, session=None):
     """What the session has read from devices for readers."""
+    session = session or ["--session", os.environ["FOREBAY_SESSION"]]
     said = json.loads(subprocess.run([place.forebay, "stat", "--json", *session], capture_output=True, text=True, check=True).stdout)
     return next(found for found in values(said, "device_read_bytes"))
 
@@ -51,7 +54,7 @@ class ColdRead:
         if not self.made:
             place.fresh("given")
             # A file that no program of a session has written is the kernel's.
-            place.said(place.under("forebay", self.program(place, "make", ".", self.bytes, self.threads)), where)
+            place.said(WHOLE + place.under("forebay", self.program(place, "make", ".", self.bytes, self.threads)), where)
             self.made = True
         place.settle(self.bytes // MIB)
         for thread in range(self.threads):
@@ -61,7 +64,10 @@ class ColdRead:
         way = "direct" if side == "direct" else "buffered"
         command = self.program(place, "read", ".", self.bytes, self.threads, self.kib << 10, way)
         before = device_bytes(place)
-        seconds = json.loads(place.said(place.under(side, command), place.path("given", "")))["seconds"]
+        command = place.under(side, command)
+        if side == "forebay":
+            command = WHOLE + command
+        seconds = json.loads(place.said(command, place.path("given", "")))["seconds"]
         if side == "forebay" and device_bytes(place) - before < self.bytes:
             raise OSError("the session has not read the files from the device")
         return {row.name: seconds * 1e3 for row in self.rows if side in row.values}
@@ -101,7 +107,7 @@ class ScanHotReader(limited.Limited):
         return [os.path.join(place.tools, "scan"), what, ".", str(self.mib // 2 * MIB), str(self.mib * 8 * MIB), *more]
 
     def under(self, place, command):
-        return [place.forebay, "run", "--require", "--session", self.session.name, "--", *command]
+        return [*WHOLE, place.forebay, "run", "--require", "--session", self.session.name, "--", *command]
 
     def run(self, place, side):
         command, join = self.program(place, "read", str(self.kib << 10), str(self.pause)), self.cgroup.join

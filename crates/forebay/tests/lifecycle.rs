@@ -259,6 +259,8 @@ fn clean_memory_has_a_limit_of_its_own() {
     config.dirty_background = 64 * MIB;
     (config.flush_after, config.flush_interval) = (None, None);
     config.route = forebay::config::Route::Scrap;
+    // Else a keeper without privilege writes what is owed when it hears that the file has been opened, by this test.
+    config.coherence = forebay::config::Coherence::Close;
     let clean_max = 8 * MIB;
     config.clean_bytes_max = Some(clean_max);
     let session = Session::open(config).expect("a session");
@@ -271,14 +273,21 @@ fn clean_memory_has_a_limit_of_its_own() {
         let backed = superblock.frames_backed.load(Ordering::Relaxed);
         u64::from(backed - superblock.free_about()) * (MIB / 4)
     };
-    assert!(used() >= 48 * MIB, "dirty bytes have gone");
+    let stats = session.stats();
+    assert!(
+        used() >= 48 * MIB,
+        "dirty bytes have gone: {} used, {} dirty, {} flushed",
+        used(),
+        stats.dirty_bytes,
+        stats.device_write_bytes
+    );
     file.sync_all().expect("synced");
     wait_until("what was written stays", || used() <= clean_max);
     let mut back = vec![0; MIB as usize];
     for at in 0..48 {
         file.read_at(&mut back, at * MIB).expect("bytes");
-        // A block that is on its way, and one of the keeper's.
-        assert!(used() <= clean_max + MIB, "{} bytes are clean", used());
+        // And what is on its way: eight requests of the keeper's, of a block each, and what they bring before it is read.
+        assert!(used() <= clean_max + 6 * MIB, "{} bytes are clean", used());
     }
     assert!(used() >= clean_max / 2, "{} bytes are kept", used());
 }
