@@ -134,6 +134,9 @@ pub fn leave(
     prepared: &Prepared,
 ) -> Result<()> {
     let Core { shared, id, device } = core;
+    // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: who may not wait
+    // looks whether the entry tells of one.
+    follow_name(me, *id, device.as_ref());
     if !is_leased(core) || forget_nameless(core, me) {
         let closed = settle::close(core, me, seen);
         shared.closed(*id, device);
@@ -141,8 +144,6 @@ pub fn leave(
         return closed;
     }
     let entry = core.entry();
-    // It may have been renamed while it was open: by its name it is found should the keeper die.
-    follow_name(me, *id, device.as_ref());
     table::close(shared, *id);
     evict::give_stock_back(me, *id);
     entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
