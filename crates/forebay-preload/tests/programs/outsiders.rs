@@ -556,6 +556,27 @@ impl Keeper {
         // SAFETY: takes no memory; a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
+
+    /// Does something while the keeper is stopped. One that was stopped with a block in hand goes on after a while: then this fails,
+    /// and does not wait for ever.
+    fn while_stopped(&self, what: impl FnOnce()) {
+        self.signal(libc::SIGSTOP);
+        let (done, over) = std::sync::mpsc::channel::<()>();
+        let late = std::thread::scope(|scope| {
+            let watch = scope.spawn(move || {
+                let late = over.recv_timeout(Duration::from_secs(40)).is_err();
+                if late {
+                    self.signal(libc::SIGCONT);
+                }
+                late
+            });
+            what();
+            let _ = done.send(());
+            watch.join().expect("a watch")
+        });
+        assert!(!late, "it has waited for the keeper");
+        self.signal(libc::SIGCONT);
+    }
 }
 
 impl Drop for Keeper {
@@ -592,15 +613,15 @@ fn nobody_waits_for_a_keeper_that_is_stopped() {
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {SHORT}"));
-    keeper.signal(libc::SIGSTOP);
-    // It is let in, and sees what is with the kernel.
-    let (_, took) = reads(&scene, "a");
-    assert!(took < LONG, "{took:?}");
-    let mut other = Member::of(&scene);
-    other.does("open a");
-    assert_eq!(other.does(&format!("holds 1 {SHORT} 0")), "true");
-    other.ends();
-    keeper.signal(libc::SIGCONT);
+    keeper.while_stopped(|| {
+        // It is let in, and sees what is with the kernel.
+        let (_, took) = reads(&scene, "a");
+        assert!(took < LONG, "{took:?}");
+        let mut other = Member::of(&scene);
+        other.does("open a");
+        assert_eq!(other.does(&format!("holds 1 {SHORT} 0")), "true");
+        other.ends();
+    });
     assert_eq!(reads(&scene, "a").0, pattern(1, SHORT));
     member.ends();
 }
