@@ -51,11 +51,7 @@ pub fn is_another(entry: &FileEntry, place: Place<'_>) -> bool {
     let Ok(found) = stat::stat_at(place.dir, place.path, place.follow) else {
         return false;
     };
-    let numbers = (
-        entry.device.load(Ordering::Relaxed),
-        entry.inode.load(Ordering::Relaxed),
-    );
-    if (found.device, found.inode) != numbers {
+    if (found.device, found.inode) != entry.numbers() {
         return false;
     }
     let generation = match handle::hash_at(place.dir, place.path, place.follow) {
@@ -145,7 +141,7 @@ pub fn forget(shared: &Shared, me: Me<'_>, id: FileId) {
     if !is_gone() {
         return;
     }
-    let Some(_stop) = stop_file(me, id) else {
+    let Some(stop) = stop_file(me, id) else {
         return;
     };
     let Ok(operation) = me.enter_stopped(id) else {
@@ -169,7 +165,7 @@ pub fn forget(shared: &Shared, me: Me<'_>, id: FileId) {
     let done = CLOSING | TRUNCATING | EXCEEDING | VANISHED;
     entry.flags.fetch_and(!done, Ordering::AcqRel);
     drop(operation);
-    drop(_stop);
+    drop(stop);
     end_lease(&shared.arena, id);
     evict::give_stock_back(me, id);
     me.count(Counter::FilesVanished as usize, 1);

@@ -378,10 +378,6 @@ fn read_device(
         len,
     };
     let cached = core.device.read_cached(whole, offset).unwrap_or(0);
-    let whole = Piece {
-        ptr: piece.ptr,
-        len,
-    };
     let got = read_rest(core.device.as_ref(), whole, offset, cached, disk_end)
         .map_err(|error| Error::device("read from the device", &error))?;
     // SAFETY: the buffer is this thread's own.

@@ -176,11 +176,7 @@ fn note_kernels(me: Me<'_>, file: FileId, reason: u32) -> bool {
     let entry = me.arena.file_unchecked(file);
     let flushed = entry.owed_pages.load(Ordering::Acquire) == 0;
     if flushed && entry.kernel_reason.swap(reason, Ordering::AcqRel) == 0 {
-        let inode = (
-            entry.device.load(Ordering::Relaxed),
-            entry.inode.load(Ordering::Relaxed),
-        );
-        left::note(me.arena, inode, reason, &entry.path());
+        left::note(me.arena, entry.numbers(), reason, &entry.path());
     }
     flushed
 }

@@ -86,23 +86,13 @@ pub fn open(
 /// A file may have got another name since its entry was made: the last one that led to it is where a recovery looks.
 pub fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
     let entry = me.arena.file_unchecked(id);
-    let inode = || {
-        (
-            entry.device.load(Ordering::Acquire),
-            entry.inode.load(Ordering::Acquire),
-        )
-    };
-    let known = inode();
+    let known = entry.numbers();
     if path.len() > PATH_BYTES_MAX || entry.path() == path || !leads_to(path, known) {
         return;
     }
-    let mut round = 0;
-    while !lock(me) {
-        round += 1;
-        me.wait(round);
-    }
+    await_lock(me);
     // The entry may have become another's meanwhile.
-    if inode() == known {
+    if entry.numbers() == known {
         entry.set_path(path);
     }
     unlock(me);
@@ -125,6 +115,14 @@ fn lock(me: Me<'_>) -> bool {
             }
             false
         }
+    }
+}
+
+fn await_lock(me: Me<'_>) {
+    let mut round = 0;
+    while !lock(me) {
+        round += 1;
+        me.wait(round);
     }
 }
 
@@ -213,11 +211,7 @@ fn is_unused(shared: &Shared, id: FileId) -> bool {
 
 /// Another file has been found to have the number of an entry, of a file that was born at `birth`: as for an opening.
 pub fn retire(shared: &Shared, me: Me<'_>, id: FileId, birth: u64) {
-    let mut round = 0;
-    while !lock(me) {
-        round += 1;
-        me.wait(round);
-    }
+    await_lock(me);
     let entry = me.arena.file_unchecked(id);
     // The entry may have become another's meanwhile.
     let same =

@@ -130,6 +130,14 @@ impl FileEntry {
         opens.saturating_sub(self.readers.load(Ordering::Acquire))
     }
 
+    /// The file's device and inode numbers.
+    pub fn numbers(&self) -> (u64, u64) {
+        (
+            self.device.load(Ordering::Acquire),
+            self.inode.load(Ordering::Acquire),
+        )
+    }
+
     /// Syncs in a row, none of which had much to write: [`SMALL_SYNCS_MAX`] at most.
     pub fn small_syncs(&self) -> u32 {
         self.flags.load(Ordering::Relaxed) / SMALL_SYNC

@@ -126,13 +126,13 @@ unsafe fn from_device(
     offset: u64,
 ) -> std::io::Result<usize> {
     let end = offset + len as u64;
-    let cached = core.device.read_cached(Piece { ptr: target, len }, offset);
+    let whole = Piece { ptr: target, len };
+    let cached = core.device.read_cached(whole, offset);
     if let Some(read) = cached.filter(|&read| read == len) {
         return Ok(read);
     }
     if is_aligned(core, target) {
-        let piece = Piece { ptr: target, len };
-        return read_rest(core.device.as_ref(), piece, offset, 0, end);
+        return read_rest(core.device.as_ref(), whole, offset, 0, end);
     }
     let buffer = BOUNCE.take(BOUNCE_BYTES, PAGE_BYTES);
     let mut done = 0;

@@ -13,7 +13,7 @@ use crate::file::settle::{self, Durability};
 use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::unfinished::adopt;
-use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
+use crate::memory::files::{CLOSING, EXCEEDING, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -113,7 +113,7 @@ impl Mending {
         for (file, device) in shared.open_devices() {
             let entry = shared.arena.file_unchecked(file);
             let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
-            if leased || guard.is_watched(inode_of(entry)) || !is_managed(shared, file) {
+            if leased || guard.is_watched(entry.numbers()) || !is_managed(shared, file) {
                 continue;
             }
             let watched = device.descriptors().map(|(_, fd)| guard.watch(fd));
@@ -126,7 +126,7 @@ impl Mending {
     }
 
     fn look_for_outsiders(&mut self, shared: &Arc<Shared>, me: Me<'_>, guard: &Guard) {
-        let inode = |file: FileId| inode_of(shared.arena.file_unchecked(file));
+        let inode = |file: FileId| shared.arena.file_unchecked(file).numbers();
         let opened = self.opened.drain().filter(|&file| is_managed(shared, file));
         let files: HashMap<_, _> = opened.map(|file| (inode(file), file)).collect();
         if files.is_empty() {
@@ -141,13 +141,6 @@ impl Mending {
 
 fn is_due(last: Option<Instant>, every: Duration) -> bool {
     last.is_none_or(|at| at.elapsed() >= every)
-}
-
-fn inode_of(entry: &FileEntry) -> (u64, u64) {
-    (
-        entry.device.load(Ordering::Relaxed),
-        entry.inode.load(Ordering::Relaxed),
-    )
 }
 
 fn core_of(shared: &Arc<Shared>, file: FileId) -> Option<Core> {
