@@ -49,10 +49,10 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
     let superblock = me.arena.superblock();
     let word = &superblock.keeper;
     let seen = word.load(Ordering::Acquire);
-    if seen == me.id.0 {
+    if seen == me.id.0 && shared.keeps.load(Relaxed) {
         return true;
     }
-    if seen != 0 && !threads::is_gone(me.arena, ThreadId(seen)) {
+    if seen != 0 && seen != me.id.0 && !threads::is_gone(me.arena, ThreadId(seen)) {
         return false;
     }
     if word

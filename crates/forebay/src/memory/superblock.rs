@@ -1,5 +1,6 @@
 //! The first pages of the arena: what it is, how large, who keeps it, and the session's few shared words.
 
+use crate::ids::ThreadId;
 use crate::limits::BLOCK_PAGES;
 use crate::memory::layout::Counts;
 use crate::memory::place::PlaceKind;
@@ -182,6 +183,12 @@ impl Superblock {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let ns = now.unwrap_or_default().as_nanos() as u64;
         self.heartbeat_ns.store(ns, crate::sync::Ordering::Relaxed);
+    }
+
+    /// Whoever has this thread's slot next does not keep the session.
+    pub fn resign(&self, id: ThreadId) {
+        use crate::sync::Ordering::{AcqRel, Relaxed};
+        let _ = self.keeper.compare_exchange(id.0, 0, AcqRel, Relaxed);
     }
 
     /// Wakes the keeper if it sleeps.
