@@ -362,3 +362,22 @@ fn a_new_keeper_waits_for_nobodys_lease() {
     inode.close(me, &seen).expect("closed");
     assert!(scene.is_whole());
 }
+
+#[test]
+fn a_keeper_that_came_late_lets_go_of_what_is_closed() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    drop(scene.keeps.take());
+    let (file, inode) = scene.written();
+    let next = Session::open(scene.closes.shared().config.clone()).expect("a session");
+    let id = inode.core().id;
+    await_that(|| next.shared().device(id).is_some());
+    let me = scene.closes.shared().me().expect("a slot");
+    let seen = AtomicU32::new(inode.error_sequence());
+    drop(file);
+    inode.close(me, &seen).expect("closed");
+    // A program could not be executed as long as it had the file open.
+    assert!(next.shared().device(id).is_none());
+    assert!(scene.is_whole());
+}
