@@ -144,8 +144,8 @@ impl Glob {
         self.go(&mut here, 0);
         for found in characters(path.as_os_str().as_bytes()) {
             next.fill(false);
-            for at in 0..here.len() {
-                if let (true, Step::One(set)) = (here[at], &self.steps[at])
+            for (at, step) in self.steps.iter().enumerate() {
+                if let (true, Step::One(set)) = (here[at], step)
                     && set.has(found)
                 {
                     self.go(&mut next, at + 1);
