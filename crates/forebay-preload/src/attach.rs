@@ -338,9 +338,14 @@ fn descriptors() -> c_int {
 pub fn in_child() {
     table::forget_who();
     table::set_alive();
-    PREPARED.store(0, Relaxed);
     files::in_child();
-    SESSION.store(std::ptr::null_mut(), Ordering::Release);
+    // Each page that is written to is copied, in every child.
+    if PREPARED.load(Relaxed) != 0 {
+        PREPARED.store(0, Relaxed);
+    }
+    if joined().is_some() {
+        SESSION.store(std::ptr::null_mut(), Ordering::Release);
+    }
     for (fd, word) in table::each() {
         match word.kind() {
             Kind::Ours => {

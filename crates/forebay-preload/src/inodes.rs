@@ -101,8 +101,11 @@ pub fn in_child() {
             user.0.store(0, Relaxed);
         }
     }
-    END.store(0, Relaxed);
-    RARE.store(0, Relaxed);
+    for word in [&END, &RARE] {
+        if word.load(Relaxed) != 0 {
+            word.store(0, Relaxed);
+        }
+    }
 }
 
 /// The engine file of a slot.

@@ -3,7 +3,7 @@
 //! Until then its pointer leads to a stand-in, which looks for it ([`symbols`]). Other libraries' constructors may run before ours, and
 //! then that finds nothing: where there is a raw system call that does the same it is made, else the linker is asked.
 
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use libc::{
     c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, pid_t, rlimit, size_t, ssize_t,
@@ -11,6 +11,17 @@ use libc::{
 };
 
 use crate::symbols::{self, Name};
+
+/// Set once a fork has been.
+static FOUND: AtomicBool = AtomicBool::new(false);
+
+/// Finds them before the first fork: else each child would, with memory to be copied or mapped for it.
+pub fn before_fork() {
+    if !FOUND.swap(true, Relaxed) {
+        find_all();
+        crate::hooks::pass::before_fork();
+    }
+}
 
 /// Keeps what was found, if anything was.
 fn store(pointer: &AtomicPtr<c_void>, found: *mut c_void) -> bool {
@@ -65,9 +76,9 @@ macro_rules! real {
             )*
         }
 
-        /// Finds them all now: for where looking for one later takes the linker's locks.
+        /// Finds them all now.
         #[cold]
-        fn find_all() {
+        pub fn find_all() {
             $(
                 let name = const { Name::new(concat!(stringify!($name), "\0")) };
                 store(&pointers::$name, symbols::find_anywhere(name));

@@ -124,8 +124,8 @@ impl Word {
 
 static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static LEN: AtomicUsize = AtomicUsize::new(0);
-/// No descriptor above this has had a word.
-static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// No descriptor from this on has had a word.
+static END: AtomicUsize = AtomicUsize::new(0);
 static DESCRIPTIONS: AtomicPtr<Description> = AtomicPtr::new(std::ptr::null_mut());
 static NEXT_FREE: AtomicUsize = AtomicUsize::new(1);
 /// A word in memory that a forked child finds wiped; it counts the process's life.
@@ -206,7 +206,7 @@ pub fn set(fd: c_int, word: Word) -> Word {
         streams::watch_wide();
     }
     if word != Word::NONE {
-        HIGHEST.fetch_max(fd as usize, Relaxed);
+        END.fetch_max(fd as usize + 1, Relaxed);
     }
     Word(place.swap(word.0, Ordering::AcqRel))
 }
@@ -222,7 +222,7 @@ pub fn replace(fd: c_int, before: Word, word: Word) -> bool {
 
 /// All descriptors that have words.
 pub fn each() -> impl Iterator<Item = (c_int, Word)> {
-    let end = HIGHEST.load(Relaxed) + 1;
+    let end = END.load(Relaxed);
     (0..end as c_int)
         .map(|fd| (fd, word(fd)))
         .filter(|(_, word)| *word != Word::NONE)

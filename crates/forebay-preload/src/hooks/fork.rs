@@ -37,6 +37,7 @@ fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
     if !attach::is_on() {
         return fork();
     }
+    real::before_fork();
     attach::before_fork();
     mapped::before_fork();
     let child = fork();

@@ -147,6 +147,16 @@ pub fn find_all() {
     }
 }
 
+/// Finds what children call between a fork and the program that they execute.
+pub fn before_fork() {
+    const NAMES: [&[u8]; 4] = [b"execve", b"execvp", b"sigprocmask", b"pthread_sigmask"];
+    for passed in calls::ALL {
+        if NAMES.contains(&passed.name.as_c().to_bytes()) {
+            passed.real();
+        }
+    }
+}
+
 /// Where all stubs come together; r11 is the [`Passed`].
 ///
 /// # Safety
