@@ -7,6 +7,7 @@
 //! Large requests are mappings of their own. What a list has been given is not unmapped again; the library asks for little.
 
 use std::alloc::{GlobalAlloc, Layout};
+use std::cell::UnsafeCell;
 use std::ptr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,6 +18,8 @@ const BLOCK_BYTES_MAX: usize = 64 * 1024;
 const CLASSES: usize = (BLOCK_BYTES_MAX / BLOCK_BYTES_MIN).trailing_zeros() as usize + 1;
 /// Mapped at once for blocks of all sizes.
 const CHUNK_BYTES: usize = 256 * 1024;
+/// Of the first one: as much as a process needs that joins no session.
+const FIRST_BYTES: usize = 64 * 1024;
 const PAGE_BYTES: usize = 4096;
 
 /// Heads of the lists: the address / 16 of the first free block in the lower 44 bits, above it a count of the changes, so that
@@ -29,10 +32,18 @@ const ADDRESS_MASK: u64 = (1 << ADDRESS_BITS) - 1;
 const SPARE_BITS: u32 = 48;
 const SPARE_MASK: u64 = (1 << SPARE_BITS) - 1;
 
+/// The first chunk, which needs no mapping.
+#[repr(align(4096))]
+struct First(UnsafeCell<[u8; FIRST_BYTES]>);
+
+// SAFETY: its pages are handed out once each, as those of a mapping are.
+unsafe impl Sync for First {}
+
 /// The allocator.
 pub struct Allocator {
     heads: [AtomicU64; CLASSES],
     spare: AtomicU64,
+    first: First,
 }
 
 impl Allocator {
@@ -41,6 +52,7 @@ impl Allocator {
         Allocator {
             heads: [const { AtomicU64::new(0) }; CLASSES],
             spare: AtomicU64::new(0),
+            first: First(UnsafeCell::new([0; FIRST_BYTES])),
         }
     }
 
@@ -114,7 +126,13 @@ impl Allocator {
         let count = count as u64;
         let mut seen = self.spare.load(Ordering::Acquire);
         loop {
-            let (page, left) = (seen & SPARE_MASK, seen >> SPARE_BITS);
+            let (page, left) = match seen {
+                0 => (
+                    (self.first.0.get().expose_provenance() / PAGE_BYTES) as u64,
+                    (FIRST_BYTES / PAGE_BYTES) as u64,
+                ),
+                seen => (seen & SPARE_MASK, seen >> SPARE_BITS),
+            };
             if left < count {
                 break;
             }

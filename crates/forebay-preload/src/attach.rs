@@ -66,14 +66,21 @@ pub fn at_start() {
     signals::attached();
     crate::hooks::pass::environment::remember();
     let _inside = Inside::enter();
-    while_alone();
     files::watch_inherited();
 }
 
-/// Does now, in a process of one thread, what the kernel makes every processor wait for once there are more: 10 to 30 ms each,
-/// in the middle of a program's write, against 5 us together. They are barriers in every thread, and a table of descriptors
-/// that has room for ours.
-fn while_alone() {
+/// [`while_alone`] has been here.
+static PREPARED: AtomicU32 = AtomicU32::new(0);
+
+/// A process of one thread is about to have another, or to join the session: does what the kernel makes every processor wait for
+/// once there are more threads, 10 to 30 ms each, in the middle of a program's write, against 5 us together. They are barriers in
+/// every thread, and a table of descriptors that has room for ours.
+pub fn while_alone() {
+    if !is_on() || PREPARED.swap(1, Relaxed) != 0 {
+        return;
+    }
+    let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
     forebay::sys::membarrier::register();
     crate::inodes::barrier();
     // A path alone: closing it gives up no locks of the program's, as closing a copy of one of its descriptors would.
@@ -245,8 +252,7 @@ fn glance_anew() -> Option<&'static Glance> {
     let _inside = Inside::enter();
     LOOKED_MS.store(now_ms(), Relaxed);
     let path = find_arena()?;
-    let inode = std::fs::metadata(&path).ok()?.ino();
-    let glance = Glance::at(&path)?;
+    let (glance, inode) = Glance::at(&path)?;
     let seen = Box::into_raw(Box::new(Seen {
         glance,
         path,
@@ -281,6 +287,7 @@ pub fn session() -> Option<&'static Session> {
         return None;
     }
     glance()?;
+    while_alone();
     // SAFETY: never freed.
     let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
     let config = config()?.clone();
@@ -333,7 +340,13 @@ pub fn in_child() {
     table::forget_who();
     table::set_alive();
     files::in_child();
-    SESSION.store(std::ptr::null_mut(), Ordering::Release);
+    // Each page that is written to is copied, in every child.
+    if PREPARED.load(Relaxed) != 0 {
+        PREPARED.store(0, Relaxed);
+    }
+    if joined().is_some() {
+        SESSION.store(std::ptr::null_mut(), Ordering::Release);
+    }
     for (fd, word) in table::each() {
         match word.kind() {
             Kind::Ours => {

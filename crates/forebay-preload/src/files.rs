@@ -51,11 +51,12 @@ const INHERITED: std::ops::Range<c_int> = 0..10;
 /// they are never managed; but should their file be, it goes to the kernel.
 pub fn watch_inherited() {
     for fd in INHERITED {
+        let Some(stat) = stat_of(fd).filter(is_regular) else {
+            continue;
+        };
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
-        if flags >= 0 {
-            enter(fd, flags, FOREIGN | REACHED);
-        }
+        enter(fd, &stat, flags, FOREIGN | REACHED);
     }
 }
 
@@ -85,12 +86,17 @@ pub fn opened(fd: c_int, flags: c_int) {
     } else {
         0
     };
-    enter(fd, flags, more);
+    if let Some(stat) = stat_of(fd).filter(is_regular) {
+        enter(fd, &stat, flags, more);
+    }
 }
 
-fn enter(fd: c_int, flags: c_int, more: u32) {
-    let Some(stat) = stat_of(fd) else { return };
-    if stat.st_mode & libc::S_IFMT != libc::S_IFREG || !table::has_room(fd) {
+fn is_regular(stat: &libc::stat) -> bool {
+    stat.st_mode & libc::S_IFMT == libc::S_IFREG
+}
+
+fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
+    if !table::has_room(fd) {
         return;
     }
     let access = flags & libc::O_ACCMODE;
@@ -101,7 +107,7 @@ fn enter(fd: c_int, flags: c_int, more: u32) {
     } else {
         0
     };
-    let Some(index) = table::new_description(appends | more & !REACHED, &stat) else {
+    let Some(index) = table::new_description(appends | more & !REACHED, stat) else {
         return;
     };
     let word = Word::candidate(index, reads, writes);

@@ -24,6 +24,8 @@ const COUNT_BITS: u32 = 16;
 const COUNT_MAX: u64 = (1 << COUNT_BITS) - 1;
 
 static TABLE: [AtomicU64; WORDS] = [const { AtomicU64::new(0) }; WORDS];
+/// Whether there ever was one: else the table is not looked at, each page of which costs the first who does.
+static ANY: AtomicBool = AtomicBool::new(false);
 static FULL: AtomicBool = AtomicBool::new(false);
 
 fn places(hash: u64) -> impl Iterator<Item = &'static AtomicU64> {
@@ -38,6 +40,9 @@ fn count_of(word: u64, hash: u64) -> u64 {
 
 /// Whether an inode is one of them.
 pub fn has(device: u64, inode: u64) -> bool {
+    if !ANY.load(Ordering::Acquire) {
+        return false;
+    }
     let hash = hash(device, inode);
     FULL.load(Ordering::Acquire)
         || places(hash).any(|place| count_of(place.load(Ordering::Acquire), hash) > 0)
@@ -47,6 +52,7 @@ pub fn has(device: u64, inode: u64) -> bool {
 fn add(device: u64, inode: u64) {
     let hash = hash(device, inode);
     let key = hash << COUNT_BITS;
+    ANY.store(true, Ordering::SeqCst);
     // Where it is already, then where there is room.
     for known in [true, false] {
         for place in places(hash) {
@@ -158,6 +164,9 @@ pub fn reach_no_more(device: u64, inode: u64) {
 
 /// There is another arena: it learns what this process has.
 pub fn tell(glance: &Glance) {
+    if !ANY.load(Ordering::SeqCst) {
+        return;
+    }
     for place in &TABLE {
         let word = place.load(Ordering::Acquire);
         for _ in 0..word & COUNT_MAX {

@@ -5,7 +5,7 @@
 //! (`membarrier` in between, so that using costs no fence).
 
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, compiler_fence,
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed, compiler_fence,
 };
 
 use forebay::Error;
@@ -49,6 +49,12 @@ static END: AtomicU32 = AtomicU32::new(0);
 struct Using(AtomicU64);
 
 static USING: [Using; USERS] = [const { Using(AtomicU64::new(0)) }; USERS];
+/// All that have been used are below this: each page of the others would cost the first who looks.
+static USING_END: AtomicUsize = AtomicUsize::new(0);
+
+fn users() -> &'static [Using] {
+    &USING[..USING_END.load(Ordering::SeqCst)]
+}
 
 /// The process's lock of all that is rare: opening, closing, giving away.
 static RARE: AtomicU32 = AtomicU32::new(0);
@@ -90,13 +96,16 @@ pub fn in_child() {
         slot.inode.store(std::ptr::null_mut(), Relaxed);
         slot.descriptors.store(0, Relaxed);
     }
-    for user in &USING {
+    for user in users() {
         if user.0.load(Relaxed) != 0 {
             user.0.store(0, Relaxed);
         }
     }
-    END.store(0, Relaxed);
-    RARE.store(0, Relaxed);
+    for word in [&END, &RARE] {
+        if word.load(Relaxed) != 0 {
+            word.store(0, Relaxed);
+        }
+    }
 }
 
 /// The engine file of a slot.
@@ -208,7 +217,7 @@ fn finish(slot: usize, close: impl FnOnce(Inode, Me<'_>) -> Result<(), Error>) -
 fn await_users(slot: usize) {
     barrier();
     std::sync::atomic::fence(Ordering::SeqCst);
-    for user in &USING {
+    for user in users() {
         let mut round = 0u32;
         while user.0.load(Ordering::Acquire) == slot as u64 + 1 {
             round += 1;
@@ -254,7 +263,11 @@ impl Drop for Use<'_> {
 pub fn begin<'a>(fd: c_int, word: Word) -> Option<Use<'a>> {
     let session = attach::joined()?;
     let me = session.shared().me().ok()?;
-    let using = &USING[me.id.index() % USERS].0;
+    let index = me.id.index() % USERS;
+    if index >= USING_END.load(Relaxed) {
+        USING_END.fetch_max(index + 1, Ordering::SeqCst);
+    }
+    let using = &USING[index].0;
     using.store(word.slot() as u64 + 1, Relaxed);
     compiler_fence(Ordering::SeqCst);
     let inode = INODES[word.slot() % SLOTS].inode.load(Ordering::Acquire);

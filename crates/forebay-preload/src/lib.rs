@@ -22,6 +22,7 @@ mod real;
 mod serve;
 mod signals;
 mod streams;
+mod symbols;
 mod table;
 mod unwind;
 

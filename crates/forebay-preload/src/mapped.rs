@@ -172,6 +172,8 @@ pub fn before_fork() {
 
 /// In a child. A thread that is not in it may have had the lock; and nobody may have seen the fork come.
 pub fn in_child() {
-    LOCK.store(0, Relaxed);
+    if LOCK.load(Relaxed) != 0 {
+        LOCK.store(0, Relaxed);
+    }
     before_fork();
 }

@@ -1,27 +1,34 @@
-//! The functions behind ours: found once, at start.
+//! The functions behind ours: each is found when it is first called.
 //!
-//! Until then each pointer leads to a stand-in, because other libraries' constructors may run before ours: one that makes the
-//! raw system call where there is one that does the same, else one that looks for the function then and there.
+//! Until then its pointer leads to a stand-in, which looks for it ([`symbols`]). Other libraries' constructors may run before ours, and
+//! then that finds nothing: where there is a raw system call that does the same it is made, else the linker is asked.
 
-use std::ffi::CStr;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use libc::{
     c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, pid_t, rlimit, size_t, ssize_t,
     stat as Stat, statx as StatX, timespec, timeval, utimbuf,
 };
 
-/// The next definition of a name after ours. Null if there is none.
-pub fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends in a null byte.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) }
+use crate::symbols::{self, Name};
+
+/// Set once a fork has been.
+static FOUND: AtomicBool = AtomicBool::new(false);
+
+/// Finds them before the first fork: else each child would, with memory to be copied or mapped for it.
+pub fn before_fork() {
+    if !FOUND.swap(true, Relaxed) {
+        find_all();
+        crate::hooks::pass::before_fork();
+    }
 }
 
-fn store(pointer: &AtomicPtr<c_void>, name: &CStr) {
-    let found = find(name);
+/// Keeps what was found, if anything was.
+fn store(pointer: &AtomicPtr<c_void>, found: *mut c_void) -> bool {
     if !found.is_null() {
         pointer.store(found, Relaxed);
     }
+    !found.is_null()
 }
 
 /// Declares real functions: `fn name(args) -> type = stand-in;` where the stand-in is `sys NUMBER (arguments)` or `missing
@@ -59,17 +66,22 @@ macro_rules! real {
                 /// # Safety
                 /// As for the function of that name.
                 pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $out {
-                    real!(@$how $name $what ($($arg: $type),*) -> $out)
+                    const NAME: Name = Name::new(concat!(stringify!($name), "\0"));
+                    if store(&pointers::$name, symbols::find(NAME)) {
+                        // SAFETY: the caller's promise.
+                        return unsafe { super::$name($($arg),*) };
+                    }
+                    real!(@$how NAME $what ($($arg: $type),*) -> $out)
                 }
             )*
         }
 
-        /// Finds them all.
-        fn find_all() {
+        /// Finds them all now.
+        #[cold]
+        pub fn find_all() {
             $(
-                // SAFETY: a literal that ends in a null byte.
-                let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
-                store(&pointers::$name, name);
+                let name = const { Name::new(concat!(stringify!($name), "\0")) };
+                store(&pointers::$name, symbols::find_anywhere(name));
             )*
         }
     };
@@ -84,9 +96,7 @@ macro_rules! real {
         real!(@sys $name ($number, [$($value),*]) ($($arg: $type),*) -> isize);
     }};
     (@missing $name:ident ($value:expr) ($($arg:ident: $type:ty),*) -> $out:ty) => {{
-        // SAFETY: a literal that ends in a null byte.
-        let name = unsafe { CStr::from_bytes_with_nul_unchecked(concat!(stringify!($name), "\0").as_bytes()) };
-        let found = find(name);
+        let found = symbols::find_anywhere($name);
         if found.is_null() {
             crate::raw::set_errno(libc::ENOSYS);
             return $value;
@@ -155,7 +165,11 @@ real! {
 }
 
 extern "C" fn start() {
-    find_all();
+    // Debug builds compare everything with what the linker finds.
+    if !symbols::at_start() || cfg!(debug_assertions) {
+        find_all();
+        crate::hooks::pass::find_all();
+    }
     crate::attach::at_start();
 }
 

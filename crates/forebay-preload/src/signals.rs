@@ -21,6 +21,7 @@ use libc::{c_int, c_void, siginfo_t, ucontext_t};
 
 use crate::inside::{self, Inside};
 use crate::raw;
+use crate::symbols::{self, Name};
 
 const SIGNALS: usize = 65;
 
@@ -121,8 +122,7 @@ const BLOCKED_INSIDE: u64 = !(bit(libc::SIGSEGV)
 fn real(signal: c_int, new: Option<Action>) -> Result<Action, c_int> {
     let mut pointer = REAL.load(Ordering::Relaxed);
     if pointer.is_null() {
-        // SAFETY: a name that ends in a null byte.
-        pointer = unsafe { libc::dlsym(libc::RTLD_NEXT, c"sigaction".as_ptr()) };
+        pointer = symbols::find_anywhere(const { Name::new("sigaction\0") });
         REAL.store(pointer, Ordering::Relaxed);
     }
     let new = new.map(Action::to_libc);

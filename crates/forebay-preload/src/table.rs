@@ -3,11 +3,15 @@
 //! A word that is 0 sends a call to the real function at once, which is all that a descriptor costs that is none of ours.
 //! Everything else is decided by the word's kind, and by the description that it names.
 
+mod room;
+
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
 };
 
 use libc::c_int;
+
+pub use room::at_start;
 
 use crate::inside::Inside;
 use crate::{raw, streams};
@@ -120,49 +124,12 @@ impl Word {
 
 static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
 static LEN: AtomicUsize = AtomicUsize::new(0);
-/// No descriptor above this has had a word.
-static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// No descriptor from this on has had a word.
+static END: AtomicUsize = AtomicUsize::new(0);
 static DESCRIPTIONS: AtomicPtr<Description> = AtomicPtr::new(std::ptr::null_mut());
 static NEXT_FREE: AtomicUsize = AtomicUsize::new(1);
 /// A word in memory that a forked child finds wiped; it counts the process's life.
 static ALIVE: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-
-/// Reserves the tables. Without them every descriptor is none of ours.
-pub fn at_start() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the target is ours.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let len = (limit.rlim_max as usize).clamp(1024, DESCRIPTORS_MAX);
-    let words = reserve(len * size_of::<AtomicU64>(), libc::MAP_PRIVATE);
-    let descriptions = reserve(
-        DESCRIPTIONS_MAX * size_of::<Description>(),
-        libc::MAP_SHARED,
-    );
-    let alive = reserve(4096, libc::MAP_PRIVATE);
-    let (Some(words), Some(descriptions), Some(alive)) = (words, descriptions, alive) else {
-        return;
-    };
-    // SAFETY: the page was mapped just now and is ours.
-    if unsafe { libc::madvise(alive, 4096, libc::MADV_WIPEONFORK) } != 0 {
-        return;
-    }
-    ALIVE.store(alive.cast(), Relaxed);
-    DESCRIPTIONS.store(descriptions.cast(), Relaxed);
-    WORDS.store(words.cast(), Relaxed);
-    set_alive();
-    LEN.store(len, Ordering::Release);
-}
-
-fn reserve(len: usize, sharing: c_int) -> Option<*mut libc::c_void> {
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = sharing | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: new memory at an address of the kernel's choice; never unmapped.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), len, protection, flags, -1, 0) };
-    (at != libc::MAP_FAILED).then_some(at)
-}
 
 /// Whether this is still the process that has last called [`set_alive`], and not a child of it.
 #[inline(always)]
@@ -239,7 +206,7 @@ pub fn set(fd: c_int, word: Word) -> Word {
         streams::watch_wide();
     }
     if word != Word::NONE {
-        HIGHEST.fetch_max(fd as usize, Relaxed);
+        END.fetch_max(fd as usize + 1, Relaxed);
     }
     Word(place.swap(word.0, Ordering::AcqRel))
 }
@@ -255,7 +222,7 @@ pub fn replace(fd: c_int, before: Word, word: Word) -> bool {
 
 /// All descriptors that have words.
 pub fn each() -> impl Iterator<Item = (c_int, Word)> {
-    let end = HIGHEST.load(Relaxed) + 1;
+    let end = END.load(Relaxed);
     (0..end as c_int)
         .map(|fd| (fd, word(fd)))
         .filter(|(_, word)| *word != Word::NONE)
@@ -314,12 +281,15 @@ pub enum State {
 #[inline(always)]
 pub fn description(index: u32) -> &'static Description {
     let index = (index as usize).min(DESCRIPTIONS_MAX - 1);
-    // SAFETY: within the table, mapped for good before the first word could name a description; all atomics.
+    // SAFETY: within the table, mapped for good before the first word could name one; all atomics.
     unsafe { &*DESCRIPTIONS.load(Relaxed).add(index) }
 }
 
 /// Takes a description for a file that has just been opened. `None`: all are in use.
 pub fn new_description(flags: u32, stat: &libc::stat) -> Option<u32> {
+    if DESCRIPTIONS.load(Ordering::Acquire).is_null() && !room::reserve_descriptions() {
+        return None;
+    }
     let start = NEXT_FREE.load(Relaxed);
     // Number 0 is left out.
     let all = (start..DESCRIPTIONS_MAX).chain(1..start);

@@ -10,6 +10,7 @@
 
 mod check;
 mod error;
+pub(crate) mod glob;
 pub mod interval;
 pub mod locate;
 pub mod options;

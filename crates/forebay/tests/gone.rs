@@ -142,7 +142,7 @@ fn what_is_known_of_a_file_is_not_known_of_one_with_its_number() {
     let Some(scene) = Scene::new() else { return };
     let (_, numbers) = scene.orphan();
     let arena = scene.session.place().expect("a place").path;
-    let glance = Glance::at(&arena.expect("an arena")).expect("a session");
+    let (glance, _) = Glance::at(&arena.expect("an arena")).expect("a session");
     let known = |file: &File| glance.known_at(numbers, || Place::of(file.as_fd()));
     let size = known(&create(&scene.path)).map(|known| known.size);
     assert_eq!(size, Some(LEN as u64));

@@ -16,6 +16,7 @@ use crate::mapped;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::signals;
+use crate::symbols::{self, Name};
 use crate::table::{self, Kind};
 
 export! {
@@ -36,6 +37,7 @@ fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
     if !attach::is_on() {
         return fork();
     }
+    real::before_fork();
     attach::before_fork();
     mapped::before_fork();
     let child = fork();
@@ -115,7 +117,7 @@ extern "C" fn before_vfork() -> usize {
     if !may_share {
         return 0;
     }
-    let vfork = real::find(c"vfork");
+    let vfork = symbols::find_anywhere(const { Name::new("vfork\0") });
     if vfork.is_null() {
         return 0;
     }
@@ -137,7 +139,7 @@ extern "C" fn after_vfork(child: pid_t) -> pid_t {
 
 /// Whether libc knows of no other thread. Old ones do not say.
 pub fn is_single_threaded() -> bool {
-    let word = real::find(c"__libc_single_threaded").cast::<u8>();
+    let word = symbols::find_anywhere(const { Name::new("__libc_single_threaded\0") }).cast::<u8>();
     // SAFETY: libc's own byte, mapped for good; it is written by the thread that makes the second one, which would be this one.
     !word.is_null() && unsafe { word.read() } != 0
 }

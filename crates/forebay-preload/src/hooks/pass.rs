@@ -28,6 +28,7 @@ use libc::{c_int, c_void};
 
 use crate::files::{self, Why};
 use crate::inside::{self, Inside};
+use crate::symbols::{self, Name};
 use crate::{program, raw, signals};
 
 /// The first six integer arguments.
@@ -53,7 +54,7 @@ impl Onward for usize {
 
 /// A call that is passed on.
 pub struct Passed {
-    name: &'static CStr,
+    name: Name,
     /// Null until it is found.
     real: AtomicPtr<c_void>,
     /// Does what must be done before. Where else to go than to the real function, or 0.
@@ -62,11 +63,8 @@ pub struct Passed {
 
 impl Passed {
     const fn new(name: &'static str, before: fn(&Args) -> usize) -> Self {
-        let Ok(name) = CStr::from_bytes_with_nul(name.as_bytes()) else {
-            panic!("a name ends in a null byte");
-        };
         Passed {
-            name,
+            name: Name::new(name),
             real: AtomicPtr::new(std::ptr::null_mut()),
             before,
         }
@@ -83,18 +81,17 @@ impl Passed {
 
     #[cold]
     fn find(&self) -> usize {
-        if let Some(plain) = plain(self.name) {
+        if let Some(plain) = plain(self.name.as_c()) {
             self.real.store(plain, Ordering::Relaxed);
             return plain.addr();
         }
         let _errno = raw::KeepErrno::new();
-        // SAFETY: names that end in null bytes.
-        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.name.as_ptr()) };
+        let mut found = symbols::find_anywhere(self.name);
         let mut libraries = LIBRARIES.iter();
         while found.is_null()
             && let Some(library) = libraries.next()
         {
-            found = find_in(library, self.name);
+            found = find_in(library, self.name.as_c());
         }
         if found.is_null() {
             return missing as *const () as usize;
@@ -140,19 +137,26 @@ extern "C" fn missing() -> isize {
     -1
 }
 
-/// Finds libc's functions now: a forked child or a signal handler should not have to. Those of libaio and liburing are looked for
-/// when they are called: the library may be loaded later.
-extern "C" fn find_all() {
+/// Finds libc's functions now, where looking for one later takes the linker's locks: a forked child or a signal handler should not have
+/// to. Those of libaio and liburing are looked for when they are called: the library may be loaded later.
+#[cold]
+pub fn find_all() {
     for passed in calls::ALL.iter().chain(&stdio::CALLED) {
-        if !passed.name.to_bytes().starts_with(b"io_") {
+        if !passed.name.as_c().to_bytes().starts_with(b"io_") {
             passed.real();
         }
     }
 }
 
-#[used]
-#[unsafe(link_section = ".init_array")]
-static FIND_ALL: extern "C" fn() = find_all;
+/// Finds what children call between a fork and the program that they execute.
+pub fn before_fork() {
+    const NAMES: [&[u8]; 4] = [b"execve", b"execvp", b"sigprocmask", b"pthread_sigmask"];
+    for passed in calls::ALL {
+        if NAMES.contains(&passed.name.as_c().to_bytes()) {
+            passed.real();
+        }
+    }
+}
 
 /// Where all stubs come together; r11 is the [`Passed`].
 ///

@@ -1,11 +1,11 @@
-//! Routes by path: which rule names a file, and the table that answers quickly.
+//! Routes by path: which rule names a file.
 //!
 //! Patterns are globs over the whole absolute path: `*` and `?` stay within one name, `**` crosses
 //! directories, `{a,b}` are alternatives. A pattern without a slash matches the file's name in any
 //! directory, as in `.gitignore`.
 
 use super::ConfigError;
-use globset::{Glob, GlobBuilder, GlobSet, GlobSetBuilder};
+use super::glob::Glob;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -53,8 +53,7 @@ pub struct RouteRule {
 /// All rules, compiled.
 #[derive(Clone, Debug)]
 pub struct RouteTable {
-    set: GlobSet,
-    routes: Vec<Route>,
+    rules: Vec<(Glob, Route)>,
     otherwise: Route,
 }
 
@@ -70,26 +69,18 @@ impl RouteTable {
             origin: "routes".to_owned(),
             remedy: format!("{reason}; write a pattern such as /scratch/**/*.ckpt"),
         };
-        let mut builder = GlobSetBuilder::new();
-        for rule in rules {
-            builder.add(compile_glob(&rule.glob).map_err(|reason| wrong(&rule.glob, &reason))?);
-        }
-        let set = builder.build().map_err(|e| wrong("", &e.to_string()))?;
-        let routes = rules.iter().map(|rule| rule.route).collect();
-        Ok(Self {
-            set,
-            routes,
-            otherwise,
-        })
+        let compile = |rule: &RouteRule| match compile_glob(&rule.glob) {
+            Ok(glob) => Ok((glob, rule.route)),
+            Err(reason) => Err(wrong(&rule.glob, &reason)),
+        };
+        let rules = rules.iter().map(compile).collect::<Result<_, _>>()?;
+        Ok(Self { rules, otherwise })
     }
 
     /// The route of a file, by its absolute path: the first rule that matches.
     pub fn route_of(&self, path: &Path) -> Route {
-        // Indices come back in the order of the rules.
-        self.set
-            .matches(path)
-            .first()
-            .map_or(self.otherwise, |&first| self.routes[first])
+        let first = self.rules.iter().find(|(glob, _)| glob.is_match(path));
+        first.map_or(self.otherwise, |&(_, route)| route)
     }
 }
 
@@ -106,8 +97,7 @@ pub(crate) fn compile_glob(glob: &str) -> Result<Glob, String> {
             return Err("it matches no absolute path, which begins with / or **/".to_owned());
         }
     };
-    let glob = GlobBuilder::new(&pattern).literal_separator(true).build();
-    glob.map_err(|error| error.kind().to_string())
+    Glob::new(&pattern)
 }
 
 #[cfg(test)]

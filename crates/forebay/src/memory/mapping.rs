@@ -17,10 +17,11 @@
 
 use crate::limits::{HUGE_BYTES, PAGE_BYTES};
 use std::alloc::Layout;
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::ops::Range;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::ptr::NonNull;
 
 /// What the mapped bytes come from.
@@ -37,7 +38,7 @@ enum Backing {
 /// An owned range of addresses, shared with every process that maps the same file.
 #[derive(Debug)]
 pub struct Mapping {
-    /// First byte, aligned to 2 MiB.
+    /// First byte, aligned to 2 MiB but where nobody copies out of it.
     base: NonNull<u8>,
     /// Bytes, a multiple of 2 MiB.
     len: usize,
@@ -118,10 +119,7 @@ impl Mapping {
     /// `InvalidInput` when the file's length is not a multiple of 2 MiB (it is no arena, or its
     /// maker died before sizing it); what `fstatfs` and `mmap` return.
     pub fn attach(file: File) -> io::Result<Self> {
-        let len = usize::try_from(file.metadata()?.len())
-            .ok()
-            .filter(|&len| len > 0 && len.is_multiple_of(HUGE_BYTES))
-            .ok_or_else(|| invalid("an arena's length is a multiple of 2 MiB"))?;
+        let len = arena_len(&file.metadata()?)?;
         let page_bytes = page_bytes(&file)?;
         if page_bytes > HUGE_BYTES {
             return Err(invalid("pages larger than 2 MiB cannot hold an arena"));
@@ -137,14 +135,22 @@ impl Mapping {
         Ok(mapping)
     }
 
-    /// As [`Mapping::attach`], without keeping the file open: it can be given no memory, and nobody holds its lock by this.
+    /// Maps such a file for a few looks, and says what inode it has: without keeping the file open, so that it can be given no
+    /// memory, and nobody holds its lock by this; nor at an address of any kind, for whoever copies nothing out of it.
     ///
     /// # Errors
     /// As for [`Mapping::attach`].
-    pub fn attach_unheld(file: File) -> io::Result<Self> {
-        let mut mapping = Self::attach(file)?;
-        mapping.backing = Backing::Anonymous;
-        Ok(mapping)
+    pub fn look(file: &File) -> io::Result<(Self, u64)> {
+        let meta = file.metadata()?;
+        let len = arena_len(&meta)?;
+        let base = map_anywhere(file, len)?;
+        let mapping = Self {
+            base,
+            len,
+            page_bytes: PAGE_BYTES,
+            backing: Backing::Anonymous,
+        };
+        Ok((mapping, meta.ino()))
     }
 
     /// First byte. Valid for [`Mapping::len`] bytes while the mapping lives; bytes that are not
@@ -379,6 +385,27 @@ fn map_aligned(file: Option<&File>, len: usize) -> io::Result<NonNull<u8>> {
     unmap(raw, head);
     unmap(base.wrapping_add(len), reserved - head - len);
     NonNull::new(base).ok_or_else(|| invalid("the kernel mapped the zero page"))
+}
+
+/// Maps a file wherever the kernel likes.
+fn map_anywhere(file: &File, len: usize) -> io::Result<NonNull<u8>> {
+    let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let (any, descriptor) = (std::ptr::null_mut(), file.as_raw_fd());
+    // SAFETY: new addresses, chosen by the kernel; nobody else can have them.
+    let raw = unsafe { libc::mmap(any, len, access, flags, descriptor, 0) };
+    if raw == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    NonNull::new(raw.cast()).ok_or_else(|| invalid("the kernel mapped the zero page"))
+}
+
+/// The length of an arena's file.
+fn arena_len(meta: &Metadata) -> io::Result<usize> {
+    usize::try_from(meta.len())
+        .ok()
+        .filter(|&len| len > 0 && len.is_multiple_of(HUGE_BYTES))
+        .ok_or_else(|| invalid("an arena's length is a multiple of 2 MiB"))
 }
 
 /// Gives back reserved addresses that nobody has learned of.

@@ -15,8 +15,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use globset::{GlobSet, GlobSetBuilder};
-
+use crate::config::glob::Glob;
 use crate::config::routes;
 
 use super::{Route, RouteOptions, UnknownRoute, by_name};
@@ -40,19 +39,12 @@ pub enum GlobError {
         /// The name and the ones that exist.
         source: UnknownRoute,
     },
-    /// Each glob is good, but together they cannot be compiled (too large).
-    #[error("the globs cannot be compiled together: {reason}")]
-    Set {
-        /// What the compiler says.
-        reason: String,
-    },
 }
 
 /// Compiled rules, in the order given.
 #[derive(Debug, Default)]
 pub struct Overrides {
-    globs: GlobSet,
-    routes: Vec<Arc<dyn Route>>,
+    rules: Vec<(Glob, Arc<dyn Route>)>,
 }
 
 impl Overrides {
@@ -62,16 +54,16 @@ impl Overrides {
         G: AsRef<str>,
         N: AsRef<str>,
     {
-        let mut globs = GlobSetBuilder::new();
-        let mut routes = Vec::with_capacity(rules.len());
-        for (glob, name) in rules {
-            globs.add(compile_glob(glob.as_ref())?);
-            routes.push(Arc::from(route_of(glob.as_ref(), name.as_ref(), options)?));
-        }
-        let globs = globs.build().map_err(|error| GlobError::Set {
-            reason: error.to_string(),
-        })?;
-        Ok(Overrides { globs, routes })
+        let rules = rules.iter().map(|(glob, name)| {
+            let (glob, name) = (glob.as_ref(), name.as_ref());
+            Ok((
+                compile_glob(glob)?,
+                Arc::from(route_of(glob, name, options)?),
+            ))
+        });
+        Ok(Overrides {
+            rules: rules.collect::<Result<_, _>>()?,
+        })
     }
 
     /// The route of the first rule that matches an absolute path; `None` where none does, and for
@@ -80,22 +72,22 @@ impl Overrides {
         if !path.is_absolute() {
             return None;
         }
-        let first = self.globs.matches(path).into_iter().min()?;
-        Some(&self.routes[first])
+        let first = self.rules.iter().find(|(glob, _)| glob.is_match(path));
+        first.map(|(_, route)| route)
     }
 
     /// Number of rules.
     pub fn len(&self) -> usize {
-        self.routes.len()
+        self.rules.len()
     }
 
     /// No rules: every file has the default route.
     pub fn is_empty(&self) -> bool {
-        self.routes.is_empty()
+        self.rules.is_empty()
     }
 }
 
-fn compile_glob(glob: &str) -> Result<globset::Glob, GlobError> {
+fn compile_glob(glob: &str) -> Result<Glob, GlobError> {
     routes::compile_glob(glob).map_err(|reason| GlobError::Syntax {
         glob: glob.to_owned(),
         reason,

@@ -68,15 +68,16 @@ impl Known {
 }
 
 impl Glance {
-    /// Maps the arena at `path`. The process counts as nobody's: what dies with it concerns no one.
-    pub fn at(path: &Path) -> Option<Self> {
+    /// Maps the arena at `path`, and says what inode it has. The process counts as nobody's: what dies with it concerns no one.
+    pub fn at(path: &Path) -> Option<(Self, u64)> {
         let file = fs::OpenOptions::new()
             .read(true)
             .write(true)
             .open(path)
             .ok()?;
-        let arena = Arena::open(Mapping::attach_unheld(file).ok()?).ok()?;
-        Some(Glance { arena })
+        let (mapping, inode) = Mapping::look(&file).ok()?;
+        let arena = Arena::open(mapping).ok()?;
+        Some((Glance { arena }, inode))
     }
 
     /// Bytes of memory that the session may have.

@@ -121,6 +121,8 @@ pass! {
     setns: identity::other;
     unshare: identity::unshare;
 
+    pthread_create: threads::create;
+    thrd_create: threads::create;
     pthread_sigmask: threads::mask;
     sigprocmask: threads::mask;
     sigblock: threads::mask;

@@ -1,11 +1,18 @@
-//! What a thread says of itself: which signals it has blocked, and whether it may be cancelled at any instruction.
+//! What a thread says of itself: which signals it has blocked, whether it may be cancelled at any instruction, and that it makes
+//! another.
 
 use super::Args;
+use crate::attach;
 use crate::inside;
 
 /// `pthread_sigmask`, `sigprocmask` and their forerunners: what is blocked is asked of the kernel before the next copy.
 pub fn mask(_args: &Args) {
     inside::ask_again();
+}
+
+/// `pthread_create`, `thrd_create`: there is to be another thread.
+pub fn create(_args: &Args) {
+    attach::while_alone();
 }
 
 /// `pthread_setcanceltype(type, before)`.
