@@ -50,7 +50,8 @@ pub struct Superblock {
     pub work: AtomicU32,
     /// 1 while the keeper sleeps on `work`.
     pub sleeping: AtomicU32,
-    /// Coarse clock of the session, in keeper ticks of about a millisecond while anything is dirty.
+    /// Coarse clock of the session, in ticks of a millisecond: it goes on every few while anything is dirty or read ahead, else in
+    /// larger steps.
     pub tick: AtomicU32,
     /// Last sign of life of the session, ns since 1970: recovery's bound for times of our own changes.
     pub heartbeat_ns: AtomicU64,
@@ -182,6 +183,18 @@ impl Superblock {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let ns = now.unwrap_or_default().as_nanos() as u64;
         self.heartbeat_ns.store(ns, crate::sync::Ordering::Relaxed);
+    }
+
+    /// The clock shows so much; it never goes back.
+    pub fn advance_tick(&self, tick: u32) {
+        use crate::sync::Ordering::Relaxed;
+        let mut now = self.tick.load(Relaxed);
+        while tick.wrapping_sub(now) as i32 > 0 {
+            match self.tick.compare_exchange(now, tick, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(seen) => now = seen,
+            }
+        }
     }
 
     /// Wakes the keeper if it sleeps.
