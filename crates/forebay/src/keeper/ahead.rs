@@ -431,6 +431,13 @@ fn keep(shared: &Shared, me: Me<'_>, job: &Job, part: &Part) -> Option<u64> {
 /// Whether there is memory for `frames` frames more, or can be.
 fn find_room(shared: &Shared, me: Me<'_>, frames: u32) -> bool {
     let superblock = me.arena.superblock();
+    let excess = superblock.clean_excess(frames);
+    if excess > 0 {
+        evict::evict(me, excess, IDLE_TICKS);
+        if superblock.clean_excess(frames) > 0 {
+            return false;
+        }
+    }
     let spare = FRAMES_SPARE.min(superblock.frames_max.load(Ordering::Relaxed) / 4);
     let wanted = frames + spare;
     let free = || superblock.free_about();

@@ -219,8 +219,9 @@ impl Superblock {
         sum.max(0) as u32
     }
 
-    /// Frames that hold clean bytes, about, beyond those that may. A carved frame counts as clean but for its dirty pages.
-    pub fn clean_excess(&self) -> u32 {
+    /// Frames that hold clean bytes, about, beyond those that may, were there so many `more`. A carved frame counts as clean but for its
+    /// dirty pages.
+    pub fn clean_excess(&self, more: u32) -> u32 {
         use crate::sync::Ordering::Relaxed;
         let max = self.clean_frames_max.load(Relaxed);
         if max == u32::MAX {
@@ -229,7 +230,8 @@ impl Superblock {
         let owed = (self.owed_about() / BLOCK_PAGES as u64) as u32;
         let backed = self.frames_backed.load(Relaxed);
         let used = backed.saturating_sub(self.free_about());
-        used.saturating_sub(owed).saturating_sub(max)
+        let clean = used.saturating_sub(owed);
+        clean.saturating_add(more).saturating_sub(max)
     }
 
     /// Wakes the thread that gives memory ahead of need.
