@@ -64,6 +64,7 @@ pub fn at_start() {
     WANTED.store(ASKED, Relaxed);
     crate::hooks::limits::look();
     signals::attached();
+    crate::hooks::pass::environment::remember();
     let _inside = Inside::enter();
     while_alone();
     files::watch_inherited();

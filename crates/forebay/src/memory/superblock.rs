@@ -1,5 +1,6 @@
 //! The first pages of the arena: what it is, how large, who keeps it, and the session's few shared words.
 
+use crate::ids::ThreadId;
 use crate::limits::BLOCK_PAGES;
 use crate::memory::layout::Counts;
 use crate::memory::place::PlaceKind;
@@ -195,6 +196,12 @@ impl Superblock {
                 Err(seen) => now = seen,
             }
         }
+    }
+
+    /// Whoever has this thread's slot next does not keep the session.
+    pub fn resign(&self, id: ThreadId) {
+        use crate::sync::Ordering::{AcqRel, Relaxed};
+        let _ = self.keeper.compare_exchange(id.0, 0, AcqRel, Relaxed);
     }
 
     /// Wakes the keeper if it sleeps.
