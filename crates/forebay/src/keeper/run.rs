@@ -128,7 +128,7 @@ impl House {
         let tick = self
             .tick_base
             .wrapping_add(self.begun.elapsed().as_millis() as u32);
-        superblock.tick.store(tick, Ordering::Relaxed);
+        superblock.advance_tick(tick);
         repair::if_needed(shared, me);
         limit::set_background(superblock, streams::background_limit(shared));
         keep_room(me);
