@@ -100,6 +100,8 @@ pub struct Situation {
     /// Bytes of the request's range that lie dirty in memory already: overwriting them there adds
     /// nothing that the device must take.
     pub cached_bytes: u64,
+    /// What giving memory to as many frames as the request needs and does not find takes, nanoseconds. 0 where they are ready.
+    pub provide_ns: u64,
     /// The device's speed, as [`Speeds`] estimates it.
     pub device: DeviceSpeed,
     /// The speed of copying, as [`Speeds`] estimates it.

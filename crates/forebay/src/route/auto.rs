@@ -11,7 +11,9 @@
 //! wait    w = 0 below half of the dirty limit, rising to 1 at it; times the share of M that is not
 //!             dirty in memory already;  1 for writes that are or will be synced
 //!
-//! scrap   = first + max(C - first, w * D)      the device drains while the writer copies
+//! provide P = what giving memory takes to as much of M as finds no free frame; 0 where there is enough
+//!
+//! scrap   = first + max(C - first, w * D) + P  the device drains while the writer copies
 //! direct  = D + B                              (+ latency, if synchronous with ragged ends)
 //! ```
 //!
@@ -29,8 +31,12 @@
 //! Speeds are learnt from direct writes, so a rule that has just been put off by a few slow ones would never learn better. Where
 //! direct is out by less than twice, one large request in sixteen, told by its place in the file, goes direct all the same.
 //!
+//! Frames that nobody has given memory yet are no quicker than the device: what gives it (touching, collapsing) clears each page
+//! before the copy, and waits for other processors. So a session that has just begun, or had given its memory back, sends large
+//! requests to the device once what was ready is used up, and does not have the caller wait.
+//!
 //! Who measures: copies the clients, device writes whoever completes them, both into
-//! [`super::Speeds`]; pressure, busyness and cached bytes come from the session's counters, size and
+//! [`super::Speeds`]; what memory costs `keeper::provision`; pressure, busyness and cached bytes come from the session's counters, size and
 //! space from the file table. Left out: allocating space (`extends`, `hole`), which either way pays
 //! once; the flush's share of a core; later reads of the bytes; other writers to come; and the
 //! kernel route, of whose speed nothing is known here.
@@ -122,7 +128,8 @@ fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times 
             copy,
             blocks_in(middle),
             share(device, wait_parts(situation, middle)),
-        ),
+        )
+        .saturating_add(situation.provide_ns),
         direct: device
             .saturating_add(bounce_ns(request, situation, middle))
             .saturating_add(ragged_sync_ns(request, situation, middle)),

@@ -116,6 +116,24 @@ fn overwriting_dirty_bytes_needs_no_room_even_at_the_limit() {
     assert!(!is_direct(&aligned(MIB), &cached));
 }
 
+/// 2 GB/s and no hurry: the copy returns sooner. Not where frames must be given memory first, by the page or after a wait for
+/// processors.
+#[test]
+fn memory_that_is_not_there_yet_counts() {
+    let ready = calm();
+    assert!(!is_direct(&aligned(MIB), &ready));
+    let by_the_page = Situation {
+        provide_ns: 400_000,
+        ..ready
+    };
+    assert!(is_direct(&aligned(MIB), &by_the_page));
+    let a_device_slower_than_that = Situation {
+        device: slow_device(),
+        ..by_the_page
+    };
+    assert!(!is_direct(&aligned(MIB), &a_device_slower_than_that));
+}
+
 #[test]
 fn even_predictions_go_direct_under_pressure_only() {
     // Copying and the device take exactly as long; below a mebibyte, where that alone decides.
@@ -292,12 +310,14 @@ fn near() -> impl Strategy<Value = (WriteRequest, Situation)> {
     // Few of them synchronous: then nearly every large request goes direct.
     let sync = prop::bool::weighted(0.2);
     let facts = (any::<bool>(), any::<bool>(), any::<bool>(), sync);
-    let memory = (0..=1024u64, prop_oneof![Just(0), 0..32 * MIB]);
+    let provide = prop_oneof![4 => Just(0), 1 => 0..20_000_000u64];
+    let memory = (0..=1024u64, prop_oneof![Just(0), 0..32 * MIB], provide);
     (request, device, copy, facts, memory).prop_map(|(request, device, copy, facts, memory)| {
         let situation = Situation {
             memory_pressure: Pressure::of(memory.0, 1024),
             device_busy: facts.0,
             cached_bytes: memory.1.min(request.len),
+            provide_ns: memory.2,
             device: DeviceSpeed {
                 write_bytes_per_second: device.0,
                 write_latency_ns: device.1,
@@ -370,6 +390,12 @@ proptest! {
     }
 
     #[test]
+    fn memory_that_takes_longer_never_moves_a_request_to_memory((request, s) in near(), more in 0..20_000_000u64) {
+        let after = Situation { provide_ns: s.provide_ns + more, ..s };
+        prop_assert!(stays_direct(&request, &s, &after));
+    }
+
+    #[test]
     fn an_idle_device_never_moves_a_request_to_memory((request, s) in near()) {
         let after = Situation { device_busy: false, ..s };
         prop_assert!(stays_direct(&request, &s, &after));
@@ -394,7 +420,7 @@ proptest! {
     /// While memory is free, so that only latency must be earned back.
     #[test]
     fn a_longer_request_never_moves_to_memory((request, s) in near(), more in 1..64u64) {
-        let free = Situation { memory_pressure: Pressure::NONE, sync: false, ..s };
+        let free = Situation { memory_pressure: Pressure::NONE, provide_ns: 0, sync: false, ..s };
         let longer = WriteRequest { len: request.len + more * BLOCK, ..request };
         prop_assert!(!is_clearly_direct(&request, &free) || is_direct(&longer, &free));
     }
