@@ -146,7 +146,13 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
             me.wait(round);
         }
         let wanted = frames.saturating_sub(superblock.free_about()) as usize * BLOCK_BYTES;
-        let wanted = wanted.next_multiple_of(HUGE_BYTES).min(BATCH_BYTES);
+        // Somebody who finds none waits for the whole of it.
+        let most = if superblock.free_about() == 0 {
+            HUGE_BYTES
+        } else {
+            BATCH_BYTES
+        };
+        let wanted = wanted.next_multiple_of(HUGE_BYTES).min(most);
         let more = wanted != 0 && more_frames(shared, me, wanted);
         if !more {
             more_of_tables(shared, me.arena);
