@@ -8,7 +8,7 @@ use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::keeper::provision;
-use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, DIRECT_BYTES_MIN, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::files::{HOLEY, STABLE, SYNCED};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
@@ -124,11 +124,14 @@ fn plan(
     }
     let speeds = busy::speeds(superblock, caps.device);
     let (cached_bytes, provide_ns) = in_memory(core, me, offset, len);
+    let is_large = len >= DIRECT_BYTES_MIN;
+    let turn = is_large.then(|| busy::count_choice(superblock, caps.device));
     let situation = Situation {
-        memory_pressure: pressure(core, me),
+        memory_pressure: pressure(core, me, len as u64 - cached_bytes),
         device_busy: busy::inflight_bytes(superblock, caps.device) > core.shared.config.busy_bytes,
         cached_bytes,
         provide_ns,
+        turn: turn.unwrap_or(1),
         device: speeds.device(),
         copy: speeds.copy(),
         extends: offset + len as u64 > entry.size.load(Ordering::Relaxed),
@@ -156,12 +159,15 @@ fn take_sync(core: &Core) -> bool {
         && flags.fetch_and(!SYNCED, Ordering::Relaxed) & SYNCED != 0
 }
 
-/// The session's or the file's, whichever is nearer to its limit.
-fn pressure(core: &Core, me: Me<'_>) -> Pressure {
+/// The session's or the file's, whichever is nearer to its limit, with `more` bytes.
+fn pressure(core: &Core, me: Me<'_>, more: u64) -> Pressure {
     let superblock = me.arena.superblock();
     let of = |pages: u64, limit: u64| {
         let page = PAGE_BYTES as u64;
-        Pressure::of(pages.saturating_mul(page), limit.saturating_mul(page))
+        Pressure::of(
+            pages.saturating_mul(page).saturating_add(more),
+            limit.saturating_mul(page),
+        )
     };
     let session = of(
         superblock.owed_about(),

@@ -148,6 +148,8 @@ pub struct DeviceWords {
     pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 5],
+    /// Large requests for which a way was chosen.
+    pub choices: AtomicU64,
     /// What large reads of streams took: nanoseconds for 1 MiB past memory, and through it, or 0; see `file::read::choice`.
     pub reads: [AtomicU64; 2],
 }

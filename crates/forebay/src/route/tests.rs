@@ -21,6 +21,7 @@ fn calm() -> Situation {
         device_busy: false,
         cached_bytes: 0,
         provide_ns: 0,
+        turn: 1,
         device: DeviceSpeed {
             write_bytes_per_second: 2_000_000_000,
             write_latency_ns: 60_000,

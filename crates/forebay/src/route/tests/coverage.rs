@@ -27,13 +27,14 @@ pub(super) fn any_situation() -> impl Strategy<Value = Situation> {
     let provide = time.clone();
     let speeds = (speed.clone(), time.clone(), speed.clone(), time, speed);
     let cached = prop_oneof![Just(0), 0..8 * MIB, any::<u64>()];
-    let memory = (0..=1024u64, cached, provide);
-    (memory, facts, speeds).prop_map(|((dirty, cached_bytes, provide_ns), facts, speeds)| {
+    let memory = (0..=1024u64, cached, provide, 0..32u64);
+    (memory, facts, speeds).prop_map(|((dirty, cached_bytes, provide_ns, turn), facts, speeds)| {
         Situation {
             memory_pressure: Pressure::of(dirty, 1024),
             device_busy: facts.0,
             cached_bytes,
             provide_ns,
+            turn,
             device: DeviceSpeed {
                 write_bytes_per_second: speeds.0,
                 write_latency_ns: speeds.1,
