@@ -93,8 +93,10 @@ impl Pressure {
 /// What a route may know of the moment, all of it cheap to come by and filled by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Situation {
-    /// Dirty bytes, with those of the request, against their limit: the file's or the session's, whichever is nearer.
+    /// Dirty bytes against their limit: the file's or the session's, whichever is nearer.
     pub memory_pressure: Pressure,
+    /// The same, should the request's bytes be added to them.
+    pub pressure_after: Pressure,
     /// More bytes are in flight to the device than `busy_bytes` of the configuration (WSBuffer 3.4).
     pub device_busy: bool,
     /// Bytes of the request's range that lie dirty in memory already: overwriting them there adds

@@ -127,7 +127,8 @@ fn plan(
     let is_large = len >= DIRECT_BYTES_MIN;
     let turn = is_large.then(|| busy::count_choice(superblock, caps.device));
     let situation = Situation {
-        memory_pressure: pressure(core, me, len as u64 - cached_bytes),
+        memory_pressure: pressure(core, me, 0),
+        pressure_after: pressure(core, me, len as u64 - cached_bytes),
         device_busy: busy::inflight_bytes(superblock, caps.device) > core.shared.config.busy_bytes,
         cached_bytes,
         provide_ns,

@@ -16,13 +16,13 @@
 //! direct  = D + B                              (+ latency, if synchronous with ragged ends)
 //! ```
 //!
-//! Direct is taken if `direct + C/8 < scrap`; in a hurry (under pressure, which begins where the keeper writes back, for
-//! synchronous writes, and for sparse holes) if `direct <= scrap + C/8`: equal predictions leave memory and the keeper's core
-//! free where these are short, and the device idle where they are not. From 1 MiB of blocks on (the paper's threshold) it is
-//! taken if `direct <= scrap + C`: bytes in memory must still go to the device, at the cost of a core and of memory, so the
-//! copy has to give the caller back at least half of its time to be worth that; and in a hurry if `direct <= scrap + 4 C`, since
-//! the device is then what everybody waits for. Margins are shares of C, not of the difference, so that a
-//! faster device never turns direct into scrap.
+//! Direct is taken if `direct + C/8 < scrap`; in a hurry (under pressure, which begins where the keeper writes back, or would
+//! begin with this request, for synchronous writes, and for sparse holes) if `direct <= scrap + C/8`: equal predictions leave
+//! memory and the keeper's core free where these are short, and the device idle where they are not. From 1 MiB of blocks on
+//! (the paper's threshold) it is taken if `direct <= scrap + C`: bytes in memory must still go to the device, at the cost of a
+//! core and of memory, so the copy has to give the caller back at least half of its time to be worth that; and in a hurry if
+//! `direct <= scrap + 4 C`, since the device is then what everybody waits for. Margins are shares of C, not of the difference,
+//! so that a faster device never turns direct into scrap.
 //!
 //! What goes to memory is written eagerly in a hurry only. Else it is left to the keeper's own times, the limits, a sync and the
 //! close, as the kernel leaves it: what is in flight holds up whoever reserves space or closes the file, and what is
@@ -154,7 +154,8 @@ fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times 
 /// anyway, and where the device's own answer on a full disk saves a call to reserve space.
 fn is_in_a_hurry(situation: &Situation) -> bool {
     let sparse = situation.hole && !situation.extends;
-    situation.memory_pressure.parts() >= WAIT_FROM || situation.sync || sparse
+    let pressure = situation.memory_pressure.max(situation.pressure_after);
+    pressure.parts() >= WAIT_FROM || situation.sync || sparse
 }
 
 /// Bytes that are mostly dirty already are being written again and again: flushing them at once

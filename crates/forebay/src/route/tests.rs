@@ -18,6 +18,7 @@ const MIB: u64 = 1 << 20;
 fn calm() -> Situation {
     Situation {
         memory_pressure: Pressure::NONE,
+        pressure_after: Pressure::NONE,
         device_busy: false,
         cached_bytes: 0,
         provide_ns: 0,

@@ -280,6 +280,12 @@ fn in_a_hurry_large_requests_leave_memory_alone() {
     };
     assert!(!is_direct(&aligned(MIB), &thrice_the_copy(511)));
     assert!(is_direct(&aligned(MIB), &thrice_the_copy(512)));
+    // One that passes the limit all by itself does not begin in memory.
+    let passes = Situation {
+        pressure_after: Pressure::of(512, 1024),
+        ..thrice_the_copy(0)
+    };
+    assert!(is_direct(&aligned(MIB), &passes));
     assert!(!is_direct(&aligned(3 * BLOCK), &thrice_the_copy(512)));
 }
 
@@ -372,6 +378,7 @@ fn near() -> impl Strategy<Value = (WriteRequest, Situation)> {
     (request, device, copy, facts, memory).prop_map(|(request, device, copy, facts, memory)| {
         let situation = Situation {
             memory_pressure: Pressure::of(memory.0, 1024),
+            pressure_after: Pressure::NONE,
             device_busy: facts.0,
             cached_bytes: memory.1.min(request.len),
             provide_ns: memory.2,

@@ -31,6 +31,7 @@ pub(super) fn any_situation() -> impl Strategy<Value = Situation> {
     (memory, facts, speeds).prop_map(|((dirty, cached_bytes, provide_ns, turn), facts, speeds)| {
         Situation {
             memory_pressure: Pressure::of(dirty, 1024),
+            pressure_after: Pressure::of(dirty + turn * 16, 1024),
             device_busy: facts.0,
             cached_bytes,
             provide_ns,
