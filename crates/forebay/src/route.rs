@@ -95,11 +95,18 @@ impl Pressure {
 pub struct Situation {
     /// Dirty bytes against their limit: the file's or the session's, whichever is nearer.
     pub memory_pressure: Pressure,
+    /// The same, should the request's bytes be added to them.
+    pub pressure_after: Pressure,
     /// More bytes are in flight to the device than `busy_bytes` of the configuration (WSBuffer 3.4).
     pub device_busy: bool,
     /// Bytes of the request's range that lie dirty in memory already: overwriting them there adds
     /// nothing that the device must take.
     pub cached_bytes: u64,
+    /// What giving memory to as many frames as the request needs and does not find takes, nanoseconds. 0 where they are ready.
+    pub provide_ns: u64,
+    /// Large requests before this one on the device: now and then one goes another way than the others, so that it is known how
+    /// fast that is.
+    pub turn: u64,
     /// The device's speed, as [`Speeds`] estimates it.
     pub device: DeviceSpeed,
     /// The speed of copying, as [`Speeds`] estimates it.

@@ -22,9 +22,10 @@ const AT_ONCE_PARTS: u32 = 64;
 const IDLE_TICKS: u32 = 1;
 /// Rounds in a row in which evicting something is enough.
 const EVICTIONS_ALONE: u32 = 4;
-/// Rounds in which somebody else who gives memory to the arena is waited for: the last hundred sleep, for 5 ms together and more,
-/// since that thread is nice and may have to wait for a core.
-const PROVISION_ROUNDS: u32 = 356;
+/// Rounds in which somebody else who gives memory to the arena is waited for, and those of them that do not sleep. The others do, for
+/// 5 ms together and more: that thread is nice and may have to wait for a core, and the kernel, which makes its huge pages, has
+/// to come by on every processor, also on that of one who would only look again and again.
+const PROVISION_ROUNDS: (u32, u32) = (116, 16);
 /// Rounds without any progress, and with nothing on its way to a device, after which the arena must be too small for its tables:
 /// some ten seconds. On a busy machine whoever has the blocks in hand may not get a core for one.
 const ROUNDS_MAX: u32 = 150_000;
@@ -34,9 +35,10 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
     if provision::more(&core.shared, me) {
         return Ok(());
     }
-    if round < PROVISION_ROUNDS && provision::is_under_way(me) {
+    let (most, awake) = PROVISION_ROUNDS;
+    if round < most && provision::is_under_way(me) {
         // Memory that is coming is faster than any that has to be flushed first.
-        me.wait(round);
+        me.wait(if round < awake { round } else { 256 + round });
         return Ok(());
     }
     if regions::look(me.arena) == Shortage::Urgent {

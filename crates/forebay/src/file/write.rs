@@ -7,7 +7,8 @@ use crate::file::{direct, reserve};
 use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
 use crate::frame::slots;
-use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
+use crate::keeper::provision;
+use crate::limits::{BLOCK_BYTES, DIRECT_BYTES_MIN, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::files::{HOLEY, STABLE, SYNCED};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
@@ -122,10 +123,16 @@ fn plan(
         return Plan::whole(&request, Way::Kernel);
     }
     let speeds = busy::speeds(superblock, caps.device);
+    let (cached_bytes, provide_ns) = in_memory(core, me, offset, len);
+    let is_large = len >= DIRECT_BYTES_MIN;
+    let turn = is_large.then(|| busy::count_choice(superblock, caps.device));
     let situation = Situation {
-        memory_pressure: pressure(core, me),
+        memory_pressure: pressure(core, me, 0),
+        pressure_after: pressure(core, me, len as u64 - cached_bytes),
         device_busy: busy::inflight_bytes(superblock, caps.device) > core.shared.config.busy_bytes,
-        cached_bytes: cached_bytes(core, me, offset, len),
+        cached_bytes,
+        provide_ns,
+        turn: turn.unwrap_or(1),
         device: speeds.device(),
         copy: speeds.copy(),
         extends: offset + len as u64 > entry.size.load(Ordering::Relaxed),
@@ -153,12 +160,15 @@ fn take_sync(core: &Core) -> bool {
         && flags.fetch_and(!SYNCED, Ordering::Relaxed) & SYNCED != 0
 }
 
-/// The session's or the file's, whichever is nearer to its limit.
-fn pressure(core: &Core, me: Me<'_>) -> Pressure {
+/// The session's or the file's, whichever is nearer to its limit, with `more` bytes.
+fn pressure(core: &Core, me: Me<'_>, more: u64) -> Pressure {
     let superblock = me.arena.superblock();
     let of = |pages: u64, limit: u64| {
         let page = PAGE_BYTES as u64;
-        Pressure::of(pages.saturating_mul(page), limit.saturating_mul(page))
+        Pressure::of(
+            pages.saturating_mul(page).saturating_add(more),
+            limit.saturating_mul(page),
+        )
     };
     let session = of(
         superblock.owed_about(),
@@ -168,21 +178,31 @@ fn pressure(core: &Core, me: Me<'_>) -> Pressure {
     session.max(of(owed, core.shared.file_owed_pages_max))
 }
 
-/// Bytes of a range that lie dirty in memory, about: as the headers say without their locks.
-fn cached_bytes(core: &Core, me: Me<'_>, offset: u64, len: usize) -> u64 {
-    if core.entry().owed_pages.load(Ordering::Relaxed) == 0 {
-        return 0;
+/// Bytes of a range that lie dirty in memory, about: as the headers say without their locks; and what it takes to give memory to
+/// those blocks that have none, nanoseconds.
+fn in_memory(core: &Core, me: Me<'_>, offset: u64, len: usize) -> (u64, u64) {
+    let superblock = me.arena.superblock();
+    let provide_ns = |bytes| provision::expected_ns(superblock, bytes);
+    let owes = core.entry().owed_pages.load(Ordering::Relaxed) != 0;
+    let most_ns = provide_ns(len as u64);
+    if !owes && most_ns == 0 {
+        return (0, 0);
     }
     let Ok(_operation) = me.enter(core.id) else {
-        return 0;
+        return (0, most_ns);
     };
-    let owed = |segment: Segment| {
-        let id = slots::lookup(me.arena, core.entry(), segment.block)?;
-        let pages = me.arena.header(id)?.owed() & segment.touched();
-        Some(u64::from(pages.count_ones()) * PAGE_BYTES as u64)
-    };
-    let pages: u64 = segments(offset, len).filter_map(owed).sum();
-    pages.min(len as u64)
+    let (mut owed, mut homed) = (0, 0);
+    for segment in segments(offset, len) {
+        let header = slots::lookup(me.arena, core.entry(), segment.block);
+        if let Some(header) = header.and_then(|id| me.arena.header(id)) {
+            let pages = header.owed() & segment.touched();
+            owed += u64::from(pages.count_ones()) * PAGE_BYTES as u64;
+            if header.has_frame() {
+                homed += segment.len as u64;
+            }
+        }
+    }
+    (owed.min(len as u64), provide_ns(len as u64 - homed))
 }
 
 /// # Safety

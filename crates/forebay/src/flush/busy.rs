@@ -107,6 +107,11 @@ pub fn speeds(superblock: &Superblock, device: u64) -> Speeds {
     Speeds::from_words(values)
 }
 
+/// Counts a large request for which a way is being chosen: how many there have been before.
+pub fn count_choice(superblock: &Superblock, device: u64) -> u64 {
+    words(superblock, device).map_or(1, |words| words.choices.fetch_add(1, Ordering::Relaxed))
+}
+
 /// Notes a direct write that began while others were under way: their queue is in its time, so that it tells something only
 /// where it was faster than expected.
 pub fn observe_write_beside(superblock: &Superblock, device: u64, bytes: u64, ns: u64) {

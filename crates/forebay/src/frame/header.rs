@@ -252,10 +252,15 @@ impl Header {
         self.charged.load(Ordering::Relaxed) & CHARGE_MASK
     }
 
+    /// Whether the bytes lie in a frame, as it is at this moment.
+    pub fn has_frame(&self) -> bool {
+        self.frame.load(Ordering::Relaxed) != 0
+    }
+
     /// Memory behind the header and the header itself, bytes, as it is at this moment.
     pub fn memory_bytes(&self) -> u64 {
         let own = size_of::<Header>() as u64;
-        if self.frame.load(Ordering::Relaxed) != 0 {
+        if self.has_frame() {
             return own + BLOCK_BYTES as u64;
         }
         let small = |page: &AtomicU64| {

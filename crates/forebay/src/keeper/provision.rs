@@ -15,12 +15,19 @@ use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES};
 use crate::memory::arena::Arena;
 use crate::memory::cgroup;
 use crate::memory::regions::{self, Owner};
+use crate::memory::superblock::Superblock;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
+use crate::sync::time::Instant;
 use crate::sync::{AtomicU32, Ordering, relax};
 
 /// Below this many free headers or nodes, more get memory.
 const TABLE_LOW: usize = 64;
+/// What a MiB of frames takes where nothing is known of it, and what is believed of it at least and at most, nanoseconds.
+const NS_PER_MIB: u64 = 250_000;
+const NS_PER_MIB_BOUNDS: (u64, u64) = (1_000, 100_000_000);
+/// Weight of one observation: an eighth.
+const WEIGHT_DIVISOR: u64 = 8;
 
 /// Gives the arena more of whatever it is short of, within its budget. `true` if anything was given.
 pub fn more(shared: &Shared, me: Me<'_>) -> bool {
@@ -52,6 +59,43 @@ pub fn is_under_way(me: Me<'_>) -> bool {
         && holder != me.id.0
         && backed < superblock.frames_max.load(Ordering::Relaxed)
         && !threads::is_gone(me.arena, ThreadId(holder))
+}
+
+/// What giving memory to `bytes` more is expected to take, nanoseconds. Nothing where as much is free beyond what is left for
+/// those who cannot do without (taking that wakes the keeper, which gives more beside the writers, for a core), or where the budget
+/// is used up, so that others give way.
+pub fn expected_ns(superblock: &Superblock, bytes: u64) -> u64 {
+    let block = BLOCK_BYTES as u64;
+    let left = superblock.frames_ready.load(Ordering::Relaxed) / 2;
+    let free = superblock.free_about().saturating_sub(left);
+    let room = superblock
+        .frames_max
+        .load(Ordering::Relaxed)
+        .saturating_sub(superblock.frames_backed.load(Ordering::Relaxed));
+    let missing = bytes
+        .saturating_sub(u64::from(free) * block)
+        .min(u64::from(room) * block);
+    let ns = u128::from(missing) * u128::from(ns_per_mib(superblock)) / (1 << 20);
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
+/// The running average, as much of it as can be believed.
+fn ns_per_mib(superblock: &Superblock) -> u64 {
+    let (least, most) = NS_PER_MIB_BOUNDS;
+    match superblock.provide_ns_per_mib.load(Ordering::Relaxed) {
+        0 => NS_PER_MIB,
+        ns => u64::from(ns).clamp(least, most),
+    }
+}
+
+/// Notes how long it took to give memory to `bytes`. One that was held up counts as four times the average at most.
+fn observe(superblock: &Superblock, bytes: usize, ns: u64) {
+    let average = ns_per_mib(superblock);
+    let seen = (ns.saturating_mul(1 << 20) / bytes as u64).min(average * 4);
+    let next = average - average / WEIGHT_DIVISOR + seen / WEIGHT_DIVISOR;
+    let (least, most) = NS_PER_MIB_BOUNDS;
+    let word = &superblock.provide_ns_per_mib;
+    word.store(next.clamp(least, most) as u32, Ordering::Relaxed);
 }
 
 /// The right to give memory to the arena, for a rebuild: meanwhile nobody else does. Waits; who has it waits for nothing.
@@ -102,7 +146,13 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
             me.wait(round);
         }
         let wanted = frames.saturating_sub(superblock.free_about()) as usize * BLOCK_BYTES;
-        let wanted = wanted.next_multiple_of(HUGE_BYTES).min(BATCH_BYTES);
+        // Somebody who finds none waits for the whole of it.
+        let most = if superblock.free_about() == 0 {
+            HUGE_BYTES
+        } else {
+            BATCH_BYTES
+        };
+        let wanted = wanted.next_multiple_of(HUGE_BYTES).min(most);
         let more = wanted != 0 && more_frames(shared, me, wanted);
         if !more {
             more_of_tables(shared, me.arena);
@@ -140,6 +190,8 @@ fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
         let Some((first, run)) = unbacked_run(arena, (wanted / HUGE_FRAMES).max(1)) else {
             break;
         };
+        // On the heap, in tests, no decision shall hang on the clock.
+        let begun = (!shared.config.heap_backed).then(Instant::now);
         // Of a run that cannot be had, one piece perhaps.
         let Some(pieces) = [run, 1]
             .into_iter()
@@ -153,6 +205,10 @@ fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
             break;
         };
         let count = (pieces * HUGE_FRAMES).min(wanted);
+        if let Some(begun) = begun {
+            let ns = begun.elapsed().as_nanos() as u64;
+            observe(superblock, pieces as usize * HUGE_BYTES, ns);
+        }
         superblock.frames_backed.fetch_add(count, Ordering::Relaxed);
         for index in 0..count {
             regions::free_frame(me, FrameId(first.0 + index));
@@ -355,5 +411,59 @@ fn set_owners(arena: &Arena, first: FrameId, word: Owner) {
         if word == Owner::Free {
             arena.frame_hints().set(frame);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::layout::{Counts, Layout};
+    use crate::memory::mapping::Mapping;
+
+    fn arena() -> Arena {
+        let counts = Counts {
+            threads: 1,
+            files: 1,
+            nodes: 1,
+            headers: 1,
+            frames: 64,
+        };
+        let mapping = Mapping::heap(Layout::new(counts).len);
+        let allotting = (crate::config::Allocator::default(), 2);
+        Arena::create(mapping, counts, 0, true, allotting).expect("an arena")
+    }
+
+    #[test]
+    fn only_what_finds_no_free_frame_takes_time() {
+        let arena = arena();
+        let superblock = arena.superblock();
+        superblock.frames_max.store(64, Ordering::Relaxed);
+        let mib = 1 << 20;
+        assert_eq!(expected_ns(superblock, mib), NS_PER_MIB);
+        superblock.frames_free.of(0).store(2, Ordering::Relaxed);
+        assert_eq!(expected_ns(superblock, mib), NS_PER_MIB / 2);
+        assert_eq!(expected_ns(superblock, mib / 2), 0);
+        // Half of what the keeper has ready is others'.
+        superblock.frames_ready.store(4, Ordering::Relaxed);
+        assert_eq!(expected_ns(superblock, mib / 2), NS_PER_MIB / 2);
+        // Where no more may have memory, what is clean gives way, or what is owed is waited for: that is pressure.
+        superblock.frames_backed.store(64, Ordering::Relaxed);
+        assert_eq!(expected_ns(superblock, mib), 0);
+    }
+
+    #[test]
+    fn what_memory_takes_is_learnt_and_one_stall_is_not_all() {
+        let arena = arena();
+        let superblock = arena.superblock();
+        observe(superblock, HUGE_BYTES, 1_000_000_000);
+        let once = ns_per_mib(superblock);
+        assert!(once > NS_PER_MIB && once < 2 * NS_PER_MIB, "{once}");
+        (0..100).for_each(|_| observe(superblock, HUGE_BYTES, 200_000));
+        let usual = ns_per_mib(superblock);
+        assert!((99_000..102_000).contains(&usual), "{usual}");
+        superblock
+            .provide_ns_per_mib
+            .store(u32::MAX, Ordering::Relaxed);
+        assert_eq!(ns_per_mib(superblock), NS_PER_MIB_BOUNDS.1);
     }
 }

@@ -9,7 +9,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x07");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x08");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -135,6 +135,8 @@ pub struct Superblock {
     pub leased: AtomicU32,
     /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
     pub guard: AtomicU32,
+    /// What a MiB of frames took that got memory, nanoseconds, averaged; 0 before any has been seen. See `keeper::provision`.
+    pub provide_ns_per_mib: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));
@@ -148,6 +150,8 @@ pub struct DeviceWords {
     pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 5],
+    /// Large requests for which a way was chosen.
+    pub choices: AtomicU64,
     /// What large reads of streams took: nanoseconds for 1 MiB past memory, and through it, or 0; see `file::read::choice`.
     pub reads: [AtomicU64; 2],
 }

@@ -10,27 +10,37 @@
 //! bounce  B = M / bounce bandwidth if user memory is unaligned, else 0
 //! wait    w = 0 below half of the dirty limit, rising to 1 at it; times the share of M that is not
 //!             dirty in memory already;  1 for writes that are or will be synced
+//! provide P = what giving memory takes to as much of the request as finds no frame ready; 0 where there are enough
 //!
-//! scrap   = first + max(C - first, w * D)      the device drains while the writer copies
+//! scrap   = first + max(C - first, w * D) + P  the device drains while the writer copies
 //! direct  = D + B                              (+ latency, if synchronous with ragged ends)
 //! ```
 //!
-//! Direct is taken if `direct + C/8 < scrap`; under pressure, for synchronous writes and for
-//! sparse holes if `direct <= scrap + C/8`: equal predictions leave memory and the keeper's core
-//! free where these are short, and the device idle where they are not. From 1 MiB of blocks on
-//! (the paper's threshold) it is taken if `direct <= scrap + C`: bytes in memory must still go to
-//! the device, at the cost of a core and of memory, so the copy has to give the caller back at least
-//! half of its time to be worth that. Margins are shares of C, not of the difference, so that a
-//! faster device never turns direct into scrap.
+//! Direct is taken if `direct + C/8 < scrap`; in a hurry (under pressure, which begins where the keeper writes back, or would
+//! begin with this request, for synchronous writes, and for sparse holes) if `direct <= scrap + C/8`: equal predictions leave
+//! memory and the keeper's core free where these are short, and the device idle where they are not. From 1 MiB of blocks on
+//! (the paper's threshold) it is taken if `direct <= scrap + C`: bytes in memory must still go to the device, at the cost of a
+//! core and of memory, so the copy has to give the caller back at least half of its time to be worth that; and in a hurry if
+//! `direct <= scrap + 4 C`, since the device is then what everybody waits for. Margins are shares of C, not of the difference,
+//! so that a faster device never turns direct into scrap.
+//!
+//! What goes to memory is written eagerly in a hurry only. Else it is left to the keeper's own times, the limits, a sync and the
+//! close, as the kernel leaves it: what is in flight holds up whoever reserves space or closes the file, and what is
+//! removed soon need not be written at all (decision 0021).
 //!
 //! A bounce copy costs less than one into frames that stay: it goes to memory that is in the processor's cache, and needs no
 //! header. That is why it has a bandwidth of its own.
 //!
-//! Speeds are learnt from direct writes, so a rule that has just been put off by a few slow ones would never learn better. Where
-//! direct is out by less than twice, one large request in sixteen, told by its place in the file, goes direct all the same.
+//! Each way teaches its own speed only, so a rule that has been put off one would never learn better. One large request in
+//! sixteen, the first to begin with, goes to memory all the same where that is ready and nobody is in a hurry, and one to the device
+//! where that is out by less than twice.
+//!
+//! Frames that nobody has given memory yet are no quicker than the device: what gives it (touching, collapsing) clears each page
+//! before the copy, and waits for other processors. So a session that has just begun, or had given its memory back, sends large
+//! requests to the device once what was ready is used up, and does not have the caller wait.
 //!
 //! Who measures: copies the clients, device writes whoever completes them, both into
-//! [`super::Speeds`]; pressure, busyness and cached bytes come from the session's counters, size and
+//! [`super::Speeds`]; what memory costs `keeper::provision`; pressure, busyness and cached bytes come from the session's counters, size and
 //! space from the file table. Left out: allocating space (`extends`, `hole`), which either way pays
 //! once; the flush's share of a core; later reads of the bytes; other writers to come; and the
 //! kernel route, of whose speed nothing is known here.
@@ -43,8 +53,11 @@ const WAIT_FROM: u16 = Pressure::WHOLE / 2;
 /// The margin of a decision is the copy's time over this: smaller than what predictions miss by.
 const MARGIN_DIVISOR: u64 = 8;
 
-/// One large request in so many tries the way that has not quite won.
-const TRIED_ONE_IN: u32 = 16;
+/// By how many times its copy a large request may take longer past memory: while there is room, and in a hurry.
+const COPIES: (u64, u64) = (1, 4);
+
+/// One large request in so many tries the other way.
+const TRIED_ONE_IN: u64 = 16;
 
 /// The rule; it has no settings.
 #[derive(Clone, Copy, Debug)]
@@ -60,21 +73,25 @@ impl Route for Auto {
             return Plan::whole(request, Way::SCRAP);
         };
         let times = predict(request, situation, end - start);
-        let large = end - start >= DIRECT_BYTES_MIN as u64;
-        if times.direct_wins(prefers_direct(situation), large)
-            || large
-                && is_tried(start)
-                && times.direct_is_near()
-                && is_worth_flushing(request, situation)
-        {
+        let hurry = is_in_a_hurry(situation);
+        let direct = if end - start < DIRECT_BYTES_MIN as u64 {
+            times.direct_wins(hurry)
+        } else {
+            let copies = if hurry { COPIES.1 } else { COPIES.0 };
+            let worth_flushing = is_worth_flushing(request, situation);
+            if times.direct_wins_large(copies) {
+                hurry || situation.provide_ns > 0 || !worth_flushing || !is_turn(situation, 0)
+            } else {
+                worth_flushing
+                    && is_turn(situation, TRIED_ONE_IN / 2)
+                    && times.direct_is_near(copies)
+            }
+        };
+        if direct {
             return Plan::split(request).expect("a request with a middle splits");
         }
-        Plan::whole(
-            request,
-            Way::Scrap {
-                eager: is_worth_flushing(request, situation),
-            },
-        )
+        let eager = hurry && is_worth_flushing(request, situation);
+        Plan::whole(request, Way::Scrap { eager })
     }
 
     fn quick_scrap_below(&self) -> u64 {
@@ -92,26 +109,27 @@ struct Times {
 }
 
 impl Times {
-    fn direct_wins(&self, preferred: bool, large: bool) -> bool {
-        if large {
-            self.direct <= self.scrap.saturating_add(self.copy)
-        } else if preferred {
+    fn direct_wins(&self, preferred: bool) -> bool {
+        if preferred {
             self.direct <= self.scrap.saturating_add(self.margin)
         } else {
             self.direct.saturating_add(self.margin) < self.scrap
         }
     }
 
-    fn direct_is_near(&self) -> bool {
-        self.direct / 2 <= self.scrap.saturating_add(self.copy)
+    /// Whether memory would give the caller back less than so many copies take.
+    fn direct_wins_large(&self, copies: u64) -> bool {
+        self.direct <= self.scrap.saturating_add(self.copy.saturating_mul(copies))
+    }
+
+    fn direct_is_near(&self, copies: u64) -> bool {
+        self.direct / 2 <= self.scrap.saturating_add(self.copy.saturating_mul(copies))
     }
 }
 
-/// Whether a middle that begins here is one of those by which speeds are learnt: always the same places, scattered.
-fn is_tried(start: u64) -> bool {
-    let block = (start / BLOCK_BYTES as u64) as u32;
-    let scattered = block.wrapping_add(1).wrapping_mul(0x9E37_79B9);
-    scattered < u32::MAX / TRIED_ONE_IN
+/// Whether this is the one large request of so many that goes the other way.
+fn is_turn(situation: &Situation, which: u64) -> bool {
+    situation.turn % TRIED_ONE_IN == which
 }
 
 fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times {
@@ -122,7 +140,8 @@ fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times 
             copy,
             blocks_in(middle),
             share(device, wait_parts(situation, middle)),
-        ),
+        )
+        .saturating_add(situation.provide_ns),
         direct: device
             .saturating_add(bounce_ns(request, situation, middle))
             .saturating_add(ragged_sync_ns(request, situation, middle)),
@@ -131,11 +150,12 @@ fn predict(request: &WriteRequest, situation: &Situation, middle: u64) -> Times 
     }
 }
 
-/// Which way an even prediction goes: direct where memory is short, where the device must be waited
-/// for anyway, and where the device's own answer on a full disk saves a call to reserve space.
-fn prefers_direct(situation: &Situation) -> bool {
+/// Whether memory gains little: where it is short, so that the keeper is writing back, where the device must be waited for
+/// anyway, and where the device's own answer on a full disk saves a call to reserve space.
+fn is_in_a_hurry(situation: &Situation) -> bool {
     let sparse = situation.hole && !situation.extends;
-    situation.memory_pressure.parts() >= WAIT_FROM || situation.sync || sparse
+    let pressure = situation.memory_pressure.max(situation.pressure_after);
+    pressure.parts() >= WAIT_FROM || situation.sync || sparse
 }
 
 /// Bytes that are mostly dirty already are being written again and again: flushing them at once

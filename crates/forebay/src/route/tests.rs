@@ -18,8 +18,11 @@ const MIB: u64 = 1 << 20;
 fn calm() -> Situation {
     Situation {
         memory_pressure: Pressure::NONE,
+        pressure_after: Pressure::NONE,
         device_busy: false,
         cached_bytes: 0,
+        provide_ns: 0,
+        turn: 1,
         device: DeviceSpeed {
             write_bytes_per_second: 2_000_000_000,
             write_latency_ns: 60_000,

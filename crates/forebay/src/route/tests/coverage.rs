@@ -24,13 +24,18 @@ pub(super) fn any_situation() -> impl Strategy<Value = Situation> {
     let facts = (any::<bool>(), any::<bool>(), any::<bool>(), any::<bool>());
     let speed = prop_oneof![Just(0), Just(u64::MAX), 1_000_000..100_000_000_000u64];
     let time = prop_oneof![Just(0), Just(u64::MAX), 1..10_000_000u64];
+    let provide = time.clone();
     let speeds = (speed.clone(), time.clone(), speed.clone(), time, speed);
     let cached = prop_oneof![Just(0), 0..8 * MIB, any::<u64>()];
-    (0..=1024u64, cached, facts, speeds).prop_map(|(dirty, cached_bytes, facts, speeds)| {
+    let memory = (0..=1024u64, cached, provide, 0..32u64);
+    (memory, facts, speeds).prop_map(|((dirty, cached_bytes, provide_ns, turn), facts, speeds)| {
         Situation {
             memory_pressure: Pressure::of(dirty, 1024),
+            pressure_after: Pressure::of(dirty + turn * 16, 1024),
             device_busy: facts.0,
             cached_bytes,
+            provide_ns,
+            turn,
             device: DeviceSpeed {
                 write_bytes_per_second: speeds.0,
                 write_latency_ns: speeds.1,
