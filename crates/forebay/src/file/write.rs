@@ -355,10 +355,12 @@ unsafe fn scrap_reserved(
         let end = segment.block.start() + segment.end() as u64;
         holes = core.entry().holes.load(Ordering::Acquire);
         if reserve::ahead(core, me, start, end)? {
-            // SAFETY: the caller's promise.
-            let written = unsafe { direct::through_kernel(core, me, source, segment.len, start)? };
-            if written < segment.len {
-                return Err(Error::NoSpace { what: "write" }.into());
+            let mut done = 0;
+            // A write may be cut short for no reason at all; where there is no space the next one says so.
+            while done < segment.len {
+                let (rest, at) = (segment.len - done, start + done as u64);
+                // SAFETY: the caller's promise.
+                done += unsafe { direct::through_kernel(core, me, source.add(done), rest, at)? };
             }
             return Ok(false);
         }
