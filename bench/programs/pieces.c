@@ -8,13 +8,12 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "common.h"
 
 #ifndef RWF_DONTCACHE
 #define RWF_DONTCACHE 0x80
@@ -29,17 +28,6 @@ static double cpu_now(void) {
     struct rusage use;
     getrusage(RUSAGE_SELF, &use);
     return seconds_of(use.ru_utime) + seconds_of(use.ru_stime);
-}
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
 }
 
 /* Pages that differ from one another, so that one in a wrong place shows. */

@@ -11,11 +11,10 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "common.h"
 
 enum { PAGE = 4096, MAKE = 1 << 20, THREADS_MAX = 16 };
 
@@ -24,17 +23,6 @@ static size_t bytes_each, piece;
 static int flags;
 static pthread_barrier_t ready;
 static double begun[THREADS_MAX], ended[THREADS_MAX];
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static uint64_t word_of(size_t thread, size_t at) { return (at / PAGE + 1) * 0x9e3779b97f4a7c15u + thread; }
 

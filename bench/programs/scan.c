@@ -13,12 +13,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "common.h"
 
 enum { PAGE = 4096, MAKE = 1 << 20, ROUNDS = 3 };
 
@@ -26,17 +25,6 @@ static const char *directory;
 static size_t hot_bytes, scan_bytes, piece;
 static atomic_int over;
 static double took;
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static uint64_t word_of(size_t at) { return (at / PAGE + 1) * 0x9e3779b97f4a7c15u; }
 

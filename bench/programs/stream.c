@@ -11,12 +11,11 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <time.h>
 #include <unistd.h>
+
+#include "common.h"
 
 #ifndef RWF_DONTCACHE
 #define RWF_DONTCACHE 0x80
@@ -30,17 +29,6 @@ static char *source;
 static double start, written[THREADS_MAX], durable[THREADS_MAX];
 static size_t per_second = 100;
 static atomic_ulong slices[SLICES_MAX];
-
-static double now(void) {
-    struct timespec time;
-    clock_gettime(CLOCK_MONOTONIC, &time);
-    return time.tv_sec + time.tv_nsec * 1e-9;
-}
-
-static void fail(const char *what) {
-    perror(what);
-    exit(1);
-}
 
 static void *writer(void *argument) {
     size_t thread = (size_t)argument;

@@ -55,6 +55,16 @@ pub fn arenas_of(arena_dir: Option<&Path>, name: &str) -> Result<Vec<FoundArena>
     Ok(find_arenas_of(arena_dir, name))
 }
 
+/// What to do about a keeper that is stopped, by a signal or a debugger: what it has begun to write is waited for.
+pub fn remedy_for_keeper(seen: &Seen) -> Option<String> {
+    let pid = seen.members().keeper?;
+    let stat = std::fs::read(format!("/proc/{pid}/stat")).ok()?;
+    // `PID (NAME) STATE ...`; the name may have parentheses of its own.
+    let end = stat.iter().rposition(|&byte| byte == b')')?;
+    matches!(stat.get(end + 2), Some(b'T' | b't'))
+        .then(|| format!("its keeper is stopped; `kill -CONT {pid}` lets it go on"))
+}
+
 /// The failure for a session that is not there.
 pub fn none_such(session: &str) -> Failure {
     Failure::Failed(format!(

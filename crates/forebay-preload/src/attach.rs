@@ -64,6 +64,7 @@ pub fn at_start() {
     table::at_start();
     WANTED.store(ASKED, Relaxed);
     signals::attached();
+    crate::hooks::pass::environment::remember();
     let _inside = Inside::enter();
     files::watch_inherited();
 }

@@ -388,6 +388,46 @@ fn a_scan_leaves_a_hot_set_in_memory() {
     assert!(without < 0.9, "{without}, and nothing kept them");
 }
 
+/// Memory is full of what a stream has passed by, all at one tick, and nobody drives the session's clock but who reads ahead.
+#[test]
+fn what_has_been_passed_by_gives_way_to_what_comes_next() {
+    let plan = FaultPlan::counting(Kinds::of(&[CallKind::ReadDirect]));
+    let (session, file) = large(&plan, 128);
+    for block in 0..64 {
+        read_and_check(&file, block * BLOCK, BLOCK as usize);
+    }
+    let mut prefetcher = office(&session, Box::new(Inline::new()));
+    let begun = Instant::now();
+    while session.stats().ahead_bytes == 0 {
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "no room is found"
+        );
+        file.advise(64 * BLOCK, BLOCK, Advise::WillNeed)
+            .expect("heard");
+        (0..3).for_each(|_| round(&session, &mut prefetcher));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    read_and_check(&file, 64 * BLOCK, BLOCK as usize);
+}
+
+/// Of what a program says that it will need no more is read than may stay.
+#[test]
+fn the_limit_on_clean_memory_holds_for_what_is_on_its_way() {
+    let plan = FaultPlan::counting(Kinds::of(&[CallKind::ReadDirect]));
+    let (session, file) = large(&plan, 32);
+    let superblock = session.shared().arena.superblock();
+    superblock.clean_frames_max.store(8, Ordering::Relaxed);
+    let mut prefetcher = office(&session, Box::new(Inline::new()));
+    file.advise(0, 24 * BLOCK, Advise::WillNeed).expect("heard");
+    (0..32).for_each(|_| round(&session, &mut prefetcher));
+    let read = session.stats().ahead_bytes / BLOCK;
+    assert!((6..=8).contains(&read), "{read} blocks are read ahead");
+    let calls = plan.calls();
+    read_and_check(&file, 0, read as usize * BLOCK as usize);
+    assert_eq!(plan.calls(), calls, "they are in memory");
+}
+
 /// A file of so many blocks over 32 frames.
 fn large(plan: &Arc<FaultPlan>, blocks: u64) -> (Session, File) {
     let disk = SimDisk::new(SimOptions::default());

@@ -264,3 +264,120 @@ fn the_lease_keeps_others_out() {
     inode.close(me, &seen).expect("closed");
     assert!(scene.is_whole());
 }
+
+/// Leaves a file that does not get on: as the keeper sees it, it owes a page that nobody can write. Deaths have left such.
+fn leave_stuck(scene: &Scene) -> forebay::ids::FileId {
+    let (file, inode) = scene.written();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    inode
+        .core()
+        .entry()
+        .owed_pages
+        .fetch_add(1, Ordering::AcqRel);
+    let id = inode.core().id;
+    drop(file);
+    inode.leave(me, &seen, &prepared).expect("left");
+    assert_eq!(scene.closes.stats().closed_behind, 1);
+    id
+}
+
+fn unstick(scene: &Scene, file: forebay::ids::FileId) {
+    let entry = scene.closes.shared().arena.file_unchecked(file);
+    entry.owed_pages.fetch_sub(1, Ordering::AcqRel);
+}
+
+/// The kernel lets people in after 45 s; this is less.
+const IN_TIME: Duration = Duration::from_secs(35);
+
+#[test]
+fn a_file_that_does_not_get_on_is_given_up() {
+    let Some(scene) = Scene::new() else { return };
+    let stuck = leave_stuck(&scene);
+    let begun = Instant::now();
+    drop(File::open(&scene.path).expect("a file"));
+    assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+    unstick(&scene, stuck);
+}
+
+#[test]
+fn a_file_that_does_not_get_on_is_in_no_others_way() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let stuck = leave_stuck(&scene);
+    let path = scene.path.clone();
+    let opener = std::thread::spawn(move || drop(File::open(path).expect("a file")));
+    scene.path = scene.path.with_file_name("g");
+    let (file, inode) = scene.written();
+    let number = file.metadata().expect("a file").ino();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    drop(file);
+    inode.leave(me, &seen, &prepared).expect("left");
+    let begun = Instant::now();
+    while scene.flags(number) & (CLOSING | LEASED) != 0 {
+        assert!(begun.elapsed() < IN_TIME);
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(scene.is_whole());
+    opener.join().expect("it is opened");
+    unstick(&scene, stuck);
+}
+
+#[test]
+fn who_keeps_no_more_has_no_leases() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let stuck = leave_stuck(&scene);
+    scene.keeps.as_mut().expect("a session").stop_keeping();
+    let begun = Instant::now();
+    drop(File::open(&scene.path).expect("a file"));
+    assert!(begun.elapsed() < IN_TIME, "{:?}", begun.elapsed());
+    unstick(&scene, stuck);
+}
+
+#[test]
+fn a_new_keeper_waits_for_nobodys_lease() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    let (file, inode) = scene.written();
+    let me = scene.closes.shared().me().expect("a slot");
+    let seen = AtomicU32::new(inode.error_sequence());
+    let _prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    drop(file);
+    drop(scene.keeps.take());
+    inode.core().device.lease().expect("a lease");
+    let next = Session::open(scene.closes.shared().config.clone()).expect("a session");
+    let begun = Instant::now();
+    while !next.shared().keeps.load(Relaxed) {
+        assert!(begun.elapsed() < IN_TIME, "it waits for the lease");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    inode.core().device.give_lease_up();
+    inode.close(me, &seen).expect("closed");
+    assert!(scene.is_whole());
+}
+
+#[test]
+fn a_keeper_that_came_late_lets_go_of_what_is_closed() {
+    let Some(mut scene) = Scene::new() else {
+        return;
+    };
+    drop(scene.keeps.take());
+    let (file, inode) = scene.written();
+    let next = Session::open(scene.closes.shared().config.clone()).expect("a session");
+    let id = inode.core().id;
+    await_that(|| next.shared().device(id).is_some());
+    let me = scene.closes.shared().me().expect("a slot");
+    let seen = AtomicU32::new(inode.error_sequence());
+    drop(file);
+    inode.close(me, &seen).expect("closed");
+    // A program could not be executed as long as it had the file open.
+    assert!(next.shared().device(id).is_none());
+    assert!(scene.is_whole());
+}

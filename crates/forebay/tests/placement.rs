@@ -7,7 +7,9 @@
 mod here;
 
 use forebay::memory::mapping::Mapping;
-use forebay::memory::place::{PlaceKind, Placement, find_arenas, find_arenas_of, huge_bytes, place};
+use forebay::memory::place::{
+    PlaceKind, Placement, find_arenas, find_arenas_of, huge_bytes, place,
+};
 use forebay::{Config, Session};
 use std::io::Write;
 use std::os::unix::process::CommandExt;

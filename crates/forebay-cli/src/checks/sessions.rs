@@ -53,6 +53,9 @@ fn stale(found: &Found) -> Option<Check> {
             check(format!("session {name} was never finished"))
                 .warn(format!("`forebay recover --session {name}` removes it")),
         ),
-        Ok(_) => None,
+        Ok(seen) => {
+            let remedy = sessions::remedy_for_keeper(seen)?;
+            Some(check(format!("session {name} does not get on")).warn(remedy))
+        }
     }
 }

@@ -113,7 +113,7 @@ pub(super) fn row(found: Found, streams: bool) -> Row {
     } = found;
     let (state, remedy) = match &seen {
         Ok(seen) => match seen.life {
-            Life::Alive => ("alive", None),
+            Life::Alive => ("alive", sessions::remedy_for_keeper(seen)),
             Life::Dead => (
                 "dead",
                 Some(format!("`forebay recover --session {session}` saves it")),

@@ -302,6 +302,19 @@ fn await_calm(place: &Place) {
 }
 
 /// The same with a keeper that does nothing: the command flushes by itself, and says how much.
+/// Of a keeper that is stopped.
+fn assert_says_how_to_go_on(place: &Place) {
+    let remedy = place.stat()["remedy"].as_str().map(str::to_owned);
+    assert!(
+        remedy
+            .as_ref()
+            .is_some_and(|text| text.contains("kill -CONT")),
+        "{remedy:?}"
+    );
+    let doctor = place.run(&["--no-color", "doctor"]).stdout;
+    assert!(doctor.contains("kill -CONT"), "{doctor}");
+}
+
 #[test]
 fn a_command_drains_without_the_keeper() {
     let place = Place::new("run-drain-alone");
@@ -315,6 +328,7 @@ fn a_command_drains_without_the_keeper() {
     kill_process(keeper, Signal::STOP).expect("stopped");
     writer.kill();
     assert!(place.dirty_bytes() > 0);
+    assert_says_how_to_go_on(&place);
     let report = place.file("report.json");
     let option = format!("--report={}", report.display());
     // A keeper that was stopped in the middle of something goes on after a while: then this fails, and does not wait for ever.

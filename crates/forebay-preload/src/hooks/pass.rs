@@ -7,6 +7,7 @@
 pub mod asynchronous;
 mod calls;
 pub mod control;
+pub mod environment;
 pub mod identity;
 
 pub mod names;

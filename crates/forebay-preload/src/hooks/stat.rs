@@ -58,8 +58,11 @@ unsafe fn known(device: u64, inode: u64, asked: &Asked) -> Option<Known> {
     if Inside::is() {
         return None;
     }
+    let glance = attach::glance()?;
+    // It may ask the kernel about the place, by functions that are hooks.
+    let _inside = Inside::enter();
     // SAFETY: the caller's promise.
-    attach::glance()?.known_at((device, inode), || unsafe { asked.place() })
+    glance.known_at((device, inode), || unsafe { asked.place() })
 }
 
 fn ns_of(seconds: i64, ns: i64) -> u64 {

@@ -1,13 +1,14 @@
 //! Programs and keepers that are killed.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
 use forebay::Session;
 
-use crate::scene::{Scene, config};
+use crate::scene::{Scene, config, said};
 use crate::sys::*;
 
 const RECORD: usize = 5000;
@@ -181,4 +182,32 @@ fn a_new_keeper_is_used_by_programs_that_run() {
     await_record(u32::MAX - 1);
     assert!(program.wait().expect("an end").success());
     check(&scene.path("a"), 29_999);
+}
+
+/// What nobody has open and nobody writes may be another file's by now: who asks for its length finds out by asking in turn.
+#[test]
+fn what_the_dead_owe_is_asked_for() {
+    let mut scene = Scene::new("asked", 0);
+    scene.session.as_mut().expect("a session").stop_keeping();
+    let last = kill_after(&scene, 40);
+    let len = (last + 1) as usize * RECORD;
+    {
+        let arena = &scene.session.as_ref().expect("a session").shared().arena;
+        let meta = std::fs::metadata(scene.path("a")).expect("a file");
+        let id = forebay::file::table::find(arena, meta.dev(), meta.ino()).expect("an entry");
+        let entry = arena.file_unchecked(id);
+        entry.opens.store(0, forebay::sync::Ordering::Release);
+        assert!(forebay::file::gone::may_be_gone(arena, entry));
+    }
+    for option in ["--format=%s", "--printf=%s\\n"] {
+        let said = said(
+            scene
+                .command("stat")
+                .args([option, "a"])
+                .output()
+                .expect("stat"),
+        );
+        let told: usize = said.trim().parse().expect("a number");
+        assert!(told >= len, "{told} of {len}");
+    }
 }

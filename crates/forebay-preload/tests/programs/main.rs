@@ -7,6 +7,7 @@ mod appends;
 mod closing;
 mod compiled;
 mod deaths;
+mod environments;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod hints;

@@ -690,13 +690,19 @@ fn an_outsider_is_killed_while_a_program_writes() {
 
 /// A program that gets none of the environment has no library: it is an outsider, whoever has started it, and so is what it starts.
 #[test]
-fn a_program_with_an_environment_of_its_own() {
+fn a_program_that_was_not_given_the_library() {
     let Some(scene) = strict("bare") else { return };
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {LEN}"));
     let mut bare = scene.command("/usr/bin/env");
-    bare.args(["-i", "/bin/sh", "-c", "/bin/cat a; /bin/echo >> a more"]);
+    bare.args([
+        "-u",
+        "LD_PRELOAD",
+        "/bin/sh",
+        "-c",
+        "/bin/cat a; /bin/echo >> a more",
+    ]);
     assert!(run(bare).stdout == pattern(1, LEN));
     assert_eq!(member.does(&format!("read 4 {LEN}")), "more");
     member.does(&format!("write 2 {LEN}"));

@@ -62,7 +62,8 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
     let owes_enough =
         owed_bytes(entry) >= shared.config.close_behind_bytes.max(1) && is_written_soon(core);
     let is_sound = entry.kernel_reason.load(Ordering::Acquire) == 0
-        && entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) == 0
+        // One that the keeper is not done with would be taken for the lease that he is giving up.
+        && entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | LEASED) == 0
         && entry.failures.load(Ordering::Relaxed) == 0
         && errors::sequence(entry) == seen.load(Relaxed)
         && entry.size.load(Ordering::Acquire) <= limits::file_bytes();

@@ -77,7 +77,7 @@ fn at_once(me: Me<'_>) -> u32 {
 /// Whoever brings clean bytes keeps them within their limit. The caller is in no operation.
 #[inline]
 pub fn keep_clean_within(me: Me<'_>) {
-    let excess = me.arena.superblock().clean_excess();
+    let excess = me.arena.superblock().clean_excess(0);
     if excess > 0 {
         evict::evict(me, excess, 0);
     }

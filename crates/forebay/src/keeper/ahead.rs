@@ -29,11 +29,12 @@ use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
 use crate::memory::asks::Ask;
 use crate::memory::copy;
 use crate::memory::files::{LIVE, TRUNCATING};
+use crate::memory::superblock::Superblock;
 use crate::memory::threads::{Me, is_gone};
 use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::Ordering;
-use crate::sync::time::sleep;
+use crate::sync::time::{Instant, sleep};
 use crate::sys::futex;
 use crate::sys::memory::AlignedBytes;
 
@@ -49,6 +50,8 @@ const FRAMES_SPARE: u32 = 8;
 const MORE_BYTES: u64 = 16 * 1024 * 1024;
 /// Ticks for which clean pages must have been left alone before they give way to what is read ahead.
 const IDLE_TICKS: u32 = 2;
+/// How far behind the clock may be while something is read.
+const CLOCK_STEP: Duration = Duration::from_millis(1);
 /// How often it looks around without being woken.
 const TICK: Duration = Duration::from_millis(500);
 /// How often a process that does not keep looks whether it does by now.
@@ -111,6 +114,26 @@ impl Job {
     }
 }
 
+/// Drives the session's clock on while there is something to do: housekeeping sleeps for long where nothing is owed, and until the clock
+/// goes on a fast stream has filled memory, of which nothing then has been left alone long enough to go.
+struct Clock {
+    seen: u32,
+    since: Instant,
+}
+
+impl Clock {
+    fn go_on(&mut self, superblock: &Superblock) {
+        let tick = superblock.tick.load(Ordering::Relaxed);
+        let passed = self.since.elapsed();
+        if tick != self.seen {
+            self.seen = tick;
+            self.since = Instant::now();
+        } else if passed >= CLOCK_STEP {
+            superblock.advance_tick(tick.wrapping_add(passed.as_millis() as u32));
+        }
+    }
+}
+
 /// One thread's reading ahead.
 pub struct Prefetcher {
     /// Dropped first: it waits for what it has under way in the jobs' memory.
@@ -124,6 +147,7 @@ pub struct Prefetcher {
     files: VecDeque<FileId>,
     /// Not submitted yet: what comes next may go on with it.
     batch: Option<Job>,
+    clock: Clock,
 }
 
 impl Prefetcher {
@@ -138,6 +162,10 @@ impl Prefetcher {
             cursor: 0,
             files: VecDeque::new(),
             batch: None,
+            clock: Clock {
+                seen: 0,
+                since: Instant::now(),
+            },
         }
     }
 
@@ -193,6 +221,7 @@ impl Prefetcher {
     /// Takes asks, from one file after the other.
     fn begin_some(&mut self, shared: &Arc<Shared>, me: Me<'_>) -> bool {
         self.hear(me);
+        self.clock.go_on(me.arena.superblock());
         let mut begun = false;
         while self.queue.in_flight() < self.depth {
             let Some(file) = self.files.pop_front() else {
@@ -402,6 +431,13 @@ fn keep(shared: &Shared, me: Me<'_>, job: &Job, part: &Part) -> Option<u64> {
 /// Whether there is memory for `frames` frames more, or can be.
 fn find_room(shared: &Shared, me: Me<'_>, frames: u32) -> bool {
     let superblock = me.arena.superblock();
+    let excess = superblock.clean_excess(frames);
+    if excess > 0 {
+        evict::evict(me, excess, IDLE_TICKS);
+        if superblock.clean_excess(frames) > 0 {
+            return false;
+        }
+    }
     let spare = FRAMES_SPARE.min(superblock.frames_max.load(Ordering::Relaxed) / 4);
     let wanted = frames + spare;
     let free = || superblock.free_about();

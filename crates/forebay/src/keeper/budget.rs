@@ -158,7 +158,7 @@ pub(super) fn keep_room(me: Me<'_>) {
 
 /// Clean memory has a limit of its own, for those who want the rest for writes.
 fn drop_clean(me: Me<'_>) {
-    let excess = me.arena.superblock().clean_excess();
+    let excess = me.arena.superblock().clean_excess(0);
     if excess > 0 {
         evict::evict(me, excess, 0);
     }

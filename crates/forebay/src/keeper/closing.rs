@@ -3,6 +3,7 @@
 //! What somebody waits for comes first: an outsider whose opening the lease holds up, a program of the session that says so
 //! (`HURRY`). The one who writes is the only one who ends leases, so that nobody is in his way.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
@@ -21,22 +22,14 @@ use crate::sync::time::{Instant, sleep};
 
 /// Pages that are written before it is looked again who waits.
 const PAGES_AT_ONCE: u64 = 4 * 1024;
+/// How long a file may owe the same, though it is tried: much less than the kernel keeps those waiting who want the lease.
+const STUCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long flushers that are at a file are waited for before it counts as let go.
 const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
 
 /// How long a keeper that ends goes on with files under a lease, which ends with it.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
-
-/// Writes what files under a lease owe before a keeper ends.
-pub fn write_the_rest(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) {
-    let begun = Instant::now();
-    while shared.keeps.load(Relaxed) && begun.elapsed() < LAST_PATIENCE && forget_lost(shared) > 0 {
-        if !write_some(shared, me, flusher) {
-            sleep(CLOSE_PAUSE);
-        }
-    }
-}
 
 /// Waits until no file is under a lease of this keeper's.
 pub fn await_none(shared: &Shared) {
@@ -46,35 +39,87 @@ pub fn await_none(shared: &Shared) {
     }
 }
 
-/// Writes some of what a file under a lease owes. Whether there was any to be written.
-pub fn write_some(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
-    let flags = |id: FileId| {
-        shared
-            .arena
-            .file_unchecked(id)
-            .flags
-            .load(Ordering::Acquire)
-    };
-    let urgent = |(id, device): &(FileId, Arc<dyn DeviceFile>)| {
-        flags(*id) & HURRY != 0 || device.is_lease_wanted()
-    };
+/// Gives up what a keeper that ends could not write: another one could not open it as long as this process lives.
+pub fn give_all_up(shared: &Shared) {
+    for (id, device) in leased_devices(shared) {
+        device.give_lease_up();
+        closing::end_lease(&shared.arena, id);
+    }
+}
+
+fn flags_of(shared: &Shared, id: FileId) -> u32 {
+    let entry = shared.arena.file_unchecked(id);
+    entry.flags.load(Ordering::Acquire)
+}
+
+fn leased_devices(shared: &Shared) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
     let mut leased = shared.open_devices();
-    leased.retain(|(id, _)| flags(*id) & LEASED != 0);
-    let Some(at) = leased
-        .iter()
-        .position(urgent)
-        .or((!leased.is_empty()).then_some(0))
-    else {
-        return false;
-    };
-    let (id, device) = leased.swap_remove(at);
-    drop(leased);
-    let scope = Scope {
-        pages_max: PAGES_AT_ONCE,
-        ..Scope::SYNC
-    };
-    let outcome = shared.flush_with(flusher, me, id, &device, scope);
-    go_on(shared, me, id, device, outcome)
+    leased.retain(|(id, _)| flags_of(shared, *id) & LEASED != 0);
+    leased
+}
+
+/// The files under a lease, as who writes them sees them.
+#[derive(Default)]
+pub struct Leased {
+    /// Those that owe the same as when they were tried then.
+    stuck: HashMap<FileId, (u64, Instant)>,
+}
+
+impl Leased {
+    /// Writes what files under a lease owe before a keeper ends: until the house has seen to it that there are no more.
+    pub fn write_the_rest(&mut self, shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) {
+        let begun = Instant::now();
+        while shared.keeps.load(Relaxed) && begun.elapsed() < LAST_PATIENCE {
+            if !self.write_some(shared, me, flusher) {
+                sleep(CLOSE_PAUSE);
+            }
+        }
+    }
+
+    /// Writes some of what a file under a lease owes. Whether there was any to be written. One that does not get on is in no other's
+    /// way.
+    pub fn write_some(&mut self, shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
+        let mut leased = leased_devices(shared);
+        self.stuck
+            .retain(|stuck, _| leased.iter().any(|(id, _)| id == stuck));
+        leased.sort_by_cached_key(|(id, device)| {
+            flags_of(shared, *id) & HURRY == 0 && !device.is_lease_wanted()
+        });
+        // Waits for nobody who has something of a file in flight.
+        let scope = Scope::some(PAGES_AT_ONCE);
+        for (id, listed) in leased {
+            // Writing others takes time: meanwhile this one may have been closed again, under another lease.
+            let Some(device) = shared.device(id).filter(|device| {
+                Arc::ptr_eq(device, &listed) && flags_of(shared, id) & LEASED != 0
+            }) else {
+                continue;
+            };
+            drop(listed);
+            let outcome = shared.flush_with(flusher, me, id, &device, scope);
+            if go_on(shared, me, id, device, outcome) {
+                return true;
+            }
+            if self.is_stuck(shared, id)
+                && let Some(device) = shared.device(id)
+            {
+                device.give_lease_up();
+                closing::end_lease(&shared.arena, id);
+            }
+        }
+        false
+    }
+
+    /// Whether nothing of a file could be written for so long that nobody is kept waiting for it any more: what it owes is
+    /// tried again as after a death.
+    fn is_stuck(&mut self, shared: &Shared, id: FileId) -> bool {
+        let entry = shared.arena.file_unchecked(id);
+        let owed = entry.owed_pages.load(Ordering::Acquire);
+        let (before, since) = self.stuck.entry(id).or_insert((owed, Instant::now()));
+        if *before != owed {
+            (*before, *since) = (owed, Instant::now());
+        }
+        since.elapsed() > STUCK_PATIENCE
+    }
 }
 
 /// Whether it went on.
@@ -120,11 +165,15 @@ fn is_with_kernel(core: &Core, me: Me<'_>) -> bool {
 /// Closes the description, and with it ends the lease. The flushers hold a device for moments.
 fn let_go(shared: &Shared, core: Core) {
     // First: who comes in then hands over a device of his own. The kernel has let somebody in already where it took too long.
-    if !shared.is_open(core.id) {
+    let is_kept = shared.is_open(core.id);
+    if !is_kept {
         shared.drop_device(core.id);
     }
     // The closer may not have come to close its descriptor of the same description yet.
     core.device.give_lease_up();
+    if is_kept {
+        return;
+    }
     let device = Arc::downgrade(&core.device);
     drop(core);
     for _ in 0..CLOSE_TRIES {

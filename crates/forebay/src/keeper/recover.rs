@@ -180,7 +180,7 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
         if entry.state.load(Ordering::Acquire) != LIVE || !wanted {
             continue;
         }
-        let standing = match reopen(entry, &|fd| fd) {
+        let standing = match reopen(entry, &|fd| fd, None) {
             Err(Absent::Gone(reason) | Absent::Replaced(reason)) => Standing::Foreign(reason),
             Err(Absent::Unreachable(reason)) => Standing::Unreachable(reason),
             Ok(device) if shared.claim(&device, &path_of(entry)).is_err() => {

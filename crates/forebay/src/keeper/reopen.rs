@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStringExt;
-use std::os::unix::fs::{DirEntryExt, MetadataExt};
+use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use crate::device::file::Relocate;
 use crate::device::{DeviceFile, RealFile};
@@ -12,6 +13,12 @@ use crate::file::gone::{Place, is_another};
 use crate::file::table;
 use crate::memory::files::FileEntry;
 use crate::sync::Ordering;
+use crate::sync::time::{Instant, sleep};
+
+const LEASE_PAUSE: Duration = Duration::from_millis(1);
+
+/// How long a lease on the file is waited for. `None`: as long as the kernel waits.
+pub type Patience = Option<Duration>;
 
 /// Why a file cannot be opened again.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,17 +37,25 @@ pub fn path_of(entry: &FileEntry) -> PathBuf {
 }
 
 /// Opens the file behind an entry, and proves that it is the same inode. The descriptors go where `relocate` puts them.
-pub fn reopen(entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
-    reopen_at(&path_of(entry), entry, relocate)
+pub fn reopen(
+    entry: &FileEntry,
+    relocate: Relocate<'_>,
+    patience: Patience,
+) -> Result<RealFile, Absent> {
+    reopen_at(&path_of(entry), entry, relocate, patience)
 }
 
 /// As [`reopen`], also where the file has got another name in its directory: so programs replace a file by a new one at once. It is
 /// for sessions that live, whose programs may have done that.
-pub fn reopen_renamed(entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
+pub fn reopen_renamed(
+    entry: &FileEntry,
+    relocate: Relocate<'_>,
+    patience: Patience,
+) -> Result<RealFile, Absent> {
     let path = path_of(entry);
-    match reopen_at(&path, entry, relocate) {
+    match reopen_at(&path, entry, relocate, patience) {
         Err(Absent::Gone(why)) => match renamed(&path, entry.inode.load(Ordering::Acquire)) {
-            Some(path) => reopen_at(&path, entry, relocate),
+            Some(path) => reopen_at(&path, entry, relocate, patience),
             None => Err(Absent::Gone(why)),
         },
         outcome => outcome,
@@ -54,13 +69,34 @@ fn renamed(path: &Path, inode: u64) -> Option<PathBuf> {
     same.next().map(|name| name.path())
 }
 
-fn reopen_at(path: &Path, entry: &FileEntry, relocate: Relocate<'_>) -> Result<RealFile, Absent> {
-    // Waits for a lease on it to end: that of a keeper that has died may last as long as what it had submitted.
-    let opened = std::fs::OpenOptions::new()
-        .read(true)
-        .write(true)
-        .open(path);
-    let file = opened.map_err(|error| why_not(entry, path, &error))?;
+/// Waits for a lease on the file to end: that of a keeper that has died may last as long as what it had submitted.
+fn open(path: &Path, patience: Patience) -> io::Result<std::fs::File> {
+    let mut options = std::fs::OpenOptions::new();
+    options.read(true).write(true);
+    let Some(patience) = patience else {
+        return options.open(path);
+    };
+    options.custom_flags(libc::O_NONBLOCK);
+    let begun = Instant::now();
+    loop {
+        match options.open(path) {
+            Err(error)
+                if error.kind() == io::ErrorKind::WouldBlock && begun.elapsed() < patience =>
+            {
+                sleep(LEASE_PAUSE);
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn reopen_at(
+    path: &Path,
+    entry: &FileEntry,
+    relocate: Relocate<'_>,
+    patience: Patience,
+) -> Result<RealFile, Absent> {
+    let file = open(path, patience).map_err(|error| why_not(entry, path, &error))?;
     let meta = file
         .metadata()
         .map_err(|e| Absent::Unreachable(e.to_string()))?;

@@ -30,6 +30,8 @@ use crate::sys::futex;
 /// How often a keeper looks around while something is owed, and while nothing is.
 const BUSY_TICK: Duration = Duration::from_millis(2);
 const IDLE_TICK: Duration = Duration::from_millis(50);
+/// How long a new keeper waits for leases that those before him have left: what ends none of them must not keep him from his work.
+const ADOPT_PATIENCE: Duration = Duration::from_secs(1);
 /// How often memory pressure is looked at.
 const PRESSURE_EVERY: Duration = Duration::from_millis(500);
 /// Pages that one background pass over a file writes at most, so that other files get their turn.
@@ -47,10 +49,10 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
     let superblock = me.arena.superblock();
     let word = &superblock.keeper;
     let seen = word.load(Ordering::Acquire);
-    if seen == me.id.0 {
+    if seen == me.id.0 && shared.keeps.load(Relaxed) {
         return true;
     }
-    if seen != 0 && !threads::is_gone(me.arena, ThreadId(seen)) {
+    if seen != 0 && seen != me.id.0 && !threads::is_gone(me.arena, ThreadId(seen)) {
         return false;
     }
     if word
@@ -67,7 +69,7 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
         .map_or(outsiders::NONE, |guard| guard.level());
     superblock.guard.store(guard, Ordering::Release);
     closing::forget_lost(shared);
-    adopt_owed_files(shared);
+    adopt_owed_files(shared, Some(ADOPT_PATIENCE));
     shared.keeps.store(true, Relaxed);
     true
 }
@@ -104,7 +106,10 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         }
     }
     if shared.keeps.load(Relaxed) {
+        // First: who would leave a file to this keeper flushes it instead. The next one's socket has the same name.
+        house.desk = None;
         closing::await_none(shared);
+        closing::give_all_up(shared);
         finish_unused_files(shared, me);
     }
     if shared.keeps.swap(false, Relaxed) {
@@ -123,7 +128,7 @@ impl House {
         let tick = self
             .tick_base
             .wrapping_add(self.begun.elapsed().as_millis() as u32);
-        superblock.tick.store(tick, Ordering::Relaxed);
+        superblock.advance_tick(tick);
         repair::if_needed(shared, me);
         limit::set_background(superblock, streams::background_limit(shared));
         keep_room(me);
@@ -240,12 +245,13 @@ pub(super) fn stage_one(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Fl
 pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Flusher) {
     let Ok(me) = shared.me() else { return };
     let mut cursor = 0;
+    let mut leased = closing::Leased::default();
     let mut swept = Instant::now();
     while !stop.load(Relaxed) {
         let seen = shared.work().load(Ordering::Acquire);
         let mut worked = false;
         if shared.keeps.load(Relaxed) {
-            worked |= closing::write_some(shared, me, &mut flusher);
+            worked |= leased.write_some(shared, me, &mut flusher);
             worked |= write_hurried(shared, me, &mut flusher);
             worked |= write_eagerly(shared, me, &mut flusher, &mut cursor);
             if !worked || swept.elapsed() > BUSY_TICK * 8 {
@@ -257,7 +263,7 @@ pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Fl
             sleep_on(shared, stop, seen);
         }
     }
-    closing::write_the_rest(shared, me, &mut flusher);
+    leased.write_the_rest(shared, me, &mut flusher);
 }
 
 /// Writes everything of files that somebody waits for.

@@ -2,6 +2,7 @@
 
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::device::file::Relocate;
 use crate::device::{DeviceFile, RealFile};
@@ -9,12 +10,13 @@ use crate::file::core::Core;
 use crate::file::{settle, table};
 use crate::ids::FileId;
 use crate::keeper::closing;
-use crate::keeper::reopen::{self, Absent};
+use crate::keeper::reopen::{self, Absent, Patience};
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::adopt::path_of;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sync::time::Instant;
 
 /// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails. Who died has
 /// closed nothing, so what a last close does is done first.
@@ -66,40 +68,56 @@ pub fn follow_name(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
 
 /// Gives a new keeper, or a recovery, the devices of files that are open or unfinished, and whose clients may be gone.
 /// Those that have been renamed since are looked for, once: that means reading directories.
-pub fn adopt_owed_files(shared: &Arc<Shared>) {
+pub fn adopt_owed_files(shared: &Arc<Shared>, patience: Patience) {
     let is_wanted = |id, entry: &_| is_unfinished(shared, entry) || shared.is_open(id);
-    adopt_by(shared, is_wanted, reopen::reopen_renamed);
+    adopt_by(shared, is_wanted, patience, reopen::reopen_renamed);
 }
 
-/// Opens files that are wanted and not open in this process.
+/// Opens files that are wanted and not open in this process. A keeper tries those that are under a lease another time: he is the one
+/// who gives most of them up.
 pub fn adopt(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
-    adopt_by(shared, is_wanted, reopen::reopen);
+    adopt_by(shared, is_wanted, Some(Duration::ZERO), reopen::reopen);
 }
 
 /// How a file is found again.
-type Again = fn(&FileEntry, Relocate<'_>) -> Result<RealFile, Absent>;
+type Again = fn(&FileEntry, Relocate<'_>, Patience) -> Result<RealFile, Absent>;
 
-fn adopt_by(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool, again: Again) {
+/// `patience` is for all of them.
+fn adopt_by(
+    shared: &Arc<Shared>,
+    is_wanted: impl Fn(FileId, &FileEntry) -> bool,
+    patience: Patience,
+    again: Again,
+) {
+    let begun = Instant::now();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
         if entry.state.load(Ordering::Acquire) == LIVE
             && is_wanted(id, entry)
             && shared.device(id).is_none()
-            && let Some(device) = opened(shared, id, again)
+            && let Some(device) = {
+                let left = patience.map(|all| all.saturating_sub(begun.elapsed()));
+                opened(shared, id, left, again)
+            }
         {
             shared.keep_device(id, device);
         }
     }
 }
 
-fn opened(shared: &Arc<Shared>, id: FileId, again: Again) -> Option<Arc<dyn DeviceFile>> {
+fn opened(
+    shared: &Arc<Shared>,
+    id: FileId,
+    patience: Patience,
+    again: Again,
+) -> Option<Arc<dyn DeviceFile>> {
     let entry = shared.arena.file_unchecked(id);
     let birth = entry.birth.load(Ordering::Acquire);
     #[cfg(feature = "sim")]
     if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
         return Some(device);
     }
-    let device = match again(entry, &|fd| shared.placed(fd)) {
+    let device = match again(entry, &|fd| shared.placed(fd), patience) {
         Ok(device) => device,
         Err(Absent::Replaced(_)) => {
             table::retire(shared, shared.me().ok()?, id, birth);

@@ -1,5 +1,6 @@
 //! The first pages of the arena: what it is, how large, who keeps it, and the session's few shared words.
 
+use crate::ids::ThreadId;
 use crate::limits::BLOCK_PAGES;
 use crate::memory::layout::Counts;
 use crate::memory::place::PlaceKind;
@@ -50,7 +51,8 @@ pub struct Superblock {
     pub work: AtomicU32,
     /// 1 while the keeper sleeps on `work`.
     pub sleeping: AtomicU32,
-    /// Coarse clock of the session, in keeper ticks of about a millisecond while anything is dirty.
+    /// Coarse clock of the session, in ticks of a millisecond: it goes on every few while anything is dirty or read ahead, else in
+    /// larger steps.
     pub tick: AtomicU32,
     /// Last sign of life of the session, ns since 1970: recovery's bound for times of our own changes.
     pub heartbeat_ns: AtomicU64,
@@ -184,6 +186,24 @@ impl Superblock {
         self.heartbeat_ns.store(ns, crate::sync::Ordering::Relaxed);
     }
 
+    /// The clock shows so much; it never goes back.
+    pub fn advance_tick(&self, tick: u32) {
+        use crate::sync::Ordering::Relaxed;
+        let mut now = self.tick.load(Relaxed);
+        while tick.wrapping_sub(now) as i32 > 0 {
+            match self.tick.compare_exchange(now, tick, Relaxed, Relaxed) {
+                Ok(_) => return,
+                Err(seen) => now = seen,
+            }
+        }
+    }
+
+    /// Whoever has this thread's slot next does not keep the session.
+    pub fn resign(&self, id: ThreadId) {
+        use crate::sync::Ordering::{AcqRel, Relaxed};
+        let _ = self.keeper.compare_exchange(id.0, 0, AcqRel, Relaxed);
+    }
+
     /// Wakes the keeper if it sleeps.
     pub fn wake_keeper(&self) {
         use crate::sync::Ordering::{AcqRel, Acquire};
@@ -206,8 +226,9 @@ impl Superblock {
         sum.max(0) as u32
     }
 
-    /// Frames that hold clean bytes, about, beyond those that may. A carved frame counts as clean but for its dirty pages.
-    pub fn clean_excess(&self) -> u32 {
+    /// Frames that hold clean bytes, about, beyond those that may, were there so many `more`. A carved frame counts as clean but for its
+    /// dirty pages.
+    pub fn clean_excess(&self, more: u32) -> u32 {
         use crate::sync::Ordering::Relaxed;
         let max = self.clean_frames_max.load(Relaxed);
         if max == u32::MAX {
@@ -216,7 +237,8 @@ impl Superblock {
         let owed = (self.owed_about() / BLOCK_PAGES as u64) as u32;
         let backed = self.frames_backed.load(Relaxed);
         let used = backed.saturating_sub(self.free_about());
-        used.saturating_sub(owed).saturating_sub(max)
+        let clean = used.saturating_sub(owed);
+        clean.saturating_add(more).saturating_sub(max)
     }
 
     /// Wakes the thread that gives memory ahead of need.

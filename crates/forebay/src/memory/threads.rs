@@ -143,6 +143,7 @@ fn inherit(arena: &Arena) -> Option<ThreadId> {
             .compare_exchange(life, mine | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
         {
+            arena.superblock().resign(id);
             begin_life(slot, mine, true);
             return Some(id);
         }
@@ -186,6 +187,7 @@ pub(crate) fn bury(me: Me<'_>, id: ThreadId) {
         .owed_pages
         .fetch_add(delta, Ordering::Relaxed);
     slot.has_mutex.store(0, Ordering::Relaxed);
+    arena.superblock().resign(id);
     slot.make_free();
 }
 

@@ -275,7 +275,7 @@ impl Session {
             }
             // Without a keeper that has the file, this process opens it as a recovery would.
             if !shared.ask_to_flush(id) && round == 0 {
-                crate::keeper::unfinished::adopt_owed_files(shared);
+                crate::keeper::unfinished::adopt_owed_files(shared, None);
                 if shared.device(id).is_some() {
                     return self.give_to_kernel(device, inode, reason);
                 }

@@ -7,12 +7,15 @@ use std::time::Duration;
 
 use crate::device::DeviceFile;
 use crate::ids::FileId;
+use crate::keeper::run::has_keeper;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;
 
 /// How long a keeper that could not be reached is left alone.
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
+/// In the place of a keeper's epoch: the file was to be handed over, and there was no keeper.
+const NOBODY: u32 = u32::MAX;
 
 impl Shared {
     /// Whether the keeper of today has a description's descriptors.
@@ -42,14 +45,18 @@ impl Shared {
             return;
         }
         let mut refused = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
-        if handed.load(Relaxed) == epoch || refused.is_some_and(|at| at.elapsed() < HAND_OVER_PAUSE)
-        {
+        if handed.load(Relaxed) == epoch {
+            return;
+        }
+        if refused.is_some_and(|at| at.elapsed() < HAND_OVER_PAUSE) {
+            handed.store(NOBODY, Relaxed);
             return;
         }
         if self.line.hand_over(self, file, device, epoch) {
             handed.store(epoch, Relaxed);
             *refused = None;
         } else {
+            handed.store(NOBODY, Relaxed);
             *refused = Some(Instant::now());
         }
     }
@@ -57,8 +64,15 @@ impl Shared {
     /// Tells a keeper elsewhere that a description has been closed.
     pub fn released(&self, file: FileId, handed: &AtomicU32) {
         let epoch = handed.load(Relaxed);
-        if epoch != 0 && !self.keeps.load(Relaxed) && self.arena_path.is_some() {
+        if epoch == 0 || self.keeps.load(Relaxed) || self.arena_path.is_none() {
+            return;
+        }
+        let now = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
+        if epoch == now {
             self.line.release(self, file, epoch);
+        } else if has_keeper(&self.arena) {
+            // One that has come since may have opened it by its name.
+            self.line.say_unused(self, file, now);
         }
     }
 

@@ -40,6 +40,8 @@ const LEND: u32 = 8;
 const WATCH: u32 = 9;
 /// Does a program outside the session use it?
 const LOOK: u32 = 10;
+/// As [`RELEASE`], of a description that this keeper has not been handed.
+const UNUSED: u32 = 11;
 /// How long a keeper waits for its flushers to let go of a device file.
 const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
@@ -106,6 +108,11 @@ impl Line {
     /// that nobody has open any more.
     pub fn release(&self, shared: &Shared, file: FileId, epoch: u32) {
         self.tell(shared, file, RELEASE, epoch);
+    }
+
+    /// As [`Line::release`], to a keeper that the description was not handed to.
+    pub fn say_unused(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, UNUSED, epoch);
     }
 
     /// Says that this process has one more description that reads the file.

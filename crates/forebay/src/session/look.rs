@@ -366,7 +366,7 @@ impl Session {
             }
         }
         gone::tend_for_nobody(&self.shared, me);
-        unfinished::adopt_owed_files(&self.shared);
+        unfinished::adopt_owed_files(&self.shared, None);
         let mut unsettled = Vec::new();
         let mut made = None;
         for (id, entry) in live_files(&self.shared.arena) {

@@ -49,7 +49,7 @@ impl Session {
         !self.shared.is_open(file.id)
             && self.shared.device(file.id).is_none()
             && matches!(
-                reopen::reopen_renamed(entry, &|fd| fd),
+                reopen::reopen_renamed(entry, &|fd| fd, None),
                 Err(Absent::Gone(_) | Absent::Replaced(_))
             )
     }

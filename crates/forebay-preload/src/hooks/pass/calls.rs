@@ -3,8 +3,8 @@
 use std::arch::naked_asm;
 
 use super::{
-    Args, Onward, Passed, asynchronous, common, control, identity, names, print, programs,
-    raw_call, sockets, stdio, threads, transfer,
+    Args, Onward, Passed, asynchronous, common, control, environment, identity, names, print,
+    programs, raw_call, sockets, stdio, threads, transfer,
 };
 
 macro_rules! pass {
@@ -52,17 +52,17 @@ pass! {
     _IO_popen: programs::run;
     system: programs::run;
     wordexp: programs::run;
-    execve: programs::run;
-    execv: programs::run;
-    execvp: programs::run;
-    execvpe: programs::run;
+    execve: environment::execve;
+    execv: environment::execv;
+    execvp: environment::execvp;
+    execvpe: environment::execvpe;
     execl: programs::run;
     execle: programs::run;
     execlp: programs::run;
-    fexecve: programs::run;
-    execveat: programs::run;
-    posix_spawn: programs::run;
-    posix_spawnp: programs::run;
+    fexecve: environment::fexecve;
+    execveat: environment::execveat;
+    posix_spawn: environment::posix_spawn;
+    posix_spawnp: environment::posix_spawnp;
     posix_spawn_file_actions_adddup2: programs::action;
     login_tty: programs::login;
 

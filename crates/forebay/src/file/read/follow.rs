@@ -140,12 +140,14 @@ impl Read<'_> {
     }
 }
 
-/// The longest window, blocks: as configured, and a small share of memory. 0: nothing is read ahead.
+/// The longest window, blocks: as configured, and a small share of the memory that may hold what is read. 0: nothing is read ahead.
 fn window_max(core: &Core, me: Me<'_>) -> u32 {
     let configured = core.shared.config.read_ahead.div_ceil(BLOCK_BYTES as u64);
     let configured = u32::try_from(configured).unwrap_or(u32::MAX);
-    let memory = me.arena.superblock().frames_max.load(Ordering::Relaxed);
-    configured.min((memory / WINDOW_SHARE).max(1))
+    let superblock = me.arena.superblock();
+    let memory = superblock.frames_max.load(Ordering::Relaxed);
+    let clean = superblock.clean_frames_max.load(Ordering::Relaxed);
+    configured.min((memory.min(clean) / WINDOW_SHARE).max(1))
 }
 
 /// Asks the keeper to read what is not in memory. Best effort.

@@ -5,6 +5,7 @@
 //! that is open elsewhere only is found by its path; where that does not lead to it, it keeps what it has.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::device::DeviceFile;
 use crate::file::core::Core;
@@ -27,7 +28,9 @@ pub fn release(core: &Core, me: Me<'_>) -> bool {
         }
         let open = core.shared.device(id);
         let again = || {
-            let again = reopen(entry, &|fd| core.shared.placed(fd)).ok()?;
+            // Whoever has a lease on it may be waiting for us: he gives the space back himself.
+            let placed = |fd| core.shared.placed(fd);
+            let again = reopen(entry, &placed, Some(Duration::ZERO)).ok()?;
             Some(Arc::new(again) as Arc<dyn DeviceFile>)
         };
         if let Some(device) = open.or_else(again) {

@@ -33,6 +33,18 @@ const AGAIN: u32 = 2 << KIND_AT;
 const FRESH: u32 = 3 << KIND_AT;
 /// Ticks after which the next use is another visit: a stream's pause within a block is shorter.
 const VISIT_TICKS: u32 = 64;
+/// Ticks by which a stamp may be later than the tick that somebody has looked at before, and goes on with.
+const LATER_MAX: u32 = 4096;
+
+/// Ticks from a stamp to one that was looked at, perhaps before the stamp was made: then none have passed.
+fn between(stamp: u32, tick: u32) -> u32 {
+    let ticks = tick.wrapping_sub(stamp) & TICK_MASK;
+    if ticks > TICK_MASK - LATER_MAX {
+        0
+    } else {
+        ticks
+    }
+}
 
 impl Usage {
     fn of(stamp: u32) -> Self {
@@ -81,7 +93,7 @@ impl Header {
     #[cold]
     fn touch_anew(&self, seen: u32, tick: u32, pause: u32) -> bool {
         let usage = Usage::of(seen);
-        let left_for = tick.wrapping_sub(seen) & TICK_MASK;
+        let left_for = between(seen, tick);
         let kind = match usage {
             Usage::Again => AGAIN,
             Usage::Once if left_for >= pause => AGAIN,
@@ -98,7 +110,7 @@ impl Header {
 
     /// Ticks since the last use, or since it was read ahead.
     pub fn idle_ticks(&self, tick: u32) -> u32 {
-        tick.wrapping_sub(self.stamp.load(Ordering::Relaxed)) & TICK_MASK
+        between(self.stamp.load(Ordering::Relaxed), tick)
     }
 
     /// Counts what has become of the bytes that were read ahead into this block.

@@ -1,10 +1,12 @@
 //! Taking a slot and giving it back, interrupted.
 
-use super::{Me, is_gone, release, take};
+use super::{Me, bury, is_gone, release, slay, take};
 use crate::config::Config;
 use crate::ids::ThreadId;
+use crate::keeper::run::has_keeper;
 use crate::session::Session;
 use crate::sim::crash_after;
+use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
 
 /// Whoever dies while it takes a slot, has one, or gives it back, is not taken for alive: nobody could ever recover such a session.
@@ -32,4 +34,44 @@ fn who_dies_is_gone() {
         }
     }
     assert!(finished);
+}
+
+/// A session that nobody keeps, and one thread's slot.
+fn unkept() -> (Session, ThreadId) {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let mine = session.shared().me().expect("a slot").id;
+    session.shared().arena.superblock().keeper.store(0, Relaxed);
+    (session, mine)
+}
+
+/// The next one in the slot of a keeper that was killed does not keep: clients would wait for him, and no other would begin.
+#[test]
+fn who_is_buried_keeps_no_more() {
+    let (session, mine) = unkept();
+    let arena = &*session.shared().arena;
+    let dead = take(arena, false).expect("a slot");
+    arena.superblock().keeper.store(dead.0, Relaxed);
+    assert!(has_keeper(arena));
+    slay(arena, dead);
+    bury(Me { arena, id: mine }, dead);
+    assert_eq!(take(arena, false), Some(dead));
+    assert!(!has_keeper(arena));
+}
+
+#[test]
+fn who_inherits_a_slot_does_not_keep() {
+    let (session, _) = unkept();
+    let arena = Arc::clone(&session.shared().arena);
+    let theirs = Arc::clone(&arena);
+    let thread = std::thread::spawn(move || take(&theirs, true).expect("a slot"));
+    let dead = thread.join().expect("no panic");
+    arena.superblock().keeper.store(dead.0, Relaxed);
+    while take(&arena, false).is_some() {}
+    assert!(!has_keeper(&arena));
+    assert_eq!(take(&arena, true), Some(dead));
+    assert!(!has_keeper(&arena));
+    release(Me {
+        arena: &arena,
+        id: dead,
+    });
 }

@@ -21,7 +21,7 @@ use crate::sys::socket;
 
 use super::{
     CLOSE_PAUSE, CLOSE_TRIES, DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES,
-    REFUSED, RELEASE, RELEASE_READER, UNITE, WATCH, decode, socket_path,
+    REFUSED, RELEASE, RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
 };
 
 struct Client {
@@ -136,6 +136,10 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 MANAGE => manage(shared, client, file, descriptors),
                 RELEASE => {
                     one_fewer(&mut client.opens, file);
+                    close_unused(shared, file);
+                    true
+                }
+                UNUSED => {
                     close_unused(shared, file);
                     true
                 }

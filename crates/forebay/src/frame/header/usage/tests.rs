@@ -56,6 +56,16 @@ fn the_first_use_of_what_was_read_ahead_is_told_once() {
     assert_eq!(header.usage(), Usage::Once);
 }
 
+/// Whoever uses a block, or evicts, may have looked at the clock before somebody else who used it since.
+#[test]
+fn a_use_at_a_later_tick_is_not_a_use_long_ago() {
+    let header = header();
+    header.touch(20);
+    assert_eq!(header.idle_ticks(19), 0);
+    header.visit(19);
+    assert_eq!(header.usage(), Usage::Once);
+}
+
 #[test]
 fn another_block_begins_anew_and_ticks_come_round() {
     let header = header();
