@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use forebay::memory::place::{find_arenas, is_session_name};
+use forebay::memory::place::{FoundArena, find_arenas, find_arenas_of, is_session_name};
 use forebay::session::look::{Seen, look};
 
 use crate::failure::Failure;
@@ -24,16 +24,11 @@ pub struct Found {
 /// # Errors
 /// [`Failure::Usage`] for a name that is none.
 pub fn find(arena_dir: Option<&Path>, session: Option<&str>) -> Result<Vec<Found>, Failure> {
-    if let Some(name) = session
-        && !is_session_name(name)
-    {
-        return Err(Failure::Usage(format!(
-            "'{name}' is not a session's name: use 1 to 64 letters, digits, dots, underscores and hyphens"
-        )));
-    }
-    let found = find_arenas(arena_dir).into_iter();
-    let wanted = found.filter(|arena| session.is_none_or(|name| arena.session == name));
-    let looked = wanted.filter_map(|arena| {
+    let found = match session {
+        Some(name) => arenas_of(arena_dir, name)?,
+        None => find_arenas(arena_dir),
+    };
+    let looked = found.into_iter().filter_map(|arena| {
         let seen = look(&arena.path)
             .map_err(|error| error.to_string())
             .transpose()?;
@@ -45,6 +40,19 @@ pub fn find(arena_dir: Option<&Path>, session: Option<&str>) -> Result<Vec<Found
         })
     });
     Ok(looked.collect())
+}
+
+/// The arenas of one name.
+///
+/// # Errors
+/// As for [`find`].
+pub fn arenas_of(arena_dir: Option<&Path>, name: &str) -> Result<Vec<FoundArena>, Failure> {
+    if !is_session_name(name) {
+        return Err(Failure::Usage(format!(
+            "'{name}' is not a session's name: use 1 to 64 letters, digits, dots, underscores and hyphens"
+        )));
+    }
+    Ok(find_arenas_of(arena_dir, name))
 }
 
 /// What to do about a keeper that is stopped, by a signal or a debugger: what it has begun to write is waited for.

@@ -144,6 +144,14 @@ pub fn load(options: Options) -> Result<Config, Failure> {
     Config::load_with(options).map_err(|error| Failure::from(Error::from(error)))
 }
 
+/// As [`load`], for a command that joins a session which is there, mostly.
+///
+/// # Errors
+/// As for [`load`].
+pub fn load_to_join(options: Options) -> Result<Config, Failure> {
+    Config::load_to_join(options).map_err(|error| Failure::from(Error::from(error)))
+}
+
 /// Which sessions a command is about, and where arenas may lie.
 #[derive(Args, Clone, Debug, Default)]
 pub struct Whose {

@@ -60,29 +60,29 @@ pub fn at_start() {
     if !small.is_null() {
         ASKED_FROM.store(0, Relaxed);
     }
+    crate::hooks::limits::look();
     table::at_start();
     WANTED.store(ASKED, Relaxed);
-    crate::hooks::limits::look();
     signals::attached();
     crate::hooks::pass::environment::remember();
     let _inside = Inside::enter();
     files::watch_inherited();
 }
 
-/// [`while_alone`] has been here.
+/// [`while_alone`] has been here, or the process has joined.
 static PREPARED: AtomicU32 = AtomicU32::new(0);
 
-/// A process of one thread is about to have another, or to join the session: does what the kernel makes every processor wait for
-/// once there are more threads, 10 to 30 ms each, in the middle of a program's write, against 5 us together. They are barriers in
-/// every thread, and a table of descriptors that has room for ours.
+/// A process of one thread is about to have another: does what the kernel makes every processor wait for once there are more,
+/// 10 to 30 ms each, in the middle of a program's write, against 5 us together. They are barriers in every thread, and a table of
+/// descriptors that has room for ours. Who joins does all of that.
 pub fn while_alone() {
     if !is_on() || PREPARED.swap(1, Relaxed) != 0 {
         return;
     }
     let _errno = KeepErrno::new();
     let _inside = Inside::enter();
-    forebay::sys::membarrier::register();
-    crate::inodes::barrier();
+    forebay::sys::membarrier::prepare();
+    crate::inodes::prepare_barrier();
     // A path alone: closing it gives up no locks of the program's, as closing a copy of one of its descriptors would.
     // SAFETY: the string ends in a null byte.
     let any = unsafe { crate::real::open64(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC, 0) };
@@ -165,16 +165,10 @@ fn config() -> Option<&'static Config> {
     let _errno = KeepErrno::new();
     let _inside = Inside::enter();
     let read = || {
-        let limits = Limits {
-            total_bytes: u64::MAX,
-            cgroup_limit: None,
-            cgroup_used: None,
-            source: String::new(),
-        };
         let mut options = Options::default();
         options.set("memory", &memory.to_string())?;
         Builder::of_this_process()?
-            .limits(limits)
+            .limits(Limits::unknown())
             .options(options)
             .build()
     };
@@ -287,7 +281,9 @@ pub fn session() -> Option<&'static Session> {
         return None;
     }
     glance()?;
-    while_alone();
+    if PREPARED.swap(1, Relaxed) == 0 {
+        crate::inodes::prepare_barrier();
+    }
     // SAFETY: never freed.
     let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
     let config = config()?.clone();
@@ -326,13 +322,7 @@ pub fn relocate(fd: OwnedFd) -> OwnedFd {
 
 /// How many numbers there are for descriptors, as far as we use them.
 fn descriptors() -> c_int {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the target is ours.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    limit.rlim_cur.min(HIGH) as c_int
+    crate::hooks::limits::descriptors().min(HIGH) as c_int
 }
 
 /// Run by a child that has just been forked, before anything else of ours.

@@ -233,12 +233,18 @@ fn await_users(slot: usize) {
 /// A barrier in every thread of the process. Who joins a session registers for those of all processes, which this is not.
 pub fn barrier() -> bool {
     const PRIVATE_EXPEDITED: usize = 1 << 3;
+    membarrier(PRIVATE_EXPEDITED) || prepare_barrier() && membarrier(PRIVATE_EXPEDITED)
+}
+
+/// Registers the process for it.
+pub fn prepare_barrier() -> bool {
     const REGISTER_PRIVATE_EXPEDITED: usize = 1 << 4;
-    let call = |command| {
-        // SAFETY: takes no memory.
-        unsafe { crate::raw::call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) == 0 }
-    };
-    call(PRIVATE_EXPEDITED) || call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED)
+    membarrier(REGISTER_PRIVATE_EXPEDITED)
+}
+
+fn membarrier(command: usize) -> bool {
+    // SAFETY: takes no memory.
+    unsafe { crate::raw::call(libc::SYS_membarrier, [command, 0, 0, 0, 0, 0]) == 0 }
 }
 
 /// The use of a descriptor's inode by the calling thread.

@@ -165,6 +165,17 @@ impl Config {
         Builder::of_this_process()?.options(options).build()
     }
 
+    /// [`Config::load_with`] for who joins a session that is there; see [`Builder::joining`].
+    ///
+    /// # Errors
+    /// As for [`Config::load`].
+    pub fn load_to_join(options: Options) -> Result<Self, ConfigError> {
+        Builder::of_this_process()?
+            .options(options)
+            .joining()
+            .build()
+    }
+
     /// Defaults and nothing else to begin with: for embedding programs that read no file.
     pub fn builder() -> Builder {
         Builder::default()

@@ -372,6 +372,11 @@ impl Session {
         })
     }
 
+    /// The arena's file, unless it lies on the heap.
+    pub fn arena_path(&self) -> Option<&Path> {
+        self.shared.arena_path.as_deref()
+    }
+
     /// The session's counters.
     pub fn stats(&self) -> Stats {
         Stats::collect(&self.shared.arena)

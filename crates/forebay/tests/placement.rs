@@ -7,7 +7,9 @@
 mod here;
 
 use forebay::memory::mapping::Mapping;
-use forebay::memory::place::{PlaceKind, Placement, find_arenas, huge_bytes, place};
+use forebay::memory::place::{
+    PlaceKind, Placement, find_arenas, find_arenas_of, huge_bytes, place,
+};
 use forebay::{Config, Session};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -97,7 +99,11 @@ fn huge_tmpfs_is_found_and_its_memory_is_huge() {
             assert_eq!(configured.path, placement.path);
             let found = find_arenas(None);
             let path = placement.arena_path("huge");
-            assert!(found.iter().any(|arena| arena.path == path), "{found:?}");
+            let mine = found.iter().find(|arena| arena.path == path);
+            let alone = find_arenas_of(None, "huge");
+            assert!(mine.is_some_and(|mine| alone.contains(mine)), "{found:?}");
+            assert!(alone.iter().all(|arena| arena.session == "huge"));
+            assert!(find_arenas_of(None, "hug").is_empty());
         }
     });
 }

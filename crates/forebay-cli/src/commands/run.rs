@@ -47,7 +47,7 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
     for (key, text) in given.iter().filter(|(key, _)| *key == "dirs") {
         options.set(key, text)?;
     }
-    let config = crate::settings::load(options)?;
+    let config = crate::settings::load_to_join(options)?;
     let mut exported = Exported::of(&given);
     let front = match front(&arguments, &config, &mut exported) {
         Ok(front) => Some(front),
@@ -60,8 +60,10 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
             None
         }
     };
+    let reports = arguments.report.is_some() || arguments.json;
     let before = front
         .as_ref()
+        .filter(|_| reports)
         .map(|front| (front.session.stats(), front.session.left_count()));
     let held = signals::hold_back()
         .map_err(|error| Failure::Failed(format!("cannot hold signals back: {error}")))?;
@@ -90,7 +92,7 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
     if let Some(front) = &front {
         tell(&front.session, &unsettled);
     }
-    if arguments.report.is_some() || arguments.json {
+    if reports {
         let sides = front.as_ref().zip(before);
         let sides = sides.map(|(front, before)| Sides::of(&front.session, &before));
         let times = (ran, begun.elapsed() - ran);
@@ -128,8 +130,7 @@ fn front(arguments: &Run, config: &Config, exported: &mut Exported) -> Result<Fr
         output::note(format_args!("{why}; its files are left to the kernel"));
     }
     let session = keeper::join(config, exported, arguments.linger)?;
-    let place = session.place().map_err(|error| error.to_string())?;
-    if let Some(arena) = &place.path {
+    if let Some(arena) = session.arena_path() {
         exported.lead_to(&config.session, arena);
     }
     Ok(Front { library, session })
@@ -173,6 +174,9 @@ fn tell(session: &Session, unsettled: &[Unsettled]) {
 /// Hands everything that the session owes to the devices: for files below the directories, where some are named. Syncs
 /// nothing.
 fn drain(session: &Session, config: &Config, held: Held) -> Result<Vec<Unsettled>, Failure> {
+    if !session.may_owe() {
+        return Ok(Vec::new());
+    }
     let name = config.session.clone();
     // Who presses the keys now means us.
     std::thread::spawn(move || {

@@ -1,4 +1,5 @@
-//! The process's limit on the size of files, kept at hand: every write looks at it.
+//! The process's limits on the size of files and on descriptors, kept at hand: every write looks at the first, and whatever the engine
+//! opens at the second.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -10,21 +11,41 @@ use crate::real;
 /// No byte may be written from here on.
 static FILE_SIZE: AtomicU64 = AtomicU64::new(u64::MAX);
 
-/// The limit.
+/// How many numbers there are for descriptors, and how many there could be.
+static DESCRIPTORS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+
+/// The limit on the size of files.
 #[inline(always)]
 pub fn file_size() -> u64 {
     FILE_SIZE.load(Relaxed)
 }
 
-/// Asks the kernel what it is.
+/// How many numbers there are for descriptors.
+pub fn descriptors() -> u64 {
+    DESCRIPTORS[0].load(Relaxed)
+}
+
+/// How many there can be without more rights than the process has.
+pub fn descriptors_max() -> u64 {
+    DESCRIPTORS[1].load(Relaxed)
+}
+
+/// Asks the kernel what they are.
 pub fn look() {
-    let mut limit = rlimit {
-        rlim_cur: libc::RLIM_INFINITY,
-        rlim_max: libc::RLIM_INFINITY,
+    let ask = |resource, known| {
+        let mut limit = rlimit {
+            rlim_cur: known,
+            rlim_max: known,
+        };
+        // SAFETY: the target is ours.
+        unsafe { libc::getrlimit(resource, &raw mut limit) };
+        limit
     };
-    // SAFETY: the target is ours.
-    unsafe { libc::getrlimit(libc::RLIMIT_FSIZE, &raw mut limit) };
-    FILE_SIZE.store(limit.rlim_cur, Relaxed);
+    let size = ask(libc::RLIMIT_FSIZE, libc::RLIM_INFINITY);
+    FILE_SIZE.store(size.rlim_cur, Relaxed);
+    let descriptors = ask(libc::RLIMIT_NOFILE, 0);
+    DESCRIPTORS[0].store(descriptors.rlim_cur, Relaxed);
+    DESCRIPTORS[1].store(descriptors.rlim_max, Relaxed);
 }
 
 /// What the kernel does to a thread that writes beyond the limit. The call fails with `EFBIG` where the program lives on.

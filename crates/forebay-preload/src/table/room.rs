@@ -4,19 +4,15 @@ use std::sync::atomic::{Ordering, Ordering::Relaxed};
 
 use libc::c_int;
 
+use crate::hooks::limits;
+
 use super::{ALIVE, DESCRIPTIONS, DESCRIPTIONS_MAX, DESCRIPTORS_MAX, Description, LEN, WORDS};
 
 const PAGE_BYTES: usize = 4096;
 
 /// Reserves the table of descriptors. Without it every descriptor is none of ours.
 pub fn at_start() {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
-    // SAFETY: the target is ours.
-    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
-    let len = (limit.rlim_max as usize).clamp(1024, DESCRIPTORS_MAX);
+    let len = (limits::descriptors_max() as usize).clamp(1024, DESCRIPTORS_MAX);
     let bytes = PAGE_BYTES + len * size_of::<u64>();
     let Some(alive) = reserve(bytes, libc::MAP_PRIVATE) else {
         return;

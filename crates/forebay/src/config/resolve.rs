@@ -36,6 +36,7 @@ pub struct Builder {
     options: Options,
     /// What this process may use; asked from the system when not given.
     limits: Option<Limits>,
+    joins: bool,
     kept_dir: Option<PathBuf>,
 }
 
@@ -129,12 +130,18 @@ impl Builder {
         self
     }
 
+    /// For who joins a session that is there: what memory there is, which takes a hundred system calls to find out, is asked only
+    /// where something was said of memory. Without that, what is said of memory means nothing.
+    pub fn joining(mut self) -> Self {
+        self.joins = true;
+        self
+    }
+
     /// The configuration: the strongest word on each option, defaults for the rest.
     ///
     /// # Errors
     /// [`ConfigError::Value`] where values do not fit together or this machine.
     pub fn build(self) -> Result<Config, ConfigError> {
-        let limits = self.limits.unwrap_or_else(cgroup::available);
         let mut origins = Origins::default();
         let mut said = Options::default();
         if let Some((path, options)) = self.file {
@@ -147,6 +154,11 @@ impl Builder {
         });
         said.overlay(self.options, &mut origins, |_| Origin::Option);
         no_shares_of_nothing(&said, &origins)?;
+        let limits = match self.limits {
+            Some(limits) => limits,
+            None if self.joins && !says_of_memory(&said) => Limits::unknown(),
+            None => cgroup::available(),
+        };
         let kept_dir = self
             .kept_dir
             .unwrap_or_else(|| kept_dir(&Environment::new(), user_id()));
@@ -218,6 +230,15 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         heap_backed: said.heap_backed.unwrap_or(false),
         origins,
     }
+}
+
+/// Whether what memory there is makes a difference to what was said.
+fn says_of_memory(said: &Options) -> bool {
+    said.memory.is_some()
+        || said.dirty_bytes_max.is_some()
+        || said.dirty_background.is_some()
+        || said.file_dirty_bytes_max.is_some()
+        || said.clean_bytes_max.is_some()
 }
 
 /// Paths of files are compared as the kernel has them. A directory that is not there yet stays as it was written.

@@ -60,6 +60,24 @@ fn defaults() {
 }
 
 #[test]
+fn who_joins_asks_for_memory_only_where_it_matters() {
+    let joining = |set: Option<(&str, &str)>| {
+        let builder = Config::builder().joining();
+        let builder = match set {
+            Some((key, text)) => builder.set(key, text)?,
+            None => builder,
+        };
+        builder.build()
+    };
+    // A quarter of what nobody has.
+    assert_eq!(joining(None).unwrap().memory, u64::MAX / 4);
+    assert!(joining(Some(("route", "scrap"))).unwrap().memory == u64::MAX / 4);
+    let asked = joining(Some(("dirty_bytes_max", "25%"))).unwrap();
+    assert!(asked.memory < u64::MAX / 4 && asked.dirty_bytes_max <= asked.memory);
+    assert!(joining(Some(("memory", "1000000GiB"))).is_err());
+}
+
+#[test]
 fn the_tiny_configuration_is_sound() {
     let config = Config::tiny();
     config.check().unwrap();

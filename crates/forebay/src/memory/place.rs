@@ -178,9 +178,8 @@ pub fn place_on(survey: &Survey, bytes: u64) -> Result<Placement> {
 /// This user's directories that have an arena of the session's, the configured one first. A session that exists is where it
 /// is, wherever a new one would go by now.
 pub fn dirs_of(config_dir: Option<&Path>, session: &str) -> Vec<UserDir> {
-    let survey = Survey::of_this_system(config_dir);
-    let opened = survey.parents().into_iter();
-    let dirs = opened.filter_map(|parent| UserDir::open(&parent, dir::user_id()).ok().flatten());
+    let parents = ladder::parents(config_dir).into_iter();
+    let dirs = parents.filter_map(|parent| UserDir::open(&parent, dir::user_id()).ok().flatten());
     dirs.filter(|dir| dir.arena_path(session).exists())
         .collect()
 }
@@ -189,12 +188,19 @@ pub fn dirs_of(config_dir: Option<&Path>, session: &str) -> Vec<UserDir> {
 /// directory. Directories that are not this user's alone are passed over: what lies there is not
 /// to be trusted.
 pub fn find_arenas(config_dir: Option<&Path>) -> Vec<FoundArena> {
-    Survey::of_this_system(config_dir)
-        .parents()
-        .iter()
-        .filter_map(|parent| UserDir::open(parent, dir::user_id()).ok().flatten())
-        .flat_map(|dir| dir.arenas())
+    user_dirs(config_dir).flat_map(|dir| dir.arenas()).collect()
+}
+
+/// As [`find_arenas`], those of one session.
+pub fn find_arenas_of(config_dir: Option<&Path>, session: &str) -> Vec<FoundArena> {
+    user_dirs(config_dir)
+        .filter_map(|dir| dir.found(session))
         .collect()
+}
+
+fn user_dirs(config_dir: Option<&Path>) -> impl Iterator<Item = UserDir> {
+    let parents = ladder::parents(config_dir).into_iter();
+    parents.filter_map(|parent| UserDir::open(&parent, dir::user_id()).ok().flatten())
 }
 
 #[cfg(test)]

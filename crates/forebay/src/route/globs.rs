@@ -6,7 +6,7 @@
 //! Globs are matched against whole absolute paths: `*` and `?` stay within one component, `**`
 //! crosses them, `{a,b}` and `[a-z]` are alternatives, and case counts. A glob without a slash is a name
 //! in any directory; any other must begin with `/`, `**/` or `{`: one that could never match is an
-//! error, not a rule that silently does nothing. Paths are compared as bytes: they need not be UTF-8.
+//! error, not a rule that silently does nothing. Paths need not be UTF-8: a byte that is part of no character counts as one.
 //! Globs are compiled where the configuration checks them, `config::routes`.
 //!
 //! Asked once for each open file, not for each request; matching allocates. Symbolic links and `..`

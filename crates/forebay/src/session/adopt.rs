@@ -84,9 +84,8 @@ impl Unmanaged {
 
 /// The arena's file of the session that a configuration names, if there is one.
 pub fn find_arena(config: &Config) -> Option<PathBuf> {
-    let found = place::find_arenas(config.arena_dir.as_deref());
-    let mine = found.into_iter().find(|a| a.session == config.session)?;
-    Some(mine.path)
+    let found = place::find_arenas_of(config.arena_dir.as_deref(), &config.session);
+    Some(found.into_iter().next()?.path)
 }
 
 /// The name by which the kernel knows an open file now.

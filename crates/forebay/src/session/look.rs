@@ -368,13 +368,17 @@ impl Session {
         gone::tend_for_nobody(&self.shared, me);
         unfinished::adopt_owed_files(&self.shared, None);
         let mut unsettled = Vec::new();
-        // Many requests at once: this may be gigabytes.
-        let mut flusher = flusher(&self.shared)?;
+        let mut made = None;
         for (id, entry) in live_files(&self.shared.arena) {
             if !unfinished::owes_or_is_closing(entry) || !is_wanted(&path_of(entry)) {
                 continue;
             }
-            if let Err(reason) = self.settle_file(me, id, &mut flusher, durability) {
+            // Many requests at once: this may be gigabytes.
+            let flusher = match &mut made {
+                Some(flusher) => flusher,
+                none => none.insert(flusher(&self.shared)?),
+            };
+            if let Err(reason) = self.settle_file(me, id, flusher, durability) {
                 unsettled.push(Unsettled {
                     id,
                     path: path_of(entry),
@@ -384,6 +388,13 @@ impl Session {
             }
         }
         Ok(unsettled)
+    }
+
+    /// Whether [`Session::settle_where`] may have anything to wait for.
+    pub fn may_owe(&self) -> bool {
+        let mut files = live_files(&self.shared.arena);
+        files.any(|(_, entry)| unfinished::owes_or_is_closing(entry))
+            || !threads::dead(&self.shared.arena).is_empty()
     }
 
     /// Who is in the session, this process included.

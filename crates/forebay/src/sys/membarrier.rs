@@ -9,6 +9,11 @@ pub fn register() -> bool {
     call(REGISTER_GLOBAL_EXPEDITED) && call(GLOBAL_EXPEDITED)
 }
 
+/// Registers this process, which may never need it.
+pub fn prepare() {
+    call(REGISTER_GLOBAL_EXPEDITED);
+}
+
 /// A full barrier in every running thread of every registered process.
 pub fn global_expedited() {
     let done = call(GLOBAL_EXPEDITED);

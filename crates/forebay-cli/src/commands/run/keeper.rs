@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use forebay::session::look::Life;
+use forebay::session::look::{Life, look};
 use forebay::{Config, Session};
 
 use super::environment::Exported;
@@ -37,22 +37,22 @@ pub fn join(config: &Config, exported: &Exported, linger_seconds: f64) -> Result
 }
 
 fn join_living(config: &Config) -> Result<Option<Session>, String> {
-    let found = sessions::find(config.arena_dir.as_deref(), Some(&config.session))
+    let found = sessions::arenas_of(config.arena_dir.as_deref(), &config.session)
         .map_err(|failure| failure.to_string())?;
-    for found in found {
-        let alive = matches!(&found.seen, Ok(seen) if seen.life == Life::Alive);
-        // Looking holds the arena mapped; joining maps it anew.
-        let arena = found.arena.clone();
-        drop(found);
-        if !alive {
-            continue;
-        }
-        let joined = Session::join_living(&arena, config.clone()).map_err(|e| e.to_string())?;
-        if joined.is_some() {
-            return Ok(joined);
+    for arena in found {
+        match Session::join_living(&arena.path, config.clone()) {
+            Ok(None) => {}
+            Ok(joined) => return Ok(joined),
+            // What nobody is in is for a daemon to recover, or to complain of.
+            Err(error) if is_alive(&arena.path) => return Err(error.to_string()),
+            Err(_) => {}
         }
     }
     Ok(None)
+}
+
+fn is_alive(arena: &Path) -> bool {
+    matches!(look(arena), Ok(Some(seen)) if seen.life == Life::Alive)
 }
 
 /// Starts a daemon and waits until it says that the session can be joined.

@@ -4,7 +4,6 @@
 //! loads libraries into it, and with rights of its own nobody may.
 
 use std::fs::File;
-use std::io::Read;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -17,6 +16,10 @@ const PLACES: [&str; 3] = ["../lib/forebay", ".", "../lib"];
 pub const VARIABLE: &str = "FOREBAY_PRELOAD";
 /// Interpreters that lead to one another are followed so far, as the kernel does.
 const INTERPRETERS_MAX: u32 = 4;
+/// Of a script's first line the kernel reads so much.
+const LINE_BYTES: usize = 256;
+/// Read at once: a script's first line; what says what a program is, mostly.
+const HEAD_BYTES: usize = 2048;
 
 /// The library's path.
 ///
@@ -79,12 +82,13 @@ pub fn why_not(program: &Path) -> Option<String> {
                 "{name} runs with capabilities of its own, and the loader lets nobody load libraries into such programs"
             ));
         }
-        let mut head = Vec::new();
-        (&file).take(256).read_to_end(&mut head).ok()?;
-        match head.strip_prefix(b"#!") {
+        let mut room = [0; HEAD_BYTES];
+        let read = file.read_at(&mut room, 0).ok()?;
+        let head = &room[..read];
+        match head[..read.min(LINE_BYTES)].strip_prefix(b"#!") {
             Some(line) => program = interpreter_of_script(line)?,
             None if head.starts_with(b"\x7fELF") => {
-                return elf(&file, &head).err().map(|why| format!("{name} {why}"));
+                return elf(&file, head).err().map(|why| format!("{name} {why}"));
             }
             None => return None,
         }
@@ -123,17 +127,14 @@ fn elf(file: &File, head: &[u8]) -> Result<(), String> {
     for index in 0..count.min(512) {
         let mut header = [0; 56];
         let at = table.saturating_add(index * entry);
-        if file.read_exact_at(&mut header, at).is_err() {
+        if !copy(file, head, &mut header, at) {
             return Ok(());
         }
         if number(&header, 0, 4) != INTERPRETER {
             continue;
         }
         let mut loader = vec![0; number(&header, 32, 8).min(4096) as usize];
-        if file
-            .read_exact_at(&mut loader, number(&header, 8, 8))
-            .is_err()
-        {
+        if !copy(file, head, &mut loader, number(&header, 8, 8)) {
             return Ok(());
         }
         let loader = String::from_utf8_lossy(&loader);
@@ -146,6 +147,17 @@ fn elf(file: &File, head: &[u8]) -> Result<(), String> {
         };
     }
     Err("is linked statically, and nobody loads libraries into such programs".into())
+}
+
+/// Bytes of a file of which the first have been read. `false`: there are none.
+fn copy(file: &File, head: &[u8], to: &mut [u8], at: u64) -> bool {
+    let begin = usize::try_from(at).unwrap_or(usize::MAX);
+    let known = head.get(begin..).and_then(|rest| rest.get(..to.len()));
+    match known {
+        Some(known) => to.copy_from_slice(known),
+        None => return file.read_exact_at(to, at).is_ok(),
+    }
+    true
 }
 
 #[cfg(test)]

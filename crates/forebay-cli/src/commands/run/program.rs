@@ -3,6 +3,7 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command};
 
@@ -53,8 +54,9 @@ pub fn start(arguments: &[OsString], prepare: impl Fn(&mut Command)) -> Result<C
         code: 127,
         why: "no program was named".into(),
     })?;
-    let mut command = Command::new(name);
-    command.args(rest);
+    // Looked for once, and not by the child in one directory after the other.
+    let mut command = Command::new(find(name));
+    command.arg0(name).args(rest);
     prepare(&mut command);
     let started = match command.spawn() {
         // A script that does not say whose: the shell's, as for `execvp`.

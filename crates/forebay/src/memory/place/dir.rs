@@ -46,6 +46,9 @@ impl UserDir {
     /// # Errors
     /// [`Error::Arena`] when it cannot be made, or exists and is someone else's or open to others.
     pub fn make(parent: &Path, uid: u32) -> Result<Self> {
+        if let Ok(Some(made)) = Self::open(parent, uid) {
+            return Ok(made);
+        }
         let path = parent.join(format!("forebay-{uid}"));
         let name = c_path(&path)?;
         // SAFETY: a NUL-terminated string that lives through the call.
@@ -190,7 +193,8 @@ impl UserDir {
         found
     }
 
-    fn found(&self, session: &str) -> Option<FoundArena> {
+    /// A session's arena in this directory, if it can be trusted.
+    pub fn found(&self, session: &str) -> Option<FoundArena> {
         let bytes = self.open_session(session).ok()?.metadata().ok()?.len();
         let path = self.path.join(arena_name(session));
         Some(FoundArena {

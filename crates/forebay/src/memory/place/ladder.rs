@@ -8,6 +8,7 @@ use super::PlaceKind;
 use crate::limits::HUGE_BYTES;
 use crate::memory::mounts::{Mount, parse_mountinfo};
 use std::ffi::CString;
+use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -103,8 +104,7 @@ impl Survey {
     /// Looks at this process's mounts and the kernel's settings. What cannot be read counts as
     /// not there.
     pub fn of_this_system(config_dir: Option<&Path>) -> Self {
-        let mountinfo = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mounts = parse_mountinfo(&mountinfo);
+        let mounts = mounts_here();
         let shmem = std::fs::read_to_string(SHMEM_ENABLED).unwrap_or_default();
         Self {
             configured: config_dir.map(|dir| (dir.to_owned(), look_at(dir, &mounts))),
@@ -113,18 +113,6 @@ impl Survey {
             huge_pages_free: pool_count("free_hugepages")
                 .saturating_sub(pool_count("resv_hugepages")),
         }
-    }
-
-    /// Directories in which this user's directory may lie, each once, the configured one first.
-    pub(super) fn parents(&self) -> Vec<PathBuf> {
-        let configured = self.configured.iter().map(|(dir, _)| dir);
-        let mut parents: Vec<PathBuf> = Vec::new();
-        for dir in configured.chain(self.sites.iter().map(|site| &site.dir)) {
-            if !parents.contains(dir) {
-                parents.push(dir.clone());
-            }
-        }
-        parents
     }
 
     /// The candidates in the ladder's order, whatever their room, and why others are none.
@@ -254,11 +242,40 @@ impl Survey {
     }
 }
 
+/// Directories in which a user's directory may lie, each once, the configured one first.
+pub(super) fn parents(config_dir: Option<&Path>) -> Vec<PathBuf> {
+    let mounts = mounts_here();
+    let shown = mounts.iter().filter(|mount| is_visible(mount));
+    let configured = config_dir.map(Path::to_owned).into_iter();
+    let mut parents: Vec<PathBuf> = Vec::new();
+    for dir in configured.chain(shown.map(|mount| mount.point.clone())) {
+        if !parents.contains(&dir) {
+            parents.push(dir);
+        }
+    }
+    parents
+}
+
+fn mounts_here() -> Vec<Mount> {
+    parse_mountinfo(&read_whole("/proc/self/mountinfo").unwrap_or_default())
+}
+
+/// A file of the kernel's, which does not say how long it is, in as few pieces as may be.
+fn read_whole(path: &str) -> std::io::Result<String> {
+    let mut text = Vec::with_capacity(16 * 1024);
+    std::fs::File::open(path)?.read_to_end(&mut text)?;
+    Ok(String::from_utf8_lossy(&text).into_owned())
+}
+
+/// Whether a mount is of a memory file system, and no other mount hides it.
+fn is_visible(mount: &Mount) -> bool {
+    matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs")
+        && device_of(&mount.point) == Some(mount.device)
+}
+
 /// The site of a mount, unless another mount hides it or it is no memory file system.
 fn visible(mount: &Mount) -> Option<Site> {
-    if !matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs")
-        || device_of(&mount.point)? != mount.device
-    {
+    if !is_visible(mount) {
         return None;
     }
     let mut site = statfs(&mount.point).ok()?;
