@@ -11,7 +11,7 @@ const TURNS: u64 = 40_000;
 const FIXED: u64 = 120;
 const FRESH: u64 = 80;
 /// Seeds that have found something once.
-const FOUND: [u64; 3] = [1177, 1719, 6_699_726_336];
+const FOUND: [u64; 4] = [1177, 1719, 6_699_726_336, 364_958_651_433];
 
 fn turns() -> u64 {
     here::number("FOREBAY_SIMULATE_TURNS", TURNS)
