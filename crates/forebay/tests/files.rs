@@ -289,7 +289,7 @@ fn a_file_that_is_opened_by_another_name_is_known_by_it() {
     assert_eq!(second.len().expect("a length"), 5);
     let known = forebay::keeper::reopen::path_of(core.entry());
     assert_eq!(known, new);
-    forebay::keeper::reopen::reopen(core.entry(), &|fd| fd).expect("found again");
+    forebay::keeper::reopen::reopen(core.entry(), &|fd| fd, None).expect("found again");
 }
 
 /// One long write into memory stays within the limits as many short ones do.
