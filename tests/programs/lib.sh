@@ -15,6 +15,7 @@
 # Small enough for eviction, and so that the smallest files are managed as well.
 export FOREBAY_MEMORY=${FOREBAY_MEMORY:-96MiB}
 export FOREBAY_SMALL_FILE_BYTES=${FOREBAY_SMALL_FILE_BYTES:-0}
+export FOREBAY_LARGE_FILE_BYTES=${FOREBAY_LARGE_FILE_BYTES:-0}
 # However often a program syncs, it is the engine that does it.
 export FOREBAY_KERNEL_AFTER_SYNCS=${FOREBAY_KERNEL_AFTER_SYNCS:-0}
 # Closes leave to the keeper whatever they may.

@@ -46,7 +46,7 @@ forebay=$store/bin/forebay
 
 kinds=${FOREBAY_TEST_KINDS:-xfs ext4}
 # Whatever this user's environment says about Forebay, and his own sessions, are left out of it.
-for name in $(compgen -e | grep '^FOREBAY_' | grep -v -E '^FOREBAY_(MEMORY|SMALL_FILE_BYTES|CLOSE_BEHIND_BYTES)$'); do unset "$name"; done
+for name in $(compgen -e | grep '^FOREBAY_' | grep -v -E '^FOREBAY_(MEMORY|SMALL_FILE_BYTES|LARGE_FILE_BYTES|CLOSE_BEHIND_BYTES)$'); do unset "$name"; done
 # Of several users: whoever comes first must not keep it to himself.
 install -d -m 1777 "$store/arenas" "$store/home" "$store/home/state" "$store/home/state/forebay"
 export HOME=$store/home XDG_CONFIG_HOME=$store/home XDG_STATE_HOME=$store/home/state

@@ -40,7 +40,7 @@ fsx=$PWD/${CARGO_TARGET_DIR:-target}/tools/bin/fsx
 if [[ -x $fsx ]]; then install -m 755 "$fsx" "$store/bin/"; fi
 g++ -O1 -std=c++17 -pthread -o "$store/bin/streams" tests/programs/streams.cpp || exit 1
 forebay=$store/bin/forebay
-for name in $(compgen -e | grep '^FOREBAY_' | grep -v -E '^FOREBAY_(MEMORY|SMALL_FILE_BYTES|CLOSE_BEHIND_BYTES)$'); do unset "$name"; done
+for name in $(compgen -e | grep '^FOREBAY_' | grep -v -E '^FOREBAY_(MEMORY|SMALL_FILE_BYTES|LARGE_FILE_BYTES|CLOSE_BEHIND_BYTES)$'); do unset "$name"; done
 install -d "$store/arenas" "$store/home" "$store/home/state" "$store/notes"
 export HOME=$store/home XDG_CONFIG_HOME=$store/home XDG_STATE_HOME=$store/home/state TOOLS=$store/bin TESTS=$PWD/tests/programs
 export FOREBAY_ARENA_DIR=$store/arenas GIT_CONFIG_NOSYSTEM=1 GIT_COMMITTER_DATE='1750000000 +0000' EMAIL=name@example.org

@@ -112,6 +112,9 @@ settings! {
     /// Bytes that a program must have written to a file before it is managed
     #[arg(value_name = "SIZE")]
     small_file_bytes,
+    /// The same where it is written by requests of 64 KiB and more; a share is of the session's memory
+    #[arg(value_name = "SIZE")]
+    large_file_bytes,
     /// Bytes that a file must owe for its close not to wait for them
     #[arg(value_name = "SIZE")]
     close_behind_bytes,

@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 use forebay::config::{Builder, Options};
+use forebay::limits::LARGE_REQUEST_BYTES;
 use forebay::memory::cgroup::Limits;
 use forebay::session::adopt;
 use forebay::session::glance::Glance;
@@ -134,8 +135,9 @@ pub fn is_on() -> bool {
     WANTED.load(Relaxed) == ASKED && OFF.load(Relaxed) == 0
 }
 
-/// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed.
-pub fn is_large(calls: u64, bytes: u64, size: u64) -> bool {
+/// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed. `synced`: the
+/// program has made it durable again and again meanwhile.
+pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
     let from = ASKED_FROM.load(Relaxed);
     if from != 0 && bytes <= from && (calls < 2 || size <= from) {
         return false;
@@ -144,7 +146,12 @@ pub fn is_large(calls: u64, bytes: u64, size: u64) -> bool {
         return false;
     };
     let small = config.small_file_bytes;
-    bytes > small || (calls >= 2 && size >= small)
+    if bytes <= small && (calls < 2 || size < small) {
+        return false;
+    }
+    // Large requests: the kernel takes them as fast, and the file needs no managing.
+    let by_large_requests = bytes / calls.max(1) >= LARGE_REQUEST_BYTES;
+    synced || !by_large_requests || bytes > config.large_file_bytes
 }
 
 /// Whether a file that has had so many small syncs in a row is better left to the kernel.

@@ -133,7 +133,7 @@ pub fn has_grown(word: Word, len: usize) -> bool {
     }
     let (calls, bytes) = description.note_write(len);
     let size = description.size_at_open.load(Ordering::Relaxed);
-    attach::is_large(calls, bytes, size)
+    attach::is_large(calls, bytes, size, description.is_synced_again())
 }
 
 /// What an engine call came to.

@@ -9,6 +9,7 @@ use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
 };
 
+use forebay::limits::LARGE_SYNCS;
 use libc::c_int;
 
 pub use room::at_start;
@@ -266,6 +267,9 @@ pub const REACHED: u32 = 8;
 /// ... and nobody here will hear when that ends: it does not with the last descriptor that is known of.
 pub const STICKS: u32 = 16;
 
+/// Syncs of a candidate are counted in the flags, from here up.
+const SYNC: u32 = 1 << 16;
+
 /// Whose offset is the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -369,6 +373,18 @@ impl Description {
         let len = (len as u64).min(CALL / 4);
         let word = self.written.fetch_add(CALL + len, Relaxed) + CALL + len;
         (word >> 48, word & (CALL - 1))
+    }
+
+    /// Notes a sync of a candidate.
+    pub fn note_sync(&self) {
+        if !self.is_synced_again() {
+            self.flags.fetch_add(SYNC, Relaxed);
+        }
+    }
+
+    /// Whether the candidate has been synced again and again.
+    pub fn is_synced_again(&self) -> bool {
+        self.flags.load(Relaxed) / SYNC >= LARGE_SYNCS
     }
 
     /// Holds the offset until the result is dropped.

@@ -133,6 +133,9 @@ pub struct Config {
     /// A file that has had no more than this written to it by a program stays with the kernel: the preload library manages
     /// it from then on.
     pub small_file_bytes: u64,
+    /// The same for a file that is written by requests of 64 KiB and more on average, and is not synced again and again: the
+    /// kernel takes these as fast while it has room. No less than `small_file_bytes` counts.
+    pub large_file_bytes: u64,
     /// A file that owes at least so many bytes when a program closes it is written after the close, by the keeper: the
     /// preload library waits for less.
     pub close_behind_bytes: u64,
@@ -208,6 +211,7 @@ impl Config {
             flush_order: FlushOrder::Stream,
             kept_dir: std::env::temp_dir().join("forebay-kept"),
             small_file_bytes: 0,
+            large_file_bytes: 0,
             close_behind_bytes: 0,
             kernel_after_syncs: 0,
             allocator: Allocator::default(),

@@ -34,6 +34,11 @@ pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
 /// Bytes that a program must have written to a file before it is managed without being asked to be. To manage a file and to close it costs 0.1 ms
 /// (three messages to the keeper, seventy system calls), as much as is gained by some 600 KiB that are written in pieces of 4 KiB.
 pub const SMALL_FILE_BYTES: u64 = 1024 * 1024;
+/// Requests of a file's writes that are this large on average gain nothing from being managed while there is room for them in
+/// the kernel's cache: it copies as fast, and a page costs it little beside the copy.
+pub const LARGE_REQUEST_BYTES: u64 = 64 * 1024;
+/// Syncs of a file written by such requests, after which it is managed: the kernel would write the same pages again and again.
+pub const LARGE_SYNCS: u32 = 3;
 /// Syncs in a row with little to write, after which a file is better left to the kernel.
 pub const KERNEL_AFTER_SYNCS: u32 = 16;
 

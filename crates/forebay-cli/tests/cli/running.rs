@@ -301,7 +301,25 @@ fn await_calm(place: &Place) {
     }
 }
 
-/// The same with a keeper that does nothing: the command flushes by itself, and says how much.
+/// Stops a process. A signal reaches its threads one after the other: until the last of them has stopped, it works.
+fn stop(process: Pid) {
+    kill_process(process, Signal::STOP).expect("stopped");
+    let begun = Instant::now();
+    let runs = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.expect("a thread").path().join("stat"));
+        // A thread that has ended meanwhile does not run. Its name, which stands before, may have spaces in it.
+        stat.is_ok_and(|text| !text.rsplit(')').next().unwrap_or("").starts_with(" T"))
+    };
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    while std::fs::read_dir(&tasks).expect("threads").any(runs) {
+        assert!(
+            begun.elapsed() < Duration::from_secs(30),
+            "it does not stop"
+        );
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Of a keeper that is stopped.
 fn assert_says_how_to_go_on(place: &Place) {
     let remedy = place.stat()["remedy"].as_str().map(str::to_owned);
@@ -315,6 +333,7 @@ fn assert_says_how_to_go_on(place: &Place) {
     assert!(doctor.contains("kill -CONT"), "{doctor}");
 }
 
+/// A program is killed beside a keeper that does nothing: the command flushes by itself, and says how much.
 #[test]
 fn a_command_drains_without_the_keeper() {
     let place = Place::new("run-drain-alone");
@@ -325,7 +344,7 @@ fn a_command_drains_without_the_keeper() {
     let file = place.file("file");
     let writer = writer::start(&place, &file, 1_000_000, false);
     await_calm(&place);
-    kill_process(keeper, Signal::STOP).expect("stopped");
+    stop(keeper);
     writer.kill();
     assert!(place.dirty_bytes() > 0);
     assert_says_how_to_go_on(&place);

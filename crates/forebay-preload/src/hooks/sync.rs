@@ -57,7 +57,11 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
     }
     loop {
         match serve::turn(fd) {
-            Turn::Real | Turn::Candidate(_) => return real(),
+            Turn::Candidate(word) => {
+                word.description().note_sync();
+                return real();
+            }
+            Turn::Real => return real(),
             Turn::Refused => return serve::refused() as c_int,
             Turn::Managed(word) => {
                 let settled = serve::with(fd, word, |using, description| {

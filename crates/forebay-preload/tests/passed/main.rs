@@ -158,6 +158,7 @@ fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
         command
             .env("LD_PRELOAD", library)
             .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
+            .env("FOREBAY_LARGE_FILE_BYTES", "0")
             .env("FOREBAY_SESSION", &name);
     });
     assert_eq!(ours.output, plain.output);

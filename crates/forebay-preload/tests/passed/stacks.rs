@@ -30,6 +30,7 @@ fn run(program: &Path, dir: &Path, preloads: &[&Path], session: &str) -> (String
         .args([Path::new("case"), dir])
         .env("LD_PRELOAD", paths.join(":"))
         .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
+        .env("FOREBAY_LARGE_FILE_BYTES", "0")
         .env("FOREBAY_SESSION", session)
         .env("ASAN_OPTIONS", "detect_leaks=0")
         .output()

@@ -104,6 +104,7 @@ impl Scene {
                 "FOREBAY_SMALL_FILE_BYTES",
                 self.small_file_bytes.to_string(),
             )
+            .env("FOREBAY_LARGE_FILE_BYTES", "0")
             // What is tested is mostly what the engine does, however often it is asked to sync.
             .env("FOREBAY_KERNEL_AFTER_SYNCS", "0")
             .stdin(Stdio::null());

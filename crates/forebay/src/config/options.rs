@@ -175,6 +175,8 @@ options! {
     kept_dir: PathBuf,
     /// Bytes that a file must have had written to it before the preload library manages it. Default: 1MiB.
     small_file_bytes: Size,
+    /// Bytes that a file must have had written to it by large requests before the preload library manages it. Default: 50%.
+    large_file_bytes: Size,
     /// Bytes that a file must owe for its close not to wait for them. Default: 1MiB.
     close_behind_bytes: Size,
     /// Small syncs in a row after which a file stays with the kernel. Default: 16.
@@ -269,6 +271,7 @@ impl Config {
             flush_order: Some(self.flush_order),
             kept_dir: Some(self.kept_dir.clone()),
             small_file_bytes: size(self.small_file_bytes),
+            large_file_bytes: size(self.large_file_bytes),
             close_behind_bytes: size(self.close_behind_bytes),
             kernel_after_syncs: Some(self.kernel_after_syncs),
             allocator: Some(self.allocator),

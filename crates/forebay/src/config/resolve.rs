@@ -223,6 +223,9 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         flush_order: said.flush_order.unwrap_or(by_tracking),
         kept_dir: said.kept_dir.unwrap_or(kept_dir),
         small_file_bytes: plain(said.small_file_bytes, SMALL_FILE_BYTES),
+        large_file_bytes: said
+            .large_file_bytes
+            .map_or(memory / 2, |size| size.of(memory)),
         close_behind_bytes: plain(said.close_behind_bytes, CLOSE_BEHIND_BYTES),
         kernel_after_syncs: said.kernel_after_syncs.unwrap_or(KERNEL_AFTER_SYNCS),
         allocator: said.allocator.unwrap_or_default(),
@@ -239,6 +242,7 @@ fn says_of_memory(said: &Options) -> bool {
         || said.dirty_background.is_some()
         || said.file_dirty_bytes_max.is_some()
         || said.clean_bytes_max.is_some()
+        || said.large_file_bytes.is_some()
 }
 
 /// Paths of files are compared as the kernel has them. A directory that is not there yet stays as it was written.

@@ -1,0 +1,78 @@
+//! When the engine begins to manage a file: by what its writer does.
+
+use std::path::Path;
+
+use crate::scene::{Scene, said};
+use crate::sys::*;
+
+const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
+const MIB: usize = 1024 * 1024;
+
+/// Writes `count` pieces of `len` bytes to a new file, and syncs after each, if asked to. `argument`: these three numbers.
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    if role != "pieces" {
+        return false;
+    }
+    let said: Vec<usize> = argument
+        .split(' ')
+        .map(|text| text.parse().expect("a number"))
+        .collect();
+    let [count, len, syncs] = said[..] else {
+        panic!("three numbers");
+    };
+    let fd = open(&dir.join("a"), RDWR).expect("open");
+    for piece in 0..count {
+        write(fd, &pattern(piece as u8, len)).expect("write");
+        if syncs != 0 {
+            // SAFETY: takes no memory.
+            assert_eq!(unsafe { libc::fdatasync(fd) }, 0);
+        }
+    }
+    for piece in 0..count {
+        let at = (piece * len) as i64;
+        assert!(
+            pread(fd, len, at) == Ok(pattern(piece as u8, len)),
+            "wrong bytes in piece {piece}"
+        );
+    }
+    close(fd).expect("close");
+    true
+}
+
+/// Whether the engine has had anything of such a file, where `large` is the bound of files written by large requests.
+fn is_managed(large: usize, count: usize, len: usize, syncs: bool) -> bool {
+    let scene = Scene::new("begins", MIB as u64);
+    let argument = format!("{count} {len} {}", u8::from(syncs));
+    let mut role = scene.role("pieces", &argument);
+    role.env("FOREBAY_LARGE_FILE_BYTES", large.to_string());
+    said(role.output().expect("a program"));
+    let expected: Vec<u8> = (0..count)
+        .flat_map(|piece| pattern(piece as u8, len))
+        .collect();
+    let seen = std::fs::read(scene.path("a")).expect("a file");
+    assert!(seen == expected, "wrong bytes outside");
+    let stats = scene.session.as_ref().expect("a session").stats();
+    stats.scrap_bytes + stats.direct_bytes > 0
+}
+
+#[test]
+fn large_requests_begin_it_where_the_file_outgrows_the_bound() {
+    assert!(!is_managed(8 * MIB, 64, MIB / 8, false));
+    assert!(is_managed(4 * MIB, 64, MIB / 8, false));
+}
+
+#[test]
+fn large_requests_begin_it_where_each_is_synced() {
+    assert!(is_managed(8 * MIB, 16, MIB / 2, true));
+}
+
+#[test]
+fn small_requests_begin_it_at_once() {
+    assert!(is_managed(8 * MIB, 64, MIB / 32, false));
+    assert!(!is_managed(8 * MIB, 16, MIB / 32, false));
+}
+
+#[test]
+fn a_bound_of_nothing_leaves_nothing_to_the_kernel() {
+    assert!(is_managed(0, 16, MIB / 8, false));
+}
