@@ -120,7 +120,10 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
     }
     standard(fd);
     if let Some(glance) = attach::fresh_glance()
-        && glance.known(stat.st_dev, stat.st_ino).is_some()
+        // SAFETY: the program's descriptor, which it has just been given.
+        && glance
+            .known_of((stat.st_dev, stat.st_ino), unsafe { borrow(fd) })
+            .is_some()
     {
         attach(fd, word);
     }

@@ -1,5 +1,6 @@
 //! When the engine begins to manage a file: by what its writer does.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::scene::{Scene, said};
@@ -70,6 +71,40 @@ fn large_requests_begin_it_where_each_is_synced() {
 fn small_requests_begin_it_at_once() {
     assert!(is_managed(8 * MIB, 64, MIB / 32, false));
     assert!(!is_managed(8 * MIB, 16, MIB / 32, false));
+}
+
+/// Files of which something is in memory are managed from their first call on: not one that has got the number of another, which is
+/// gone.
+#[test]
+fn a_number_that_is_used_again_begins_anew() {
+    let scene = Scene::new("again", MIB as u64);
+    let path = scene.path("a");
+    let number = |path: &Path| MetadataExt::ino(&std::fs::metadata(path).expect("a file"));
+    let by_engine = || {
+        let stats = scene.session.as_ref().expect("a session").stats();
+        stats.scrap_bytes + stats.direct_bytes
+    };
+    scene.play("pieces", &format!("64 {} 0", MIB / 32));
+    let (first, before) = (number(&path), by_engine());
+    assert!(before > 0);
+    std::fs::remove_file(&path).expect("removed");
+    // The keeper may have it open for a while yet.
+    let again = (0..200).find(|round| {
+        let new = scene.path(&format!("new-{round}"));
+        std::fs::write(&new, b"").expect("a file");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        number(&new) == first
+    });
+    let Some(again) = again else {
+        return crate::here::skipped("this file system does not give the number again");
+    };
+    std::fs::rename(scene.path(&format!("new-{again}")), &path).expect("renamed");
+    // Small, so that it is the kernel's.
+    scene.play("pieces", &format!("2 {} 0", MIB / 32));
+    assert_eq!(by_engine(), before);
+    // As soon as it is large it is managed, and has its own bytes.
+    scene.play("pieces", &format!("64 {} 0", MIB / 32));
+    assert!(by_engine() > before);
 }
 
 #[test]

@@ -32,6 +32,9 @@ pub struct FileEntry {
     pub inode: AtomicU64,
     /// See `Caps::birth`.
     pub birth: AtomicU64,
+    /// The `birth` for which somebody has found another file under the entry's numbers, while nobody used the entry: its file is
+    /// gone. Another birth than the entry's says nothing. A hint for those who look from outside the session.
+    pub outlived: AtomicU64,
     /// Size that programs see, bytes.
     pub size: AtomicU64,
     /// How far the device file is known to reach, bytes: beyond are zeros.

@@ -106,6 +106,22 @@ impl Glance {
         (!other).then_some(known)
     }
 
+    /// As [`Glance::known`], for a file that has just been opened. What is left in memory of an earlier file of its number is
+    /// found out here, and noted for all who look after this.
+    pub fn known_of(&self, (device, inode): (u64, u64), fd: BorrowedFd<'_>) -> Option<Known> {
+        let known = self.known(device, inode)?;
+        let entry = self.arena.file_unchecked(known.id);
+        if !known.in_use {
+            let birth = entry.birth.load(Ordering::Acquire);
+            if is_another(entry, Place::of(fd)) {
+                // Should the entry be another file's by now, it has another birth.
+                entry.outlived.store(birth, Ordering::Release);
+                return None;
+            }
+        }
+        Some(known)
+    }
+
     /// Counts a call of the kernel's on a file that is not known, once nobody is just about to manage it; see
     /// `Superblock::bystanders`. Whether it is known is to be looked at again.
     #[inline]
@@ -210,7 +226,13 @@ pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
     }
     let in_use =
         entry.opens.load(Ordering::Acquire) != 0 || entry.owed_pages.load(Ordering::Acquire) != 0;
-    if !in_use && entry.root.load(Ordering::Acquire) == 0 {
+    // Memory of a file that nobody uses may be that of one that is gone.
+    let is_left = || {
+        let outlived = entry.outlived.load(Ordering::Acquire);
+        entry.root.load(Ordering::Acquire) == 0
+            || outlived != 0 && outlived == entry.birth.load(Ordering::Acquire)
+    };
+    if !in_use && is_left() {
         return None;
     }
     let size = entry.size.load(Ordering::Acquire);
