@@ -38,6 +38,10 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 fd = open(&dir.join(words[1]), libc::O_RDWR | libc::O_CREAT).expect("open");
                 String::new()
             }
+            "look" => {
+                fd = open(&dir.join(words[1]), libc::O_RDONLY).expect("open");
+                String::new()
+            }
             "log" => {
                 let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
                 fd = open(&dir.join(words[1]), flags).expect("open");
@@ -82,14 +86,14 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
 }
 
 /// A program of the session that obeys.
-struct Member {
+pub struct Member {
     program: Child,
     input: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Member {
-    fn of(scene: &Scene) -> Self {
+    pub fn of(scene: &Scene) -> Self {
         let mut role = scene.role("obeys", "");
         role.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = role.spawn().expect("a program");
@@ -102,7 +106,7 @@ impl Member {
     }
 
     /// Has it do something; what it answers.
-    fn does(&mut self, what: &str) -> String {
+    pub fn does(&mut self, what: &str) -> String {
         self.begins(what);
         self.answers()
     }
@@ -121,7 +125,7 @@ impl Member {
         }
     }
 
-    fn ends(mut self) {
+    pub fn ends(mut self) {
         drop(self.input.take());
         for line in self.lines.by_ref() {
             line.expect("text");
@@ -525,10 +529,15 @@ fn an_interval_is_kept_while_a_program_writes() {
 }
 
 /// A keeper in a process of its own.
-struct Keeper(Child);
+pub struct Keeper(Child);
 
 impl Keeper {
+    /// One that keeps outsiders out.
     fn of(scene: &mut Scene) -> Self {
+        Self::with(scene, Coherence::Strict)
+    }
+
+    pub fn with(scene: &mut Scene, coherence: Coherence) -> Self {
         drop(scene.session.take());
         let mut keeper = Command::new(std::env::current_exe().expect("a path"))
             .args([
@@ -537,7 +546,7 @@ impl Keeper {
                 "--nocapture",
                 "--test-threads=1",
             ])
-            .env(KEEPER, &scene.name)
+            .env(KEEPER, format!("{coherence:?} {}", scene.name))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -559,7 +568,7 @@ impl Keeper {
 
     /// Does something while the keeper is stopped. One that was stopped with a block in hand goes on after a while: then this fails,
     /// and does not wait for ever.
-    fn while_stopped(&self, what: impl FnOnce()) {
+    pub fn while_stopped(&self, what: impl FnOnce()) {
         self.signal(libc::SIGSTOP);
         let (done, over) = std::sync::mpsc::channel::<()>();
         let late = std::thread::scope(|scope| {
@@ -589,10 +598,15 @@ impl Drop for Keeper {
 /// The process of one.
 #[test]
 fn keeper() {
-    let Ok(name) = std::env::var(KEEPER) else {
+    let Ok(told) = std::env::var(KEEPER) else {
         return;
     };
-    let _session = Session::open(coherent(&name, Coherence::Strict)).expect("a session");
+    let (coherence, name) = told.split_once(' ').expect("two words");
+    let coherence = match coherence {
+        "Strict" => Coherence::Strict,
+        _ => Coherence::Notify,
+    };
+    let _session = Session::open(coherent(name, coherence)).expect("a session");
     println!("@kept");
     let _ = std::io::stdin().read(&mut [0]);
 }
