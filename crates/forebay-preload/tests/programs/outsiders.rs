@@ -566,6 +566,20 @@ impl Keeper {
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
+    /// Stops it; on return it is stopped.
+    pub fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let begun = Instant::now();
+        while !forebay::sys::liveness::is_stopped(self.0.id()) {
+            assert!(begun.elapsed() < LONG, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    pub fn goes_on(&self) {
+        self.signal(libc::SIGCONT);
+    }
+
     /// Does something while the keeper is stopped. One that was stopped with a block in hand goes on after a while: then this fails,
     /// and does not wait for ever.
     pub fn while_stopped(&self, what: impl FnOnce()) {

@@ -16,10 +16,33 @@ const LEN: usize = 100_000;
 /// Generous: it only has to be less than for ever.
 const LONG: Duration = Duration::from_secs(60);
 
-fn scene(name: &str) -> (Scene, Keeper) {
+/// A scene, its keeper, and this process's part in the session.
+fn scene(name: &str) -> (Scene, Keeper, Session) {
     let mut scene = Scene::new(name, 0);
     let keeper = Keeper::with(&mut scene, Coherence::Notify);
-    (scene, keeper)
+    let session = Session::join(config(&scene.name)).expect("a session");
+    (scene, keeper, session)
+}
+
+/// Does something while the keeper is stopped, at a moment when it has no lock: what is meant here is a keeper that does not
+/// answer.
+fn while_stopped(keeper: &Keeper, session: &Session, what: impl FnOnce()) {
+    let superblock = session.shared().arena.superblock();
+    let locks = [
+        &superblock.gate,
+        &superblock.table_lock,
+        &superblock.provision_lock,
+    ];
+    let is_at_work = || locks.iter().any(|lock| lock.load(Ordering::Acquire) != 0);
+    let begun = Instant::now();
+    keeper.stop();
+    while is_at_work() {
+        assert!(begun.elapsed() < LONG, "the keeper is never at rest");
+        keeper.goes_on();
+        std::thread::sleep(Duration::from_millis(5));
+        keeper.stop();
+    }
+    keeper.while_stopped(what);
 }
 
 fn await_that(what: &str, is_so: impl Fn() -> bool) {
@@ -34,12 +57,12 @@ fn await_that(what: &str, is_so: impl Fn() -> bool) {
 /// of them, opened and closed, read and written.
 #[test]
 fn files_are_opened_and_closed_while_the_keeper_is_stopped() {
-    let (scene, keeper) = scene("silent-files");
+    let (scene, keeper, session) = scene("silent-files");
     for file in 0..FILES {
         let bytes = pattern(file as u8, LEN);
         std::fs::write(scene.path(&format!("old{file}")), bytes).expect("a file");
     }
-    keeper.while_stopped(|| {
+    while_stopped(&keeper, &session, || {
         for _ in 0..2 {
             let mut member = Member::of(&scene);
             for file in 0..FILES {
@@ -62,11 +85,10 @@ fn files_are_opened_and_closed_while_the_keeper_is_stopped() {
 /// Connections that nobody takes in fill the socket's queue; who comes then must not wait to be taken in.
 #[test]
 fn programs_begin_while_nobody_takes_connections() {
-    let (scene, keeper) = scene("silent-queue");
-    let session = Session::join(config(&scene.name)).expect("a session");
+    let (scene, keeper, session) = scene("silent-queue");
     let arena = session.place().expect("a place").path;
     let place = arena.expect("a path").with_extension("sock");
-    keeper.while_stopped(|| {
+    while_stopped(&keeper, &session, || {
         let mut waiting = Vec::new();
         while let Ok(connection) = socket::connect(&place) {
             waiting.push(connection);
@@ -88,8 +110,7 @@ fn programs_begin_while_nobody_takes_connections() {
 /// A client that got no answer is still there.
 #[test]
 fn a_file_is_open_when_the_keeper_goes_on() {
-    let (scene, keeper) = scene("silent-counts");
-    let session = Session::join(config(&scene.name)).expect("a session");
+    let (scene, keeper, session) = scene("silent-counts");
     let superblock = session.shared().arena.superblock();
     let opens = |name: &str| {
         let files = session.files();
@@ -100,7 +121,7 @@ fn a_file_is_open_when_the_keeper_goes_on() {
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {LEN}"));
-    keeper.while_stopped(|| {
+    while_stopped(&keeper, &session, || {
         for file in 0..FILES {
             member.does(&format!("open b{file}"));
             member.does(&format!("write 2 {LEN}"));
