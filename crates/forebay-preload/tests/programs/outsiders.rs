@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay::config::Coherence;
+use forebay::sync::Ordering;
 use forebay::{Config, Session};
 
 use crate::here;
@@ -176,7 +177,7 @@ fn strict(name: &str) -> Option<Scene> {
 }
 
 /// Repeats a look until it shows what it should.
-fn in_the_end(what: &str, look: impl Fn() -> bool) {
+pub fn in_the_end(what: &str, look: impl Fn() -> bool) {
     let begun = Instant::now();
     while !look() {
         assert!(begun.elapsed() < LONG, "{what}");
@@ -567,7 +568,7 @@ impl Keeper {
     }
 
     /// Stops it; on return it is stopped.
-    pub fn stop(&self) {
+    fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let begun = Instant::now();
         while !forebay::sys::liveness::is_stopped(self.0.id()) {
@@ -576,14 +577,28 @@ impl Keeper {
         }
     }
 
-    pub fn goes_on(&self) {
-        self.signal(libc::SIGCONT);
+    /// Stops it at a moment when it has no lock of the session's: what is meant here is a keeper that does nothing.
+    fn stop_at_rest(&self, session: &Session) {
+        let superblock = session.shared().arena.superblock();
+        let locks = [
+            &superblock.gate,
+            &superblock.table_lock,
+            &superblock.provision_lock,
+        ];
+        let begun = Instant::now();
+        self.stop();
+        while locks.iter().any(|lock| lock.load(Ordering::Acquire) != 0) {
+            assert!(begun.elapsed() < LONG, "it is never at rest");
+            self.signal(libc::SIGCONT);
+            std::thread::sleep(Duration::from_millis(5));
+            self.stop();
+        }
     }
 
     /// Does something while the keeper is stopped. One that was stopped with a block in hand goes on after a while: then this fails,
     /// and does not wait for ever.
-    pub fn while_stopped(&self, what: impl FnOnce()) {
-        self.signal(libc::SIGSTOP);
+    pub fn while_stopped(&self, session: &Session, what: impl FnOnce()) {
+        self.stop_at_rest(session);
         let (done, over) = std::sync::mpsc::channel::<()>();
         let late = std::thread::scope(|scope| {
             let watch = scope.spawn(move || {
@@ -641,7 +656,8 @@ fn nobody_waits_for_a_keeper_that_is_stopped() {
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {SHORT}"));
-    keeper.while_stopped(|| {
+    let session = Session::join(config(&scene.name)).expect("a session");
+    keeper.while_stopped(&session, || {
         // It is let in, and sees what is with the kernel.
         let (_, took) = reads(&scene, "a");
         assert!(took < LONG, "{took:?}");

@@ -1,20 +1,16 @@
 //! Programs whose keeper is stopped: they go on, and what it counts is right when it goes on, too.
 
-use std::time::{Duration, Instant};
-
 use forebay::Session;
 use forebay::config::Coherence;
 use forebay::sync::Ordering;
 use forebay::sys::socket;
 
-use crate::outsiders::{Keeper, Member};
+use crate::outsiders::{Keeper, Member, in_the_end};
 use crate::scene::{Scene, config};
 use crate::sys::pattern;
 
 const FILES: usize = 12;
 const LEN: usize = 100_000;
-/// Generous: it only has to be less than for ever.
-const LONG: Duration = Duration::from_secs(60);
 
 /// A scene, its keeper, and this process's part in the session.
 fn scene(name: &str) -> (Scene, Keeper, Session) {
@@ -22,35 +18,6 @@ fn scene(name: &str) -> (Scene, Keeper, Session) {
     let keeper = Keeper::with(&mut scene, Coherence::Notify);
     let session = Session::join(config(&scene.name)).expect("a session");
     (scene, keeper, session)
-}
-
-/// Does something while the keeper is stopped, at a moment when it has no lock: what is meant here is a keeper that does not
-/// answer.
-fn while_stopped(keeper: &Keeper, session: &Session, what: impl FnOnce()) {
-    let superblock = session.shared().arena.superblock();
-    let locks = [
-        &superblock.gate,
-        &superblock.table_lock,
-        &superblock.provision_lock,
-    ];
-    let is_at_work = || locks.iter().any(|lock| lock.load(Ordering::Acquire) != 0);
-    let begun = Instant::now();
-    keeper.stop();
-    while is_at_work() {
-        assert!(begun.elapsed() < LONG, "the keeper is never at rest");
-        keeper.goes_on();
-        std::thread::sleep(Duration::from_millis(5));
-        keeper.stop();
-    }
-    keeper.while_stopped(what);
-}
-
-fn await_that(what: &str, is_so: impl Fn() -> bool) {
-    let begun = Instant::now();
-    while !is_so() {
-        assert!(begun.elapsed() < LONG, "{what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A question to a keeper that does not answer takes five seconds where nobody notices that it is stopped; each file has several
@@ -62,7 +29,7 @@ fn files_are_opened_and_closed_while_the_keeper_is_stopped() {
         let bytes = pattern(file as u8, LEN);
         std::fs::write(scene.path(&format!("old{file}")), bytes).expect("a file");
     }
-    while_stopped(&keeper, &session, || {
+    keeper.while_stopped(&session, || {
         for _ in 0..2 {
             let mut member = Member::of(&scene);
             for file in 0..FILES {
@@ -88,7 +55,7 @@ fn programs_begin_while_nobody_takes_connections() {
     let (scene, keeper, session) = scene("silent-queue");
     let arena = session.place().expect("a place").path;
     let place = arena.expect("a path").with_extension("sock");
-    while_stopped(&keeper, &session, || {
+    keeper.while_stopped(&session, || {
         let mut waiting = Vec::new();
         while let Ok(connection) = socket::connect(&place) {
             waiting.push(connection);
@@ -121,7 +88,7 @@ fn a_file_is_open_when_the_keeper_goes_on() {
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {LEN}"));
-    while_stopped(&keeper, &session, || {
+    keeper.while_stopped(&session, || {
         for file in 0..FILES {
             member.does(&format!("open b{file}"));
             member.does(&format!("write 2 {LEN}"));
@@ -133,7 +100,7 @@ fn a_file_is_open_when_the_keeper_goes_on() {
     // A tick begins a round, in which everybody is answered: after two of them all have been.
     for _ in 0..2 {
         let tick = superblock.tick.load(Ordering::Acquire);
-        await_that("the keeper goes on", || {
+        in_the_end("the keeper goes on", || {
             superblock.tick.load(Ordering::Acquire) != tick
         });
     }
