@@ -9,7 +9,7 @@ import limited
 
 MIB = 1 << 20
 # From the first byte on, so that all of a file is read by one side.
-WHOLE = ["env", "FOREBAY_SMALL_FILE_BYTES=0"]
+WHOLE = ["env", "FOREBAY_SMALL_FILE_BYTES=0", "FOREBAY_LARGE_FILE_BYTES=0"]
 
 
 def device_bytes(place, session=None):
