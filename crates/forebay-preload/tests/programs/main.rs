@@ -23,5 +23,6 @@ mod sharing;
 mod sizes;
 mod standard;
 mod synced;
+mod syncs;
 mod sys;
 mod threads;
