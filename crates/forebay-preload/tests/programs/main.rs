@@ -26,5 +26,6 @@ mod silence;
 mod sizes;
 mod standard;
 mod synced;
+mod syncs;
 mod sys;
 mod threads;
