@@ -20,8 +20,8 @@ use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
-    Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel, give_inode_to_kernel,
-    give_path_to_kernel, give_to_kernel, leave, stdio_uses,
+    Given, Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel,
+    give_inode_to_kernel, give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
 };
 use crate::mapped;
 use crate::raw::KeepErrno;
@@ -122,7 +122,8 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
     if let Some(glance) = attach::fresh_glance()
         && glance.known(stat.st_dev, stat.st_ino).is_some()
     {
-        attach(fd, word);
+        // Should it be neither managed here nor the kernel's, its first use says so.
+        let _ = attach(fd, word);
     }
 }
 
@@ -148,16 +149,17 @@ pub fn is_managed_elsewhere(description: &Description) -> bool {
     attach::glance().is_some_and(|glance| glance.known(device, inode).is_some())
 }
 
-/// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on.
+/// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on; where the file
+/// cannot go to the kernel either, the call must fail.
 #[cold]
-pub fn attach(fd: c_int, word: Word) {
+pub fn attach(fd: c_int, word: Word) -> Given {
     let _errno = KeepErrno::new();
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     attach::notice_fork();
     let rare = Rare::lock();
     if table::word(fd) != word || !matches!(word.kind(), Kind::Candidate | Kind::Orphan) {
-        return;
+        return Ok(());
     }
     let description = word.description();
     let (device, inode) = (
@@ -167,9 +169,9 @@ pub fn attach(fd: c_int, word: Word) {
     if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
         drop(rare);
         kernel::reach(description);
-        kernel::give_known_to_kernel(description, Why::Inherited);
+        kernel::give_known_to_kernel(description, Why::Inherited)?;
         forget(fd);
-        return;
+        return Ok(());
     }
     let offset = description.lock();
     let managed = match description.state() {
@@ -179,8 +181,7 @@ pub fn attach(fd: c_int, word: Word) {
     let Some(slot) = managed else {
         drop(offset);
         drop(rare);
-        kernel::withdraw(fd, word);
-        return;
+        return kernel::withdraw(fd, word);
     };
     if description.state() == State::Kernels {
         // SAFETY: takes no memory.
@@ -191,6 +192,7 @@ pub fn attach(fd: c_int, word: Word) {
         description.set_state(State::Ours);
     }
     table::set(fd, word.managed(slot));
+    Ok(())
 }
 
 /// Whether the standard stream on a descriptor has ever been used: then stdio writes to it, past us.
@@ -238,17 +240,18 @@ unsafe fn stat_path(dir: c_int, path: *const libc::c_char) -> Option<libc::stat>
 ///
 /// # Safety
 /// As for [`give_path_to_kernel`].
-pub unsafe fn reach_path(dir: c_int, path: *const libc::c_char, why: Why) {
+pub unsafe fn reach_path(dir: c_int, path: *const libc::c_char, why: Why) -> Given {
     if !attach::is_on() {
-        return;
+        return Ok(());
     }
     // SAFETY: the caller's path.
     if let Some(stat) = unsafe { stat_path(dir, path) }
         && stat.st_mode & libc::S_IFMT == libc::S_IFREG
     {
         foreign::reach(stat.st_dev, stat.st_ino);
-        give_inode_to_kernel(stat.st_dev, stat.st_ino, why);
+        give_inode_to_kernel(stat.st_dev, stat.st_ino, why)?;
     }
+    Ok(())
 }
 
 fn flush_inode(device: u64, inode: u64) {
@@ -304,7 +307,8 @@ pub fn duplicated(from: c_int, to: c_int) {
 /// own.
 fn standard(fd: c_int) {
     if fd == 2 || is_used_by_stdio(fd) {
-        kernel::stdio_uses(fd, Why::Stdio);
+        // A file that stays managed is written to by hooks, but for what libc says by itself.
+        let _ = kernel::stdio_uses(fd, Why::Stdio);
     }
 }
 
@@ -328,7 +332,8 @@ pub fn set_status_flags(fd: c_int, flags: c_int) {
     let description = word.description();
     description.set_flag(APPENDS, flags & libc::O_APPEND != 0);
     if flags & libc::O_DIRECT != 0 {
-        give_to_kernel(fd, Why::Unserved);
+        // What cannot go to the kernel is served as it was.
+        let _ = give_to_kernel(fd, Why::Unserved);
     }
     description.set_flag(SYNCS, false);
 }

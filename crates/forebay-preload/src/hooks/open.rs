@@ -42,7 +42,9 @@ unsafe fn open_with(
     let truncates = flags & libc::O_TRUNC != 0 && unsafe { files::known_path(dir, path) }.is_some();
     if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY {
         // SAFETY: as above.
-        unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) };
+        if let Err(errno) = unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) } {
+            return crate::serve::fail(errno) as c_int;
+        }
         return enter(really(flags), flags);
     }
     if !truncates {
