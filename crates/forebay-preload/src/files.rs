@@ -56,7 +56,8 @@ pub fn watch_inherited() {
         };
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
-        enter(fd, &stat, flags, FOREIGN | REACHED);
+        // Should its file stay managed, nobody can be told.
+        let _ = enter(fd, &stat, flags, FOREIGN | REACHED);
     }
 }
 
@@ -70,13 +71,13 @@ pub fn announce_inherited() {
 }
 
 /// A descriptor has just been opened: regular files become candidates, and those that the session has bytes of are managed at
-/// once.
-pub fn opened(fd: c_int, flags: c_int) {
+/// once. An error: it can neither be looked after nor go to the kernel, and must be closed.
+pub fn opened(fd: c_int, flags: c_int) -> Given {
     // Its bits are among those that ask for a file without a name.
     let is_unnamed = flags & libc::O_TMPFILE == libc::O_TMPFILE;
     let is_directory = flags & libc::O_DIRECTORY != 0 && !is_unnamed;
     if !attach::is_on() || flags & libc::O_PATH != 0 || is_directory {
-        return;
+        return Ok(());
     }
     let _errno = KeepErrno::new();
     let more = if attach::only_watches() {
@@ -86,8 +87,9 @@ pub fn opened(fd: c_int, flags: c_int) {
     } else {
         0
     };
-    if let Some(stat) = stat_of(fd).filter(is_regular) {
-        enter(fd, &stat, flags, more);
+    match stat_of(fd).filter(is_regular) {
+        Some(stat) => enter(fd, &stat, flags, more),
+        None => Ok(()),
     }
 }
 
@@ -95,10 +97,8 @@ fn is_regular(stat: &libc::stat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFREG
 }
 
-fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
-    if !table::has_room(fd) {
-        return;
-    }
+fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) -> Given {
+    attach::notice_fork();
     let access = flags & libc::O_ACCMODE;
     let reads = access != libc::O_WRONLY;
     let writes = access != libc::O_RDONLY;
@@ -107,8 +107,12 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
     } else {
         0
     };
-    let Some(index) = table::new_description(appends | more & !REACHED, stat) else {
-        return;
+    let has_room = table::has_room(fd);
+    let new = || table::new_description(appends | more & !REACHED, stat);
+    let Some(index) = has_room.then(new).flatten() else {
+        // What is done with it passes no hook.
+        foreign::reach(stat.st_dev, stat.st_ino);
+        return give_inode_to_kernel(stat.st_dev, stat.st_ino, Why::Unable);
     };
     let word = Word::candidate(index, reads, writes);
     table::set(fd, word);
@@ -125,6 +129,7 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
         // Should it be neither managed here nor the kernel's, its first use says so.
         let _ = attach(fd, word);
     }
+    Ok(())
 }
 
 /// Why a descriptor that is only watched is no more than that.
@@ -191,7 +196,11 @@ pub fn attach(fd: c_int, word: Word) -> Given {
         description.seen.store(heard, Relaxed);
         description.set_state(State::Ours);
     }
-    table::set(fd, word.managed(slot));
+    // Unless the program has closed it meanwhile.
+    if !table::replace(fd, word, word.managed(slot)) {
+        drop(offset);
+        inodes::give_back(&rare, slot as usize, &description.seen);
+    }
     Ok(())
 }
 
@@ -284,23 +293,38 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     Some((stat.st_dev, stat.st_ino))
 }
 
-/// Another descriptor of the same description: a `dup`.
-pub fn duplicated(from: c_int, to: c_int) {
-    let word = table::word(from);
-    if !word.is_file() || !table::has_room(to) {
-        return;
+/// Another descriptor of the same description: a `dup`. Returns it, or -1 where its file can neither be looked after nor go to the kernel.
+pub fn duplicated(from: c_int, to: c_int) -> c_int {
+    if !table::word(from).is_file() {
+        return to;
     }
-    if word.kind() == Kind::Managed {
-        let rare = Rare::lock();
-        // It may have left meanwhile; then the new one is the kernel's as well.
-        if table::word(from) != word {
-            return;
+    attach::notice_fork();
+    if !table::has_room(to) {
+        return foreign::received(to, Why::Unable);
+    }
+    loop {
+        let word = table::word(from);
+        if !word.is_file() {
+            // It has left, or was closed; then nobody knows what the new one is.
+            return foreign::received(to, Why::Unable);
         }
-        inodes::use_again(&rare, word.slot());
+        let rare = (word.kind() == Kind::Managed).then(Rare::lock);
+        if !table::hold(word.description_index()) {
+            drop(rare);
+            return foreign::received(to, Why::Unable);
+        }
+        if table::word(from) != word {
+            table::let_go(word.description_index());
+            continue;
+        }
+        if let Some(rare) = &rare {
+            inodes::use_again(rare, word.slot());
+        }
+        table::set(to, word);
+        break;
     }
-    table::hold(word.description_index());
-    table::set(to, word);
     standard(to);
+    to
 }
 
 /// A standard descriptor has got another file. The kernel's it is where stdio may use it: where it has done so before, and for messages of libc's

@@ -54,7 +54,7 @@ fn is_ours(fd: c_int) -> bool {
 fn noted(from: c_int, to: c_int) -> c_int {
     if to >= 0 && to != from && !Inside::is() {
         files::forget(to);
-        files::duplicated(from, to);
+        return files::duplicated(from, to);
     }
     to
 }

@@ -84,7 +84,11 @@ pub unsafe fn openat2(dir: c_int, path: *const c_char, how: [u64; 3]) -> c_int {
 fn enter(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 {
         files::forget(fd);
-        files::opened(fd, flags);
+        if let Err(errno) = files::opened(fd, flags) {
+            // SAFETY: takes no memory; nobody has seen it.
+            unsafe { real::close(fd) };
+            return crate::serve::fail(errno) as c_int;
+        }
     }
     fd
 }
