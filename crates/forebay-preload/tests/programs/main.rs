@@ -27,5 +27,6 @@ mod sizes;
 mod standard;
 mod switches;
 mod synced;
+mod syncs;
 mod sys;
 mod threads;
