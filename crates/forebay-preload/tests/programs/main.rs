@@ -22,6 +22,7 @@ mod scene;
 mod sharing;
 mod sizes;
 mod standard;
+mod stripes;
 mod synced;
 mod sys;
 mod threads;

@@ -30,6 +30,7 @@ fn run() {
         || crate::sizes::play(role, &argument, &dir)
         || crate::synced::play(role, &argument, &dir)
         || crate::standard::play(role, &argument, &dir)
+        || crate::stripes::play(role, &argument, &dir)
         || crate::threads::play(role, &argument, &dir);
     assert!(played, "there is no role {role}");
 }

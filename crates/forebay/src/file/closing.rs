@@ -25,6 +25,7 @@ use crate::file::core::Core;
 use crate::file::{resize, settle, table};
 use crate::flush::{busy, errors};
 use crate::ids::FileId;
+use crate::keeper::outsiders;
 use crate::keeper::run::has_keeper;
 use crate::keeper::unfinished::follow_name;
 use crate::limits::PAGE_BYTES;
@@ -138,7 +139,7 @@ pub fn leave(
     // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: who may not wait
     // looks whether the entry tells of one.
     follow_name(me, *id, device.as_ref());
-    if !is_leased(core) || forget_nameless(core, me) {
+    if !is_leased(core, prepared) || forget_nameless(core, me) {
         let closed = settle::close(core, me, seen);
         shared.closed(*id, device);
         shared.released(*id, handed);
@@ -178,15 +179,23 @@ pub fn leave(
     }
 }
 
-fn is_leased(core: &Core) -> bool {
+/// Where outsiders are held up the keeper takes the lease, between two of them.
+fn is_leased(core: &Core, prepared: &Prepared) -> bool {
+    let superblock = core.shared.arena.superblock();
+    let holds = superblock.guard.load(Ordering::Acquire) != outsiders::NONE;
     for _ in 0..LEASE_TRIES {
-        match core.device.lease() {
-            Ok(()) => return true,
-            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                sleep(LEASE_PAUSE);
+        if holds {
+            if core.shared.ask_for_lease(core.id, prepared.epoch) {
+                return true;
             }
-            Err(_) => return false,
+        } else {
+            match core.device.lease() {
+                Ok(()) => return true,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(_) => return false,
+            }
         }
+        sleep(LEASE_PAUSE);
     }
     false
 }

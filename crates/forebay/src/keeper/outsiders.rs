@@ -14,6 +14,7 @@
 //! The guard's thread opens no file of anybody's and waits for no lock that is held over more than a few calls: the keeper's
 //! own openings, and members', wait for it. If the keeper dies the kernel lets everybody in.
 
+mod arrivals;
 mod mend;
 mod who;
 
@@ -26,10 +27,8 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
 use crate::error::Error;
-use crate::file::gone::{Place, unless_gone};
 use crate::file::table;
 use crate::ids::FileId;
-use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::{self, Group};
@@ -43,6 +42,8 @@ const PATIENCE: Duration = Duration::from_secs(45);
 const TICK: Duration = Duration::from_millis(50);
 /// How often the guard hears of what has happened: our own flushing is among it.
 const HEAR_EVERY: Duration = Duration::from_millis(20);
+/// How long it takes at most until who has been let in shows in `/proc`; his call may cut the file first.
+const LINGER: Duration = Duration::from_secs(5);
 /// How long a watch stays for which there is no file in the session's table yet.
 const WATCH_MIN: Duration = Duration::from_secs(2);
 
@@ -66,6 +67,10 @@ pub struct Guard {
     bell: Watcher,
     watched: Mutex<Watched>,
     waiting: Mutex<Vec<Waiting>>,
+    /// Held by who takes events in: while somebody else holds it those who come wait in the kernel.
+    taking_in: Mutex<()>,
+    /// Files that somebody from outside came to, and when last.
+    arrived: Mutex<HashMap<(u64, u64), Instant>>,
     work: Mutex<HashMap<FileId, u32>>,
     woken: Condvar,
     ended: AtomicBool,
@@ -83,6 +88,7 @@ struct Watched {
 struct Waiting {
     event: fanotify::Event,
     file: FileId,
+    inode: (u64, u64),
     since: Instant,
 }
 
@@ -125,6 +131,8 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         bell,
         watched: Mutex::default(),
         waiting: Mutex::default(),
+        taking_in: Mutex::default(),
+        arrived: Mutex::default(),
         work: Mutex::default(),
         woken: Condvar::new(),
         ended: AtomicBool::new(false),
@@ -160,18 +168,6 @@ impl Guard {
             watched.by_inode.insert(inode, (watch, Instant::now()));
         }
         gated
-    }
-
-    /// Nobody is to wait for this file any more, until it is watched again: if it stays managed, soon.
-    pub fn forget(&self, file: BorrowedFd<'_>) {
-        if let Some(gate) = &self.gate {
-            let _ = gate.forget(file);
-        }
-        if let Ok(seen) = stat::stat(file) {
-            locked(&self.watched)
-                .by_inode
-                .remove(&(seen.device, seen.inode));
-        }
     }
 
     /// Whether a program outside the session has the file open, or mapped. Takes milliseconds.
@@ -221,52 +217,6 @@ impl Guard {
             // Who was killed while it waited waits no more.
             let _ = gate.admit(who.event);
         }
-    }
-
-    /// Looks at those who have come to open a file.
-    fn look_at_arrivals(&self, shared: &Shared, members: &mut who::Members) {
-        let Some(gate) = &self.gate else { return };
-        for event in gate.waiting().unwrap_or_default() {
-            let passes =
-                !shared.keeps.load(Relaxed) || members.has(&shared.arena, event.pid, self.arena);
-            let file = match passes {
-                true => None,
-                false => self.file_in_the_way(shared, gate, &event),
-            };
-            match file {
-                None => {
-                    let _ = gate.admit(event);
-                }
-                Some(file) => {
-                    let since = Instant::now();
-                    locked(&self.waiting).push(Waiting { event, file, since });
-                    self.ask(file, SETTLE);
-                }
-            }
-        }
-    }
-
-    /// The managed file that an outsider is about to open, and must not see as it is.
-    fn file_in_the_way(
-        &self,
-        shared: &Shared,
-        gate: &Group,
-        event: &fanotify::Event,
-    ) -> Option<FileId> {
-        let seen = stat::stat(event.file.as_fd()).ok()?;
-        // Who is just about to manage the file sees that somebody has come.
-        let superblock = shared.arena.superblock();
-        let hash = reached::hash(seen.device, seen.inode);
-        reached::begin(superblock, hash);
-        reached::end(superblock, hash);
-        let managed = table::find(&shared.arena, seen.device, seen.inode)
-            .filter(|&file| mend::is_managed(shared, file))
-            .and_then(|file| unless_gone(&shared.arena, file, Place::of(event.file.as_fd())));
-        if managed.is_none() {
-            // Whoever manages it next marks it again.
-            let _ = gate.forget(event.file.as_fd());
-        }
-        managed
     }
 
     /// Takes in what has happened to files.
@@ -346,6 +296,7 @@ impl Guard {
             if hears {
                 heard = Instant::now();
                 self.hear(shared);
+                self.forget_arrivals(shared.arena.superblock(), LINGER);
             }
             self.admit(|who| who.since.elapsed() > PATIENCE);
         }
@@ -365,6 +316,7 @@ pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
         shared.set_guard(None);
     }
     guard.admit(|_| true);
+    guard.forget_arrivals(shared.arena.superblock(), Duration::ZERO);
 }
 
 /// The guard's worker.
@@ -382,7 +334,7 @@ pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
         if let Some((file, what)) = next
             && what & SETTLE != 0
         {
-            guard.admit(|who| who.file == file);
+            guard.admit_to(shared, me, file, &mut mending);
         }
     }
 }

@@ -108,6 +108,12 @@ impl Shared {
         self.line.ask_to_unite(self, file, epoch)
     }
 
+    /// Has the keeper of this epoch take a lease on a file that both have the same description of. `false`: it cannot, or not
+    /// now.
+    pub fn ask_for_lease(&self, file: FileId, epoch: u32) -> bool {
+        self.line.ask_for_lease(self, file, epoch)
+    }
+
     /// Tells the keeper of this epoch that a file is left to it under a lease.
     pub fn say_left(&self, file: FileId, epoch: u32) -> bool {
         self.line.say_left(self, file, epoch)

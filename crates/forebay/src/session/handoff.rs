@@ -42,6 +42,8 @@ const WATCH: u32 = 9;
 const LOOK: u32 = 10;
 /// As [`RELEASE`], of a description that this keeper has not been handed.
 const UNUSED: u32 = 11;
+/// The keeper shall take a lease on a file that is about to be left to it.
+const LEASE: u32 = 12;
 /// How long a keeper waits for its flushers to let go of a device file.
 const CLOSE_TRIES: u32 = 1000;
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
@@ -146,6 +148,11 @@ impl Line {
     /// Has the keeper make one description of the two that it has of a file. `false`: it has not, or cannot.
     pub fn ask_to_unite(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
         self.tell(shared, file, UNITE, epoch)
+    }
+
+    /// Has the keeper take a lease on a file that both have the same description of. `false`: it cannot, or not now.
+    pub fn ask_for_lease(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
+        self.tell(shared, file, LEASE, epoch)
     }
 
     /// Has the keeper see who opens a file. `None`: it cannot be reached.
