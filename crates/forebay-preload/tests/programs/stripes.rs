@@ -73,12 +73,6 @@ fn members_and_outsiders_write_stripes_of_the_same_files() {
     share_files("stripes", 3000);
 }
 
-/// So much at once that closes leave it to the keeper.
-#[test]
-fn members_and_outsiders_write_large_stripes_of_the_same_files() {
-    share_files("stripes-large", 200_000);
-}
-
 fn share_files(name: &str, len: usize) {
     if let Err(why) = forebay::sys::fanotify::Group::new() {
         here::skipped(format!("no permission events: {why}"));

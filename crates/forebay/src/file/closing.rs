@@ -25,7 +25,6 @@ use crate::file::core::Core;
 use crate::file::{resize, settle, table};
 use crate::flush::{busy, errors};
 use crate::ids::FileId;
-use crate::keeper::outsiders;
 use crate::keeper::run::has_keeper;
 use crate::keeper::unfinished::follow_name;
 use crate::limits::PAGE_BYTES;
@@ -139,7 +138,7 @@ pub fn leave(
     // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: who may not wait
     // looks whether the entry tells of one.
     follow_name(me, *id, device.as_ref());
-    if !is_leased(core, prepared) || forget_nameless(core, me) {
+    if !is_leased(core) || forget_nameless(core, me) {
         let closed = settle::close(core, me, seen);
         shared.closed(*id, device);
         shared.released(*id, handed);
@@ -162,7 +161,7 @@ pub fn leave(
         shared.drop_device(*id);
         return Ok(());
     }
-    // There is no keeper any more that would write it.
+    // There is no keeper any more that would write it, or it is stopped.
     device.give_lease_up();
     end_lease(&shared.arena, *id);
     let outcome = shared.flush(me, *id, device, crate::flush::Scope::SYNC);
@@ -170,6 +169,7 @@ pub fn leave(
         let _ = settle::finish(core, me);
     }
     shared.closed(*id, device);
+    shared.released(*id, handed);
     match errors::unreported(entry, seen).or(outcome.errno) {
         None => Ok(()),
         Some(errno) => {
@@ -179,23 +179,15 @@ pub fn leave(
     }
 }
 
-/// Where outsiders are held up the keeper takes the lease, between two of them.
-fn is_leased(core: &Core, prepared: &Prepared) -> bool {
-    let superblock = core.shared.arena.superblock();
-    let holds = superblock.guard.load(Ordering::Acquire) != outsiders::NONE;
+fn is_leased(core: &Core) -> bool {
     for _ in 0..LEASE_TRIES {
-        if holds {
-            if core.shared.ask_for_lease(core.id, prepared.epoch) {
-                return true;
+        match core.device.lease() {
+            Ok(()) => return true,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                sleep(LEASE_PAUSE);
             }
-        } else {
-            match core.device.lease() {
-                Ok(()) => return true,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
-                Err(_) => return false,
-            }
+            Err(_) => return false,
         }
-        sleep(LEASE_PAUSE);
     }
     false
 }

@@ -67,8 +67,6 @@ pub struct Guard {
     bell: Watcher,
     watched: Mutex<Watched>,
     waiting: Mutex<Vec<Waiting>>,
-    /// Held by who takes events in: while somebody else holds it those who come wait in the kernel.
-    taking_in: Mutex<()>,
     /// Files that somebody from outside came to, and when last.
     arrived: Mutex<HashMap<(u64, u64), Instant>>,
     work: Mutex<HashMap<FileId, u32>>,
@@ -131,7 +129,6 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         bell,
         watched: Mutex::default(),
         waiting: Mutex::default(),
-        taking_in: Mutex::default(),
         arrived: Mutex::default(),
         work: Mutex::default(),
         woken: Condvar::new(),
@@ -168,6 +165,18 @@ impl Guard {
             watched.by_inode.insert(inode, (watch, Instant::now()));
         }
         gated
+    }
+
+    /// Nobody is to wait for this file any more, until it is watched again: if it stays managed, soon.
+    pub fn forget(&self, file: BorrowedFd<'_>) {
+        if let Some(gate) = &self.gate {
+            let _ = gate.forget(file);
+        }
+        if let Ok(seen) = stat::stat(file) {
+            locked(&self.watched)
+                .by_inode
+                .remove(&(seen.device, seen.inode));
+        }
     }
 
     /// Whether a program outside the session has the file open, or mapped. Takes milliseconds.

@@ -79,9 +79,8 @@ impl Shared {
     /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
     pub fn announce_reader(&self, file: FileId, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
-        handed.store(epoch, Relaxed);
-        if self.arena_path.is_some() {
-            self.line.announce_reader(self, file, epoch);
+        if self.arena_path.is_some() && self.line.announce_reader(self, file, epoch) {
+            handed.store(epoch, Relaxed);
         }
     }
 
@@ -106,12 +105,6 @@ impl Shared {
     /// Has the keeper of this epoch make one description of the two that it has of a file.
     pub fn ask_to_unite(&self, file: FileId, epoch: u32) -> bool {
         self.line.ask_to_unite(self, file, epoch)
-    }
-
-    /// Has the keeper of this epoch take a lease on a file that both have the same description of. `false`: it cannot, or not
-    /// now.
-    pub fn ask_for_lease(&self, file: FileId, epoch: u32) -> bool {
-        self.line.ask_for_lease(self, file, epoch)
     }
 
     /// Tells the keeper of this epoch that a file is left to it under a lease.

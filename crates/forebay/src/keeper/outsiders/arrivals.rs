@@ -6,11 +6,10 @@
 
 use std::collections::hash_map::Entry;
 use std::os::fd::AsFd;
-use std::sync::TryLockError;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::{Guard, OPENED, SETTLE, Waiting, locked, mend, who};
+use super::{Guard, SETTLE, Waiting, locked, mend, who};
 use crate::device::DeviceFile;
 use crate::file::gone::{Place, unless_gone};
 use crate::file::table;
@@ -20,7 +19,7 @@ use crate::memory::threads::Me;
 use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sys::fanotify::{self, Group};
-use crate::sys::{socket, stat};
+use crate::sys::stat;
 
 /// How often a file is given to the kernel again that somebody has begun to manage meanwhile.
 const SETTLE_TRIES: u32 = 8;
@@ -58,10 +57,7 @@ impl Guard {
     /// Looks at those who have come to open a file.
     pub(super) fn look_at_arrivals(&self, shared: &Shared, members: &mut who::Members) {
         let Some(gate) = &self.gate else { return };
-        let arrivals = {
-            let _taking_in = locked(&self.taking_in);
-            gate.waiting()
-        };
+        let arrivals = gate.waiting();
         if arrivals.is_err() {
             // Somebody's descriptor comes free once he is let in.
             std::thread::sleep(NO_ROOM_PAUSE);
@@ -144,46 +140,6 @@ impl Guard {
             }
         }
         self.admit(|who| who.file == file);
-    }
-
-    /// A lease on a file that its last opener leaves to the keeper, and no mark: whoever opens the file waits for the lease from
-    /// then on, and the guard would as well, as the kernel opens the file to tell it. Nobody comes in between: it is only had while
-    /// nobody waits to be looked at.
-    pub fn lease(&self, shared: &Shared, device: &dyn DeviceFile) -> bool {
-        let (Some(gate), Some((direct, _))) = (&self.gate, device.descriptors()) else {
-            return device.lease().is_ok();
-        };
-        let _nobody_is_taken_in = match self.taking_in.try_lock() {
-            Ok(taken) => taken,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
-        };
-        let comes = || socket::wait_readable(&[gate.as_fd()], 0).unwrap_or(true);
-        if comes() || device.lease().is_err() {
-            return false;
-        }
-        if comes() {
-            device.give_lease_up();
-            return false;
-        }
-        let _ = gate.forget(direct);
-        let seen = stat::stat(direct).map(|seen| (seen.device, seen.inode));
-        if let Ok(inode) = seen {
-            locked(&self.watched).by_inode.remove(&inode);
-        }
-        if comes() {
-            // It may be this file that somebody comes to, and another may have come who does not show.
-            let _ = gate.watch(direct);
-            if let Ok(inode) = seen {
-                self.note_arrival(shared.arena.superblock(), inode);
-                if let Some(file) = table::find(&shared.arena, inode.0, inode.1) {
-                    self.ask(file, OPENED);
-                }
-            }
-            device.give_lease_up();
-            return false;
-        }
-        true
     }
 
     /// Gives a lease up: those who have waited for it come in without being seen.

@@ -17,11 +17,11 @@ use crate::keeper::reopen::path_of;
 use crate::memory::files::{EXCEEDING, LEASED, TRUNCATING};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
-use crate::sys::{lease, socket};
+use crate::sys::socket;
 
 use super::{
-    CLOSE_PAUSE, CLOSE_TRIES, DONE, FLUSH, LEASE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER,
-    MESSAGE_BYTES, REFUSED, RELEASE, RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
+    CLOSE_PAUSE, CLOSE_TRIES, DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES,
+    QUIETLY, REFUSED, RELEASE, RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
 };
 
 struct Client {
@@ -130,6 +130,7 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
             return false;
         }
         let (file, what, session) = decode(&message);
+        let (what, quietly) = (what & !QUIETLY, what & QUIETLY != 0);
         let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
         let done = ours
             && match what {
@@ -154,7 +155,6 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
                 UNITE => unite(shared, file),
-                LEASE => lease(shared, file),
                 WATCH => ask_guard(shared, descriptors, Guard::watch),
                 LOOK => ask_guard(shared, descriptors, Guard::is_used_outside),
                 LEFT => {
@@ -164,8 +164,11 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 _ => false,
             };
+        if quietly {
+            continue;
+        }
         let answer = [if done { DONE } else { REFUSED }];
-        if socket::send(client.socket.as_fd(), &answer, &[]).is_err() {
+        if socket::send_at_once(client.socket.as_fd(), &answer, &[]).is_err() {
             return false;
         }
     }
@@ -229,27 +232,15 @@ fn await_dropped(device: Arc<dyn DeviceFile>) -> bool {
     false
 }
 
-/// Before a lease is taken.
+/// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
+/// tell it.
 fn unite(shared: &Shared, file: FileId) -> bool {
-    shared
-        .device(file)
-        .is_some_and(|device| device.unite().is_ok())
-}
-
-/// Takes a lease for a client, on the description that it shares with the keeper. `false`: not now, or not at all.
-fn lease(shared: &Shared, file: FileId) -> bool {
-    let Some(device) = shared.device(file) else {
-        return false;
-    };
-    // The end of an earlier lease has taken this away.
-    let hears = device
-        .descriptors()
-        .is_some_and(|(direct, _)| lease::hear_of_waiters(direct).is_ok());
-    hears
-        && match shared.guard() {
-            Some(guard) => guard.lease(shared, device.as_ref()),
-            None => device.lease().is_ok(),
+    shared.device(file).is_some_and(|device| {
+        if let (Some(guard), Some((direct, _))) = (shared.guard(), device.descriptors()) {
+            guard.forget(direct);
         }
+        device.unite().is_ok()
+    })
 }
 
 /// Writes what a file owes, in the keeper's own thread.
