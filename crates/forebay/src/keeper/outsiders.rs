@@ -44,6 +44,8 @@ const TICK: Duration = Duration::from_millis(50);
 const HEAR_EVERY: Duration = Duration::from_millis(20);
 /// How long it takes at most until who has been let in shows in `/proc`; his call may cut the file first.
 const LINGER: Duration = Duration::from_secs(5);
+/// How long a file whose mark was taken away for a lease is not marked again: the guard would wait for the lease.
+const LEASE_MIN: Duration = Duration::from_secs(5);
 /// How long a watch stays for which there is no file in the session's table yet.
 const WATCH_MIN: Duration = Duration::from_secs(2);
 
@@ -80,6 +82,8 @@ pub struct Guard {
 struct Watched {
     by_watch: HashMap<i32, (u64, u64)>,
     by_inode: HashMap<(u64, u64), (i32, Instant)>,
+    /// Files whose marks were taken away, and when: a lease is about to be taken.
+    forgotten: HashMap<(u64, u64), Instant>,
 }
 
 /// An outsider that waits.
@@ -163,6 +167,7 @@ impl Guard {
             let mut watched = locked(&self.watched);
             watched.by_watch.insert(watch, inode);
             watched.by_inode.insert(inode, (watch, Instant::now()));
+            watched.forgotten.remove(&inode);
         }
         gated
     }
@@ -173,9 +178,10 @@ impl Guard {
             let _ = gate.forget(file);
         }
         if let Ok(seen) = stat::stat(file) {
-            locked(&self.watched)
-                .by_inode
-                .remove(&(seen.device, seen.inode));
+            let inode = (seen.device, seen.inode);
+            let mut watched = locked(&self.watched);
+            watched.by_inode.remove(&inode);
+            watched.forgotten.insert(inode, Instant::now());
         }
     }
 
@@ -263,7 +269,10 @@ impl Guard {
     /// Ends watches of files that nobody uses any more.
     fn tidy(&self, shared: &Shared) {
         let unused: Vec<_> = {
-            let watched = locked(&self.watched);
+            let mut watched = locked(&self.watched);
+            watched
+                .forgotten
+                .retain(|_, since| since.elapsed() < LEASE_MIN);
             let old = watched
                 .by_inode
                 .iter()
@@ -280,7 +289,8 @@ impl Guard {
     }
 
     fn is_watched(&self, inode: (u64, u64)) -> bool {
-        locked(&self.watched).by_inode.contains_key(&inode)
+        let watched = locked(&self.watched);
+        watched.by_inode.contains_key(&inode) || watched.forgotten.contains_key(&inode)
     }
 
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
