@@ -26,5 +26,6 @@ mod sizes;
 mod standard;
 mod stripes;
 mod synced;
+mod syncs;
 mod sys;
 mod threads;
