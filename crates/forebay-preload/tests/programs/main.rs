@@ -26,6 +26,7 @@ mod sharing;
 mod silence;
 mod sizes;
 mod standard;
+mod stripes;
 mod switches;
 mod synced;
 mod syncs;

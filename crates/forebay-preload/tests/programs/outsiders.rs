@@ -676,7 +676,21 @@ fn keeper() {
     };
     let _session = Session::open(coherent(name, coherence)).expect("a session");
     println!("@kept");
-    let _ = std::io::stdin().read(&mut [0]);
+    let mut path = String::new();
+    let _ = std::io::stdin().read_line(&mut path);
+    if !path.is_empty() {
+        // From here on it has no descriptor left.
+        let mut mark = std::fs::File::create(path.trim()).expect("a mark");
+        let (mut least, mut most) = (0, 0);
+        while let Ok(fd) = open(Path::new("/dev/null"), libc::O_RDONLY | libc::O_CLOEXEC) {
+            (least, most) = (least.max(fd), most + 1);
+            if most == 1 {
+                set_limit(libc::RLIMIT_NOFILE, 1024.max(least as u64 + 100), 4096);
+            }
+        }
+        mark.write_all(b"full").expect("a mark");
+        let _ = std::io::stdin().read(&mut [0]);
+    }
 }
 
 /// The end of an outsider that reads a file whole.
@@ -706,6 +720,39 @@ fn nobody_waits_for_a_keeper_that_is_stopped() {
         other.ends();
     });
     assert_eq!(reads(&scene, "a").0, pattern(1, SHORT));
+    member.ends();
+}
+
+/// More strangers at once than it has descriptors for.
+#[test]
+fn nobody_is_refused_by_a_keeper_without_descriptors() {
+    let Some(mut scene) = strict("full") else {
+        return;
+    };
+    let mut keeper = Keeper::of(&mut scene);
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {SHORT}"));
+    let mark = scene.path("mark");
+    let input = keeper.0.stdin.as_mut().expect("input");
+    writeln!(input, "{}", mark.display()).expect("a line");
+    in_the_end("it is full", || {
+        std::fs::read(&mark).is_ok_and(|mark| mark == b"full")
+    });
+    let cats: Vec<_> = (0..40)
+        .map(|_| {
+            outsider(&scene, "cat", &["a"])
+                .stdout(Stdio::piped())
+                .stderr(Stdio::piped())
+                .spawn()
+                .expect("an outsider")
+        })
+        .collect();
+    for cat in cats {
+        let output = cat.wait_with_output().expect("an end");
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(output.stdout, pattern(1, SHORT));
+    }
     member.ends();
 }
 

@@ -42,8 +42,19 @@ pub fn await_none(shared: &Shared) {
 /// Gives up what a keeper that ends could not write: another one could not open it as long as this process lives.
 pub fn give_all_up(shared: &Shared) {
     for (id, device) in leased_devices(shared) {
-        device.give_lease_up();
+        end_lease(shared, id, device.as_ref());
         closing::end_lease(&shared.arena, id);
+    }
+}
+
+/// Those who have waited for it come in without being seen.
+fn end_lease(shared: &Shared, id: FileId, device: &dyn DeviceFile) {
+    match shared.guard() {
+        Some(guard) => {
+            let inode = shared.arena.file_unchecked(id).numbers();
+            guard.end_lease(shared, device, inode);
+        }
+        None => device.give_lease_up(),
     }
 }
 
@@ -102,7 +113,7 @@ impl Leased {
             if self.is_stuck(shared, id)
                 && let Some(device) = shared.device(id)
             {
-                device.give_lease_up();
+                end_lease(shared, id, device.as_ref());
                 closing::end_lease(&shared.arena, id);
             }
         }
@@ -170,7 +181,7 @@ fn let_go(shared: &Shared, core: Core) {
         shared.drop_device(core.id);
     }
     // The closer may not have come to close its descriptor of the same description yet.
-    core.device.give_lease_up();
+    end_lease(shared, core.id, core.device.as_ref());
     if is_kept {
         return;
     }
@@ -190,7 +201,7 @@ fn give_up(core: &Core) {
     let entry = core.entry();
     errors::nobody_heard(entry);
     entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
-    core.device.give_lease_up();
+    end_lease(&core.shared, core.id, core.device.as_ref());
     closing::end_lease(&core.shared.arena, core.id);
 }
 

@@ -14,6 +14,7 @@
 //! The guard's thread opens no file of anybody's and waits for no lock that is held over more than a few calls: the keeper's
 //! own openings, and members', wait for it. If the keeper dies the kernel lets everybody in.
 
+mod arrivals;
 mod mend;
 mod who;
 
@@ -26,10 +27,8 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
 use crate::error::Error;
-use crate::file::gone::{Place, unless_gone};
 use crate::file::table;
 use crate::ids::FileId;
-use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::{self, Group};
@@ -43,6 +42,10 @@ const PATIENCE: Duration = Duration::from_secs(45);
 const TICK: Duration = Duration::from_millis(50);
 /// How often the guard hears of what has happened: our own flushing is among it.
 const HEAR_EVERY: Duration = Duration::from_millis(20);
+/// How long it takes at most until who has been let in shows in `/proc`; his call may cut the file first.
+const LINGER: Duration = Duration::from_secs(5);
+/// How long a file whose mark was taken away for a lease is not marked again: the guard would wait for the lease.
+const LEASE_MIN: Duration = Duration::from_secs(5);
 /// How long a watch stays for which there is no file in the session's table yet.
 const WATCH_MIN: Duration = Duration::from_secs(2);
 
@@ -66,6 +69,8 @@ pub struct Guard {
     bell: Watcher,
     watched: Mutex<Watched>,
     waiting: Mutex<Vec<Waiting>>,
+    /// Files that somebody from outside came to, and when last.
+    arrived: Mutex<HashMap<(u64, u64), Instant>>,
     work: Mutex<HashMap<FileId, u32>>,
     woken: Condvar,
     ended: AtomicBool,
@@ -77,12 +82,15 @@ pub struct Guard {
 struct Watched {
     by_watch: HashMap<i32, (u64, u64)>,
     by_inode: HashMap<(u64, u64), (i32, Instant)>,
+    /// Files whose marks were taken away, and when: a lease is about to be taken.
+    forgotten: HashMap<(u64, u64), Instant>,
 }
 
 /// An outsider that waits.
 struct Waiting {
     event: fanotify::Event,
     file: FileId,
+    inode: (u64, u64),
     since: Instant,
 }
 
@@ -125,6 +133,7 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         bell,
         watched: Mutex::default(),
         waiting: Mutex::default(),
+        arrived: Mutex::default(),
         work: Mutex::default(),
         woken: Condvar::new(),
         ended: AtomicBool::new(false),
@@ -158,6 +167,7 @@ impl Guard {
             let mut watched = locked(&self.watched);
             watched.by_watch.insert(watch, inode);
             watched.by_inode.insert(inode, (watch, Instant::now()));
+            watched.forgotten.remove(&inode);
         }
         gated
     }
@@ -168,9 +178,10 @@ impl Guard {
             let _ = gate.forget(file);
         }
         if let Ok(seen) = stat::stat(file) {
-            locked(&self.watched)
-                .by_inode
-                .remove(&(seen.device, seen.inode));
+            let inode = (seen.device, seen.inode);
+            let mut watched = locked(&self.watched);
+            watched.by_inode.remove(&inode);
+            watched.forgotten.insert(inode, Instant::now());
         }
     }
 
@@ -223,52 +234,6 @@ impl Guard {
         }
     }
 
-    /// Looks at those who have come to open a file.
-    fn look_at_arrivals(&self, shared: &Shared, members: &mut who::Members) {
-        let Some(gate) = &self.gate else { return };
-        for event in gate.waiting().unwrap_or_default() {
-            let passes =
-                !shared.keeps.load(Relaxed) || members.has(&shared.arena, event.pid, self.arena);
-            let file = match passes {
-                true => None,
-                false => self.file_in_the_way(shared, gate, &event),
-            };
-            match file {
-                None => {
-                    let _ = gate.admit(event);
-                }
-                Some(file) => {
-                    let since = Instant::now();
-                    locked(&self.waiting).push(Waiting { event, file, since });
-                    self.ask(file, SETTLE);
-                }
-            }
-        }
-    }
-
-    /// The managed file that an outsider is about to open, and must not see as it is.
-    fn file_in_the_way(
-        &self,
-        shared: &Shared,
-        gate: &Group,
-        event: &fanotify::Event,
-    ) -> Option<FileId> {
-        let seen = stat::stat(event.file.as_fd()).ok()?;
-        // Who is just about to manage the file sees that somebody has come.
-        let superblock = shared.arena.superblock();
-        let hash = reached::hash(seen.device, seen.inode);
-        reached::begin(superblock, hash);
-        reached::end(superblock, hash);
-        let managed = table::find(&shared.arena, seen.device, seen.inode)
-            .filter(|&file| mend::is_managed(shared, file))
-            .and_then(|file| unless_gone(&shared.arena, file, Place::of(event.file.as_fd())));
-        if managed.is_none() {
-            // Whoever manages it next marks it again.
-            let _ = gate.forget(event.file.as_fd());
-        }
-        managed
-    }
-
     /// Takes in what has happened to files.
     fn hear(&self, shared: &Shared) {
         for event in self.bell.happened().unwrap_or_default() {
@@ -304,7 +269,10 @@ impl Guard {
     /// Ends watches of files that nobody uses any more.
     fn tidy(&self, shared: &Shared) {
         let unused: Vec<_> = {
-            let watched = locked(&self.watched);
+            let mut watched = locked(&self.watched);
+            watched
+                .forgotten
+                .retain(|_, since| since.elapsed() < LEASE_MIN);
             let old = watched
                 .by_inode
                 .iter()
@@ -321,7 +289,8 @@ impl Guard {
     }
 
     fn is_watched(&self, inode: (u64, u64)) -> bool {
-        locked(&self.watched).by_inode.contains_key(&inode)
+        let watched = locked(&self.watched);
+        watched.by_inode.contains_key(&inode) || watched.forgotten.contains_key(&inode)
     }
 
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
@@ -346,6 +315,7 @@ impl Guard {
             if hears {
                 heard = Instant::now();
                 self.hear(shared);
+                self.forget_arrivals(shared.arena.superblock(), LINGER);
             }
             self.admit(|who| who.since.elapsed() > PATIENCE);
         }
@@ -365,6 +335,7 @@ pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
         shared.set_guard(None);
     }
     guard.admit(|_| true);
+    guard.forget_arrivals(shared.arena.superblock(), Duration::ZERO);
 }
 
 /// The guard's worker.
@@ -382,7 +353,7 @@ pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
         if let Some((file, what)) = next
             && what & SETTLE != 0
         {
-            guard.admit(|who| who.file == file);
+            guard.admit_to(shared, me, file, &mut mending);
         }
     }
 }

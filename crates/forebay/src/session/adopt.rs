@@ -97,6 +97,8 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
 enum Standing {
     /// Who reaches it past the engine has given it to the kernel, so nobody does.
     Managed,
+    /// Something of it is in memory, and nobody has it open: who reaches it has not asked.
+    Idle,
     /// Nothing.
     New,
     /// It was given to the kernel.
@@ -114,8 +116,11 @@ fn standing(arena: &Arena, fd: BorrowedFd<'_>, device: u64, inode: u64) -> Stand
         return Standing::New;
     }
     match entry.kernel_reason.load(Ordering::Acquire) {
-        0 if known_entry(id, entry).is_some() => Standing::Managed,
-        0 => Standing::New,
+        0 => match known_entry(id, entry) {
+            Some(known) if known.in_use => Standing::Managed,
+            Some(_) => Standing::Idle,
+            None => Standing::New,
+        },
         reason => Standing::Given(reason),
     }
 }
@@ -212,12 +217,14 @@ impl Session {
         let outside = shared.is_used_outside(fd, (asked.device, asked.inode));
         let is_alone = || lock::is_only_description(fd);
         let alone = match standing(&shared.arena, fd, asked.device, asked.inode) {
-            Standing::New if before.is_reached() && !is_alone() => return Err(Unmanaged::Reached),
+            Standing::New | Standing::Idle if before.is_reached() && !is_alone() => {
+                return Err(Unmanaged::Reached);
+            }
             Standing::Given(reason) if !given::may_end(reason) || !is_alone() => {
                 return Err(Unmanaged::Given(reason));
             }
             Standing::Given(_) => true,
-            Standing::Managed | Standing::New => false,
+            Standing::Managed | Standing::Idle | Standing::New => false,
         };
         let device = if writable {
             RealFile::reopen_at(fd, &relocate)

@@ -7,14 +7,20 @@ use super::{check, check_bytes, retry};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Events that are read at once.
-const EVENTS: usize = 64;
+/// Events that are read at once at most, each of which takes a descriptor.
+const EVENTS: usize = 16;
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 
 /// A listener.
+///
+/// The kernel makes a descriptor for each event that is read, and refuses those who wait whose events it can make none for. So numbers
+/// are kept for them, and an event's becomes one of those again in one step.
 pub struct Group {
     fd: OwnedFd,
+    nothing: OwnedFd,
+    spare: Mutex<Vec<OwnedFd>>,
     /// What marks are made by: they go with the inode's memory where the kernel can do that (Linux 5.19).
     mark: libc::c_uint,
 }
@@ -47,10 +53,27 @@ impl Group {
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let mut group = Group {
             fd,
+            nothing: std::fs::File::open("/dev/null")?.into(),
+            spare: Mutex::default(),
             mark: libc::FAN_MARK_EVICTABLE,
         };
         group.try_marks()?;
+        group.keep_spare(&mut group.spare());
         Ok(group)
+    }
+
+    fn spare(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
+        // Each change of it is one push or one removal.
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Numbers for as many events as are read at once, as far as they can be had.
+    fn keep_spare(&self, spare: &mut Vec<OwnedFd>) {
+        while spare.len() < EVENTS
+            && let Ok(fd) = self.nothing.try_clone()
+        {
+            spare.push(fd);
+        }
     }
 
     /// A kernel that is built without permission events says so at the first mark.
@@ -93,19 +116,52 @@ impl Group {
         self.change(libc::FAN_MARK_REMOVE, file)
     }
 
-    /// Those who wait and have not been told of before. Does not wait.
+    fn count_waiting(&self) -> io::Result<usize> {
+        let mut bytes: libc::c_int = 0;
+        // SAFETY: the target is ours, and what this request fills in.
+        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
+        Ok(usize::try_from(bytes).unwrap_or(0) / EVENT_BYTES)
+    }
+
+    /// Those who wait and have not been told of before, as many as there are descriptors for: others wait in the kernel. Does not
+    /// wait.
+    ///
+    /// # Errors
+    /// `EMFILE`: there is no descriptor left, until somebody is let in.
     pub fn waiting(&self) -> io::Result<Vec<Event>> {
+        let waiting = self.count_waiting()?;
+        if waiting == 0 {
+            return Ok(Vec::new());
+        }
         let mut words = [0u64; EVENTS * EVENT_BYTES / 8];
+        let mut spare = self.spare();
+        self.keep_spare(&mut spare);
+        // Other threads open files between the two calls: where numbers are scarce, so many are given back that they leave enough.
+        let scarce = self.nothing.try_clone().is_err();
+        let most = if scarce {
+            spare.len().div_ceil(4)
+        } else {
+            spare.len()
+        };
+        let room = waiting.min(most);
+        if room == 0 {
+            return Err(io::Error::from_raw_os_error(libc::EMFILE));
+        }
+        let stay = if scarce { 0 } else { spare.len() - room };
+        spare.truncate(stay);
         let got = retry(|| {
-            // SAFETY: the target is ours, and as long as said.
+            // SAFETY: the target is ours, and at least as long as said.
             check_bytes(unsafe {
                 libc::read(
                     self.fd.as_raw_fd(),
                     words.as_mut_ptr().cast(),
-                    size_of_val(&words),
+                    room * EVENT_BYTES,
                 )
             })
-        })?;
+        });
+        self.keep_spare(&mut spare);
+        drop(spare);
+        let got = got?;
         let mut events = Vec::new();
         let mut at = 0;
         while at + EVENT_BYTES <= got {
@@ -138,11 +194,12 @@ impl Group {
     /// The kernel looks for the number among those whom it has told of, the oldest first. So should the number be given to another
     /// event in between, of two answers the first is this one's all the same, and each gets one.
     pub fn admit(&self, event: Event) -> io::Result<()> {
+        let number = event.file.as_raw_fd();
         let answer = libc::fanotify_response {
-            fd: event.file.as_raw_fd(),
+            fd: number,
             response: libc::FAN_ALLOW,
         };
-        drop(event);
+        self.make_spare(event.file);
         retry(|| {
             // SAFETY: our own variable, as long as said, which the kernel only reads.
             check_bytes(unsafe {
@@ -154,6 +211,22 @@ impl Group {
             })
             .map(drop)
         })
+    }
+}
+
+impl Group {
+    /// Closes the description that a descriptor leads to, and keeps the number where there are too few.
+    fn make_spare(&self, file: OwnedFd) {
+        let mut spare = self.spare();
+        if spare.len() >= EVENTS {
+            return;
+        }
+        // SAFETY: takes no memory; the number is ours, and goes on to be.
+        let kept =
+            unsafe { libc::dup3(self.nothing.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) } >= 0;
+        if kept {
+            spare.push(file);
+        }
     }
 }
 

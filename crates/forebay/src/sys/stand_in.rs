@@ -63,9 +63,10 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t) -> ! {
         libc::prctl(libc::PR_SET_NAME, c"forebay-standin".as_ptr(), 0, 0, 0);
         libc::setsid();
         libc::chdir(c"/".as_ptr());
+        // First: the parent may have no number left for what is opened here.
+        close_all_but(group);
         unmap_shared();
         let stat = open_stat_of(parent);
-        close_all_but(group, stat);
         loop {
             libc::poll(std::ptr::null_mut(), 0, LOOK_EVERY_MS);
             if is_stopped(stat) {
@@ -129,9 +130,8 @@ unsafe fn unmap_shared() {
 
 /// # Safety
 /// As for [`stand`].
-unsafe fn close_all_but(one: RawFd, another: RawFd) {
-    let (low, high) = (one.min(another), one.max(another));
-    let parts = [(0, low - 1), (low + 1, high - 1), (high + 1, RawFd::MAX)];
+unsafe fn close_all_but(one: RawFd) {
+    let parts = [(0, one - 1), (one + 1, RawFd::MAX)];
     for (from, to) in parts.into_iter().filter(|(from, to)| from <= to) {
         // SAFETY: the copy's own descriptors, which nobody in it uses.
         unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };

@@ -4,9 +4,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::{CHANGED, Guard, OPENED, PATIENCE, SETTLE, who};
+use super::{CHANGED, Guard, OPENED, PATIENCE, who};
 use crate::file::core::Core;
 use crate::file::given;
 use crate::file::settle::{self, Durability};
@@ -35,6 +36,16 @@ pub fn is_managed(shared: &Shared, file: FileId) -> bool {
         && (entry.owes() || shared.is_open(file))
 }
 
+/// As [`is_managed`], or just about to be changed by the session for the last time: what its device file is then would be
+/// taken for the session's own doing.
+pub fn is_known(shared: &Shared, file: FileId) -> bool {
+    let entry = shared.arena.file_unchecked(file);
+    is_managed(shared, file)
+        || entry.state.load(Ordering::Acquire) == LIVE
+            && entry.kernel_reason.load(Ordering::Acquire) == 0
+            && entry.is_unwitnessed(shared.arena.counts().threads)
+}
+
 /// Between two rounds.
 #[derive(Default)]
 pub struct Mending {
@@ -58,9 +69,6 @@ impl Mending {
         if let Some((file, what)) = next
             && is_managed(shared, file)
         {
-            if what & SETTLE != 0 {
-                give_to_kernel(shared, me, file);
-            }
             if what & CHANGED != 0 {
                 self.changed.entry(file).or_default();
             }
@@ -85,6 +93,21 @@ impl Mending {
             self.look_for_outsiders(shared, me, guard);
             self.looked = Some(Instant::now());
         }
+    }
+
+    /// Gives a file to the kernel that somebody waits for. Whether it was the session's, and is not any more: somebody may have come
+    /// meanwhile to whom it is.
+    pub fn settles(&mut self, shared: &Arc<Shared>, me: Me<'_>, file: FileId) -> bool {
+        if !shared.keeps.load(Relaxed) || !is_known(shared, file) {
+            return false;
+        }
+        give_to_kernel(shared, me, file);
+        let stays = is_known(shared, file);
+        if stays {
+            // Who is let in all the same is looked for.
+            self.opened.insert(file);
+        }
+        !stays
     }
 
     /// A writer of the session's is between the device's length and the file's for moments: so nothing is believed that is seen
@@ -134,7 +157,11 @@ impl Mending {
         }
         let wanted = files.keys().copied().collect();
         for used in who::used_outside(&wanted, guard.arena) {
-            give_to_kernel(shared, me, files[&used]);
+            let file = files[&used];
+            give_to_kernel(shared, me, file);
+            if is_managed(shared, file) {
+                self.opened.insert(file);
+            }
         }
     }
 }
@@ -193,7 +220,7 @@ fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
 fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
     let entry = shared.arena.file_unchecked(file);
     let begun = Instant::now();
-    while is_managed(shared, file) && begun.elapsed() < PATIENCE {
+    while is_known(shared, file) && begun.elapsed() < PATIENCE {
         if entry.owes() {
             adopt(shared, |id, _| id == file);
             let Some(core) = core_of(shared, file) else {

@@ -5,7 +5,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
-use std::fs;
+use std::{fs, io};
 
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
@@ -62,55 +62,74 @@ pub fn is_member(pid: i32, arena: (u64, u64)) -> bool {
     if pid <= 0 {
         return false;
     }
-    pid as u32 == std::process::id() || mapped(pid as u32, &HashSet::new(), arena).is_member
+    let nothing = HashSet::new();
+    pid as u32 == std::process::id()
+        || mapped(pid as u32, &nothing, arena).is_ok_and(|mapped| mapped.is_member)
 }
 
-/// Those of the files, named by device and inode, that a program outside has open or mapped, as far as this user may see.
+/// Those of the files, named by device and inode, that a program outside has open or mapped, as far as this user may see. Where this
+/// process has no descriptors to look with, all of them.
 pub fn used_outside(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> HashSet<(u64, u64)> {
+    look(wanted, arena).unwrap_or_else(|_| wanted.clone())
+}
+
+fn look(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> io::Result<HashSet<(u64, u64)>> {
     let mut used = HashSet::new();
     let me = std::process::id();
-    let processes = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let pids = fs::read_dir("/proc")?
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     for pid in pids.filter(|&pid: &u32| pid != me) {
-        let mapped = mapped(pid, wanted, arena);
+        let mapped = mapped(pid, wanted, arena)?;
         if !mapped.is_member {
             used.extend(mapped.wanted);
-            used.extend(open(pid, wanted));
+            used.extend(open(pid, wanted)?);
         }
     }
-    used
+    Ok(used)
 }
 
-fn open(pid: u32, wanted: &HashSet<(u64, u64)>) -> Vec<(u64, u64)> {
+/// What there is of something of another process's: nothing where it has ended, or is not for this user to see.
+fn unless_refused<T: Default>(got: io::Result<T>) -> io::Result<T> {
+    match got {
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            Err(error)
+        }
+        got => Ok(got.unwrap_or_default()),
+    }
+}
+
+fn open(pid: u32, wanted: &HashSet<(u64, u64)>) -> io::Result<Vec<(u64, u64)>> {
     let dir = format!("/proc/{pid}/fd");
-    let descriptors = fs::read_dir(&dir).into_iter().flatten().flatten();
+    let descriptors = unless_refused(fs::read_dir(&dir).map(Some))?;
+    let descriptors = descriptors.into_iter().flatten().flatten();
     let inodes = descriptors.filter_map(|entry| {
         let name = entry.file_name();
         let path = CString::new(format!("{dir}/{}", name.to_str()?)).ok()?;
         stat::inode_of(&path).ok()
     });
-    inodes.filter(|inode| wanted.contains(inode)).collect()
+    Ok(inodes.filter(|inode| wanted.contains(inode)).collect())
 }
 
-fn mapped(pid: u32, wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> Mapped {
+fn mapped(pid: u32, wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> io::Result<Mapped> {
     let mut mapped = Mapped {
         is_member: false,
         wanted: Vec::new(),
     };
-    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let maps = unless_refused(fs::read_to_string(format!("/proc/{pid}/maps")))?;
     for line in maps.lines() {
         let Some(number) = inode_in(line) else {
             continue;
         };
         if number == arena.1 && device_in(line) == Some(arena.0) {
             mapped.is_member = true;
-            return mapped;
+            return Ok(mapped);
         }
         // Some file systems have another device number here than for `stat`, so the inode alone must do.
         let same = wanted.iter().filter(|(_, inode)| *inode == number);
         mapped.wanted.extend(same);
     }
-    mapped
+    Ok(mapped)
 }
 
 /// `ADDRESS PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`

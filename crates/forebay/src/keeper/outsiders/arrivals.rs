@@ -1,0 +1,150 @@
+//! Those who come to open a watched file, from the moment at which the kernel tells of them until they have certainly come in.
+//!
+//! An outsider on its way in is in no process's table of descriptors, so a look for outsiders there misses it. So each is counted
+//! ([`reached`]) before it is looked whether the file is managed, once more before it is let in, and for a while after that: a program
+//! that begins to manage the file meanwhile sees the count, and asks the kernel whether there is another description than its own.
+
+use std::collections::hash_map::Entry;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use super::{Guard, SETTLE, Waiting, locked, mend, who};
+use crate::device::DeviceFile;
+use crate::file::gone::{Place, unless_gone};
+use crate::file::table;
+use crate::ids::FileId;
+use crate::memory::superblock::Superblock;
+use crate::memory::threads::Me;
+use crate::session::reached;
+use crate::session::shared::Shared;
+use crate::sys::fanotify::{self, Group};
+use crate::sys::stat;
+
+/// How often a file is given to the kernel again that somebody has begun to manage meanwhile.
+const SETTLE_TRIES: u32 = 8;
+/// How long is waited where there is no descriptor for those who come.
+const NO_ROOM_PAUSE: Duration = Duration::from_millis(2);
+
+impl Guard {
+    /// Somebody from outside comes to a file, or may do so unseen.
+    pub fn note_arrival(&self, superblock: &Superblock, inode: (u64, u64)) {
+        let hash = reached::hash(inode.0, inode.1);
+        reached::begin(superblock, hash);
+        match locked(&self.arrived).entry(inode) {
+            Entry::Vacant(entry) => {
+                entry.insert(Instant::now());
+            }
+            Entry::Occupied(mut entry) => {
+                entry.insert(Instant::now());
+                // The earlier one counts for both.
+                reached::end(superblock, hash);
+            }
+        }
+    }
+
+    /// Those who came so long ago have come in.
+    pub(super) fn forget_arrivals(&self, superblock: &Superblock, after: Duration) {
+        locked(&self.arrived).retain(|&(device, inode), at| {
+            let stays = at.elapsed() < after;
+            if !stays {
+                reached::end(superblock, reached::hash(device, inode));
+            }
+            stays
+        });
+    }
+
+    /// Looks at those who have come to open a file.
+    pub(super) fn look_at_arrivals(&self, shared: &Shared, members: &mut who::Members) {
+        let Some(gate) = &self.gate else { return };
+        let arrivals = gate.waiting();
+        if arrivals.is_err() {
+            // Somebody's descriptor comes free once he is let in.
+            std::thread::sleep(NO_ROOM_PAUSE);
+        }
+        for event in arrivals.unwrap_or_default() {
+            let passes =
+                !shared.keeps.load(Relaxed) || members.has(&shared.arena, event.pid, self.arena);
+            let inode = match passes {
+                true => None,
+                false => stat::stat(event.file.as_fd()).ok(),
+            };
+            let inode = inode.map(|seen| (seen.device, seen.inode));
+            match inode
+                .and_then(|inode| Some((inode, self.in_the_way(shared, gate, &event, inode)?)))
+            {
+                None => {
+                    let _ = gate.admit(event);
+                }
+                Some((inode, file)) => {
+                    let since = Instant::now();
+                    locked(&self.waiting).push(Waiting {
+                        event,
+                        file,
+                        inode,
+                        since,
+                    });
+                    self.ask(file, SETTLE);
+                }
+            }
+        }
+    }
+
+    /// The file that an outsider is about to open, and must not see as it is.
+    fn in_the_way(
+        &self,
+        shared: &Shared,
+        gate: &Group,
+        event: &fanotify::Event,
+        (device, inode): (u64, u64),
+    ) -> Option<FileId> {
+        let known = || {
+            table::find(&shared.arena, device, inode)
+                .filter(|&file| mend::is_known(shared, file))
+                .and_then(|file| unless_gone(&shared.arena, file, Place::of(event.file.as_fd())))
+        };
+        // Whoever manages it next marks it again. Before the count: a program that is just about to manage the file may lose its
+        // mark here, and then it sees the count.
+        let unused = !self.is_watched((device, inode)) && known().is_none();
+        if unused {
+            let _ = gate.forget(event.file.as_fd());
+        }
+        self.note_arrival(shared.arena.superblock(), (device, inode));
+        let known = known();
+        if unused && known.is_some() {
+            let _ = gate.watch(event.file.as_fd());
+        }
+        known
+    }
+
+    /// Lets those in who wait for a file, once the worker has given it to the kernel.
+    pub(super) fn admit_to(
+        &self,
+        shared: &std::sync::Arc<Shared>,
+        me: Me<'_>,
+        file: FileId,
+        mending: &mut mend::Mending,
+    ) {
+        let inodes: Vec<_> = {
+            let waiting = locked(&self.waiting);
+            let theirs = waiting.iter().filter(|who| who.file == file);
+            theirs.map(|who| who.inode).collect()
+        };
+        for _ in 0..SETTLE_TRIES {
+            // First: a program that is about to manage the file sees it, or is seen.
+            for &inode in &inodes {
+                self.note_arrival(shared.arena.superblock(), inode);
+            }
+            if !mending.settles(shared, me, file) {
+                break;
+            }
+        }
+        self.admit(|who| who.file == file);
+    }
+
+    /// Gives a lease up: those who have waited for it come in without being seen.
+    pub fn end_lease(&self, shared: &Shared, device: &dyn DeviceFile, inode: (u64, u64)) {
+        self.note_arrival(shared.arena.superblock(), inode);
+        device.give_lease_up();
+    }
+}
