@@ -9,7 +9,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x08");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x09");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
@@ -45,6 +45,8 @@ pub struct Superblock {
     pub provision_lock: AtomicU32,
     /// The thread whose life is the keeper's, or 0.
     pub keeper: AtomicU32,
+    /// The tick + 1 at which the keeper did not answer: until the clock goes on nobody asks it (`session::handoff`).
+    pub silent_at: AtomicU64,
     /// Counts keepers: descriptors handed to an earlier one must be handed over again.
     pub keeper_epoch: AtomicU32,
     /// Futex the keeper sleeps on; every wake-up adds one.
