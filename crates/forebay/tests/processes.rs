@@ -11,6 +11,7 @@ mod workers;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use forebay::memory::threads;
 use forebay::{OpenOptions, Session};
 use forebay_model::{Op, Outcome, PartitionPlan, Target};
 use here::directories;
@@ -455,4 +456,24 @@ fn commands_answer_as_the_model_does() {
     assert_eq!(answer(&target.run(&write(0, 10, 1))), "10 bytes written");
     assert_eq!(answer(&target.run(&read(0, 10))), bytes_of(1, 0, 10));
     assert_ne!(answer(&target.run(&read(0, 10))), bytes_of(2, 0, 10));
+}
+
+/// A child that is forked and ends in good order runs what its thread's locals run at their end.
+#[test]
+fn a_forked_child_that_ends_leaves_its_parent_its_place() {
+    let session = Session::open(config(&session_name("forked-child"))).expect("a session");
+    let me = session.shared().me().expect("a place");
+    let life = threads::life(me.arena, me.id);
+    assert!(life.is_some());
+    // SAFETY: the child ends, and runs what this thread would run at its end.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        // SAFETY: ends the child.
+        unsafe { libc::exit(0) };
+    }
+    let mut status = 0;
+    // SAFETY: the target is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0);
+    assert_eq!(threads::life(me.arena, me.id), life, "it was given away");
 }

@@ -1,8 +1,9 @@
 //! Which slot the calling thread has in which session.
 //!
 //! A thread takes a slot when it first touches a session, and gives it back when it ends; should it be killed instead,
-//! its robust mutex tells. In a session that was joined for good (the preload library's, one in a process) threads just end; when most
-//! slots are taken, those that come have one only while they are in the engine ([`end_turn`]).
+//! its robust mutex tells. What a forked child has of it is a copy. In a session that was joined for good (the preload library's,
+//! one in a process) threads just end; when most slots are taken, those that come have one only while they are in the engine
+//! ([`end_turn`]).
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
@@ -15,6 +16,8 @@ use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
 
 struct Membership {
+    /// The process whose thread it is: a forked child has a copy, and gives nothing away that is its parent's.
+    process: u32,
     instance: u64,
     id: ThreadId,
     /// Keeps the arena mapped: the kernel and libc follow this thread's list of robust mutexes into it.
@@ -26,6 +29,9 @@ struct Membership {
 struct Memberships(RefCell<Vec<Membership>>);
 
 fn end(membership: Membership) {
+    if membership.process != std::process::id() {
+        return;
+    }
     threads::release(Me {
         arena: &membership.arena,
         id: membership.id,
@@ -132,6 +138,7 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
                 let id = threads::take(&session.arena, real).ok_or_else(|| all_taken(session))?;
                 let session_weak = Arc::downgrade(session);
                 all.push(Membership {
+                    process: std::process::id(),
                     instance: session.instance,
                     id,
                     arena: Arc::clone(&session.arena),
