@@ -23,6 +23,7 @@ mod scene;
 mod sharing;
 mod silence;
 mod sizes;
+mod stalls;
 mod standard;
 mod synced;
 mod sys;

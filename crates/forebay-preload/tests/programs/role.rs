@@ -29,6 +29,7 @@ fn run() {
         || crate::reached::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)
+        || crate::stalls::play(role, &argument, &dir)
         || crate::synced::play(role, &argument, &dir)
         || crate::standard::play(role, &argument, &dir)
         || crate::threads::play(role, &argument, &dir);
