@@ -26,5 +26,6 @@ mod sizes;
 mod stalls;
 mod standard;
 mod synced;
+mod syncs;
 mod sys;
 mod threads;

@@ -31,6 +31,7 @@ fn run() {
         || crate::sizes::play(role, &argument, &dir)
         || crate::stalls::play(role, &argument, &dir)
         || crate::synced::play(role, &argument, &dir)
+        || crate::syncs::play(role, &argument, &dir)
         || crate::standard::play(role, &argument, &dir)
         || crate::threads::play(role, &argument, &dir);
     assert!(played, "there is no role {role}");
