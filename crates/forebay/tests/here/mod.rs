@@ -1,5 +1,5 @@
 //! Where tests run, what they say when they cannot run there, and seeds that nobody has tried yet.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 use std::path::PathBuf;
 
