@@ -32,6 +32,7 @@ fn run() {
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)
         || crate::switches::play(role, &argument, &dir)
+        || crate::stalls::play(role, &argument, &dir)
         || crate::synced::play(role, &argument, &dir)
         || crate::syncs::play(role, &argument, &dir)
         || crate::standard::play(role, &argument, &dir)

@@ -5,6 +5,7 @@ use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::file::write::{self, Intent};
 use crate::ids::ThreadId;
+use crate::memory::copy;
 use crate::memory::threads::{self, Me};
 use crate::sync::{Ordering, planted};
 
@@ -72,6 +73,8 @@ pub unsafe fn append_all(
     len: usize,
     intent: Intent<'_>,
 ) -> Result<Appended, Halt> {
+    // SAFETY: the caller's promise.
+    unsafe { copy::fault_in(source, len) };
     let (_lock, offset) = take_end(core, me)?;
     let (mut written, mut stopped) = (0, None);
     while written < len {
@@ -108,6 +111,8 @@ pub unsafe fn append(
     len: usize,
     intent: Intent<'_>,
 ) -> Result<(u64, usize), Halt> {
+    // SAFETY: the caller's promise.
+    unsafe { copy::fault_in(source, len) };
     let (_lock, offset) = take_end(core, me)?;
     // SAFETY: the caller's promise.
     let written = unsafe { write::write(core, me, source, len, offset, intent)? };

@@ -196,6 +196,8 @@ pub unsafe fn write(
     if len == 0 || start + len > BLOCK_BYTES {
         return false;
     }
+    // SAFETY: the caller's promise.
+    unsafe { copy::fault_in(source, len) };
     let Ok(operation) = me.enter(core.id) else {
         return false;
     };

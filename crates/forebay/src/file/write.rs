@@ -9,6 +9,7 @@ use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::keeper::provision;
 use crate::limits::{BLOCK_BYTES, DIRECT_BYTES_MIN, FILE_BYTES_MAX, PAGE_BYTES};
+use crate::memory::copy;
 use crate::memory::files::{HOLEY, STABLE, SYNCED};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
@@ -227,7 +228,10 @@ unsafe fn carry_out(
                 scrap(core, me, from, len, part.offset, Manner { eager, ..manner })
             },
             // SAFETY: as above.
-            Way::Direct => unsafe { direct::write(core, me, from, len, part.offset) },
+            Way::Direct => unsafe {
+                copy::fault_in(from, len);
+                direct::write(core, me, from, len, part.offset)
+            },
             // SAFETY: as above.
             Way::Kernel => unsafe { direct::through_kernel(core, me, from, len, part.offset) },
         };
@@ -342,6 +346,8 @@ unsafe fn scrap_reserved(
     home: Home,
     mut holes: u32,
 ) -> std::result::Result<bool, Halt> {
+    // SAFETY: the caller's promise.
+    unsafe { copy::fault_in(source, segment.len) };
     loop {
         let step = core.operate(me, |operation| {
             // SAFETY: the caller's promise.

@@ -8,6 +8,9 @@
 #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
 mod guarded;
 
+#[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
+use crate::limits::PAGE_BYTES;
+
 /// Copies `len` bytes between arena memory and other memory of ours, in either direction.
 ///
 /// # Safety
@@ -69,6 +72,30 @@ pub unsafe fn try_stream(source: *const u8, target: *mut u8, len: usize) -> bool
     unsafe {
         try_copy(source, target, len)
     }
+}
+
+/// Looks at a byte of each page of the program's memory, so that what takes time there (a fault that a debugger, another thread or a
+/// file system answers) takes it here, where the caller holds nothing. What cannot be looked at is left to the copy.
+///
+/// # Safety
+/// The range may be anything only where a handler of SIGSEGV and SIGBUS uses [`fixup`]; elsewhere it is mapped for the whole call.
+#[inline(always)]
+pub unsafe fn fault_in(memory: *const u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
+    {
+        let mut at = 0;
+        while at < len {
+            let address = memory.wrapping_add(at);
+            let mut byte = 0u8;
+            // SAFETY: the caller's promise; the target is ours.
+            if !unsafe { guarded::copy(address, &raw mut byte, 1) } {
+                return;
+            }
+            at += PAGE_BYTES - address.addr() % PAGE_BYTES;
+        }
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "sim"), not(miri))))]
+    let _ = (memory, len);
 }
 
 /// Where a thread goes on that has faulted at instruction `ip`, if that was in [`try_copy`] or [`try_stream`]: they then
