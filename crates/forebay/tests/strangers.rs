@@ -224,6 +224,28 @@ fn a_recovery_that_does_not_look_is_found() {
     }
 }
 
+/// What the dead had given to the kernel may reach the file late. Then it holds what is owed, and nobody is harmed.
+#[test]
+fn a_change_of_ours_that_is_late_is_told_by_what_the_file_holds() {
+    if !is_manageable() {
+        return;
+    }
+    let scene = Scene::new(200);
+    assert!(!scene.lived);
+    let path = scene.change(Change::Nothing);
+    let file = fs::OpenOptions::new().write(true).open(&path);
+    let file = file.expect("the file");
+    for (offset, len, seed) in &RUNS[..2] {
+        let mut bytes = vec![0; *len as usize];
+        fill(*seed, *offset, &mut bytes);
+        file.write_all_at(&bytes, *offset).expect("written");
+    }
+    let report = scene.recover().expect("an arena");
+    let all = |saved: &Saved| matches!(saved, Saved::Written { .. });
+    assert!(report.removed && report.files.iter().all(all), "{report:?}");
+    scene.assert_whole(&path, "late");
+}
+
 #[test]
 fn a_second_recovery_knows_what_the_first_has_seen() {
     if !is_manageable() {

@@ -446,8 +446,10 @@ impl Flusher {
         }
         let mut done = std::mem::take(&mut self.done);
         self.queue.poll(wait, &mut done);
-        // A request may have waited for those that have ended, and have reached the file only now.
-        work.me.arena.file_unchecked(work.file).show_change();
+        if work.device.descriptors().is_some() {
+            // A request may have waited for those that have ended, and have reached the file only now.
+            work.me.arena.file_unchecked(work.file).show_change();
+        }
         for end in done.drain(..) {
             match self.jobs.get_mut(end.token as usize).and_then(Option::take) {
                 Some(Job::Write(job)) => end_write(work, &job, end.result, self.keeps),
