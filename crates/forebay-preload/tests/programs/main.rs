@@ -8,6 +8,7 @@ mod closing;
 mod compiled;
 mod deaths;
 mod environments;
+mod forks;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod hints;
