@@ -138,7 +138,7 @@ fn recover_all(session: &str) -> Option<Report> {
     Some(report)
 }
 
-fn put_back_all(config: &Config) {
+fn put_back_all(config: &forebay::Config) {
     workers::put_back(config, Path::to_owned);
     let _ = std::fs::remove_dir_all(&config.kept_dir);
 }
