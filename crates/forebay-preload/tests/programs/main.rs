@@ -21,6 +21,7 @@ mod reached;
 mod role;
 mod scene;
 mod sharing;
+mod silence;
 mod sizes;
 mod standard;
 mod synced;
