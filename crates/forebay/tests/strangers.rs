@@ -202,7 +202,7 @@ fn recoveries_that_die_overwrite_nothing_of_a_stranger() {
         Change::Nothing,
     ];
     let mut turn = 0;
-    for dies_at in [0, 40, 90, 140, 200, 260, 330, 400, 500, u64::MAX - 1] {
+    for dies_at in [0, 90, 200, 330, 500, u64::MAX - 1] {
         for change in changes {
             // A recovery makes some thousands of accesses; most of them look for something to do.
             let first = [3, 200, 2_000, 9_000, 40_000][turn % 5];
