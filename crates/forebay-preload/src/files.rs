@@ -37,6 +37,11 @@ pub fn is_known(fd: c_int) -> bool {
     table::word(fd).is_file()
 }
 
+/// Whether a descriptor is the engine's, and none of the program's.
+pub fn is_ours(fd: c_int) -> bool {
+    table::word(fd).kind() == Kind::Ours && !Inside::is()
+}
+
 /// `fstat`, past our own hook.
 pub fn stat_of(fd: c_int) -> Option<libc::stat> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
@@ -285,6 +290,26 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     let place = || Place::at(dir, unsafe { CStr::from_ptr(path) }, true);
     glance.known_at((stat.st_dev, stat.st_ino), place)?;
     Some((stat.st_dev, stat.st_ino))
+}
+
+/// As [`known_path`], of a file that somebody may be about to manage: that is waited for.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
+    let _errno = KeepErrno::new();
+    let Some(glance) = attach::glance().filter(|_| !Inside::is() && attach::is_on()) else {
+        return false;
+    };
+    // SAFETY: the caller's path.
+    let Some(stat) = (unsafe { stat_path(libc::AT_FDCWD, path) }) else {
+        return false;
+    };
+    let _inside = Inside::enter();
+    glance.stand_by(stat.st_ino);
+    let known = glance.known(stat.st_dev, stat.st_ino).is_some();
+    glance.stood_by(stat.st_ino);
+    known
 }
 
 /// Another descriptor of the same description: a `dup`.

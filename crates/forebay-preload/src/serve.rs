@@ -9,12 +9,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 
 use forebay::file::core::{Core, Halt};
+use forebay::limits::FILE_BYTES_MAX;
 use libc::{c_int, off_t};
 
 pub use self::vectored::{How, vectored};
 use crate::attach;
 use crate::files::{self, Why};
 use crate::hooks::limits;
+use crate::hooks::seek::device_error;
 use crate::inodes::{self, Use};
 use crate::inside::{self, Inside, NotCancelled};
 use crate::raw::{self, KeepErrno};
@@ -191,9 +193,44 @@ fn await_slot(fd: c_int, word: Word) {
     }
 }
 
-/// An offset of the program's.
-fn checked(offset: off_t) -> Result<u64, c_int> {
-    u64::try_from(offset).map_err(|_| libc::EINVAL)
+/// Where the kernel takes no more of a program's memory to lie.
+#[cfg(target_arch = "x86_64")]
+const MEMORY_END: usize = (1 << 47) - 4096;
+#[cfg(not(target_arch = "x86_64"))]
+const MEMORY_END: usize = 1 << 52;
+
+/// An offset of the program's, for a call that its descriptor is good for if `allowed`.
+fn checked(allowed: bool, at: Option<off_t>) -> Result<Option<u64>, c_int> {
+    let at = at.map(|at| u64::try_from(at).map_err(|_| libc::EINVAL));
+    let at = at.transpose()?;
+    if allowed { Ok(at) } else { Err(libc::EBADF) }
+}
+
+/// Memory of the program's, as the kernel looks at it before anything else. What is shorter than a call may be is found out when it
+/// is moved.
+#[inline]
+fn check_memory(address: usize, len: usize) -> Result<(), c_int> {
+    let is_one = || {
+        address
+            .checked_add(len)
+            .is_some_and(|end| end <= MEMORY_END)
+    };
+    if len <= CALL_BYTES_MAX || is_one() {
+        Ok(())
+    } else {
+        Err(libc::EFAULT)
+    }
+}
+
+/// Whether `len` bytes at an offset end where files can.
+#[inline]
+fn check_end(offset: u64, len: usize) -> Result<(), Halt> {
+    let end = offset.checked_add(len as u64);
+    if end.is_some_and(|end| end <= i64::MAX as u64) {
+        Ok(())
+    } else {
+        Err(Halt::Failed(device_error(libc::EINVAL)))
+    }
 }
 
 /// Writes at an offset of the caller's, or at the description's own.
@@ -208,13 +245,12 @@ pub unsafe fn write(
     len: usize,
     at: Option<off_t>,
 ) -> Answer<usize> {
-    if !word.writes() {
-        return Answer::Failed(libc::EBADF);
-    }
-    let at = match at.map(checked).transpose() {
+    let checked = checked(word.writes(), at);
+    let at = match checked.and_then(|at| check_memory(source.addr(), len).map(|()| at)) {
         Ok(at) => at,
         Err(errno) => return Answer::Failed(errno),
     };
+    let whole = len;
     let len = len.min(CALL_BYTES_MAX);
     let mut exceeded = false;
     let answer = with(fd, word, |using, description| {
@@ -222,12 +258,13 @@ pub unsafe fn write(
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
         }
+        let begin = at.unwrap_or_else(|| description.offset.load(Ordering::Relaxed));
+        check_end(begin, whole)?;
+        if len == 0 {
+            return Ok(0);
+        }
         // As with the kernel, an offset is of no account where writes go to the end.
-        let offset = match at {
-            _ if description.has(table::APPENDS) => None,
-            Some(at) => Some(at),
-            None => Some(description.offset.load(Ordering::Relaxed)),
-        };
+        let offset = (!description.has(table::APPENDS)).then_some(begin);
         let len = within_limit(using, offset, len, &mut exceeded)?;
         // SAFETY: the caller's promise.
         let (start, written) = unsafe { put(using, source, len, offset)? };
@@ -323,13 +360,12 @@ pub unsafe fn read(
     len: usize,
     at: Option<off_t>,
 ) -> Answer<usize> {
-    if !word.reads() {
-        return Answer::Failed(libc::EBADF);
-    }
-    let at = match at.map(checked).transpose() {
+    let checked = checked(word.reads(), at);
+    let at = match checked.and_then(|at| check_memory(target.addr(), len).map(|()| at)) {
         Ok(at) => at,
         Err(errno) => return Answer::Failed(errno),
     };
+    let whole = len;
     let len = len.min(CALL_BYTES_MAX);
     with(fd, word, |using, description| {
         let lock = at.is_none().then(|| description.lock());
@@ -340,6 +376,7 @@ pub unsafe fn read(
             Some(at) => at,
             None => description.offset.load(Ordering::Relaxed),
         };
+        check_end(offset, whole)?;
         // SAFETY: the caller's promise.
         let got = unsafe { get(using, target, len, offset)? };
         if lock.is_some() {
@@ -367,6 +404,10 @@ pub unsafe fn get(
         Ok(()) => Ok(len),
         Err(sequential) => {
             let _slow = Slow::new();
+            if len == 0 || offset >= FILE_BYTES_MAX {
+                // Nothing to read, and nothing that streams could be told by.
+                return using.inode.size(using.me).map(|_| 0);
+            }
             // SAFETY: the caller's promise.
             unsafe {
                 using

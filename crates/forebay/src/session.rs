@@ -25,6 +25,7 @@ mod simulated;
 pub mod streams;
 pub mod told;
 pub mod watch;
+pub mod whole;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};

@@ -46,7 +46,11 @@ unsafe fn open_with(
         return enter(really(flags), flags);
     }
     if !truncates {
-        return enter(really(flags), flags);
+        let fd = enter(really(flags), flags);
+        if fd >= 0 && flags & libc::O_TRUNC != 0 {
+            size::cut_if_managed(fd, 0);
+        }
+        return fd;
     }
     let fd = enter(really(flags & !libc::O_TRUNC), flags);
     if fd >= 0 {

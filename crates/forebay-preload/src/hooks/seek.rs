@@ -25,6 +25,9 @@ export! {
     }
 }
 
+/// From here on a file system may have no place for bytes.
+const FAR: off_t = 1 << 40;
+
 #[inline(never)]
 fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
     loop {
@@ -84,7 +87,9 @@ fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<o
             _ => return Err(invalid()),
         };
         let at = base.checked_add(offset).ok_or_else(invalid)?;
-        if at < 0 {
+        // How far a descriptor may be moved is the file system's to say.
+        // SAFETY: takes no memory. The kernel's own offset is of no account.
+        if at < 0 || at >= FAR && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } < 0 {
             return Err(invalid());
         }
         description.offset.store(at as u64, Ordering::Relaxed);

@@ -13,7 +13,7 @@ use crate::inside::NotCancelled;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::serve::{self, Answer, ByKernel, Turn};
-use crate::table::{self, State, Word};
+use crate::table::{self, Kind, State, Word};
 
 export! {
     /// `ftruncate`.
@@ -32,7 +32,11 @@ export! {
             if files::known_path(libc::AT_FDCWD, path).is_some() {
                 return truncate_known(path, len);
             }
-            real::truncate64(path, len)
+            let result = real::truncate64(path, len);
+            if result == 0 && files::is_known_now(path) {
+                return truncate_known(path, len);
+            }
+            result
         }
     }
 
@@ -86,6 +90,20 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
                 Answer::Again => {}
             },
         }
+    }
+}
+
+/// The kernel has just set the length of a file that nobody managed a moment before. Who has begun to manage it meanwhile may have
+/// seen its old length: it is set once more, and so has been set at this moment.
+pub fn cut_if_managed(fd: c_int, len: off_t) {
+    let word = table::word(fd);
+    let is_managed = match word.kind() {
+        Kind::Candidate => ByKernel::begin(word.description(), false).is_none(),
+        kind => kind == Kind::Managed,
+    };
+    if is_managed && word.writes() {
+        let _errno = KeepErrno::new();
+        truncate_descriptor(fd, len);
     }
 }
 
@@ -171,11 +189,11 @@ fn is_served(mode: c_int) -> bool {
 }
 
 fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_t) -> Answer<()> {
-    if !word.writes() {
-        return Answer::Failed(libc::EBADF);
-    }
     if offset < 0 || len <= 0 {
         return Answer::Failed(libc::EINVAL);
+    }
+    if !word.writes() {
+        return Answer::Failed(libc::EBADF);
     }
     let Some(end) = offset.checked_add(len) else {
         return Answer::Failed(libc::EFBIG);
@@ -204,8 +222,8 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         device.reserve(offset as u64, len as u64).map_err(|error| {
             Halt::Failed(device_error(error.raw_os_error().unwrap_or(libc::EIO)))
         })?;
-        if !keeps_size && end as u64 > inode.size(me)? {
-            inode.set_len(me, end as u64)?;
+        if !keeps_size {
+            inode.grow(me, end as u64)?;
         }
         Ok(())
     })

@@ -8,13 +8,13 @@ use libc::{c_int, c_uint, off_t};
 
 use crate::attach;
 use crate::files;
-use crate::inodes::Use;
+use crate::inodes::{Rare, Use};
 use crate::inside::{Inside, NotCancelled};
 use crate::kernel::{self, Why};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::serve::{self, Answer, Turn};
-use crate::table::{self, Description, Kind, Word};
+use crate::table::{self, Description, Word};
 
 export! {
     /// `fsync`.
@@ -35,16 +35,23 @@ export! {
         sync_with(fd, Durability::Written, || unsafe { real::sync_file_range(fd, offset, len, flags) })
     }
 
-    /// `syncfs`: what this process has open is written first.
+    /// `syncfs`: what the session has of the file system is written first.
     fn syncfs(fd: c_int) -> c_int {
-        flush_all();
+        if files::is_ours(fd) {
+            return serve::refused() as c_int;
+        }
+        let failed = files::stat_of(fd).and_then(|stat| write_all(Some(stat.st_dev)));
         // SAFETY: takes no memory.
-        unsafe { real::syncfs(fd) }
+        let result = unsafe { real::syncfs(fd) };
+        match failed {
+            Some(errno) if result == 0 => serve::fail(errno) as c_int,
+            _ => result,
+        }
     }
 
-    /// `sync`: the same.
+    /// `sync`: all that it has. It tells of no error.
     fn sync() -> () {
-        flush_all();
+        write_all(None);
         // SAFETY: takes nothing.
         unsafe { crate::raw::call(libc::SYS_sync, [0; 6]) };
     }
@@ -112,20 +119,23 @@ fn write_for(
     Ok(using.inode.settle(using.me, durability, &seen)?)
 }
 
-/// Writes what all managed files of this process owe.
-fn flush_all() {
-    // What has been closed is to be made durable as well.
-    files::await_all_closed();
-    if attach::joined().is_none() || Inside::is() {
-        return;
+/// Writes what all programs of the session have written, to one device or all. An error number if something cannot be written;
+/// what descriptions have heard of errors stays as it is.
+fn write_all(device: Option<u64>) -> Option<c_int> {
+    if Inside::is() || !attach::is_on() {
+        return None;
     }
     let _errno = KeepErrno::new();
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
     attach::notice_fork();
-    for (fd, word) in table::each() {
-        if word.kind() == Kind::Managed {
-            serve::with(fd, word, |using, description| {
-                write_for(using, description, Durability::Data)
-            });
-        }
+    if !attach::fresh_glance()?.owes_anything(device) {
+        return None;
     }
+    let session = {
+        let _rare = Rare::lock();
+        attach::session()?
+    };
+    let written = session.write_all(device);
+    written.err().map(|error| error.errno())
 }

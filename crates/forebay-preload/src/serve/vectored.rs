@@ -6,7 +6,9 @@ use forebay::file::core::Halt;
 use forebay::limits::BLOCK_BYTES;
 use libc::{c_int, off_t};
 
-use super::{Answer, CALL_BYTES_MAX, Slow, checked, get, put, with, within_limit};
+use super::{
+    Answer, CALL_BYTES_MAX, Slow, check_end, check_memory, checked, get, put, with, within_limit,
+};
 use crate::hooks::limits;
 use crate::hooks::seek::device_error;
 use crate::inodes::Use;
@@ -27,10 +29,8 @@ pub unsafe fn vectored(
 ) -> Answer<usize> {
     let writes = how.writes;
     let allowed = if writes { word.writes() } else { word.reads() };
-    if !allowed {
-        return Answer::Failed(libc::EBADF);
-    }
-    let at = match at.map(checked).transpose() {
+    let checked = checked(allowed, at);
+    let at = match checked.and_then(|at| check_parts(parts).map(|()| at)) {
         Ok(at) => at,
         Err(errno) => return Answer::Failed(errno),
     };
@@ -42,10 +42,14 @@ pub unsafe fn vectored(
             return Err(Halt::Kernel);
         }
         let begin = at.unwrap_or_else(|| description.offset.load(Ordering::Relaxed));
+        let whole = within_call(parts, CALL_BYTES_MAX).map(|(_, len)| len).sum();
+        check_end(begin, whole)?;
+        if whole == 0 {
+            return Ok(0);
+        }
         let appends = writes && (how.appends || description.has(table::APPENDS));
         let most = if writes {
-            let total = within_call(parts, CALL_BYTES_MAX).map(|(_, len)| len).sum();
-            within_limit(using, (!appends).then_some(begin), total, &mut exceeded)?
+            within_limit(using, (!appends).then_some(begin), whole, &mut exceeded)?
         } else {
             CALL_BYTES_MAX
         };
@@ -68,6 +72,18 @@ pub unsafe fn vectored(
         limits::exceeded();
     }
     answer
+}
+
+/// Parts as the kernel looks at them before anything else.
+fn check_parts(parts: &[libc::iovec]) -> Result<(), c_int> {
+    if parts
+        .iter()
+        .any(|part| isize::try_from(part.iov_len).is_err())
+    {
+        return Err(libc::EINVAL);
+    }
+    let (mut parts, most) = (parts.iter(), CALL_BYTES_MAX);
+    parts.try_for_each(|part| check_memory(part.iov_base.addr(), part.iov_len.min(most)))
 }
 
 /// How parts are moved.

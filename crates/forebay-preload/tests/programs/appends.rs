@@ -1,12 +1,16 @@
 //! Records that several programs append to one file: whole, each once, in each writer's order.
 
 use std::io::Write;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::scene::{Scene, said};
 
 const WRITERS: usize = 4;
 const RECORDS: usize = 400;
+/// Bytes of a line of a log that is cut, and how many there are.
+const LINE: usize = 600_000;
+const LINES: usize = 200;
 
 fn record(writer: usize, number: usize) -> Vec<u8> {
     let len = 40 + (writer * 7 + number * 131) % 3000;
@@ -60,9 +64,39 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
                 assert_eq!(status, 0, "a child has failed");
             }
         }
+        "append-cut" => {
+            let mut file = std::fs::OpenOptions::new()
+                .append(true)
+                .create(true)
+                .open(dir.join("log"))
+                .expect("a log");
+            for _ in 0..argument.parse().expect("a number") {
+                assert_eq!(file.write(&[b'x'; LINE]).expect("a line"), LINE);
+            }
+            std::fs::write(dir.join("done"), "").expect("a mark");
+        }
+        "cut" => cut(dir),
         _ => return false,
     }
     true
+}
+
+/// Cuts the log again and again, as rotation with `copytruncate` does, and looks what is in it each time.
+fn cut(dir: &Path) {
+    let file = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .open(dir.join("log"))
+        .expect("a log");
+    let mut bytes = vec![0; 1 << 20];
+    while !dir.join("done").exists() {
+        file.set_len(0).expect("cut");
+        let read = file.read_at(&mut bytes, 0).expect("bytes");
+        let odd = bytes[..read].iter().position(|&byte| byte != b'x');
+        assert_eq!(odd, None, "of {read} bytes after a cut");
+    }
 }
 
 fn check(path: &Path) {
@@ -110,4 +144,18 @@ fn appends_of_forked_children() {
         assert!(scene.bytes_to_memory() > 0);
         check(&scene.path("log"));
     }
+}
+
+/// Who appends finds the end after a cut: no zeros take the place of what was cut.
+#[test]
+fn a_log_that_is_cut_has_no_hole() {
+    let scene = Scene::new("append-cut", 0);
+    let writer = scene.start("append-cut", &LINES.to_string());
+    let cutter = scene.start("cut", "");
+    for program in [writer, cutter] {
+        said(program.wait_with_output().expect("a program"));
+    }
+    assert!(scene.bytes_to_memory() > 0);
+    let left = std::fs::read(scene.path("log")).expect("the log");
+    assert!(left.iter().all(|&byte| byte == b'x'), "zeros in the log");
 }

@@ -25,5 +25,6 @@ mod silence;
 mod sizes;
 mod standard;
 mod synced;
+mod syncs;
 mod sys;
 mod threads;

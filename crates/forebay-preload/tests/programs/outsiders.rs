@@ -66,6 +66,11 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 }
                 enough.exists().to_string()
             }
+            "punch" => {
+                let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                allocate(fd, hole, number(1) as i64, number(2) as i64).expect("a hole");
+                String::new()
+            }
             "size" => size_of(fd).to_string(),
             "holds" => {
                 let wanted = pattern(number(1) as u8, number(2));
@@ -254,6 +259,40 @@ fn an_outsider_and_a_member_append_to_one_log() {
         String::from_utf8(shell(&scene, "cat a")).expect("text"),
         wanted
     );
+}
+
+/// What was owed is in a hole by then: nothing is to be written, and the kernel's file was never so long.
+#[test]
+fn a_file_whose_end_was_punched_keeps_its_length() {
+    let Some(scene) = strict("punched") else {
+        return;
+    };
+    let mut member = Member::of(&scene);
+    for (name, from) in [("a", 0), ("b", LEN / 2)] {
+        member.does(&format!("open {name}"));
+        member.does(&format!("write 1 {LEN}"));
+        member.does(&format!("punch {from} {LEN}"));
+        let mut expected = pattern(1, LEN);
+        expected[from..].fill(0);
+        assert!(shell(&scene, &format!("cat {name}")) == expected, "{name}");
+        assert_eq!(member.does("size"), LEN.to_string());
+        member.does("close");
+    }
+    // Given to the kernel by a process that cannot write it.
+    member.does("open c");
+    member.does(&format!("write 1 {LEN}"));
+    member.does(&format!("punch 0 {LEN}"));
+    let watches = "import ctypes; libc = ctypes.CDLL(None)\n\
+        assert libc.inotify_add_watch(libc.inotify_init(), b'c', 2) > 0";
+    let mut other = scene.command("python3");
+    run({
+        other.args(["-c", watches]);
+        other
+    });
+    assert!(!is_managed(&scene, "c"), "it is watched");
+    assert_eq!(member.does("size"), LEN.to_string());
+    member.ends();
+    assert_eq!(size_at(&scene.path("c")), LEN as i64);
 }
 
 /// `truncate` opens nothing, so nobody waits.

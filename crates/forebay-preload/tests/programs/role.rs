@@ -30,6 +30,7 @@ fn run() {
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)
         || crate::synced::play(role, &argument, &dir)
+        || crate::syncs::play(role, &argument, &dir)
         || crate::standard::play(role, &argument, &dir)
         || crate::threads::play(role, &argument, &dir);
     assert!(played, "there is no role {role}");

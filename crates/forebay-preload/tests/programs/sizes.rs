@@ -1,6 +1,8 @@
 //! Lengths: of one program, of another, by name; and errors at the limits.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
 
 use crate::scene::Scene;
 use crate::sys::*;
@@ -57,6 +59,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             close(fd).expect("close");
         }
         "errors" => errors(&path),
+        "impossible" => println!("@{}", impossible(&path)),
+        "truncated" => truncated(dir),
         "limit" => limit(&path, argument == "ignore"),
         "space" => space(&path),
         _ => return false,
@@ -90,6 +94,165 @@ fn errors(path: &Path) {
         seek(fd, 10 * BLOCK as i64, libc::SEEK_DATA),
         Err(libc::ENXIO)
     );
+}
+
+/// Requests that no file can serve, and what the answers are.
+fn impossible(path: &Path) -> String {
+    let fd = open(path, RDWR).expect("open");
+    for turn in 0..3 {
+        write(fd, &pattern(turn, BLOCK)).expect("write");
+    }
+    let log = open(path, RDWR | libc::O_APPEND).expect("open");
+    let reader = open(path, libc::O_RDONLY).expect("open");
+    write(log, b"end").expect("write");
+    let mut said = Vec::new();
+    for len in [0, 1, 10, usize::MAX / 2, usize::MAX / 2 + 1, usize::MAX] {
+        said.extend(impossible_lengths([fd, log, reader], len));
+    }
+    said.extend(impossible_parts(fd));
+    said.extend(impossible_sizes([fd, reader]));
+    format!("{said:?} {}", size_of(fd))
+}
+
+type Said = Result<i64, Option<i32>>;
+
+fn answer(result: i64) -> Said {
+    match result {
+        -1 => Err(std::io::Error::last_os_error().raw_os_error()),
+        done => Ok(done),
+    }
+}
+
+const LAST: i64 = i64::MAX;
+
+fn impossible_lengths([fd, log, reader]: [i32; 3], len: usize) -> Vec<Said> {
+    let mut said = Vec::new();
+    let memory = [7u8; 100];
+    let to = memory.as_ptr().cast_mut().cast::<libc::c_void>();
+    // SAFETY: what is valid is moved, the rest is refused.
+    unsafe {
+        for at in [0, -1, LAST, LAST - 5, i64::MIN] {
+            for fd in [fd, reader] {
+                said.push(answer(libc::pread(fd, to, len, at) as i64));
+            }
+            // What fits would make the file as long as can be.
+            if at <= 0 || len > 100 || len as i64 > LAST - at {
+                for fd in [fd, log, reader] {
+                    said.push(answer(libc::pwrite(fd, to, len, at) as i64));
+                }
+            }
+        }
+        for fd in [fd, log, reader] {
+            if len == 0 || len > 100 {
+                said.push(answer(libc::read(fd, to, len) as i64));
+                said.push(answer(libc::write(fd, to, len) as i64));
+            }
+        }
+    }
+    said
+}
+
+fn impossible_parts(fd: i32) -> Vec<Said> {
+    let mut said = Vec::new();
+    let memory = [7u8; 100];
+    let part = |len| libc::iovec {
+        iov_base: memory.as_ptr().cast_mut().cast(),
+        iov_len: len,
+    };
+    let (large, two) = ([part(10), part(usize::MAX)], [part(10), part(10)]);
+    // SAFETY: what is valid is moved, the rest is refused.
+    unsafe {
+        for at in [0, -1, LAST, LAST - 15] {
+            said.push(answer(libc::preadv(fd, large.as_ptr(), 2, at) as i64));
+            said.push(answer(libc::pwritev(fd, large.as_ptr(), 2, at) as i64));
+            if at != 0 {
+                said.push(answer(libc::preadv(fd, two.as_ptr(), 2, at) as i64));
+                said.push(answer(libc::pwritev(fd, two.as_ptr(), 2, at) as i64));
+            }
+        }
+    }
+    said
+}
+
+fn impossible_sizes([fd, reader]: [i32; 2]) -> Vec<Said> {
+    let mut said = Vec::new();
+    let spaces = [
+        (0, -1, 10),
+        (0, 0, 0),
+        (0, 0, -1),
+        (0, LAST, 10),
+        (0, LAST - 5, 10),
+        (libc::FALLOC_FL_KEEP_SIZE, LAST, 1),
+    ];
+    // SAFETY: these take no memory.
+    unsafe {
+        for (mode, at, len) in spaces {
+            said.push(answer(libc::fallocate(fd, mode, at, len).into()));
+            said.push(answer(libc::fallocate(reader, mode, at, len).into()));
+        }
+        for len in [-1, i64::MIN] {
+            said.push(answer(libc::ftruncate(fd, len).into()));
+            said.push(answer(libc::ftruncate(reader, len).into()));
+        }
+        for at in [-1, LAST, LAST - 1, i64::MIN] {
+            for whence in [libc::SEEK_SET, libc::SEEK_CUR, libc::SEEK_END, 9] {
+                said.push(answer(libc::lseek(fd, at, whence)));
+                said.push(answer(libc::lseek(fd, 0, libc::SEEK_SET)));
+            }
+        }
+    }
+    said
+}
+
+/// One cuts files by opening them while another begins to manage them, by appending.
+fn truncated(dir: &Path) {
+    const FILES: usize = 300;
+    let turns = std::sync::Barrier::new(2);
+    // Nanoseconds that it last took to begin to manage a file.
+    let took = AtomicU64::new(1_000_000);
+    let name = |turn| dir.join(format!("f{turn}"));
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for turn in 0..FILES {
+                turns.wait();
+                let (begun, part) = (
+                    Instant::now(),
+                    took.load(Relaxed) * (turn as u64 * 7 % 110) / 100,
+                );
+                while begun.elapsed().as_nanos() < part.into() {
+                    std::hint::spin_loop();
+                }
+                let flags = libc::O_WRONLY | libc::O_TRUNC;
+                match turn % 2 {
+                    0 => close(open(&name(turn), flags).expect("open")).expect("close"),
+                    _ => truncate(&name(turn), 0).expect("truncate"),
+                }
+            }
+        });
+        for turn in 0..FILES {
+            let fd = open(&name(turn), libc::O_RDWR | libc::O_APPEND).expect("open");
+            turns.wait();
+            let begun = Instant::now();
+            write(fd, &pattern(1, 100)).expect("write");
+            took.store(begun.elapsed().as_nanos() as u64, Relaxed);
+            write(fd, &pattern(1, 100)).expect("write");
+            close(fd).expect("close");
+        }
+    });
+    for turn in 0..FILES {
+        let bytes = std::fs::read(name(turn)).expect("a file");
+        assert!(
+            [
+                &[][..],
+                &pattern(1, 100),
+                &[pattern(1, 100), pattern(1, 100)].concat()
+            ]
+            .contains(&&bytes[..]),
+            "file {turn}: {} bytes, that begin with {:?}",
+            bytes.len(),
+            &bytes[..bytes.len().min(8)]
+        );
+    }
 }
 
 /// The process's limit on file sizes.
@@ -174,5 +337,26 @@ fn the_limit_on_file_sizes_holds() {
 fn space_that_is_asked_for() {
     let scene = Scene::new("space", 0);
     scene.play("space", "");
+    assert!(scene.bytes_to_memory() > 0);
+}
+
+#[test]
+fn what_is_impossible_the_kernel_would_have_refused() {
+    let scene = Scene::new("impossible", 0);
+    let expected = impossible(&scene.path("b"));
+    let said = scene.play("impossible", "");
+    assert!(scene.bytes_to_memory() > 0);
+    let (_, said) = said.split_once('@').expect("an answer");
+    assert_eq!(said.lines().next(), Some(&expected[..]));
+}
+
+/// Whoever begins to manage a file that is just being cut has its new length.
+#[test]
+fn files_that_are_cut_while_they_become_managed() {
+    let scene = Scene::new("truncated", 0);
+    for turn in 0..300 {
+        std::fs::write(scene.path(&format!("f{turn}")), pattern(9, 50_000)).expect("a file");
+    }
+    scene.play("truncated", "");
     assert!(scene.bytes_to_memory() > 0);
 }

@@ -1,5 +1,5 @@
 //! Appending: the offset is chosen and the bytes are written under the file's append lock, so that appends of several
-//! threads and processes do not overlap.
+//! threads and processes do not overlap, and no truncation comes between the two.
 
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
@@ -8,13 +8,13 @@ use crate::ids::ThreadId;
 use crate::memory::threads::{self, Me};
 use crate::sync::{Ordering, planted};
 
-/// Holds a file's append lock.
-struct AppendLock<'a> {
+/// Holds a file's append lock: nobody else appends, or sets the length.
+pub(super) struct AppendLock<'a> {
     core: &'a Core,
 }
 
 impl<'a> AppendLock<'a> {
-    fn take(core: &'a Core, me: Me<'a>) -> Self {
+    pub(super) fn take(core: &'a Core, me: Me<'a>) -> Self {
         let word = &core.entry().append_lock;
         let mut round = 0;
         loop {

@@ -230,6 +230,14 @@ impl Inode {
         resize::set_len(&self.core, me, len)
     }
 
+    /// Makes it at least so long.
+    ///
+    /// # Errors
+    /// As for [`crate::File::set_len`].
+    pub fn grow(&self, me: Me<'_>, len: u64) -> std::result::Result<(), Halt> {
+        resize::grow(&self.core, me, len)
+    }
+
     /// Makes a range zeros and gives its space back.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! commits it. Punching frees the device's space first: should memory's newer bytes outlive a death, the punch has not happened.
 
 use crate::error::Error;
+use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
 use crate::file::write::mark_holey;
 use crate::frame::header::{Guard, Identity};
@@ -38,14 +39,30 @@ fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>)
     }
 }
 
-/// Sets the file's length, bytes.
+/// Sets the file's length, bytes. Who appends has found the end, and is to write there: so that is waited for.
 pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
     if len > FILE_BYTES_MAX {
         return Err(too_long().into());
     }
+    let _no_append = (!planted!(CutAppends)).then(|| AppendLock::take(core, me));
     let (_stop, operation) = alone(core, me)?;
     let grows = len > core.entry().size.load(Ordering::Acquire);
     if grows && len > limits::look_at_file_bytes() {
+        return Err(too_long().into());
+    }
+    set_len_alone(core, &operation, len)
+}
+
+/// Makes the file at least so long, bytes: never shorter, whoever else makes it longer meanwhile.
+pub fn grow(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
+    if len > FILE_BYTES_MAX {
+        return Err(too_long().into());
+    }
+    let (_stop, operation) = alone(core, me)?;
+    if len <= core.entry().size.load(Ordering::Acquire) {
+        return Ok(());
+    }
+    if len > limits::look_at_file_bytes() {
         return Err(too_long().into());
     }
     set_len_alone(core, &operation, len)
@@ -199,6 +216,10 @@ pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt>
         return Ok(());
     }
     mark_holey(core);
+    if end == size && entry.disk_end.load(Ordering::Acquire) < size {
+        // What would have made the device file so long is punched before it is written.
+        reach_alone(core, &operation)?;
+    }
     land_flights(core, &operation, BlockIndex::of(offset));
     // The file's last page as a whole, so that nothing of it stays owed beyond need.
     let memory_end = if end == size {
@@ -295,6 +316,11 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
 /// Makes the device file as long as the file while bytes are owed: who looks from outside sees the length that it will have.
 pub fn reach(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     let (_stop, operation) = alone(core, me)?;
+    reach_alone(core, &operation)
+}
+
+/// As [`reach`], for a caller that is alone on the file.
+fn reach_alone(core: &Core, operation: &Operation<'_>) -> Result<(), Halt> {
     let entry = core.entry();
     let size = entry.size.load(Ordering::Acquire);
     let reaches = || {
@@ -305,14 +331,14 @@ pub fn reach(core: &Core, me: Me<'_>) -> Result<(), Halt> {
         return Ok(());
     }
     // As in `set_len_alone`: nothing may be in flight where the device file grows.
-    land_flights(core, &operation, BlockIndex::of(0));
+    land_flights(core, operation, BlockIndex::of(0));
     if reaches()? {
         return Ok(());
     }
     if size > entry.reserved_end.load(Ordering::Acquire) {
         mark_holey(core);
     }
-    parked(&operation, || {
+    parked(operation, || {
         core.change(operation.me, |device| device.set_len(size))
     })?;
     let reserved = entry.reserved_end.load(Ordering::Acquire);

@@ -8,7 +8,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::{closing, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
-use crate::memory::files::{EXCEEDING, FileEntry};
+use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
 use crate::session::left;
 use crate::stats::Counter;
@@ -148,19 +148,17 @@ pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32) -> bool {
         return false;
     };
     flush(core, me, Scope::SYNC);
-    let entry = core.entry();
-    let reaches = entry.disk_end.load(Ordering::Acquire) >= entry.size.load(Ordering::Acquire);
-    if !reaches || entry.flags.load(Ordering::Acquire) & EXCEEDING != 0 {
+    if core.entry().lacks_length() {
         return false;
     }
     evict::evict_file(me, core.id);
     note_kernels(me, core.id, reason)
 }
 
-/// Gives a file that owes nothing to the kernel. `false`: it owes something, or could not be stopped.
+/// Gives a file that owes nothing to the kernel. `false`: it owes something, be it its length, or could not be stopped.
 pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
     let entry = me.arena.file_unchecked(file);
-    if entry.owed_pages.load(Ordering::Acquire) != 0 {
+    if entry.owes() {
         return false;
     }
     evict::evict_file(me, file);
@@ -174,7 +172,7 @@ pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
 /// Gives a file that is stopped to the kernel, if it owes nothing.
 fn note_kernels(me: Me<'_>, file: FileId, reason: u32) -> bool {
     let entry = me.arena.file_unchecked(file);
-    let flushed = entry.owed_pages.load(Ordering::Acquire) == 0;
+    let flushed = !entry.owes();
     if flushed && entry.kernel_reason.swap(reason, Ordering::AcqRel) == 0 {
         left::note(me.arena, entry.numbers(), reason, &entry.path());
     }

@@ -423,7 +423,7 @@ fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
         let is_idle = || {
             entry.state.load(Ordering::Acquire) == LIVE
                 && !shared.is_open(id)
-                && entry.owed_pages.load(Ordering::Acquire) == 0
+                && !entry.owes()
                 && entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == 0
         };
         if !is_idle() {

@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use crate::device::DeviceFile;
 use crate::file::gone;
-use crate::file::table;
 use crate::flush::{Flusher, Scope, busy, errors, limit, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
@@ -55,10 +54,6 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
     }
     if seen != 0 && seen != me.id.0 && !threads::is_gone(me.arena, ThreadId(seen)) {
         return false;
-    }
-    // Who has died has nothing open: once there is a keeper nobody asks whether a number that is counted as open is another file's.
-    for id in (0..me.arena.counts().files).map(FileId) {
-        table::recount(shared, me, id);
     }
     if word
         .compare_exchange(seen, me.id.0, Ordering::AcqRel, Ordering::Relaxed)

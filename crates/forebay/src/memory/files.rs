@@ -134,6 +134,17 @@ impl FileEntry {
         opens.saturating_sub(self.readers.load(Ordering::Acquire))
     }
 
+    /// Whether the device file may have another length than the file: whoever gives it to others makes it fit first.
+    pub fn lacks_length(&self) -> bool {
+        self.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0
+            || self.disk_end.load(Ordering::Acquire) < self.size.load(Ordering::Acquire)
+    }
+
+    /// Whether the device file lacks any of the file's bytes, or its length.
+    pub fn owes(&self) -> bool {
+        self.owed_pages.load(Ordering::Acquire) != 0 || self.lacks_length()
+    }
+
     /// The file's device and inode numbers.
     pub fn numbers(&self) -> (u64, u64) {
         (

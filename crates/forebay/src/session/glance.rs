@@ -80,6 +80,10 @@ impl Glance {
         Some((Glance { arena }, inode))
     }
 
+    pub(super) fn arena(&self) -> &Arena {
+        &self.arena
+    }
+
     /// Bytes of memory that the session may have.
     pub fn memory_bytes(&self) -> u64 {
         u64::from(self.arena.counts().frames) * crate::limits::BLOCK_BYTES as u64
@@ -208,8 +212,7 @@ pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
     if entry.kernel_reason.load(Ordering::Acquire) != 0 {
         return None;
     }
-    let in_use =
-        entry.opens.load(Ordering::Acquire) != 0 || entry.owed_pages.load(Ordering::Acquire) != 0;
+    let in_use = entry.opens.load(Ordering::Acquire) != 0 || entry.owes();
     if !in_use && entry.root.load(Ordering::Acquire) == 0 {
         return None;
     }

@@ -84,8 +84,7 @@ impl Session {
         let found = found.and_then(|id| unless_gone(arena, id, Place::of(file.as_fd())));
         Ok(found.filter(|&id| {
             let entry = arena.file_unchecked(id);
-            let used = entry.opens.load(Ordering::Acquire) != 0
-                || entry.owed_pages.load(Ordering::Acquire) != 0;
+            let used = entry.opens.load(Ordering::Acquire) != 0 || entry.owes();
             used && entry.kernel_reason.load(Ordering::Acquire) == 0
         }))
     }

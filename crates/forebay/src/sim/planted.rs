@@ -29,6 +29,8 @@ pub enum Bug {
     NoLanding,
     /// An append chooses its offset before it has the lock.
     EarlyEnd,
+    /// A truncation does not wait for who appends.
+    CutAppends,
     /// Pages are published as valid before their bytes are copied.
     ValidFirst,
     /// Pages are announced as dirty after their bytes have been copied.

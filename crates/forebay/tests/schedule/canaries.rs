@@ -50,4 +50,5 @@ canaries! {
     a_direct_write_that_waits_for_no_flight: NoLanding by direct::direct_against_a_flight;
     a_tree_that_is_not_told: UntoldDirt by streams::writers_against_writeback;
     an_offset_chosen_before_the_lock: EarlyEnd by gates::two_append;
+    a_truncation_that_waits_for_no_append: CutAppends by gates::truncation_against_an_appender;
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use forebay::memory::threads::{stop_file, stop_session};
 use forebay::sim;
+use forebay::sync::Ordering;
 
 use crate::world::{BLOCK, Member, PAGE, Shape, World, join};
 
@@ -14,6 +15,7 @@ crate::scenarios!(
     truncation_against_a_direct_write,
     punching_against_flushers,
     two_append,
+    truncation_against_an_appender,
 );
 
 /// How many threads are in an operation, and how many of these are not parked.
@@ -171,4 +173,42 @@ pub fn two_append() {
             "the record of {byte}s at {at} is not of one piece"
         );
     }
+}
+
+/// Who appends writes where the end is, whoever cuts the file meanwhile: what is left are whole records, and no hole.
+pub fn truncation_against_an_appender() {
+    const LEN: usize = 3000;
+    let world = World::new(Shape {
+        len: 0,
+        ..Shape::default()
+    });
+    let _exploring = world.explore();
+    let appender = world.spawn(|member| {
+        for byte in 1..4 {
+            member.append(0, &[byte; LEN]);
+        }
+    });
+    let cutter = world.spawn(|member| {
+        member.set_len(0, 0);
+        member.set_len(0, 0);
+    });
+    let flusher = world.spawn(|member| member.flush_late(0));
+    join([appender, cutter, flusher]);
+    sim::set_exploring(false);
+    let size = world.files[0].core.entry().size.load(Ordering::Acquire) as usize;
+    world.flush_all();
+    let mut device = world.files[0].sim.contents();
+    device.resize(size, 0);
+    // The last ones, one after the other.
+    let first = 4 - size / LEN;
+    let left: Vec<u8> = (first as u8..4).flat_map(|byte| [byte; LEN]).collect();
+    let odd = device
+        .iter()
+        .zip(&left)
+        .position(|(is, should)| is != should);
+    assert_eq!(
+        (size, odd),
+        (left.len(), None),
+        "a hole, or a record in pieces"
+    );
 }

@@ -118,7 +118,6 @@ ways! {
         SYS_fsync(fd) => libc::fsync(fd as _);
         SYS_fdatasync(fd) => libc::fdatasync(fd as _);
         SYS_sync_file_range(fd, offset, len, flags) => libc::sync_file_range(fd as _, offset as _, len as _, flags as _);
-        SYS_syncfs(fd) => libc::syncfs(fd as _);
         SYS_ftruncate(fd, len) => libc::ftruncate64(fd as _, len as _);
         SYS_fallocate(fd, mode, offset, len) => libc::fallocate64(fd as _, mode as _, offset as _, len as _);
         SYS_fstat(fd, to) => libc::fstat64(fd as _, at(to));
@@ -139,6 +138,8 @@ ways! {
             libc::mmap64(at(to), len, access as _, flags as _, fd as _, offset as _).addr();
     }
     always {
+        SYS_sync() => { libc::sync(); 0 };
+        SYS_syncfs(fd) => libc::syncfs(fd as _);
         SYS_close(fd) => libc::close(fd as _);
         SYS_close_range(first, last, flags) => libc::close_range(first as _, last as _, flags as _);
         SYS_dup2(from, to) => libc::dup2(from as _, to as _);

@@ -32,7 +32,7 @@ pub fn is_managed(shared: &Shared, file: FileId) -> bool {
     let entry = shared.arena.file_unchecked(file);
     entry.state.load(Ordering::Acquire) == LIVE
         && entry.kernel_reason.load(Ordering::Acquire) == 0
-        && (entry.owed_pages.load(Ordering::Acquire) != 0 || shared.is_open(file))
+        && (entry.owes() || shared.is_open(file))
 }
 
 /// Between two rounds.
@@ -182,8 +182,7 @@ fn settled(core: &Core, me: Me<'_>) -> bool {
 }
 
 fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
-    let owed = &shared.arena.file_unchecked(file).owed_pages;
-    if owed.load(Ordering::Acquire) != 0
+    if shared.arena.file_unchecked(file).owes()
         && let Some(core) = core_of(shared, file)
     {
         settled(&core, me);
@@ -195,7 +194,7 @@ fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
     let entry = shared.arena.file_unchecked(file);
     let begun = Instant::now();
     while is_managed(shared, file) && begun.elapsed() < PATIENCE {
-        if entry.owed_pages.load(Ordering::Acquire) != 0 {
+        if entry.owes() {
             adopt(shared, |id, _| id == file);
             let Some(core) = core_of(shared, file) else {
                 return;

@@ -14,7 +14,7 @@ use crate::ids::FileId;
 use crate::keeper::closing;
 use crate::keeper::outsiders::Guard;
 use crate::keeper::reopen::path_of;
-use crate::memory::files::{EXCEEDING, LEASED, TRUNCATING};
+use crate::memory::files::LEASED;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::socket;
@@ -246,8 +246,7 @@ fn unite(shared: &Shared, file: FileId) -> bool {
 /// Writes what a file owes, in the keeper's own thread.
 fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
     let entry = shared.arena.file_unchecked(file);
-    let unfinished = entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING) != 0;
-    if entry.owed_pages.load(Ordering::Acquire) == 0 && !unfinished {
+    if !entry.owes() {
         return true;
     }
     let (Some(device), Ok(me)) = (shared.device(file), shared.me()) else {
