@@ -93,11 +93,22 @@ fn output_and_exit_code_are_the_programs() {
 fn a_keeper_that_dies_is_followed_by_another() {
     let place = Place::new("run-keeper");
     let stop = place.file("stop");
-    let script = format!("while ! [ -e {} ]; do sleep 0.05; done", stop.display());
+    let begun = place.file("begun");
+    let script = format!(
+        ": > {}; while ! [ -e {} ]; do sleep 0.05; done",
+        begun.display(),
+        stop.display()
+    );
     let child = command(&place, &["--", "sh", "-c", &script])
         .stderr(Stdio::piped())
         .spawn();
     let run = Process::new(child.expect("forebay runs"));
+    // A daemon that dies before the program runs leaves it without a session.
+    let started = Instant::now();
+    while !begun.exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "not begun");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     let mut before = None;
     for round in 0..3 {
         let begun = Instant::now();
