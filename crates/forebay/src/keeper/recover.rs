@@ -186,12 +186,12 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
                 Standing::Unreachable(reason.into())
             }
             Ok(device) => match changed_by(shared, entry, &device) {
-                Changed::ByOthers(reason) => {
+                ChangedBy::Others(reason) => {
                     entry.flags.fetch_or(FOREIGN, Ordering::AcqRel);
                     Standing::Foreign(reason)
                 }
-                Changed::BySomebody => Standing::Doubtful(device),
-                Changed::ByNobodyElse => {
+                ChangedBy::Somebody => Standing::Doubtful(device),
+                ChangedBy::NobodyElse => {
                     shared.keep_device(id, Arc::new(device));
                     Standing::Ours
                 }
@@ -391,27 +391,27 @@ fn save(
 }
 
 /// Who has changed a device file since the session's last change that was seen to end.
-enum Changed {
+enum ChangedBy {
     /// Nobody, or the session, which was at it when it ended.
-    ByNobodyElse,
+    NobodyElse,
     /// The session, or somebody else.
-    BySomebody,
+    Somebody,
     /// Somebody else.
-    ByOthers(String),
+    Others(String),
 }
 
-fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> Changed {
+fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> ChangedBy {
     let stat = match device.stat() {
         Ok(stat) => stat,
-        Err(error) => return Changed::ByOthers(format!("its state cannot be read: {error}")),
+        Err(error) => return ChangedBy::Others(format!("its state cannot be read: {error}")),
     };
     if planted!(BlindWitness) {
-        return Changed::ByNobodyElse;
+        return ChangedBy::NobodyElse;
     }
     let flags = entry.flags.load(Ordering::Acquire);
     if flags & FOREIGN == 0 {
         if table::is_as_witnessed(entry, &stat) {
-            return Changed::ByNobodyElse;
+            return ChangedBy::NobodyElse;
         }
         // A change of ours was under way at the end: what it left is dated when it was last seen to be, or moments later.
         let threads = shared.arena.counts().threads;
@@ -422,9 +422,9 @@ fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> Ch
             let last_ns = entry.changed_ns.load(Ordering::Relaxed);
             let in_time = stat.mtime_ns.max(stat.ctime_ns) <= last_ns.saturating_add(LATE_NS);
             return if in_time {
-                Changed::ByNobodyElse
+                ChangedBy::NobodyElse
             } else {
-                Changed::BySomebody
+                ChangedBy::Somebody
             };
         }
     }
@@ -434,7 +434,7 @@ fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> Ch
     } else {
         "the file was changed by another program after the session's last write to it"
     };
-    Changed::ByOthers(why.into())
+    ChangedBy::Others(why.into())
 }
 
 fn write_back(core: &Core, me: Me<'_>) -> Result<()> {

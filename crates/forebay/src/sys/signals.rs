@@ -93,10 +93,14 @@ impl Held {
         let signal = unsafe {
             libc::sigtimedwait(&raw const self.set, info.as_mut_ptr(), &raw const timeout)
         };
-        // SAFETY: a call that has succeeded has filled it.
-        (signal > 0).then(|| Taken {
+        if signal <= 0 {
+            return None;
+        }
+        // SAFETY: the call has succeeded, so it has filled it.
+        let code = unsafe { info.assume_init() }.si_code;
+        Some(Taken {
             signal,
-            from_kernel: unsafe { info.assume_init() }.si_code > 0,
+            from_kernel: code > 0,
         })
     }
 
