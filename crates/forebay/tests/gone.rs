@@ -97,6 +97,25 @@ impl Scene {
         (id, (meta.dev(), meta.ino()))
     }
 
+    /// A file whose openers have died without a keeper that would have counted them off. Its numbers.
+    fn left_open(&self, owes: bool) -> (FileId, (u64, u64)) {
+        let (file, inode) = self.written();
+        let meta = file.metadata().expect("a file");
+        let id = inode.core().id;
+        let shared = self.session.shared();
+        if !owes {
+            assert!(self.session.settle_all().expect("a session").is_empty());
+        }
+        assert_eq!(self.owed(id) > 0, owes);
+        // The kernel takes the lock of who dies; the entry counts on.
+        shared.take_open(id);
+        shared.drop_device(id);
+        assert!(!shared.is_open(id));
+        let entry = shared.arena.file_unchecked(id);
+        assert_eq!(entry.opens.load(Ordering::Acquire), 1);
+        (id, (meta.dev(), meta.ino()))
+    }
+
     fn owed(&self, id: FileId) -> u64 {
         let entry = self.session.shared().arena.file_unchecked(id);
         entry.owed_pages.load(Ordering::Acquire)
@@ -173,6 +192,37 @@ fn who_opens_a_file_with_the_number_of_one_that_is_gone_has_its_bytes_dropped() 
     inode.close(me, &AtomicU32::new(0)).expect("closed");
     assert_eq!(fs::read(&other).expect("a file"), [1; 5]);
     assert_eq!(scene.session.stats().files_vanished, 1);
+}
+
+/// An entry that counts openers who have died says nothing of a new file with its number.
+#[test]
+fn what_the_dead_had_open_is_not_known_of_a_file_with_its_number() {
+    for owes in [true, false] {
+        for glances in [true, false] {
+            let Some(scene) = Scene::new() else { return };
+            let (id, numbers) = scene.left_open(owes);
+            let other = scene.dirs[1].path().join("other");
+            if !scene.replace(numbers, &other, 5) {
+                return;
+            }
+            let file = create(&other);
+            if glances {
+                let arena = scene.session.place().expect("a place").path;
+                let (glance, _) = Glance::at(&arena.expect("an arena")).expect("a session");
+                let known = glance.known_at(numbers, || Place::of(file.as_fd()));
+                assert!(known.is_none(), "{owes}: {known:?}");
+            }
+            let inode = scene.adopt(&file);
+            assert_ne!(inode.core().id, id);
+            assert_eq!(inode.core().entry().size.load(Ordering::Acquire), 5);
+            let found = table::find(&scene.session.shared().arena, numbers.0, numbers.1);
+            assert_eq!(found, Some(inode.core().id), "{owes}");
+            scene.await_nothing_owed(id);
+            let me = scene.session.shared().me().expect("a slot");
+            inode.close(me, &AtomicU32::new(0)).expect("closed");
+            assert_eq!(fs::read(&other).expect("a file"), [1; 5]);
+        }
+    }
 }
 
 /// In the place of the old one, or beside it: a keeper looks there.

@@ -39,7 +39,7 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         // It fails only for the leader of a process group, who has what it would give.
         let _ = rustix::process::setsid();
     }
-    raise_descriptor_limit();
+    raise_limits();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     recover_first(&config)?;
@@ -158,15 +158,20 @@ fn told(saved: &Saved) -> String {
     }
 }
 
-/// The keeper holds two descriptors for each file that is managed.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let raised = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    // Without it the limit is as it was, and `forebay doctor` says what that means.
-    let _ = setrlimit(Resource::Nofile, raised);
+/// The keeper holds two descriptors for each file that is managed, and writes files of programs that may write longer ones than
+/// whoever started it.
+pub fn raise_limits() {
+    for resource in [Resource::Nofile, Resource::Fsize] {
+        let limit = getrlimit(resource);
+        let raised = Rlimit {
+            current: limit.maximum,
+            ..limit
+        };
+        // Without it the limit is as it was, and `forebay doctor` says what that means.
+        let _ = setrlimit(resource, raised);
+    }
+    // What is beyond the limit nevertheless is an error of one file, and no end of the session.
+    forebay::sys::signals::outlive_long_files();
 }
 
 fn announce(config: &Config, place: &ArenaPlace, ready: Option<File>) -> Result<(), Failure> {

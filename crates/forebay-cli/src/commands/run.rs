@@ -34,6 +34,8 @@ const DRAIN_TRIES: u32 = 3;
 struct Front {
     library: PathBuf,
     session: Session,
+    /// What a daemon is to have.
+    exported: Exported,
 }
 
 /// Runs it.
@@ -83,7 +85,15 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
             return Ok(not_started.code);
         }
     };
-    let end = program::wait(&child, &held);
+    let mut care = front.as_ref().map(|front| {
+        let exported = front.exported.clone();
+        keeper::Care::new(&config, exported, arguments.linger, held)
+    });
+    let end = program::wait(&child, &held, || {
+        if let (Some(front), Some(care)) = (&front, &mut care) {
+            care.look(&front.session);
+        }
+    });
     let ran = begun.elapsed();
     let unsettled = match &front {
         Some(front) => drain(&front.session, &config, held)?,
@@ -130,10 +140,15 @@ fn front(arguments: &Run, config: &Config, exported: &mut Exported) -> Result<Fr
         output::note(format_args!("{why}; its files are left to the kernel"));
     }
     let session = keeper::join(config, exported, arguments.linger)?;
+    let for_daemons = exported.clone();
     if let Some(arena) = session.arena_path() {
         exported.lead_to(&config.session, arena);
     }
-    Ok(Front { library, session })
+    Ok(Front {
+        library,
+        session,
+        exported: for_daemons,
+    })
 }
 
 /// As the option `dirs` has them.

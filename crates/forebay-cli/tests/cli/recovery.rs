@@ -176,6 +176,45 @@ fn an_arena_can_be_named_by_its_path() {
     assert_eq!(run.code, 2, "{run:?}");
 }
 
+/// An arena that was begun and not finished is empty, or zeros, and many a file is that.
+#[test]
+fn what_is_no_arena_is_never_removed() {
+    use std::os::unix::fs::PermissionsExt;
+    let place = Place::new("no-arena");
+    let mut image = vec![0; 4 << 20];
+    image[1024..1200].fill(0xef);
+    let user = format!("forebay-{}", forebay::memory::place::dir::user_id());
+    std::fs::create_dir(place.file(&user)).expect("a directory");
+    let of_user = |name: &str| format!("{user}/{name}");
+    let open = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(place.file(&user), open).expect("a mode");
+    for name in ["note.txt", "disk.img", "some.arena", &of_user("some.arena")] {
+        let file = place.file(name);
+        for bytes in [&[][..], &image, &image[..4096]] {
+            std::fs::write(&file, bytes).expect("written");
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).expect("mode");
+            let run = place.run(&["recover", file.to_str().unwrap()]);
+            assert_eq!(run.code, 1, "{name}, {} bytes: {run:?}", bytes.len());
+            assert!(
+                std::fs::read(&file).expect("it is there") == bytes,
+                "{name}"
+            );
+        }
+    }
+    // In its place, under an arena's name and for its owner alone, it is one.
+    let arena = place.arena();
+    place.daemon(&[]).kill();
+    assert!(arena.exists());
+    for bytes in [&[][..], &[0; 2 << 20]] {
+        std::fs::write(&arena, bytes).expect("written");
+        let run = place.run(&["recover", arena.to_str().unwrap()]);
+        assert_eq!(run.code, 0, "{run:?}");
+        assert!(!arena.exists());
+        std::fs::write(&arena, bytes).expect("written");
+        std::fs::set_permissions(&arena, std::fs::Permissions::from_mode(0o600)).expect("mode");
+    }
+}
+
 #[test]
 fn a_living_session_is_refused() {
     let place = Place::new("living");

@@ -90,6 +90,59 @@ fn output_and_exit_code_are_the_programs() {
 }
 
 #[test]
+fn a_keeper_that_dies_is_followed_by_another() {
+    let place = Place::new("run-keeper");
+    let stop = place.file("stop");
+    let begun = place.file("begun");
+    let script = format!(
+        ": > {}; while ! [ -e {} ]; do sleep 0.05; done",
+        begun.display(),
+        stop.display()
+    );
+    let child = command(&place, &["--", "sh", "-c", &script])
+        .stderr(Stdio::piped())
+        .spawn();
+    let run = Process::new(child.expect("forebay runs"));
+    // A daemon that dies before the program runs leaves it without a session.
+    let started = Instant::now();
+    while !begun.exists() {
+        assert!(started.elapsed() < Duration::from_secs(60), "not begun");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let mut before = None;
+    for round in 0..3 {
+        let begun = Instant::now();
+        let keeper = loop {
+            assert!(begun.elapsed() < Duration::from_secs(60), "round {round}");
+            std::thread::sleep(Duration::from_millis(10));
+            if !place.arena().exists() {
+                continue;
+            }
+            let stat = place.run(&["stat", "--session", &place.session, "--json"]);
+            if stat.code != 0 {
+                continue;
+            }
+            let keeper = stat.json()["sessions"][0]["members"]["keeper"].as_i64();
+            if let Some(keeper) = keeper
+                && Some(keeper) != before
+            {
+                break keeper;
+            }
+        };
+        before = Some(keeper);
+        let pid = Pid::from_raw(keeper as i32).expect("a process");
+        if round < 2 {
+            kill_process(pid, Signal::KILL).expect("it is there");
+        }
+    }
+    std::fs::write(&stop, "").expect("written");
+    // One that was killed before it was ready is told of.
+    let (status, stderr) = run.wait();
+    assert!(status.success(), "{stderr}");
+    await_end(&place);
+}
+
+#[test]
 fn the_program_finds_library_options_and_arena() {
     let place = Place::new("run-environment");
     let dir = place.files.path().canonicalize().expect("a directory");

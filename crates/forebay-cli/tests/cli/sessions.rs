@@ -39,6 +39,45 @@ fn a_daemon_keeps_a_session_until_it_is_told_to_stop() {
     assert!(run.stderr.contains("forebay daemon"), "{run:?}");
 }
 
+/// A limit on the length of files that whoever starts a daemon has is not the limit of the session's programs.
+#[test]
+fn a_daemon_takes_no_limit_on_files_over() {
+    let place = Place::new("long-files");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let script = format!(
+        "ulimit -S -f 64; exec {} daemon",
+        env!("CARGO_BIN_EXE_forebay")
+    );
+    let mut command = place.in_place(std::process::Command::new("sh"), &["-c", &script]);
+    let child = command
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("a daemon");
+    let mut daemon = crate::place::Process::new(child);
+    let line = daemon.first_line();
+    assert!(line.contains("ready"), "{line}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.id()));
+    let ignored = status.expect("a process").lines().find_map(|line| {
+        let mask = line.strip_prefix("SigIgn:")?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    });
+    let bit = 1 << (Signal::XFSZ.as_raw() - 1);
+    assert_ne!(
+        ignored.expect("a mask") & bit,
+        0,
+        "what is longer is an error"
+    );
+    let file = place.file("long");
+    let writer = writer::start(&place, &file, BYTES, false);
+    writer.kill();
+    daemon.signal(Signal::TERM);
+    let (status, stderr) = daemon.wait();
+    assert!(status.success(), "{stderr}");
+    assert!(std::fs::read(&file).expect("the file") == writer::pattern(BYTES));
+}
+
 #[test]
 fn the_ready_line_names_session_arena_and_rung() {
     let place = Place::new("ready");

@@ -65,12 +65,14 @@ pub fn is_another(entry: &FileEntry, place: Place<'_>) -> bool {
     known != born ^ generation && known != born
 }
 
-/// Whether it is worth while to ask who has an entry's number: it owes bytes, and neither an opener nor a keeper's lease says that
-/// its file is there.
+/// Whether it is worth while to ask who has an entry's number: neither an opener nor a keeper's lease says that its file is there.
+/// Openers may be counted that have died; while a keeper lives, it has their files open.
 #[inline]
 pub fn may_be_gone(arena: &Arena, entry: &FileEntry) -> bool {
-    entry.opens.load(Ordering::Acquire) == 0
-        && entry.owed_pages.load(Ordering::Acquire) != 0
+    if entry.opens.load(Ordering::Acquire) != 0 {
+        return !has_keeper(arena);
+    }
+    entry.owed_pages.load(Ordering::Acquire) != 0
         && (entry.flags.load(Ordering::Acquire) & LEASED == 0 || !has_keeper(arena))
 }
 

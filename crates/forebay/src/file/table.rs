@@ -198,7 +198,7 @@ fn is_gone(shared: &Shared, id: FileId, entry: &FileEntry, device: &dyn DeviceFi
         return false;
     }
     if entry.owed_pages.load(Ordering::Acquire) == 0 {
-        return entry.opens.load(Ordering::Acquire) == 0;
+        return !shared.is_open(id);
     }
     let is_another = |(_, fd)| gone::is_another(entry, gone::Place::of(fd));
     is_unused(shared, id) && device.descriptors().is_some_and(is_another)

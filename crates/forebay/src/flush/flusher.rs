@@ -340,7 +340,7 @@ impl Flusher {
             return;
         }
         let mut batch = std::mem::take(&mut self.batch);
-        work.me.arena.superblock().show_life();
+        work.me.arena.file_unchecked(work.file).show_change();
         let device = work.device.caps().device;
         let idle = busy::inflight_bytes(work.me.arena.superblock(), device) == 0;
         batch.begun = idle.then(Instant::now);
@@ -370,7 +370,7 @@ impl Flusher {
         piece: Piece,
     ) {
         let offset = identity.block.start() + (page * PAGE_BYTES) as u64;
-        work.me.arena.superblock().show_life();
+        work.me.arena.file_unchecked(work.file).show_change();
         let errno = ends::write_through_all(work.device.as_ref(), piece, offset).err();
         let job = WriteJob {
             parts: vec![(id, 1 << page)],
@@ -446,6 +446,10 @@ impl Flusher {
         }
         let mut done = std::mem::take(&mut self.done);
         self.queue.poll(wait, &mut done);
+        if work.device.descriptors().is_some() {
+            // A request may have waited for those that have ended, and have reached the file only now.
+            work.me.arena.file_unchecked(work.file).show_change();
+        }
         for end in done.drain(..) {
             match self.jobs.get_mut(end.token as usize).and_then(Option::take) {
                 Some(Job::Write(job)) => end_write(work, &job, end.result, self.keeps),

@@ -7,6 +7,7 @@
 //! belong, and reported. The arena is removed only when nothing in it is needed any more.
 
 mod aside;
+mod doubtful;
 
 use aside::keep_aside;
 use std::collections::HashMap;
@@ -19,7 +20,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 
 use crate::config::Config;
-use crate::device::DeviceFile;
+use crate::device::{DeviceFile, RealFile};
 use crate::error::{Error, Result};
 use crate::file::core::Core;
 use crate::file::{closing, resize, settle, table};
@@ -31,15 +32,20 @@ use crate::keeper::reopen::{Absent, path_of, reopen};
 use crate::keeper::{repair, unfinished};
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{FileEntry, LIVE, TRUNCATING};
+use crate::memory::files::{FOREIGN, FileEntry, LIVE, TRUNCATING};
 use crate::memory::mapping::Mapping;
+use crate::memory::place::dir;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
 use crate::sync::{Ordering, planted};
 
-/// How far a change of ours may be dated after the session's last sign of life: the clock of file times is coarse, and a
-/// write may have been under way.
-const LATE_NS: u64 = 2_000_000_000;
+/// How long a request that has been given to the kernel may take to reach the file, for its time alone to be enough. What takes
+/// longer, because the file was locked, is decided by what the file holds.
+const LATE_NS: u64 = 10_000_000;
+
+/// Why a file is not written that the session may have changed last, or somebody else.
+const IN_DOUBT: &str = "the file was changed after the session had ended in the middle of a change of its own, so that nobody can tell \
+                        what is newer";
 
 /// What became of one file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -108,18 +114,13 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
     let _only_one = lock_file(&file, path)?;
     let meta = file.metadata().map_err(|e| Error::Arena(e.to_string()))?;
     if meta.len() == 0 {
-        // Its maker died before it could hold anything.
-        remove(path);
-        return Ok(empty_report(path));
+        return discard_unfinished(path, &meta);
     }
     let named = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
     let mapping = Mapping::attach(file).map_err(|e| named(&e))?;
     let arena = match Arena::open(mapping) {
         Ok(arena) => arena,
-        Err(_) if !has_magic(path) => {
-            remove(path);
-            return Ok(empty_report(path));
-        }
+        Err(_) if !has_magic(path) => return discard_unfinished(path, &meta),
         Err(Error::Arena(why)) => return Err(named(&why)),
         Err(error) => return Err(error),
     };
@@ -130,13 +131,13 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
     let me = shared.me()?;
     // Before anything is changed: waiting for what the dead had under way changes the files' times.
     let mut found = judge_all(&shared);
-    shared.arena.superblock().show_life();
     let doubt = doubt(&shared.arena);
     let findings = repair::after_death(&shared, me)
         .ok_or_else(|| Error::Session("another process is recovering this arena".into()))?;
     if let Some(why) = doubt.or_else(|| corruption(&shared.arena)) {
         distrust(&mut found, &why);
     }
+    decide_doubtful(&shared, me, &mut found);
     let files = save_all(&shared, me, &found);
     let removed = files
         .iter()
@@ -156,6 +157,8 @@ pub fn recover(path: &Path, config: &Config) -> Result<Report> {
 enum Standing {
     /// It is as the session left it, and may be written.
     Ours,
+    /// A change was under way when the session ended, and somebody has changed the file later than it was last seen to be.
+    Doubtful(RealFile),
     /// Its bytes are for keeping aside, for this reason.
     Foreign(String),
     /// It cannot be reached now; its bytes stay in the arena.
@@ -164,11 +167,6 @@ enum Standing {
 
 /// Finds all files that something may have to be done for, and says what may be done.
 fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
-    let last_life_ns = shared
-        .arena
-        .superblock()
-        .heartbeat_ns
-        .load(Ordering::Relaxed);
     // What is derived, as what a file owes, may not be right yet where somebody died at work.
     let at_work: Vec<FileId> = (1..shared.arena.counts().threads)
         .filter_map(|id| threads::works_on(&shared.arena, ThreadId(id)))
@@ -187,9 +185,13 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
                 let reason = "another session manages it now; close it there and try again";
                 Standing::Unreachable(reason.into())
             }
-            Ok(device) => match changed_by_others(shared, entry, &device, last_life_ns) {
-                Some(reason) => Standing::Foreign(reason),
-                None => {
+            Ok(device) => match changed_by(shared, entry, &device) {
+                ChangedBy::Others(reason) => {
+                    entry.flags.fetch_or(FOREIGN, Ordering::AcqRel);
+                    Standing::Foreign(reason)
+                }
+                ChangedBy::Somebody => Standing::Doubtful(device),
+                ChangedBy::NobodyElse => {
                     shared.keep_device(id, Arc::new(device));
                     Standing::Ours
                 }
@@ -198,6 +200,30 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
         found.insert(id, standing);
     }
     found
+}
+
+/// Once the arena is rebuilt, what files hold tells whose those are that times do not tell of.
+fn decide_doubtful(shared: &Arc<Shared>, me: Me<'_>, found: &mut HashMap<FileId, Standing>) {
+    let mut ours = false;
+    for (&id, standing) in found.iter_mut() {
+        if let Standing::Doubtful(device) = standing
+            && !doubtful::harms_nobody(shared, me, id, device)
+        {
+            let flags = &shared.arena.file_unchecked(id).flags;
+            flags.fetch_or(FOREIGN, Ordering::AcqRel);
+            *standing = Standing::Foreign(IN_DOUBT.into());
+        }
+        if matches!(standing, Standing::Doubtful(_))
+            && let Standing::Doubtful(device) = std::mem::replace(standing, Standing::Ours)
+        {
+            shared.keep_device(id, Arc::new(device));
+            ours = true;
+        }
+    }
+    if ours {
+        // For what the dead had under way in files that were not open before.
+        repair::if_needed(shared, me);
+    }
 }
 
 /// Words were wrong in a way that no death explains, now or in an earlier rebuild of this arena.
@@ -209,7 +235,7 @@ fn corruption(arena: &Arena) -> Option<String> {
 /// Nothing of a damaged arena is written where it may not belong.
 fn distrust(found: &mut HashMap<FileId, Standing>, why: &str) {
     for standing in found.values_mut() {
-        if matches!(standing, Standing::Ours) {
+        if matches!(standing, Standing::Ours | Standing::Doubtful(_)) {
             *standing = Standing::Foreign(format!("the arena is damaged ({why})"));
         }
     }
@@ -223,6 +249,18 @@ fn empty_report(path: &Path) -> Report {
         findings,
         removed: true,
     }
+}
+
+/// Removes an arena whose maker died before it could hold anything. It bears no mark yet, so its place has to speak for it: any
+/// file may be empty, or begin with zeros.
+fn discard_unfinished(path: &Path, meta: &fs::Metadata) -> Result<Report> {
+    if !dir::is_in_place(path, meta) {
+        let shown = path.display();
+        let why = format!("{shown}: it is no arena, and none that was begun; it is left as it is");
+        return Err(Error::Arena(why));
+    }
+    remove(path);
+    Ok(empty_report(path))
 }
 
 fn remove(path: &Path) {
@@ -352,31 +390,51 @@ fn save(
     }
 }
 
-/// Why the device file may not be written: somebody else has changed it since our own last change.
-fn changed_by_others(
-    shared: &Shared,
-    entry: &FileEntry,
-    device: &dyn DeviceFile,
-    last_life_ns: u64,
-) -> Option<String> {
+/// Who has changed a device file since the session's last change that was seen to end.
+enum ChangedBy {
+    /// Nobody, or the session, which was at it when it ended.
+    NobodyElse,
+    /// The session, or somebody else.
+    Somebody,
+    /// Somebody else.
+    Others(String),
+}
+
+fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> ChangedBy {
     let stat = match device.stat() {
         Ok(stat) => stat,
-        Err(error) => return Some(format!("its state cannot be read: {error}")),
+        Err(error) => return ChangedBy::Others(format!("its state cannot be read: {error}")),
     };
-    if table::is_as_witnessed(entry, &stat) || planted!(BlindWitness) {
-        return None;
+    if planted!(BlindWitness) {
+        return ChangedBy::NobodyElse;
     }
-    // A change of ours was under way at the end: what it left is dated before the session's last sign of life.
+    let flags = entry.flags.load(Ordering::Acquire);
+    if flags & FOREIGN == 0 {
+        if table::is_as_witnessed(entry, &stat) {
+            return ChangedBy::NobodyElse;
+        }
+        // A change of ours was under way at the end: what it left is dated when it was last seen to be, or moments later.
+        let threads = shared.arena.counts().threads;
+        let shrunk = entry.is_changing(threads)
+            && stat.len < entry.witness[0].load(Ordering::Acquire)
+            && flags & TRUNCATING == 0;
+        if entry.is_unwitnessed(threads) && !shrunk {
+            let last_ns = entry.changed_ns.load(Ordering::Relaxed);
+            let in_time = stat.mtime_ns.max(stat.ctime_ns) <= last_ns.saturating_add(LATE_NS);
+            return if in_time {
+                ChangedBy::NobodyElse
+            } else {
+                ChangedBy::Somebody
+            };
+        }
+    }
     let threads = shared.arena.counts().threads;
-    let changing = entry.is_changing(threads);
-    let in_time = stat.mtime_ns.max(stat.ctime_ns) <= last_life_ns.saturating_add(LATE_NS);
-    let shrunk = changing
-        && stat.len < entry.witness[0].load(Ordering::Acquire)
-        && entry.flags.load(Ordering::Acquire) & TRUNCATING == 0;
-    if entry.is_unwitnessed(threads) && in_time && !shrunk {
-        return None;
-    }
-    Some("the file was changed by another program after the session's last write to it".into())
+    let why = if entry.is_unwitnessed(threads) && flags & FOREIGN != 0 {
+        IN_DOUBT
+    } else {
+        "the file was changed by another program after the session's last write to it"
+    };
+    ChangedBy::Others(why.into())
 }
 
 fn write_back(core: &Core, me: Me<'_>) -> Result<()> {

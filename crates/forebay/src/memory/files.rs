@@ -60,6 +60,8 @@ pub struct FileEntry {
     pub witnessed: AtomicU32,
     /// Device file's size, mtime and ctime after our last change: recovery's witness.
     pub witness: [AtomicU64; 3],
+    /// When a change of ours was last seen to be under way, ns since 1970: what is dated later is none of ours.
+    pub changed_ns: AtomicU64,
     /// Tick before which no flush is tried again after an error.
     pub retry_tick: AtomicU32,
     /// Failed flushes in a row.
@@ -121,6 +123,8 @@ pub const SYNCED: u32 = 512;
 pub const VANISHED: u32 = 1024;
 /// That the file is not where it was, and owes bytes, has been said.
 pub const TOLD: u32 = 2048;
+/// A recovery has seen that others have changed the file since the session's last change of it: no recovery writes to it.
+pub const FOREIGN: u32 = 4096;
 /// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
 pub const SMALL_SYNC: u32 = 1 << 24;
 /// All that can be counted.
@@ -169,8 +173,16 @@ impl FileEntry {
     /// Notes that a thread is about to change the device file.
     pub fn begin_intent(&self, thread: ThreadId) {
         let (word, bit) = self.intent(thread);
+        self.show_change();
         word.fetch_or(bit, Ordering::AcqRel);
         self.changes.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes that a change of ours is under way now.
+    pub fn show_change(&self) {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let ns = now.unwrap_or_default().as_nanos() as u64;
+        self.changed_ns.store(ns, Ordering::Relaxed);
     }
 
     /// Takes the note away.

@@ -56,7 +56,7 @@ pub struct Superblock {
     /// Coarse clock of the session, in ticks of a millisecond: it goes on every few while anything is dirty or read ahead, else in
     /// larger steps.
     pub tick: AtomicU32,
-    /// Last sign of life of the session, ns since 1970: recovery's bound for times of our own changes.
+    /// Last sign of life of a keeper, ns since 1970; for people.
     pub heartbeat_ns: AtomicU64,
     /// Pages owed to devices, whole frames counted as 64; exact after a rebuild, else late by at most
     /// 64 pages a thread.
@@ -185,7 +185,7 @@ pub struct Ring {
 }
 
 impl Superblock {
-    /// Notes that the session lives, for recovery.
+    /// Notes that a keeper lives.
     pub fn show_life(&self) {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let ns = now.unwrap_or_default().as_nanos() as u64;

@@ -313,11 +313,10 @@ impl Shared {
     }
 
     /// A thread is about to change a device file: should everybody die, recovery knows the change for the session's own,
-    /// unless it is dated long after the session's last sign of life, which this is. `false`: the thread is at a change of the
+    /// unless it is dated later than the last that was seen of it. `false`: the thread is at a change of the
     /// file already, and it is that one's end that ends this: who waits in a flush may repair, and a repair waits for flights.
     #[must_use]
     pub fn begin_intent(&self, me: Me<'_>, file: FileId) -> bool {
-        me.arena.superblock().show_life();
         let entry = me.arena.file_unchecked(file);
         let outermost = !entry.has_intent(me.id);
         entry.begin_intent(me.id);

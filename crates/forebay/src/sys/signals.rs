@@ -32,6 +32,7 @@ pub struct Taken {
 }
 
 /// Signals that are held back, and taken with [`Held::wait`].
+#[derive(Clone, Copy)]
 pub struct Held {
     set: libc::sigset_t,
     /// What was held back before.
@@ -81,6 +82,28 @@ impl Held {
         unsafe { command.pre_exec(move || mask(libc::SIG_SETMASK, &before).map(drop)) };
     }
 
+    /// As [`Held::wait`], for so long at most.
+    pub fn wait_for(&self, patience: std::time::Duration) -> Option<Taken> {
+        let timeout = libc::timespec {
+            tv_sec: patience.as_secs() as libc::time_t,
+            tv_nsec: libc::c_long::from(patience.subsec_nanos()),
+        };
+        let mut info = MaybeUninit::<libc::siginfo_t>::uninit();
+        // SAFETY: the set is initialised, `info` and `timeout` are this call's own.
+        let signal = unsafe {
+            libc::sigtimedwait(&raw const self.set, info.as_mut_ptr(), &raw const timeout)
+        };
+        if signal <= 0 {
+            return None;
+        }
+        // SAFETY: the call has succeeded, so it has filled it.
+        let code = unsafe { info.assume_init() }.si_code;
+        Some(Taken {
+            signal,
+            from_kernel: code > 0,
+        })
+    }
+
     /// Waits for the next signal.
     pub fn wait(&self) -> Taken {
         loop {
@@ -97,6 +120,12 @@ impl Held {
             }
         }
     }
+}
+
+/// A file that would get longer than this process may make it is an error from now on, and not this process's end.
+pub fn outlive_long_files() {
+    // SAFETY: the call takes no memory of ours, and ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
 }
 
 /// Ends this process by a signal, as another process was ended by it. Returns only if that signal does not end processes.

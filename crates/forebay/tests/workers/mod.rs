@@ -73,6 +73,8 @@ pub struct Spec {
     pub memory: Option<u64>,
     /// A planted bug, by name.
     pub planted: Option<String>,
+    /// Dies as by `kill -9` before its so manieth shared access in a sync, or in its recovery.
+    pub dies_at: Option<u64>,
 }
 
 thread_local! {
@@ -101,6 +103,7 @@ impl Spec {
             work,
             memory: None,
             planted: PLANTED.with_borrow(Clone::clone),
+            dies_at: None,
         }
     }
 }
@@ -116,6 +119,34 @@ pub fn config(session: &str) -> Config {
     config.session = session.to_owned();
     config.kept_dir = std::env::temp_dir().join(format!("{session}-kept"));
     config
+}
+
+/// Puts what recoveries of a session have kept aside where it belongs, as somebody would who has compared; `place` says where a file
+/// is now.
+pub fn put_back(config: &Config, place: impl Fn(&Path) -> PathBuf) {
+    use std::os::unix::fs::FileExt;
+    let Ok(kept) = std::fs::read_dir(&config.kept_dir) else {
+        return;
+    };
+    for path in kept.map(|entry| entry.expect("an entry").path()) {
+        if path.extension().is_none_or(|end| end != "json") {
+            continue;
+        }
+        let text = std::fs::read_to_string(&path).expect("a note");
+        let note: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        let runs: Vec<(u64, u64)> = serde_json::from_value(note["runs"].clone()).expect("runs");
+        let kept = std::fs::File::open(path.with_extension("bytes")).expect("kept");
+        let file = place(Path::new(note["path"].as_str().expect("text")));
+        let file = std::fs::OpenOptions::new().write(true).open(file);
+        let file = file.expect("the file");
+        file.set_len(note["size"].as_u64().expect("a size"))
+            .expect("its length");
+        for (offset, len) in runs {
+            let mut bytes = vec![0; len as usize];
+            kept.read_exact_at(&mut bytes, offset).expect("all bytes");
+            file.write_all_at(&bytes, offset).expect("written");
+        }
+    }
 }
 
 /// A session's name that no other test process uses.
@@ -278,6 +309,19 @@ impl Worker {
                 let status = self.child.wait();
                 panic!("worker {} has ended: {status:?}", self.pid())
             }
+        }
+    }
+
+    /// Has it carry out an operation that it may die of. Whether it lived.
+    pub fn try_run(&mut self, op: &Op) -> bool {
+        self.send(serde_json::to_string(op).expect("plain").as_str());
+        match self.lines.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                assert!(line.starts_with("ok "), "a worker says: {line}");
+                true
+            }
+            Err(RecvTimeoutError::Timeout) => panic!("worker {} hangs", self.pid()),
+            Err(RecvTimeoutError::Disconnected) => false,
         }
     }
 
@@ -461,7 +505,10 @@ fn work(spec: &Spec) -> Result<(), String> {
     if let Work::Recover { path } = &spec.work {
         say("ready");
         hear();
-        let report = forebay::keeper::recover::recover(path, &config).map_err(|e| e.to_string())?;
+        let report = or_die(spec.dies_at, || {
+            forebay::keeper::recover::recover(path, &config)
+        });
+        let report = report.map_err(|e| e.to_string())?;
         say(&format!(
             "ok {}",
             serde_json::to_string(&report).expect("plain")
@@ -495,7 +542,7 @@ fn work(spec: &Spec) -> Result<(), String> {
         }
         &Work::Appends { me, count } => appends(&session, &spec.dir, me, count),
         &Work::Commands { files } => {
-            commands(engine(session, spec, files, 1));
+            commands(engine(session, spec, files, 1), spec.dies_at);
             Ok(())
         }
         Work::Recover { .. } => Ok(()),
@@ -554,11 +601,25 @@ fn appends(session: &Session, dir: &Path, me: usize, count: usize) -> Result<(),
     file.close().map_err(|e| e.to_string())
 }
 
-fn commands(mut engine: Engine) {
+/// Dies in the middle, if it is to.
+fn or_die<T>(at: Option<u64>, what: impl FnOnce() -> T) -> T {
+    let Some(at) = at else { return what() };
+    if let Some(done) = sim::crash_after(at, what) {
+        return done;
+    }
+    // SAFETY: a call without memory; it does not return.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+    std::process::abort()
+}
+
+fn commands(mut engine: Engine, dies_at: Option<u64>) {
     say("ready");
     while let Some(line) = hear() {
         let op = from_lines(&line).expect("an operation").remove(0);
-        let outcome = engine.run(&op);
+        let outcome = match op {
+            Op::SyncAll { .. } => or_die(dies_at, || engine.run(&op)),
+            _ => engine.run(&op),
+        };
         say(&format!("ok {}", answer(&outcome)));
     }
 }

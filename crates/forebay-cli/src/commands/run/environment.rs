@@ -13,7 +13,7 @@ const LIBRARY: &[u8] = b"libforebay_preload.so";
 const ARENA: &str = "FOREBAY__ARENA";
 
 /// Variables that say what the options of this command said.
-#[derive(Default)]
+#[derive(Default, Clone)]
 pub struct Exported(Vec<(String, OsString)>);
 
 impl Exported {

@@ -4,9 +4,12 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use forebay::memory::place::state::StateDir;
 use forebay::session::look::{Life, look};
+use forebay::sys::signals::Held;
 use forebay::{Config, Session};
 
 use super::environment::Exported;
@@ -14,6 +17,8 @@ use crate::{output, sessions};
 
 /// A log that has grown beyond this is begun anew, bytes.
 const LOG_BYTES_MAX: u64 = 1024 * 1024;
+/// How long after the first try another keeper is started again, where none has come; longer with each.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
 /// How often a session is joined that ends before we are in it.
 const JOIN_TRIES: u32 = 5;
 
@@ -29,7 +34,7 @@ pub fn join(config: &Config, exported: &Exported, linger_seconds: f64) -> Result
         {
             return Ok(session);
         }
-        start(config, exported, linger_seconds)?;
+        start(config, exported, linger_seconds, None)?;
     }
     Err(format!(
         "session {} ends again and again while it is joined; `forebay stat` says who is in it",
@@ -56,8 +61,70 @@ fn is_alive(arena: &Path) -> bool {
     matches!(look(arena), Ok(Some(seen)) if seen.life == Life::Alive)
 }
 
+/// Sees to it that a session that this process is in has a keeper: where one has died, another is started.
+pub struct Care {
+    config: Config,
+    exported: Exported,
+    linger_seconds: f64,
+    held: Held,
+    /// Tries in a row, and when the next one may be.
+    tries: u32,
+    next: Instant,
+    at_work: Option<JoinHandle<()>>,
+}
+
+impl Care {
+    /// For the session of a configuration; `held` are the signals that a daemon shall not hold back.
+    pub fn new(config: &Config, exported: Exported, linger_seconds: f64, held: Held) -> Self {
+        Care {
+            config: config.clone(),
+            exported,
+            linger_seconds,
+            held,
+            tries: 0,
+            next: Instant::now(),
+            at_work: None,
+        }
+    }
+
+    /// Looks whether there is one. Waits for nobody.
+    pub fn look(&mut self, session: &Session) {
+        if session.has_keeper() {
+            self.tries = 0;
+            return;
+        }
+        let busy = self
+            .at_work
+            .as_ref()
+            .is_some_and(|work| !work.is_finished());
+        if busy || self.tries > 0 && Instant::now() < self.next {
+            return;
+        }
+        self.tries += 1;
+        self.next = Instant::now() + TRY_AGAIN * self.tries.min(60);
+        let (config, exported) = (self.config.clone(), self.exported.clone());
+        let (linger_seconds, held) = (self.linger_seconds, self.held);
+        let first = self.tries == 1;
+        let work = std::thread::Builder::new().spawn(move || {
+            if let Err(why) = start(&config, &exported, linger_seconds, Some(held))
+                && first
+            {
+                output::note(format_args!(
+                    "the session's keeper has died, and there is no other yet: {why}"
+                ));
+            }
+        });
+        self.at_work = work.ok();
+    }
+}
+
 /// Starts a daemon and waits until it says that the session can be joined.
-fn start(config: &Config, exported: &Exported, linger_seconds: f64) -> Result<(), String> {
+fn start(
+    config: &Config,
+    exported: &Exported,
+    linger_seconds: f64,
+    held: Option<Held>,
+) -> Result<(), String> {
     let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
     let log = open_log(config).map_err(|error| format!("no log can be written: {error}"))?;
     let reader = log.try_clone().map_err(|e| cannot("read the log", e))?;
@@ -74,6 +141,9 @@ fn start(config: &Config, exported: &Exported, linger_seconds: f64) -> Result<()
         .current_dir("/");
     exported.apply(&mut command);
     super::environment::without_library(&mut command);
+    if let Some(held) = held {
+        held.spare(&mut command);
+    }
     let mut daemon = command.spawn().map_err(|e| cannot("start a daemon", e))?;
     let mut ready = String::new();
     if let Some(stdout) = daemon.stdout.take() {

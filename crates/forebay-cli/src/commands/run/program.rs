@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
+use std::time::Duration;
 
 use forebay::sys::signals::{self, Held, Taken};
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
@@ -85,17 +86,25 @@ pub fn start(arguments: &[OsString], prepare: impl Fn(&mut Command)) -> Result<C
 /// The kernel's word for a file of no format that it knows.
 const ENOEXEC: i32 = 8;
 
-/// Waits for the program's end. What is sent to us goes on to it; what the terminal sends has reached it already.
-pub fn wait(child: &Child, held: &Held) -> End {
+/// How often is looked around while the program runs.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// Waits for the program's end. What is sent to us goes on to it; what the terminal sends has reached it already. Calls `look_around`
+/// now and then.
+pub fn wait(child: &Child, held: &Held, mut look_around: impl FnMut()) -> End {
     let pid = Pid::from_child(child);
     loop {
         if let Some(end) = look(pid) {
             return end;
         }
-        let Taken {
+        let Some(Taken {
             signal,
             from_kernel,
-        } = held.wait();
+        }) = held.wait_for(LOOK_EVERY)
+        else {
+            look_around();
+            continue;
+        };
         if signal != CHILD && !from_kernel {
             pass_on(pid, signal);
         }

@@ -78,6 +78,33 @@ fn try_keep(
     file.set_len(size)?;
     let mut all_runs = Vec::new();
     let mut bytes = 0;
+    each_owed(shared, me, id, |offset, data| {
+        bytes += data.len() as u64;
+        all_runs.push((offset, data.len() as u64));
+        file.write_all_at(data, offset)
+    })?;
+    file.sync_all()?;
+    let note = Note {
+        path,
+        reason,
+        size,
+        runs: all_runs,
+    };
+    let mut beside = dir.create(format!("{stem}.json").as_ref())?;
+    beside.write_all(serde_json::to_string_pretty(&note)?.as_bytes())?;
+    beside.sync_all()?;
+    Ok((kept, bytes))
+}
+
+/// Calls for each run of bytes that a file owes: offset in the file, and bytes.
+pub(super) fn each_owed(
+    shared: &Shared,
+    me: Me<'_>,
+    id: FileId,
+    mut each: impl FnMut(u64, &[u8]) -> std::io::Result<()>,
+) -> std::io::Result<()> {
+    let entry = shared.arena.file_unchecked(id);
+    let size = entry.size.load(Ordering::Acquire);
     let mut at = 0;
     while let Some((block, header)) = slots::next_owed(&shared.arena, entry, at) {
         at = u64::from(block.0) + 1;
@@ -93,22 +120,10 @@ fn try_keep(
         let parts = owed_bytes(&guard, size);
         drop(guard);
         for (offset, data) in parts {
-            file.write_all_at(&data, offset)?;
-            bytes += data.len() as u64;
-            all_runs.push((offset, data.len() as u64));
+            each(offset, &data)?;
         }
     }
-    file.sync_all()?;
-    let note = Note {
-        path,
-        reason,
-        size,
-        runs: all_runs,
-    };
-    let mut beside = dir.create(format!("{stem}.json").as_ref())?;
-    beside.write_all(serde_json::to_string_pretty(&note)?.as_bytes())?;
-    beside.sync_all()?;
-    Ok((kept, bytes))
+    Ok(())
 }
 
 /// The bytes that a header owes: offset in the file, and bytes.

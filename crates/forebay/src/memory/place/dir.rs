@@ -9,7 +9,7 @@
 use super::{FoundArena, is_session_name};
 use crate::error::{Error, Result};
 use std::ffi::{CStr, CString};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
@@ -203,6 +203,19 @@ impl UserDir {
             bytes,
         })
     }
+}
+
+/// Whether a file, found at a path, lies where this user's arenas lie, under an arena's name, and for him alone: what Forebay has made,
+/// whatever is in it.
+pub fn is_in_place(path: &Path, found: &Metadata) -> bool {
+    let place = || {
+        let path = path.canonicalize().ok()?;
+        let session = path.file_name()?.to_str()?.strip_suffix(ARENA_SUFFIX)?;
+        let dir = UserDir::open(path.parent()?.parent()?, user_id()).ok()??;
+        let meta = dir.open_session(session).ok()?.metadata().ok()?;
+        (dir.path == path.parent()?).then_some((meta.dev(), meta.ino()))
+    };
+    place() == Some((found.dev(), found.ino()))
 }
 
 /// Opens relative to a directory, never through a link and never leaking into a child program.

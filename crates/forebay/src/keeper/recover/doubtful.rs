@@ -1,0 +1,67 @@
+//! Files that were being changed by the session when it ended, and that have been changed since the change was last seen to be under
+//! way: by what the dead had given to the kernel, or by somebody else. No time tells. What the file holds does, where nothing that
+//! anybody else could have written would be overwritten.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+use super::aside::each_owed;
+use crate::device::DeviceFile;
+use crate::ids::FileId;
+use crate::limits::PAGE_BYTES;
+use crate::memory::files::TRUNCATING;
+use crate::memory::threads::Me;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+
+/// Whether writing all that a file owes changes no byte that somebody else may have written: each is there already, or lies beyond
+/// where the file ended when it was last seen, and is zero. After the rebuild.
+pub(super) fn harms_nobody(
+    shared: &Shared,
+    me: Me<'_>,
+    id: FileId,
+    device: &dyn DeviceFile,
+) -> bool {
+    let entry = shared.arena.file_unchecked(id);
+    let known_end = entry.witness[0].load(Ordering::Acquire);
+    let may_be = entry.size.load(Ordering::Acquire).max(known_end);
+    let shorter = entry.flags.load(Ordering::Acquire) & TRUNCATING != 0;
+    let in_bounds = |len: u64| {
+        (len >= known_end || shorter) && len <= may_be.next_multiple_of(PAGE_BYTES as u64)
+    };
+    if !matches!(device.stat(), Ok(stat) if in_bounds(stat.len)) {
+        return false;
+    }
+    let Some((_, buffered)) = device.descriptors() else {
+        return false;
+    };
+    let Ok(file) = buffered.try_clone_to_owned().map(File::from) else {
+        return false;
+    };
+    let compared = each_owed(shared, me, id, |offset, owed| {
+        let found = read(&file, offset, owed.len())?;
+        let harmless = (offset..)
+            .zip(&found)
+            .zip(owed)
+            .all(|((at, found), owed)| found == owed || at >= known_end && *found == 0);
+        if harmless {
+            Ok(())
+        } else {
+            Err(std::io::ErrorKind::InvalidData.into())
+        }
+    });
+    compared.is_ok()
+}
+
+/// What the file holds, and zeros beyond its end.
+fn read(file: &File, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut done = 0;
+    while done < len {
+        match file.read_at(&mut bytes[done..], offset + done as u64)? {
+            0 => break,
+            read => done += read,
+        }
+    }
+    Ok(bytes)
+}
