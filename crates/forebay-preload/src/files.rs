@@ -128,10 +128,11 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) -> Given {
         kernel::note_left(fd, Why::Opened);
     }
     standard(fd);
+    // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
+    let opened = unsafe { borrow(fd) };
     if let Some(glance) = attach::fresh_glance()
-        // SAFETY: the program's descriptor, which it has just been given.
         && glance
-            .known_of((stat.st_dev, stat.st_ino), unsafe { borrow(fd) })
+            .known_of((stat.st_dev, stat.st_ino), opened)
             .is_some()
     {
         // Should it be neither managed here nor the kernel's, its first use says so.

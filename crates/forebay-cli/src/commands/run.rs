@@ -40,17 +40,7 @@ struct Front {
 
 /// Runs it.
 pub fn run(arguments: Run) -> Result<u8, Failure> {
-    let mut given = arguments.settings.given();
-    let dirs = absolute(&arguments.dir)?;
-    if !dirs.is_empty() {
-        given.push(("dirs", dirs));
-    }
-    let mut options = arguments.settings.options()?;
-    for (key, text) in given.iter().filter(|(key, _)| *key == "dirs") {
-        options.set(key, text)?;
-    }
-    let config = crate::settings::load_to_join(options)?;
-    let mut exported = Exported::of(&given);
+    let (config, mut exported) = settings(&arguments)?;
     let front = match front(&arguments, &config, &mut exported) {
         Ok(front) => Some(front),
         Err(why) if arguments.require => {
@@ -112,6 +102,21 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
     // The session's threads and locks go in good order, also where a signal ends us.
     drop(front);
     Ok(end.take(unsettled.is_empty()))
+}
+
+/// The configuration, and what of it a daemon is to have.
+fn settings(arguments: &Run) -> Result<(Config, Exported), Failure> {
+    let mut given = arguments.settings.given();
+    let dirs = absolute(&arguments.dir)?;
+    if !dirs.is_empty() {
+        given.push(("dirs", dirs));
+    }
+    let mut options = arguments.settings.options()?;
+    for (key, text) in given.iter().filter(|(key, _)| *key == "dirs") {
+        options.set(key, text)?;
+    }
+    let config = crate::settings::load_to_join(options)?;
+    Ok((config, Exported::of(&given)))
 }
 
 /// This command's files are nobody's business: begun under the library, it begins again without.
