@@ -3,6 +3,7 @@
 //! A forked child forgets the parent's session without touching its locks: what belonged to it is never freed, and its
 //! descriptors are closed, since the child has copies of them.
 
+use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
@@ -10,9 +11,9 @@ use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Or
 
 use forebay::config::{Builder, Options};
 use forebay::memory::cgroup::Limits;
-use forebay::session::adopt;
+use forebay::session::adopt::{self, ForGood};
 use forebay::session::glance::Glance;
-use forebay::{Config, Session};
+use forebay::{Config, Error, Session};
 use libc::c_int;
 
 use crate::files;
@@ -51,8 +52,8 @@ const RESTING: u32 = 2;
 /// Called once, when the library has been loaded.
 pub fn at_start() {
     // SAFETY: a string that ends in a null byte; nobody changes the environment during start.
-    let wanted = unsafe { !libc::getenv(c"FOREBAY_SESSION".as_ptr()).is_null() };
-    if !wanted {
+    let has = |name: &CStr| unsafe { !libc::getenv(name.as_ptr()).is_null() };
+    if !has(c"FOREBAY_SESSION") || has(CONFINED_MARK) {
         return;
     }
     // SAFETY: as above.
@@ -101,6 +102,36 @@ pub fn while_alone() {
 /// From now on nothing becomes managed in this process.
 pub fn turn_off() {
     OFF.store(1, Relaxed);
+}
+
+/// Undoes [`turn_off`].
+pub fn turn_on() {
+    OFF.store(0, Relaxed);
+}
+
+/// Set where the process may be killed for a system call that the library makes for it.
+static CONFINED: AtomicU32 = AtomicU32::new(0);
+/// In the environment: programs that such a process executes are no better off.
+const CONFINED_MARK: &CStr = c"FOREBAY__CONFINED";
+
+/// The library does nothing any more, in this process and those that it becomes or starts: they would not come into the session.
+/// All of its files are the kernel's by now.
+pub fn confine() {
+    // SAFETY: strings that end in null bytes. What else a program does with its environment at this moment is its own race.
+    unsafe { libc::setenv(CONFINED_MARK.as_ptr(), c"1".as_ptr(), 1) };
+    crate::hooks::pass::environment::keep(c"FOREBAY__CONFINED=1");
+    CONFINED.store(1, Relaxed);
+    table::hide();
+}
+
+/// Whether that is so.
+pub fn is_confined() -> bool {
+    CONFINED.load(Relaxed) != 0
+}
+
+/// Whether the process was asked into a session at all.
+pub fn is_asked() -> bool {
+    WANTED.load(Relaxed) == ASKED
 }
 
 /// From now on nothing becomes managed in this process, which goes on to say what it has open.
@@ -280,26 +311,38 @@ fn glance_anew() -> Option<&'static Glance> {
 
 /// The session, joined now if it has not been. The caller is inside, and alone in the rare paths of the process.
 pub fn session() -> Option<&'static Session> {
+    try_session().ok().flatten()
+}
+
+/// The same. `None`: there is none to be joined. An error: there is one, which this process cannot join.
+pub fn try_session() -> Result<Option<&'static Session>, Error> {
     let session = SESSION.load(Ordering::Acquire);
     if !session.is_null() {
         // SAFETY: never freed.
-        return Some(unsafe { &*session });
+        return Ok(Some(unsafe { &*session }));
     }
-    if !is_on() {
-        return None;
+    if !is_on() || glance().is_none() {
+        return Ok(None);
     }
-    glance()?;
     if PREPARED.swap(1, Relaxed) == 0 {
         crate::inodes::prepare_barrier();
     }
     // SAFETY: never freed.
     let path = unsafe { (*SEEN.load(Ordering::Acquire)).path.clone() };
-    let config = config()?.clone();
-    let joined = Session::join_for_good(&path, config, relocate).ok()??;
+    let Some(config) = config().cloned() else {
+        return Ok(None);
+    };
+    let ways = ForGood {
+        relocate,
+        turns: crate::inside::turns,
+    };
+    let Some(joined) = Session::join_for_good(&path, config, ways)? else {
+        return Ok(None);
+    };
     let session = Box::into_raw(Box::new(joined));
     SESSION.store(session, Ordering::Release);
     // SAFETY: made above; never freed.
-    Some(unsafe { &*session })
+    Ok(Some(unsafe { &*session }))
 }
 
 /// The session, if the process is in one.
@@ -307,6 +350,19 @@ pub fn joined() -> Option<&'static Session> {
     let session = SESSION.load(Ordering::Acquire);
     // SAFETY: never freed.
     (!session.is_null()).then(|| unsafe { &*session })
+}
+
+/// Makes sure that the calling thread has a slot in the session before it waits for anything of the process's: who waits for a slot has
+/// nothing that those need who have one. Whether it has one, where the process has joined.
+pub fn has_slot() -> bool {
+    joined().is_none_or(|session| session.shared().me().is_ok())
+}
+
+/// The calling thread leaves the engine, with a slot for a turn.
+pub fn end_turn() {
+    if let Some(session) = joined() {
+        session.end_turn();
+    }
 }
 
 /// Moves a descriptor of the engine's to the top of the numbers, and marks it as ours.

@@ -20,8 +20,8 @@ use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
-    Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel, give_inode_to_kernel,
-    give_path_to_kernel, give_to_kernel, leave, stdio_uses,
+    Given, Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel,
+    give_inode_to_kernel, give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
 };
 use crate::mapped;
 use crate::raw::KeepErrno;
@@ -61,7 +61,8 @@ pub fn watch_inherited() {
         };
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
-        enter(fd, &stat, flags, FOREIGN | REACHED);
+        // Should its file stay managed, nobody can be told.
+        let _ = enter(fd, &stat, flags, FOREIGN | REACHED);
     }
 }
 
@@ -75,13 +76,13 @@ pub fn announce_inherited() {
 }
 
 /// A descriptor has just been opened: regular files become candidates, and those that the session has bytes of are managed at
-/// once.
-pub fn opened(fd: c_int, flags: c_int) {
+/// once. An error: it can neither be looked after nor go to the kernel, and must be closed.
+pub fn opened(fd: c_int, flags: c_int) -> Given {
     // Its bits are among those that ask for a file without a name.
     let is_unnamed = flags & libc::O_TMPFILE == libc::O_TMPFILE;
     let is_directory = flags & libc::O_DIRECTORY != 0 && !is_unnamed;
     if !attach::is_on() || flags & libc::O_PATH != 0 || is_directory {
-        return;
+        return Ok(());
     }
     let _errno = KeepErrno::new();
     let more = if attach::only_watches() {
@@ -91,8 +92,9 @@ pub fn opened(fd: c_int, flags: c_int) {
     } else {
         0
     };
-    if let Some(stat) = stat_of(fd).filter(is_regular) {
-        enter(fd, &stat, flags, more);
+    match stat_of(fd).filter(is_regular) {
+        Some(stat) => enter(fd, &stat, flags, more),
+        None => Ok(()),
     }
 }
 
@@ -100,7 +102,7 @@ fn is_regular(stat: &libc::stat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFREG
 }
 
-fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
+fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) -> Given {
     attach::notice_fork();
     let access = flags & libc::O_ACCMODE;
     let reads = access != libc::O_WRONLY;
@@ -129,8 +131,10 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
     if let Some(glance) = attach::fresh_glance()
         && glance.known(stat.st_dev, stat.st_ino).is_some()
     {
-        attach(fd, word);
+        // Should it be neither managed here nor the kernel's, its first use says so.
+        let _ = attach(fd, word);
     }
+    Ok(())
 }
 
 /// Why a descriptor that is only watched is no more than that.
@@ -155,16 +159,17 @@ pub fn is_managed_elsewhere(description: &Description) -> bool {
     attach::glance().is_some_and(|glance| glance.known(device, inode).is_some())
 }
 
-/// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on.
+/// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on; where the file
+/// cannot go to the kernel either, the call must fail.
 #[cold]
-pub fn attach(fd: c_int, word: Word) {
+pub fn attach(fd: c_int, word: Word) -> Given {
     let _errno = KeepErrno::new();
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     attach::notice_fork();
     let rare = Rare::lock();
     if table::word(fd) != word || !matches!(word.kind(), Kind::Candidate | Kind::Orphan) {
-        return;
+        return Ok(());
     }
     let description = word.description();
     let (device, inode) = (
@@ -174,9 +179,9 @@ pub fn attach(fd: c_int, word: Word) {
     if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
         drop(rare);
         kernel::reach(description);
-        kernel::give_known_to_kernel(description, Why::Inherited);
+        kernel::give_known_to_kernel(description, Why::Inherited)?;
         forget(fd);
-        return;
+        return Ok(());
     }
     let offset = description.lock();
     let managed = match description.state() {
@@ -186,8 +191,7 @@ pub fn attach(fd: c_int, word: Word) {
     let Some(slot) = managed else {
         drop(offset);
         drop(rare);
-        kernel::withdraw(fd, word);
-        return;
+        return kernel::withdraw(fd, word);
     };
     if description.state() == State::Kernels {
         // SAFETY: takes no memory.
@@ -202,6 +206,7 @@ pub fn attach(fd: c_int, word: Word) {
         drop(offset);
         inodes::give_back(&rare, slot as usize, &description.seen);
     }
+    Ok(())
 }
 
 /// Whether the standard stream on a descriptor has ever been used: then stdio writes to it, past us.
@@ -249,17 +254,18 @@ unsafe fn stat_path(dir: c_int, path: *const libc::c_char) -> Option<libc::stat>
 ///
 /// # Safety
 /// As for [`give_path_to_kernel`].
-pub unsafe fn reach_path(dir: c_int, path: *const libc::c_char, why: Why) {
+pub unsafe fn reach_path(dir: c_int, path: *const libc::c_char, why: Why) -> Given {
     if !attach::is_on() {
-        return;
+        return Ok(());
     }
     // SAFETY: the caller's path.
     if let Some(stat) = unsafe { stat_path(dir, path) }
         && stat.st_mode & libc::S_IFMT == libc::S_IFREG
     {
         foreign::reach(stat.st_dev, stat.st_ino);
-        give_inode_to_kernel(stat.st_dev, stat.st_ino, why);
+        give_inode_to_kernel(stat.st_dev, stat.st_ino, why)?;
     }
+    Ok(())
 }
 
 fn flush_inode(device: u64, inode: u64) {
@@ -312,10 +318,10 @@ pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
     known
 }
 
-/// Another descriptor of the same description: a `dup`.
-pub fn duplicated(from: c_int, to: c_int) {
+/// Another descriptor of the same description: a `dup`. Returns it, or -1 where its file can neither be looked after nor go to the kernel.
+pub fn duplicated(from: c_int, to: c_int) -> c_int {
     if !table::word(from).is_file() {
-        return;
+        return to;
     }
     attach::notice_fork();
     if !table::has_room(to) {
@@ -343,13 +349,15 @@ pub fn duplicated(from: c_int, to: c_int) {
         break;
     }
     standard(to);
+    to
 }
 
 /// A standard descriptor has got another file. The kernel's it is where stdio may use it: where it has done so before, and for messages of libc's
 /// own.
 fn standard(fd: c_int) {
     if fd == 2 || is_used_by_stdio(fd) {
-        kernel::stdio_uses(fd, Why::Stdio);
+        // A file that stays managed is written to by hooks, but for what libc says by itself.
+        let _ = kernel::stdio_uses(fd, Why::Stdio);
     }
 }
 
@@ -373,7 +381,8 @@ pub fn set_status_flags(fd: c_int, flags: c_int) {
     let description = word.description();
     description.set_flag(APPENDS, flags & libc::O_APPEND != 0);
     if flags & libc::O_DIRECT != 0 {
-        give_to_kernel(fd, Why::Unserved);
+        // What cannot go to the kernel is served as it was.
+        let _ = give_to_kernel(fd, Why::Unserved);
     }
     description.set_flag(SYNCS, false);
 }

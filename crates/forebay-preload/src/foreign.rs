@@ -14,6 +14,8 @@ use libc::c_int;
 use crate::attach;
 use crate::files;
 use crate::kernel;
+use crate::raw::KeepErrno;
+use crate::{real, serve};
 
 /// A power of two.
 const WORDS: usize = 16384;
@@ -105,22 +107,38 @@ pub struct File {
     pub inode: u64,
 }
 
-/// A descriptor's file is used so from now on. Should the session have come to manage it meanwhile, it is the kernel's after this.
-pub fn begin(fd: c_int, why: files::Why) -> Option<File> {
-    let (device, inode) = regular(fd)?;
+/// A descriptor's file is used so from now on. Should the session have come to manage it meanwhile, it is the kernel's after this, or the use
+/// must not begin.
+pub fn begin(fd: c_int, why: files::Why) -> Result<Option<File>, c_int> {
+    let Some((device, inode)) = regular(fd) else {
+        return Ok(None);
+    };
     add(device, inode);
     reach(device, inode);
     kernel::note_left(fd, why);
-    files::give_inode_to_kernel(device, inode, why);
-    Some(File { device, inode })
+    let file = File { device, inode };
+    match files::give_inode_to_kernel(device, inode, why) {
+        Ok(()) => Ok(Some(file)),
+        Err(errno) => {
+            end_of(file, true);
+            Err(errno)
+        }
+    }
 }
 
 /// A descriptor that has come by a way that passes no hook: what is done with it is the kernel's, however long it is open.
-pub fn received(fd: c_int, why: files::Why) {
-    if let Some((device, inode)) = regular(fd) {
+/// Where that cannot be it is closed. Returns the descriptor, or -1.
+pub fn received(fd: c_int, why: files::Why) -> c_int {
+    let errno = KeepErrno::new();
+    let given = regular(fd).map_or(Ok(()), |(device, inode)| {
         reach(device, inode);
-        files::give_inode_to_kernel(device, inode, why);
-    }
+        files::give_inode_to_kernel(device, inode, why)
+    });
+    let Err(failed) = given else { return fd };
+    // SAFETY: takes no memory; the program has not seen the descriptor.
+    unsafe { real::close(fd) };
+    drop(errno);
+    serve::fail(failed) as c_int
 }
 
 /// One more use of a file that is used so; `told`: the arena hears of it.

@@ -32,6 +32,8 @@ const HOLDS: u8 = 1;
 const BLOCKS: u8 = 2;
 /// A signal of a fault that was none waits.
 const OWES: u8 = 4;
+/// The thread has a slot in the session for a turn, which ends then.
+const TURN: u8 = 8;
 
 thread_local! {
     static THREAD: Thread = const {
@@ -90,7 +92,7 @@ fn prepare(thread: &Thread) {
     if thread.depth.get() != 0 {
         return;
     }
-    if !signals::is_attached() {
+    if !signals::is_attached() || crate::attach::is_confined() {
         return;
     }
     let blocked = signals::blocked_faults();
@@ -159,10 +161,24 @@ pub fn owe_fault() {
     THREAD.with(|thread| thread.after.fetch_or(OWES, Relaxed));
 }
 
+/// The thread, which is inside, has got a slot for a turn.
+pub fn turns() {
+    THREAD.with(|thread| thread.after.fetch_or(TURN, Relaxed));
+}
+
 #[cold]
 fn release(thread: &Thread) {
     if thread.depth.get() != 0 {
         return;
+    }
+    if thread.after.load(Relaxed) & TURN != 0 {
+        thread.after.fetch_and(!TURN, Relaxed);
+        // Inside: a handler that comes meanwhile waits. One that has come just before had the same slot, and may have given it back.
+        thread.depth.set(1);
+        compiler_fence(Ordering::SeqCst);
+        crate::attach::end_turn();
+        compiler_fence(Ordering::SeqCst);
+        thread.depth.set(0);
     }
     let after = thread.after.swap(0, Relaxed);
     let faults = if after & BLOCKS != 0 {

@@ -1,10 +1,12 @@
 //! How files go to the kernel: the whole inode, for the whole session, before the call that the engine does not serve.
 //!
-//! [`give_to_kernel`] and its siblings return with the call free to go on to the real function. A descriptor that leaves the table while
+//! [`give_to_kernel`] and its siblings return with the call free to go on to the real function, or say why it must fail: a file that
+//! cannot be flushed stays managed, and its descriptors stay in the table. A descriptor that leaves the table while
 //! it is open is one that passes no hook any more: the arena is told ([`reach`]), so that nobody manages its file meanwhile.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use forebay::Error;
 use forebay::session::glance::Glance;
 use libc::c_int;
 
@@ -65,9 +67,24 @@ impl Why {
     }
 }
 
-/// A descriptor whose file cannot be managed goes back to the kernel, its offset up to date.
-pub fn withdraw(fd: c_int, word: Word) {
+/// Whether a call that the engine does not serve may go on to the kernel; else the error number that it fails with.
+pub type Given = Result<(), c_int>;
+
+/// What a program hears of an error of the engine's: that its session is in the way of its bytes is none that it could expect.
+pub fn errno_of(error: &Error) -> c_int {
+    match error {
+        Error::Session(_) => libc::EIO,
+        error => error.errno(),
+    }
+}
+
+/// A descriptor whose file cannot be managed here goes back to the kernel, its offset up to date. Where the file cannot be given to the
+/// kernel, the descriptor stays what it is, and each call on it tries again.
+pub fn withdraw(fd: c_int, word: Word) -> Given {
     let description = word.description();
+    reach(description);
+    // Others may manage it all the same.
+    give_known_to_kernel(description, Why::Unable)?;
     {
         let _offset = description.lock();
         if description.state() == State::Ours {
@@ -75,12 +92,10 @@ pub fn withdraw(fd: c_int, word: Word) {
         }
         description.set_state(State::Left);
     }
-    reach(description);
-    // Others may manage it all the same.
-    give_known_to_kernel(description, Why::Unable);
     if table::replace(fd, word, Word::NONE) {
         table::let_go(word.description_index());
     }
+    Ok(())
 }
 
 /// From now on somebody may reach the file behind a description, and pass no hook; nobody will hear when that ends.
@@ -116,7 +131,7 @@ pub fn note_left(fd: c_int, why: Why) {
 }
 
 /// stdio uses a standard descriptor, and goes on to.
-pub fn stdio_uses(fd: c_int, why: Why) {
+pub fn stdio_uses(fd: c_int, why: Why) -> Given {
     let _errno = KeepErrno::new();
     let word = table::word(fd);
     if word.kind() != Kind::Candidate || Inside::is() {
@@ -124,7 +139,7 @@ pub fn stdio_uses(fd: c_int, why: Why) {
     }
     word.description().set_flag(FOREIGN, true);
     reach_while_open(word.description());
-    give_known_to_kernel(word.description(), why);
+    give_known_to_kernel(word.description(), why)
 }
 
 /// There is another arena: it learns what this process has.
@@ -182,14 +197,14 @@ fn leave_locked(rare: &Rare, fd: c_int, word: Word) {
 
 /// Gives the file behind a descriptor to the kernel: flushed, dropped from memory, the kernel's offset up to date. Nothing to do
 /// for a descriptor that is not managed. Keeps `errno`.
-pub fn give_to_kernel(fd: c_int, why: Why) {
+pub fn give_to_kernel(fd: c_int, why: Why) -> Given {
     if !table::word(fd).is_file() || Inside::is() {
-        return;
+        return Ok(());
     }
     attach::notice_fork();
     let word = table::word(fd);
     if !word.is_file() {
-        return;
+        return Ok(());
     }
     let _errno = KeepErrno::new();
     let description = word.description();
@@ -199,17 +214,18 @@ pub fn give_to_kernel(fd: c_int, why: Why) {
         if why.lasts() {
             reach(description);
             // Somebody may have begun to manage it just before that.
-            give_known_to_kernel(description, why);
+            give_known_to_kernel(description, why)?;
         }
-        return;
+        return Ok(());
     }
-    give_known_to_kernel(description, why);
+    give_known_to_kernel(description, why)?;
     let same_file: Vec<_> = table::each()
         .filter(|(_, other)| other.is_file() && is_same_file(other.description(), description))
         .collect();
     for (fd, word) in same_file {
         leave(fd, word);
     }
+    Ok(())
 }
 
 fn is_same_file(a: &Description, b: &Description) -> bool {
@@ -218,44 +234,48 @@ fn is_same_file(a: &Description, b: &Description) -> bool {
 }
 
 /// Gives an inode that the session knows to the kernel.
-pub fn give_known_to_kernel(description: &Description, why: Why) {
+pub fn give_known_to_kernel(description: &Description, why: Why) -> Given {
     let device = description.device.load(Relaxed);
     let inode = description.inode.load(Relaxed);
-    give_inode_to_kernel(device, inode, why);
+    give_inode_to_kernel(device, inode, why)
 }
 
 /// The same, by numbers.
-pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) {
+pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) -> Given {
     if let Some(glance) = attach::glance() {
         glance.await_closed(device, inode);
     }
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     if attach::glance().is_none_or(|glance| glance.known(device, inode).is_none()) {
-        return;
+        return Ok(());
     }
-    let rare = Rare::lock();
-    if let Some(session) = attach::session() {
+    let _rare = Rare::lock();
+    let given = match attach::try_session() {
         // Where it cannot be flushed the bytes stay owed, and the file managed.
-        let _ = session.give_to_kernel(device, inode, why as u32);
-    }
-    drop(rare);
+        Ok(Some(session)) => session.give_to_kernel(device, inode, why as u32),
+        // Nobody has it.
+        Ok(None) => Ok(()),
+        Err(error) => Err(error),
+    };
+    given.map_err(|error| errno_of(&error))
 }
 
 /// As [`give_to_kernel`], for a file by name, should the session hold it.
 ///
 /// # Safety
 /// `path` is null or a string that ends in a null byte.
-pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Why) {
+pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Why) -> Given {
     let _errno = KeepErrno::new();
     // SAFETY: the caller's path.
-    if let Some((device, inode)) = unsafe { crate::files::known_path(dir, path) } {
-        give_inode_to_kernel(device, inode, why);
+    match unsafe { crate::files::known_path(dir, path) } {
+        Some((device, inode)) => give_inode_to_kernel(device, inode, why),
+        None => Ok(()),
     }
 }
 
 /// As [`give_to_kernel`], for all descriptors that stay open in a program that this process executes.
-pub fn give_inheritable_to_kernel(why: Why) {
+pub fn give_inheritable_to_kernel(why: Why) -> Given {
     for (fd, word) in all_files() {
         if word.kind() == Kind::Candidate && word.description().has(REACHED) {
             continue;
@@ -263,26 +283,43 @@ pub fn give_inheritable_to_kernel(why: Why) {
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFD, 0) };
         if flags >= 0 && flags & libc::FD_CLOEXEC == 0 {
-            give_to_kernel(fd, why);
+            give_to_kernel(fd, why)?;
         }
     }
+    Ok(())
 }
 
 /// As [`give_to_kernel`], for all descriptors of the process; from now on nothing becomes managed in it.
-pub fn give_all_to_kernel(why: Why) {
+pub fn give_all_to_kernel(why: Why) -> Given {
     for (fd, _) in all_files() {
-        give_to_kernel(fd, why);
+        give_to_kernel(fd, why)?;
     }
     attach::turn_off();
+    Ok(())
+}
+
+/// The process leaves the session, before what would make it no member, or one that cannot do what members do: all of its files are the
+/// kernel's, and it will have no others. Where they cannot go to the kernel it stays, and what it wanted must fail.
+pub fn leave_session(why: Why) -> Given {
+    give_all_to_kernel(why)?;
+    // What other threads have come to manage while they were looked for.
+    let given = all_files()
+        .into_iter()
+        .try_for_each(|(fd, _)| give_to_kernel(fd, why));
+    if given.is_err() {
+        attach::turn_on();
+    }
+    given
 }
 
 /// As [`give_all_to_kernel`], for a process that goes on as a member of the session: what it opens from now on is the kernel's, and
 /// the others know.
-pub fn give_all_and_watch(why: Why) {
+pub fn give_all_and_watch(why: Why) -> Given {
     attach::watch_only();
     for (fd, _) in all_files() {
-        give_to_kernel(fd, why);
+        give_to_kernel(fd, why)?;
     }
+    Ok(())
 }
 
 /// What the table has now: giving changes it.

@@ -29,8 +29,9 @@ pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
 pub enum Turn {
     /// The real function answers.
     Real,
-    /// It is not for the program: a descriptor of the engine's.
-    Refused,
+    /// It fails with this error: a descriptor of the engine's, which is not for the program, or one whose file can neither be managed
+    /// here nor go to the kernel.
+    Failed(c_int),
     /// The kernel answers for a candidate; the value is held meanwhile.
     Candidate(Word),
     /// The engine answers.
@@ -56,11 +57,15 @@ pub fn turn(fd: c_int) -> Turn {
         match word.kind() {
             Kind::None => return Turn::Real,
             Kind::Ours if Inside::is() => return Turn::Real,
-            Kind::Ours => return Turn::Refused,
+            Kind::Ours => return Turn::Failed(libc::EBADF),
             Kind::Candidate if !files::is_managed_elsewhere(word.description()) => {
                 return Turn::Candidate(word);
             }
-            Kind::Candidate | Kind::Orphan => files::attach(fd, word),
+            Kind::Candidate | Kind::Orphan => {
+                if let Err(errno) = files::attach(fd, word) {
+                    return Turn::Failed(errno);
+                }
+            }
             Kind::Managed => {
                 if table::is_alive() {
                     inside::cancellation_point();
@@ -157,9 +162,9 @@ pub fn with<T>(
 ) -> Answer<T> {
     let inside = Inside::enter();
     let Some(using) = inodes::begin(fd, word) else {
+        let missed = missed(fd, word);
         drop(inside);
-        await_slot(fd, word);
-        return Answer::Again;
+        return missed;
     };
     let description = word.description();
     let done = catch_unwind(AssertUnwindSafe(|| act(&using, description)));
@@ -182,14 +187,16 @@ pub fn with<T>(
 /// The engine has failed in a way that it never should: the program goes on with the kernel.
 #[cold]
 fn panicked(fd: c_int) {
-    let _ = catch_unwind(|| files::give_to_kernel(fd, Why::Panicked));
+    let _ = catch_unwind(|| _ = files::give_to_kernel(fd, Why::Panicked));
 }
 
-/// Nothing could be begun: the descriptor has changed, or all thread slots of the session are taken just now.
+/// Nothing could be begun: the descriptor has changed, or the session has had no slot for this thread for as long as anybody waits.
 #[cold]
-fn await_slot(fd: c_int, word: Word) {
-    if table::word(fd) == word {
-        std::thread::sleep(std::time::Duration::from_micros(200));
+fn missed<T>(fd: c_int, word: Word) -> Answer<T> {
+    if table::word(fd) == word && !attach::has_slot() {
+        Answer::Failed(libc::EIO)
+    } else {
+        Answer::Again
     }
 }
 

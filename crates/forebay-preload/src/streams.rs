@@ -264,6 +264,7 @@ struct Functions {
 }
 
 unsafe extern "C" {
+    fn fwide(stream: *mut FILE, mode: c_int) -> c_int;
     fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
     fn fflush_unlocked(file: *mut FILE) -> c_int;
     fn ftrylockfile(file: *mut FILE) -> c_int;
@@ -435,8 +436,14 @@ pub fn widen(file: *mut FILE) {
         if status < 0 || kept < 0 {
             return;
         }
-        files::give_to_kernel(fd, Why::Stdio);
-        foreign::begin(fd, Why::Stdio);
+        let given =
+            files::give_to_kernel(fd, Why::Stdio).and_then(|()| foreign::begin(fd, Why::Stdio));
+        if given.is_err() {
+            // It stays the engine's, and a stream of bytes, of which the call makes nothing.
+            real::close(kept);
+            fwide(file, -1);
+            return graft_for_looks(file);
+        }
         OF_DESCRIPTOR[fd as usize].store(std::ptr::null_mut(), Ordering::Release);
         graft(file);
         let mode = match (status & libc::O_ACCMODE, status & libc::O_APPEND != 0) {

@@ -137,7 +137,7 @@ extern "C" fn at_exit() {
 
 /// What happens at the end of the program: what it has not closed is written or left to the keeper, as a close would have done.
 pub extern "C" fn at_end() {
-    if attach::joined().is_none() || !table::is_alive() || Inside::is() {
+    if attach::joined().is_none() || attach::is_confined() || !table::is_alive() || Inside::is() {
         return;
     }
     let _inside = Inside::enter();

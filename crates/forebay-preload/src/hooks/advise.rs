@@ -24,7 +24,7 @@ export! {
             _ => None,
         };
         match heeded.map(|advise| tell(fd, offset, len, advise)) {
-            Some(Told::Refused) => libc::EBADF,
+            Some(Told::Failed(errno)) => errno,
             // The kernel would read the same bytes once more.
             Some(Told::Heeded) if advice == libc::POSIX_FADV_WILLNEED => 0,
             // Should the file be the kernel's some day, it knows as well; and it drops what it has of it.
@@ -45,7 +45,7 @@ export! {
         }
         let len = off_t::try_from(count).unwrap_or(off_t::MAX);
         match tell(fd, offset, len, Advise::WillNeed) {
-            Told::Refused => serve::refused(),
+            Told::Failed(errno) => serve::fail(errno),
             Told::Heeded => 0,
             Told::KernelHasIt => real(),
         }
@@ -56,15 +56,15 @@ export! {
 enum Told {
     Heeded,
     KernelHasIt,
-    /// The descriptor is none of the program's.
-    Refused,
+    /// See [`Turn::Failed`].
+    Failed(c_int),
 }
 
 fn tell(fd: c_int, offset: off_t, len: off_t, advise: Advise) -> Told {
     loop {
         match serve::turn(fd) {
             Turn::Real | Turn::Candidate(_) => return Told::KernelHasIt,
-            Turn::Refused => return Told::Refused,
+            Turn::Failed(errno) => return Told::Failed(errno),
             Turn::Managed(word) => {
                 let told = serve::with(fd, word, |using, _| {
                     let _cancel = NotCancelled::new();

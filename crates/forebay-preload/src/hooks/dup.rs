@@ -54,7 +54,7 @@ fn is_ours(fd: c_int) -> bool {
 fn noted(from: c_int, to: c_int) -> c_int {
     if to >= 0 && to != from && !Inside::is() {
         files::forget(to);
-        files::duplicated(from, to);
+        return files::duplicated(from, to);
     }
     to
 }
@@ -90,8 +90,10 @@ unsafe fn control(fd: c_int, command: c_int, argument: c_long) -> c_int {
     if table::word(fd).kind() == Kind::Ours {
         return serve::refused() as c_int;
     }
-    if is_lock(command) {
-        files::give_to_kernel(fd, Why::Locked);
+    if is_lock(command)
+        && let Err(errno) = files::give_to_kernel(fd, Why::Locked)
+    {
+        return serve::fail(errno) as c_int;
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { real::fcntl64(fd, command, argument) };

@@ -20,14 +20,16 @@ fn answer(
     loop {
         match serve::turn_to_begin(fd) {
             Turn::Real => return real(),
-            Turn::Refused => return serve::refused(),
+            Turn::Failed(errno) => return serve::fail(errno),
             Turn::Candidate(word) => {
                 if !grows(word)
                     && let Some(_call) = ByKernel::begin(word.description(), moves)
                 {
                     return real();
                 }
-                files::attach(fd, word);
+                if let Err(errno) = files::attach(fd, word) {
+                    return serve::fail(errno);
+                }
             }
             Turn::Managed(word) => match engine(word) {
                 Answer::Done(moved) => return moved as ssize_t,
@@ -191,8 +193,10 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real();
             }
-            if flags & !(HARMLESS | libc::RWF_NOWAIT) != 0 {
-                files::give_to_kernel(fd, Why::Unserved);
+            if flags & !(HARMLESS | libc::RWF_NOWAIT) != 0
+                && let Err(errno) = files::give_to_kernel(fd, Why::Unserved)
+            {
+                return serve::fail(errno);
             }
             let at = (at != -1).then_some(at);
             let at_once = flags & libc::RWF_NOWAIT != 0;
@@ -208,8 +212,10 @@ export! {
             if table::word(fd) == Word::NONE {
                 return real();
             }
-            if flags & !(HARMLESS | libc::RWF_SYNC | libc::RWF_DSYNC | libc::RWF_NOWAIT | libc::RWF_APPEND) != 0 {
-                files::give_to_kernel(fd, Why::Unserved);
+            if flags & !(HARMLESS | libc::RWF_SYNC | libc::RWF_DSYNC | libc::RWF_NOWAIT | libc::RWF_APPEND) != 0
+                && let Err(errno) = files::give_to_kernel(fd, Why::Unserved)
+            {
+                return serve::fail(errno);
             }
             let at = (at != -1).then_some(at);
             let appends = flags & libc::RWF_APPEND != 0;

@@ -42,7 +42,9 @@ unsafe fn open_with(
     let truncates = flags & libc::O_TRUNC != 0 && unsafe { files::known_path(dir, path) }.is_some();
     if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY {
         // SAFETY: as above.
-        unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) };
+        if let Err(errno) = unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) } {
+            return crate::serve::fail(errno) as c_int;
+        }
         return enter(really(flags), flags);
     }
     if !truncates {
@@ -86,7 +88,11 @@ pub unsafe fn openat2(dir: c_int, path: *const c_char, how: [u64; 3]) -> c_int {
 fn enter(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 {
         files::forget(fd);
-        files::opened(fd, flags);
+        if let Err(errno) = files::opened(fd, flags) {
+            // SAFETY: takes no memory; nobody has seen it.
+            unsafe { real::close(fd) };
+            return crate::serve::fail(errno) as c_int;
+        }
     }
     fd
 }

@@ -6,6 +6,7 @@
 
 pub mod asynchronous;
 mod calls;
+pub mod confined;
 pub mod control;
 pub mod environment;
 pub mod identity;
@@ -26,7 +27,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::{c_int, c_void};
 
-use crate::files::{self, Why};
+use crate::attach;
+use crate::files::{self, Given, Why};
 use crate::inside::{self, Inside};
 use crate::symbols::{self, Name};
 use crate::{program, raw, signals};
@@ -50,6 +52,43 @@ impl Onward for usize {
     fn address(self) -> usize {
         self
     }
+}
+
+impl Onward for Given {
+    fn address(self) -> usize {
+        or(self, minus_one)
+    }
+}
+
+/// To the real function; or to one that gives the caller an error instead, with `errno` set.
+fn or(given: Given, instead: extern "C" fn() -> isize) -> usize {
+    match given {
+        Ok(()) => 0,
+        Err(errno) => {
+            raw::set_errno(errno);
+            instead as *const () as usize
+        }
+    }
+}
+
+/// For calls that fail with -1, which is what a mapping fails with, too.
+extern "C" fn minus_one() -> isize {
+    -1
+}
+
+/// For calls that return a pointer, or how much they have done.
+extern "C" fn zero() -> isize {
+    0
+}
+
+/// For calls that return an error number.
+extern "C" fn number() -> isize {
+    raw::errno() as isize
+}
+
+/// For calls that return a negative one.
+extern "C" fn negative() -> isize {
+    -(raw::errno() as isize)
 }
 
 /// A call that is passed on.
@@ -253,32 +292,35 @@ fn path(arg: u64) -> *const libc::c_char {
 
 /// For a call that uses a descriptor once.
 #[inline(always)]
-fn give(fd: c_int, why: Why) {
+fn give(fd: c_int, why: Why) -> Given {
     if files::is_known(fd) {
-        files::give_to_kernel(fd, why);
+        files::give_to_kernel(fd, why)?;
     }
+    Ok(())
 }
 
 /// For a call that closes a descriptor, or puts another file there.
 fn close(fd: c_int, why: Why) {
     if files::is_known(fd) && !Inside::is() {
-        files::give_to_kernel(fd, why);
+        // A descriptor that is closed reaches nothing: what is still owed the keeper writes.
+        let _ = files::give_to_kernel(fd, why);
         files::forget(fd);
     }
 }
 
 /// For a call that names a file.
-fn give_path(dir: c_int, path: *const libc::c_char, why: Why) {
-    if !Inside::is() {
-        // SAFETY: the caller's string; the function behind ours reads it, too.
-        unsafe { files::give_path_to_kernel(dir, path, why) };
+fn give_path(dir: c_int, path: *const libc::c_char, why: Why) -> Given {
+    if Inside::is() {
+        return Ok(());
     }
+    // SAFETY: the caller's string; the function behind ours reads it, too.
+    unsafe { files::give_path_to_kernel(dir, path, why) }
 }
 
 /// Whether files may be managed at all, and whether it is the program that calls.
 #[inline]
 fn joined() -> bool {
-    signals::is_attached() && !Inside::is()
+    signals::is_attached() && !Inside::is() && !attach::is_confined()
 }
 
 /// Reads a value of the program's.

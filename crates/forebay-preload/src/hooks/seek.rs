@@ -34,7 +34,7 @@ fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
         match serve::turn_to_begin(fd) {
             // SAFETY: takes no memory.
             Turn::Real => return unsafe { real::lseek64(fd, offset, whence) },
-            Turn::Refused => return serve::refused() as off_t,
+            Turn::Failed(errno) => return serve::fail(errno) as off_t,
             Turn::Candidate(word) => {
                 if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
                     // Nobody's bytes are asked for: the offset is the kernel's for as long as the description is, whoever
@@ -49,7 +49,9 @@ fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
                     // SAFETY: takes no memory.
                     return unsafe { real::lseek64(fd, offset, whence) };
                 }
-                files::attach(fd, word);
+                if let Err(errno) = files::attach(fd, word) {
+                    return serve::fail(errno) as off_t;
+                }
             }
             Turn::Managed(word) => match seek_managed(fd, word, offset, whence) {
                 Answer::Done(at) => return at,

@@ -77,7 +77,7 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
         match serve::turn(fd) {
             // SAFETY: takes no memory.
             Turn::Real => return unsafe { real::ftruncate64(fd, len) },
-            Turn::Refused => return serve::refused() as c_int,
+            Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
                 if let Some(_call) = ByKernel::begin(word.description(), false) {
                     // SAFETY: takes no memory.
@@ -159,7 +159,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -
     loop {
         match serve::turn(fd) {
             Turn::Real => return real(),
-            Turn::Refused => return serve::refused() as c_int,
+            Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
                 if let Some(_call) = ByKernel::begin(word.description(), false) {
                     return real();
@@ -167,7 +167,9 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -
             }
             Turn::Managed(word) => {
                 if !is_served(mode) {
-                    files::give_to_kernel(fd, Why::Unserved);
+                    if let Err(errno) = files::give_to_kernel(fd, Why::Unserved) {
+                        return serve::fail(errno) as c_int;
+                    }
                     continue;
                 }
                 match allocate_managed(fd, word, mode, offset, len) {

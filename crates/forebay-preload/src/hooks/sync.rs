@@ -65,7 +65,7 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
     loop {
         match serve::turn(fd) {
             Turn::Real | Turn::Candidate(_) => return real(),
-            Turn::Refused => return serve::refused() as c_int,
+            Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Managed(word) => {
                 let settled = serve::with(fd, word, |using, description| {
                     let _cancel = NotCancelled::new();
@@ -80,7 +80,8 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
                 match settled {
                     Answer::Done(syncs) => {
                         if syncs != 0 && attach::is_synced_often(syncs) {
-                            kernel::give_to_kernel(fd, Why::Synced);
+                            // It is synced, whoever has it from here on.
+                            let _ = kernel::give_to_kernel(fd, Why::Synced);
                         }
                         return 0;
                     }
@@ -95,8 +96,10 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
 /// Writes what a descriptor's file owes. An error number if that fails; what the description has heard of errors stays as it is.
 pub fn write_out(fd: c_int) -> Option<c_int> {
     loop {
-        let Turn::Managed(word) = serve::turn(fd) else {
-            return None;
+        let word = match serve::turn(fd) {
+            Turn::Managed(word) => word,
+            Turn::Failed(errno) => return Some(errno),
+            Turn::Real | Turn::Candidate(_) => return None,
         };
         match serve::with(fd, word, |using, description| {
             write_for(using, description, Durability::Written)

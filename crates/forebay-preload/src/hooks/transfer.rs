@@ -24,8 +24,10 @@ export! {
     fn sendfile64 | sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         // SAFETY: the caller's arguments.
         unsafe {
-            if !is_served(from, to) {
-                return real::sendfile64(to, from, offset, count);
+            match is_served(from, to) {
+                Ok(true) => {}
+                Ok(false) => return real::sendfile64(to, from, offset, count),
+                Err(errno) => return serve::fail(errno),
             }
             if real::sendfile64(to, from, offset, 0) < 0 {
                 return -1;
@@ -55,8 +57,10 @@ export! {
     ) -> ssize_t {
         // SAFETY: the caller's arguments.
         unsafe {
-            if !is_served(from, to) {
-                return real::copy_file_range(from, from_at, to, to_at, count, flags);
+            match is_served(from, to) {
+                Ok(true) => {}
+                Ok(false) => return real::copy_file_range(from, from_at, to, to_at, count, flags),
+                Err(errno) => return serve::fail(errno),
             }
             let places = (position(from, from_at), position(to, to_at));
             let (Some(start @ 0..), Some(target @ 0..)) = places else {
@@ -81,10 +85,13 @@ export! {
     ) -> ssize_t {
         // SAFETY: the caller's arguments.
         let real = || unsafe { real::splice(from, from_at, to, to_at, count, flags) };
-        if count == 0 || !is_served(from, to) {
-            return real();
+        match is_served(from, to) {
+            Ok(true) if count > 0 => {
+                pipes::splice((from, from_at), (to, to_at), count, flags, &real)
+            }
+            Ok(_) => real(),
+            Err(errno) => serve::fail(errno),
         }
-        pipes::splice((from, from_at), (to, to_at), count, flags, &real)
     }
 }
 
@@ -112,20 +119,24 @@ fn copy((from, from_at, start): Place, (to, to_at, target): Place, count: size_t
 }
 
 /// Whether the engine has one of two files. If not, the kernel keeps what it has of them.
-fn is_served(from: c_int, to: c_int) -> bool {
+fn is_served(from: c_int, to: c_int) -> Result<bool, c_int> {
     if Inside::is() || !(files::is_known(from) || files::is_known(to)) {
-        return false;
+        return Ok(false);
     }
-    let is_managed = |fd| files::is_known(fd) && matches!(serve::turn(fd), Turn::Managed(_));
-    if is_managed(from) || is_managed(to) {
-        return true;
+    let is_managed = |fd| match serve::turn(fd) {
+        Turn::Managed(_) => Ok(true),
+        Turn::Failed(errno) if files::is_known(fd) => Err(errno),
+        _ => Ok(false),
+    };
+    if is_managed(from)? || is_managed(to)? {
+        return Ok(true);
     }
     for fd in [from, to] {
         if table::word(fd).is_file() {
-            files::give_to_kernel(fd, Why::Transfer);
+            files::give_to_kernel(fd, Why::Transfer)?;
         }
     }
-    false
+    Ok(false)
 }
 
 /// Where to begin: at the caller's offset, or the description's own. `None`: the caller's is not there.

@@ -24,7 +24,7 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
     let in_c = [
-        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps",
+        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "confined",
     ];
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
@@ -241,6 +241,10 @@ cases! {
     asynchronous_io_of_the_kernel: "kernel-aio";
     another_place: "other-place";
     another_user: "other-user";
+    calls_are_forbidden_by_mode: "confined-strict";
+    calls_are_forbidden_by_a_filter_that_answers: "confined-answers";
+    calls_are_forbidden_by_a_filter_that_kills: "confined-kills";
+    calls_are_forbidden_by_number: "confined-number";
     daemons_go_on: "daemon";
     what_was_written_is_executed: "executable";
 }

@@ -118,7 +118,9 @@ int main(int argc, char **argv)
     snprintf(path, sizeof path, "%s/file", directory);
     snprintf(other_path, sizeof other_path, "%s/other", directory);
     int found = 1;
-    if (!strncmp(what, "inherited-", 10))
+    if (!strncmp(what, "confined-", 9))
+        confined(what + 9);
+    else if (!strncmp(what, "inherited-", 10))
         inherited(what + 10);
     else if (!strcmp(what, "vforks"))
         vforks();

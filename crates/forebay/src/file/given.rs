@@ -58,7 +58,10 @@ const REASONS: [(u32, &str); 26] = [
     ),
     (71, "syscall()"),
     (72, "its descriptor was sent to another process: sendmsg"),
-    (73, "the process has changed its user, root or namespace"),
+    (
+        73,
+        "the process has changed its user, root or namespace, or what it may call (seccomp, Landlock)",
+    ),
     (
         74,
         "made executable, or a call with an option that the engine does not serve",

@@ -10,8 +10,10 @@
 //! both sides) stands between.
 
 mod stops;
+mod taking;
 
 pub use stops::{FileStop, SessionStop, stop_file, stop_session, stop_session_for_rebuild};
+pub use taking::{take, take_for_good};
 
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
@@ -87,68 +89,6 @@ pub enum Closed {
     Session(ThreadId),
     /// The file is stopped by this thread.
     File(ThreadId),
-}
-
-/// Takes a slot for the calling thread. `None` when all are taken.
-///
-/// With `real`, the slot's mutex is locked by the calling operating-system thread; without, the slot
-/// lives until [`slay`] or [`release`] (simulation).
-pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
-    for index in 1..arena.counts().threads {
-        let slot = arena.thread(ThreadId(index))?;
-        let free = slot.state.load(Ordering::Relaxed);
-        let life = free.wrapping_add(LIFE);
-        if free & KIND_MASK != FREE
-            || slot
-                .state
-                .compare_exchange(free, life | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
-                .is_err()
-        {
-            continue;
-        }
-        begin_life(slot, life, real);
-        return Some(ThreadId(index));
-    }
-    if real { inherit(arena) } else { None }
-}
-
-/// Makes a claimed slot a taken one. `life` has the slot's life in its upper half.
-fn begin_life(slot: &ThreadSlot, life: u32, real: bool) {
-    let life = life & LIFE_MASK;
-    slot.pid.store(std::process::id(), Ordering::Relaxed);
-    if real {
-        liveness::hold(&slot.mutex);
-        slot.has_mutex.store(life | 1, Ordering::Release);
-    }
-    slot.state.store(life | TAKEN, Ordering::Release);
-}
-
-/// Takes over the slot of a thread that has died between operations and had nothing: threads of programs that the library
-/// was loaded into end without giving their slots back. What it had counted stays counted.
-fn inherit(arena: &Arena) -> Option<ThreadId> {
-    for index in 1..arena.counts().threads {
-        let id = ThreadId(index);
-        let slot = arena.thread(id)?;
-        let Some(life) = slot.ended_life(arena) else {
-            continue;
-        };
-        let by_kernel = life & KIND_MASK == TAKEN && slot.slain.load(Ordering::Acquire) == 0;
-        if !by_kernel || died_working(arena, id) {
-            continue;
-        }
-        // What the kernel has marked is evidence of the old life alone, so nobody takes the new one for dead.
-        let mine = (life & LIFE_MASK).wrapping_add(LIFE);
-        if slot
-            .state
-            .compare_exchange(life, mine | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
-            .is_ok()
-        {
-            arena.superblock().resign(id);
-            begin_life(slot, mine, true);
-            return Some(id);
-        }
-    }
-    None
 }
 
 /// Gives the calling thread's slot back.

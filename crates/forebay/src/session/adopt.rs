@@ -19,7 +19,7 @@ use crate::memory::superblock::BYSTANDERS;
 use crate::memory::threads::Me;
 use crate::session::glance::{await_none, known_entry, one_fewer};
 use crate::session::shared::Shared;
-use crate::session::{Session, left, reached};
+use crate::session::{Session, left, members, reached};
 use crate::stats::Counter;
 use crate::sync::Ordering;
 use crate::sys::{lock, stat};
@@ -120,6 +120,15 @@ fn standing(arena: &Arena, fd: BorrowedFd<'_>, device: u64, inode: u64) -> Stand
     }
 }
 
+/// What a process that stays for good does its own way.
+#[derive(Clone, Copy)]
+pub struct ForGood {
+    /// Puts the descriptors that the session needs where they are in nobody's way.
+    pub relocate: fn(OwnedFd) -> OwnedFd,
+    /// Called by a thread that has got a slot for a turn: when it leaves the engine, it is to call [`Session::end_turn`].
+    pub turns: fn(),
+}
+
 /// Makes or finds a file's entry while no call of the kernel's on it is under way: what the entry begins with is how the file is.
 /// `alone`: the caller has the only description of it, so that it may come back from the kernel.
 fn enter(
@@ -143,17 +152,17 @@ fn enter(
 
 impl Session {
     /// Joins the session whose arena is at `path` for as long as the process lives, if some process is in it: the process's
-    /// threads take slots and never give them back, the kernel says when they end. Descriptors that the session needs go
-    /// where `relocate` puts them.
+    /// threads take slots without ever saying that they end, which the kernel does.
     ///
     /// # Errors
     /// As for [`Session::join_living`].
-    pub fn join_for_good(
-        path: &Path,
-        config: Config,
-        relocate: fn(OwnedFd) -> OwnedFd,
-    ) -> Result<Option<Self>> {
-        Self::join_living_as(path, config, Some(relocate))
+    pub fn join_for_good(path: &Path, config: Config, ways: ForGood) -> Result<Option<Self>> {
+        Self::join_living_as(path, config, Some(ways))
+    }
+
+    /// Gives the calling thread's slot back, if it has it for a turn.
+    pub fn end_turn(&self) {
+        members::end_turn(&self.shared);
     }
 
     /// Manages the file behind a descriptor of the program's, for reading and writing, or for reading alone.

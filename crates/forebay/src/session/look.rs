@@ -6,7 +6,7 @@
 //! before anything is read: it takes no thread slot, changes no word of the arena, and keeps no recovery waiting.
 
 use std::fs::{self, TryLockError};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -37,7 +37,7 @@ use crate::session::left::{self, LeftFile};
 use crate::session::shared::Shared;
 use crate::session::streams::{SeenStream, SeenTracking, streams_of, tracking_of};
 pub use crate::session::told::Unsettled;
-use crate::session::{Session, handoff, opens};
+use crate::session::{Session, adopt::ForGood, handoff, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
@@ -303,11 +303,11 @@ impl Session {
         Self::join_living_as(path, config, None)
     }
 
-    /// `for_good`: where descriptors go in a process that never leaves; see [`Session::join_for_good`].
+    /// `for_good`: for a process that never leaves; see [`Session::join_for_good`].
     pub(super) fn join_living_as(
         path: &Path,
         config: Config,
-        for_good: Option<fn(OwnedFd) -> OwnedFd>,
+        for_good: Option<ForGood>,
     ) -> Result<Option<Self>> {
         let failed = |e: &dyn std::fmt::Display| Error::Arena(format!("{}: {e}", path.display()));
         let Ok(file) = fs::OpenOptions::new().read(true).write(true).open(path) else {
@@ -320,7 +320,7 @@ impl Session {
             return Ok(None);
         }
         let file = match for_good {
-            Some(relocate) => relocate(file.into()).into(),
+            Some(ForGood { relocate, .. }) => relocate(file.into()).into(),
             None => file,
         };
         let mapping = Mapping::attach(file).map_err(|e| failed(&e))?;
@@ -332,8 +332,8 @@ impl Session {
             ));
         }
         let mut shared = Shared::new(arena, Some(path.to_owned()), config)?;
-        if let Some(relocate) = for_good {
-            shared.for_good = true;
+        if let Some(ForGood { relocate, turns }) = for_good {
+            shared.for_good = Some(turns);
             shared.relocate_line(relocate);
         }
         Self::over(shared).map(Some)

@@ -1,10 +1,12 @@
 //! Which slot the calling thread has in which session.
 //!
 //! A thread takes a slot when it first touches a session, and gives it back when it ends; should it be killed instead,
-//! its robust mutex tells. In a session that was joined for good (the preload library's, one in a process) threads just end.
+//! its robust mutex tells. In a session that was joined for good (the preload library's, one in a process) threads just end; when most
+//! slots are taken, those that come have one only while they are in the engine ([`end_turn`]).
 
 use std::cell::{Cell, RefCell};
 use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ids::ThreadId;
@@ -39,6 +41,8 @@ impl Drop for Memberships {
 thread_local! {
     /// The session used last and the slot in it: the hot path's only look.
     static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
+    /// It is for one turn, and given back after that.
+    static TURN: Cell<bool> = const { Cell::new(false) };
     static ALL: Memberships = Memberships::default();
 }
 
@@ -58,12 +62,46 @@ pub fn current(session: &Arc<Shared>) -> Result<ThreadId> {
     find_or_take(session)
 }
 
+/// How long a thread waits for its turn. Turns end with the calls of others; a thread that waits for longer is told that something holds
+/// all of these up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A slot for a thread that will end without a word: its robust mutex tells. No thread-local with a destructor is touched.
 #[cold]
-fn take_for_good(session: &Arc<Shared>) -> Result<ThreadId> {
-    let id = threads::take(&session.arena, true).ok_or_else(|| all_taken(session))?;
+fn take_for_good(session: &Arc<Shared>, turns: fn()) -> Result<ThreadId> {
+    let (id, for_a_turn) = await_one(&session.arena, PATIENCE).ok_or_else(|| all_taken(session))?;
     LAST.set((session.instance, id.0));
+    TURN.set(for_a_turn);
+    if for_a_turn {
+        turns();
+    }
     Ok(id)
+}
+
+fn await_one(arena: &Arena, patience: Duration) -> Option<(ThreadId, bool)> {
+    let mut begun = None;
+    for round in 1u32.. {
+        if let Some(taken) = threads::take_for_good(arena) {
+            return Some(taken);
+        }
+        if begun.get_or_insert_with(Instant::now).elapsed() > patience {
+            break;
+        }
+        std::thread::sleep(Duration::from_micros(100 * u64::from(round.min(20))));
+    }
+    None
+}
+
+/// Gives the calling thread's slot back, if it was for a turn: the thread is not in the engine any more.
+pub fn end_turn(session: &Shared) {
+    let (instance, id) = LAST.get();
+    if instance == session.instance && TURN.replace(false) {
+        LAST.set((0, 0));
+        threads::release(Me {
+            arena: &session.arena,
+            id: ThreadId(id),
+        });
+    }
 }
 
 fn all_taken(session: &Shared) -> Error {
@@ -75,8 +113,8 @@ fn all_taken(session: &Shared) -> Error {
 
 #[cold]
 fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
-    if session.for_good {
-        return take_for_good(session);
+    if let Some(turns) = session.for_good {
+        return take_for_good(session, turns);
     }
     ALL.with(|all| {
         let mut all = all.0.borrow_mut();

@@ -3,8 +3,8 @@
 use std::arch::naked_asm;
 
 use super::{
-    Args, Onward, Passed, asynchronous, common, control, environment, identity, names, print,
-    programs, raw_call, sockets, stdio, threads, transfer,
+    Args, Onward, Passed, asynchronous, common, confined, control, environment, identity, names,
+    print, programs, raw_call, sockets, stdio, threads, transfer,
 };
 
 macro_rules! pass {
@@ -48,8 +48,8 @@ pass! {
     __dprintf_chk: print::variadic_checked;
     __vdprintf_chk: print::listed_checked;
 
-    popen: programs::run;
-    _IO_popen: programs::run;
+    popen: programs::piped;
+    _IO_popen: programs::piped;
     system: programs::run;
     wordexp: programs::run;
     execve: environment::execve;
@@ -93,12 +93,12 @@ pass! {
     aio_fsync64: asynchronous::sync;
     lio_listio: asynchronous::list;
     lio_listio64: asynchronous::list;
-    io_submit: asynchronous::submit;
-    io_uring_setup: asynchronous::ring;
-    io_uring_queue_init: asynchronous::ring;
-    io_uring_queue_init_params: asynchronous::ring;
-    io_uring_queue_init_mem: asynchronous::ring;
-    io_uring_queue_init_try_nosqarr: asynchronous::ring;
+    io_submit: asynchronous::submit_by_library;
+    io_uring_setup: asynchronous::ring_by_library;
+    io_uring_queue_init: asynchronous::ring_by_library;
+    io_uring_queue_init_params: asynchronous::ring_by_library;
+    io_uring_queue_init_mem: asynchronous::ring_by_library;
+    io_uring_queue_init_try_nosqarr: asynchronous::ring_by_library;
 
     sendmsg: sockets::one;
     sendmmsg: sockets::many;
@@ -120,6 +120,8 @@ pass! {
     pivot_root: identity::other;
     setns: identity::other;
     unshare: identity::unshare;
+
+    prctl: confined::control;
 
     pthread_create: threads::create;
     thrd_create: threads::create;

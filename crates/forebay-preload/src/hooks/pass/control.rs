@@ -4,8 +4,8 @@
 
 use libc::c_int;
 
-use super::{Args, fd, give, peek};
-use crate::files::{self, Why};
+use super::{Args, Onward, fd, give, peek};
+use crate::files::{self, Given, Why};
 use crate::hooks::seek::lseek64;
 use crate::hooks::size::size_of;
 use crate::hooks::sync;
@@ -40,10 +40,13 @@ pub fn ioctl(args: &Args) -> usize {
         return clone as *const () as usize;
     }
     if request == FIDEDUPERANGE {
-        others(argument);
+        let given = others(argument);
+        if given.is_err() {
+            return given.address();
+        }
     }
     if files::is_known(fd) && touches_contents(request) {
-        give(fd, Why::Ioctl);
+        return give(fd, Why::Ioctl).address();
     }
     0
 }
@@ -86,7 +89,9 @@ fn source(request: u64, argument: u64) -> Option<c_int> {
 /// A file is cloned: what it owes is written first. Only if that is done does it share its space, and belongs to the kernel: programs ask
 /// for clones where there are none.
 extern "C-unwind" fn clone(fd: c_int, request: libc::c_ulong, argument: usize) -> c_int {
-    give(fd, Why::Ioctl);
+    if let Err(errno) = give(fd, Why::Ioctl) {
+        return serve::fail(errno) as c_int;
+    }
     let source = source(request & 0xffff_ffff, argument as u64).unwrap_or(-1);
     if let Some(errno) = sync::write_out(source) {
         return serve::fail(errno) as c_int;
@@ -95,20 +100,22 @@ extern "C-unwind" fn clone(fd: c_int, request: libc::c_ulong, argument: usize) -
     // SAFETY: what the caller asks of the kernel.
     let done = unsafe { raw::call_errno(libc::SYS_ioctl, arguments) } as c_int;
     if done == 0 {
-        give(source, Why::Ioctl);
+        // It has been flushed; where it stays managed, what is written to it goes where it belongs.
+        let _ = give(source, Why::Ioctl);
     }
     done
 }
 
 /// The other files of a request that makes files share extents. struct file_dedupe_range: offset, length, count; then for each the
 /// descriptor and three more words.
-fn others(argument: u64) {
+fn others(argument: u64) -> Given {
     let [_, _, count] = peek::<[u64; 3]>(argument).unwrap_or_default();
     // The kernel refuses more of them than a page holds.
     let count = Some(count & 0xffff).filter(|&count| 24 + count * 32 <= 4096);
     for index in 0..count.unwrap_or(0) {
         if let Some(target) = peek::<i64>(argument + 24 + index * 32) {
-            give(target as c_int, Why::Ioctl);
+            give(target as c_int, Why::Ioctl)?;
         }
     }
+    Ok(())
 }

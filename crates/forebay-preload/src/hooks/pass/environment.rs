@@ -3,13 +3,13 @@
 //!
 //! Works in the child of a `vfork` as well: takes no memory, and changes none but its own stack.
 
-use std::ffi::c_char;
+use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{c_int, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use super::{Args, programs};
+use super::{Args, Onward, number, or, programs};
 use crate::program::peek;
 use crate::{raw, signals};
 
@@ -45,6 +45,15 @@ pub fn remember() {
             }
             list = list.add(1);
         }
+    }
+}
+
+/// One more variable that the programs get which this one executes.
+pub fn keep(variable: &'static CStr) {
+    let pointer = variable.as_ptr().cast_mut();
+    let free = |place: &&AtomicPtr<c_char>| place.load(Relaxed).is_null();
+    if let Some(place) = KEPT.iter().find(free) {
+        place.store(pointer, Relaxed);
     }
 }
 
@@ -129,8 +138,7 @@ fn by(args: &Args, list: u64, repaired: usize) -> usize {
     if is_stripped(list as usize) {
         return repaired;
     }
-    programs::run(args);
-    0
+    programs::run(args).address()
 }
 
 /// `execve(path, arguments, environment)`
@@ -163,14 +171,22 @@ pub fn execveat(args: &Args) -> usize {
     by(args, args[3], repaired_execveat as *const () as usize)
 }
 
+/// As [`by`], for a call that returns an error number.
+fn spawn_by(args: &Args, list: u64, repaired: usize) -> usize {
+    if is_stripped(list as usize) {
+        return repaired;
+    }
+    or(programs::run(args), number)
+}
+
 /// `posix_spawn(pid, path, actions, attributes, arguments, environment)`
 pub fn posix_spawn(args: &Args) -> usize {
-    by(args, args[5], repaired_spawn as *const () as usize)
+    spawn_by(args, args[5], repaired_spawn as *const () as usize)
 }
 
 /// `posix_spawnp`, likewise.
 pub fn posix_spawnp(args: &Args) -> usize {
-    by(args, args[5], repaired_spawnp as *const () as usize)
+    spawn_by(args, args[5], repaired_spawnp as *const () as usize)
 }
 
 fn own() -> u64 {

@@ -1,37 +1,40 @@
 //! Calls that name a file.
 
 use super::{Args, fd, give_path, path};
-use crate::files::{self, Why};
+use crate::files::{self, Given, Why};
 use crate::inside::Inside;
 use crate::raw::KeepErrno;
 
 /// `chmod(path, mode)`. See `transfer::change_mode`.
-pub fn chmod(args: &Args) {
-    if args[1] & 0o111 != 0 {
-        give_path(libc::AT_FDCWD, path(args[0]), Why::Unserved);
+pub fn chmod(args: &Args) -> Given {
+    if args[1] & 0o111 == 0 {
+        return Ok(());
     }
+    give_path(libc::AT_FDCWD, path(args[0]), Why::Unserved)
 }
 
 /// `fchmodat(dir, path, mode, flags)`.
-pub fn chmod_at(args: &Args) {
-    if args[2] & 0o111 != 0 {
-        give_path(fd(args[0]), path(args[1]), Why::Unserved);
+pub fn chmod_at(args: &Args) -> Given {
+    if args[2] & 0o111 == 0 {
+        return Ok(());
     }
+    give_path(fd(args[0]), path(args[1]), Why::Unserved)
 }
 
 /// `name_to_handle_at(dir, path, handle, mount, flags)`: whoever opens the handle passes no hook of ours.
-pub fn handle(args: &Args) {
-    give_path(fd(args[0]), path(args[1]), Why::Unserved);
+pub fn handle(args: &Args) -> Given {
+    give_path(fd(args[0]), path(args[1]), Why::Unserved)
 }
 
 /// `inotify_add_watch(queue, path, events)`: who watches a file hears of each write, and keeps it open, as a rule. Those that watch
 /// directories hear of their files' bytes when these are written to the device.
-pub fn watch(args: &Args) {
-    if u64::from(libc::IN_MODIFY) & args[2] != 0 && !Inside::is() {
-        let _errno = KeepErrno::new();
-        // SAFETY: the caller's string; the function behind ours reads it, too.
-        unsafe { files::reach_path(libc::AT_FDCWD, path(args[1]), Why::Watched) };
+pub fn watch(args: &Args) -> Given {
+    if u64::from(libc::IN_MODIFY) & args[2] == 0 || Inside::is() {
+        return Ok(());
     }
+    let _errno = KeepErrno::new();
+    // SAFETY: the caller's string; the function behind ours reads it, too.
+    unsafe { files::reach_path(libc::AT_FDCWD, path(args[1]), Why::Watched) }
 }
 
 /// `umount(target)`, `mount(...)`: a file system is not busy with files that a program has closed.

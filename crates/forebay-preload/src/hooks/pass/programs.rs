@@ -2,23 +2,29 @@
 
 use libc::c_int;
 
-use super::{Args, close, give};
+use super::{Args, close, give, number, or, zero};
 use crate::attach;
-use crate::files::{self, Why};
+use crate::files::{self, Given, Why};
 use crate::inside::Inside;
 
 /// `exec...`, `posix_spawn`, `system`, `popen`: what the new program inherits is the kernel's.
-pub fn run(_args: &Args) {
+pub fn run(_args: &Args) -> Given {
     if attach::rests() {
         files::announce_inherited();
     } else if !Inside::is() {
-        files::give_inheritable_to_kernel(Why::Inherited);
+        files::give_inheritable_to_kernel(Why::Inherited)?;
     }
+    Ok(())
+}
+
+/// `popen`.
+pub fn piped(args: &Args) -> usize {
+    or(run(args), zero)
 }
 
 /// `posix_spawn_file_actions_adddup2(actions, from, to)`: the program that is spawned gets the descriptor, whatever its flags.
-pub fn action(args: &Args) {
-    give(args[1] as c_int, Why::Inherited);
+pub fn action(args: &Args) -> usize {
+    or(give(args[1] as c_int, Why::Inherited), number)
 }
 
 /// `login_tty(fd)`: closes the standard descriptors, and `fd` itself.

@@ -4,7 +4,9 @@
 
 use libc::{c_int, c_long};
 
-use super::{Args, asynchronous, fd, identity, names, programs, sockets, threads};
+use super::{
+    Args, Onward, asynchronous, confined, fd, identity, names, programs, sockets, threads,
+};
 use crate::files;
 use crate::foreign;
 use crate::hooks::open;
@@ -21,8 +23,7 @@ pub fn syscall(args: &Args) -> usize {
         Way::Known(..) | Way::Always(_) => by_hook as *const () as usize,
         Way::Before(before) => {
             let [_, a, b, c, d, e] = *args;
-            before(&[a, b, c, d, e, 0]);
-            0
+            before(&[a, b, c, d, e, 0])
         }
         Way::Other => 0,
     }
@@ -39,7 +40,7 @@ enum Way {
     /// A hook serves it.
     Always(Call),
     /// Passed on, after this.
-    Before(fn(&Args)),
+    Before(fn(&Args) -> usize),
 }
 
 /// The call by its hook.
@@ -93,7 +94,7 @@ macro_rules! ways {
                     }
                     call
                 }),)*
-                $($(libc::$number)|+ => Way::Before($before),)*
+                $($(libc::$number)|+ => Way::Before(|args| $before(args).address()),)*
                 _ => Way::Other,
             }
         }
@@ -179,6 +180,9 @@ ways! {
         SYS_setgroups | SYS_chroot | SYS_pivot_root | SYS_setns => identity::other;
         SYS_unshare => identity::unshare;
         SYS_rt_sigprocmask => threads::mask;
+        SYS_prctl => confined::control;
+        SYS_seccomp => confined::filter;
+        SYS_landlock_restrict_self => confined::restrict;
     }
 }
 
@@ -197,7 +201,7 @@ unsafe fn open_how(dir: usize, path: usize, how: usize, size: usize) -> c_int {
                 unsafe { crate::raw::call_errno(libc::SYS_openat2, [dir, path, how, size, 0, 0]) }
                     as c_int;
             if fd >= 0 {
-                foreign::received(fd, files::Why::RawCall);
+                return foreign::received(fd, files::Why::RawCall);
             }
             fd
         }

@@ -3,7 +3,7 @@
 use libc::{c_int, cmsghdr, mmsghdr, msghdr};
 
 use super::{Args, give, joined, peek};
-use crate::files::Why;
+use crate::files::{Given, Why};
 use crate::inside::Inside;
 use crate::{foreign, raw};
 
@@ -13,19 +13,22 @@ const MESSAGES_MAX: u64 = 1024;
 const DESCRIPTORS_MAX: u64 = 256;
 
 /// `sendmsg(socket, message, flags)`.
-pub fn one(args: &Args) {
-    if !Inside::is() {
-        message(args[1]);
+pub fn one(args: &Args) -> Given {
+    if Inside::is() {
+        return Ok(());
     }
+    message(args[1])
 }
 
 /// `sendmmsg(socket, messages, count, flags)`.
-pub fn many(args: &Args) {
-    if !Inside::is() {
-        for index in 0..u64::from(args[2] as u32).min(MESSAGES_MAX) {
-            message(args[1] + index * size_of::<mmsghdr>() as u64);
-        }
+pub fn many(args: &Args) -> Given {
+    if Inside::is() {
+        return Ok(());
     }
+    for index in 0..u64::from(args[2] as u32).min(MESSAGES_MAX) {
+        message(args[1] + index * size_of::<mmsghdr>() as u64)?;
+    }
+    Ok(())
 }
 
 /// `pidfd_getfd(process, fd, flags)`: another process's descriptor.
@@ -45,16 +48,15 @@ pub unsafe extern "C-unwind" fn stolen(process: c_int, fd: c_int, flags: libc::c
     let arguments = [process as usize, fd as usize, flags as usize, 0, 0, 0];
     // SAFETY: what the caller asks of the kernel.
     let fd = unsafe { raw::call_errno(libc::SYS_pidfd_getfd, arguments) } as c_int;
-    if fd >= 0 {
-        let _errno = raw::KeepErrno::new();
-        foreign::received(fd, Why::Sent);
+    if fd < 0 {
+        return fd;
     }
-    fd
+    foreign::received(fd, Why::Sent)
 }
 
-fn message(at: u64) {
+fn message(at: u64) -> Given {
     let Some(message) = peek::<msghdr>(at) else {
-        return;
+        return Ok(());
     };
     let mut rest = message.msg_controllen as u64;
     let mut at = message.msg_control.expose_provenance() as u64;
@@ -64,12 +66,12 @@ fn message(at: u64) {
     {
         let len = part.cmsg_len as u64;
         if len < head || len > rest {
-            return;
+            return Ok(());
         }
         if part.cmsg_level == libc::SOL_SOCKET && part.cmsg_type == libc::SCM_RIGHTS {
             for index in 0..((len - head) / 4).min(DESCRIPTORS_MAX) {
                 if let Some(fd) = peek::<c_int>(at + head + index * 4) {
-                    give(fd, Why::Sent);
+                    give(fd, Why::Sent)?;
                 }
             }
         }
@@ -77,4 +79,5 @@ fn message(at: u64) {
         at += step;
         rest -= step;
     }
+    Ok(())
 }

@@ -8,8 +8,10 @@ mod calls;
 
 use libc::FILE;
 
-use super::{Args, stdio};
-use crate::files::{self, Why};
+use std::ffi::CStr;
+
+use super::{Args, minus_one, stdio, zero};
+use crate::files::{self, Given, Why};
 use crate::inside::Inside;
 use crate::{streams, table};
 
@@ -30,28 +32,29 @@ unsafe extern "C" {
 }
 
 /// A stream is about to be used for wide characters.
-fn used_wide(args: &Args, stream: Stream) {
+fn used_wide(args: &Args, stream: Stream) -> Given {
     if let Stream::Argument(at) = stream
         && !Inside::is()
     {
         streams::widen(std::ptr::with_exposed_provenance_mut(args[at] as usize));
     }
-    used(args, stream);
+    used(args, stream)
 }
 
 /// `fwide(stream, mode)`: one that is to be of bytes is.
-fn oriented(args: &Args, stream: Stream) {
+fn oriented(args: &Args, stream: Stream) -> Given {
     match args[1] as libc::c_int {
-        0.. => used_wide(args, stream),
+        0.. => return used_wide(args, stream),
         _ if Inside::is() => {}
         _ => streams::of_bytes(std::ptr::with_exposed_provenance_mut(args[0] as usize)),
     }
+    Ok(())
 }
 
 /// A stream is about to be used.
-fn used(args: &Args, stream: Stream) {
+fn used(args: &Args, stream: Stream) -> Given {
     if !table::has_standard() || Inside::is() {
-        return;
+        return Ok(());
     }
     // SAFETY: libc's variables, which the function behind reads, too.
     let stream = unsafe {
@@ -63,7 +66,33 @@ fn used(args: &Args, stream: Stream) {
     };
     let fd = stdio::descriptor(stream);
     if (0..=1).contains(&fd) && files::is_known(fd) {
-        files::stdio_uses(fd, Why::Stdio);
+        files::stdio_uses(fd, Why::Stdio)?;
     }
     table::look_at_standard();
+    Ok(())
+}
+
+/// What a call fails with: most return -1, those of these names a pointer or how much they have done.
+fn instead(name: &CStr) -> extern "C" fn() -> isize {
+    const ZERO: [&[u8]; 9] = [
+        b"gets",
+        b"fgets",
+        b"fread",
+        b"fwrite",
+        b"sgetn",
+        b"getline_info",
+        b"getpass",
+        b"getmntent",
+        b"fget",
+    ];
+    let name = name.to_bytes();
+    let name = name.strip_prefix(b"_IO_").unwrap_or(name);
+    let name = name.strip_prefix(b"__").unwrap_or(name);
+    let characters = [&b"fgetc"[..], b"fgetwc", b"fgetpos"];
+    let begins = |begin: &&[u8]| name.starts_with(begin);
+    if ZERO.iter().any(begins) && !characters.iter().any(begins) {
+        zero
+    } else {
+        minus_one
+    }
 }

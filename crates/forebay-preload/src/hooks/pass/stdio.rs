@@ -4,7 +4,7 @@
 use libc::{FILE, c_char, c_int};
 
 use super::{Args, Passed, close as closing, give, give_path, joined};
-use crate::files::{self, Why};
+use crate::files::{self, Given, Why};
 use crate::foreign;
 use crate::hooks::close;
 use crate::hooks::open::open64;
@@ -61,8 +61,10 @@ export! {
                 let fd = open64(path, ways.flags, 0o666);
                 return if fd < 0 { std::ptr::null_mut() } else { over(fd, mode, &ways) };
             }
-            give_path(libc::AT_FDCWD, path, Why::Stdio);
-            begun(open_really(path, mode))
+            match give_path(libc::AT_FDCWD, path, Why::Stdio) {
+                Ok(()) => begun(open_really(path, mode)),
+                Err(errno) => failed(errno),
+            }
         }
     }
 
@@ -72,10 +74,7 @@ export! {
         unsafe {
             match Mode::of(mode).map(|ways| streams::adopt(fd, &ways)) {
                 Some(Ok(Some(stream))) => stream,
-                Some(Err(errno)) => {
-                    raw::set_errno(errno);
-                    std::ptr::null_mut()
-                }
+                Some(Err(errno)) => failed(errno),
                 _ => adopt(fd, mode),
             }
         }
@@ -84,8 +83,8 @@ export! {
     /// `freopen`: the stream's descriptor is closed, or gets another file.
     fn freopen64 | freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         streams::retire(stream);
-        if !path.is_null() {
-            give_path(libc::AT_FDCWD, path, Why::Stdio);
+        if !path.is_null() && let Err(errno) = give_path(libc::AT_FDCWD, path, Why::Stdio) {
+            return failed(errno);
         }
         ends(descriptor(stream));
         // SAFETY: the caller's arguments.
@@ -117,10 +116,8 @@ unsafe fn over(fd: c_int, mode: *const c_char, ways: &Mode) -> *mut FILE {
 /// # Safety
 /// As for that.
 unsafe fn adopt(fd: c_int, mode: *const c_char) -> *mut FILE {
-    give(fd, Why::Stdio);
-    if joined() {
-        let _errno = KeepErrno::new();
-        foreign::begin(fd, Why::Stdio);
+    if let Err(errno) = give(fd, Why::Stdio).and_then(|()| begin(fd)) {
+        return failed(errno);
     }
     // SAFETY: libc's function of this type, with the caller's arguments.
     unsafe { std::mem::transmute::<usize, Adopt>(ADOPT.real())(fd, mode) }
@@ -134,12 +131,34 @@ pub fn close(args: &Args) {
     }
 }
 
-fn begun(stream: *mut FILE) -> *mut FILE {
-    if !stream.is_null() && joined() {
+/// What `fopen` and its like return with an error.
+fn failed(errno: c_int) -> *mut FILE {
+    raw::set_errno(errno);
+    std::ptr::null_mut()
+}
+
+/// A stream is about to use a descriptor, or has just begun to.
+fn begin(fd: c_int) -> Given {
+    if joined() {
         let _errno = KeepErrno::new();
-        foreign::begin(descriptor(stream), Why::Stdio);
+        foreign::begin(fd, Why::Stdio)?;
     }
-    stream
+    Ok(())
+}
+
+/// A stream of libc's, which is closed again where its file cannot be the kernel's.
+fn begun(stream: *mut FILE) -> *mut FILE {
+    if stream.is_null() {
+        return stream;
+    }
+    match begin(descriptor(stream)) {
+        Ok(()) => stream,
+        Err(errno) => {
+            // SAFETY: made just now, and nobody has seen it; it has written nothing.
+            unsafe { libc::fclose(stream) };
+            failed(errno)
+        }
+    }
 }
 
 fn ends(fd: c_int) {

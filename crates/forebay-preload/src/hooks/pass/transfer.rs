@@ -2,10 +2,10 @@
 
 use libc::c_int;
 
-use super::{Args, fd, give, joined};
-use crate::files::Why;
+use super::{Args, Onward, fd, give, joined};
+use crate::files::{Given, Why};
 use crate::raw::{self, KeepErrno};
-use crate::{foreign, mapped};
+use crate::{foreign, mapped, serve};
 
 /// `mmap(address, len, access, flags, fd, offset)`: what is mapped is the kernel's, until it is unmapped.
 pub fn map(args: &Args) -> usize {
@@ -19,8 +19,10 @@ pub fn map(args: &Args) -> usize {
             0
         };
     }
-    give(fd, Why::Mapped);
-    if joined() {
+    let given = give(fd, Why::Mapped);
+    if given.is_err() {
+        given.address()
+    } else if joined() {
         map_file as *const () as usize
     } else {
         0
@@ -102,6 +104,10 @@ extern "C-unwind" fn map_file(
         let _errno = KeepErrno::new();
         foreign::begin(fd, Why::Mapped)
     };
+    let file = match file {
+        Ok(file) => file,
+        Err(errno) => return serve::fail(errno),
+    };
     let begin = plain::map(at, len, access, flags, fd, offset);
     let _errno = KeepErrno::new();
     match file {
@@ -167,13 +173,14 @@ extern "C-unwind" fn remap_known(
 }
 
 /// `flock(fd, operation)`, `lockf(fd, operation, len)`: who locks shares the file with somebody.
-pub fn lock(args: &Args) {
-    give(fd(args[0]), Why::Locked);
+pub fn lock(args: &Args) -> Given {
+    give(fd(args[0]), Why::Locked)
 }
 
 /// `fchmod(fd, mode)`: what becomes executable may be executed, with no writable descriptor open anywhere.
-pub fn change_mode(args: &Args) {
-    if args[1] & 0o111 != 0 {
-        give(fd(args[0]), Why::Unserved);
+pub fn change_mode(args: &Args) -> Given {
+    if args[1] & 0o111 == 0 {
+        return Ok(());
     }
+    give(fd(args[0]), Why::Unserved)
 }

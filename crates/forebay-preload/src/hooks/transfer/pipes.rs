@@ -86,8 +86,10 @@ pub fn splice(
     }
     let Some(between) = Pipe::new() else {
         // There is no room for two more descriptors.
-        files::give_to_kernel(file.0, Why::Transfer);
-        return real();
+        return match files::give_to_kernel(file.0, Why::Transfer) {
+            Ok(()) => real(),
+            Err(errno) => serve::fail(errno),
+        };
     };
     if into_file {
         fill(file, start, pipe.0, &between, count, flags)

@@ -7,12 +7,13 @@ use crate::sync::time::Instant;
 use crate::sync::{Ordering, fence, planted, relax};
 use crate::sys::membarrier;
 
-fn barrier(arena: &Arena) {
+/// `false`: there is none to be had, and nothing may be concluded from words.
+fn barrier(arena: &Arena) -> bool {
     if arena.fences() {
         fence(Ordering::SeqCst);
-    } else {
-        membarrier::global_expedited();
+        return true;
     }
+    membarrier::global_expedited()
 }
 
 /// The session is stopped while this lives.
@@ -44,8 +45,7 @@ fn close_session(me: Me<'_>, from: u32) -> Option<SessionStop<'_>> {
     let gate = &me.arena.superblock().gate;
     gate.compare_exchange(from, me.id.0, Ordering::AcqRel, Ordering::Acquire)
         .ok()?;
-    barrier(me.arena);
-    if wait_for_others(me, |word| word != 0 && word & PARKED == 0) {
+    if barrier(me.arena) && wait_for_others(me, |word| word != 0 && word & PARKED == 0) {
         return Some(SessionStop { me });
     }
     // Open, or abandoned still.
@@ -75,9 +75,9 @@ pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
     gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
         .ok()?;
     let stop = FileStop { me, file };
-    barrier(me.arena);
     let here = u64::from(file.0) + 1;
-    wait_for_others(me, |word| word & !PARKED == here).then_some(stop)
+    let alone = barrier(me.arena) && wait_for_others(me, |word| word & !PARKED == here);
+    alone.then_some(stop)
 }
 
 impl Drop for FileStop<'_> {

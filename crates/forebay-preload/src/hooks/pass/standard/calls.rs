@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_void;
 
-use super::super::{Args, Passed, common};
-use super::{Stream, oriented, used, used_wide};
+use super::super::{Args, Passed, common, or};
+use super::{Stream, instead, oriented, used, used_wide};
 use crate::streams::WIDE;
 use crate::table::STANDARD;
 
@@ -23,7 +23,10 @@ macro_rules! standard {
                 static GOAL: AtomicPtr<c_void> = AtomicPtr::new(look as *mut c_void);
 
                 fn before(args: &Args) -> usize {
-                    $used(args, $stream);
+                    let given = $used(args, $stream);
+                    if given.is_err() {
+                        return or(given, instead(PASSED.name.as_c()));
+                    }
                     let real = PASSED.real();
                     GOAL.store(std::ptr::with_exposed_provenance_mut(real), Ordering::Relaxed);
                     real

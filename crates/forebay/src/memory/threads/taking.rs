@@ -1,0 +1,133 @@
+//! Taking a slot: a free one, or that of a thread that has ended without a word.
+
+use std::ops::Range;
+
+use super::{CLAIMED, FREE, KIND_MASK, LIFE, LIFE_MASK, TAKEN, ThreadSlot, died_working};
+use crate::ids::ThreadId;
+use crate::memory::arena::Arena;
+use crate::sync::Ordering;
+use crate::sys::liveness;
+
+/// The slots by what becomes of them: the first are for whoever comes, the next are for turns, and the last are left to those who give
+/// theirs back when they leave, keepers among them. See [`take_for_good`].
+fn parts(arena: &Arena) -> [Range<u32>; 3] {
+    let all = arena.counts().threads;
+    let (turns, left) = (all - all / 4, all - all / 32);
+    [1..turns, turns..left, left..all]
+}
+
+/// Takes a slot for the calling thread, which will give it back. `None` when all are taken.
+///
+/// With `real`, the slot's mutex is locked by the calling operating-system thread; without, the slot
+/// lives until [`slay`] or [`release`] (simulation).
+pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
+    let [first, turns, last] = parts(arena);
+    let all = [first, last, turns];
+    let free = all.iter().find_map(|part| take_free(arena, part, real));
+    let inherit = || all.iter().find_map(|part| inherit(arena, part));
+    free.or_else(|| real.then(inherit).flatten())
+}
+
+/// Takes a slot for a thread that will end without a word, so that as many of them may come as like: most keep theirs, and when
+/// these are taken, the others take turns. Whether the slot is such a one, which is to be given back as soon as the thread is not
+/// in the engine any more. `None`: all are in use at this moment.
+pub fn take_for_good(arena: &Arena) -> Option<(ThreadId, bool)> {
+    let [kept, turns, _] = parts(arena);
+    let mut ways = [(kept, false), (turns, true)].into_iter();
+    ways.find_map(|(part, for_a_turn)| {
+        let id = take_free(arena, &part, true).or_else(|| inherit(arena, &part))?;
+        Some((id, for_a_turn))
+    })
+}
+
+fn take_free(arena: &Arena, part: &Range<u32>, real: bool) -> Option<ThreadId> {
+    for index in part.clone() {
+        let slot = arena.thread(ThreadId(index))?;
+        let free = slot.state.load(Ordering::Relaxed);
+        let life = free.wrapping_add(LIFE);
+        if free & KIND_MASK != FREE
+            || slot
+                .state
+                .compare_exchange(free, life | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
+                .is_err()
+        {
+            continue;
+        }
+        begin_life(slot, life, real);
+        return Some(ThreadId(index));
+    }
+    None
+}
+
+/// Makes a claimed slot a taken one. `life` has the slot's life in its upper half.
+fn begin_life(slot: &ThreadSlot, life: u32, real: bool) {
+    let life = life & LIFE_MASK;
+    slot.pid.store(std::process::id(), Ordering::Relaxed);
+    if real {
+        liveness::hold(&slot.mutex);
+        slot.has_mutex.store(life | 1, Ordering::Release);
+    }
+    slot.state.store(life | TAKEN, Ordering::Release);
+}
+
+/// Takes over the slot of a thread that has died between operations and had nothing: threads of programs that the library
+/// was loaded into end without giving their slots back. What it had counted stays counted.
+fn inherit(arena: &Arena, part: &Range<u32>) -> Option<ThreadId> {
+    for index in part.clone() {
+        let id = ThreadId(index);
+        let slot = arena.thread(id)?;
+        let Some(life) = slot.ended_life(arena) else {
+            continue;
+        };
+        let by_kernel = life & KIND_MASK == TAKEN && slot.slain.load(Ordering::Acquire) == 0;
+        if !by_kernel || died_working(arena, id) {
+            continue;
+        }
+        // What the kernel has marked is evidence of the old life alone, so nobody takes the new one for dead.
+        let mine = (life & LIFE_MASK).wrapping_add(LIFE);
+        if slot
+            .state
+            .compare_exchange(life, mine | CLAIMED, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
+            arena.superblock().resign(id);
+            begin_life(slot, mine, true);
+            return Some(id);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Me, release};
+    use super::*;
+    use crate::config::Config;
+    use crate::session::Session;
+
+    /// As many threads as like may come: most keep their slots, the others take turns; and those who give theirs back always get one.
+    #[test]
+    fn most_keep_their_slots_and_the_others_take_turns() {
+        let session = Session::open(Config::tiny()).expect("a session");
+        // For good: this thread's list of robust mutexes leads into it.
+        std::mem::forget(std::sync::Arc::clone(&session.shared().arena));
+        let arena = &*session.shared().arena;
+        let [first, turns, last] = parts(arena);
+        assert!(!first.is_empty() && !turns.is_empty() && !last.is_empty());
+        let mut kept = 0;
+        let turn = loop {
+            match take_for_good(arena) {
+                Some((_, false)) => kept += 1,
+                other => break other.expect("a turn").0,
+            }
+        };
+        // This session's own threads have some.
+        assert!(kept > first.len() / 2 && kept <= first.len());
+        let more = turns.clone().skip(1);
+        assert!(more.into_iter().all(|_| take_for_good(arena).is_some()));
+        assert_eq!(take_for_good(arena), None);
+        release(Me { arena, id: turn });
+        assert_eq!(take_for_good(arena), Some((turn, true)));
+        assert_eq!(take(arena, true), Some(ThreadId(last.start)));
+    }
+}
