@@ -9,7 +9,7 @@ use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x09");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x0a");
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
