@@ -128,8 +128,15 @@ pub fn relax(round: u32) {
     match round {
         0..64 => std::hint::spin_loop(),
         64..256 => std::thread::yield_now(),
-        _ => std::thread::sleep(std::time::Duration::from_micros(50)),
+        // The longer it has waited, the less it asks: a thousand threads that look every 50 us leave no time to the one that they wait for.
+        256..512 => sleep_micros(50),
+        512..768 => sleep_micros(250),
+        _ => sleep_micros(1000),
     }
+}
+
+fn sleep_micros(micros: u64) {
+    std::thread::sleep(std::time::Duration::from_micros(micros));
 }
 
 /// How often to look at a word before giving up for now: fewer times under exploration, so that what comes after giving
