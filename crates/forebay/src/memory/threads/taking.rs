@@ -19,7 +19,7 @@ fn parts(arena: &Arena) -> [Range<u32>; 3] {
 /// Takes a slot for the calling thread, which will give it back. `None` when all are taken.
 ///
 /// With `real`, the slot's mutex is locked by the calling operating-system thread; without, the slot
-/// lives until [`slay`] or [`release`] (simulation).
+/// lives until [`slay`](super::slay) or [`release`](super::release) (simulation).
 pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
     let [first, turns, last] = parts(arena);
     let all = [first, last, turns];
