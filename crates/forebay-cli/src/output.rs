@@ -7,6 +7,7 @@
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::io::{self, BufWriter, IsTerminal, Stdout, Write};
+use std::path::Path;
 
 use forebay::session::left::LeftFile;
 use serde::Serialize;
@@ -49,8 +50,13 @@ impl Output {
         }
     }
 
-    /// Writes one line.
+    /// Writes one line. What could speak to the terminal is escaped, but for our own colours.
     pub fn line(&mut self, text: impl Display) {
+        let text = tame(&text.to_string(), self.colors);
+        self.plain_line(&text);
+    }
+
+    fn plain_line(&mut self, text: &str) {
         if self.failed.is_none() {
             self.failed = writeln!(self.stdout, "{text}").err();
         }
@@ -66,7 +72,7 @@ impl Output {
     /// Writes a value as indented JSON.
     pub fn json(&mut self, value: &impl Serialize) {
         match serde_json::to_string_pretty(value) {
-            Ok(text) => self.line(text),
+            Ok(text) => self.plain_line(&text),
             Err(error) => self.failed = self.failed.take().or(Some(error.into())),
         }
     }
@@ -74,7 +80,7 @@ impl Output {
     /// Writes a value as JSON on one line.
     pub fn json_line(&mut self, value: &impl Serialize) {
         match serde_json::to_string(value) {
-            Ok(text) => self.line(text),
+            Ok(text) => self.plain_line(&text),
             Err(error) => self.failed = self.failed.take().or(Some(error.into())),
         }
     }
@@ -128,7 +134,51 @@ pub fn wants_no_color(mut arguments: impl Iterator<Item = OsString>) -> bool {
 /// A line for people on the standard error.
 pub fn note(text: impl Display) {
     // Who closed it does not want it.
-    let _ = writeln!(io::stderr(), "forebay: {text}");
+    let _ = writeln!(io::stderr(), "forebay: {}", tame(&text.to_string(), false));
+}
+
+/// A path as it is shown to people: anybody may have named the file, and a terminal obeys control characters.
+pub fn path(path: &Path) -> String {
+    let shown = path.display().to_string();
+    shown.chars().flat_map(visible).collect()
+}
+
+/// A text with control characters escaped, but for the ends of lines and, if wanted, the colours of [`Output::paint`].
+fn tame(text: &str, colors: bool) -> String {
+    if !text.chars().any(char::is_control) {
+        return text.to_owned();
+    }
+    let mut tamed = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        if let Some(color) = colors.then(|| color_at(rest)).flatten() {
+            tamed.push_str(color);
+            rest = &rest[color.len()..];
+            continue;
+        }
+        match first {
+            '\n' | '\t' => tamed.push(first),
+            _ => tamed.extend(visible(first)),
+        }
+        rest = &rest[first.len_utf8()..];
+    }
+    tamed
+}
+
+/// One of the sequences of [`Output::paint`] at the beginning of a text.
+fn color_at(text: &str) -> Option<&str> {
+    let digits = text.strip_prefix("\x1b[")?;
+    let end = digits.find('m')?;
+    let is_color = end <= 2 && digits[..end].bytes().all(|byte| byte.is_ascii_digit());
+    is_color.then(|| &text[..end + 3])
+}
+
+fn visible(c: char) -> impl Iterator<Item = char> {
+    let (escaped, plain) = match c.is_control() {
+        true => (Some(c.escape_default()), None),
+        false => (None, Some(c)),
+    };
+    escaped.into_iter().flatten().chain(plain)
 }
 
 /// A line on the standard error that is rewritten while long work goes on, where that is a terminal.
@@ -151,6 +201,7 @@ impl Progress {
     /// Shows this instead of what was shown before.
     pub fn show(&self, text: impl Display) {
         if self.on {
+            let text = tame(&text.to_string(), false);
             let _ = write!(io::stderr(), "\r\x1b[Kforebay: {text}");
         }
     }
@@ -197,7 +248,7 @@ pub fn left_lines(files: &[LeftFile]) -> Vec<String> {
             0 | 1 => String::new(),
             times => format!(" ({times} times)"),
         };
-        format!("{}: {}{times}", file.path.display(), file.reason)
+        format!("{}: {}{times}", path(&file.path), file.reason)
     };
     let mut lines: Vec<_> = files.iter().rev().take(LEFT_SHOWN).map(line).collect();
     if files.len() > LEFT_SHOWN {
@@ -229,6 +280,17 @@ mod tests {
             (count(1, "file"), count(0, "file")),
             ("1 file".into(), "0 files".into())
         );
+    }
+
+    #[test]
+    fn names_do_not_speak_to_the_terminal() {
+        let evil = "a\x1b]0;title\x07\u{9b}31m\rb\nc";
+        let shown = path(Path::new(evil));
+        assert_eq!(shown, r"a\u{1b}]0;title\u{7}\u{9b}31m\rb\nc");
+        let colored = "\x1b[31mbad\x1b[0m \x1b[2Jx\ny";
+        assert_eq!(tame(colored, true), "\x1b[31mbad\x1b[0m \\u{1b}[2Jx\ny");
+        assert!(!tame(colored, false).contains('\x1b'));
+        assert_eq!(path(Path::new("plain ä")), "plain ä");
     }
 
     #[test]

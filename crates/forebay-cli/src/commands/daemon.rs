@@ -4,7 +4,7 @@
 //! owed goes to the devices and the process leaves. What is true at the end is not concluded from what was done but looked
 //! up: whether the arena is still there, and whether anybody is in it.
 
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use forebay::keeper::recover::{Saved, recover};
 use forebay::session::ArenaPlace;
 use forebay::session::look::{Life, Unsettled, look};
+use forebay::sys::file::inherited_for_writing;
 use forebay::{Config, Session};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -33,6 +34,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(100);
 /// Keeps the session until a signal.
 pub fn run(arguments: Daemon) -> Result<u8, Failure> {
     let config = arguments.settings.config()?;
+    let ready = arguments.ready_fd.map(ready_to_tell).transpose()?;
     if arguments.background {
         // It fails only for the leader of a process group, who has what it would give.
         let _ = rustix::process::setsid();
@@ -46,7 +48,7 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         session.warm(config.memory)?;
     }
     let place = session.place()?;
-    announce(&config, &place, arguments.ready_fd)?;
+    announce(&config, &place, ready)?;
     match arguments.until_idle {
         None => {
             let _ = signals.forever().next();
@@ -125,7 +127,7 @@ fn recover_first(config: &Config) -> Result<(), Failure> {
             return Err(Failure::Failed(format!(
                 "what the dead session {name} owes cannot be saved yet; it is safe in {} until the machine stops: remove \
                  the cause and run `forebay recover --session {name}`",
-                found.arena.display()
+                output::path(&found.arena)
             )));
         }
     }
@@ -137,7 +139,7 @@ fn told(saved: &Saved) -> String {
         Saved::Written { path, bytes } => {
             format!(
                 "recovered {}: {} written",
-                path.display(),
+                output::path(path),
                 output::bytes(*bytes)
             )
         }
@@ -146,11 +148,13 @@ fn told(saved: &Saved) -> String {
         } => {
             format!(
                 "recovered {}: kept aside in {}, because {reason}",
-                path.display(),
-                kept.display()
+                output::path(path),
+                output::path(kept)
             )
         }
-        Saved::Failed { path, reason } => format!("not recovered {}: {reason}", path.display()),
+        Saved::Failed { path, reason } => {
+            format!("not recovered {}: {reason}", output::path(path))
+        }
     }
 }
 
@@ -165,7 +169,7 @@ fn raise_descriptor_limit() {
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-fn announce(config: &Config, place: &ArenaPlace, ready_fd: Option<u32>) -> Result<(), Failure> {
+fn announce(config: &Config, place: &ArenaPlace, ready: Option<File>) -> Result<(), Failure> {
     let path = place.path.as_deref().unwrap_or(Path::new("(heap)"));
     let rung = place.kind.and_then(|kind| serde_json::to_value(kind).ok());
     let rung = rung
@@ -180,7 +184,7 @@ fn announce(config: &Config, place: &ArenaPlace, ready_fd: Option<u32>) -> Resul
     let line = format!(
         "session {} ready, arena {} ({rung}, {budget} bytes)",
         config.session,
-        path.display()
+        output::path(path)
     );
     output::note(&line);
     if budget < config.memory / 16 * 15 {
@@ -196,22 +200,24 @@ fn announce(config: &Config, place: &ArenaPlace, ready_fd: Option<u32>) -> Resul
             "process {keeper} keeps the session; this one stands by and takes over when it ends"
         ));
     }
-    if let Some(fd) = ready_fd {
-        tell(fd, &line).map_err(|error| {
-            Failure::Usage(format!(
-                "cannot write to descriptor {fd}: {error}; --ready-fd is a descriptor open for writing, such as 3 with 3>FILE"
+    if let Some(mut ready) = ready {
+        writeln!(ready, "forebay: {line}").map_err(|error| {
+            Failure::Failed(format!(
+                "cannot write to the descriptor of --ready-fd: {error}; see who reads it"
             ))
         })?;
     }
     Ok(())
 }
 
-/// Opened again by its number, so that a number that is not ours does no harm.
-fn tell(fd: u32, line: &str) -> std::io::Result<()> {
-    let mut file = OpenOptions::new()
-        .append(true)
-        .open(format!("/proc/self/fd/{fd}"))?;
-    writeln!(file, "forebay: {line}")
+/// A descriptor of its own, taken before the session has any: its file may be another user's, and is not opened again.
+fn ready_to_tell(fd: u32) -> Result<File, Failure> {
+    let copy = inherited_for_writing(fd).map_err(|error| {
+        Failure::Usage(format!(
+            "cannot write to descriptor {fd}: {error}; --ready-fd is a descriptor open for writing, such as 3 with 3>FILE"
+        ))
+    })?;
+    Ok(copy.into())
 }
 
 /// The user who asks twice is in a hurry. Nothing is lost: the arena outlives this process.
@@ -249,7 +255,7 @@ fn conclude(arena: &Path, config: &Config, unsettled: &[Unsettled]) -> Result<u8
     for file in unsettled {
         output::note(format_args!(
             "{}: {} still owed: {}",
-            file.path.display(),
+            output::path(&file.path),
             output::bytes(file.owed_bytes),
             file.reason
         ));
@@ -288,6 +294,6 @@ fn conclude(arena: &Path, config: &Config, unsettled: &[Unsettled]) -> Result<u8
     Err(Failure::Failed(format!(
         "session {name} still owes bytes; they are safe in {} until the machine stops: see to the files above, then run \
          `forebay recover --session {name}`",
-        arena.display()
+        output::path(arena)
     )))
 }

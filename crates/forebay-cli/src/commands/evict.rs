@@ -94,7 +94,7 @@ pub fn run(arguments: &Evict, output: &mut Output) -> Result<u8, Failure> {
     let failed = summary.failed;
     for row in &rows {
         if let Some(error) = &row.error {
-            output::note(format_args!("{}: {error}", row.path.display()));
+            output::note(format_args!("{}: {error}", output::path(&row.path)));
         }
     }
     if arguments.json {

@@ -69,7 +69,7 @@ pub fn run(arguments: Recover, output: &mut Output) -> Result<u8, Failure> {
     let total = arenas.len();
     let mut rows = Vec::new();
     for (at, arena) in arenas.into_iter().enumerate() {
-        let prefix = format!("recovering {} of {total}: {}", at + 1, arena.display());
+        let prefix = format!("recovering {} of {total}: {}", at + 1, output::path(&arena));
         rows.push(one(arena, &config, arguments.all, &progress, &prefix));
     }
     drop(progress);
@@ -133,7 +133,7 @@ fn point_to_others(config: &Config, name: &str) -> Result<(), Failure> {
 
 /// An arena says which files to write what to. Who could have made it must not get our permissions by that.
 fn check_owner(path: &Path) -> Result<(), Failure> {
-    let shown = path.display();
+    let shown = output::path(path);
     let meta = std::fs::symlink_metadata(path).map_err(|error| {
         Failure::Usage(format!(
             "{shown}: {error}; `forebay stat` lists the arenas that there are"
@@ -252,7 +252,7 @@ fn summed(rows: &[Row]) -> Summary {
 
 fn show(output: &mut Output, rows: &[Row], summary: &Summary) {
     for row in rows {
-        let arena = row.arena.display();
+        let arena = output::path(&row.arena);
         match (row.outcome, &row.reason, &row.report) {
             ("alive", ..) => output.line(format_args!(
                 "{arena}: the session lives, nothing to recover"
@@ -286,7 +286,7 @@ fn show(output: &mut Output, rows: &[Row], summary: &Summary) {
 }
 
 fn show_report(output: &mut Output, report: &Report) {
-    let arena = report.arena.display();
+    let arena = output::path(&report.arena);
     let state = if report.removed {
         "recovered and removed"
     } else {
@@ -302,7 +302,7 @@ fn show_report(output: &mut Output, report: &Report) {
                 let word = output.paint(Style::Good, "written");
                 output.line(format_args!(
                     "  {word} {}: {}",
-                    path.display(),
+                    output::path(path),
                     bytes(*written)
                 ));
             }
@@ -315,18 +315,18 @@ fn show_report(output: &mut Output, report: &Report) {
                 let word = output.paint(Style::Doubtful, "kept aside");
                 output.line(format_args!(
                     "  {word} {}: {}, because {reason}",
-                    path.display(),
+                    output::path(path),
                     bytes(*aside)
                 ));
                 output.line(format_args!(
                     "      in {}, at their offsets; {} says which: compare, and copy what is missing",
-                    kept.display(),
-                    kept.with_extension("json").display()
+                    output::path(kept),
+                    output::path(&kept.with_extension("json"))
                 ));
             }
             Saved::Failed { path, reason } => {
                 let word = output.paint(Style::Bad, "failed");
-                output.line(format_args!("  {word} {}: {reason}", path.display()));
+                output.line(format_args!("  {word} {}: {reason}", output::path(path)));
             }
         }
     }

@@ -140,7 +140,7 @@ fn front(arguments: &Run, config: &Config, exported: &mut Exported) -> Result<Fr
 fn absolute(dirs: &[PathBuf]) -> Result<String, Failure> {
     let mut all = Vec::new();
     for dir in dirs {
-        let shown = dir.display();
+        let shown = output::path(dir);
         let real = dir.canonicalize().map_err(|error| {
             Failure::Usage(format!(
                 "--dir {shown}: {error}; name a directory that is there"
@@ -163,7 +163,7 @@ fn tell(session: &Session, unsettled: &[Unsettled]) {
     for file in unsettled {
         output::note(format_args!(
             "{}: {} not written yet: {}",
-            file.path.display(),
+            output::path(&file.path),
             output::bytes(file.owed_bytes),
             file.reason
         ));

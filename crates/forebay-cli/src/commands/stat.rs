@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use crate::arguments::Stat;
 use crate::failure::{DONE, Failure};
-use crate::output::{Output, SCHEMA, Style, bytes, count, left_lines};
+use crate::output::{self, Output, SCHEMA, Style, bytes, count, left_lines};
 use crate::sessions::{self, Found};
 
 /// What `--json` prints.
@@ -208,7 +208,7 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         (None, _) => "no keeper".to_owned(),
     };
     let mut field = |name: &str, text: String| output.line(format_args!("  {name:9} {text}"));
-    field("arena", row.arena.display().to_string());
+    field("arena", output::path(&row.arena));
     if row.state == "alive" {
         let threads = count(row.members.threads as usize, "thread");
         field(
@@ -287,7 +287,7 @@ fn stream_line(stream: &SeenStream) -> String {
         StreamKind::Once => "used once",
         StreamKind::Again => "used again",
     };
-    let (path, age) = (stream.path.display(), stream.age.as_secs_f64());
+    let (path, age) = (output::path(&stream.path), stream.age.as_secs_f64());
     format!(
         "{path}: {} to {}, {dirty}, {kind}, {age:.1} s old",
         bytes(stream.start),
@@ -304,7 +304,10 @@ fn detail_files(output: &mut Output, row: &Row) {
         let error = std::io::Error::from_raw_os_error(file.flush_errno);
         field(
             "error",
-            format!("{}: the last flush failed: {error}", file.path.display()),
+            format!(
+                "{}: the last flush failed: {error}",
+                output::path(&file.path)
+            ),
         );
     }
 }

@@ -12,4 +12,5 @@ mod place;
 mod recovery;
 mod running;
 mod sessions;
+mod state;
 mod writer;

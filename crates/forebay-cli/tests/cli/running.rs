@@ -11,7 +11,7 @@ use crate::place::{Place, Process, Run, is_managed};
 use crate::writer;
 
 /// A library that can be loaded and does nothing new: the C library under our library's name.
-fn stand_in(place: &Place) -> PathBuf {
+pub fn stand_in(place: &Place) -> PathBuf {
     let path = place.file("libforebay_preload.so");
     if path.exists() {
         return path;

@@ -12,7 +12,9 @@ use crate::limits::{
 };
 use crate::memory::cgroup::{self, Limits};
 use crate::memory::place::dir::user_id;
-use std::io;
+use std::fs::OpenOptions;
+use std::io::{self, Read as _};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -25,6 +27,8 @@ const NOT_OPTIONS: [&str; 4] = [
     "FOREBAY_PRELOAD",
     "FOREBAY_REPORT",
 ];
+/// `/dev/null`, by which people say that there is to be no configuration.
+const NULL_DEVICE: u64 = libc::makedev(1, 3);
 /// What the parts of a session tell each other through the environment begins like this.
 const INTERNAL_PREFIX: &str = "FOREBAY__";
 
@@ -77,7 +81,7 @@ impl Builder {
             path: path.to_owned(),
             why: error.to_string(),
         };
-        let text = std::fs::read_to_string(path).map_err(unreadable)?;
+        let text = text_of(path).map_err(unreadable)?;
         self.file = Some((path.to_owned(), Options::from_toml(&text, path)?));
         Ok(self)
     }
@@ -168,6 +172,22 @@ impl Builder {
         RouteTable::new(config.route, &config.routes)?;
         Ok(config)
     }
+}
+
+/// What a plain file holds, or a device that has nothing. Anything else could have it waited for, for ever: each process of a session reads it.
+fn text_of(path: &Path) -> io::Result<String> {
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .open(path)?;
+    let kind = file.metadata()?;
+    if !kind.is_file() && kind.rdev() != NULL_DEVICE {
+        return Err(io::Error::other("it is no plain file"));
+    }
+    let mut text = String::new();
+    file.read_to_string(&mut text)?;
+    Ok(text)
 }
 
 /// The key that a variable's name stands for, unless it is none of ours.

@@ -18,6 +18,7 @@
 pub mod dir;
 pub mod huge;
 mod ladder;
+pub mod state;
 
 use crate::error::{Error, Result};
 use crate::limits::HUGE_BYTES;

@@ -56,6 +56,26 @@ pub fn open_again(fd: BorrowedFd<'_>, direct: bool, writable: bool) -> io::Resul
     })
 }
 
+/// A copy of a descriptor that this process was started with, by its number, if it is open for writing. To be asked for before anything else is
+/// opened, so that the number is nothing of ours.
+///
+/// # Errors
+/// `EBADF` where nothing with that number is open for writing.
+pub fn inherited_for_writing(number: u32) -> io::Result<OwnedFd> {
+    let bad = || io::Error::from_raw_os_error(libc::EBADF);
+    let number = libc::c_int::try_from(number).map_err(|_| bad())?;
+    // SAFETY: takes no memory; a number that is not open is an error. A new descriptor is nobody's yet.
+    let copy = unsafe {
+        let copy = libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3);
+        check(copy)?;
+        OwnedFd::from_raw_fd(copy)
+    };
+    match flags(copy.as_fd())? & libc::O_ACCMODE {
+        libc::O_RDONLY => Err(bad()),
+        _ => Ok(copy),
+    }
+}
+
 fn set_flags(fd: BorrowedFd<'_>, flags: libc::c_int) -> io::Result<()> {
     // SAFETY: the call takes no memory.
     check(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) })

@@ -1,10 +1,11 @@
 //! Joining a session in which somebody keeps, starting one where nobody does.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Seek, SeekFrom};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use forebay::memory::place::state::StateDir;
 use forebay::session::look::{Life, look};
 use forebay::{Config, Session};
 
@@ -58,9 +59,8 @@ fn is_alive(arena: &Path) -> bool {
 /// Starts a daemon and waits until it says that the session can be joined.
 fn start(config: &Config, exported: &Exported, linger_seconds: f64) -> Result<(), String> {
     let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
-    let log_path = log_path(config);
-    let log =
-        open_log(&log_path).map_err(|e| cannot(&format!("write {}", log_path.display()), e))?;
+    let log = open_log(config).map_err(|error| format!("no log can be written: {error}"))?;
+    let reader = log.try_clone().map_err(|e| cannot("read the log", e))?;
     let begin = log.metadata().map(|meta| meta.len()).unwrap_or(0);
     let program = std::env::current_exe().map_err(|e| cannot("find this program", e))?;
     let mut command = Command::new(program);
@@ -80,7 +80,7 @@ fn start(config: &Config, exported: &Exported, linger_seconds: f64) -> Result<()
         // It says one line, or ends.
         let _ = BufReader::new(stdout).read_line(&mut ready);
     }
-    let said = said_since(&log_path, begin);
+    let said = said_since(reader, begin);
     if ready.is_empty() {
         let _ = daemon.wait();
         return Err(format!(
@@ -98,28 +98,21 @@ fn start(config: &Config, exported: &Exported, linger_seconds: f64) -> Result<()
 }
 
 /// What a daemon without a terminal says goes to a file beside what recovery keeps.
-fn log_path(config: &Config) -> PathBuf {
-    let state = config.kept_dir.parent().unwrap_or(Path::new("/tmp"));
-    state.join(format!("{}.log", config.session))
-}
-
-fn open_log(path: &Path) -> std::io::Result<File> {
-    if let Some(dir) = path.parent() {
-        fs::create_dir_all(dir)?;
-    }
-    let log = File::options().create(true).append(true).open(path)?;
-    if log.metadata()?.len() > LOG_BYTES_MAX {
-        log.set_len(0)?;
+fn open_log(config: &Config) -> forebay::Result<File> {
+    let state = config.kept_dir.parent().unwrap_or(Path::new("/"));
+    let log = StateDir::make(state)?.append(&format!("{}.log", config.session))?;
+    let cannot = |error: std::io::Error| forebay::Error::device("cut the log", &error);
+    if log.metadata().map_err(cannot)?.len() > LOG_BYTES_MAX {
+        log.set_len(0).map_err(cannot)?;
     }
     Ok(log)
 }
 
-fn said_since(path: &Path, begin: u64) -> String {
+fn said_since(mut log: File, begin: u64) -> String {
     let mut said = String::new();
-    let read = File::open(path).and_then(|mut file| {
-        file.seek(SeekFrom::Start(begin))?;
-        file.read_to_string(&mut said)
-    });
+    let read = log
+        .seek(SeekFrom::Start(begin))
+        .and_then(|_| log.read_to_string(&mut said));
     match read {
         Ok(_) => said,
         Err(_) => String::new(),

@@ -32,7 +32,7 @@ pub fn find() -> Result<PathBuf, String> {
             true => can_be_listed(path),
             false => Err(format!(
                 "{VARIABLE} names {}, which is no file",
-                path.display()
+                crate::output::path(&path)
             )),
         };
     }
@@ -44,8 +44,8 @@ pub fn find() -> Result<PathBuf, String> {
         Some(path) => can_be_listed(path),
         None => Err(format!(
             "{NAME} is neither in {} nor in {}: install it there, or name it in {VARIABLE}",
-            dir.join(PLACES[0]).display(),
-            dir.display()
+            crate::output::path(&dir.join(PLACES[0])),
+            crate::output::path(dir)
         )),
     }
 }
@@ -57,7 +57,7 @@ fn can_be_listed(path: PathBuf) -> Result<PathBuf, String> {
         return Err(format!(
             "{} has a space or a colon in its path, which LD_PRELOAD cannot name: put a link to it elsewhere and name that in \
              {VARIABLE}",
-            path.display()
+            crate::output::path(&path)
         ));
     }
     Ok(path)
@@ -69,7 +69,7 @@ pub fn why_not(program: &Path) -> Option<String> {
     for _ in 0..INTERPRETERS_MAX {
         // What cannot be read is left to the kernel to judge.
         let file = File::open(&program).ok()?;
-        let name = program.display();
+        let name = crate::output::path(&program);
         let mode = file.metadata().ok()?.mode();
         if mode & 0o6000 != 0 {
             return Some(format!(

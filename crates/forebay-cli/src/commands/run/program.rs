@@ -4,7 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::CommandExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 
 use forebay::sys::signals::{self, Held, Taken};
@@ -77,7 +77,7 @@ pub fn start(arguments: &[OsString], prepare: impl Fn(&mut Command)) -> Result<C
             } else {
                 126
             },
-            why: format!("{}: {error}", name.display()),
+            why: format!("{}: {error}", crate::output::path(Path::new(name))),
         }
     })
 }

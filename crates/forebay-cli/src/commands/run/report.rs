@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use super::program::End;
 use crate::failure::Failure;
-use crate::output::{SCHEMA, bytes, count, left_lines};
+use crate::output::{self, SCHEMA, bytes, count, left_lines};
 
 /// Everything that is known about a run.
 #[derive(Serialize)]
@@ -159,7 +159,7 @@ impl Report {
             Some(file) => std::fs::write(file, text).map_err(|error| {
                 Failure::Failed(format!(
                     "the report cannot be written to {}: {error}",
-                    file.display()
+                    output::path(file)
                 ))
             }),
             None => {
@@ -224,7 +224,7 @@ impl Report {
                 "error",
                 format!(
                     "{}: {} not written yet: {}",
-                    file.path.display(),
+                    output::path(&file.path),
                     bytes(file.owed_bytes),
                     file.reason
                 ),

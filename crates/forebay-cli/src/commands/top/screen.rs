@@ -11,7 +11,7 @@ use ratatui::widgets::{
 use forebay::session::streams::StreamKind;
 
 use super::model::{Model, Order, Rates, Session, View};
-use crate::output::bytes;
+use crate::output::{self, bytes};
 
 const STRONG: Style = Style::new().add_modifier(Modifier::BOLD);
 const FAINT: Style = Style::new().add_modifier(Modifier::DIM);
@@ -188,7 +188,7 @@ fn draw_files(frame: &mut Frame<'_>, model: &Model, session: &Session, area: Rec
             Cell::from(bytes(file.owed_bytes)),
             Cell::from(bytes(file.size_bytes)),
             Cell::from(state),
-            Cell::from(file.path.display().to_string()),
+            Cell::from(output::path(&file.path)),
         ])
         .style(style)
     });
@@ -226,7 +226,7 @@ fn draw_streams(frame: &mut Frame<'_>, model: &Model, session: &Session, area: R
             Cell::from(dirty),
             Cell::from(kind),
             Cell::from(format!("{:.1} s", stream.age.as_secs_f64())),
-            Cell::from(stream.path.display().to_string()),
+            Cell::from(output::path(&stream.path)),
         ])
     });
     let widths = [

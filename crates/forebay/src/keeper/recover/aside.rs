@@ -1,9 +1,8 @@
 //! Keeping bytes aside that cannot be written where they belong: a sparse file that holds them at their offsets, and a note.
 
 use super::{Saved, as_text};
-use std::fs;
 use std::io::Write as _;
-use std::os::unix::fs::{DirBuilderExt as _, FileExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -13,6 +12,7 @@ use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::FileId;
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::place::state::StateDir;
 use crate::memory::threads::Me;
 use crate::scrap::give::part_of;
 use crate::scrap::map::ByteMap;
@@ -63,10 +63,7 @@ fn try_keep(
 ) -> std::io::Result<(PathBuf, u64)> {
     let dir = &shared.config.kept_dir;
     // Whoever might not read the file must not read it here.
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(dir)?;
+    let dir = StateDir::make(dir).map_err(std::io::Error::other)?;
     let entry = shared.arena.file_unchecked(id);
     let name = path
         .file_name()
@@ -74,13 +71,9 @@ fn try_keep(
     let inode = entry.inode.load(Ordering::Acquire);
     let device = entry.device.load(Ordering::Acquire);
     let stem = format!("{name}.{:x}.{device:x}-{inode}", shared.session_name_word());
-    let kept = dir.join(format!("{stem}.bytes"));
-    let file = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&kept)?;
+    let name = format!("{stem}.bytes");
+    let file = dir.create(name.as_ref())?;
+    let kept = dir.path.join(name);
     let size = entry.size.load(Ordering::Acquire);
     file.set_len(size)?;
     let mut all_runs = Vec::new();
@@ -112,12 +105,7 @@ fn try_keep(
         size,
         runs: all_runs,
     };
-    let mut beside = fs::OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(dir.join(format!("{stem}.json")))?;
+    let mut beside = dir.create(format!("{stem}.json").as_ref())?;
     beside.write_all(serde_json::to_string_pretty(&note)?.as_bytes())?;
     beside.sync_all()?;
     Ok((kept, bytes))

@@ -8,7 +8,7 @@
 
 use super::{FoundArena, is_session_name};
 use crate::error::{Error, Result};
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd};
@@ -206,7 +206,7 @@ impl UserDir {
 }
 
 /// Opens relative to a directory, never through a link and never leaking into a child program.
-fn open_at(dir: i32, name: &CString, flags: i32, mode: libc::mode_t) -> io::Result<File> {
+pub(super) fn open_at(dir: i32, name: &CStr, flags: i32, mode: libc::mode_t) -> io::Result<File> {
     let flags = flags | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     // SAFETY: the name is NUL-terminated and lives through the call.
     let fd = unsafe { libc::openat(dir, name.as_ptr(), flags, libc::c_uint::from(mode)) };
