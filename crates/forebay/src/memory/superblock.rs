@@ -7,9 +7,13 @@ use crate::memory::place::PlaceKind;
 use crate::memory::regions::{FreeFrames, Shortage};
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
-/// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x08");
+/// Begins every arena's magic word, of whatever build.
+pub const MARK: u32 = u32::from_le_bytes(*b"fbay");
+
+/// [`MARK`] and, above it, the version of the layout: a hash of the sources that arenas are made of (`build.rs`), so that builds that
+/// differ there never share one. There is no migration, since an arena lives no longer than a boot.
+pub const MAGIC: u64 =
+    (include!(concat!(env!("OUT_DIR"), "/layout.rs")) as u64) << 32 | MARK as u64;
 
 /// Words of [`Superblock::bystanders`].
 pub const BYSTANDERS: usize = 256;
