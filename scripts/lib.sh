@@ -73,6 +73,9 @@ skipped_line='^skipped: [^ ]+: .'
 again=${FOREBAY_TEST_AGAIN:-3}
 again_max=2
 
+# What a test prints that has found bytes other than those it should have: it has failed, and is not run again.
+wrong_bytes='(other|wrong|old|synced|stale) bytes|bytes (differ|of .* are not read back)|differs? (from|at)|byte [0-9]+ of the page|assertion failed: .*(read|bytes|pattern)|(left|right): \[[0-9]+[],]'
+
 # passes_alone FAILED COMMAND...: whether the tests that have failed in $log all pass, $again times one
 # after the other. COMMAND is a run of cargo test with ` -- ` in it. Sets `names`.
 passes_alone() {
@@ -80,6 +83,10 @@ passes_alone() {
     shift
     mapfile -t names < <(sed -nE 's/^test ([^ ]+) \.\.\. FAILED$/\1/p' "$log" | sort)
     [ "$again" -gt 0 ] && [ "$bad" -le "$again_max" ] && [ "${#names[@]}" -eq "$bad" ] || return 1
+    if sed -nE '/^---- .+ stdout ----$/,/^failures:$/p' "$log" | grep -qE "$wrong_bytes"; then
+        printf '\n== wrong bytes: not run again\n'
+        return 1
+    fi
     for ((round = 1; round <= again; round++)); do
         printf '\n== once more, alone (%d of %d): %s\n' "$round" "$again" "${names[*]}"
         limited "$@" --exact "${names[@]}" >"$alone" 2>&1 || { cat "$alone"; return 1; }
@@ -153,7 +160,8 @@ run_script() {
         skip "$name" "$(tail -n 1 "$log")"
         return
     fi
-    if [ "$bad" -gt 0 ] && [ "$bad" -le "$again_max" ] && [ "$ok" -gt 0 ] && [ "$again" -gt 0 ]; then
+    if [ "$bad" -gt 0 ] && [ "$bad" -le "$again_max" ] && [ "$ok" -gt 0 ] && [ "$again" -gt 0 ] &&
+        ! grep -qE '^FAIL .*(other files|another output|differ|wrong|lost|old)' "$log"; then
         local first=("$status" "$ok" "$bad" "$left")
         printf '\n== once more, alone: %s\n' "$name"
         once "$file"
@@ -212,11 +220,23 @@ suites() {
     fi
 }
 
+# Where `TEST_SKIPS` is set, what did not run must match one of its lines, which are extended patterns. What is ignored
+# because `make soak` runs it may always be left out.
+refuse_skips() {
+    local entry
+    [ -n "${TEST_SKIPS+set}" ] || return 0
+    for entry in ${skips[@]+"${skips[@]}"}; do
+        case $entry in *' ignored; make soak runs them') continue ;; esac
+        grep -qE -f <(sed '/^$/d' <<<"$TEST_SKIPS") <<<"$entry" || fail "not run, and nobody said that it may be left out: $entry"
+    done
+}
+
 # Prints what failed and what did not run, and the one closing line. Never returns.
 finish() {
     local entry closing
     printf '\n== summary (%d s)\n' "$SECONDS"
     [ $((passed + failed)) -gt 0 ] || fail 'nothing ran'
+    refuse_skips
     for entry in ${skips[@]+"${skips[@]}"}; do printf 'not run: %s\n' "$entry"; done
     for entry in ${unsteady[@]+"${unsteady[@]}"}; do
         printf 'UNSTEADY: %s: failed once, then passed alone\n' "$entry"

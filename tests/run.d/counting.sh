@@ -2,7 +2,7 @@
 # Checks on the checkers: scripts/lib.sh must count what ran, and nothing else.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-unset FOREBAY_TEST_AGAIN
+unset FOREBAY_TEST_AGAIN TEST_SKIPS
 library=$PWD/scripts/lib.sh
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -42,11 +42,17 @@ case " \$*" in
 esac
 echo 'test a::b ... FAILED'; echo '$broken'; exit 101
 END
+# Wrong bytes, and the second time all is well.
+cat >"$scratch/wrong.sh" <<END
+case " \$*" in *--exact*) echo 'test a::b ... ok'; echo '${result/3 passed/1 passed}'; exit ;; esac
+echo 'test a::b ... FAILED'; echo 'failures:'; echo '---- a::b stdout ----'; echo "\$WHAT"; echo 'failures:'; echo '$broken'; exit 101
+END
 file died.sh "echo '$result'; exit 101"
 file counts.sh "echo '9 passed, 9 failed in a sentence'; echo 'posix: 5 passed, 0 failed, 2 skipped'"
 file counts-bad.sh "echo '5 passed, 2 failed'; exit 1"
 file lies.sh "echo '5 passed, 0 failed'; exit 3"
 file once.sh "[ -e $scratch/was-here ] || { touch $scratch/was-here; echo '4 passed, 1 failed'; exit 1; }; echo '5 passed, 0 failed'"
+file twice.sh "[ -e $scratch/was-there ] || { touch $scratch/was-there; echo 'FAIL  copies: other files: < 1'; echo '4 passed, 1 failed'; exit 1; }; echo '5 passed, 0 failed'"
 file plain.sh 'echo fine'
 file away.sh 'echo "no loop devices here"; exit 77'
 file hangs.sh 'sleep 60'
@@ -61,6 +67,11 @@ expect 'only skipped tests' 'forebay: 0 passed, 1 failed, 4 skipped' 1 \
     "suite a bash $scratch/all-skipped.sh"
 expect 'a skipped test is named' 'not run: tests: a: one::test: no loop devices' 0 \
     "suite a bash $scratch/skipping.sh; finish | grep one::test; exit"
+expect 'a skipped test that must run' 'forebay: 2 passed, 1 failed, 2 skipped' 1 \
+    "export TEST_SKIPS='another::test'; suite a bash $scratch/skipping.sh"
+expect 'a skipped test that may be left out' 'forebay: 2 passed, 0 failed, 2 skipped' 0 \
+    "export TEST_SKIPS='another::test
+one::test: no loop'; suite a bash $scratch/skipping.sh"
 expect 'a failed test' 'forebay: 5 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/broken.sh"
 expect 'an unsteady test' 'forebay: 3 passed, 0 failed' 0 "suite a bash $scratch/now-and-then.sh --"
 expect 'an unsteady test is named' \
@@ -70,6 +81,12 @@ expect 'no test is unsteady in a soak' 'forebay: 2 passed, 1 failed' 1 \
     "again=0; suite a bash $scratch/now-and-then.sh --"
 expect 'a test that fails alone as well' 'forebay: 2 passed, 1 failed' 1 \
     "export ALWAYS=1; suite a bash $scratch/now-and-then.sh --"
+for what in 'file 0 has wrong bytes at 7' '  left: [1, 2, 3]' 'assertion failed: fs::read(&path) == old'; do
+    expect "not run again: $what" 'forebay: 2 passed, 1 failed' 1 \
+        "export WHAT='$what'; suite a bash $scratch/wrong.sh --"
+done
+expect 'run again: a wait that was too short' 'forebay: 3 passed, 0 failed' 0 \
+    "export WHAT='it is not managed'; suite a bash $scratch/wrong.sh --"
 expect 'too many to be unsteady' 'forebay: 2 passed, 1 failed' 1 \
     "again_max=0; suite a bash $scratch/now-and-then.sh --"
 expect 'a suite that died' 'forebay: 3 passed, 1 failed, 1 skipped' 1 "suite a bash $scratch/died.sh"
@@ -81,6 +98,8 @@ expect 'a script that fails' 'forebay: 5 passed, 2 failed' 1 "run_script $scratc
 expect 'a script that lies' 'forebay: 5 passed, 1 failed' 1 "run_script $scratch/lies.sh"
 expect 'an unsteady script' 'forebay: 5 passed, 0 failed' 0 \
     "rm -f $scratch/was-here; run_script $scratch/once.sh"
+expect 'a script that found other bytes' 'forebay: 4 passed, 1 failed' 1 \
+    "rm -f $scratch/was-there; run_script $scratch/twice.sh"
 expect 'no script is unsteady in a soak' 'forebay: 4 passed, 1 failed' 1 \
     "rm -f $scratch/was-here; again=0; run_script $scratch/once.sh"
 expect 'a plain script' 'forebay: 1 passed, 0 failed' 0 "run_script $scratch/plain.sh"

@@ -48,6 +48,7 @@ mod partition;
 mod profile;
 mod seeds;
 mod shrink;
+mod skip;
 mod std_files;
 mod survive;
 mod target;
@@ -65,6 +66,7 @@ pub use partition::{PartitionPlan, Stripe, Version};
 pub use profile::{Kind, Profile, Sizes};
 pub use seeds::fresh_seed;
 pub use shrink::shrink;
+pub use skip::skipped;
 pub use std_files::StdFiles;
 pub use target::{ErrorClass, Expected, Outcome, Target};
 

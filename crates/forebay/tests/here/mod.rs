@@ -1,21 +1,9 @@
 //! Where tests run, what they say when they cannot run there, and seeds that nobody has tried yet.
 #![allow(dead_code)]
 
-use std::fmt::Display;
-use std::io::Write;
 use std::path::PathBuf;
 
-/// Says that this test can do nothing here. `scripts/lib.sh` counts the line, one a test, and takes the test off those
-/// that have passed.
-pub fn skipped(reason: impl Display) {
-    let thread = std::thread::current();
-    let name = thread.name().unwrap_or("unnamed").replace(' ', "-");
-    let reason = reason.to_string().replace('\n', " | ");
-    // Not `eprintln!`: of a test that passes nothing is shown that is printed. On a line of its own, whatever else is
-    // being written.
-    let line = format!("\nskipped: {name}: {reason}\n");
-    let _ = std::io::stderr().write_all(line.as_bytes());
-}
+pub use forebay_model::skipped;
 
 /// The directories that `FOREBAY_TEST_DIRS` names, separated by colons, or the build's own.
 pub fn places() -> Vec<PathBuf> {

@@ -22,7 +22,7 @@ fn file() -> Option<Arc<RealFile>> {
     match RealFile::reopen(file.as_fd()) {
         Ok(file) => Some(Arc::new(file)),
         Err(reason) => {
-            println!("skipped: {reason}");
+            forebay_model::skipped(reason);
             None
         }
     }
