@@ -1,3 +1,5 @@
+//! A thread's end, marked in words of its own, beside the program's mutexes and with spoilt pointers.
+
 use super::{Word, hold, is_held, let_go, owner_died};
 use std::sync::atomic::Ordering::Relaxed;
 
