@@ -76,6 +76,7 @@ static PREPARED: AtomicU32 = AtomicU32::new(0);
 /// 10 to 30 ms each, in the middle of a program's write, against 5 us together. They are barriers in every thread, and a table of
 /// descriptors that has room for ours. Who joins does all of that.
 pub fn while_alone() {
+    table::holders::several_threads();
     if !is_on() || PREPARED.swap(1, Relaxed) != 0 {
         return;
     }
@@ -207,6 +208,13 @@ fn find_arena() -> Option<PathBuf> {
     }
 }
 
+/// The session's arena, if this process has ever looked at it.
+pub fn known_glance() -> Option<&'static Glance> {
+    let seen = SEEN.load(Ordering::Acquire);
+    // SAFETY: made by a box below, and never freed.
+    (!seen.is_null()).then(|| unsafe { &(*seen).glance })
+}
+
 /// The session's arena, if there is one: one load and one look at the clock, mostly.
 #[inline]
 pub fn glance() -> Option<&'static Glance> {
@@ -329,7 +337,9 @@ fn descriptors() -> c_int {
 pub fn in_child() {
     table::forget_who();
     table::set_alive();
+    let _errno = KeepErrno::new();
     files::in_child();
+    table::holders::in_child();
     // Each page that is written to is copied, in every child.
     if PREPARED.load(Relaxed) != 0 {
         PREPARED.store(0, Relaxed);
@@ -357,23 +367,5 @@ pub fn in_child() {
 pub fn notice_fork() {
     if !table::is_alive() {
         in_child();
-    }
-}
-
-/// Run by a parent before it forks: each description has as many more holders as the child will have descriptors.
-pub fn before_fork() {
-    for (_, word) in table::each() {
-        if word.is_file() {
-            table::hold(word.description_index());
-        }
-    }
-}
-
-/// Run by a parent whose fork has failed.
-pub fn fork_failed() {
-    for (_, word) in table::each() {
-        if word.is_file() {
-            table::let_go(word.description_index());
-        }
     }
 }

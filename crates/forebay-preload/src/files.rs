@@ -96,9 +96,7 @@ fn is_regular(stat: &libc::stat) -> bool {
 }
 
 fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
-    if !table::has_room(fd) {
-        return;
-    }
+    attach::notice_fork();
     let access = flags & libc::O_ACCMODE;
     let reads = access != libc::O_WRONLY;
     let writes = access != libc::O_RDONLY;
@@ -107,8 +105,12 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) {
     } else {
         0
     };
-    let Some(index) = table::new_description(appends | more & !REACHED, stat) else {
-        return;
+    let has_room = table::has_room(fd);
+    let new = || table::new_description(appends | more & !REACHED, stat);
+    let Some(index) = has_room.then(new).flatten() else {
+        // What is done with it passes no hook.
+        foreign::reach(stat.st_dev, stat.st_ino);
+        return give_inode_to_kernel(stat.st_dev, stat.st_ino, Why::Unable);
     };
     let word = Word::candidate(index, reads, writes);
     table::set(fd, word);
@@ -190,7 +192,11 @@ pub fn attach(fd: c_int, word: Word) {
         description.seen.store(heard, Relaxed);
         description.set_state(State::Ours);
     }
-    table::set(fd, word.managed(slot));
+    // Unless the program has closed it meanwhile.
+    if !table::replace(fd, word, word.managed(slot)) {
+        drop(offset);
+        inodes::give_back(&rare, slot as usize, &description.seen);
+    }
 }
 
 /// Whether the standard stream on a descriptor has ever been used: then stdio writes to it, past us.
@@ -283,20 +289,34 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
 
 /// Another descriptor of the same description: a `dup`.
 pub fn duplicated(from: c_int, to: c_int) {
-    let word = table::word(from);
-    if !word.is_file() || !table::has_room(to) {
+    if !table::word(from).is_file() {
         return;
     }
-    if word.kind() == Kind::Managed {
-        let rare = Rare::lock();
-        // It may have left meanwhile; then the new one is the kernel's as well.
-        if table::word(from) != word {
-            return;
-        }
-        inodes::use_again(&rare, word.slot());
+    attach::notice_fork();
+    if !table::has_room(to) {
+        return foreign::received(to, Why::Unable);
     }
-    table::hold(word.description_index());
-    table::set(to, word);
+    loop {
+        let word = table::word(from);
+        if !word.is_file() {
+            // It has left, or was closed; then nobody knows what the new one is.
+            return foreign::received(to, Why::Unable);
+        }
+        let rare = (word.kind() == Kind::Managed).then(Rare::lock);
+        if !table::hold(word.description_index()) {
+            drop(rare);
+            return foreign::received(to, Why::Unable);
+        }
+        if table::word(from) != word {
+            table::let_go(word.description_index());
+            continue;
+        }
+        if let Some(rare) = &rare {
+            inodes::use_again(rare, word.slot());
+        }
+        table::set(to, word);
+        break;
+    }
     standard(to);
 }
 

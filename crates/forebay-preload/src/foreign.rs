@@ -155,9 +155,9 @@ pub fn reach(device: u64, inode: u64) {
     }
 }
 
-/// That has ended.
+/// That has ended. Asks for no memory: a forked child may have to say so.
 pub fn reach_no_more(device: u64, inode: u64) {
-    if let Some(glance) = attach::glance() {
+    if let Some(glance) = attach::known_glance() {
         glance.end_reach(hash(device, inode));
     }
 }

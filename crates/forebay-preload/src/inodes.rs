@@ -56,10 +56,7 @@ fn users() -> &'static [Using] {
     &USING[..USING_END.load(Ordering::SeqCst)]
 }
 
-/// The process's lock of all that is rare: opening, closing, giving away.
-static RARE: AtomicU32 = AtomicU32::new(0);
-
-/// The right to it. Who has it is inside: a handler that came in between, and closed a file, would wait for itself.
+/// The right to the process's lock of all that is rare: opening, closing, giving away. A forked child finds it free. Who has it is inside: a handler that came in between, and closed a file, would wait for itself.
 pub struct Rare {
     _inside: Inside,
 }
@@ -69,7 +66,8 @@ impl Rare {
     pub fn lock() -> Self {
         let inside = Inside::enter();
         let mut round = 0u32;
-        while RARE
+        let rare = table::wiped(table::WIPED_LOCK_RARE);
+        while rare
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
@@ -86,7 +84,7 @@ impl Rare {
 
 impl Drop for Rare {
     fn drop(&mut self) {
-        RARE.store(0, Ordering::Release);
+        table::wiped(table::WIPED_LOCK_RARE).store(0, Ordering::Release);
     }
 }
 
@@ -101,10 +99,8 @@ pub fn in_child() {
             user.0.store(0, Relaxed);
         }
     }
-    for word in [&END, &RARE] {
-        if word.load(Relaxed) != 0 {
-            word.store(0, Relaxed);
-        }
+    if END.load(Relaxed) != 0 {
+        END.store(0, Relaxed);
     }
 }
 

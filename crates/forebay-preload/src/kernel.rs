@@ -115,19 +115,6 @@ pub fn note_left(fd: c_int, why: Why) {
     }
 }
 
-/// One descriptor fewer of a description that is not open in this process any more.
-pub fn let_go(index: u32) {
-    let description = table::description(index);
-    let reached = description.has(REACHED) && !description.has(STICKS);
-    let (device, inode) = (
-        description.device.load(Relaxed),
-        description.inode.load(Relaxed),
-    );
-    if table::let_go(index) && reached {
-        foreign::reach_no_more(device, inode);
-    }
-}
-
 /// stdio uses a standard descriptor, and goes on to.
 pub fn stdio_uses(fd: c_int, why: Why) {
     let _errno = KeepErrno::new();
@@ -196,8 +183,12 @@ fn leave_locked(rare: &Rare, fd: c_int, word: Word) {
 /// Gives the file behind a descriptor to the kernel: flushed, dropped from memory, the kernel's offset up to date. Nothing to do
 /// for a descriptor that is not managed. Keeps `errno`.
 pub fn give_to_kernel(fd: c_int, why: Why) {
+    if !table::word(fd).is_file() || Inside::is() {
+        return;
+    }
+    attach::notice_fork();
     let word = table::word(fd);
-    if !word.is_file() || Inside::is() {
+    if !word.is_file() {
         return;
     }
     let _errno = KeepErrno::new();

@@ -9,6 +9,7 @@ use std::sync::atomic::{
 
 use crate::foreign::{self, File};
 use crate::inside::Inside;
+use crate::table;
 
 const RANGES: usize = 4096;
 const PAGE_BYTES: usize = 4096;
@@ -40,14 +41,17 @@ fn all() -> &'static [Range] {
     &TABLE[..END.load(Relaxed)]
 }
 
-static LOCK: AtomicU32 = AtomicU32::new(0);
+/// A forked child finds it free.
+fn lock() -> &'static AtomicU64 {
+    table::wiped(table::WIPED_LOCK_MAPPED)
+}
 
 struct Lock(#[allow(dead_code)] Inside);
 
 impl Lock {
     fn take() -> Self {
         let inside = Inside::enter();
-        while LOCK
+        while lock()
             .compare_exchange(0, 1, Ordering::Acquire, Relaxed)
             .is_err()
         {
@@ -59,7 +63,7 @@ impl Lock {
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        LOCK.store(0, Ordering::Release);
+        lock().store(0, Ordering::Release);
     }
 }
 
@@ -170,10 +174,7 @@ pub fn before_fork() {
     }
 }
 
-/// In a child. A thread that is not in it may have had the lock; and nobody may have seen the fork come.
+/// In a child: nobody may have seen the fork come.
 pub fn in_child() {
-    if LOCK.load(Relaxed) != 0 {
-        LOCK.store(0, Relaxed);
-    }
     before_fork();
 }

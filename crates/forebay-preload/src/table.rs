@@ -3,6 +3,7 @@
 //! A word that is 0 sends a call to the real function at once, which is all that a descriptor costs that is none of ours.
 //! Everything else is decided by the word's kind, and by the description that it names.
 
+pub mod holders;
 mod room;
 
 use std::sync::atomic::{
@@ -11,7 +12,8 @@ use std::sync::atomic::{
 
 use libc::c_int;
 
-pub use room::at_start;
+pub use holders::{hold, let_go};
+pub use room::{WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, wiped};
 
 use crate::inside::Inside;
 use crate::{raw, streams};
@@ -208,7 +210,9 @@ pub fn set(fd: c_int, word: Word) -> Word {
     if word != Word::NONE {
         END.fetch_max(fd as usize + 1, Relaxed);
     }
-    Word(place.swap(word.0, Ordering::AcqRel))
+    let before = Word(place.swap(word.0, Ordering::SeqCst));
+    holders::opened(word);
+    before
 }
 
 /// Sets a descriptor's word if it still is `before`.
@@ -231,7 +235,7 @@ pub fn each() -> impl Iterator<Item = (c_int, Word)> {
 /// An open description, 64 bytes of memory that all relatives by fork share.
 #[repr(C, align(64))]
 pub struct Description {
-    /// Descriptors of it in all processes; 0: free. The dead are not subtracted, so that some are never used again.
+    /// Processes that have it open; 0: free.
     holders: AtomicU32,
     /// [`APPENDS`] and its like.
     flags: AtomicU32,
@@ -290,46 +294,30 @@ pub fn new_description(flags: u32, stat: &libc::stat) -> Option<u32> {
     if DESCRIPTIONS.load(Ordering::Acquire).is_null() && !room::reserve_descriptions() {
         return None;
     }
-    let start = NEXT_FREE.load(Relaxed);
+    let index = take_free().or_else(|| {
+        holders::let_the_dead_go();
+        take_free()
+    })?;
+    NEXT_FREE.store(index as usize + 1, Relaxed);
+    let it = description(index);
+    it.flags.store(flags, Relaxed);
+    it.offset.store(0, Relaxed);
+    it.lock.store(0, Relaxed);
+    it.seen.store(0, Relaxed);
+    it.written.store(0, Relaxed);
+    it.device.store(stat.st_dev, Relaxed);
+    it.inode.store(stat.st_ino, Relaxed);
+    it.size_at_open.store(stat.st_size as u64, Relaxed);
+    it.set_state(State::Kernels);
+    Some(index)
+}
+
+fn take_free() -> Option<u32> {
+    let start = NEXT_FREE.load(Relaxed) as u32;
     // Number 0 is left out.
-    let all = (start..DESCRIPTIONS_MAX).chain(1..start);
-    for index in all {
-        let it = description(index as u32);
-        let taken = it.holders.load(Relaxed) == 0
-            && it
-                .holders
-                .compare_exchange(0, 1, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok();
-        if !taken {
-            continue;
-        }
-        NEXT_FREE.store(index + 1, Relaxed);
-        it.flags.store(flags, Relaxed);
-        it.offset.store(0, Relaxed);
-        it.lock.store(0, Relaxed);
-        it.seen.store(0, Relaxed);
-        it.written.store(0, Relaxed);
-        it.device.store(stat.st_dev, Relaxed);
-        it.inode.store(stat.st_ino, Relaxed);
-        it.size_at_open.store(stat.st_size as u64, Relaxed);
-        it.set_state(State::Kernels);
-        return Some(index as u32);
-    }
-    None
-}
-
-/// One more descriptor names the description.
-pub fn hold(index: u32) {
-    description(index).holders.fetch_add(1, Ordering::AcqRel);
-}
-
-/// One fewer. Whether it was the last.
-pub fn let_go(index: u32) -> bool {
-    let last = description(index).holders.fetch_sub(1, Ordering::AcqRel) == 1;
-    if last && (index as usize) < NEXT_FREE.load(Relaxed) {
-        NEXT_FREE.store(index as usize, Relaxed);
-    }
-    last
+    (start..DESCRIPTIONS_MAX as u32)
+        .chain(1..start)
+        .find(|&index| holders::take(index))
 }
 
 impl Description {

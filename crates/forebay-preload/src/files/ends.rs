@@ -10,7 +10,6 @@ use super::{flush_inode, stat_path};
 use crate::attach;
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
-use crate::kernel;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::streams;
@@ -51,7 +50,7 @@ pub fn close_behind(fd: c_int) -> Option<c_int> {
         let _errno = KeepErrno::new();
         inodes::leave(&rare, word.slot(), &description.seen, &prepared)
     };
-    kernel::let_go(word.description_index());
+    table::let_go(word.description_index());
     Some(match (closed, failed) {
         (0, 1..) => crate::serve::fail(failed) as c_int,
         _ => closed,
@@ -61,6 +60,10 @@ pub fn close_behind(fd: c_int) -> Option<c_int> {
 /// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other
 /// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
 pub fn closing(fd: c_int) -> c_int {
+    if !table::word(fd).is_file() {
+        return 0;
+    }
+    attach::notice_fork();
     let word = table::word(fd);
     if !word.is_file() || !table::replace(fd, word, Word::NONE) {
         return 0;
@@ -70,7 +73,6 @@ pub fn closing(fd: c_int) -> c_int {
     if word.kind() == Kind::Managed {
         let _inside = Inside::enter();
         let _cancel = NotCancelled::new();
-        attach::notice_fork();
         let last = table::each().all(|(_, other)| {
             !other.is_file() || other.description_index() != word.description_index()
         });
@@ -80,15 +82,26 @@ pub fn closing(fd: c_int) -> c_int {
         let rare = Rare::lock();
         let closed = inodes::give_back(&rare, word.slot(), &description.seen);
         failed = if failed == 0 { closed } else { failed };
-    } else if word.writes() && description.state() == State::Ours {
-        // Managed by a relative of this process, which may have ended.
+    } else if word.writes()
+        && description.state() == State::Ours
+        && table::holders::is_only(word.description_index())
+    {
+        // Managed by a relative of this process, which has ended.
         flush_inode(
             description.device.load(Relaxed),
             description.inode.load(Relaxed),
         );
     }
-    kernel::let_go(word.description_index());
+    table::let_go(word.description_index());
     failed
+}
+
+/// The engine closes a descriptor: what is known of the number is none of it.
+pub fn stale(fd: c_int) {
+    let word = table::word(fd);
+    if word.is_file() && table::replace(fd, word, Word::NONE) {
+        table::let_go(word.description_index());
+    }
 }
 
 /// Waits until the keeper has finished with a file, by name, whose close did not wait for it. Whether there was anything to wait

@@ -61,6 +61,11 @@ fn close_ours(fd: c_int) -> c_int {
         // SAFETY: takes no memory.
         return unsafe { real::close(fd) };
     }
+    if Inside::is() {
+        files::stale(fd);
+        // SAFETY: takes no memory.
+        return unsafe { real::close(fd) };
+    }
     if let Some(closed) = files::close_behind(fd) {
         return closed;
     }

@@ -17,7 +17,7 @@ use crate::raw::KeepErrno;
 use crate::real;
 use crate::signals;
 use crate::symbols::{self, Name};
-use crate::table::{self, Kind};
+use crate::table::{self, Kind, holders};
 
 export! {
     /// `fork`.
@@ -38,12 +38,15 @@ fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
         return fork();
     }
     real::before_fork();
-    attach::before_fork();
+    // A handler of `pthread_atfork` may have done so in a parent that it forked from.
+    attach::notice_fork();
+    let told = holders::before_fork();
     mapped::before_fork();
     let child = fork();
     match child {
-        0 => attach::in_child(),
-        -1 => attach::fork_failed(),
+        // Unless such a handler has used a file in the child already.
+        0 => attach::notice_fork(),
+        _ if told => holders::after_fork(child == -1),
         _ => {}
     }
     child

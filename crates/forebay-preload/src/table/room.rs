@@ -1,14 +1,31 @@
 //! Where the tables lie: addresses, and memory for what is touched of them.
 
-use std::sync::atomic::{Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 use libc::c_int;
 
 use crate::hooks::limits;
+use crate::inside::Inside;
 
+use super::holders::{self, FAMILY, Family, OWN};
 use super::{ALIVE, DESCRIPTIONS, DESCRIPTIONS_MAX, DESCRIPTORS_MAX, Description, LEN, WORDS};
 
 const PAGE_BYTES: usize = 4096;
+/// The words of the wiped page, see [`wiped`]; the first one counts lives.
+pub const WIPED_LOCK_RARE: usize = 8;
+pub const WIPED_LOCK_MAPPED: usize = 16;
+const WIPED_LOCK_TABLES: usize = 24;
+
+/// A word that a forked child finds wiped: for locks of the process's, which nobody in the child would let go.
+pub fn wiped(number: usize) -> &'static AtomicU64 {
+    static NOT_WIPED: [AtomicU64; 32] = [const { AtomicU64::new(0) }; 32];
+    let page = ALIVE.load(Relaxed);
+    if page.is_null() {
+        return &NOT_WIPED[number];
+    }
+    // SAFETY: within a page that is mapped for good; a plain word.
+    unsafe { &*page.add(number) }
+}
 
 /// Reserves the table of descriptors. Without it every descriptor is none of ours.
 pub fn at_start() {
@@ -31,17 +48,44 @@ pub fn at_start() {
 /// there is none.
 #[cold]
 pub fn reserve_descriptions() -> bool {
-    let bytes = DESCRIPTIONS_MAX * size_of::<Description>();
-    let Some(ours) = reserve(bytes, libc::MAP_SHARED) else {
+    // One thread makes them; others wait for it, and a handler of its own does not come in between.
+    let _inside = Inside::enter();
+    let lock = wiped(WIPED_LOCK_TABLES);
+    let mut round = 0;
+    while lock
+        .compare_exchange(0, 1, Ordering::Acquire, Relaxed)
+        .is_err()
+    {
+        round += 1;
+        forebay::sync::relax(round);
+    }
+    let made = !DESCRIPTIONS.load(Ordering::Acquire).is_null() || make_descriptions();
+    lock.store(0, Ordering::Release);
+    made
+}
+
+fn make_descriptions() -> bool {
+    let descriptions = DESCRIPTIONS_MAX * size_of::<Description>();
+    let own_bytes = DESCRIPTIONS_MAX * size_of::<AtomicU32>();
+    let bytes = descriptions + size_of::<Family>();
+    let Some(own) = reserve(own_bytes, libc::MAP_PRIVATE) else {
         return false;
     };
-    let none = std::ptr::null_mut();
-    let first =
-        DESCRIPTIONS.compare_exchange(none, ours.cast(), Ordering::AcqRel, Ordering::Acquire);
-    if first.is_err() {
-        // SAFETY: mapped just now, and known to nobody.
-        unsafe { libc::munmap(ours, bytes) };
-    }
+    // SAFETY: the pages were mapped just now and are ours.
+    let wipes = unsafe { libc::madvise(own, own_bytes, libc::MADV_WIPEONFORK) } == 0;
+    let shared = wipes.then(|| reserve(bytes, libc::MAP_SHARED)).flatten();
+    let Some(shared) = shared else {
+        // SAFETY: as above, and known to nobody.
+        unsafe { libc::munmap(own, own_bytes) };
+        return false;
+    };
+    OWN.store(own.cast(), Relaxed);
+    FAMILY.store(
+        shared.wrapping_byte_add(descriptions).cast(),
+        Ordering::Release,
+    );
+    holders::begin();
+    DESCRIPTIONS.store(shared.cast(), Ordering::Release);
     true
 }
 

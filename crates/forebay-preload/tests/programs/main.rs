@@ -8,6 +8,7 @@ mod closing;
 mod compiled;
 mod deaths;
 mod environments;
+mod forks;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod hints;
@@ -20,6 +21,7 @@ mod reached;
 mod role;
 mod scene;
 mod sharing;
+mod silence;
 mod sizes;
 mod standard;
 mod synced;

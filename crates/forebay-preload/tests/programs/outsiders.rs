@@ -10,6 +10,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay::config::Coherence;
+use forebay::sync::Ordering;
 use forebay::{Config, Session};
 
 use crate::here;
@@ -36,6 +37,10 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         let said = match words[0] {
             "open" => {
                 fd = open(&dir.join(words[1]), libc::O_RDWR | libc::O_CREAT).expect("open");
+                String::new()
+            }
+            "look" => {
+                fd = open(&dir.join(words[1]), libc::O_RDONLY).expect("open");
                 String::new()
             }
             "log" => {
@@ -82,14 +87,14 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
 }
 
 /// A program of the session that obeys.
-struct Member {
+pub struct Member {
     program: Child,
     input: Option<ChildStdin>,
     lines: Lines<BufReader<ChildStdout>>,
 }
 
 impl Member {
-    fn of(scene: &Scene) -> Self {
+    pub fn of(scene: &Scene) -> Self {
         let mut role = scene.role("obeys", "");
         role.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = role.spawn().expect("a program");
@@ -102,7 +107,7 @@ impl Member {
     }
 
     /// Has it do something; what it answers.
-    fn does(&mut self, what: &str) -> String {
+    pub fn does(&mut self, what: &str) -> String {
         self.begins(what);
         self.answers()
     }
@@ -121,7 +126,7 @@ impl Member {
         }
     }
 
-    fn ends(mut self) {
+    pub fn ends(mut self) {
         drop(self.input.take());
         for line in self.lines.by_ref() {
             line.expect("text");
@@ -172,7 +177,7 @@ fn strict(name: &str) -> Option<Scene> {
 }
 
 /// Repeats a look until it shows what it should.
-fn in_the_end(what: &str, look: impl Fn() -> bool) {
+pub fn in_the_end(what: &str, look: impl Fn() -> bool) {
     let begun = Instant::now();
     while !look() {
         assert!(begun.elapsed() < LONG, "{what}");
@@ -525,10 +530,15 @@ fn an_interval_is_kept_while_a_program_writes() {
 }
 
 /// A keeper in a process of its own.
-struct Keeper(Child);
+pub struct Keeper(Child);
 
 impl Keeper {
+    /// One that keeps outsiders out.
     fn of(scene: &mut Scene) -> Self {
+        Self::with(scene, Coherence::Strict)
+    }
+
+    pub fn with(scene: &mut Scene, coherence: Coherence) -> Self {
         drop(scene.session.take());
         let mut keeper = Command::new(std::env::current_exe().expect("a path"))
             .args([
@@ -537,7 +547,7 @@ impl Keeper {
                 "--nocapture",
                 "--test-threads=1",
             ])
-            .env(KEEPER, &scene.name)
+            .env(KEEPER, format!("{coherence:?} {}", scene.name))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -557,10 +567,38 @@ impl Keeper {
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
+    /// Stops it; on return it is stopped.
+    fn stop(&self) {
+        self.signal(libc::SIGSTOP);
+        let begun = Instant::now();
+        while !forebay::sys::liveness::is_stopped(self.0.id()) {
+            assert!(begun.elapsed() < LONG, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Stops it at a moment when it has no lock of the session's: what is meant here is a keeper that does nothing.
+    fn stop_at_rest(&self, session: &Session) {
+        let superblock = session.shared().arena.superblock();
+        let locks = [
+            &superblock.gate,
+            &superblock.table_lock,
+            &superblock.provision_lock,
+        ];
+        let begun = Instant::now();
+        self.stop();
+        while locks.iter().any(|lock| lock.load(Ordering::Acquire) != 0) {
+            assert!(begun.elapsed() < LONG, "it is never at rest");
+            self.signal(libc::SIGCONT);
+            std::thread::sleep(Duration::from_millis(5));
+            self.stop();
+        }
+    }
+
     /// Does something while the keeper is stopped. One that was stopped with a block in hand goes on after a while: then this fails,
     /// and does not wait for ever.
-    fn while_stopped(&self, what: impl FnOnce()) {
-        self.signal(libc::SIGSTOP);
+    pub fn while_stopped(&self, session: &Session, what: impl FnOnce()) {
+        self.stop_at_rest(session);
         let (done, over) = std::sync::mpsc::channel::<()>();
         let late = std::thread::scope(|scope| {
             let watch = scope.spawn(move || {
@@ -589,10 +627,15 @@ impl Drop for Keeper {
 /// The process of one.
 #[test]
 fn keeper() {
-    let Ok(name) = std::env::var(KEEPER) else {
+    let Ok(told) = std::env::var(KEEPER) else {
         return;
     };
-    let _session = Session::open(coherent(&name, Coherence::Strict)).expect("a session");
+    let (coherence, name) = told.split_once(' ').expect("two words");
+    let coherence = match coherence {
+        "Strict" => Coherence::Strict,
+        _ => Coherence::Notify,
+    };
+    let _session = Session::open(coherent(name, coherence)).expect("a session");
     println!("@kept");
     let _ = std::io::stdin().read(&mut [0]);
 }
@@ -613,7 +656,8 @@ fn nobody_waits_for_a_keeper_that_is_stopped() {
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {SHORT}"));
-    keeper.while_stopped(|| {
+    let session = Session::join(config(&scene.name)).expect("a session");
+    keeper.while_stopped(&session, || {
         // It is let in, and sees what is with the kernel.
         let (_, took) = reads(&scene, "a");
         assert!(took < LONG, "{took:?}");

@@ -20,6 +20,7 @@ fn run() {
         || crate::appends::play(role, &argument, &dir)
         || crate::closing::play(role, &argument, &dir)
         || crate::deaths::play(role, &argument, &dir)
+        || crate::forks::play(role, &argument, &dir)
         || crate::hints::play(role, &argument, &dir)
         || crate::leaving::play(role, &argument, &dir)
         || crate::names::play(role, &argument, &dir)

@@ -161,7 +161,7 @@ pub fn leave(
         shared.drop_device(*id);
         return Ok(());
     }
-    // There is no keeper any more that would write it.
+    // There is no keeper any more that would write it, or it is stopped.
     device.give_lease_up();
     end_lease(&shared.arena, *id);
     let outcome = shared.flush(me, *id, device, crate::flush::Scope::SYNC);
@@ -169,6 +169,7 @@ pub fn leave(
         let _ = settle::finish(core, me);
     }
     shared.closed(*id, device);
+    shared.released(*id, handed);
     match errors::unreported(entry, seen).or(outcome.errno) {
         None => Ok(()),
         Some(errno) => {

@@ -73,6 +73,11 @@ pub fn adopt_owed_files(shared: &Arc<Shared>, patience: Patience) {
     adopt_by(shared, is_wanted, patience, reopen::reopen_renamed);
 }
 
+/// As [`adopt_owed_files`], for one file, by a process of the session that gets no answer from a keeper.
+pub fn adopt_owed_file(shared: &Arc<Shared>, file: FileId) {
+    adopt_by(shared, |id, _| id == file, None, reopen::reopen_renamed);
+}
+
 /// Opens files that are wanted and not open in this process. A keeper tries those that are under a lease another time: he is the one
 /// who gives most of them up.
 pub fn adopt(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {

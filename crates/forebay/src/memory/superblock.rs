@@ -49,6 +49,8 @@ pub struct Superblock {
     pub provision_lock: AtomicU32,
     /// The thread whose life is the keeper's, or 0.
     pub keeper: AtomicU32,
+    /// The tick + 1 at which the keeper did not answer: until the clock goes on nobody asks it (`session::handoff`).
+    pub silent_at: AtomicU64,
     /// Counts keepers: descriptors handed to an earlier one must be handed over again.
     pub keeper_epoch: AtomicU32,
     /// Futex the keeper sleeps on; every wake-up adds one.

@@ -269,13 +269,15 @@ impl Session {
             };
             return settle::to_kernel(&core, me, reason);
         }
-        for round in 0..KERNEL_TRIES {
+        let mut has_tried = false;
+        for _ in 0..KERNEL_TRIES {
             if settle::to_kernel_if_flushed(me, id, reason) {
                 return Ok(());
             }
-            // Without a keeper that has the file, this process opens it as a recovery would.
-            if !shared.ask_to_flush(id) && round == 0 {
-                crate::keeper::unfinished::adopt_owed_files(shared, None);
+            // Without a keeper that answers and has the file, this process opens it as a recovery would.
+            if !shared.ask_to_flush(id) && !has_tried {
+                has_tried = true;
+                crate::keeper::unfinished::adopt_owed_file(shared, id);
                 if shared.device(id).is_some() {
                     return self.give_to_kernel(device, inode, reason);
                 }

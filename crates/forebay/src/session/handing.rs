@@ -79,9 +79,8 @@ impl Shared {
     /// As [`Shared::hand_over`], for a description that only reads: the keeper counts it, and gets no descriptors.
     pub fn announce_reader(&self, file: FileId, handed: &AtomicU32) {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
-        handed.store(epoch, Relaxed);
-        if self.arena_path.is_some() {
-            self.line.announce_reader(self, file, epoch);
+        if self.arena_path.is_some() && self.line.announce_reader(self, file, epoch) {
+            handed.store(epoch, Relaxed);
         }
     }
 

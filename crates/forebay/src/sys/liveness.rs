@@ -116,6 +116,19 @@ pub fn let_go(word: &Word) {
     word.futex.store(0, Ordering::Release);
 }
 
+/// Whether a process is stopped, by a signal or a debugger. One that cannot be seen from here is not, as far as is known.
+pub fn is_stopped(process: u32) -> bool {
+    process != 0
+        && std::fs::read(format!("/proc/{process}/stat")).is_ok_and(|text| tells_of_a_stop(&text))
+}
+
+/// The same, by what `/proc/PID/stat` says, or its first bytes.
+pub(super) fn tells_of_a_stop(stat: &[u8]) -> bool {
+    // `PID (NAME) STATE ...`; the name may have parentheses of its own.
+    let end = stat.iter().rposition(|&byte| byte == b')');
+    end.is_some_and(|end| matches!(stat.get(end + 2), Some(b'T' | b't')))
+}
+
 /// Whether the kernel has marked the owner as dead.
 pub fn owner_died(word: &Word) -> bool {
     word.futex.load(Ordering::Acquire) & OWNER_DIED != 0

@@ -48,9 +48,9 @@ pub fn listen(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// A connection to the socket at `path`.
+/// A connection to the socket at `path`. Waits for nobody: `WouldBlock` where as many as may are waiting to be taken in.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
-    let socket = new_socket(0)?;
+    let socket = new_socket(libc::SOCK_NONBLOCK)?;
     let (address, len) = address(path)?;
     let pointer = (&raw const address).cast();
     // SAFETY: the address is ours and as long as said.
@@ -71,6 +71,15 @@ pub fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// The user at the other end.
 pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(peer(socket)?.uid)
+}
+
+/// The process at the other end, or the one that has made the listener; 0 where it cannot be seen from here.
+pub fn peer_pid(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    Ok(peer(socket)?.pid.unsigned_abs())
+}
+
+fn peer(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     let mut who = libc::ucred {
         pid: 0,
         uid: u32::MAX,
@@ -88,7 +97,7 @@ pub fn peer_uid(socket: BorrowedFd<'_>) -> io::Result<u32> {
             &raw mut len,
         )
     })?;
-    Ok(who.uid)
+    Ok(who)
 }
 
 fn message<'m>(
@@ -107,8 +116,8 @@ fn message<'m>(
     message
 }
 
-/// Sends a message with up to [`DESCRIPTORS_MAX`] descriptors.
-pub fn send(
+/// Sends a message with up to [`DESCRIPTORS_MAX`] descriptors. `WouldBlock` where the socket holds no more.
+pub fn send_at_once(
     socket: BorrowedFd<'_>,
     bytes: &[u8],
     descriptors: &[BorrowedFd<'_>],
@@ -143,7 +152,8 @@ pub fn send(
     let sent = retry(|| {
         // SAFETY: everything the message points to is alive, and the kernel only reads it.
         check_bytes(unsafe {
-            libc::sendmsg(socket.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            libc::sendmsg(socket.as_raw_fd(), &raw const message, flags)
         })
     })?;
     if sent == bytes.len() {

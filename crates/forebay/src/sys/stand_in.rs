@@ -5,7 +5,7 @@
 //! in. It ends with the thread that has made it. No signal says so to the parent: an embedding program may be waiting for
 //! children of its own.
 
-use super::check;
+use super::{check, liveness};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 
@@ -162,10 +162,7 @@ fn is_stopped(stat: RawFd) -> bool {
     let mut text = [0u8; 64];
     // SAFETY: the target is ours, as long as said.
     let got = unsafe { libc::pread(stat, text.as_mut_ptr().cast(), text.len(), 0) };
-    let text = &text[..usize::try_from(got).unwrap_or(0)];
-    // `PID (NAME) STATE ...`; the name may have parentheses of its own.
-    let end = text.iter().rposition(|&byte| byte == b')');
-    end.is_some_and(|end| matches!(text.get(end + 2), Some(b'T' | b't')))
+    liveness::tells_of_a_stop(&text[..usize::try_from(got).unwrap_or(0)])
 }
 
 fn admit(group: RawFd, number: RawFd) {

@@ -21,7 +21,7 @@ use crate::sys::socket;
 
 use super::{
     CLOSE_PAUSE, CLOSE_TRIES, DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES,
-    REFUSED, RELEASE, RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
+    QUIETLY, REFUSED, RELEASE, RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
 };
 
 struct Client {
@@ -130,6 +130,7 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
             return false;
         }
         let (file, what, session) = decode(&message);
+        let (what, quietly) = (what & !QUIETLY, what & QUIETLY != 0);
         let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
         let done = ours
             && match what {
@@ -163,8 +164,11 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 _ => false,
             };
+        if quietly {
+            continue;
+        }
         let answer = [if done { DONE } else { REFUSED }];
-        if socket::send(client.socket.as_fd(), &answer, &[]).is_err() {
+        if socket::send_at_once(client.socket.as_fd(), &answer, &[]).is_err() {
             return false;
         }
     }

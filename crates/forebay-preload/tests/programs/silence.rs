@@ -1,0 +1,118 @@
+//! Programs whose keeper is stopped: they go on, and what it counts is right when it goes on, too.
+
+use forebay::Session;
+use forebay::config::Coherence;
+use forebay::sync::Ordering;
+use forebay::sys::socket;
+
+use crate::outsiders::{Keeper, Member, in_the_end};
+use crate::scene::{Scene, config};
+use crate::sys::pattern;
+
+const FILES: usize = 12;
+const LEN: usize = 100_000;
+
+/// A scene, its keeper, and this process's part in the session.
+fn scene(name: &str) -> (Scene, Keeper, Session) {
+    let mut scene = Scene::new(name, 0);
+    let keeper = Keeper::with(&mut scene, Coherence::Notify);
+    let session = Session::join(config(&scene.name)).expect("a session");
+    (scene, keeper, session)
+}
+
+/// A question to a keeper that does not answer takes five seconds where nobody notices that it is stopped; each file has several
+/// of them, opened and closed, read and written.
+#[test]
+fn files_are_opened_and_closed_while_the_keeper_is_stopped() {
+    let (scene, keeper, session) = scene("silent-files");
+    for file in 0..FILES {
+        let bytes = pattern(file as u8, LEN);
+        std::fs::write(scene.path(&format!("old{file}")), bytes).expect("a file");
+    }
+    keeper.while_stopped(&session, || {
+        for _ in 0..2 {
+            let mut member = Member::of(&scene);
+            for file in 0..FILES {
+                member.does(&format!("look old{file}"));
+                assert_eq!(member.does(&format!("holds {file} {LEN} 0")), "true");
+                member.does("close");
+                member.does(&format!("open new{file}"));
+                member.does(&format!("write {file} {LEN}"));
+                member.does("close");
+            }
+            member.ends();
+        }
+    });
+    for file in 0..FILES {
+        let bytes = std::fs::read(scene.path(&format!("new{file}"))).expect("a file");
+        assert!(bytes.starts_with(&pattern(file as u8, LEN)));
+    }
+}
+
+/// Connections that nobody takes in fill the socket's queue; who comes then must not wait to be taken in.
+#[test]
+fn programs_begin_while_nobody_takes_connections() {
+    let (scene, keeper, session) = scene("silent-queue");
+    let arena = session.place().expect("a place").path;
+    let place = arena.expect("a path").with_extension("sock");
+    keeper.while_stopped(&session, || {
+        let mut waiting = Vec::new();
+        while let Ok(connection) = socket::connect(&place) {
+            waiting.push(connection);
+        }
+        assert!(!waiting.is_empty());
+        for file in 0..3 {
+            let mut member = Member::of(&scene);
+            member.does(&format!("open f{file}"));
+            member.does(&format!("write {file} {LEN}"));
+            member.ends();
+        }
+    });
+    for file in 0..3 {
+        let bytes = std::fs::read(scene.path(&format!("f{file}"))).expect("a file");
+        assert!(bytes == pattern(file, LEN));
+    }
+}
+
+/// A client that got no answer is still there.
+#[test]
+fn a_file_is_open_when_the_keeper_goes_on() {
+    let (scene, keeper, session) = scene("silent-counts");
+    let superblock = session.shared().arena.superblock();
+    let opens = |name: &str| {
+        let files = session.files();
+        files
+            .iter()
+            .any(|file| file.path == scene.path(name) && file.is_open)
+    };
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {LEN}"));
+    keeper.while_stopped(&session, || {
+        for file in 0..FILES {
+            member.does(&format!("open b{file}"));
+            member.does(&format!("write 2 {LEN}"));
+            member.does("close");
+        }
+        member.does("open c");
+        member.does(&format!("write 3 {LEN}"));
+    });
+    // A tick begins a round, in which everybody is answered: after two of them all have been.
+    for _ in 0..2 {
+        let tick = superblock.tick.load(Ordering::Acquire);
+        in_the_end("the keeper goes on", || {
+            superblock.tick.load(Ordering::Acquire) != tick
+        });
+    }
+    assert!(opens("a"), "the keeper takes the program for gone");
+    assert!(opens("c"));
+    assert!(!opens("b0"));
+    // And it answers again, each question with its own answer.
+    member.does(&format!("write 4 {LEN}"));
+    member.does("close");
+    member.does("look b0");
+    assert_eq!(member.does(&format!("holds 2 {LEN} 0")), "true");
+    member.ends();
+    let bytes = std::fs::read(scene.path("c")).expect("a file");
+    assert!(bytes == [pattern(3, LEN), pattern(4, LEN)].concat());
+}

@@ -1,0 +1,330 @@
+//! A client's end of the socket: what it asks, what it tells, and for how long it waits.
+//!
+//! Progress never needs the keeper, so a keeper that is stopped (a signal, a debugger, a frozen container) keeps nobody for long.
+//! Who has asked looks now and then whether the keeper's process is stopped. If so, or after [`PATIENCE`], the session's `silent_at`
+//! remembers the tick: until the clock goes on, which the same thread of the keeper's moves that answers, nobody in the session
+//! asks anything.
+//!
+//! The connection stays: its end would mean that this client is gone. What changes the keeper's counts is told meanwhile
+//! without waiting for an answer ([`QUIETLY`]), in the order in which it happens. An answer that comes late is for nobody.
+
+use std::collections::VecDeque;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use super::{
+    DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, RELEASE,
+    RELEASE_READER, UNITE, UNUSED, WATCH, encode, socket_path,
+};
+use crate::device::DeviceFile;
+use crate::ids::FileId;
+use crate::keeper::run::has_keeper;
+use crate::session::shared::Shared;
+use crate::sync::Ordering;
+use crate::sync::time::Instant;
+use crate::sys::{liveness, socket};
+
+/// How long an answer is waited for at most: a keeper answers between two requests to its devices. Where nothing says that it is
+/// stopped (a frozen container) one question in the session takes so long, and the next none.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often whoever waits looks whether the keeper is stopped.
+const LOOK_EVERY_MS: i32 = 10;
+/// How long a connection is tried where too many wait for theirs already.
+const CONNECT_TRIES: u32 = 20;
+const CONNECT_PAUSE: Duration = Duration::from_millis(5);
+
+/// A client's connection to the keeper.
+#[derive(Default)]
+pub struct Line {
+    contact: Mutex<Option<Contact>>,
+    /// The session's tick + 1 when the keeper last could not be reached.
+    failed: AtomicU64,
+    relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
+}
+
+/// A connection to the keeper of an epoch.
+struct Contact {
+    epoch: u32,
+    socket: OwnedFd,
+    /// Questions without an answer so far.
+    unanswered: u32,
+    /// What could not be told yet, as the socket holds no more.
+    untold: VecDeque<[u8; MESSAGE_BYTES]>,
+}
+
+/// What has become of a message.
+#[derive(PartialEq, Eq)]
+enum Fate {
+    /// The keeper will never see it.
+    Unsent,
+    /// It will see it, and nobody waits for that.
+    Sent,
+    Answered(u8),
+}
+
+impl Line {
+    /// Hands a file over to the keeper of this epoch. `false`: it could not be reached, and may be at another time: a keeper
+    /// takes office a moment before it listens. While no keeper lives the clock stands, and it is not tried again.
+    pub fn hand_over(
+        &self,
+        shared: &Shared,
+        file: FileId,
+        device: &dyn DeviceFile,
+        epoch: u32,
+    ) -> bool {
+        let Some((direct, buffered)) = device.descriptors() else {
+            return true;
+        };
+        let tick = tick_of(shared);
+        if self.failed.load(Relaxed) == tick {
+            return false;
+        }
+        let message = encode(file, MANAGE, shared.session_name_word());
+        // Refused is an answer, too; and what has been sent the keeper counts before whatever follows.
+        let reached = self.ask(shared, epoch, message, &[direct, buffered]) != Fate::Unsent;
+        if !reached {
+            self.failed.store(tick, Relaxed);
+        }
+        reached
+    }
+
+    /// Says that this process has one description fewer of the file. When this returns the keeper has closed its own of a file
+    /// that nobody has open any more, unless it is stopped.
+    pub fn release(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, RELEASE, epoch);
+    }
+
+    /// As [`Line::release`], to a keeper that the description was not handed to.
+    pub fn say_unused(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, UNUSED, epoch);
+    }
+
+    /// Says that this process has one more description that reads the file. `false`: the keeper does not hear of it.
+    pub fn announce_reader(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
+        let message = encode(file, MANAGE_READER, shared.session_name_word());
+        self.ask(shared, epoch, message, &[]) != Fate::Unsent
+    }
+
+    /// Hands over what the keeper reads ahead with.
+    pub fn lend(&self, shared: &Shared, file: FileId, device: &dyn DeviceFile, epoch: u32) {
+        if let Some((direct, buffered)) = device.descriptors() {
+            let message = encode(file, LEND, shared.session_name_word());
+            self.ask(shared, epoch, message, &[direct, buffered]);
+        }
+    }
+
+    /// Says that this process has one such description fewer.
+    pub fn release_reader(&self, shared: &Shared, file: FileId, epoch: u32) {
+        self.tell(shared, file, RELEASE_READER, epoch);
+    }
+
+    /// Asks the keeper to write what the file owes. `false`: it cannot be reached, or could not write everything.
+    pub fn ask_to_flush(&self, shared: &Shared, file: FileId) -> bool {
+        let epoch = shared
+            .arena
+            .superblock()
+            .keeper_epoch
+            .load(Ordering::Relaxed);
+        let message = encode(file, FLUSH, shared.session_name_word());
+        self.ask(shared, epoch, message, &[]) == Fate::Answered(DONE)
+    }
+
+    /// Has the keeper make one description of the two that it has of a file. `false`: it has not, or cannot.
+    pub fn ask_to_unite(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
+        let message = encode(file, UNITE, shared.session_name_word());
+        self.ask(shared, epoch, message, &[]) == Fate::Answered(DONE)
+    }
+
+    /// Has the keeper see who opens a file. `None`: it cannot be reached.
+    pub fn ask_to_watch(&self, shared: &Shared, fd: BorrowedFd<'_>) -> Option<bool> {
+        self.ask_about(shared, WATCH, fd)
+    }
+
+    /// Whether a program outside the session has the file open. `None`: the keeper cannot be reached.
+    pub fn ask_who_uses(&self, shared: &Shared, fd: BorrowedFd<'_>) -> Option<bool> {
+        self.ask_about(shared, LOOK, fd)
+    }
+
+    fn ask_about(&self, shared: &Shared, what: u32, fd: BorrowedFd<'_>) -> Option<bool> {
+        let superblock = shared.arena.superblock();
+        let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
+        let tick = tick_of(shared);
+        if !has_keeper(&shared.arena) || self.failed.load(Relaxed) == tick {
+            return None;
+        }
+        let message = encode(FileId(0), what, shared.session_name_word());
+        match self.ask(shared, epoch, message, &[fd]) {
+            Fate::Answered(answer) => Some(answer == DONE),
+            Fate::Unsent | Fate::Sent => {
+                self.failed.store(tick, Relaxed);
+                None
+            }
+        }
+    }
+
+    /// As [`Line::release`], for a file that the keeper goes on with under a lease; returns at once. `false`: this keeper
+    /// cannot be reached any more.
+    pub fn say_left(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
+        let message = encode(file, LEFT, shared.session_name_word());
+        let contact = self.contact();
+        contact.as_ref().is_some_and(|contact| {
+            contact.epoch == epoch
+                && contact.unanswered == 0
+                && contact.untold.is_empty()
+                && socket::send_at_once(contact.socket.as_fd(), &message, &[]).is_ok()
+        })
+    }
+
+    /// Where connections' descriptors are put from now on.
+    pub fn relocate(&self, relocate: fn(OwnedFd) -> OwnedFd) {
+        let _ = self.relocate.set(relocate);
+    }
+
+    /// Puts a descriptor there.
+    pub fn placed(&self, fd: OwnedFd) -> OwnedFd {
+        match self.relocate.get() {
+            Some(relocate) => relocate(fd),
+            None => fd,
+        }
+    }
+
+    fn contact(&self) -> MutexGuard<'_, Option<Contact>> {
+        // A panic elsewhere leaves a connection that has an answer too many or too few, at worst.
+        self.contact.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the keeper something that changes its counts, and waits until it has heard it if it hears anything.
+    fn tell(&self, shared: &Shared, file: FileId, what: u32, epoch: u32) {
+        let message = encode(file, what, shared.session_name_word());
+        if self.ask(shared, epoch, message, &[]) != Fate::Unsent {
+            return;
+        }
+        let mut contact = self.contact();
+        if let Some(contact) = contact.as_mut().filter(|contact| contact.epoch == epoch) {
+            let quietly = encode(file, what | QUIETLY, shared.session_name_word());
+            contact.untold.push_back(quietly);
+            contact.tell_the_rest();
+        }
+    }
+
+    /// Sends a message, and waits for its answer.
+    fn ask(
+        &self,
+        shared: &Shared,
+        epoch: u32,
+        message: [u8; MESSAGE_BYTES],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> Fate {
+        let mut contact = self.contact();
+        if is_silent(shared) {
+            return Fate::Unsent;
+        }
+        if contact.as_ref().is_none_or(|known| known.epoch != epoch) {
+            *contact = self.connect(shared, epoch);
+        }
+        let Some(known) = contact.as_mut() else {
+            return Fate::Unsent;
+        };
+        match known.ask(shared, &message, descriptors) {
+            Ok(fate) => fate,
+            Err(_) => {
+                *contact = None;
+                Fate::Unsent
+            }
+        }
+    }
+
+    fn connect(&self, shared: &Shared, epoch: u32) -> Option<Contact> {
+        let path = socket_path(shared.arena_path.as_ref()?);
+        for _ in 0..CONNECT_TRIES {
+            match socket::connect(&path) {
+                Ok(socket) => {
+                    return Some(Contact {
+                        epoch,
+                        socket: self.placed(socket),
+                        unanswered: 0,
+                        untold: VecDeque::new(),
+                    });
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                    std::thread::sleep(CONNECT_PAUSE);
+                }
+                Err(_) => return None,
+            }
+        }
+        // It takes nobody in.
+        fall_silent(shared);
+        None
+    }
+}
+
+impl Contact {
+    /// # Errors
+    /// Where the connection is of no use any more.
+    fn ask(
+        &mut self,
+        shared: &Shared,
+        message: &[u8; MESSAGE_BYTES],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> std::io::Result<Fate> {
+        if !self.tell_the_rest() {
+            return Ok(Fate::Unsent);
+        }
+        match socket::send_at_once(self.socket.as_fd(), message, descriptors) {
+            Ok(()) => self.unanswered += 1,
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
+                return Ok(Fate::Unsent);
+            }
+            Err(error) => return Err(error),
+        }
+        let begun = Instant::now();
+        loop {
+            let mut answer = [0];
+            if socket::wait_readable(&[self.socket.as_fd()], LOOK_EVERY_MS)? {
+                match socket::receive(self.socket.as_fd(), &mut answer)? {
+                    (1, _) => self.unanswered -= 1,
+                    _ => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                }
+                // They come in the order of the questions.
+                if self.unanswered == 0 {
+                    return Ok(Fate::Answered(answer[0]));
+                }
+            } else if self.is_keeper_stopped() || begun.elapsed() > PATIENCE {
+                fall_silent(shared);
+                return Ok(Fate::Sent);
+            }
+        }
+    }
+
+    /// Whether everything has been told.
+    fn tell_the_rest(&mut self) -> bool {
+        while let Some(message) = self.untold.front() {
+            if socket::send_at_once(self.socket.as_fd(), message, &[]).is_err() {
+                return false;
+            }
+            self.untold.pop_front();
+        }
+        true
+    }
+
+    fn is_keeper_stopped(&self) -> bool {
+        socket::peer_pid(self.socket.as_fd()).is_ok_and(liveness::is_stopped)
+    }
+}
+
+/// The session's clock, as a word that is never 0.
+fn tick_of(shared: &Shared) -> u64 {
+    u64::from(shared.arena.superblock().tick.load(Ordering::Relaxed)) + 1
+}
+
+fn is_silent(shared: &Shared) -> bool {
+    let superblock = shared.arena.superblock();
+    superblock.silent_at.load(Ordering::Relaxed) == tick_of(shared)
+}
+
+fn fall_silent(shared: &Shared) {
+    let silent_at = &shared.arena.superblock().silent_at;
+    silent_at.store(tick_of(shared), Ordering::Relaxed);
+}
