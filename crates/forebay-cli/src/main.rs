@@ -7,6 +7,7 @@ mod arguments;
 mod checks;
 mod commands;
 mod failure;
+mod limits;
 mod output;
 mod sessions;
 mod settings;

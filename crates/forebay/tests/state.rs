@@ -25,6 +25,15 @@ impl Scene {
         self.0.path().join(name)
     }
 
+    /// A file with something in it, and other ways to it: `link`, a symbolic link, and `name`, a second name.
+    fn victim(&self) -> PathBuf {
+        let victim = self.path("victim");
+        fs::write(&victim, "untouched").expect("a file");
+        symlink(&victim, self.path("link")).expect("a link");
+        fs::hard_link(&victim, self.path("name")).expect("a second name");
+        victim
+    }
+
     /// A directory that all users write to, as `/var/tmp`.
     fn open_to_all(&self, name: &str) -> PathBuf {
         let path = self.path(name);
@@ -102,10 +111,7 @@ fn what_a_stranger_has_put_there_is_not_trusted() {
 fn a_log_is_a_plain_file_with_one_name_and_nothing_else() {
     let scene = Scene::new();
     let dir = StateDir::make(scene.0.path()).expect("a directory");
-    let victim = scene.path("victim");
-    fs::write(&victim, "untouched").expect("a file");
-    symlink(&victim, scene.path("link")).expect("a link");
-    fs::hard_link(&victim, scene.path("name")).expect("a second name");
+    let victim = scene.victim();
     let made = Command::new("mkfifo").arg(scene.path("fifo")).status();
     assert!(made.expect("mkfifo").success());
     for name in ["link", "name", "fifo"] {
@@ -118,10 +124,7 @@ fn a_log_is_a_plain_file_with_one_name_and_nothing_else() {
 fn what_is_made_is_new_whatever_had_the_name() {
     let scene = Scene::new();
     let dir = StateDir::make(scene.0.path()).expect("a directory");
-    let victim = scene.path("victim");
-    fs::write(&victim, "untouched").expect("a file");
-    symlink(&victim, scene.path("link")).expect("a link");
-    fs::hard_link(&victim, scene.path("name")).expect("a second name");
+    let victim = scene.victim();
     for name in ["link", "name", "none"] {
         dir.create(name.as_ref())
             .expect("a file")

@@ -14,13 +14,12 @@ use forebay::session::ArenaPlace;
 use forebay::session::look::{Life, Unsettled, look};
 use forebay::sys::file::inherited_for_writing;
 use forebay::{Config, Session};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use crate::arguments::Daemon;
 use crate::failure::{DONE, FAILED, Failure};
-use crate::{output, sessions};
+use crate::{limits, output, sessions};
 
 /// How often the end tries to owe nothing: programs that are still writing could keep it from that for ever.
 const SETTLE_TRIES: u32 = 10;
@@ -39,7 +38,7 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         // It fails only for the leader of a process group, who has what it would give.
         let _ = rustix::process::setsid();
     }
-    raise_limits();
+    limits::raise();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     recover_first(&config)?;
@@ -156,22 +155,6 @@ fn told(saved: &Saved) -> String {
             format!("not recovered {}: {reason}", output::path(path))
         }
     }
-}
-
-/// The keeper holds two descriptors for each file that is managed, and writes files of programs that may write longer ones than
-/// whoever started it.
-pub fn raise_limits() {
-    for resource in [Resource::Nofile, Resource::Fsize] {
-        let limit = getrlimit(resource);
-        let raised = Rlimit {
-            current: limit.maximum,
-            ..limit
-        };
-        // Without it the limit is as it was, and `forebay doctor` says what that means.
-        let _ = setrlimit(resource, raised);
-    }
-    // What is beyond the limit nevertheless is an error of one file, and no end of the session.
-    forebay::sys::signals::outlive_long_files();
 }
 
 fn announce(config: &Config, place: &ArenaPlace, ready: Option<File>) -> Result<(), Failure> {

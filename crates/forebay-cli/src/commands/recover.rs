@@ -64,7 +64,7 @@ pub fn run(arguments: Recover, output: &mut Output) -> Result<u8, Failure> {
         kept_dir: arguments.kept_dir.clone(),
         ..Options::default()
     })?;
-    super::daemon::raise_limits();
+    crate::limits::raise();
     let arenas = chosen(&arguments, &config)?;
     let progress = Progress::new();
     let total = arenas.len();

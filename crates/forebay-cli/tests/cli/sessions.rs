@@ -5,10 +5,20 @@ use std::os::fd::AsRawFd;
 
 use rustix::process::Signal;
 
-use crate::place::{Place, is_managed};
+use crate::place::{Place, Process, is_managed};
 use crate::writer;
 
 const BYTES: usize = 1_000_000;
+
+/// A daemon that a shell becomes.
+fn by_shell(place: &Place, script: &str) -> Process {
+    let mut command = place.in_place(std::process::Command::new("sh"), &["-c", script]);
+    let child = command
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("a daemon");
+    Process::new(child)
+}
 
 #[test]
 fn a_daemon_keeps_a_session_until_it_is_told_to_stop() {
@@ -50,12 +60,7 @@ fn a_daemon_takes_no_limit_on_files_over() {
         "ulimit -S -f 64; exec {} daemon",
         env!("CARGO_BIN_EXE_forebay")
     );
-    let mut command = place.in_place(std::process::Command::new("sh"), &["-c", &script]);
-    let child = command
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("a daemon");
-    let mut daemon = crate::place::Process::new(child);
+    let mut daemon = by_shell(&place, &script);
     let line = daemon.first_line();
     assert!(line.contains("ready"), "{line}");
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.id()));
@@ -89,12 +94,7 @@ fn the_ready_line_names_session_arena_and_rung() {
         std::process::id(),
         writer.as_raw_fd()
     );
-    let mut command = place.in_place(std::process::Command::new("sh"), &["-c", &script]);
-    let child = command
-        .stderr(std::process::Stdio::piped())
-        .spawn()
-        .expect("a daemon");
-    let mut daemon = crate::place::Process::new(child);
+    let mut daemon = by_shell(&place, &script);
     let line = daemon.first_line();
     drop(writer);
     let arena = place.arena();
@@ -230,7 +230,7 @@ fn stat_watches_and_sees_a_session_die() {
         .stdout(std::process::Stdio::piped())
         .spawn()
         .expect("stat");
-    let mut watch = crate::place::Process::new(child);
+    let mut watch = Process::new(child);
     let state = |line: String| -> serde_json::Value {
         let json: serde_json::Value = serde_json::from_str(&line).expect("JSON on each line");
         json["sessions"][0]["state"].clone()
@@ -267,7 +267,7 @@ fn looking_does_not_keep_the_last_one_from_removing_the_arena() {
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .spawn();
-        let watch = crate::place::Process::new(child.expect("stat"));
+        let watch = Process::new(child.expect("stat"));
         daemon.signal(Signal::TERM);
         let (status, stderr) = daemon.wait();
         assert!(status.success(), "{stderr}");

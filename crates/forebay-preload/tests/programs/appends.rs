@@ -20,12 +20,15 @@ fn record(writer: usize, number: usize) -> Vec<u8> {
     record
 }
 
+/// Opened to append to.
+fn log(path: &Path) -> std::fs::File {
+    let mut options = std::fs::OpenOptions::new();
+    options.append(true).create(true);
+    options.open(path).expect("a log")
+}
+
 fn append(path: &Path, writer: usize) {
-    let mut file = std::fs::OpenOptions::new()
-        .append(true)
-        .create(true)
-        .open(path)
-        .expect("a log");
+    let mut file = log(path);
     for number in 0..RECORDS {
         let record = record(writer, number);
         assert_eq!(file.write(&record).expect("a record"), record.len());
@@ -37,11 +40,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "append" => append(&dir.join("log"), argument.parse().expect("a number")),
         "append-forked" => {
             // One description for all: the offset is shared as well.
-            let mut file = std::fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(dir.join("log"))
-                .expect("a log");
+            let mut file = log(&dir.join("log"));
             let mut children = Vec::new();
             for writer in 0..WRITERS {
                 // SAFETY: the child does nothing that needs other threads' locks but write.
@@ -65,11 +64,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             }
         }
         "append-cut" => {
-            let mut file = std::fs::OpenOptions::new()
-                .append(true)
-                .create(true)
-                .open(dir.join("log"))
-                .expect("a log");
+            let mut file = log(&dir.join("log"));
             for _ in 0..argument.parse().expect("a number") {
                 assert_eq!(file.write(&[b'x'; LINE]).expect("a line"), LINE);
             }
