@@ -206,19 +206,19 @@ fn judge_all(shared: &Arc<Shared>) -> HashMap<FileId, Standing> {
 fn decide_doubtful(shared: &Arc<Shared>, me: Me<'_>, found: &mut HashMap<FileId, Standing>) {
     let mut ours = false;
     for (&id, standing) in found.iter_mut() {
-        if let Standing::Doubtful(device) = standing
-            && !doubtful::harms_nobody(shared, me, id, device)
-        {
-            let flags = &shared.arena.file_unchecked(id).flags;
-            flags.fetch_or(FOREIGN, Ordering::AcqRel);
-            *standing = Standing::Foreign(IN_DOUBT.into());
-        }
-        if matches!(standing, Standing::Doubtful(_))
-            && let Standing::Doubtful(device) = std::mem::replace(standing, Standing::Ours)
-        {
-            shared.keep_device(id, Arc::new(device));
-            ours = true;
-        }
+        *standing = match std::mem::replace(standing, Standing::Ours) {
+            Standing::Doubtful(device) if doubtful::harms_nobody(shared, me, id, &device) => {
+                shared.keep_device(id, Arc::new(device));
+                ours = true;
+                Standing::Ours
+            }
+            Standing::Doubtful(_) => {
+                let flags = &shared.arena.file_unchecked(id).flags;
+                flags.fetch_or(FOREIGN, Ordering::AcqRel);
+                Standing::Foreign(IN_DOUBT.into())
+            }
+            known => known,
+        };
     }
     if ours {
         // For what the dead had under way in files that were not open before.
@@ -408,33 +408,30 @@ fn changed_by(shared: &Shared, entry: &FileEntry, device: &dyn DeviceFile) -> Ch
     if planted!(BlindWitness) {
         return ChangedBy::NobodyElse;
     }
-    let flags = entry.flags.load(Ordering::Acquire);
-    if flags & FOREIGN == 0 {
-        if table::is_as_witnessed(entry, &stat) {
-            return ChangedBy::NobodyElse;
-        }
-        // A change of ours was under way at the end: what it left is dated when it was last seen to be, or moments later.
-        let threads = shared.arena.counts().threads;
-        let shrunk = entry.is_changing(threads)
-            && stat.len < entry.witness[0].load(Ordering::Acquire)
-            && flags & TRUNCATING == 0;
-        if entry.is_unwitnessed(threads) && !shrunk {
-            let last_ns = entry.changed_ns.load(Ordering::Relaxed);
-            let in_time = stat.mtime_ns.max(stat.ctime_ns) <= last_ns.saturating_add(LATE_NS);
-            return if in_time {
-                ChangedBy::NobodyElse
-            } else {
-                ChangedBy::Somebody
-            };
-        }
-    }
     let threads = shared.arena.counts().threads;
-    let why = if entry.is_unwitnessed(threads) && flags & FOREIGN != 0 {
-        IN_DOUBT
+    let unwitnessed = entry.is_unwitnessed(threads);
+    let by_others = "the file was changed by another program after the session's last write to it";
+    let flags = entry.flags.load(Ordering::Acquire);
+    if flags & FOREIGN != 0 {
+        let why = if unwitnessed { IN_DOUBT } else { by_others };
+        return ChangedBy::Others(why.into());
+    }
+    if table::is_as_witnessed(entry, &stat) {
+        return ChangedBy::NobodyElse;
+    }
+    let shrunk = entry.is_changing(threads)
+        && stat.len < entry.witness[0].load(Ordering::Acquire)
+        && flags & TRUNCATING == 0;
+    if !unwitnessed || shrunk {
+        return ChangedBy::Others(by_others.into());
+    }
+    // A change of ours was under way at the end: what it left is dated when it was last seen to be, or moments later.
+    let last_ns = entry.changed_ns.load(Ordering::Relaxed);
+    if stat.mtime_ns.max(stat.ctime_ns) <= last_ns.saturating_add(LATE_NS) {
+        ChangedBy::NobodyElse
     } else {
-        "the file was changed by another program after the session's last write to it"
-    };
-    ChangedBy::Others(why.into())
+        ChangedBy::Somebody
+    }
 }
 
 fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
