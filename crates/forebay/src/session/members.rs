@@ -87,7 +87,7 @@ fn take_for_good(session: &Arc<Shared>, turns: fn()) -> Result<ThreadId> {
 fn await_one(arena: &Arena, patience: Duration) -> Option<(ThreadId, bool)> {
     let mut begun = None;
     for round in 1u32.. {
-        if let Some(taken) = threads::take_for_good(arena) {
+        if let Some(taken) = threads::take_for_good(arena, true) {
             return Some(taken);
         }
         if begun.get_or_insert_with(Instant::now).elapsed() > patience {
