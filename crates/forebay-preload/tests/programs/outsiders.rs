@@ -601,6 +601,10 @@ impl Keeper {
         Keeper(keeper)
     }
 
+    pub fn process(&self) -> i32 {
+        self.0.id() as i32
+    }
+
     fn signal(&self, signal: i32) {
         // SAFETY: takes no memory; a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
