@@ -66,6 +66,8 @@ fn take_free(arena: &Arena, part: &Range<u32>, real: bool) -> Option<ThreadId> {
 fn begin_life(slot: &ThreadSlot, life: u32, real: bool) -> bool {
     let life = life & LIFE_MASK;
     slot.pid.store(std::process::id(), Ordering::Relaxed);
+    // A recovery declares free ones dead as well.
+    slot.slain.store(0, Ordering::Relaxed);
     if real && !liveness::hold(&slot.mutex) {
         slot.make_free();
         return false;

@@ -76,6 +76,21 @@ fn who_inherits_a_slot_does_not_keep() {
     });
 }
 
+/// A recovery begins with declaring every slot dead, and then needs one.
+#[test]
+fn who_takes_a_slot_that_was_slain_lives() {
+    let (session, mine) = unkept();
+    let arena = &*session.shared().arena;
+    let free = take(arena, true).expect("a slot");
+    release(Me { arena, id: free });
+    slay(arena, free);
+    assert_eq!(take(arena, true), Some(free));
+    assert!(!is_dead(arena, free));
+    bury(Me { arena, id: mine }, free);
+    assert!(!is_gone(arena, free), "it has been buried alive");
+    release(Me { arena, id: free });
+}
+
 /// A state that no thread has put there would be taken for a living thread's for ever: nobody could recover the session.
 #[test]
 fn a_state_without_a_thread_is_no_life() {
