@@ -150,6 +150,16 @@ impl Arena {
         &self.mapping
     }
 
+    /// As [`Mapping::give_up`]: the process has nothing to do with the session any more. Its threads' slots stay readable, since the lists of
+    /// their robust futexes lead through them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn give_up(&self, before: impl FnOnce()) -> std::io::Result<()> {
+        let slots = self.layout.threads..self.layout.files;
+        self.mapping.give_up(slots, self.layout.nodes, before)
+    }
+
     /// The layout.
     pub fn layout(&self) -> &Layout {
         &self.layout

@@ -15,7 +15,7 @@ mod work;
 
 pub use stops::{FileStop, SessionStop, stop_file, stop_session, stop_session_for_rebuild};
 pub use taking::{take, take_for_good};
-pub use work::{died_working, flushes, gate_is_abandoned, is_named, works_on};
+pub use work::{died_working, flushes, gate_is_abandoned, is_named, is_working, works_on};
 
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
@@ -105,10 +105,29 @@ pub fn release(me: Me<'_>) {
     // The mark of a death goes before the slot does.
     let life = slot.state.load(Ordering::Relaxed) & LIFE_MASK;
     slot.state.store(life | CLAIMED, Ordering::Release);
-    if slot.has_mutex.swap(0, Ordering::AcqRel) & HELD != 0 {
+    // Also where somebody has taken it for dead and buried it: this thread's list leads through it, and the arena may be unmapped.
+    if slot.has_mutex.swap(0, Ordering::AcqRel) & SIMULATED == 0 {
         liveness::let_go(&slot.mutex);
     }
     slot.make_free();
+}
+
+/// Frees the slot of a thread that lives and will not use it again: its process leaves. Not if the slot is in another life than `life` by now, or
+/// its thread has died: that others see to.
+pub(crate) fn give_up(me: Me<'_>, life: u32) {
+    let slot = me.slot();
+    let claimed = life & LIFE_MASK | CLAIMED;
+    let is_its = !is_dead(me.arena, me.id)
+        && slot
+            .state
+            .compare_exchange(life | TAKEN, claimed, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+    if is_its {
+        me.settle_owed();
+        me.arena.superblock().resign(me.id);
+        slot.has_mutex.store(0, Ordering::Release);
+        slot.make_free();
+    }
 }
 
 /// Frees the slot of a thread that has died. Of several that try, one does; should it die at that, another.

@@ -15,6 +15,11 @@ pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
     })
 }
 
+/// Whether a living thread is at something, in the life of its slot that is `life`.
+pub fn is_working(arena: &Arena, id: ThreadId, life: u32) -> bool {
+    super::life(arena, id) == Some(life) && died_working(arena, id)
+}
+
 /// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
 /// slot that was freed under them would leave them held by whoever takes it next.
 pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
