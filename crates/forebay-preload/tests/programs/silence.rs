@@ -1,6 +1,7 @@
 //! Programs whose keeper is stopped: they go on, and what it counts is right when it goes on, too.
 
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use forebay::Session;
 use forebay::config::Coherence;
@@ -74,6 +75,47 @@ fn programs_begin_while_nobody_takes_connections() {
         let bytes = std::fs::read(scene.path(&format!("f{file}"))).expect("a file");
         assert!(bytes == pattern(file, LEN));
     }
+}
+
+/// A keeper that does not get on has its lease for longer than anybody looks: who does not want to wait for it is not told of it.
+#[test]
+fn no_program_hears_of_a_lease_of_the_keepers() {
+    const PIECE: usize = 64 * 1024;
+    let (scene, keeper, session) = scene("silent-lease");
+    let leased = || {
+        session
+            .shared()
+            .arena
+            .superblock()
+            .leased
+            .load(Ordering::Acquire)
+            != 0
+    };
+    let mut member = Member::of(&scene);
+    // Until it is stopped while it writes what a close has left to it.
+    let caught = (0..200).find(|file| {
+        member.does(&format!("open f{file}"));
+        for _ in 0..64 {
+            member.does(&format!("write 5 {PIECE}"));
+        }
+        member.does("close");
+        keeper.stop();
+        if !leased() {
+            keeper.signal(libc::SIGCONT);
+        }
+        leased()
+    });
+    let file = caught.expect("a lease");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(2500));
+            keeper.signal(libc::SIGCONT);
+        });
+        member.does(&format!("peek f{file}"));
+    });
+    let last = 63 * PIECE;
+    assert_eq!(member.does(&format!("holds 5 {PIECE} {last}")), "true");
+    member.ends();
 }
 
 /// A keeper that has no descriptor left turns programs away at once: they go on without it.
