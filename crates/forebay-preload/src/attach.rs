@@ -14,6 +14,7 @@ use forebay::limits::LARGE_REQUEST_BYTES;
 use forebay::memory::cgroup::Limits;
 use forebay::session::adopt::{self, ForGood};
 use forebay::session::glance::Glance;
+use forebay::session::standing;
 use forebay::{Config, Error, Session};
 use libc::c_int;
 
@@ -399,6 +400,7 @@ fn descriptors() -> c_int {
 /// Run by a child that has just been forked, before anything else of ours.
 pub fn in_child() {
     table::forget_who();
+    standing::forget();
     table::set_alive();
     let _errno = KeepErrno::new();
     files::in_child();

@@ -25,6 +25,7 @@ mod scene;
 mod sharing;
 mod silence;
 mod sizes;
+mod slow;
 mod stalls;
 mod standard;
 mod stripes;

@@ -31,6 +31,7 @@ fn run() {
         || crate::reached::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)
+        || crate::slow::play(role, &argument, &dir)
         || crate::switches::play(role, &argument, &dir)
         || crate::stalls::play(role, &argument, &dir)
         || crate::synced::play(role, &argument, &dir)
