@@ -21,6 +21,7 @@ mod numbers;
 mod outsiders;
 mod reached;
 mod role;
+mod room;
 mod scene;
 mod sharing;
 mod silence;
