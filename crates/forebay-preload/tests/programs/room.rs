@@ -30,10 +30,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     };
     assert!(low.rlim_max > LIMIT);
     // SAFETY: a variable of ours.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const low) },
-        0
-    );
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const low) };
+    assert_eq!(set, 0);
     let path = |number: usize| dir.join(format!("{argument}{number}"));
     let mut files = Vec::new();
     let refused = loop {
