@@ -4,12 +4,17 @@
 
 use forebay::config::Route;
 use forebay::device::DeviceFile;
-use forebay::keeper::provision;
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
+use forebay::keeper::{provision, repair};
 use forebay::memory::layout::Counts;
 use forebay::memory::regions;
-use forebay::memory::threads::Me;
+use forebay::memory::threads::{self, Me};
 use forebay::session::members;
 use forebay::sim::device::{SimDisk, SimOptions};
+use forebay::sync::Ordering;
+use forebay::sys::liveness;
 use forebay::{Config, File, OpenOptions, Session, sim};
 
 const BLOCK: u64 = 256 << 10;
@@ -123,4 +128,64 @@ fn memory_is_found_past_whoever_is_stopped_with_frames_in_hand() {
             return;
         }
     }
+}
+
+/// A process that is stopped.
+struct Stopped(Child);
+
+impl Stopped {
+    fn new() -> Self {
+        let child = Command::new("sleep").arg("1000").spawn();
+        let child = Stopped(child.expect("a process"));
+        // SAFETY: takes no memory; a child that has not been waited for.
+        unsafe { libc::kill(child.0.id() as i32, libc::SIGSTOP) };
+        let begun = Instant::now();
+        while !liveness::is_stopped(child.0.id()) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it runs on");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        child
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Somebody is stopped in the middle of an operation, and somebody else has died in one. A repair would have to wait for the
+/// former, and everybody would wait with it, again and again: two seconds each time.
+#[test]
+fn nobody_waits_for_what_somebody_stopped_puts_off() {
+    let world = world();
+    let shared = world.session.shared();
+    let file = world.file.core().expect("managed").id;
+    let process = Stopped::new();
+    let somebody = || {
+        members::forget(shared.instance);
+        shared.me().expect("a slot")
+    };
+    let stopped = somebody();
+    stopped.slot().pid.store(process.0.id(), Ordering::Relaxed);
+    let operation = stopped.enter(file).expect("no gate is closed");
+    let dead = somebody();
+    std::mem::forget(dead.enter(file).expect("no gate is closed"));
+    threads::slay(dead.arena, dead.id);
+    let me = somebody();
+    let attempt = |_| {
+        let begun = Instant::now();
+        assert_eq!(repair::if_needed(shared, me), None);
+        assert!(threads::stop_session(me).is_none());
+        assert!(threads::stop_file(me, file).is_none());
+        begun.elapsed()
+    };
+    // Six seconds each, before anybody looked; on a busy machine one may take long for other reasons.
+    let least = (0..10).map(attempt).min().expect("attempts");
+    assert!(least < Duration::from_secs(4), "{least:?}");
+    // It goes on.
+    drop(operation);
+    assert!(repair::if_needed(shared, me).is_some());
+    world.write_all(0);
 }
