@@ -24,7 +24,7 @@ use crate::evict;
 use crate::file::core::Core;
 use crate::file::{resize, settle, table};
 use crate::flush::{busy, errors};
-use crate::ids::FileId;
+use crate::ids::{FileId, ThreadId};
 use crate::keeper::run::has_keeper;
 use crate::keeper::unfinished::follow_name;
 use crate::limits::PAGE_BYTES;
@@ -35,7 +35,7 @@ use crate::session::glance::one_fewer;
 use crate::stats::Counter;
 use crate::sync::Ordering;
 use crate::sync::time::{Instant, sleep};
-use crate::sys::limits;
+use crate::sys::{limits, liveness};
 
 /// A keeper that needs longer for what the session owes is not left with it: the kernel takes leases back after a time, 45 s
 /// where nobody has changed that.
@@ -45,8 +45,11 @@ const LEASE_TRIES: u32 = 8;
 const LEASE_PAUSE: Duration = Duration::from_micros(20);
 /// Files that wait for the keeper at most: each has descriptors of his.
 const LEASED_MAX: u32 = 256;
-/// A keeper that writes nothing for so long is not waited for, and how often it is looked after.
+/// A keeper that is stopped and writes nothing for so long is not waited for, nor any that writes nothing for so long as the next says: on a
+/// busy machine it may get no time for seconds. And how often it is looked after.
 const PATIENCE: Duration = Duration::from_secs(1);
+const LONG_PATIENCE: Duration = Duration::from_secs(10);
+const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 /// A file that may be left to the keeper once the program's own descriptor is closed.
@@ -210,7 +213,7 @@ pub fn await_end(arena: &Arena, file: FileId) -> bool {
         return false;
     }
     let (mut owed, mut progress) = (u64::MAX, Instant::now());
-    while leased() && has_keeper(arena) && progress.elapsed() < PATIENCE {
+    while leased() && has_keeper(arena) && is_worth_waiting(arena, progress) {
         entry.flags.fetch_or(HURRY, Ordering::AcqRel);
         superblock.wake_keeper();
         let now = entry.owed_pages.load(Ordering::Acquire);
@@ -220,6 +223,20 @@ pub fn await_end(arena: &Arena, file: FileId) -> bool {
         sleep(LOOK_EVERY);
     }
     true
+}
+
+/// Whether a keeper that has last got on with something then may be expected to do so again.
+fn is_worth_waiting(arena: &Arena, progress: Instant) -> bool {
+    let since = progress.elapsed();
+    if since < PATIENCE {
+        return true;
+    }
+    sleep(CLOSE_LOOK);
+    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
+    let process = arena
+        .thread(keeper)
+        .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
+    since < LONG_PATIENCE && !liveness::is_stopped(process)
 }
 
 /// Finishes a file whose keeper has died at it: nobody else will.
