@@ -1,6 +1,8 @@
 /* What a forked child may do: nothing with its parent's handles, everything with its own.
  *
  *     forks FILE SESSION [KEY=VALUE]...
+ *
+ * Beside FILE there is FILE.log, which the options leave to the kernel.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -21,9 +23,10 @@
     } while (0)
 
 static const char *path, *name;
+static char log_path[4096];
 static const char *const *options;
 static forebay_session *session;
-static forebay_file *file;
+static forebay_file *file, *log_file;
 static volatile int stop;
 
 static void refused(int64_t answer)
@@ -51,15 +54,21 @@ static void child(void)
     MUST(mine);
     MUST(forebay_pread(mine, seen, 6, 0) == 6 && !memcmp(seen, "parent", 6));
     MUST(forebay_pwrite(mine, " child", 6, 6) == 6);
-    MUST(forebay_close(mine) == 0 && forebay_session_close(own) == 0);
+    forebay_file *log = forebay_open(own, log_path, O_WRONLY | O_APPEND, 0);
+    MUST(log && forebay_kernel_reason(log, NULL, 0) > 0);
+    MUST(forebay_append(log, "child\n", 6) >= 0);
+    MUST(forebay_close(log) == 0 && forebay_close(mine) == 0 && forebay_session_close(own) == 0);
 }
 
 /* Keeps the parent at work in another thread while it forks. */
 static void *work(void *unused)
 {
     static char bytes[5000];
-    for (int64_t i = 0; !stop; i++)
+    for (int64_t i = 0; !stop; i++) {
         MUST(forebay_pwrite(file, bytes, sizeof bytes, 100 + i % 100 * 4000) == sizeof bytes);
+        for (int j = 0; j < 5; j++)
+            MUST(forebay_append(log_file, "parent\n", 7) >= 0);
+    }
     return unused;
 }
 
@@ -89,6 +98,9 @@ int main(int argc, char **argv)
     file = forebay_open(session, path, O_RDWR | O_CREAT, 0644);
     MUST(file);
     MUST(forebay_pwrite(file, "parent", 6, 0) == 6);
+    snprintf(log_path, sizeof log_path, "%s.log", path);
+    log_file = forebay_open(session, log_path, O_WRONLY | O_CREAT | O_APPEND, 0644);
+    MUST(log_file);
     fork_and_wait(child);
     MUST(forebay_pread(file, seen, 12, 0) == 12 && !memcmp(seen, "parent child", 12));
 
@@ -100,6 +112,6 @@ int main(int argc, char **argv)
     stop = 1;
     MUST(pthread_join(thread, NULL) == 0);
     MUST(forebay_pread(file, seen, 12, 0) == 12 && !memcmp(seen, "parent child", 12));
-    MUST(forebay_close(file) == 0 && forebay_session_close(session) == 0);
+    MUST(forebay_close(file) == 0 && forebay_close(log_file) == 0 && forebay_session_close(session) == 0);
     return 0;
 }

@@ -11,7 +11,11 @@ fn children_are_refused_their_parents_handles_and_have_their_own() {
     let mut forks = program("gcc", "tests/forks.c", &arguments, dir.path());
     forks.arg(dir.path().join("data"));
     forks.arg(session_name()).args(OPTIONS);
+    forks.arg("routes=**/*.log=kernel");
     good(&mut forks);
+    let log = std::fs::read_to_string(dir.path().join("data.log")).expect("there");
+    let children = log.lines().filter(|line| *line == "child").count();
+    assert_eq!(children, 11, "appends of children are lost");
     let bytes = std::fs::read(dir.path().join("data")).expect("there");
     assert_eq!(&bytes[..12], b"parent child");
 }

@@ -619,11 +619,7 @@ impl Keeper {
     /// Stops it at a moment when it has no lock of the session's: what is meant here is a keeper that does nothing.
     fn stop_at_rest(&self, session: &Session) {
         let superblock = session.shared().arena.superblock();
-        let locks = [
-            &superblock.gate,
-            &superblock.table_lock,
-            &superblock.provision_lock,
-        ];
+        let locks = [&superblock.gate, &superblock.table_lock];
         let begun = Instant::now();
         self.stop();
         while locks.iter().any(|lock| lock.load(Ordering::Acquire) != 0) {

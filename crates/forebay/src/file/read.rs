@@ -21,6 +21,7 @@ use crate::frame::slots;
 use crate::keeper::provision;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::copy;
+use crate::memory::regions;
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::pages_of;
 use crate::scrap::give::{copy_out, missing, overlay, part_of};
@@ -180,7 +181,7 @@ unsafe fn read_segment(
     if patience.missed {
         room::keep_clean_within(me);
     }
-    if patience.missed && !has_room(me) && !provision::more(&core.shared, me) {
+    if patience.missed && !has_room(me) && !provision::more(&core.shared, me, false) {
         // The next is kept, in place of what has been passed by.
         if evict::evict(me, FRAMES_AT_ONCE, IDLE_TICKS) == 0 {
             core.shared.wake_keeper();
@@ -191,7 +192,7 @@ unsafe fn read_segment(
 
 /// Whether there is a frame for what is read.
 fn has_room(me: Me<'_>) -> bool {
-    me.arena.superblock().free_about() != 0
+    regions::shows_free(me.arena)
 }
 
 /// Reads a segment whose target is not all there, page of the target by page, up to the first that is missing.

@@ -11,7 +11,7 @@ use crate::flush::{Outcome, Scope, busy};
 use crate::keeper::{provision, streams};
 use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, patience};
 
 /// Frames to free at once, of many or few: more than asked for, so that the next callers find some.
 const FRAMES_AT_ONCE: (u32, u32) = (4, 32);
@@ -32,11 +32,12 @@ const ROUNDS_MAX: u32 = 150_000;
 
 /// Makes room, or waits for those who are making it. The caller is in no operation.
 pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
-    if provision::more(&core.shared, me) {
+    let (most, awake) = PROVISION_ROUNDS;
+    let is_late = round >= patience(most);
+    if provision::more(&core.shared, me, is_late) {
         return Ok(());
     }
-    let (most, awake) = PROVISION_ROUNDS;
-    if round < most && provision::is_under_way(me) {
+    if !is_late && provision::is_under_way(me) {
         // Memory that is coming is faster than any that has to be flushed first.
         me.wait(if round < awake { round } else { 256 + round });
         return Ok(());

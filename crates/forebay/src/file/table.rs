@@ -25,6 +25,9 @@ use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::limits;
 
+/// Looks after which a file is not taken out of memory, since somebody has some of it in hand and does not go on: a second or two.
+const EMPTY_ROUNDS: u32 = 2000;
+
 /// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
 /// for entries that are not open misses it.
 pub fn open(
@@ -46,7 +49,7 @@ pub fn open(
                 // A call that does not wait.
                 Ok(Some(id)) => shared
                     .add_open(id)
-                    .map(|()| freshen(shared, me, id, device.as_ref())),
+                    .and_then(|()| freshen(shared, me, id, device.as_ref())),
                 _ => Ok(()),
             };
             unlock(me);
@@ -321,7 +324,7 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date. Under the table lock, and by how the file is
 /// now: nobody of the session opens it, writes to it and closes it between the look and what follows.
-fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
+fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
     // Who has closed it, or a keeper, may still be finishing it.
     let changes = entry.changes.load(Ordering::Acquire);
@@ -329,15 +332,39 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
         && entry.owed_pages.load(Ordering::Acquire) == 0
         && !entry.is_unwitnessed(me.arena.counts().threads);
     if !idle {
-        return;
+        return Ok(());
     }
-    let Ok(stat) = device.stat() else { return };
+    let Ok(stat) = device.stat() else {
+        return Ok(());
+    };
     if is_as_witnessed(entry, &stat) || entry.changes.load(Ordering::Acquire) != changes {
-        return;
+        return Ok(());
     }
-    evict::evict_file(me, id);
+    if !empty(me, id) {
+        return Err(Error::Session(
+            "another program has changed the file, and what is known of it cannot be dropped now; open it again".into(),
+        ));
+    }
     take_sizes(entry, &stat, may_have_holes(device, &stat));
     witness(entry, &stat, changes);
+    Ok(())
+}
+
+/// Takes a file that nobody uses out of memory. An eviction passes by what somebody is just looking at, a keeper that evicts or a reader
+/// that has come late; this waits for it. `false`: for too long.
+fn empty(me: Me<'_>, id: FileId) -> bool {
+    for round in 0..EMPTY_ROUNDS {
+        evict::evict_file(me, id);
+        let entry = me.arena.file_unchecked(id);
+        // In an operation, so that no rebuild is under way: it makes trees anew.
+        if let Ok(_operation) = me.enter(id)
+            && crate::frame::slots::next_linked(me.arena, entry, 0).is_none()
+        {
+            return true;
+        }
+        me.wait(round);
+    }
+    false
 }
 
 /// Manages a file again that was given to the kernel. The caller has the only description of it that there is, and no call on it
@@ -348,7 +375,10 @@ pub fn take_back(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
         return;
     }
     let Ok(stat) = device.stat() else { return };
-    evict::evict_file(me, id);
+    // It stays the kernel's, rather than with bytes of a time before it was.
+    if !empty(me, id) {
+        return;
+    }
     take_sizes(entry, &stat, may_have_holes(device, &stat));
     witness(entry, &stat, entry.changes.load(Ordering::Acquire));
     entry.kernel_reason.store(0, Ordering::Release);

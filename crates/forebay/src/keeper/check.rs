@@ -158,7 +158,6 @@ impl<'a> Check<'a> {
         let locks = [
             ("session gate", load(&superblock.gate)),
             ("table lock", load(&superblock.table_lock)),
-            ("provision lock", load(&superblock.provision_lock)),
         ];
         for (name, holder) in locks {
             let held = holder != 0;

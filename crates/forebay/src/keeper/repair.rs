@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use crate::frame::header::State;
 use crate::ids::{FileId, HeaderId, ThreadId};
-use crate::keeper::provision;
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
@@ -35,8 +34,6 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
 pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     let arena = me.arena;
     let _stop = threads::stop_session_for_rebuild(me)?;
-    // Whoever gives memory to the arena is in no operation, so the stop does not stop it.
-    let _hold = provision::hold(me);
     // Once, after the stop: who dies from here on is the next repair's.
     let gone: Vec<bool> = (0..arena.counts().threads)
         .map(|id| ThreadId(id) != me.id && threads::is_gone(arena, ThreadId(id)))

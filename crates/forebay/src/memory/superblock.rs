@@ -42,8 +42,8 @@ pub struct Superblock {
     pub frames_ready: AtomicU32,
     /// The thread that changes the file table, or 0 (right: table lock).
     pub table_lock: AtomicU32,
-    /// The thread that gives memory to the arena or takes it back, or 0.
-    pub provision_lock: AtomicU32,
+    /// The thread whose turn it is to give memory to the arena, or 0: no right, see `keeper::provision`.
+    pub giver: AtomicU32,
     /// The thread whose life is the keeper's, or 0.
     pub keeper: AtomicU32,
     /// The tick + 1 at which the keeper did not answer: until the clock goes on nobody asks it (`session::handoff`).

@@ -68,6 +68,8 @@ const LIFE: u32 = 1 << 16;
 const LIFE_MASK: u32 = !(LIFE - 1);
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
+/// An operation on no file: as of one beyond any that there is.
+const NO_FILE: u64 = u32::MAX as u64;
 /// No file, but something that a death leaves half done.
 const SETTLING: u32 = u32::MAX;
 /// How long a stop waits for the others before it gives up.
@@ -223,7 +225,6 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     let entering = ENTERING | (id.0 << 3);
     names(&superblock.gate)
         || names(&superblock.table_lock)
-        || names(&superblock.provision_lock)
         || names(&superblock.central_lock)
         || names(&arena.stream_lists().lock)
         || superblock.newcomers.iter().any(names)
@@ -304,18 +305,41 @@ impl<'a> Me<'a> {
 
     #[inline(always)]
     fn gates_after_barrier(self, file: FileId) -> Option<Closed> {
+        let session = self.session_gate_after_barrier();
+        if session != 0 {
+            return Some(Closed::Session(ThreadId(session)));
+        }
+        let gate = self.arena.file_unchecked(file).gate.load(Ordering::Acquire);
+        (gate != 0).then_some(Closed::File(ThreadId(gate)))
+    }
+
+    /// Who has stopped the session, or 0.
+    #[inline(always)]
+    fn session_gate_after_barrier(self) -> u32 {
         if self.arena.fences() {
             fence(Ordering::SeqCst);
         } else {
             // Pairs with membarrier in `barrier`: the compiler must not move the loads up.
             std::sync::atomic::compiler_fence(Ordering::SeqCst);
         }
-        let session = self.arena.superblock().gate.load(Ordering::Acquire);
-        if session != 0 {
-            return Some(Closed::Session(ThreadId(session)));
+        self.arena.superblock().gate.load(Ordering::Acquire)
+    }
+
+    /// Enters an operation on what the arena has for all files. Waits while the session is stopped; the caller must be idle, and not the
+    /// one that has stopped it.
+    pub fn enter_arena(self) -> ArenaOperation<'a> {
+        let slot = self.slot();
+        debug_assert_eq!(slot.op.load(Ordering::Relaxed), 0, "operations do not nest");
+        let mut round = 0;
+        loop {
+            slot.op.store(NO_FILE, Ordering::Relaxed);
+            if self.session_gate_after_barrier() == 0 {
+                return ArenaOperation { me: self };
+            }
+            slot.op.store(0, Ordering::Release);
+            round += 1;
+            self.wait(round);
         }
-        let gate = self.arena.file_unchecked(file).gate.load(Ordering::Acquire);
-        (gate != 0).then_some(Closed::File(ThreadId(gate)))
     }
 
     /// Waits a moment for another thread, which may have died: now and then asks for a rescue. The caller is idle or
@@ -346,17 +370,21 @@ impl<'a> Me<'a> {
             return;
         }
         // A death between the two steps is one that calls for a rebuild, which counts anew.
-        let before = slot.flushing.load(Ordering::Relaxed);
-        slot.flushing.store(
-            if before == 0 { SETTLING } else { before },
-            Ordering::Release,
-        );
+        let _settling = self.settling();
         slot.owed_delta.store(0, Ordering::Relaxed);
         self.arena
             .superblock()
             .owed_pages
             .fetch_add(delta, Ordering::Relaxed);
-        slot.flushing.store(before, Ordering::Release);
+    }
+
+    /// Until this is dropped, the thread's death calls for a rebuild, though it is in no operation.
+    pub fn settling(self) -> Settling<'a> {
+        let word = &self.slot().flushing;
+        let before = word.load(Ordering::Relaxed);
+        let now = if before == 0 { SETTLING } else { before };
+        word.store(now, Ordering::Release);
+        Settling { me: self, before }
     }
 
     /// Adds to one of this thread's counters.
@@ -426,6 +454,38 @@ impl Operation<'_> {
 
 impl Drop for Operation<'_> {
     #[inline]
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        self.me.slot().op.store(0, Ordering::Release);
+    }
+}
+
+/// See [`Me::settling`].
+pub struct Settling<'a> {
+    me: Me<'a>,
+    before: u32,
+}
+
+impl Drop for Settling<'_> {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        let word = &self.me.slot().flushing;
+        word.store(self.before, Ordering::Release);
+    }
+}
+
+/// An operation on no file, see [`Me::enter_arena`]: never parked. Left when dropped.
+pub struct ArenaOperation<'a> {
+    me: Me<'a>,
+}
+
+impl Drop for ArenaOperation<'_> {
     fn drop(&mut self) {
         #[cfg(feature = "sim")]
         if crate::sim::crashed() {

@@ -19,6 +19,8 @@ pub enum Bug {
     DeafUnpark,
     /// Small frames are given back before their bytes have been moved.
     EarlyFree,
+    /// Whoever gives memory to a huge page does not look whether somebody else has claimed it.
+    LooseClaim,
     /// The last free part of a carved frame makes it whole without asking for all others.
     LooseUncarve,
     /// A new root does not say that something is owed below it.

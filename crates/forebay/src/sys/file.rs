@@ -4,12 +4,12 @@
 //! the kernel reads them, and no Rust reference to them is ever made. All offsets and lengths are
 //! bytes. A call may move fewer bytes than asked for, as the kernel's does.
 
+use super::forks::Lock;
 use super::memory::Piece;
 use super::{check, check_bytes, offset_of, retry};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
 
 /// Pieces that one vectored call takes (`UIO_MAXIOV`).
 pub const PIECES_MAX: usize = 1024;
@@ -122,7 +122,7 @@ pub fn read_at(fd: BorrowedFd<'_>, piece: Piece, offset: u64) -> io::Result<usiz
 /// lies before or after all of it, unless the device takes less than everything at once, as when it is full.
 pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<u64> {
     /// The place is told by the description's own position, which threads share.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    static ONE_AT_A_TIME: Lock = Lock::new();
     let piece = |from: usize| Piece {
         ptr: bytes[from..].as_ptr().cast_mut(),
         len: bytes.len() - from,
@@ -131,7 +131,7 @@ pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<u64> {
         return Ok(super::stat::stat(fd)?.len);
     }
     let (end, mut done) = {
-        let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let _turn = ONE_AT_A_TIME.lock()?;
         let whole = [piece(0)];
         let written = retry(|| {
             let (iovecs, flags) = (as_iovecs(&whole), libc::RWF_APPEND);

@@ -2,12 +2,16 @@
 //!
 //! A child that was forked has copies of everything and owns nothing of it: its threads are gone but one, and what stands in
 //! the arena in its name is its parent's. [`Owned`] gives what it holds to the process that made it alone. Forks are counted
-//! by libc's own hook (`pthread_atfork`): a child made by the bare system call is not noticed.
+//! by libc's own hook (`pthread_atfork`): a child made by the bare system call is not noticed. [`Lock`] is for threads of one process:
+//! a plain lock that another thread holds at the moment of a fork would be held for ever in the child.
 
 use std::io;
 use std::mem::ManuallyDrop;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::ptr::null_mut;
+use std::sync::atomic::{
+    AtomicPtr, AtomicU32, Ordering::AcqRel, Ordering::Acquire, Ordering::Relaxed,
+};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Forks between the first process and this one.
 static FORKS: AtomicU32 = AtomicU32::new(0);
@@ -79,6 +83,61 @@ impl<T> Drop for Owned<T> {
     }
 }
 
+/// A lock among the threads of one process. A child begins with one that is free.
+pub struct Lock(AtomicPtr<Made>);
+
+/// The lock of a process; it stays for as long as the process, and in its children, which make their own.
+struct Made {
+    after: u32,
+    lock: Mutex<()>,
+}
+
+impl Lock {
+    /// Free.
+    pub const fn new() -> Self {
+        Lock(AtomicPtr::new(null_mut()))
+    }
+
+    /// Takes it.
+    ///
+    /// # Errors
+    /// `ENOMEM` when forks cannot be watched.
+    pub fn lock(&self) -> io::Result<MutexGuard<'static, ()>> {
+        watch()?;
+        let lock = &self.of_this_process().lock;
+        Ok(lock.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn of_this_process(&self) -> &'static Made {
+        let now = FORKS.load(Relaxed);
+        loop {
+            let found = self.0.load(Acquire);
+            // SAFETY: made of a box below, and never freed.
+            if let Some(made) = unsafe { found.as_ref() }
+                && made.after == now
+            {
+                return made;
+            }
+            let lock = Mutex::new(());
+            let made = Box::into_raw(Box::new(Made { after: now, lock }));
+            if self
+                .0
+                .compare_exchange(found, made, AcqRel, Relaxed)
+                .is_err()
+            {
+                // SAFETY: of this call, which nobody else has seen.
+                drop(unsafe { Box::from_raw(made) });
+            }
+        }
+    }
+}
+
+impl Default for Lock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -100,6 +159,41 @@ mod tests {
         assert_eq!(drops.load(Relaxed), 1);
         drop(Owned::new(Told(&drops)).expect("forks are watched"));
         assert_eq!(drops.load(Relaxed), 2);
+    }
+
+    #[test]
+    fn a_lock_is_held_by_one() {
+        let (lock, held) = (Lock::new(), AtomicU32::new(0));
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..1000 {
+                        let _turn = lock.lock().expect("forks are watched");
+                        assert_eq!(held.fetch_add(1, Relaxed), 0);
+                        held.fetch_sub(1, Relaxed);
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_child_takes_a_lock_that_its_parent_holds() {
+        let lock = Lock::new();
+        let _turn = lock.lock().expect("forks are watched");
+        // SAFETY: the child takes a lock of its own, and ends without running anything else.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that waits for ever is ended.
+            unsafe { libc::alarm(60) };
+            let taken = lock.lock().is_ok();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!taken)) };
+        }
+        let mut status = 0;
+        // SAFETY: the target is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child waits for its parent's thread");
     }
 
     #[test]

@@ -44,6 +44,7 @@ canaries! {
     a_return_into_a_stopped_session: DeafUnpark by gates::stops_are_alone;
     small_frames_freed_before_they_are_unlinked: EarlyFree by readers::readers_against_small_frames_that_move;
     a_carved_frame_freed_with_a_part_in_use: LooseUncarve by tables::small_frames_have_one_owner;
+    memory_given_without_a_claim: LooseClaim by stocks::memory_is_given_by_several;
     a_stock_that_two_take_the_same_from: LooseStock by stocks::parts_have_one_owner;
     a_root_that_forgets_what_is_below: BareRoot by tables::marks_under_growing_roots;
     a_flush_that_forgets_what_came_after_it: LateClean by flushing::sync_against_a_writer;

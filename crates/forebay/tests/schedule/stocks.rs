@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use forebay::evict;
+use forebay::keeper::provision;
 use forebay::memory::regions::{self, Shortage};
 use forebay::sim;
 use forebay::sync::Ordering;
@@ -16,6 +17,8 @@ crate::scenarios!(
     stocks_against_eviction_and_need,
     stealing_between_regions,
     a_death_loses_no_stock,
+    memory_is_given_by_several,
+    a_death_while_memory_is_given,
 );
 
 type Owned = Arc<Mutex<HashSet<u32>>>;
@@ -171,4 +174,79 @@ fn a_death_loses_no_stock() {
     });
     join([victim, other]);
     world.check_after_death();
+}
+
+/// A session all of whose memory has been given back.
+fn without_memory() -> Arc<World> {
+    let world = World::new(Shape {
+        frames: 16,
+        ..Shape::default()
+    });
+    let member = world.member();
+    provision::give_back(member.me(), 0);
+    let backed = &member.me().arena.superblock().frames_backed;
+    assert_eq!(backed.load(Ordering::Relaxed), 0);
+    world
+}
+
+/// Gives memory whoever else is at it, takes some of it, and lets it go.
+fn give_and_take(member: &Member, owned: &Owned) {
+    for _ in 0..2 {
+        provision::more(member.world.session.shared(), member.me(), true);
+        let _operation = member.me().enter_arena();
+        let frames: Vec<_> = (0..2)
+            .filter_map(|_| regions::take_frame(member.me()))
+            .collect();
+        frames.iter().for_each(|frame| own(owned, frame.0));
+        for frame in frames {
+            disown(owned, frame.0);
+            regions::free_frame(member.me(), frame);
+        }
+    }
+}
+
+/// All of it once more, so that what there is lies where those who look expect it.
+fn give_all(world: &Arc<World>) {
+    let member = world.member();
+    provision::ahead(world.session.shared(), member.me(), 16 * BLOCK);
+}
+
+/// Nobody waits for a turn, and somebody takes memory back.
+pub fn memory_is_given_by_several() {
+    let world = without_memory();
+    let owned = Owned::default();
+    let exploring = world.explore();
+    let giver = || {
+        let owned = Arc::clone(&owned);
+        world.spawn(move |member| give_and_take(member, &owned))
+    };
+    let taker = world.spawn(|member| {
+        for _ in 0..2 {
+            provision::give_back(member.me(), 0);
+        }
+    });
+    join([giver(), giver(), taker]);
+    drop(exploring);
+    give_all(&world);
+    world.check_at_rest();
+}
+
+/// Whoever gives memory dies, or takes it back and dies, while others give and take some.
+fn a_death_while_memory_is_given() {
+    let world = without_memory();
+    let owned = Owned::default();
+    let exploring = world.explore();
+    let victim = world.spawn_mortal(dice() % 300, |member| {
+        provision::more(member.world.session.shared(), member.me(), true);
+        provision::give_back(member.me(), 0);
+    });
+    let giver = || {
+        let owned = Arc::clone(&owned);
+        world.spawn(move |member| give_and_take(member, &owned))
+    };
+    join([victim, giver(), giver()]);
+    drop(exploring);
+    world.repair();
+    give_all(&world);
+    world.check_at_rest();
 }

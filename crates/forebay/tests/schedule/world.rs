@@ -140,7 +140,7 @@ impl World {
             _disk: disk,
         });
         let first = world.member();
-        forebay::keeper::provision::more(world.session.shared(), first.me());
+        forebay::keeper::provision::more(world.session.shared(), first.me(), false);
         world
     }
 

@@ -97,6 +97,7 @@ impl Check<'_> {
         let claimed = self.frames.get(&frame).copied();
         let fine = match owner {
             Owner::Unbacked => claimed.is_none(),
+            Owner::Giving(by) => claimed.is_none() && self.lives(by),
             Owner::Free => {
                 self.report.frames_free += 1;
                 *self
@@ -127,7 +128,7 @@ impl Check<'_> {
         } else {
             self.not_carved(frame);
         }
-        owner != Owner::Unbacked
+        !matches!(owner, Owner::Unbacked | Owner::Giving(_))
     }
 
     fn carved(&mut self, frame: FrameId) {
@@ -152,7 +153,7 @@ impl Check<'_> {
                     self.report.smalls_linked += 1;
                     claimed == Some(header) && !is_free
                 }
-                Owner::Unbacked | Owner::Carved => false,
+                Owner::Unbacked | Owner::Carved | Owner::Giving(_) => false,
             };
             let fine = fine
                 && word.load(Ordering::Acquire) == owner.pack()

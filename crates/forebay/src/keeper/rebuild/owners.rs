@@ -40,15 +40,15 @@ impl<'a> Rebuild<'a, '_> {
         }
     }
 
-    /// Huge pages that the dead have begun to give, or to take back, are given in full, as far as the budget goes: where one
-    /// frame has memory, all of its huge page have. The repair
-    /// holds the right to give, so nobody who lives is at it.
+    /// Huge pages that the dead have begun to publish, or to take back, are given in full, as far as the budget goes: where one
+    /// frame has memory, all of its huge page have. Of what the living are giving no frame has any yet.
     pub(super) fn half_given(&mut self) {
         let arena = self.arena();
         let superblock = arena.superblock();
         let has_memory = |id: u32| {
             arena.frame_owner(FrameId(id)).is_some_and(|owner| {
-                Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
+                let owner = Owner::unpack(owner.load(Ordering::Acquire));
+                !matches!(owner, Owner::Unbacked | Owner::Giving(_))
             })
         };
         let frames = arena.counts().frames;
@@ -96,12 +96,14 @@ impl<'a> Rebuild<'a, '_> {
         match was {
             // Parts in use make a carved frame, whatever its own word says: who carved it may have died at that.
             _ if is_carved => {
-                self.findings.corruptions += u32::from(was == Owner::Unbacked);
+                self.findings.corruptions +=
+                    u32::from(matches!(was, Owner::Unbacked | Owner::Giving(_)));
                 owner.store(Owner::Carved.pack(), Ordering::Release);
                 self.carve(frame, true);
             }
             Owner::Unbacked => {}
-            Owner::Held(by) if !(self.dead.threads)(by) => {}
+            Owner::Held(by) | Owner::Giving(by) if !(self.dead.threads)(by) => {}
+            Owner::Giving(_) => owner.store(Owner::Unbacked.pack(), Ordering::Release),
             Owner::Carved => self.carve(frame, false),
             _ => self.set_free(frame),
         }

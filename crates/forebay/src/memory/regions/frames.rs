@@ -96,6 +96,12 @@ pub fn take_frame(me: Me<'_>) -> Option<FrameId> {
     None
 }
 
+/// Whether some frame is shown to be free. Not what is counted: whoever takes one, or gives one back, does so and counts it in two steps,
+/// and may be stopped in between.
+pub fn shows_free(arena: &Arena) -> bool {
+    arena.superblock().free_about() != 0 && arena.frame_hints().count_about(1) != 0
+}
+
 /// Wakes whoever gives memory ahead of need, if half of a region's share of what is kept ready is gone.
 fn wake_at_half(arena: &Arena, free: u32) {
     let superblock = arena.superblock();

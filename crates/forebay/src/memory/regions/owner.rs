@@ -15,6 +15,8 @@ pub enum Owner {
     Linked(HeaderId),
     /// A frame whose 64 parts have owners of their own.
     Carved,
+    /// No memory behind it that anybody may count on: a thread is giving it some, to it and the rest of its huge page, or takes it back.
+    Giving(ThreadId),
 }
 
 const KIND_BITS: u32 = 3;
@@ -29,6 +31,7 @@ impl Owner {
             Owner::Held(thread) => 2 | (thread.0 << KIND_BITS),
             Owner::Linked(header) => 3 | (header.0 << KIND_BITS),
             Owner::Carved => 4,
+            Owner::Giving(thread) => 5 | (thread.0 << KIND_BITS),
         }
     }
 
@@ -40,6 +43,7 @@ impl Owner {
             2 => Owner::Held(ThreadId(id)),
             3 => Owner::Linked(HeaderId(id)),
             4 => Owner::Carved,
+            5 => Owner::Giving(ThreadId(id)),
             _ => Owner::Unbacked,
         }
     }

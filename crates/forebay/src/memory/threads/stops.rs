@@ -1,11 +1,14 @@
 //! Closing gates: being alone on a file, or in the session (`docs/locking.md`, "Operations and stopping").
 
-use super::{Me, PARKED, STOP_PATIENCE, is_dead, is_gone};
+use super::{Me, PARKED, STOP_PATIENCE, ThreadSlot, is_dead, is_gone};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::arena::Arena;
 use crate::sync::time::Instant;
 use crate::sync::{Ordering, fence, planted, relax};
-use crate::sys::membarrier;
+use crate::sys::{liveness, membarrier};
+
+/// Looks at a thread in the way, after each so many of which it is asked whether its process is stopped.
+const ASK_ROUNDS: u32 = 256;
 
 /// `false`: there is none to be had, and nothing may be concluded from words.
 fn barrier(arena: &Arena) -> bool {
@@ -36,6 +39,9 @@ pub fn stop_session_for_rebuild(me: Me<'_>) -> Option<SessionStop<'_>> {
     }
     if holder != 0 && planted!(OpenGate) {
         me.arena.superblock().gate.store(0, Ordering::Release);
+        return None;
+    }
+    if !exploring() && somebody_does_not_run(me.arena) {
         return None;
     }
     close_session(me, holder)
@@ -102,6 +108,22 @@ fn exploring() -> bool {
     false
 }
 
+/// Whether the thread's process is stopped, as far as can be told.
+fn does_not_run(slot: &ThreadSlot) -> bool {
+    liveness::is_stopped(slot.pid.load(Ordering::Relaxed))
+}
+
+/// Whether somebody is stopped in the middle of an operation: then a stop of the session would end in nothing, and everybody would have
+/// waited for it.
+fn somebody_does_not_run(arena: &Arena) -> bool {
+    (1..arena.counts().threads).map(ThreadId).any(|id| {
+        let slot = arena.thread_unchecked(id);
+        let word = slot.op.load(Ordering::Acquire);
+        let is_active = word != 0 && word & PARKED == 0;
+        is_active && !is_dead(arena, id) && does_not_run(slot)
+    })
+}
+
 fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
     let begun = Instant::now();
     for id in (1..me.arena.counts().threads)
@@ -114,7 +136,11 @@ fn wait_for_others(me: Me<'_>, in_the_way: impl Fn(u64) -> bool) -> bool {
         while in_the_way(slot.op.load(Ordering::Acquire)) && !is_dead(me.arena, id) {
             round += 1;
             relax(round);
-            if round > 1000 && begun.elapsed() > STOP_PATIENCE && !exploring() {
+            if exploring() {
+                continue;
+            }
+            let is_late = round > 1000 && begun.elapsed() > STOP_PATIENCE;
+            if is_late || round.is_multiple_of(ASK_ROUNDS) && does_not_run(slot) {
                 return false;
             }
         }

@@ -1,0 +1,310 @@
+//! Memory for frames: claimed by huge pages, given, published; and taken back.
+//!
+//! ```text
+//! unbacked --(claim)--> giving --(has memory; publish)--> free
+//!     ^                    |                               | (all of the huge page taken, nobody copies from it any more)
+//!     `---(none to be had)-'<------------------------------'
+//! ```
+//!
+//! The word of a huge page's first frame says whose claim it is; its other frames are unbacked meanwhile. So nobody else is at this
+//! memory, however long the claim lasts, and whoever needs memory claims another huge page. Claims are made, published and given up in
+//! an operation, which a rebuild waits for; the calls that give memory and take it are made outside. A claim of the
+//! dead is undone by a rebuild: its memory may be there or not, which the next who claims it finds out by giving it again.
+
+use crate::ids::FrameId;
+use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES};
+use crate::memory::arena::Arena;
+use crate::memory::cgroup;
+use crate::memory::regions::{self, Owner};
+use crate::memory::superblock::Superblock;
+use crate::memory::threads::{self, Me, Settling};
+use crate::session::shared::Shared;
+use crate::sync::time::Instant;
+use crate::sync::{Ordering, planted};
+
+/// Huge pages in a row that are this thread's to give memory to, or to take it from.
+struct Claim<'a> {
+    me: Me<'a>,
+    first: FrameId,
+    pieces: u32,
+    /// The dead have made no claims that nobody hears of.
+    _settling: Settling<'a>,
+}
+
+/// Backs up to `bytes` of frames.
+pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
+    let superblock = me.arena.superblock();
+    let room = room_left(superblock);
+    let mut wanted = room.min((bytes / BLOCK_BYTES) as u32);
+    // Where the budget is used up, and writers and readers come here for each few frames, nobody asks the files that say so.
+    if wanted == 0 {
+        return false;
+    }
+    if !shared.config.heap_backed
+        && let Some(headroom) = cgroup::headroom()
+    {
+        // A cgroup at its limit kills; stay a batch away from it.
+        let frames = headroom.saturating_sub(BATCH_BYTES as u64) / BLOCK_BYTES as u64;
+        wanted = wanted.min(u32::try_from(frames).unwrap_or(u32::MAX));
+    }
+    let mut given = false;
+    while wanted >= HUGE_FRAMES.min(room.max(1)) && wanted > 0 {
+        // Half of what is left at most: whoever is stopped with it in hand leaves some to others.
+        let most = wanted.min(room_left(superblock) / 2);
+        let Some(mut claim) = Claim::take(me, (most / HUGE_FRAMES).max(1)) else {
+            break;
+        };
+        // On the heap, in tests, no decision shall hang on the clock.
+        let begun = (!shared.config.heap_backed).then(Instant::now);
+        if !claim.back() {
+            claim.shrink(0);
+            // The file system is smaller than the budget: what there is, is the budget.
+            let backed = superblock.frames_backed.load(Ordering::Relaxed);
+            superblock
+                .frames_max
+                .store(backed.max(1), Ordering::Relaxed);
+            break;
+        }
+        if let Some(begun) = begun {
+            let ns = begun.elapsed().as_nanos() as u64;
+            super::observe(superblock, claim.pieces as usize * HUGE_BYTES, ns);
+        }
+        let count = claim.publish(wanted);
+        if count == 0 {
+            break;
+        }
+        wanted -= count;
+        given = true;
+    }
+    given
+}
+
+impl<'a> Claim<'a> {
+    /// The first huge pages in a row whose frames have no memory, at most `pieces_max`.
+    fn take(me: Me<'a>, pieces_max: u32) -> Option<Self> {
+        loop {
+            let (first, pieces) = unbacked_run(me.arena, pieces_max)?;
+            let mut claim = Claim {
+                me,
+                first,
+                pieces: 0,
+                _settling: me.settling(),
+            };
+            let _alone = me.enter_arena();
+            while claim.pieces < pieces && claim.add() {
+                claim.pieces += 1;
+            }
+            // Else somebody else was faster: there may be others.
+            if claim.pieces > 0 {
+                return Some(claim);
+            }
+        }
+    }
+
+    /// Claims the huge page that follows.
+    fn add(&self) -> bool {
+        let arena = self.me.arena;
+        let first = self.piece(self.pieces);
+        let claimed = Owner::Giving(self.me.id).pack();
+        let unbacked = Owner::Unbacked.pack();
+        let Some(owner) = arena.frame_owner(first) else {
+            return false;
+        };
+        if planted!(LooseClaim) {
+            owner.store(claimed, Ordering::Release);
+        } else if owner
+            .compare_exchange(unbacked, claimed, Ordering::AcqRel, Ordering::Relaxed)
+            .is_err()
+        {
+            return false;
+        }
+        // Given in part meanwhile, where the budget ends.
+        let alone = (first.0 + 1..first.0 + HUGE_FRAMES).all(|id| is_unbacked(arena, id));
+        if !alone {
+            owner.store(unbacked, Ordering::Release);
+        }
+        alone
+    }
+
+    fn piece(&self, index: u32) -> FrameId {
+        FrameId(self.first.0 + index * HUGE_FRAMES)
+    }
+
+    /// Gives it memory: all of it, or else the first huge page alone, or nothing.
+    fn back(&mut self) -> bool {
+        let mapping = self.me.arena.mapping();
+        let offset = self.me.arena.frame_offset(self.first);
+        let bytes = self.pieces as usize * HUGE_BYTES;
+        if mapping.back(offset, bytes).is_ok() {
+            return true;
+        }
+        self.shrink(1);
+        mapping.back(offset, HUGE_BYTES).is_ok()
+    }
+
+    /// Lets whoever wants them have frames of it, at most `most` and what the budget allows. Returns how many.
+    fn publish(mut self, most: u32) -> u32 {
+        let superblock = self.me.arena.superblock();
+        let count = {
+            let _alone = self.me.enter_arena();
+            let count = allow(superblock, (self.pieces * HUGE_FRAMES).min(most));
+            // The first of a huge page last: it says whose the others are.
+            for index in (0..count).rev() {
+                regions::free_frame(self.me, FrameId(self.first.0 + index));
+            }
+            count
+        };
+        self.shrink(count.div_ceil(HUGE_FRAMES));
+        count
+    }
+
+    /// Takes the memory of all but the first huge pages back, and lets whoever wants to claim those.
+    fn shrink(&mut self, pieces: u32) {
+        for index in pieces..self.pieces {
+            let first = self.piece(index);
+            let offset = self.me.arena.frame_offset(first);
+            let _ = self.me.arena.mapping().release(offset, HUGE_BYTES);
+            let _alone = self.me.enter_arena();
+            set_owner(self.me.arena, first, Owner::Unbacked);
+        }
+        self.pieces = self.pieces.min(pieces);
+    }
+}
+
+/// Frames that may have memory and have none.
+fn room_left(superblock: &Superblock) -> u32 {
+    let backed = superblock.frames_backed.load(Ordering::Relaxed);
+    let max = superblock.frames_max.load(Ordering::Relaxed);
+    max.saturating_sub(backed)
+}
+
+/// Counts frames as having memory, as many as the budget allows. Returns how many.
+fn allow(superblock: &Superblock, frames: u32) -> u32 {
+    let word = &superblock.frames_backed;
+    let mut backed = word.load(Ordering::Relaxed);
+    loop {
+        let room = superblock
+            .frames_max
+            .load(Ordering::Relaxed)
+            .saturating_sub(backed);
+        let count = frames.min(room);
+        match word.compare_exchange(backed, backed + count, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => return count,
+            Err(seen) => backed = seen,
+        }
+    }
+}
+
+fn is_unbacked(arena: &Arena, id: u32) -> bool {
+    arena
+        .frame_owner(FrameId(id))
+        .is_some_and(|owner| Owner::unpack(owner.load(Ordering::Acquire)) == Owner::Unbacked)
+}
+
+fn set_owner(arena: &Arena, frame: FrameId, word: Owner) {
+    if let Some(owner) = arena.frame_owner(frame) {
+        owner.store(word.pack(), Ordering::Release);
+    }
+}
+
+/// The first huge pages in a row whose frames have no memory, at most `pieces_max`: the first frame, and how many.
+fn unbacked_run(arena: &Arena, pieces_max: u32) -> Option<(FrameId, u32)> {
+    let is_free = |first: &u32| (*first..first + HUGE_FRAMES).all(|id| is_unbacked(arena, id));
+    let mut pieces = (0..arena.counts().frames).step_by(HUGE_FRAMES as usize);
+    let first = pieces.find(is_free)?;
+    let more = pieces.take(pieces_max as usize - 1).take_while(is_free);
+    Some((FrameId(first), 1 + more.count() as u32))
+}
+
+/// Gives free memory back until at most `frames` frames are backed. Returns the bytes given back. The caller is in no
+/// operation.
+pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
+    let _settling = me.settling();
+    let taken = take_free(me, frames);
+    if taken.is_empty() {
+        return 0;
+    }
+    // Readers that copied from these frames before we took them have left their operations, or look anew.
+    let alone = threads::stop_session(me).is_some();
+    let mut given = 0;
+    for first in taken {
+        if alone && take_memory(me, first) {
+            given += HUGE_BYTES as u64;
+        } else {
+            let _alone = me.enter_arena();
+            for index in (0..HUGE_FRAMES).rev() {
+                regions::free_frame(me, FrameId(first.0 + index));
+            }
+        }
+    }
+    given
+}
+
+/// Takes huge pages all of whose frames are free, from the end, as long as more than `frames` have memory.
+fn take_free(me: Me<'_>, frames: u32) -> Vec<FrameId> {
+    let arena = me.arena;
+    let mut taken = Vec::new();
+    let mut first = arena.counts().frames / HUGE_FRAMES * HUGE_FRAMES;
+    while first >= HUGE_FRAMES {
+        first -= HUGE_FRAMES;
+        let backed = arena.superblock().frames_backed.load(Ordering::Relaxed);
+        if backed.saturating_sub(taken.len() as u32 * HUGE_FRAMES) <= frames {
+            break;
+        }
+        if take_piece(me, FrameId(first)) {
+            taken.push(FrameId(first));
+        }
+    }
+    taken
+}
+
+/// Takes all frames of a huge page, or none.
+fn take_piece(me: Me<'_>, first: FrameId) -> bool {
+    let arena = me.arena;
+    let (free, held) = (Owner::Free.pack(), Owner::Held(me.id).pack());
+    let _alone = me.enter_arena();
+    let frames = (first.0..first.0 + HUGE_FRAMES).map(FrameId);
+    let take = |frame: &FrameId| {
+        arena.frame_owner(*frame).is_some_and(|owner| {
+            owner
+                .compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok()
+        })
+    };
+    let taken: Vec<FrameId> = frames.clone().take_while(take).collect();
+    if taken.len() < HUGE_FRAMES as usize {
+        for frame in taken {
+            set_owner(arena, frame, Owner::Free);
+            arena.frame_hints().set(frame);
+        }
+        return false;
+    }
+    frames.for_each(|frame| arena.frame_hints().clear(frame));
+    let region = arena.shares().region_of(first);
+    let count = arena.superblock().frames_free.of(region);
+    count.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+    true
+}
+
+/// Takes the memory of a huge page that this thread has taken, from whose frames nobody copies any more. `false`: it cannot be taken.
+fn take_memory(me: Me<'_>, first: FrameId) -> bool {
+    let arena = me.arena;
+    {
+        let _alone = me.enter_arena();
+        // Before the memory goes: should this thread die, no frame without memory is taken for a free one. The claim first, so
+        // that nobody makes one of his own.
+        set_owner(arena, first, Owner::Giving(me.id));
+        for id in first.0 + 1..first.0 + HUGE_FRAMES {
+            set_owner(arena, FrameId(id), Owner::Unbacked);
+        }
+    }
+    let offset = arena.frame_offset(first);
+    if arena.mapping().release(offset, HUGE_BYTES).is_err() {
+        return false;
+    }
+    let _alone = me.enter_arena();
+    let backed = &arena.superblock().frames_backed;
+    backed.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+    set_owner(arena, first, Owner::Unbacked);
+    true
+}

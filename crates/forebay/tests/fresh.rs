@@ -1,0 +1,55 @@
+//! What others have changed while nobody of the session had it open.
+
+mod here;
+
+use std::sync::Barrier;
+use std::time::Duration;
+
+use forebay::config::Route;
+use forebay::frame::header::State;
+use forebay::ids::{FileId, HeaderId};
+use forebay::{Config, OpenOptions, Session};
+
+const LEN: usize = 300_000;
+
+/// A keeper that evicts, and a reader that has come late, lock a header for a moment: its bytes go all the same.
+#[test]
+fn what_somebody_is_looking_at_is_dropped_as_well() {
+    let dir = here::directory();
+    let path = dir.path().join("a");
+    let config = Config {
+        memory: 32 << 20,
+        route: Route::Scrap,
+        ..Config::tiny()
+    };
+    let session = Session::open(config).expect("a session");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session.open_file(&path, &options).expect("a file");
+    assert_eq!(file.write_at(&[1; LEN], 0).expect("a write"), LEN);
+    file.close().expect("closed");
+    std::fs::write(&path, [2; LEN + 1]).expect("changed");
+    let arena = &session.shared().arena;
+    let held = Barrier::new(2);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let me = session.shared().me().expect("a slot");
+            let _operation = me.enter(FileId(0)).expect("an operation");
+            let linked = (0..arena.counts().headers)
+                .map(HeaderId)
+                .find(|&id| arena.header(id).is_some_and(|h| h.state() == State::Linked));
+            let linked = linked.expect("the file is in memory");
+            let header = arena.header(linked).expect("a header");
+            let _guard = header.lock(me, linked).expect("nobody else has it");
+            held.wait();
+            // Whoever opens the file comes by while this lasts, or finds nothing held: right is either.
+            std::thread::sleep(Duration::from_millis(300));
+        });
+        held.wait();
+        let file = session.open_file(&path, &options).expect("a file");
+        let mut bytes = vec![0; LEN + 1];
+        assert_eq!(file.read_at(&mut bytes, 0).expect("bytes"), LEN + 1);
+        let odd = bytes.iter().position(|&byte| byte != 2);
+        assert_eq!(odd, None, "bytes from before the change");
+    });
+}
