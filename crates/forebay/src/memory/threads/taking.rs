@@ -63,6 +63,8 @@ fn take_free(arena: &Arena, part: &Range<u32>, real: bool) -> Option<ThreadId> {
 fn begin_life(slot: &ThreadSlot, life: u32, real: bool) {
     let life = life & LIFE_MASK;
     slot.pid.store(std::process::id(), Ordering::Relaxed);
+    // A recovery declares all slots dead, free ones too, and takes one of them.
+    slot.slain.store(0, Ordering::Relaxed);
     if real {
         liveness::hold(&slot.mutex);
         slot.has_mutex.store(life | 1, Ordering::Release);
