@@ -21,6 +21,7 @@ use libc::c_int;
 use crate::files;
 use crate::hooks::limits;
 use crate::inside::Inside;
+use crate::parting::{self, Mapped};
 use crate::raw::KeepErrno;
 use crate::signals;
 use crate::table::{self, Kind, Word};
@@ -305,6 +306,13 @@ fn glance_anew() -> Option<&'static Glance> {
         Ok(_) => {
             // SAFETY: never freed from here on.
             let glance = unsafe { &(*seen).glance };
+            parting::note(Mapped::Glance(glance));
+            if !is_on() {
+                // The process may have left meanwhile, and not have seen this.
+                let _ = SEEN.compare_exchange(seen, null, Ordering::AcqRel, Ordering::Relaxed);
+                let _ = glance.give_up();
+                return None;
+            }
             crate::kernel::tell(glance);
             Some(glance)
         }
@@ -348,10 +356,40 @@ pub fn try_session() -> Result<Option<&'static Session>, Error> {
     let Some(joined) = Session::join_for_good(&path, config, ways)? else {
         return Ok(None);
     };
-    let session = Box::into_raw(Box::new(joined));
-    SESSION.store(session, Ordering::Release);
-    // SAFETY: made above; never freed.
-    Ok(Some(unsafe { &*session }))
+    let session: &'static Session = Box::leak(Box::new(joined));
+    parting::note(Mapped::Session(session));
+    put_back(session);
+    Ok(Some(session))
+}
+
+/// From now on the process has joined no session. The one that it had joined, if any. The caller is alone in the rare paths.
+pub fn take_session() -> Option<&'static Session> {
+    let session = SESSION.swap(std::ptr::null_mut(), Ordering::AcqRel);
+    // SAFETY: never freed.
+    (!session.is_null()).then(|| unsafe { &*session })
+}
+
+/// It is joined.
+pub fn put_back(session: &'static Session) {
+    SESSION.store(std::ptr::from_ref(session).cast_mut(), Ordering::Release);
+}
+
+/// From now on the process has looked at no arena.
+pub fn forget_glance() {
+    SEEN.store(std::ptr::null_mut(), Ordering::SeqCst);
+}
+
+/// Set once the process has left its session for good, and has nothing of it any more.
+static LEFT: AtomicU32 = AtomicU32::new(0);
+
+/// It has.
+pub fn set_left() {
+    LEFT.store(1, Relaxed);
+}
+
+/// Whether it has.
+pub fn has_left() -> bool {
+    LEFT.load(Relaxed) != 0
 }
 
 /// The session, if the process is in one.

@@ -20,8 +20,8 @@ use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
-    Given, Why, give_all_and_watch, give_all_to_kernel, give_inheritable_to_kernel,
-    give_inode_to_kernel, give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
+    Given, Why, give_all_and_watch, give_inheritable_to_kernel, give_inode_to_kernel,
+    give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
 };
 use crate::mapped;
 use crate::raw::KeepErrno;

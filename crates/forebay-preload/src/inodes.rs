@@ -112,6 +112,11 @@ pub fn get(_rare: &Rare, slot: u32) -> Option<&'static Inode> {
     (!inode.is_null()).then(|| unsafe { &*inode })
 }
 
+/// Whether the process manages none.
+pub fn are_none(rare: &Rare) -> bool {
+    (0..END.load(Relaxed)).all(|slot| get(rare, slot).is_none())
+}
+
 /// One more descriptor of an inode.
 pub fn use_again(_rare: &Rare, slot: usize) {
     INODES[slot].descriptors.fetch_add(1, Relaxed);

@@ -16,6 +16,7 @@ mod inodes;
 mod inside;
 mod kernel;
 mod mapped;
+mod parting;
 mod program;
 mod raw;
 mod real;

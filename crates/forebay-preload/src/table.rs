@@ -14,7 +14,7 @@ use forebay::limits::LARGE_SYNCS;
 use libc::c_int;
 
 pub use holders::{hold, let_go};
-pub use room::{WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, wiped};
+pub use room::{WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, WIPED_SYNCS, at_start, part, wiped};
 
 use crate::inside::Inside;
 use crate::{raw, streams};
@@ -388,6 +388,16 @@ impl Description {
             self.lock_patiently(me);
         }
         OffsetLock(self, inside)
+    }
+
+    /// Takes the offset from any thread of this process's.
+    fn unlock_for_this_process(&self) {
+        let holder = self.lock.load(Relaxed);
+        if holder >> 32 == who() >> 32 {
+            let _ = self
+                .lock
+                .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
     }
 
     #[cold]

@@ -461,6 +461,11 @@ fn what_is_no_arena_is_refused_with_its_name() {
         ] {
             let error = result.expect_err("it is no arena");
             assert!(matches!(error, Error::Arena(_)), "{error}");
+            let is_of_another_build = bytes[..4] == magic[..4] && bytes[..8] != magic;
+            assert_eq!(
+                error.to_string().contains("another build"),
+                is_of_another_build
+            );
             assert!(
                 error.to_string().contains(path.to_str().expect("plain")),
                 "{error}"

@@ -94,8 +94,8 @@ fn robust_futexes() -> Check {
     const WHY: &str =
         "how the death of a program is noticed; without it what the dead held would stay locked";
     let word: &'static liveness::Word = Box::leak(Box::default());
-    let died = std::thread::spawn(|| liveness::hold(word)).join().is_ok();
-    if died && liveness::owner_died(word) {
+    let held = std::thread::spawn(|| liveness::hold(word)).join();
+    if held.is_ok_and(|held| held) && liveness::owner_died(word) {
         return Check::ok("robust_futex", WHY, "a death was seen");
     }
     Check::ok("robust_futex", WHY, "a thread died and the kernel did not mark its lock")

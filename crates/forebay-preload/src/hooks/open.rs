@@ -1,5 +1,7 @@
 //! Opening.
 
+use std::time::{Duration, Instant};
+
 use forebay::session::glance::Glance;
 use libc::{c_char, c_int, mode_t};
 
@@ -9,6 +11,9 @@ use crate::hooks::size;
 use crate::inside::Inside;
 use crate::raw::KeepErrno;
 use crate::real;
+
+/// By then the kernel has taken a lease back from whoever does not give it up.
+const LEASE_ENDS: Duration = Duration::from_secs(60);
 
 /// Opens, and enters what was opened into the table. A truncation of a file that the session has bytes of goes through the
 /// engine.
@@ -31,12 +36,19 @@ unsafe fn open_with(
         unsafe { files::await_closed(dir, path) };
     }
     let really = |flags| {
-        let fd = really(flags);
-        // SAFETY: the caller's path.
-        let again = fd < 0
-            && crate::raw::errno() == libc::EWOULDBLOCK
-            && unsafe { files::await_closed(dir, path) };
-        if again { really(flags) } else { fd }
+        let begun = Instant::now();
+        loop {
+            let fd = really(flags);
+            // A keeper that does not get on has its lease for longer than one look takes: no program is to hear of it.
+            // SAFETY: the caller's path.
+            let again = fd < 0
+                && crate::raw::errno() == libc::EWOULDBLOCK
+                && begun.elapsed() < LEASE_ENDS
+                && unsafe { files::await_closed(dir, path) };
+            if !again {
+                return fd;
+            }
+        }
     };
     // SAFETY: the caller's path.
     let truncates = flags & libc::O_TRUNC != 0 && unsafe { files::known_path(dir, path) }.is_some();

@@ -141,8 +141,11 @@ fn write_all(device: Option<u64>) -> Option<c_int> {
     }
     let session = {
         let _rare = Rare::lock();
-        attach::session()?
+        let session = attach::session()?;
+        table::wiped(table::WIPED_SYNCS).fetch_add(1, Ordering::SeqCst);
+        session
     };
     let written = session.write_all(device);
+    table::wiped(table::WIPED_SYNCS).fetch_sub(1, Ordering::SeqCst);
     written.err().map(|error| error.errno())
 }

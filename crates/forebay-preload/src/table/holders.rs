@@ -331,6 +331,15 @@ pub fn let_the_dead_go() {
     }
 }
 
+/// The process has no slot any more that it could see. Descriptions that it may have had are below this.
+pub(super) fn part(relatives: &Family) -> usize {
+    let Some(slot) = SELF.swap(0, SeqCst).checked_sub(1) else {
+        return 0;
+    };
+    let end = relatives.processes[slot as usize].end.load(Relaxed);
+    (end as usize).min(WORDS) * 64
+}
+
 /// A descriptor has got a word. Children that are being forked may have it, or not.
 #[inline]
 pub fn opened(word: Word) {

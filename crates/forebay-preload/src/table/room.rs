@@ -12,6 +12,8 @@ use super::{ALIVE, DESCRIPTIONS, DESCRIPTIONS_MAX, DESCRIPTORS_MAX, Description,
 
 const PAGE_BYTES: usize = 4096;
 /// The words of the wiped page, see [`wiped`]; the first one counts lives.
+/// Threads that use the session without the lock: they sync all of it.
+pub const WIPED_SYNCS: usize = 4;
 pub const WIPED_LOCK_RARE: usize = 8;
 pub const WIPED_LOCK_MAPPED: usize = 16;
 const WIPED_LOCK_TABLES: usize = 24;
@@ -87,6 +89,42 @@ fn make_descriptions() -> bool {
     holders::begin();
     DESCRIPTIONS.store(shared.cast(), Ordering::Release);
     true
+}
+
+/// The process shares descriptions with its relatives no more: there is memory of its own in their place. To them it has what it had, until it
+/// ends. `false`: it cannot be. The caller has hidden the table of descriptors.
+pub fn part() -> bool {
+    let family = FAMILY.swap(std::ptr::null_mut(), Ordering::SeqCst);
+    if family.is_null() {
+        return true;
+    }
+    let first = DESCRIPTIONS.load(Relaxed);
+    let bytes = DESCRIPTIONS_MAX * size_of::<Description>() + size_of::<Family>();
+    // SAFETY: another mapping of the memory that relatives share; the first one stays.
+    let again = unsafe { libc::mremap(first.cast(), 0, bytes, libc::MREMAP_MAYMOVE) };
+    if again == libc::MAP_FAILED {
+        FAMILY.store(family, Ordering::SeqCst);
+        return false;
+    }
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: zeros are good for all that is there; whoever looks at it meanwhile looks at atomics.
+    let made = unsafe { libc::mmap(first.cast(), bytes, protection, flags, -1, 0) };
+    if made == libc::MAP_FAILED {
+        FAMILY.store(family, Ordering::SeqCst);
+    } else {
+        let relatives = again.wrapping_byte_add(DESCRIPTIONS_MAX * size_of::<Description>());
+        // SAFETY: mapped above, and laid out as the first mapping; all atomics. Descriptions come first.
+        let theirs = unsafe {
+            let end = holders::part(&*relatives.cast::<Family>());
+            std::slice::from_raw_parts(again.cast::<Description>(), end.min(DESCRIPTIONS_MAX))
+        };
+        // A thread that holds one lets go of it in memory of this process's own.
+        theirs.iter().for_each(Description::unlock_for_this_process);
+    }
+    // SAFETY: mapped above, and known to nobody else.
+    unsafe { libc::munmap(again, bytes) };
+    made != libc::MAP_FAILED
 }
 
 fn reserve(len: usize, sharing: c_int) -> Option<*mut libc::c_void> {

@@ -20,6 +20,7 @@ mod names;
 mod numbers;
 mod outsiders;
 mod reached;
+mod rights;
 mod role;
 mod room;
 mod scene;

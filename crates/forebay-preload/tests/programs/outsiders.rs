@@ -43,6 +43,11 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 fd = open(&dir.join(words[1]), libc::O_RDONLY).expect("open");
                 String::new()
             }
+            "peek" => {
+                let flags = libc::O_RDONLY | libc::O_NONBLOCK;
+                fd = open(&dir.join(words[1]), flags).expect("no lease is in the way");
+                String::new()
+            }
             "log" => {
                 let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
                 fd = open(&dir.join(words[1]), flags).expect("open");
@@ -601,13 +606,17 @@ impl Keeper {
         Keeper(keeper)
     }
 
-    fn signal(&self, signal: i32) {
+    pub fn process(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    pub fn signal(&self, signal: i32) {
         // SAFETY: takes no memory; a child that has not been waited for.
         assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
     }
 
     /// Stops it; on return it is stopped.
-    fn stop(&self) {
+    pub fn stop(&self) {
         self.signal(libc::SIGSTOP);
         let begun = Instant::now();
         while !forebay::sys::liveness::is_stopped(self.0.id()) {

@@ -29,6 +29,7 @@ fn run() {
         || crate::numbers::play(role, &argument, &dir)
         || crate::outsiders::play(role, &argument, &dir)
         || crate::reached::play(role, &argument, &dir)
+        || crate::rights::play(role, &argument, &dir)
         || crate::room::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)

@@ -1,5 +1,8 @@
 //! Programs whose keeper is stopped: they go on, and what it counts is right when it goes on, too.
 
+use std::os::fd::AsFd;
+use std::time::Duration;
+
 use forebay::Session;
 use forebay::config::Coherence;
 use forebay::sync::Ordering;
@@ -69,6 +72,81 @@ fn programs_begin_while_nobody_takes_connections() {
         }
     });
     for file in 0..3 {
+        let bytes = std::fs::read(scene.path(&format!("f{file}"))).expect("a file");
+        assert!(bytes == pattern(file, LEN));
+    }
+}
+
+/// A keeper that does not get on has its lease for longer than anybody looks: who does not want to wait for it is not told of it.
+#[test]
+fn no_program_hears_of_a_lease_of_the_keepers() {
+    const PIECE: usize = 64 * 1024;
+    let (scene, keeper, session) = scene("silent-lease");
+    let leased = || {
+        session
+            .shared()
+            .arena
+            .superblock()
+            .leased
+            .load(Ordering::Acquire)
+            != 0
+    };
+    let mut member = Member::of(&scene);
+    // Until it is stopped while it writes what a close has left to it.
+    let caught = (0..200).find(|file| {
+        member.does(&format!("open f{file}"));
+        for _ in 0..64 {
+            member.does(&format!("write 5 {PIECE}"));
+        }
+        member.does("close");
+        keeper.stop();
+        if !leased() {
+            keeper.signal(libc::SIGCONT);
+        }
+        leased()
+    });
+    let file = caught.expect("a lease");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(2500));
+            keeper.signal(libc::SIGCONT);
+        });
+        member.does(&format!("peek f{file}"));
+    });
+    let last = 63 * PIECE;
+    assert_eq!(member.does(&format!("holds 5 {PIECE} {last}")), "true");
+    member.ends();
+}
+
+/// A keeper that has no descriptor left turns programs away at once: they go on without it.
+#[test]
+fn whoever_a_keeper_without_descriptors_turns_away_knows_it() {
+    let (scene, keeper, session) = scene("silent-full");
+    let arena = session.place().expect("a place").path;
+    let place = arena.expect("a path").with_extension("sock");
+    let limit = libc::rlimit {
+        rlim_cur: 64,
+        rlim_max: 64,
+    };
+    let (which, none) = (libc::RLIMIT_NOFILE, std::ptr::null_mut());
+    // SAFETY: reads one structure of ours.
+    let set = unsafe { libc::prlimit(keeper.process(), which, &raw const limit, none) };
+    assert_eq!(set, 0);
+    // More than it has, and fewer than may wait.
+    let connect = |_| socket::connect(&place).expect("a connection");
+    let connections: Vec<_> = (0..64).map(connect).collect();
+    let last = connections.last().expect("a connection").as_fd();
+    in_the_end("the last one is turned away", || {
+        socket::wait_readable(&[last], 10).expect("a socket")
+            && matches!(socket::receive(last, &mut [0]), Ok((0, _)))
+    });
+    for file in 0..3 {
+        let mut member = Member::of(&scene);
+        member.does(&format!("open f{file}"));
+        member.does(&format!("write {file} {LEN}"));
+        assert_eq!(member.does(&format!("holds {file} {LEN} 0")), "true");
+        member.does("close");
+        member.ends();
         let bytes = std::fs::read(scene.path(&format!("f{file}"))).expect("a file");
         assert!(bytes == pattern(file, LEN));
     }

@@ -17,7 +17,7 @@ use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::memory::regions::{self, Allocator, FrameHints, Hints, Shares};
 use crate::memory::streams::{DirtySet, Lists, SETS_MAX, Stream, Tree};
-use crate::memory::superblock::{MAGIC, Superblock};
+use crate::memory::superblock::{MAGIC, MARK, Superblock};
 use crate::memory::threads::{Me, ThreadSlot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::ops::Range;
@@ -104,10 +104,15 @@ impl Arena {
         // SAFETY: the mapping is at least a superblock long and page-aligned; the type is all atomics,
         // valid for any bytes, and others may write them; the borrow ends before the mapping can.
         let superblock = unsafe { &*mapping.base().cast::<Superblock>() };
-        if superblock.magic.load(Ordering::Acquire) != MAGIC {
-            return Err(Error::Arena(
-                "not an arena of this version, or not finished".into(),
-            ));
+        match superblock.magic.load(Ordering::Acquire) {
+            MAGIC => {}
+            other if other as u32 == MARK => {
+                return Err(Error::Arena(
+                    "an arena of another build, whose layout may differ; end its programs, or recover it, with that build"
+                        .into(),
+                ));
+            }
+            _ => return Err(Error::Arena("not an arena, or not finished".into())),
         }
         let counts = superblock.counts();
         let plausible = counts.threads > 1 && counts.files > 0 && counts.frames > 0;
@@ -143,6 +148,16 @@ impl Arena {
     /// The mapping under the arena.
     pub fn mapping(&self) -> &Mapping {
         &self.mapping
+    }
+
+    /// As [`Mapping::give_up`]: the process has nothing to do with the session any more. Its threads' slots stay readable, since the lists of
+    /// their robust futexes lead through them.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn give_up(&self, before: impl FnOnce()) -> std::io::Result<()> {
+        let slots = self.layout.threads..self.layout.files;
+        self.mapping.give_up(slots, self.layout.nodes, before)
     }
 
     /// The layout.

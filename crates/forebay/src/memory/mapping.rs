@@ -15,6 +15,8 @@
 //! Not done here: no file is created or deleted ([`super::place`]), no byte is read or written
 //! except by `release` on the heap, and nothing becomes a slice (arena rule 9).
 
+mod giving_up;
+
 use crate::limits::{HUGE_BYTES, PAGE_BYTES};
 use std::alloc::Layout;
 use std::fs::{File, Metadata};

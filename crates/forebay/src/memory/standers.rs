@@ -50,7 +50,10 @@ pub fn take(superblock: &Superblock) -> Option<(usize, &Stander)> {
         };
         if free && claim() {
             record.at.store(0, Ordering::Relaxed);
-            liveness::hold(&record.mutex);
+            if !liveness::hold(&record.mutex) {
+                record.state.store(life | FREE, Ordering::Release);
+                return None;
+            }
             record.state.store(life | TAKEN, Ordering::Release);
             let end = &superblock.standers_end;
             end.fetch_max(index as u32 + 1, Ordering::SeqCst);
@@ -58,6 +61,17 @@ pub fn take(superblock: &Superblock) -> Option<(usize, &Stander)> {
         }
     }
     None
+}
+
+/// Frees a record of a thread's that lives and will not use it again, if it still is in the life of that `state`: its process leaves.
+pub fn give_up(record: &Stander, state: u32) {
+    let (free, claimed) = (state & !KIND_MASK | FREE, state & !KIND_MASK | CLAIMED);
+    let (way, else_way) = (Ordering::AcqRel, Ordering::Relaxed);
+    let changed = record.state.compare_exchange(state, claimed, way, else_way);
+    if changed.is_ok() {
+        record.at.store(0, Ordering::Relaxed);
+        record.state.store(free, Ordering::Release);
+    }
 }
 
 /// A call on an inode that takes long.
@@ -113,6 +127,11 @@ impl Stander {
     #[inline]
     pub fn end(&self) {
         self.at.store(0, Ordering::Release);
+    }
+
+    /// The record's life; never 0 while it is taken.
+    pub fn state(&self) -> u32 {
+        self.state.load(Ordering::Acquire)
     }
 
     fn lives(&self) -> bool {

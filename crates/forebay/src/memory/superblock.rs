@@ -8,9 +8,13 @@ use crate::memory::regions::{FreeFrames, Shortage};
 use crate::memory::standers::{STANDERS, Stander};
 use crate::sync::{AtomicU32, AtomicU64};
 
-/// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
-/// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x0b");
+/// Begins every arena's magic word, of whatever build.
+pub const MARK: u32 = u32::from_le_bytes(*b"fore");
+
+/// [`MARK`] and, above it, a hash of the engine's sources (`build.rs`), so that builds that differ never share an arena. There is no
+/// migration, since an arena lives no longer than a boot.
+pub const MAGIC: u64 =
+    (include!(concat!(env!("OUT_DIR"), "/layout.rs")) as u64) << 32 | MARK as u64;
 
 /// Words of [`Superblock::newcomers`].
 pub const NEWCOMERS: usize = 256;

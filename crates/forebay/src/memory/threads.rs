@@ -11,14 +11,15 @@
 
 mod stops;
 mod taking;
+mod work;
 
 pub use stops::{FileStop, SessionStop, stop_file, stop_session, stop_session_for_rebuild};
 pub use taking::{take, take_for_good};
+pub use work::{died_working, flushes, gate_is_abandoned, is_named, is_working, works_on};
 
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
 use crate::memory::arena::Arena;
-use crate::memory::files::ENTERING;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, planted, relax};
 use crate::sys::liveness;
 use std::time::Duration;
@@ -37,7 +38,7 @@ pub struct ThreadSlot {
     op: AtomicU64,
     /// Set by tests: counts as dead though its thread runs on.
     slain: AtomicU32,
-    /// The life whose thread holds `mutex`, with the lowest bit set; 0 for none: simulated threads have none.
+    /// The life whose thread holds `mutex`, with [`HELD`], or has none, with [`SIMULATED`]; 0 for none.
     has_mutex: AtomicU32,
     /// Pages owed by this thread's work and not yet added to the superblock's sum (an `i64`).
     pub owed_delta: AtomicU64,
@@ -66,6 +67,10 @@ const BURIER_SHIFT: u32 = 2;
 /// What a life adds to the state word: who decides by what a slot was in another life changes nothing.
 const LIFE: u32 = 1 << 16;
 const LIFE_MASK: u32 = !(LIFE - 1);
+/// The thread of this life holds the slot's mutex.
+const HELD: u32 = 1;
+/// The thread of this life is not one of the operating system's: it lives until it is slain.
+const SIMULATED: u32 = 2;
 /// The operation is in a system call or a wait and touches nothing shared.
 const PARKED: u64 = 1 << 32;
 /// An operation on no file: as of one beyond any that there is.
@@ -102,10 +107,29 @@ pub fn release(me: Me<'_>) {
     // The mark of a death goes before the slot does.
     let life = slot.state.load(Ordering::Relaxed) & LIFE_MASK;
     slot.state.store(life | CLAIMED, Ordering::Release);
-    if slot.has_mutex.swap(0, Ordering::Relaxed) != 0 {
+    // Also where somebody has taken it for dead and buried it: this thread's list leads through it, and the arena may be unmapped.
+    if slot.has_mutex.swap(0, Ordering::AcqRel) & SIMULATED == 0 {
         liveness::let_go(&slot.mutex);
     }
     slot.make_free();
+}
+
+/// Frees the slot of a thread that lives and will not use it again: its process leaves. Not if the slot is in another life than `life` by now, or
+/// its thread has died: that others see to.
+pub(crate) fn give_up(me: Me<'_>, life: u32) {
+    let slot = me.slot();
+    let claimed = life & LIFE_MASK | CLAIMED;
+    let is_its = !is_dead(me.arena, me.id)
+        && slot
+            .state
+            .compare_exchange(life | TAKEN, claimed, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok();
+    if is_its {
+        me.settle_owed();
+        me.arena.superblock().resign(me.id);
+        slot.has_mutex.store(0, Ordering::Release);
+        slot.make_free();
+    }
 }
 
 /// Frees the slot of a thread that has died. Of several that try, one does; should it die at that, another.
@@ -128,7 +152,7 @@ pub(crate) fn bury(me: Me<'_>, id: ThreadId) {
         .superblock()
         .owed_pages
         .fetch_add(delta, Ordering::Relaxed);
-    slot.has_mutex.store(0, Ordering::Relaxed);
+    slot.has_mutex.store(0, Ordering::Release);
     arena.superblock().resign(id);
     slot.make_free();
 }
@@ -138,12 +162,10 @@ impl ThreadSlot {
     fn ended_life(&self, arena: &Arena) -> Option<u32> {
         let life = self.state.load(Ordering::Acquire);
         let ended = match life & KIND_MASK {
-            TAKEN | CLAIMED => self.has_evidence(),
+            TAKEN | CLAIMED => self.has_evidence(life),
             BURIED => {
                 let burier = ThreadId((life & !LIFE_MASK) >> BURIER_SHIFT);
-                arena
-                    .thread(burier)
-                    .is_none_or(|slot| !slot.is_taken() || slot.has_evidence())
+                arena.thread(burier).is_none_or(|slot| slot.is_gone())
             }
             _ => false,
         };
@@ -151,11 +173,23 @@ impl ThreadSlot {
         (ended && self.state.load(Ordering::Acquire) == life).then_some(life)
     }
 
-    /// Whether there is a mark that the thread has died.
-    fn has_evidence(&self) -> bool {
-        let life = self.state.load(Ordering::Acquire) & LIFE_MASK | 1;
+    /// Whether the thread of this state has died, or no thread can have put the slot into it: in a taken slot there is a mark of life first.
+    fn has_evidence(&self, state: u32) -> bool {
+        let (life, is_taken) = (state & LIFE_MASK, state & KIND_MASK == TAKEN);
+        let marked = self.has_mutex.load(Ordering::Acquire);
         self.slain.load(Ordering::Acquire) == 1
-            || (self.has_mutex.load(Ordering::Acquire) == life && liveness::owner_died(&self.mutex))
+            || match marked ^ life {
+                HELD if is_taken => !liveness::is_held(&self.mutex),
+                HELD => liveness::owner_died(&self.mutex),
+                SIMULATED => false,
+                _ => is_taken,
+            }
+    }
+
+    /// Whether no living thread has it.
+    fn is_gone(&self) -> bool {
+        let state = self.state.load(Ordering::Acquire);
+        state & KIND_MASK != TAKEN || self.has_evidence(state)
     }
 
     fn is_taken(&self) -> bool {
@@ -209,54 +243,6 @@ pub fn dead(arena: &Arena) -> Vec<ThreadId> {
         .map(ThreadId)
         .filter(|&id| is_dead(arena, id))
         .collect()
-}
-
-/// Whether a dead thread was in the middle of an operation or a flush, or had a gate or a lock, so that a rebuild is owed.
-pub fn died_working(arena: &Arena, id: ThreadId) -> bool {
-    arena.thread(id).is_some_and(|slot| {
-        slot.op.load(Ordering::Acquire) != 0
-            || slot.flushing.load(Ordering::Acquire) != 0
-            || is_named(arena, id)
-    })
-}
-
-/// Whether a word outside of headers says that the thread holds it. Such words are held outside of operations, too; a
-/// slot that was freed under them would leave them held by whoever takes it next.
-pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
-    let superblock = arena.superblock();
-    let names = |word: &AtomicU32| word.load(Ordering::Acquire) == id.0;
-    let entering = ENTERING | (id.0 << 3);
-    names(&superblock.gate)
-        || names(&superblock.table_lock)
-        || names(&superblock.central_lock)
-        || names(&arena.stream_lists().lock)
-        || superblock.newcomers.iter().any(names)
-        || (0..arena.counts().files)
-            .filter_map(|file| arena.file(FileId(file)))
-            .any(|entry| {
-                names(&entry.gate)
-                    || names(&entry.append_lock)
-                    || entry.state.load(Ordering::Acquire) == entering
-            })
-}
-
-/// Whether the session is stopped by somebody who is gone: what its rebuild has left is not to be entered before another
-/// rebuild has gone over it.
-pub fn gate_is_abandoned(arena: &Arena) -> bool {
-    let holder = arena.superblock().gate.load(Ordering::Acquire);
-    holder != 0 && is_gone(arena, ThreadId(holder))
-}
-
-/// The file that a thread is at work on, by its operation word.
-pub fn works_on(arena: &Arena, id: ThreadId) -> Option<FileId> {
-    let word = arena.thread(id)?.op.load(Ordering::Acquire);
-    ((word & !PARKED) as u32).checked_sub(1).map(FileId)
-}
-
-/// The file that a thread flushes, in or between operations.
-pub fn flushes(arena: &Arena, id: ThreadId) -> Option<FileId> {
-    let word = arena.thread(id)?.flushing.load(Ordering::Acquire);
-    word.checked_sub(1).filter(|_| word != SETTLING).map(FileId)
 }
 
 impl<'a> Me<'a> {

@@ -168,6 +168,29 @@ impl Session {
         members::end_turn(&self.shared);
     }
 
+    /// Leaves a session that was joined for good, none of whose files this process manages any more: nothing of it stays mapped. The
+    /// descriptors are the caller's to close, where `relocate` has put them; and nothing of this session's may be called any more, but what
+    /// other threads are in the middle of.
+    ///
+    /// # Errors
+    /// [`Error::Session`] where threads of the process are at something that does not end: it stays what it was. [`Error::Arena`] where the
+    /// memory cannot be given up.
+    pub fn leave_for_good(&self) -> Result<()> {
+        match &self.shared.for_good {
+            Some(own) => members::leave_for_good(&self.shared, own),
+            None => self.forget_arena(),
+        }
+    }
+
+    /// Gives up a copy of the session that a forked child has.
+    ///
+    /// # Errors
+    /// As for [`Session::leave_for_good`].
+    pub fn forget_arena(&self) -> Result<()> {
+        let given = self.shared.arena.give_up(|| ());
+        given.map_err(|e| Error::Arena(format!("its memory cannot be given up: {e}")))
+    }
+
     /// Manages the file behind a descriptor of the program's, for reading and writing, or for reading alone.
     ///
     /// # Errors

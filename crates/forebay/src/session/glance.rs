@@ -74,6 +74,14 @@ impl Glance {
         Some((Glance { arena }, inode))
     }
 
+    /// Gives the mapping up, for good; who still looks sees a session that knows nothing.
+    ///
+    /// # Errors
+    /// As for `mmap`.
+    pub fn give_up(&self) -> std::io::Result<()> {
+        self.arena.give_up(|| standing::give_up(&self.arena))
+    }
+
     pub(super) fn arena(&self) -> &Arena {
         &self.arena
     }

@@ -37,7 +37,7 @@ use crate::session::left::{self, LeftFile};
 use crate::session::shared::Shared;
 use crate::session::streams::{SeenStream, SeenTracking, streams_of, tracking_of};
 pub use crate::session::told::Unsettled;
-use crate::session::{Session, adopt::ForGood, handoff, opens};
+use crate::session::{Session, adopt::ForGood, handoff, members, opens};
 use crate::stats::Stats;
 use crate::sync::Ordering;
 use crate::sys::{membarrier, stat};
@@ -333,7 +333,7 @@ impl Session {
         }
         let mut shared = Shared::new(arena, Some(path.to_owned()), config)?;
         if let Some(ForGood { relocate, turns }) = for_good {
-            shared.for_good = Some(turns);
+            shared.for_good = Some(members::ForGood::boxed(turns));
             shared.relocate_line(relocate);
         }
         Self::over(shared).map(Some)

@@ -6,11 +6,13 @@
 //! ([`end_turn`]).
 
 use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use crate::error::{Error, Result};
 use crate::ids::ThreadId;
+use crate::limits;
 use crate::memory::arena::Arena;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
@@ -44,6 +46,82 @@ impl Drop for Memberships {
     }
 }
 
+/// The slots of a process that stays for good, for the case that it must leave all the same.
+pub struct ForGood {
+    /// Called by threads that have a slot for a turn; see [`end_turn`].
+    turns: fn(),
+    /// Threads that are about to take or to give back a slot.
+    changing: AtomicU32,
+    /// Nobody takes one any more.
+    has_left: AtomicBool,
+    /// By slot: which of its lives is one of this process's, with [`OURS`].
+    lives: [AtomicU32; limits::THREADS_MAX as usize],
+}
+
+/// In the lower half of a life.
+const OURS: u32 = 1;
+
+impl ForGood {
+    /// For a process that joins.
+    pub fn boxed(turns: fn()) -> Box<Self> {
+        Box::new(ForGood {
+            turns,
+            changing: AtomicU32::new(0),
+            has_left: AtomicBool::new(false),
+            lives: [const { AtomicU32::new(0) }; limits::THREADS_MAX as usize],
+        })
+    }
+
+    /// Takes a slot, or gives one back, unless the process has left.
+    fn change<T>(&self, change: impl FnOnce() -> Option<T>) -> Option<T> {
+        self.changing.fetch_add(1, SeqCst);
+        let changed = if self.has_left.load(SeqCst) {
+            None
+        } else {
+            change()
+        };
+        self.changing.fetch_sub(1, SeqCst);
+        changed
+    }
+
+    /// The slots that threads of this process have or had.
+    fn slots(&self) -> impl Iterator<Item = (ThreadId, u32)> {
+        let lives = self.lives.iter().zip(0..);
+        lives.filter_map(|(life, id)| match life.load(SeqCst) {
+            0 => None,
+            life => Some((ThreadId(id), life & !OURS)),
+        })
+    }
+}
+
+/// How long a process that leaves waits for what its threads are at.
+const ENDS_WITHIN: Duration = Duration::from_secs(60);
+
+/// The process leaves a session that it has joined for good: nothing of the arena is mapped any more. Its caller has seen to it that none of its
+/// files is managed and that nobody begins to manage one. Threads that are still about to give a slot back, or to take one, find none.
+pub fn leave_for_good(session: &Shared, own: &ForGood) -> Result<()> {
+    let arena = &*session.arena;
+    own.has_left.store(true, SeqCst);
+    let begun = Instant::now();
+    let works = |(id, life)| threads::is_working(arena, id, life);
+    while own.changing.load(SeqCst) != 0 || own.slots().any(works) {
+        if begun.elapsed() > ENDS_WITHIN {
+            own.has_left.store(false, SeqCst);
+            return Err(Error::Session(
+                "threads of this process are busy in it".into(),
+            ));
+        }
+        std::thread::sleep(Duration::from_micros(100));
+    }
+    let give_slots_up = || {
+        for (id, life) in own.slots() {
+            threads::give_up(Me { arena, id }, life);
+        }
+    };
+    let given = arena.give_up(give_slots_up);
+    given.map_err(|e| Error::Arena(format!("its memory cannot be given up: {e}")))
+}
+
 thread_local! {
     /// The session used last and the slot in it: the hot path's only look.
     static LAST: Cell<(u64, u32)> = const { Cell::new((0, 0)) };
@@ -74,21 +152,29 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A slot for a thread that will end without a word: its robust mutex tells. No thread-local with a destructor is touched.
 #[cold]
-fn take_for_good(session: &Arc<Shared>, turns: fn()) -> Result<ThreadId> {
-    let (id, for_a_turn) = await_one(&session.arena, PATIENCE).ok_or_else(|| all_taken(session))?;
+fn take_for_good(session: &Arc<Shared>, own: &ForGood) -> Result<ThreadId> {
+    let taken = await_one(&session.arena, own, PATIENCE);
+    let (id, for_a_turn) = taken.ok_or_else(|| all_taken(session))?;
     LAST.set((session.instance, id.0));
     TURN.set(for_a_turn);
     if for_a_turn {
-        turns();
+        (own.turns)();
     }
     Ok(id)
 }
 
-fn await_one(arena: &Arena, patience: Duration) -> Option<(ThreadId, bool)> {
+fn await_one(arena: &Arena, own: &ForGood, patience: Duration) -> Option<(ThreadId, bool)> {
+    let take = || {
+        let taken = threads::take_for_good(arena, true)?;
+        let life = threads::life(arena, taken.0)?;
+        own.lives[taken.0.index() % own.lives.len()].store(life | OURS, SeqCst);
+        Some(taken)
+    };
     let mut begun = None;
     for round in 1u32.. {
-        if let Some(taken) = threads::take_for_good(arena) {
-            return Some(taken);
+        let taken = own.change(take);
+        if taken.is_some() || own.has_left.load(SeqCst) {
+            return taken;
         }
         if begun.get_or_insert_with(Instant::now).elapsed() > patience {
             break;
@@ -103,10 +189,20 @@ pub fn end_turn(session: &Shared) {
     let (instance, id) = LAST.get();
     if instance == session.instance && TURN.replace(false) {
         LAST.set((0, 0));
-        threads::release(Me {
+        let me = Me {
             arena: &session.arena,
             id: ThreadId(id),
-        });
+        };
+        match &session.for_good {
+            Some(own) => {
+                own.change(|| {
+                    own.lives[me.id.index() % own.lives.len()].store(0, SeqCst);
+                    threads::release(me);
+                    Some(())
+                });
+            }
+            None => threads::release(me),
+        }
     }
 }
 
@@ -119,8 +215,8 @@ fn all_taken(session: &Shared) -> Error {
 
 #[cold]
 fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
-    if let Some(turns) = session.for_good {
-        return take_for_good(session, turns);
+    if let Some(own) = &session.for_good {
+        return take_for_good(session, own);
     }
     ALL.with(|all| {
         let mut all = all.0.borrow_mut();

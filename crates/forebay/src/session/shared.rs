@@ -47,8 +47,8 @@ pub struct Shared {
     pub file_owed_pages_max: u64,
     /// The arena's file; `None` on the heap.
     pub arena_path: Option<PathBuf>,
-    /// The process never leaves the session, and its threads end without giving their slots back. What is called by those that shall.
-    pub for_good: Option<fn()>,
+    /// The process stays in the session, and its threads end without giving their slots back.
+    pub for_good: Option<Box<members::ForGood>>,
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
     /// `superblock.kept` when a writer of this process has waited for the keeper in vain; `u64::MAX`: none has.

@@ -9,11 +9,12 @@
 //! who makes the entry sees when it is made. The dead are not waited for.
 
 use std::cell::Cell;
+use std::sync::atomic::{self, AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
-use crate::memory::standers::{self, Stander};
+use crate::memory::standers::{self, STANDERS, Stander};
 use crate::memory::superblock::{NEWCOMERS, Superblock};
 use crate::memory::threads::{self, Me};
 use crate::session::reached;
@@ -33,9 +34,28 @@ thread_local! {
     static MINE: Cell<(usize, usize, u32)> = const { Cell::new((0, 0, 0)) };
 }
 
-/// Run by a forked child: the record is its parent's.
+/// Run by a forked child: the records are its parent's.
 pub fn forget() {
     MINE.set((0, 0, 0));
+    OWN_IN.store(0, SeqCst);
+}
+
+/// The arena in which this process's threads have records, and what the state of each was when it was taken; 0: another's.
+static OWN_IN: AtomicUsize = AtomicUsize::new(0);
+static OWN: [atomic::AtomicU32; STANDERS] = [const { atomic::AtomicU32::new(0) }; STANDERS];
+
+/// The process leaves: all records of its threads are free.
+pub fn give_up(arena: &Arena) {
+    let superblock = arena.superblock();
+    if OWN_IN.load(SeqCst) != std::ptr::from_ref(superblock).addr() {
+        return;
+    }
+    for (state, record) in OWN.iter().zip(&superblock.standers) {
+        match state.swap(0, SeqCst) {
+            0 => {}
+            state => standers::give_up(record, state),
+        }
+    }
 }
 
 /// A call of the kernel's, until it is dropped.
@@ -80,7 +100,14 @@ fn record(arena: &'static Arena) -> Option<&'static Stander> {
 fn take(superblock: &'static Superblock) -> Option<&'static Stander> {
     let record = standers::take(superblock);
     let place = record.map_or(0, |(index, _)| index + 1);
-    MINE.set((std::ptr::from_ref(superblock).addr(), place, WITHOUT));
+    let of = std::ptr::from_ref(superblock).addr();
+    MINE.set((of, place, WITHOUT));
+    if let Some((index, record)) = record {
+        if OWN_IN.swap(of, SeqCst) != of {
+            OWN.iter().for_each(|own| own.store(0, SeqCst));
+        }
+        OWN[index].store(record.state(), SeqCst);
+    }
     record.map(|(_, record)| record)
 }
 

@@ -1,49 +1,127 @@
-//! Evidence of life that the kernel keeps: a robust, process-shared mutex held for as long as a thread lives.
+//! Evidence of life that the kernel keeps: a robust futex in shared memory, held for as long as a thread lives.
 //!
-//! When the thread ends without letting go, in whatever way, the kernel walks its list of robust mutexes and marks the
+//! When the thread ends without letting go, in whatever way, the kernel walks its list of robust futexes and marks the
 //! word: the owner has died. Anyone who maps the word sees it, in any process and any pid namespace, and no
 //! time-out is involved (architecture 4.4.4). The mark comes after the thread's last instruction.
+//!
+//! The kernel wants the list's nodes beside the words, so they lie in shared memory, where anybody in the session may have overwritten
+//! them. Nothing here follows a pointer out of there, as libc's mutexes do when they are unlocked: our nodes are the last of
+//! the thread's list, so what comes after each is known without looking, and the way to the first of them leads through
+//! the program's own mutexes alone. libc puts its own in front.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, compiler_fence};
 
-// Elsewhere the lock word may lie at another place in the mutex, or be no futex of the robust list's form.
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-compile_error!("whether a thread lives is read from the robust mutexes of Linux with glibc");
+// Elsewhere the node may lie at another place in a mutex, or the list have another form.
+#[cfg(not(all(target_os = "linux", target_env = "gnu", target_pointer_width = "64")))]
+compile_error!(
+    "whether a thread lives is read from the robust futexes of Linux, as 64-bit glibc lists them"
+);
 
-/// Room for a `pthread_mutex_t` in shared memory.
+/// A futex and the node of a list, laid out as a mutex of glibc's: both share the thread's list.
 #[repr(C, align(8))]
 #[derive(Debug, Default)]
-pub struct Word([AtomicU64; 5]);
+pub struct Word {
+    futex: AtomicU32,
+    unused: [AtomicU32; 5],
+    /// Written by libc, when it takes a neighbour out of the list; read by nobody.
+    previous: AtomicU64,
+    /// For the kernel.
+    next: AtomicU64,
+}
 
-const _: () = assert!(size_of::<libc::pthread_mutex_t>() == size_of::<Word>());
+/// How far a node is from its futex, bytes.
+const NODE_AT: usize = 32;
+const _: () = assert!(std::mem::offset_of!(Word, next) == NODE_AT && size_of::<Word>() == 40);
 
-/// The kernel's mark in a futex word whose owner has died (`linux/futex.h`).
+/// The kernel's mark in a futex word whose owner has died, and where the owner's number is (`linux/futex.h`).
 const OWNER_DIED: u32 = 0x4000_0000;
+const OWNER: u32 = 0x3fff_ffff;
+/// Set in the address of a node whose mutex hands its priority on.
+const FLAG: usize = 1;
+/// Mutexes of the program's that are looked through for ours, at most; the kernel stops sooner.
+const STEPS_MAX: usize = 1 << 16;
+/// Words that a thread may hold: one for each session that it is in, and one for its process.
+const MINE_MAX: usize = 32;
 
-/// Makes the mutex anew and locks it for the calling thread's life. The caller owns the slot that the word is in, so nobody
-/// else touches the mutex.
-pub fn hold(word: &Word) {
-    let mutex = word.0.as_ptr().cast::<libc::pthread_mutex_t>().cast_mut();
-    let mut attributes = std::mem::MaybeUninit::<libc::pthread_mutexattr_t>::uninit();
-    // SAFETY: the attributes are initialised by the first call and used by this thread alone; the mutex's memory is
-    // shared, mapped as long as the arena, all zeros or an old mutex, and no other thread uses it but to load its
-    // first word; `UnsafeCell` inside the atomics allows the writes.
-    unsafe {
-        let attributes = attributes.as_mut_ptr();
-        libc::pthread_mutexattr_init(attributes);
-        libc::pthread_mutexattr_setpshared(attributes, libc::PTHREAD_PROCESS_SHARED);
-        libc::pthread_mutexattr_setrobust(attributes, libc::PTHREAD_MUTEX_ROBUST);
-        libc::pthread_mutex_init(mutex, attributes);
-        libc::pthread_mutexattr_destroy(attributes);
-        libc::pthread_mutex_lock(mutex);
+/// A thread's list (`struct robust_list_head`).
+#[repr(C)]
+struct Head {
+    next: usize,
+    futex_offset: isize,
+    pending: usize,
+}
+
+thread_local! {
+    /// This thread's nodes, in the order of the list, up to the first 0.
+    static MINE: Cell<[usize; MINE_MAX]> = const { Cell::new([0; MINE_MAX]) };
+}
+
+/// Holds the word for the calling thread's life. The caller owns the slot that the word is in, so nobody else changes it. `false`: the
+/// kernel would not mark it.
+pub fn hold(word: &Word) -> bool {
+    let Some(list) = List::of_this_thread() else {
+        return false;
+    };
+    let mut mine = list.mine();
+    let node = word.node();
+    if mine.contains(&node) {
+        word.futex.store(this_thread(), Ordering::Release);
+        return true;
     }
+    let Some(free) = mine.iter().position(|&node| node == 0) else {
+        return false;
+    };
+    let before = match free {
+        0 => list.find(list.end()),
+        _ => Some(mine[free - 1]),
+    };
+    let Some(before) = before else {
+        return false;
+    };
+    let me = this_thread();
+    list.set_pending(node);
+    word.futex.store(me, Ordering::Relaxed);
+    word.next.store(list.end() as u64, Ordering::Relaxed);
+    mine[free] = node;
+    MINE.set(mine);
+    list.link(before, node);
+    list.set_pending(0);
+    true
 }
 
 /// Lets go: the thread leaves in good order. Only the thread that holds the word may call this.
 pub fn let_go(word: &Word) {
-    let mutex = word.0.as_ptr().cast::<libc::pthread_mutex_t>().cast_mut();
-    // SAFETY: initialised by `hold`, locked by this thread.
-    unsafe { libc::pthread_mutex_unlock(mutex) };
+    let node = word.node();
+    if let Some(list) = List::of_this_thread() {
+        let mut mine = list.mine();
+        if let Some(at) = mine.iter().position(|&known| known == node) {
+            let before = match at {
+                0 => list.find(node),
+                _ => Some(mine[at - 1]),
+            };
+            let after = match mine.get(at + 1) {
+                Some(&next) if next != 0 => next,
+                _ => list.end(),
+            };
+            list.set_pending(node);
+            if let Some(before) = before {
+                list.link(before, after);
+            }
+            mine.copy_within(at + 1.., at);
+            mine[MINE_MAX - 1] = 0;
+            MINE.set(mine);
+            word.free();
+            list.set_pending(0);
+            return;
+        }
+    }
+    word.free();
+}
+
+fn this_thread() -> u32 {
+    // SAFETY: takes no memory.
+    unsafe { libc::gettid() as u32 }
 }
 
 /// Whether a process is stopped, by a signal or a debugger. One that cannot be seen from here is not, as far as is known.
@@ -61,6 +139,113 @@ pub(super) fn tells_of_a_stop(stat: &[u8]) -> bool {
 
 /// Whether the kernel has marked the owner as dead.
 pub fn owner_died(word: &Word) -> bool {
-    // The lock word is the first 32 bits of glibc's mutex.
-    word.0[0].load(Ordering::Acquire) as u32 & OWNER_DIED != 0
+    word.futex.load(Ordering::Acquire) & OWNER_DIED != 0
 }
+
+/// Whether a thread holds the word that has not been marked as dead.
+pub fn is_held(word: &Word) -> bool {
+    let value = word.futex.load(Ordering::Acquire);
+    value & OWNER != 0 && value & OWNER_DIED == 0
+}
+
+impl Word {
+    fn node(&self) -> usize {
+        (&raw const self.next).addr()
+    }
+
+    /// Not held any more, unless it is another thread's by now.
+    fn free(&self) {
+        let _ = self
+            .futex
+            .compare_exchange(this_thread(), 0, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+/// The list that the kernel walks when the calling thread ends.
+struct List(*mut Head);
+
+impl List {
+    fn of_this_thread() -> Option<Self> {
+        let mut head: *mut Head = std::ptr::null_mut();
+        let mut len: usize = 0;
+        // SAFETY: the kernel writes two words of ours.
+        let rc =
+            unsafe { libc::syscall(libc::SYS_get_robust_list, 0, &raw mut head, &raw mut len) };
+        if rc != 0 {
+            return None;
+        }
+        if head.is_null() {
+            return Self::new();
+        }
+        // SAFETY: the list that this thread has registered; libc's lives in the thread's own record.
+        let offset = unsafe { (&raw const (*head).futex_offset).read() };
+        let known = len == size_of::<Head>() && offset == -(NODE_AT as isize);
+        known.then_some(Self(head))
+    }
+
+    /// For a thread that libc knows nothing of, the child of a bare `clone`.
+    fn new() -> Option<Self> {
+        let head = Box::leak(Box::new(Head {
+            next: 0,
+            futex_offset: -(NODE_AT as isize),
+            pending: 0,
+        }));
+        head.next = (&raw const head.next).addr();
+        let head: *mut Head = head;
+        // SAFETY: leaked, so that it is there when the thread ends.
+        let rc = unsafe { libc::syscall(libc::SYS_set_robust_list, head, size_of::<Head>()) };
+        (rc == 0).then_some(Self(head))
+    }
+
+    /// What the last node's pointer holds.
+    fn end(&self) -> usize {
+        self.0.addr()
+    }
+
+    /// This thread's nodes, if they are in the list: a forked child begins with an empty one.
+    fn mine(&self) -> [usize; MINE_MAX] {
+        let mine = MINE.get();
+        match mine[0] != 0 && self.find(mine[0]).is_some() {
+            true => mine,
+            false => [0; MINE_MAX],
+        }
+    }
+
+    /// The place whose pointer leads to `wanted`, through nodes that are not ours.
+    fn find(&self, wanted: usize) -> Option<usize> {
+        let first_of_ours = MINE.get()[0];
+        let mut at = self.end();
+        for _ in 0..STEPS_MAX {
+            // SAFETY: the list's head, or a node that libc has put there and nobody else changes while this thread runs here; never one
+            // of ours, which come last.
+            let next = unsafe { std::ptr::with_exposed_provenance::<usize>(at).read_volatile() };
+            if next & !FLAG == wanted {
+                return Some(at);
+            }
+            at = next & !FLAG;
+            if at == 0 || at == self.end() || at == first_of_ours {
+                return None;
+            }
+        }
+        None
+    }
+
+    fn link(&self, before: usize, after: usize) {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the list's head, a node of libc's in front of ours, or one of ours, which is mapped while this thread holds it; only this
+        // thread changes its list.
+        unsafe { std::ptr::with_exposed_provenance_mut::<usize>(before).write_volatile(after) };
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// A death from now on marks this node as well, in the list or not.
+    fn set_pending(&self, node: usize) {
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the registered head, which this thread alone writes.
+        unsafe { (&raw mut (*self.0).pending).write_volatile(node) };
+        compiler_fence(Ordering::SeqCst);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests;

@@ -2,9 +2,9 @@
 //! makes for it are not among them, as a rule: it leaves the session first, and does nothing any more.
 
 use super::Args;
-use crate::attach;
-use crate::files::{self, Given, Why};
+use crate::files::{Given, Why};
 use crate::inside::Inside;
+use crate::{attach, parting};
 
 const STRICT: u64 = 1;
 const FILTER: u64 = 2;
@@ -37,7 +37,7 @@ fn confine() -> Given {
     if Inside::is() || !attach::is_asked() || attach::is_confined() {
         return Ok(());
     }
-    files::leave_session(Why::Identity)?;
+    parting::leave(Why::Identity)?;
     attach::confine();
     Ok(())
 }

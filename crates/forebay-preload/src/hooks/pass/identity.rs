@@ -1,9 +1,9 @@
 //! The process becomes somebody else, or sees other files: it leaves the session, whose memory is its user's.
 
 use super::Args;
-use crate::files::{self, Given, Why};
+use crate::files::{Given, Why};
 use crate::inside::Inside;
-use crate::raw;
+use crate::{parting, raw};
 
 /// `setuid(user)` and its siblings with one argument.
 pub fn user(args: &Args) -> Given {
@@ -27,10 +27,7 @@ pub fn groups(args: &Args) -> Given {
 
 /// `setgroups`, `chroot`, `setns` and so on.
 pub fn other(_args: &Args) -> Given {
-    if Inside::is() {
-        return Ok(());
-    }
-    files::give_all_to_kernel(Why::Identity)
+    parting::leave(Why::Identity)
 }
 
 /// `unshare(flags)`.
@@ -57,5 +54,5 @@ fn become_other(current: libc::c_long, wanted: &[u64]) -> Given {
     if wanted.iter().all(same) {
         return Ok(());
     }
-    files::give_all_to_kernel(Why::Identity)
+    parting::leave(Why::Identity)
 }

@@ -2,7 +2,9 @@
 
 use std::ops::Range;
 
-use super::{CLAIMED, FREE, KIND_MASK, LIFE, LIFE_MASK, TAKEN, ThreadSlot, died_working};
+use super::{
+    CLAIMED, FREE, HELD, KIND_MASK, LIFE, LIFE_MASK, SIMULATED, TAKEN, ThreadSlot, died_working,
+};
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::sync::Ordering;
@@ -31,11 +33,12 @@ pub fn take(arena: &Arena, real: bool) -> Option<ThreadId> {
 /// Takes a slot for a thread that will end without a word, so that as many of them may come as like: most keep theirs, and when
 /// these are taken, the others take turns. Whether the slot is such a one, which is to be given back as soon as the thread is not
 /// in the engine any more. `None`: all are in use at this moment.
-pub fn take_for_good(arena: &Arena) -> Option<(ThreadId, bool)> {
+pub fn take_for_good(arena: &Arena, real: bool) -> Option<(ThreadId, bool)> {
     let [kept, turns, _] = parts(arena);
     let mut ways = [(kept, false), (turns, true)].into_iter();
     ways.find_map(|(part, for_a_turn)| {
-        let id = take_free(arena, &part, true).or_else(|| inherit(arena, &part))?;
+        let inherit = || inherit(arena, &part);
+        let id = take_free(arena, &part, real).or_else(|| real.then(inherit).flatten())?;
         Some((id, for_a_turn))
     })
 }
@@ -53,23 +56,26 @@ fn take_free(arena: &Arena, part: &Range<u32>, real: bool) -> Option<ThreadId> {
         {
             continue;
         }
-        begin_life(slot, life, real);
-        return Some(ThreadId(index));
+        return begin_life(slot, life, real).then_some(ThreadId(index));
     }
     None
 }
 
-/// Makes a claimed slot a taken one. `life` has the slot's life in its upper half.
-fn begin_life(slot: &ThreadSlot, life: u32, real: bool) {
+/// Makes a claimed slot a taken one. `life` has the slot's life in its upper half. `false`: the kernel would not say when the
+/// thread ends; the slot is free again.
+fn begin_life(slot: &ThreadSlot, life: u32, real: bool) -> bool {
     let life = life & LIFE_MASK;
     slot.pid.store(std::process::id(), Ordering::Relaxed);
     // A recovery declares all slots dead, free ones too, and takes one of them.
     slot.slain.store(0, Ordering::Relaxed);
-    if real {
-        liveness::hold(&slot.mutex);
-        slot.has_mutex.store(life | 1, Ordering::Release);
+    if real && !liveness::hold(&slot.mutex) {
+        slot.make_free();
+        return false;
     }
+    let how = if real { HELD } else { SIMULATED };
+    slot.has_mutex.store(life | how, Ordering::Release);
     slot.state.store(life | TAKEN, Ordering::Release);
+    true
 }
 
 /// Takes over the slot of a thread that has died between operations and had nothing: threads of programs that the library
@@ -93,8 +99,7 @@ fn inherit(arena: &Arena, part: &Range<u32>) -> Option<ThreadId> {
             .is_ok()
         {
             arena.superblock().resign(id);
-            begin_life(slot, mine, true);
-            return Some(id);
+            return begin_life(slot, mine, true).then_some(id);
         }
     }
     None
@@ -111,14 +116,12 @@ mod tests {
     #[test]
     fn most_keep_their_slots_and_the_others_take_turns() {
         let session = Session::open(Config::tiny()).expect("a session");
-        // For good: this thread's list of robust mutexes leads into it.
-        std::mem::forget(std::sync::Arc::clone(&session.shared().arena));
         let arena = &*session.shared().arena;
         let [first, turns, last] = parts(arena);
         assert!(!first.is_empty() && !turns.is_empty() && !last.is_empty());
         let mut kept = 0;
         let turn = loop {
-            match take_for_good(arena) {
+            match take_for_good(arena, false) {
                 Some((_, false)) => kept += 1,
                 other => break other.expect("a turn").0,
             }
@@ -126,10 +129,13 @@ mod tests {
         // This session's own threads have some.
         assert!(kept > first.len() / 2 && kept <= first.len());
         let more = turns.clone().skip(1);
-        assert!(more.into_iter().all(|_| take_for_good(arena).is_some()));
-        assert_eq!(take_for_good(arena), None);
+        assert!(
+            more.into_iter()
+                .all(|_| take_for_good(arena, false).is_some())
+        );
+        assert_eq!(take_for_good(arena, false), None);
         release(Me { arena, id: turn });
-        assert_eq!(take_for_good(arena), Some((turn, true)));
+        assert_eq!(take_for_good(arena, false), Some((turn, true)));
         assert_eq!(take(arena, true), Some(ThreadId(last.start)));
     }
 }

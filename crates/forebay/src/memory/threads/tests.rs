@@ -1,6 +1,6 @@
 //! Taking a slot and giving it back, interrupted.
 
-use super::{Me, bury, is_gone, release, slay, take};
+use super::{LIFE, LIFE_MASK, Me, TAKEN, bury, is_dead, is_gone, release, slay, take};
 use crate::config::Config;
 use crate::ids::ThreadId;
 use crate::keeper::run::has_keeper;
@@ -74,6 +74,41 @@ fn who_inherits_a_slot_does_not_keep() {
         arena: &arena,
         id: dead,
     });
+}
+
+/// A recovery begins with declaring every slot dead, and then needs one.
+#[test]
+fn who_takes_a_slot_that_was_slain_lives() {
+    let (session, mine) = unkept();
+    let arena = &*session.shared().arena;
+    let free = take(arena, true).expect("a slot");
+    release(Me { arena, id: free });
+    slay(arena, free);
+    assert_eq!(take(arena, true), Some(free));
+    assert!(!is_dead(arena, free));
+    bury(Me { arena, id: mine }, free);
+    assert!(!is_gone(arena, free), "it has been buried alive");
+    release(Me { arena, id: free });
+}
+
+/// A state that no thread has put there would be taken for a living thread's for ever: nobody could recover the session.
+#[test]
+fn a_state_without_a_thread_is_no_life() {
+    let (session, mine) = unkept();
+    let arena = &*session.shared().arena;
+    let never = ThreadId(arena.counts().threads - 1);
+    let used = take(arena, true).expect("a slot");
+    release(Me { arena, id: used });
+    for id in [never, used] {
+        for life in [0, LIFE, 9 * LIFE, LIFE_MASK] {
+            let slot = arena.thread(id).expect("a slot");
+            slot.state.store(life | TAKEN, Relaxed);
+            assert!(is_gone(arena, id) && is_dead(arena, id), "life {life:#x}");
+            bury(Me { arena, id: mine }, id);
+            assert!(!is_dead(arena, id), "buried");
+        }
+    }
+    assert!(!is_gone(arena, mine));
 }
 
 /// A recovery declares all dead that there are, and takes a slot then: should its thread wait for anything, it looks who is dead.

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 use crate::device::{DeviceFile, RealFile};
 use crate::file::core::Core;
@@ -58,7 +59,12 @@ pub struct Desk {
     listener: OwnedFd,
     path: PathBuf,
     clients: Vec<Client>,
+    /// A descriptor to give up when there are no others: whoever is turned away knows it at once.
+    spare: Option<OwnedFd>,
 }
+
+/// After nobody could be let in or turned away.
+const NO_DESCRIPTORS_PAUSE: Duration = Duration::from_millis(2);
 
 impl Desk {
     /// Listens beside the arena; an earlier keeper's socket is replaced.
@@ -67,10 +73,40 @@ impl Desk {
         let _ = std::fs::remove_file(&path);
         let listener = socket::listen(&path)?;
         Ok(Desk {
+            spare: listener.try_clone().ok(),
             listener,
             path,
             clients: Vec::new(),
         })
+    }
+
+    /// Lets in whoever waits to be. A keeper without descriptors turns them away: who waits in the queue would be taken for
+    /// one that asks, and wait for an answer.
+    fn let_in(&mut self) {
+        let uid = crate::memory::place::dir::user_id();
+        loop {
+            match socket::accept(self.listener.as_fd()) {
+                Ok(connection) => {
+                    if matches!(socket::peer_uid(connection.as_fd()), Ok(peer) if peer == uid) {
+                        self.clients.push(Client {
+                            socket: connection,
+                            opens: HashMap::new(),
+                            readers: HashMap::new(),
+                        });
+                    }
+                }
+                Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+                    drop(self.spare.take());
+                    let turned_away = socket::accept(self.listener.as_fd()).is_ok();
+                    self.spare = self.listener.try_clone().ok();
+                    if !turned_away {
+                        std::thread::sleep(NO_DESCRIPTORS_PAUSE);
+                        return;
+                    }
+                }
+                Err(_) => return,
+            }
+        }
     }
 
     /// Serves whoever waits, for at most `timeout_ms`.
@@ -80,16 +116,7 @@ impl Desk {
         if !matches!(socket::wait_readable(&sources, timeout_ms), Ok(true)) {
             return;
         }
-        while let Ok(connection) = socket::accept(self.listener.as_fd()) {
-            let uid = crate::memory::place::dir::user_id();
-            if matches!(socket::peer_uid(connection.as_fd()), Ok(peer) if peer == uid) {
-                self.clients.push(Client {
-                    socket: connection,
-                    opens: HashMap::new(),
-                    readers: HashMap::new(),
-                });
-            }
-        }
+        self.let_in();
         self.clients.retain_mut(|client| {
             let stays = answer_all(shared, client);
             if !stays {
