@@ -2,7 +2,7 @@
 //!
 //! An index read from the arena is not trusted: it is bound-checked where it is turned into a
 //! reference (`Arena::header` and its siblings), so that a client's bug cannot become the keeper's
-//! crash (4.4.7).
+//! crash (arena rule 7).
 
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {

@@ -1,7 +1,7 @@
 //! Giving memory to the arena, and taking it back.
 //!
 //! Frames, headers and nodes get memory in batches, backed and touched before anyone may use them, so that nobody takes
-//! SIGBUS because the file system was small (architecture 4.1). The keeper does it ahead of need; whoever is out of memory may do
+//! SIGBUS because the file system was small. The keeper does it ahead of need; whoever is out of memory may do
 //! it too.
 //!
 //! Nobody needs a lock for it, so whoever is stopped or dies at it holds nobody up

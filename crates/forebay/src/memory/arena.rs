@@ -1,7 +1,7 @@
 //! The arena: one mapping, and typed access to what lies in it.
 //!
 //! Each accessor checks its index against the layout's counts, which were checked against the mapping's
-//! length when the arena was opened; so nothing read from shared memory can lead outside (4.4.7). The
+//! length when the arena was opened; so nothing read from shared memory can lead outside (arena rule 7). The
 //! `_unchecked` forms take indices that this process has checked before and clamp instead of failing.
 //!
 //! All tables are made of atomics, so references to them may be shared with other processes; the frames'

@@ -1,9 +1,9 @@
 //! Thread slots: who takes part in the session, whether it lives, and what it is doing.
 //!
 //! A thread takes a slot before it touches the arena and locks the slot's robust mutex for life; when it
-//! dies the kernel marks the mutex's word, in any process and pid namespace (architecture 4.4.4). While it
+//! dies the kernel marks the mutex's word, in any process and pid namespace (arena rule 4). While it
 //! works it publishes the file in its *operation word*; whoever must be alone on a file, or in the
-//! session, closes a gate and waits for the words (4.4.6). `docs/locking.md` has the reasoning.
+//! session, closes a gate and waits for the words (arena rule 6). `docs/locking.md` has the reasoning.
 //!
 //! Entering pairs with closing a gate: the entering side stores its word and then loads the gate, the
 //! closing side stores the gate and then loads the words; `membarrier` (or a full fence on

@@ -2,7 +2,7 @@
 //!
 //! When the thread ends without letting go, in whatever way, the kernel walks its list of robust futexes and marks the
 //! word: the owner has died. Anyone who maps the word sees it, in any process and any pid namespace, and no
-//! time-out is involved (architecture 4.4.4). The mark comes after the thread's last instruction.
+//! time-out is involved (arena rule 4). The mark comes after the thread's last instruction.
 //!
 //! The kernel wants the list's nodes beside the words, so they lie in shared memory, where anybody in the session may have overwritten
 //! them. Nothing here follows a pointer out of there, as libc's mutexes do when they are unlocked: our nodes are the last of
