@@ -6,7 +6,7 @@
 //!
 //! Nobody needs a lock for it, so whoever is stopped or dies at it holds nobody up
 //! ([decision 0028](../../../../docs/decisions/0028-memory-without-a-lock.md)). Frames are claimed, a word for each huge page
-//! ([`frames`]); headers and nodes may be given by several at once, and one of them says so. What there is of order is a *turn*, so that
+//! (`frames`); headers and nodes may be given by several at once, and one of them says so. What there is of order is a *turn*, so that
 //! not all who need some give a batch each: it is waited for a few milliseconds and then taken over.
 //!
 //! Memory goes back by huge pages whose frames are all free: they are taken like any frame, then the session is stopped for a
