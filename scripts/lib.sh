@@ -68,9 +68,9 @@ limited() {
 # A test that can do nothing here says so with a line of its own, `skipped: NAME: REASON`, and passes.
 skipped_line='^skipped: [^ ]+: .'
 
-# How often a test that has failed must pass by itself to be called unsteady (0: it has failed), and
-# how many may be so in one suite: with more of them something else is wrong.
-again=${FOREBAY_TEST_AGAIN:-3}
+# A test that fails has failed. Where TEST_AGAIN says a number, one that then passes by itself so many times is called unsteady
+# instead, and at most so many in one suite: with more of them something else is wrong.
+again=${TEST_AGAIN:-0}
 again_max=2
 
 # What a test prints that has found bytes other than those it should have: it has failed, and is not run again.

@@ -62,7 +62,7 @@ pub const DEFAULT: [Row; 9] = [
     Row::ReadCold,
 ];
 
-/// No workload may be slower than the kernel by more than a tenth (architecture, section 3.6).
+/// No workload may be slower than the kernel by more than a tenth (promise 6).
 const NEVER_SLOWER: Target = Target::Times(0.9);
 
 const PLAIN_AND_ENGINE: [SideKind; 2] = [SideKind::Kernel, SideKind::ForebayAuto];

@@ -1,5 +1,5 @@
 # shellcheck shell=bash disable=SC2016 # scripts for another shell
-# Programs side by side, and who shoots at them. Sourced by tests/soak.d/50-mixed.sh, which says what is what.
+# Programs side by side, and who kills and stops them. Sourced by tests/soak.d/50-mixed.sh, which says what is what.
 
 # Each is given $SEED, a number, and $WORK, how much to do (1 to 4). All that they leave is compared.
 declare -A mixed_programs=(
@@ -128,6 +128,21 @@ mixed_shooter() {
     done
 }
 
+# mixed_stopper UNTIL: stops one or two processes of the session for a moment, the keeper among them, as Ctrl-Z or a debugger would.
+mixed_stopper() {
+    local until=$1 pids pid
+    trap 'kill -CONT $pids 2>/dev/null' EXIT
+    while ((SECONDS < until)); do
+        sleep 0.$((RANDOM % 9 + 1))
+        pids=$("$forebay" stat --session "$FOREBAY_SESSION" --json 2>/dev/null |
+            python3 -c 'import json,sys; print(*json.load(sys.stdin)["sessions"][0]["members"]["processes"])' 2>/dev/null |
+            tr ' ' '\n' | shuf -n $((RANDOM % 2 + 1)))
+        for pid in $pids; do kill -STOP "$pid" 2>/dev/null && echo "process stopped" >>"$store/notes/done"; done
+        sleep "$((RANDOM % 8 ? 0 : RANDOM % 4)).$((RANDOM % 9 + 1))"
+        for pid in $pids; do kill -CONT "$pid" 2>/dev/null; done
+    done
+}
+
 # mixed NAME MINUTES
 mixed() {
     local until=$((SECONDS + $2 * 60)) number jobs=() line dirty
@@ -144,6 +159,8 @@ mixed() {
     done
     mixed_shooter "$until" &
     jobs+=($!)
+    mixed_stopper "$until" &
+    jobs+=($!)
     wait "${jobs[@]}"
     # Not those of files that are gone: they were removed around a keeper's death (docs/semantics.md).
     dirty=$("$forebay" stat --session "$FOREBAY_SESSION" --json 2>/dev/null | python3 -c 'import json, os, sys
@@ -156,6 +173,7 @@ print(sum(file["owed_bytes"] for file in json.load(sys.stdin)["sessions"][0]["ow
         cat "$store/notes/wrong"
     fi
     grep -q 'keeper killed' "$store/notes/done" || failed "$1 keepers" "none was killed"
+    grep -q 'process stopped' "$store/notes/done" || failed "$1 stops" "nobody was stopped"
     grep -q 'writer killed' "$store/notes/done" || failed "$1 writers" "none was killed"
     [[ ${dirty:-0} == 0 ]] || failed "$1 the end" "$dirty bytes are owed when all has ended"
 }

@@ -2,7 +2,8 @@
 # Checks on the checkers: scripts/lib.sh must count what ran, and nothing else.
 set -u
 cd "$(dirname "$0")/../.." || exit 1
-unset FOREBAY_TEST_AGAIN TEST_SKIPS
+unset TEST_SKIPS
+export TEST_AGAIN=3
 library=$PWD/scripts/lib.sh
 scratch=$(mktemp -d) || exit 1
 trap 'rm -rf "$scratch"' EXIT
@@ -77,8 +78,8 @@ expect 'an unsteady test' 'forebay: 3 passed, 0 failed' 0 "suite a bash $scratch
 expect 'an unsteady test is named' \
     'UNSTEADY: tests: a: a::b: failed once, then passed alone' 0 \
     "suite a bash $scratch/now-and-then.sh --; finish | grep UNSTEADY; exit"
-expect 'no test is unsteady in a soak' 'forebay: 2 passed, 1 failed' 1 \
-    "again=0; suite a bash $scratch/now-and-then.sh --"
+expect 'no test is unsteady unless it is asked for' 'forebay: 2 passed, 1 failed' 1 \
+    "unset TEST_AGAIN; . '$library'; suite a bash $scratch/now-and-then.sh --"
 expect 'a test that fails alone as well' 'forebay: 2 passed, 1 failed' 1 \
     "export ALWAYS=1; suite a bash $scratch/now-and-then.sh --"
 for what in 'file 0 has wrong bytes at 7' '  left: [1, 2, 3]' 'assertion failed: fs::read(&path) == old'; do
@@ -100,8 +101,8 @@ expect 'an unsteady script' 'forebay: 5 passed, 0 failed' 0 \
     "rm -f $scratch/was-here; run_script $scratch/once.sh"
 expect 'a script that found other bytes' 'forebay: 4 passed, 1 failed' 1 \
     "rm -f $scratch/was-there; run_script $scratch/twice.sh"
-expect 'no script is unsteady in a soak' 'forebay: 4 passed, 1 failed' 1 \
-    "rm -f $scratch/was-here; again=0; run_script $scratch/once.sh"
+expect 'no script is unsteady unless it is asked for' 'forebay: 4 passed, 1 failed' 1 \
+    "rm -f $scratch/was-here; unset TEST_AGAIN; . '$library'; run_script $scratch/once.sh"
 expect 'a plain script' 'forebay: 1 passed, 0 failed' 0 "run_script $scratch/plain.sh"
 expect 'a script that could not run' 'forebay: 1 passed, 0 failed, 1 skipped' 0 \
     "check a true; run_script $scratch/away.sh"

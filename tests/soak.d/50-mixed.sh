@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# All kinds of programs at once in one small session, while its keeper is killed again and again, and writers as well.
+# All kinds of programs at once in one small session, while its keeper and writers are killed
+# again and again, and any process of the session is stopped for up to four seconds.
 #
 # Each of $MIXED_WORKERS (4) workers runs one program after the other, chosen by the seed, plainly and under Forebay: what they say,
 # how they end and the files that an outsider finds must be the same. Two more workers write records and note which have been

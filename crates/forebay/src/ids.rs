@@ -1,4 +1,4 @@
-//! Typed indices into the arena. Shared memory holds no pointers, only these (architecture 4.4.1).
+//! Typed indices into the arena. Shared memory holds no pointers, only these (arena rule 1).
 //!
 //! An index read from the arena is not trusted: it is bound-checked where it is turned into a
 //! reference (`Arena::header` and its siblings), so that a client's bug cannot become the keeper's

@@ -1,4 +1,4 @@
-//! Streams of reads: which they are, and what is to be read ahead of them (architecture section 6).
+//! Streams of reads: which they are, and what is to be read ahead of them.
 //!
 //! [`pattern`] recognises streams among the reads of an open description; it knows nothing of the arena. The words of a file's
 //! entry by which readers ask the keeper, and see what it is reading, are `memory::asks`. Who asks and who waits is in

@@ -1,6 +1,6 @@
 //! Real files: one description for direct and one for buffered I/O, both the engine's own.
 //!
-//! A program's own descriptor is never used for more than finding the inode (architecture 4.5): the
+//! A program's own descriptor is never used for more than finding the inode: the
 //! two are opened again through `/proc/self/fd`, by the client, and may be handed to the keeper. All
 //! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`].
 //!

@@ -1,6 +1,6 @@
 //! Why a file stays in kernel mode, in words for the program's owner.
 //!
-//! Nothing is silent (architecture 3.7): every file that the engine does not manage carries one of
+//! Nothing is silent (promise 7): every file that the engine does not manage carries one of
 //! these, and each names its remedy. The serialised form is for reports that machines read.
 
 use serde::Serialize;

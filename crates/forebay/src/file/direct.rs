@@ -1,7 +1,7 @@
 //! Writing past memory: straight to the device, or through the kernel's cache into a hole.
 //!
 //! Both write the file behind the headers' backs, so both *supersede* the blocks first (`docs/locking.md`, "Direct
-//! writes against everything"; architecture 5.4). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
+//! writes against everything"). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
 //! before it is what makes that safe against flushes, fills and readers.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Reading: memory first, without a lock where the pages are whole; then the device (architecture section 6).
+//! Reading: memory first, without a lock where the pages are whole; then the device.
 //!
 //! [`fill`] keeps what was read, [`follow`] has the keeper read ahead, [`straight`] takes large reads past memory, [`choice`] says which,
 //! [`advise`] is what programs say about that.

@@ -1,4 +1,4 @@
-//! Writers at the limit on owed bytes: the only place where a writer waits for memory that is not short (architecture 5.6).
+//! Writers at the limit on owed bytes: the only place where a writer waits for memory that is not short (promise 5).
 //!
 //! A keeper that lives and gets on is waited for: it has many requests under way, and a writer that flushed beside it would
 //! do so one request at a time, while it could copy. Progress never needs it (decision 0005): a writer flushes by itself, the

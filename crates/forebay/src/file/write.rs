@@ -1,4 +1,4 @@
-//! Writing: route, then memory, the device, or the kernel (architecture section 5; WSBuffer 3.3, Algorithm 1).
+//! Writing: route, then memory, the device, or the kernel (WSBuffer 3.3, Algorithm 1).
 
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};

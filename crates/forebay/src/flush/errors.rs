@@ -1,4 +1,4 @@
-//! Flush errors that stay until they have been told (promise 2, architecture section 3).
+//! Flush errors that stay until they have been told (promise 2).
 //!
 //! A failed flush leaves its bytes owed and adds one to the file's error sequence. Every open description
 //! remembers the sequence that it has reported; the next sync or close of each returns the error. A flush

@@ -1,6 +1,6 @@
 //! A ring of hints from writers to the keeper: blocks that are full and should go to the device at once.
 //!
-//! WSBuffer 3.4 keeps queues of pages; ours are hints only (architecture section 8): the keeper sweeps what is
+//! WSBuffer 3.4 keeps queues of pages; ours are hints only: the keeper sweeps what is
 //! owed as well, so a hint that is overwritten or lost in a death costs time and nothing else. Pushing is one
 //! fetch-and-add and one store, and never waits.
 

@@ -1,4 +1,4 @@
-//! Making everything that is derived anew from linked headers and the file table (architecture 4.4.8).
+//! Making everything that is derived anew from linked headers and the file table (arena rule 8).
 //!
 //! One function, used after a death, by `recover`, and by the arena checker. It runs with the session stopped: nobody is
 //! active, the living are idle or parked and keep what they own (held memory, superseded headers, flights). The dead

@@ -187,7 +187,7 @@ fn background_scope(shared: &Shared, entry: &FileEntry) -> Option<Scope> {
     })
 }
 
-/// A device that others keep busy gets the rest later, but for what has been dirty for long enough (architecture 8), and but
+/// A device that others keep busy gets the rest later, but for what has been dirty for long enough, and but
 /// where writers are about to wait for it.
 pub(super) fn unless_busy(
     shared: &Shared,

@@ -1,6 +1,6 @@
 //! How much memory this process may use, and whether it is running short.
 //!
-//! Memory is a hard budget (architecture 3.5), and the arena cannot be reclaimed by the kernel: so
+//! Memory is a hard budget (promise 5), and the arena cannot be reclaimed by the kernel: so
 //! the engine must know the limits around it and give memory back before the kernel must take some
 //! by killing. [`available`] is asked when a session starts; a [`Watch`] is asked by the keeper's
 //! loop.

@@ -1,7 +1,7 @@
 //! The only place where bytes of the arena are copied.
 //!
 //! Other processes may write the same bytes at any time, so they are never seen as slices
-//! (architecture 4.4.9): addresses and lengths go in, bytes are moved. What a racing copy brings out is
+//! (arena rule 9): addresses and lengths go in, bytes are moved. What a racing copy brings out is
 //! thrown away by the caller, who checks the header's version afterwards; what it brings in is owed to the
 //! device before the first byte moves. With `sim`, a copy can be cut in half by a simulated death.
 

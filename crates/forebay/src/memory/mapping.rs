@@ -13,7 +13,7 @@
 //! [`Mapping::heap`] is the same thing without a file, for tests and for Miri.
 //!
 //! Not done here: no file is created or deleted ([`super::place`]), no byte is read or written
-//! except by `release` on the heap, and nothing becomes a slice (architecture 4.4.9).
+//! except by `release` on the heap, and nothing becomes a slice (arena rule 9).
 
 use crate::limits::{HUGE_BYTES, PAGE_BYTES};
 use std::alloc::Layout;

@@ -1,7 +1,7 @@
 //! `kernel`: everything by plain system calls.
 //!
 //! The baseline every other route is compared with, and the way out for files that the engine cannot
-//! help (architecture, promise 6: never slower than the kernel by more than a tenth). A file whose
+//! help (promise 6: never slower than the kernel by more than a tenth). A file whose
 //! route this is needs no frames, and a front end may as well put it in kernel mode for good.
 
 use super::{Plan, Route, Situation, Way, WriteRequest};

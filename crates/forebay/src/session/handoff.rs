@@ -1,4 +1,4 @@
-//! Handing a file's descriptors to the keeper before its first byte is acknowledged (architecture 4.5).
+//! Handing a file's descriptors to the keeper before its first byte is acknowledged.
 //!
 //! A client whose keeper is another process connects to the session's socket and sends, for each file that it
 //! manages, the two descriptors its device file has, and the number of descriptions it has open; the keeper answers

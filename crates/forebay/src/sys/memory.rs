@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 use crate::limits::HUGE_BYTES;
 
 /// A piece of memory to read into or write from. The bytes may be changed by other processes at any
-/// time, so this never becomes a slice (architecture 4.4.9). Laid out as the kernel's `iovec`.
+/// time, so this never becomes a slice (arena rule 9). Laid out as the kernel's `iovec`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct Piece {
