@@ -1,7 +1,7 @@
 # The everyday commands. `make help` lists them; each is a script that can be run by itself.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench bench-programs fuzz miri deny tidy fmt
+.PHONY: help demo test check soak bench bench-programs fuzz miri deny tidy fmt install-c
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -37,6 +37,9 @@ miri: ## the engine's unit tests under Miri, where the toolchain has it
 deny: ## licences, sources and versions of dependencies; installs cargo-deny if need be
 	@scripts/install-deny.sh
 	@cargo deny check bans licenses sources
+
+install-c: ## the C library into PREFIX (/usr/local), below DESTDIR if that is set
+	@scripts/install-c.sh
 
 tidy: ## the source rules alone
 	@cargo xtask tidy

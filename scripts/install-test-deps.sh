@@ -53,6 +53,15 @@ if ! python_has pyarrow safetensors; then
         printf 'test tools: they could not be installed; the tests that need them will be listed as skipped\n' >&2
 fi
 
+if ! { [ -x "$python_tools/bin/maturin" ] && PYTHONPATH=$python_tools /usr/bin/python3 -c 'import pytest, fsspec' 2>/dev/null; }; then
+    printf 'test tools: installing maturin, pytest and fsspec into %s: the Python package\n' "$python_tools"
+    rm -rf "$python_tools"
+    /usr/bin/python3 -m pip install --quiet --root-user-action=ignore --no-cache-dir --no-deps --only-binary :all: \
+        --target "$python_tools" maturin==1.16.0 pytest==9.2.0 pluggy==1.7.0 iniconfig==2.3.1 packaging==26.3 pygments==2.21.0 \
+        fsspec==2026.9.0 >&2 && [ -x "$python_tools/bin/maturin" ] ||
+        printf 'test tools: they could not be installed; the tests that need them will be listed as skipped\n' >&2
+fi
+
 # tool_of_rust NAME VERSION PURPOSE: into target/tools.
 tool_of_rust() {
     local tools=${CARGO_TARGET_DIR:-target}/tools

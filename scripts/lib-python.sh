@@ -2,9 +2,11 @@
 # The modules of Python that tests use beside the system's. Source it.
 #
 #   $python_modules         the folder that they are installed in, for these versions
+#   $python_tools           the folder of what builds and tests the Python package, for these versions
 #   python_has MODULE...    whether the system's Python can import them
 
 python_modules=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay/python-1
+python_tools=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/forebay/python-tools-1
 
 python_has() {
     local module

@@ -12,6 +12,7 @@
 //! - [`cpu`] which core a thread runs on
 //! - [`block`] what `/sys` says about a block device
 //! - [`memory`] aligned memory of a process's own
+//! - [`forks`] what a forked child has only a copy of
 //! - [`futex`] sleeping on a shared word
 //! - [`kernel_cache`] what the kernel has of a file in its own cache
 //! - [`lease`] keeping others from opening a file for a while
@@ -26,6 +27,7 @@ pub mod cpu;
 pub mod extents;
 pub mod fanotify;
 pub mod file;
+pub mod forks;
 pub mod futex;
 pub mod handle;
 pub mod inotify;

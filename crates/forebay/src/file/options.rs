@@ -1,6 +1,7 @@
 //! How a file is opened, in the manner of `std::fs::OpenOptions`.
 
 use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Options for `Session::open_file`.
@@ -12,6 +13,7 @@ pub struct OpenOptions {
     truncate: bool,
     create: bool,
     create_new: bool,
+    mode: Option<u32>,
 }
 
 impl OpenOptions {
@@ -56,6 +58,12 @@ impl OpenOptions {
         self
     }
 
+    /// The permissions of a file that is made, less the process's umask; 0o666 where nothing is said.
+    pub fn mode(&mut self, mode: u32) -> &mut Self {
+        self.mode = Some(mode);
+        self
+    }
+
     pub(crate) fn reads(&self) -> bool {
         self.read
     }
@@ -80,6 +88,7 @@ impl OpenOptions {
             .write(self.write || self.append)
             .create(self.create)
             .create_new(self.create_new)
+            .mode(self.mode.unwrap_or(0o666))
             .open(path)
     }
 }

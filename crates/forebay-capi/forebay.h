@@ -1,0 +1,281 @@
+#ifndef FOREBAY_H
+#define FOREBAY_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+#include <sys/uio.h>
+
+// An open file. Used by any number of threads at once: each call is one operation at an offset of its own, as with pread and pwrite, and
+// there is no position that threads could share. Closed once, by forebay_close.
+typedef struct forebay_file forebay_file;
+
+// A process's part in a session: an arena of cached bytes that several processes share. Used by any number of threads at once; closed
+// once, by forebay_session_close.
+typedef struct forebay_session forebay_session;
+
+// A session's counters at one moment. Bytes unless the name says otherwise. Later versions may add fields at the end, which `size` tells.
+typedef struct forebay_stats {
+  // Bytes of this structure: what the caller has room for, then what the library has filled in.
+  size_t size;
+  // Written into memory, to be flushed later.
+  uint64_t scrap_bytes;
+  // Written straight to the device.
+  uint64_t direct_bytes;
+  // Written through the kernel's cache.
+  uint64_t kernel_bytes;
+  // Read by callers.
+  uint64_t read_bytes;
+  // Read from devices: for readers and for fills.
+  uint64_t device_read_bytes;
+  // Of that, read ahead into memory by the keeper.
+  uint64_t ahead_bytes;
+  // Read ahead, in blocks that have been read since.
+  uint64_t ahead_used_bytes;
+  // Read ahead, in blocks that were dropped before anybody read them.
+  uint64_t ahead_wasted_bytes;
+  // Written to devices: flushed and direct.
+  uint64_t device_write_bytes;
+  // Memory that the arena holds.
+  uint64_t memory_held_bytes;
+  // Of that, frames that are free.
+  uint64_t memory_free_bytes;
+  // Owed to devices now: pages that are dirty or in flight, whole pages counted.
+  uint64_t dirty_bytes;
+  // Owed as the limits count it: a frame with anything dirty counts whole.
+  uint64_t owed_bytes;
+  // Memory in use by what owes something.
+  uint64_t owed_memory_bytes;
+  // Repairs after deaths of processes; a number.
+  uint64_t rebuilds;
+  // Words that a repair found wrong and set right; a number.
+  uint64_t corruptions;
+  // Nanoseconds that threads spent on changing device files.
+  uint64_t change_ns;
+  // Files that became managed, once for each process; a number.
+  uint64_t files_managed;
+  // Files left to the kernel by route or place; a number, as are the following ones.
+  uint64_t files_routed;
+  // Left to the kernel because of their file system.
+  uint64_t files_of_file_system;
+  // Left to the kernel because they cannot be opened for writing again.
+  uint64_t files_not_writable;
+  // Left to the kernel because another session has them.
+  uint64_t files_claimed;
+  // Left to the kernel for other reasons.
+  uint64_t files_other;
+  // How often a close has left what its file owed to the keeper.
+  uint64_t closed_behind;
+  // Left to the kernel because somebody reaches them past the engine.
+  uint64_t files_reached;
+  // Files that were gone, so that what they owed was dropped.
+  uint64_t files_vanished;
+} forebay_stats;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+// What the calling thread's last failed call of this library has to say: one line of English without an end of line, "" where none
+// has failed. It stays as it is until another call of this library fails in this thread. `errno` is set by the same calls; its value
+// means nothing after a call that has not failed.
+const char *forebay_error(void);
+
+// The library's version, such as "0.1.0". Never NULL.
+const char *forebay_version(void);
+
+// Joins the session of this name, or starts it, and keeps it: threads of this process write out what is owed and read ahead, or stand by
+// while another process does. What a session that has died has left is recovered first.
+//
+// `name` is NULL for the session that the configuration names ("default" where nothing is said). `options` is NULL, or texts
+// "key=value" and a NULL at the end; keys and values are those of `forebay config`, stronger than the environment (FOREBAY_...), which is
+// stronger than the configuration file.
+//
+// Returns NULL on failure. errno is EINVAL for an option that does not exist or does not fit (the text names it and what to write
+// instead), ENOMEM when no memory file system will do for the arena, ENOTCONN when the session cannot be joined.
+//
+// The caller's part:
+// Texts end with a zero byte; `options` ends with NULL.
+struct forebay_session *forebay_session_open(const char *name,
+                                             const char *const *options);
+
+// As forebay_session_open, without keeping the session: this library starts no threads in this process. Some other process should keep it
+// (`forebay daemon`, a program that has opened it): without one the library works all the same, and calls write out what must be.
+//
+// The caller's part:
+// As for forebay_session_open.
+struct forebay_session *forebay_session_join(const char *name,
+                                             const char *const *options);
+
+// Gives the handle back. Files that were opened by it stay open, and keep the session with them until the last is closed. NULL is no
+// session, and nothing is done. Returns 0.
+//
+// The caller's part:
+// `session` is NULL or a handle that is not closed yet, and no other thread uses it any more.
+int forebay_session_close(struct forebay_session *session);
+
+// Fills in the session's counters. `stats->size` must be set to sizeof(struct forebay_stats) before; the library fills in no more than
+// that, and sets `stats->size` to what it has filled in. Walks the arena's tables: not for each request.
+//
+// Returns 0, or -1 with EINVAL for a size that no version of the structure has.
+//
+// The caller's part:
+// `session` is an open handle, `stats` points to `stats->size` bytes.
+int forebay_session_stats(const struct forebay_session *session,
+                          struct forebay_stats *stats);
+
+// Opens a file, and makes it where `flags` say so. `flags` are those of open(2): one of O_RDONLY, O_WRONLY and O_RDWR, with any of
+// O_CREAT, O_EXCL (with O_CREAT), O_TRUNC, O_APPEND (every write goes to the end), O_CLOEXEC (always so). O_CREAT and O_TRUNC need a file that is
+// open for writing. `mode` are the permissions of a file that is made, less the umask; it means nothing without O_CREAT.
+//
+// A file that the engine cannot manage is served by the kernel, and every function works on it: forebay_kernel_reason says why.
+//
+// Returns NULL on failure. errno is EINVAL for other flags, ENOTCONN when the session's tables are full, or what open(2) says.
+//
+// The caller's part:
+// `session` is an open handle, `path` ends with a zero byte.
+struct forebay_file *forebay_open(const struct forebay_session *session,
+                                  const char *path,
+                                  int flags,
+                                  uint32_t mode);
+
+// Closes a file: what it owes is handed to the device, so that programs outside the session see it; forebay_sync before makes it
+// durable. The handle is gone whatever the answer is. NULL is no file, and nothing is done. In a forked child a parent's handle is given back without a
+// word, and nothing is written.
+//
+// Returns 0, or -1 with an error of an earlier write that nobody has heard of yet: such bytes stay in the session's memory, and are tried again.
+//
+// The caller's part:
+// `file` is NULL or a handle that is not closed yet, and no other thread uses it any more.
+int forebay_close(struct forebay_file *file);
+
+// Reads up to `count` bytes from `offset` on into `buffer`.
+//
+// Returns the number of bytes, fewer than `count` only at the file's end, 0 beyond it; or -1 with EBADF when the file is not open for
+// reading, EINVAL for a negative offset or a count beyond SSIZE_MAX, or what the device says.
+//
+// The caller's part:
+// `file` is an open handle; `buffer` is valid for writes of `count` bytes.
+ptrdiff_t forebay_pread(const struct forebay_file *file,
+                        void *buffer,
+                        size_t count,
+                        int64_t offset);
+
+// Writes `count` bytes at `offset`; at the end of the file where it was opened with O_APPEND, whatever the offset.
+//
+// Returns the number of bytes: all, unless an error came after some were written; or -1 with EBADF when the file is not open for writing,
+// ENOSPC or EDQUOT when the space cannot be had, EINVAL for a negative offset or a count beyond SSIZE_MAX, EFBIG beyond the largest file, or what the device
+// says. The bytes outlive the death of this process from here on, and a power failure once forebay_datasync has returned 0.
+//
+// The caller's part:
+// `file` is an open handle; `buffer` is valid for reads of `count` bytes, which nobody changes meanwhile.
+ptrdiff_t forebay_pwrite(const struct forebay_file *file,
+                         const void *buffer,
+                         size_t count,
+                         int64_t offset);
+
+// As forebay_pread, into `count` buffers one after the other. EINVAL also for a count that is negative or above 1024 (IOV_MAX), and for lengths whose sum is
+// beyond SSIZE_MAX.
+//
+// The caller's part:
+// As for forebay_pread, for each of `count` buffers, which do not overlap.
+ptrdiff_t forebay_preadv(const struct forebay_file *file,
+                         const struct iovec *parts,
+                         int count,
+                         int64_t offset);
+
+// As forebay_pwrite, from `count` buffers one after the other; where the file was opened with O_APPEND, as one append. EINVAL as for forebay_preadv.
+//
+// The caller's part:
+// As for forebay_pwrite, for each of `count` buffers.
+ptrdiff_t forebay_pwritev(const struct forebay_file *file,
+                          const struct iovec *parts,
+                          int count,
+                          int64_t offset);
+
+// Writes `count` bytes at the file's end, wherever that is, whole and apart from what others append.
+//
+// Returns the offset, in bytes, at which they lie; or -1 with the errors of forebay_pwrite. Bytes that were written before an error stay.
+//
+// The caller's part:
+// As for forebay_pwrite.
+int64_t forebay_append(const struct forebay_file *file,
+                       const void *buffer,
+                       size_t count);
+
+// Makes all bytes that were written to the file durable, and what is needed to read them, as fdatasync does.
+//
+// Returns 0, or -1 with the first error of a write to the device that this handle has not heard of: such bytes stay in memory and are tried again.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_datasync(const struct forebay_file *file);
+
+// Makes all bytes that were written to the file durable, and its metadata, as fsync does. Errors are those of forebay_datasync.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_sync(const struct forebay_file *file);
+
+// Hands all bytes that were written to the file to the device, so that programs outside the session see them. They are not durable by that. Errors are those of
+// forebay_datasync.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_flush(const struct forebay_file *file);
+
+// Sets the file's length, bytes: what is beyond is gone, what is new is zeros.
+//
+// Returns 0, or -1 with EINVAL when the file is not open for writing or the length is negative, EFBIG beyond the largest file, or what the file
+// system says.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_truncate(const struct forebay_file *file,
+                     int64_t length);
+
+// The file's length, bytes, as the session sees it: stat(2) may tell an older one until the file is flushed. -1 with what the kernel says
+// on failure.
+//
+// The caller's part:
+// `file` is an open handle.
+int64_t forebay_size(const struct forebay_file *file);
+
+// Makes `length` bytes from `offset` on zeros, and gives their space back. The file's length does not change.
+//
+// Returns 0, or -1 with EINVAL for an empty or negative range, EBADF when the file is not open for writing, EOPNOTSUPP where the file system cannot.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_punch(const struct forebay_file *file,
+                  int64_t offset,
+                  int64_t length);
+
+// Says how `length` bytes from `offset` on will be read, as posix_fadvise does; a length of 0 is to the end. `advice` is one of
+// POSIX_FADV_NORMAL, _SEQUENTIAL, _RANDOM, _WILLNEED, _DONTNEED and _NOREUSE.
+//
+// Returns 0, or -1 with EINVAL for other advice or a negative range.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_advise(const struct forebay_file *file,
+                   int64_t offset,
+                   int64_t length,
+                   int advice);
+
+// Why the kernel serves this file, as a text of up to `size` bytes with the zero byte at its end; "" while the engine serves it. `reason` may be
+// NULL where `size` is 0.
+//
+// Returns the length of the whole text, 0 while the engine serves the file; or -1.
+//
+// The caller's part:
+// `file` is an open handle; `reason` is valid for writes of `size` bytes.
+ptrdiff_t forebay_kernel_reason(const struct forebay_file *file,
+                                char *reason,
+                                size_t size);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* FOREBAY_H */

@@ -1,0 +1,278 @@
+"""Forebay: buffered I/O for fast storage, in user space.
+
+    import forebay
+
+    with forebay.open("data", "r+b") as file:
+        file.write_at(b"ragged and quick", 100)   # outlives the death of this process
+        file.sync()                               # durable from here on
+
+`forebay.File` is an `io.RawIOBase`: `io.BufferedReader`, `io.BufferedWriter` and `io.TextIOWrapper` go over it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import io
+import os
+import threading
+import weakref
+from typing import Any, Dict, Optional, Union
+
+from ._forebay import NativeFile, NativeSession, __version__
+
+__all__ = ["File", "Session", "open", "default_session", "__version__"]
+
+_Path = Union[str, "os.PathLike[str]"]
+
+
+class Session:
+    """A process's part in a session: an arena of cached bytes that several processes share.
+
+    `name` is the session's, by default the configuration's ("default"). Options are those of `forebay config`, as texts or numbers:
+    `Session("work", memory="1GiB")`. With `keep` threads of this process keep the session, or stand by; without, another process does.
+
+    A session and its files belong to the process that opened them: a forked child gets an `OSError`, and opens its own.
+    """
+
+    def __init__(self, name: Optional[str] = None, *, keep: bool = True, **options: object) -> None:
+        self._native = NativeSession(name, [(key, _text(value)) for key, value in options.items()], keep)
+
+    def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o666) -> File:
+        """A file by this session; see `forebay.open`."""
+        path = os.fsdecode(path)
+        return File(self._native.open(path, _how(mode), permissions), path, mode)
+
+    def stats(self) -> Dict[str, int]:
+        """The session's counters; bytes where the name says so."""
+        return self._native.stats()
+
+    def close(self) -> None:
+        """Leaves the session, once its files are closed as well."""
+        self._native.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has been closed, or belongs to the parent of this process."""
+        return self._native.closed
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+_HOW = {"r": "r", "w": "wtc", "a": "ac", "x": "wx"}
+
+
+def _how(mode: str) -> str:
+    """A mode of Python's as the letters that the native half reads."""
+    letters = mode.replace("b", "", 1)
+    kind = letters.replace("+", "", 1)
+    if kind not in _HOW:
+        raise ValueError(
+            f"invalid mode {mode!r}: one of r, w, a and x, with b and + as wanted; for text use io.TextIOWrapper over the file"
+        )
+    how = _HOW[kind]
+    if "+" in letters:
+        how += "w" if kind == "r" else "r"
+    return how
+
+
+class File(io.RawIOBase):
+    """An open file. `read_at`, `readinto_at` and `write_at` name their offset, leave the position alone, and may be called by any number of threads at once.
+
+    Offsets and sizes are bytes. Errors are `OSError` with `errno` and `filename`.
+    """
+
+    def __init__(self, native: NativeFile, name: str, mode: str) -> None:
+        super().__init__()
+        self._native = native
+        self.name = name
+        self.mode = mode if "b" in mode else mode + "b"
+        self._reads = "r" in mode or "+" in mode
+        self._writes = "r" not in mode or "+" in mode
+        self._appends = "a" in mode
+        self._position = native.size() if self._appends else 0
+        _files.add(self)
+
+    # Positional calls.
+
+    def read_at(self, size: int, offset: int) -> bytes:
+        """Up to `size` bytes from `offset` on; fewer at the file's end only."""
+        return self._native.read_at(size, offset)
+
+    def readinto_at(self, buffer: Any, offset: int) -> int:
+        """Reads into a writable buffer. Returns how many bytes: fewer than it has room for at the file's end only."""
+        return self._native.readinto_at(buffer, offset)
+
+    def write_at(self, data: Any, offset: int) -> int:
+        """Writes at `offset`; at the end where the file was opened for appending. Returns how many bytes: all, unless an error came after some."""
+        return self._native.write_at(data, offset)
+
+    def append(self, data: Any) -> int:
+        """Writes at the file's end, whole and apart from what others append. Returns the offset."""
+        return self._native.append(data)
+
+    def sync(self, data_only: bool = False) -> None:
+        """Makes what was written durable: `os.fsync`, or `os.fdatasync`."""
+        self._native.sync(data_only)
+
+    def punch(self, offset: int, length: int) -> None:
+        """Makes a range zeros and gives its space back."""
+        self._native.punch(offset, length)
+
+    def size(self) -> int:
+        """The file's length, as the session sees it."""
+        return self._native.size()
+
+    @property
+    def kernel_reason(self) -> Optional[str]:
+        """Why the kernel serves this file; `None` while the engine does."""
+        return self._native.kernel_reason()
+
+    # What `io` asks for.
+
+    def readinto(self, buffer: Any) -> int:
+        self._must(self._reads, "read")
+        count = self._native.readinto_at(buffer, self._position)
+        self._position += count
+        return count
+
+    def readall(self) -> bytes:
+        self._must(self._reads, "read")
+        parts = []
+        while True:
+            rest = self._native.size() - self._position
+            part = self._native.read_at(max(rest, 1), self._position)
+            if not part:
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+            parts.append(part)
+            self._position += len(part)
+
+    def write(self, data: Any) -> int:
+        self._must(self._writes, "write")
+        if self._appends:
+            count = memoryview(data).nbytes
+            self._position = self._native.append(data) + count
+        else:
+            count = self._native.write_at(data, self._position)
+            self._position += count
+        return count
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        self._check_open()
+        if whence == io.SEEK_CUR:
+            offset += self._position
+        elif whence == io.SEEK_END:
+            offset += self._native.size()
+        elif whence != io.SEEK_SET:
+            raise ValueError(f"invalid whence: {whence}")
+        if offset < 0:
+            raise OSError(22, os.strerror(22), self.name)
+        self._position = offset
+        return offset
+
+    def tell(self) -> int:
+        self._check_open()
+        return self._position
+
+    def truncate(self, size: Optional[int] = None) -> int:
+        self._must(self._writes, "truncate")
+        size = self._position if size is None else size
+        if size < 0:
+            raise OSError(22, os.strerror(22), self.name)
+        self._native.truncate(size)
+        return size
+
+    def flush(self) -> None:
+        """Hands what was written to the device, so that programs outside the session see it; not durable by that."""
+        self._check_open()
+        if self._writes:
+            self._native.flush()
+
+    def close(self) -> None:
+        """Closes; errors of earlier writes that nobody has heard of are raised."""
+        if self.closed:
+            return
+        _files.discard(self)
+        try:
+            super().close()
+        finally:
+            self._native.close()
+
+    def readable(self) -> bool:
+        self._check_open()
+        return self._reads
+
+    def writable(self) -> bool:
+        self._check_open()
+        return self._writes
+
+    def seekable(self) -> bool:
+        self._check_open()
+        return True
+
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else ""
+        return f"<forebay.File name={self.name!r} mode={self.mode!r}{state}>"
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on a closed file")
+
+    def _must(self, allowed: bool, what: str) -> None:
+        self._check_open()
+        if not allowed:
+            raise io.UnsupportedOperation(f"file not open to {what}")
+
+
+_default: Optional[Session] = None
+_lock = threading.Lock()
+_files: weakref.WeakSet[File] = weakref.WeakSet()
+
+
+def default_session() -> Session:
+    """The session that `forebay.open` uses by default: this process's own, as configured, opened when it is first needed."""
+    global _default
+    with _lock:
+        if _default is None or _default.closed:
+            _default = Session()
+        return _default
+
+
+def open(path: _Path, mode: str = "rb", session: Optional[Session] = None) -> File:
+    """Opens a file: modes are those of the built-in `open`, and always binary."""
+    if session is None:
+        session = default_session()
+    return session.open(path, mode)
+
+
+def _close_all() -> None:
+    """What a program has left open is written out when it ends."""
+    for file in list(_files):
+        try:
+            file.close()
+        except Exception:
+            # Its bytes stay in the session's memory.
+            pass
+    if _default is not None:
+        _default.close()
+
+
+def _after_fork() -> None:
+    """A child begins without a session."""
+    global _default, _lock, _files
+    _default = None
+    _lock = threading.Lock()
+    _files = weakref.WeakSet()
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,151 @@
+//! An open file, as Python has it: positional calls, each with the GIL released.
+
+use std::path::PathBuf;
+use std::sync::{PoisonError, RwLock};
+
+use forebay::sys::forks::Owned;
+use forebay::{Error, File, Session};
+use pyo3::prelude::*;
+
+use crate::buffer::{Buffer, filled};
+use crate::errors::{closed, inherited, of_engine};
+
+/// What `forebay.File` holds.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub struct NativeFile {
+    /// Calls hold it for reading, and closing waits for them.
+    owned: Owned<RwLock<Option<Opened>>>,
+    path: PathBuf,
+}
+
+struct Opened {
+    // Dropped first: the session is kept for its files.
+    file: File,
+    _session: Session,
+}
+
+impl NativeFile {
+    pub fn new(file: File, session: Session, path: PathBuf) -> PyResult<Self> {
+        let opened = Opened {
+            file,
+            _session: session,
+        };
+        match Owned::new(RwLock::new(Some(opened))) {
+            Ok(owned) => Ok(NativeFile { owned, path }),
+            Err(error) => Err(of_engine(&Error::from(error), Some(&path))),
+        }
+    }
+
+    /// Does something with the file while others have the GIL.
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&File) -> forebay::Result<T> + Send,
+    ) -> PyResult<T> {
+        let owned = self.owned.get().ok_or_else(|| inherited("file"))?;
+        let done = py.detach(|| {
+            let held = owned.read().unwrap_or_else(PoisonError::into_inner);
+            held.as_ref().map(|opened| work(&opened.file))
+        });
+        let result = done.ok_or_else(|| closed("file"))?;
+        result.map_err(|error| of_engine(&error, Some(&self.path)))
+    }
+}
+
+#[pymethods]
+impl NativeFile {
+    /// Up to `size` bytes from `offset` on, as new `bytes`; fewer at the file's end only.
+    fn read_at<'py>(
+        &self,
+        py: Python<'py>,
+        size: usize,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // Memory for what there is, not for what is asked for.
+        let size = if size > SMALL_BYTES {
+            let rest = self.size(py)?.saturating_sub(offset);
+            size.min(usize::try_from(rest).unwrap_or(usize::MAX))
+        } else {
+            size
+        };
+        filled(py, size, |bytes| {
+            self.with(py, |file| file.read_at(bytes, offset))
+        })
+    }
+
+    /// Reads into an object's memory. Returns how many bytes: fewer than there is room for at the file's end only.
+    fn readinto_at(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        offset: u64,
+    ) -> PyResult<usize> {
+        let mut buffer = Buffer::writable(buffer)?;
+        let bytes = buffer.bytes_mut();
+        self.with(py, |file| file.read_at(bytes, offset))
+    }
+
+    /// Writes an object's bytes. Returns how many: all, unless an error came after some.
+    fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        self.with(py, |file| file.write_at(bytes, offset))
+    }
+
+    /// Writes an object's bytes at the file's end. Returns the offset.
+    fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        self.with(py, |file| file.append(bytes))
+    }
+
+    /// `fsync`, or `fdatasync`.
+    fn sync(&self, py: Python<'_>, data_only: bool) -> PyResult<()> {
+        self.with(py, |file| {
+            if data_only {
+                file.sync_data()
+            } else {
+                file.sync_all()
+            }
+        })
+    }
+
+    /// Hands everything to the device. Nothing happens to what belongs to a parent.
+    fn flush(&self, py: Python<'_>) -> PyResult<()> {
+        if !self.owned.is_ours() {
+            return Ok(());
+        }
+        self.with(py, File::flush)
+    }
+
+    fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
+        self.with(py, |file| file.set_len(size))
+    }
+
+    fn punch(&self, py: Python<'_>, offset: u64, length: u64) -> PyResult<()> {
+        self.with(py, |file| file.punch(offset, length))
+    }
+
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, File::len)
+    }
+
+    fn kernel_reason(&self, py: Python<'_>) -> PyResult<Option<String>> {
+        self.with(py, |file| Ok(file.kernel_reason()))
+    }
+
+    /// Closes, after the calls that are under way. Nothing happens to what belongs to a parent.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(owned) = self.owned.get() else {
+            return Ok(());
+        };
+        let closed = py.detach(|| {
+            let mut held = owned.write().unwrap_or_else(PoisonError::into_inner);
+            held.take().map_or(Ok(()), |opened| opened.file.close())
+        });
+        closed.map_err(|error| of_engine(&error, Some(&self.path)))
+    }
+}
+
+/// Reads of more than this ask first how much there is.
+const SMALL_BYTES: usize = 64 << 10;

@@ -1,0 +1,186 @@
+"""A file as `io` has files, and its positional calls."""
+
+import errno
+import gc
+import io
+import os
+import subprocess
+import sys
+import threading
+import weakref
+
+import pytest
+
+import forebay
+
+
+def test_what_is_written_at_an_offset_is_read_there(session, path):
+    with session.open(path, "w+b") as file:
+        assert file.write_at(b"ragged", 100) == 6
+        assert file.read_at(6, 100) == b"ragged"
+        assert file.read_at(1000, 98) == b"\0\0ragged"
+        assert file.read_at(10, 106) == b""
+        assert (file.tell(), file.size()) == (0, 106)
+        room = bytearray(4)
+        assert file.readinto_at(room, 102) == 4 and room == b"gged"
+        assert file.readinto_at(memoryview(bytearray(100)), 100) == 6
+        file.sync()
+        file.sync(data_only=True)
+    assert path.read_bytes() == bytes(100) + b"ragged"
+
+
+def test_large_reads_take_memory_for_what_there_is(session, path):
+    path.write_bytes(b"x" * 300_000)
+    with session.open(path) as file:
+        assert file.read_at(1 << 62, 1) == b"x" * 299_999
+        assert file.read_at(1 << 62, 300_001) == b""
+
+
+def test_sequential_calls_and_wrappers(session, path):
+    lines = [f"line {number}: {'ä' * (number % 50)}\n" for number in range(5000)]
+    with io.TextIOWrapper(io.BufferedWriter(session.open(path, "wb")), encoding="utf-8") as text:
+        text.writelines(lines)
+    assert path.read_text(encoding="utf-8") == "".join(lines)
+    with io.TextIOWrapper(io.BufferedReader(session.open(path)), encoding="utf-8") as text:
+        assert list(text) == lines
+    with session.open(path) as file:
+        whole = file.read()
+        assert whole.decode() == "".join(lines)
+        assert file.read() == b"" and file.tell() == len(whole)
+        assert file.seek(-3, io.SEEK_END) == len(whole) - 3
+        assert file.seek(1, io.SEEK_CUR) == len(whole) - 2 and file.read(1) == whole[-2:-1]
+    with io.BufferedRandom(session.open(path, "r+b")) as both:
+        both.seek(10)
+        both.write(b"changed")
+        both.seek(5)
+        assert both.read(20) == (whole[:10] + b"changed" + whole[17:])[5:25]
+
+
+def test_modes(session, path):
+    with pytest.raises(FileNotFoundError) as caught:
+        session.open(path)
+    assert (caught.value.errno, caught.value.filename) == (errno.ENOENT, str(path))
+    with session.open(path, "xb") as file:
+        assert file.writable() and not file.readable() and file.seekable()
+        assert file.write(b"0123456789") == 10
+        with pytest.raises(io.UnsupportedOperation):
+            file.read(1)
+    with pytest.raises(FileExistsError):
+        session.open(path, "xb")
+    with session.open(path, "ab") as file:
+        assert file.tell() == 10
+        assert file.write(b"abc") == 3 and file.tell() == 13
+        assert file.append(memoryview(b"def")) == 13
+    with session.open(path, "rb") as file:
+        assert not file.writable() and file.mode == "rb" and file.name == str(path)
+        with pytest.raises(io.UnsupportedOperation):
+            file.write(b"no")
+        with pytest.raises(OSError) as caught:
+            file.write_at(b"no", 0)
+        assert (caught.value.errno, caught.value.filename) == (errno.EBADF, str(path))
+    with session.open(path, "r+b") as file:
+        assert file.truncate(5) == 5 and file.read() == b"01234"
+        file.punch(1, 2)
+        assert file.read_at(9, 0) == b"0\0\x0034"
+    with session.open(path, "wb") as file:
+        assert file.size() == 0
+    for mode in ("", "rw", "rt", "r++", "bb"):
+        with pytest.raises(ValueError):
+            session.open(path, mode)
+
+
+def test_permissions(session, path):
+    session.open(path, "wb", permissions=0o600).close()
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_buffers_that_will_not_do(session, path):
+    with session.open(path, "w+b") as file:
+        file.write(b"0123456789")
+        with pytest.raises((BufferError, TypeError)):
+            file.readinto_at(b"bytes do not change", 0)
+        with pytest.raises(TypeError):
+            file.write_at("text", 0)
+        with pytest.raises(BufferError):
+            file.write_at(memoryview(bytearray(10))[::2], 0)
+        with pytest.raises(OverflowError):
+            file.read_at(1, -1)
+        with pytest.raises(OSError):
+            file.seek(-1)
+        assert file.read_at(20, 0) == b"0123456789"
+        # The memory is given back: it can be resized.
+        room = bytearray(4)
+        file.readinto_at(room, 0)
+        room.extend(b"more")
+
+
+def test_closed_files_say_so(session, path):
+    file = session.open(path, "w+b")
+    file.close()
+    file.close()
+    assert file.closed and "closed" in repr(file)
+    for call in (file.tell, file.readall, file.size, file.sync, lambda: file.read_at(1, 0), lambda: file.write(b"x")):
+        with pytest.raises(ValueError):
+            call()
+
+
+def test_a_file_keeps_its_session(name, path):
+    session = forebay.Session(name, memory="32MiB")
+    file = session.open(path, "w+b")
+    session.close()
+    with pytest.raises(ValueError):
+        session.open(path)
+    file.write(b"bytes")
+    file.close()
+    assert path.read_bytes() == b"bytes"
+
+
+def test_a_file_that_is_dropped_is_closed(session, path):
+    file = session.open(path, "wb")
+    file.write(b"bytes")
+    gone = weakref.ref(file)
+    del file
+    gc.collect()
+    assert gone() is None and path.read_bytes() == b"bytes"
+
+
+def test_options_are_the_configurations():
+    with pytest.raises(ValueError, match="memory"):
+        forebay.Session("wrong", memroy="1GiB")
+    with pytest.raises(ValueError, match="4GiB"):
+        forebay.Session("wrong", memory="lots")
+
+
+def test_counters(session, path):
+    with session.open(path, "wb") as file:
+        before = session.stats()
+        file.write_at(b"x" * 5000, 1)
+        after = session.stats()
+        if file.kernel_reason is None:
+            assert after["scrap_bytes"] - before["scrap_bytes"] == 5000
+
+
+def test_threads_share_a_file(session, path):
+    def work(number):
+        for turn in range(100):
+            at = (turn * 8 + number) * 3000
+            file.write_at(bytes([number]) * 3000, at)
+            if file.read_at(3000, at) != bytes([number]) * 3000:
+                wrong.append((number, turn))
+
+    wrong = []
+    with session.open(path, "w+b") as file:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert not wrong
+    assert path.read_bytes() == b"".join(bytes([number]) * 3000 for number in range(8)) * 100
+
+
+def test_what_a_program_leaves_open_is_written_when_it_ends(name, path):
+    program = f"import forebay; file = forebay.open({str(path)!r}, 'wb'); file.write(b'left open')"
+    environment = dict(os.environ, FOREBAY_SESSION=name, FOREBAY_MEMORY="32MiB")
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)
+    assert path.read_bytes() == b"left open"

@@ -1,0 +1,41 @@
+"""`forebay://` for fsspec."""
+
+import pytest
+
+fsspec = pytest.importorskip("fsspec")
+
+import forebay.fsspec
+
+
+@pytest.fixture
+def files(name, monkeypatch):
+    monkeypatch.setenv("FOREBAY_SESSION", name)
+    monkeypatch.setenv("FOREBAY_MEMORY", "32MiB")
+    yield fsspec.filesystem("forebay", skip_instance_cache=True)
+    forebay.default_session().close()
+
+
+def test_the_protocol_is_found(files, tmp_path):
+    assert isinstance(files, forebay.fsspec.ForebayFileSystem)
+    where = f"forebay://{tmp_path}/data"
+    with fsspec.open(where, "wb") as file:
+        assert isinstance(file.raw, forebay.File)
+        file.write(b"some bytes")
+    assert (tmp_path / "data").read_bytes() == b"some bytes"
+    with fsspec.open(where, "r") as text:
+        assert text.read() == "some bytes"
+
+
+def test_files_and_directories(files, tmp_path):
+    root = f"forebay://{tmp_path}"
+    files.makedirs(f"{root}/below")
+    files.pipe(f"{root}/below/one", b"1" * 300_000)
+    files.cp(f"{root}/below/one", f"{root}/below/two")
+    assert sorted(files.ls(f"{root}/below", detail=False)) == [f"{tmp_path}/below/one", f"{tmp_path}/below/two"]
+    assert files.cat_file(f"{root}/below/two", 299_990, 300_010) == b"1" * 10
+    assert files.info(f"{root}/below/one")["size"] == 300_000
+    with files.open(f"{root}/below/one", "ab") as file:
+        file.write(b"end")
+    assert files.cat(f"{root}/below/one")[-4:] == b"1end"
+    files.rm(f"{root}/below", recursive=True)
+    assert not files.exists(f"{root}/below")

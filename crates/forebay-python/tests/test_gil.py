@@ -1,0 +1,43 @@
+"""Other threads of Python run while bytes move."""
+
+import sys
+import threading
+import time
+
+import pytest
+
+
+@pytest.mark.parametrize("call", ["read_at", "readinto_at", "write_at", "append", "sync"])
+def test_a_call_lets_others_run(session, path, call):
+    room = bytearray(1 << 20)
+    gate, ran = threading.Lock(), []
+
+    def other():
+        with gate:
+            ran.append(True)
+
+    with session.open(path, "w+b") as file:
+        file.write_at(room, 0)
+        calls = {
+            "read_at": lambda: file.read_at(len(room), 0),
+            "readinto_at": lambda: file.readinto_at(room, 0),
+            "write_at": lambda: file.write_at(room, 0),
+            "append": lambda: file.append(b"bytes"),
+            "sync": file.sync,
+        }
+        usual = sys.getswitchinterval()
+        gate.acquire()
+        thread = threading.Thread(target=other)
+        thread.start()
+        # Nobody is made to give the GIL away from here on: only a call that does so by itself lets the other thread run.
+        sys.setswitchinterval(1000)
+        try:
+            gate.release()
+            until = time.monotonic() + 60
+            while not ran and time.monotonic() < until:
+                calls[call]()
+            seen = bool(ran)
+        finally:
+            sys.setswitchinterval(usual)
+        thread.join()
+        assert seen
