@@ -20,6 +20,8 @@ use crate::sync::{Ordering, planted};
 /// Between two looks.
 const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
+/// How long it may take to see that the keeper ends.
+const PAUSE_PART: Duration = Duration::from_millis(20);
 /// How fast programs are expected to take memory at most.
 const BYTES_PER_MS: u64 = 4 << 20;
 /// Memory goes back by huge pages: where frames between those that are free hold something, more have to go.
@@ -32,7 +34,13 @@ pub(super) fn keep_away(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         let heeds = shared.keeps.load(Relaxed) && !planted!(DeafPressure);
         let near = heeds.then(|| gauge.look()).flatten();
-        sleep(near.map_or(PAUSE_MAX, |near| heed(shared, me, near)));
+        let mut pause = near.map_or(PAUSE_MAX, |near| heed(shared, me, near));
+        // Who ends a keeper waits for this thread.
+        while !pause.is_zero() && !stop.load(Relaxed) {
+            let part = pause.min(PAUSE_PART);
+            sleep(part);
+            pause -= part;
+        }
     }
 }
 

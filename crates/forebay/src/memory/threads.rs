@@ -170,9 +170,12 @@ impl ThreadSlot {
     }
 }
 
-/// Declares a slot dead, for tests and for sessions all of whose processes are gone.
+/// Declares a slot dead, for tests and for sessions all of whose processes are gone. One that nobody has stays free: whoever took it
+/// next would be taken for dead, and bury itself.
 pub fn slay(arena: &Arena, id: ThreadId) {
-    if let Some(slot) = arena.thread(id) {
+    if let Some(slot) = arena.thread(id)
+        && slot.state.load(Ordering::Acquire) & KIND_MASK != FREE
+    {
         slot.slain.store(1, Ordering::Release);
     }
 }

@@ -75,3 +75,15 @@ fn who_inherits_a_slot_does_not_keep() {
         id: dead,
     });
 }
+
+/// A recovery declares all dead that there are, and takes a slot then: should its thread wait for anything, it looks who is dead.
+#[test]
+fn who_takes_a_slot_once_all_are_dead_lives() {
+    let (session, mine) = unkept();
+    let arena = &*session.shared().arena;
+    let all = (1..arena.counts().threads).map(ThreadId);
+    all.filter(|&id| id != mine).for_each(|id| slay(arena, id));
+    let next = take(arena, false).expect("a slot");
+    assert!(!is_gone(arena, next));
+    release(Me { arena, id: next });
+}
