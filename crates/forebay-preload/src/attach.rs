@@ -14,10 +14,12 @@ use forebay::limits::LARGE_REQUEST_BYTES;
 use forebay::memory::cgroup::Limits;
 use forebay::session::adopt::{self, ForGood};
 use forebay::session::glance::Glance;
+use forebay::session::standing;
 use forebay::{Config, Error, Session};
 use libc::c_int;
 
 use crate::files;
+use crate::hooks::limits;
 use crate::inside::Inside;
 use crate::raw::KeepErrno;
 use crate::signals;
@@ -25,8 +27,6 @@ use crate::table::{self, Kind, Word};
 
 /// How long an arena that was not there is not looked for again, and one that was there counts as there, ms.
 const LOOK_AGAIN_MS: i64 = 1000;
-/// Descriptors of the engine's go below this, however many the process may have: each fork copies the table up to the highest.
-const HIGH: libc::rlim_t = 4096;
 
 struct Seen {
     glance: Glance,
@@ -62,7 +62,7 @@ pub fn at_start() {
     if !small.is_null() {
         ASKED_FROM.store(0, Relaxed);
     }
-    crate::hooks::limits::look();
+    limits::look();
     table::at_start();
     WANTED.store(ASKED, Relaxed);
     signals::attached();
@@ -89,9 +89,11 @@ pub fn while_alone() {
     // A path alone: closing it gives up no locks of the program's, as closing a copy of one of its descriptors would.
     // SAFETY: the string ends in a null byte.
     let any = unsafe { crate::real::open64(c"/".as_ptr(), libc::O_PATH | libc::O_CLOEXEC, 0) };
+    // SAFETY: takes no memory.
+    let dup = |from: c_int| unsafe { libc::fcntl(any, libc::F_DUPFD_CLOEXEC, from) };
+    let top = limits::above(dup).unwrap_or_else(|| dup(descriptors() - 1));
     // SAFETY: these take no memory; the descriptors were made here, and nobody else has seen them.
     unsafe {
-        let top = libc::fcntl(any, libc::F_DUPFD_CLOEXEC, descriptors() - 1);
         for made in [top, any] {
             if made >= 0 {
                 crate::real::close(made);
@@ -372,18 +374,28 @@ pub fn end_turn() {
     }
 }
 
-/// Moves a descriptor of the engine's to the top of the numbers, and marks it as ours.
+/// Moves a descriptor of the engine's beyond the numbers that the program has, else to the top of these, and marks it as ours.
 pub fn relocate(fd: OwnedFd) -> OwnedFd {
+    // SAFETY: takes no memory. The new descriptor is ours.
+    let dup = |from: c_int| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, from) };
+    // SAFETY: made just now.
+    let owned = |moved: c_int| (moved >= 0).then(|| unsafe { OwnedFd::from_raw_fd(moved) });
+    let mark = |moved: &OwnedFd| {
+        let has_room = table::has_room(moved.as_raw_fd());
+        if has_room {
+            table::set(moved.as_raw_fd(), Word::OURS);
+        }
+        has_room
+    };
+    let above = limits::above(dup).and_then(owned);
+    if let Some(moved) = above.filter(mark) {
+        return moved;
+    }
     let top = descriptors();
     let mut step = 16;
     while step < top {
-        // SAFETY: takes no memory. The new descriptor is ours.
-        let moved =
-            unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, (top - step).max(3)) };
-        if moved >= 0 && table::has_room(moved) {
-            table::set(moved, Word::OURS);
-            // SAFETY: made just now.
-            return unsafe { OwnedFd::from_raw_fd(moved) };
+        if let Some(moved) = owned(dup((top - step).max(3))).filter(mark) {
+            return moved;
         }
         step *= 2;
     }
@@ -393,12 +405,14 @@ pub fn relocate(fd: OwnedFd) -> OwnedFd {
 
 /// How many numbers there are for descriptors, as far as we use them.
 fn descriptors() -> c_int {
-    crate::hooks::limits::descriptors().min(HIGH) as c_int
+    limits::descriptors().min(limits::ENOUGH) as c_int
 }
 
 /// Run by a child that has just been forked, before anything else of ours.
 pub fn in_child() {
     table::forget_who();
+    standing::forget();
+    limits::in_child();
     table::set_alive();
     let _errno = KeepErrno::new();
     files::in_child();

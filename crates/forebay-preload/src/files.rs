@@ -316,10 +316,9 @@ pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
         return false;
     };
     let _inside = Inside::enter();
-    glance.stand_by(stat.st_ino);
-    let known = glance.known(stat.st_dev, stat.st_ino).is_some();
-    glance.stood_by(stat.st_ino);
-    known
+    attach::notice_fork();
+    let _call = glance.stand_by(stat.st_dev, stat.st_ino);
+    glance.known(stat.st_dev, stat.st_ino).is_some()
 }
 
 /// Another descriptor of the same description: a `dup`. Returns it, or -1 where its file can neither be looked after nor go to the kernel.

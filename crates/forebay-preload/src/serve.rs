@@ -10,6 +10,8 @@ use std::sync::atomic::Ordering;
 
 use forebay::file::core::{Core, Halt};
 use forebay::limits::FILE_BYTES_MAX;
+use forebay::session::glance::Glance;
+use forebay::session::standing::Call;
 use libc::{c_int, off_t};
 
 pub use self::vectored::{How, vectored};
@@ -92,8 +94,7 @@ pub fn fail(errno: c_int) -> isize {
 
 /// A call of the kernel's on a candidate: known of by whoever begins to manage the file meanwhile.
 pub struct ByKernel<'a> {
-    inode: u64,
-    counted: bool,
+    _call: Option<Call<'static>>,
     _offset: Option<OffsetLock<'a>>,
     /// Let go last: a handler that wrote to the same descriptor would wait for its own thread's offset.
     _inside: Inside,
@@ -105,30 +106,22 @@ impl<'a> ByKernel<'a> {
     /// Inlined, so that the result is not copied just after it was put together.
     #[inline(always)]
     pub fn begin(description: &'a Description, moves: bool) -> Option<Self> {
+        // The record is the parent's in a child.
+        attach::notice_fork();
         let inside = Inside::enter();
         let offset = moves.then(|| description.lock());
-        let inode = description.inode.load(Ordering::Relaxed);
-        let glance = attach::glance();
-        if let Some(glance) = glance {
-            glance.stand_by(inode);
-        }
+        let (device, inode) = (
+            description.device.load(Ordering::Relaxed),
+            description.inode.load(Ordering::Relaxed),
+        );
+        let begin = |glance: &'static Glance| glance.stand_by(device, inode);
         let call = ByKernel {
-            inode,
-            counted: glance.is_some(),
+            _call: attach::glance().map(begin),
             _offset: offset,
             _inside: inside,
         };
         // Looked at once more: from here on whoever manages the file waits for this call.
         (!files::is_managed_elsewhere(description)).then_some(call)
-    }
-}
-
-impl Drop for ByKernel<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        if let Some(glance) = attach::glance().filter(|_| self.counted) {
-            glance.stood_by(self.inode);
-        }
     }
 }
 

@@ -15,6 +15,7 @@ pub mod mapping;
 pub mod mounts;
 pub mod place;
 pub mod regions;
+pub mod standers;
 pub mod streams;
 pub mod superblock;
 pub mod threads;

@@ -23,6 +23,7 @@ pub mod reached;
 pub mod shared;
 #[cfg(feature = "sim")]
 mod simulated;
+pub mod standing;
 pub mod streams;
 pub mod told;
 pub mod watch;

@@ -1,6 +1,5 @@
 //! A program that has just been written can be executed at once.
 
-use std::io::Write;
 use std::path::Path;
 
 use crate::scene::{Scene, said};
@@ -30,14 +29,20 @@ fn written_then_executed() {
 fn read_while_it_runs() {
     let scene = Scene::new("running", 0);
     let copy = scene.path("prog");
-    std::fs::File::create(&copy)
-        .and_then(|mut file| file.write_all(&std::fs::read("/bin/sleep")?))
-        .expect("a copy");
+    // Not by this process: what another test forks meanwhile would have the file open for writing, until it executes something.
+    let mut copies = std::process::Command::new("cp");
+    said(
+        copies
+            .arg("/bin/sleep")
+            .arg(&copy)
+            .output()
+            .expect("a copy"),
+    );
     let mut shell = scene.command("/bin/sh");
     let script = r#"
         chmod +x prog || exit
         ./prog 1000 & runs=$!
-        until [ "$(readlink /proc/$runs/exe)" = "$(realpath prog)" ]; do :; done
+        until [ "$(readlink /proc/$runs/exe)" = "$(realpath prog)" ]; do kill -0 $runs || exit; done
         cat prog | cmp - /bin/sleep && ./prog 0; ended=$?
         kill $runs; exit $ended"#;
     said(shell.arg("-c").arg(script).output().expect("a shell"));

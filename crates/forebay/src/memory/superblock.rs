@@ -5,14 +5,15 @@ use crate::limits::BLOCK_PAGES;
 use crate::memory::layout::Counts;
 use crate::memory::place::PlaceKind;
 use crate::memory::regions::{FreeFrames, Shortage};
+use crate::memory::standers::{STANDERS, Stander};
 use crate::sync::{AtomicU32, AtomicU64};
 
 /// "forebay" and the layout's version. A layout change is a new version; there is no migration, since an
 /// arena lives no longer than a boot.
-pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x0a");
+pub const MAGIC: u64 = u64::from_le_bytes(*b"forebay\x0b");
 
-/// Words of [`Superblock::bystanders`].
-pub const BYSTANDERS: usize = 256;
+/// Words of [`Superblock::newcomers`].
+pub const NEWCOMERS: usize = 256;
 /// Files that [`Superblock::left`] remembers.
 pub const LEFT: usize = 128;
 /// Bytes of a path in [`Left`]; of a longer one the end.
@@ -103,12 +104,14 @@ pub struct Superblock {
     pub devices: [DeviceWords; 16],
     /// Full blocks of large requests, for the keeper's stage two.
     pub eager: Ring,
-    /// Calls of the kernel's under way on files that nobody manages yet, by inode: whoever begins to manage one waits for
-    /// them. A death may leave one counted; nobody waits for long.
-    pub bystanders: [AtomicU32; BYSTANDERS],
-    /// Threads that are making an entry for a file that nobody has managed, likewise: calls of the kernel's wait for them, so
+    /// The thread that is making an entry for a file that nobody has managed, or 0, by inode: calls of the kernel's wait for it, so
     /// that the file's length does not change meanwhile.
-    pub newcomers: [AtomicU32; BYSTANDERS],
+    pub newcomers: [AtomicU32; NEWCOMERS],
+    /// Calls of the kernel's under way on files that nobody manages: whoever begins to manage one waits for them; see
+    /// `session::standing`.
+    pub standers: [Stander; STANDERS],
+    /// Records that have been used are below this one.
+    pub standers_end: AtomicU32,
     /// Who reaches files past the engine, by inode; see `session::reached`.
     pub reached: [AtomicU64; REACHED],
     /// How often files were left to the kernel; see `session::left`.

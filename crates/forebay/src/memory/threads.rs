@@ -229,6 +229,7 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
         || names(&superblock.provision_lock)
         || names(&superblock.central_lock)
         || names(&arena.stream_lists().lock)
+        || superblock.newcomers.iter().any(names)
         || (0..arena.counts().files)
             .filter_map(|file| arena.file(FileId(file)))
             .any(|entry| {

@@ -15,10 +15,10 @@ use crate::file::{given, gone, settle, table};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::memory::place;
-use crate::memory::superblock::BYSTANDERS;
 use crate::memory::threads::Me;
-use crate::session::glance::{await_none, known_entry, one_fewer};
+use crate::session::glance::known_entry;
 use crate::session::shared::Shared;
+use crate::session::standing::Newcomer;
 use crate::session::{Session, left, members, reached};
 use crate::stats::Counter;
 use crate::sync::Ordering;
@@ -142,17 +142,15 @@ fn enter(
     device: &Arc<dyn DeviceFile>,
     path: &[u8],
     alone: bool,
-) -> Result<FileId> {
-    let superblock = me.arena.superblock();
-    let at = device.caps().inode as usize % BYSTANDERS;
-    superblock.newcomers[at].fetch_add(1, Ordering::SeqCst);
-    await_none(&superblock.bystanders[at]);
-    let entered = table::open(shared, me, device, path);
-    if let (true, Ok(id)) = (alone, &entered) {
-        table::take_back(me, *id, device.as_ref());
+) -> std::result::Result<FileId, Unmanaged> {
+    let Some(_newcomer) = Newcomer::come(me, device.caps().inode) else {
+        return Err(Unmanaged::Reached);
+    };
+    let id = table::open(shared, me, device, path).map_err(Unmanaged::Failed)?;
+    if alone {
+        table::take_back(me, id, device.as_ref());
     }
-    one_fewer(&superblock.newcomers[at]);
-    entered
+    Ok(id)
 }
 
 impl Session {
@@ -239,7 +237,7 @@ impl Session {
         let device: Arc<dyn DeviceFile> = Arc::new(device);
         let me = shared.me().map_err(Unmanaged::Failed)?;
         let bytes = path.as_os_str().as_bytes();
-        let id = enter(shared, me, &device, bytes, alone).map_err(Unmanaged::Failed)?;
+        let id = enter(shared, me, &device, bytes, alone)?;
         // The process's other files flush through devices in the registry: one that cannot be written is of no use there.
         let device = if writable {
             shared.keep_device(id, device)

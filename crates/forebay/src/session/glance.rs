@@ -5,9 +5,9 @@ use std::fs;
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::time::Duration;
 
 use super::adopt::path_of;
+use super::standing::{self, Call};
 use super::{left, reached};
 use crate::file::gone::{Place, is_another, may_be_gone};
 use crate::file::{closing, table};
@@ -15,14 +15,8 @@ use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
-use crate::memory::superblock::BYSTANDERS;
-use crate::sync::time::Instant;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::stat;
-
-/// How long calls of the kernel's on a file that becomes managed are waited for: longer than any takes, on a busy machine too.
-/// Only where a death has left one counted is it waited for in vain, and once.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A session's arena, looked at by a process that is not in it: whether a file is known there.
 pub struct Glance {
@@ -126,20 +120,11 @@ impl Glance {
         Some(known)
     }
 
-    /// Counts a call of the kernel's on a file that is not known, once nobody is just about to manage it; see
-    /// `Superblock::bystanders`. Whether it is known is to be looked at again.
+    /// A call of the kernel's on a file that is not known begins, and ends when the result is dropped. Whether the file is known is
+    /// to be looked at again.
     #[inline]
-    pub fn stand_by(&self, inode: u64) {
-        let superblock = self.arena.superblock();
-        let at = inode as usize % BYSTANDERS;
-        loop {
-            superblock.bystanders[at].fetch_add(1, Ordering::SeqCst);
-            if superblock.newcomers[at].load(Ordering::SeqCst) == 0 {
-                return;
-            }
-            one_fewer(&superblock.bystanders[at]);
-            await_none(&superblock.newcomers[at]);
-        }
+    pub fn stand_by(&'static self, device: u64, inode: u64) -> Call<'static> {
+        standing::begin(&self.arena, (device, inode))
     }
 
     /// Somebody is about to reach a file past the engine. Whether it is known is to be looked at afterwards.
@@ -192,15 +177,9 @@ impl Glance {
             closing::await_end(&self.arena, id);
         }
     }
-
-    /// The call has ended.
-    #[inline]
-    pub fn stood_by(&self, inode: u64) {
-        one_fewer(&self.arena.superblock().bystanders[inode as usize % BYSTANDERS]);
-    }
 }
 
-/// One fewer of what is counted, if any are: deaths, and those who lose patience, leave counts wrong.
+/// One fewer of what is counted, if any are: deaths leave counts wrong.
 pub(crate) fn one_fewer(word: &AtomicU32) {
     let mut seen = word.load(Ordering::Relaxed);
     while seen != 0 {
@@ -208,19 +187,6 @@ pub(crate) fn one_fewer(word: &AtomicU32) {
             Ok(_) => return,
             Err(now) => seen = now,
         }
-    }
-}
-
-/// Waits until nobody is counted. What the dead have left the next does not wait for.
-pub(super) fn await_none(word: &AtomicU32) {
-    let begun = Instant::now();
-    let mut seen = word.load(Ordering::SeqCst);
-    while seen != 0 && begun.elapsed() < PATIENCE {
-        std::thread::yield_now();
-        seen = word.load(Ordering::SeqCst);
-    }
-    if seen != 0 {
-        let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 }
 

@@ -1,22 +1,62 @@
 //! Who is outside the session: whoever does not have its arena mapped.
 //!
 //! That is evidence of the kernel's: a program gets the mapping before it opens its first file, a forked child has its parent's, and
-//! nobody has it any more after executing a program without the library.
+//! nobody has it any more after executing a program without the library. A process that has nothing of any file mapped is in the middle of
+//! executing a program, or of its end: its memory is another already, and its descriptors are about to be closed. It is looked at again.
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::CString;
+use std::time::Duration;
 use std::{fs, io};
 
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
+use crate::memory::mounts::parse_mountinfo;
 use crate::memory::threads;
 use crate::sync::Ordering;
 use crate::sys::stat;
 
 /// What a process has mapped.
+#[derive(Default)]
 struct Mapped {
     is_member: bool,
+    has_program: bool,
     wanted: Vec<(u64, u64)>,
+}
+
+/// How often a process is looked at that has no program, and how long apart.
+const LOOKS: u32 = 100;
+const LOOK_PAUSE: Duration = Duration::from_millis(2);
+
+/// Files that are looked for.
+struct Wanted<'a> {
+    inodes: &'a HashSet<(u64, u64)>,
+    /// Devices that mappings name as `stat` does. Those of some file systems have another number there.
+    same: HashSet<u64>,
+}
+
+impl<'a> Wanted<'a> {
+    fn new(inodes: &'a HashSet<(u64, u64)>) -> Self {
+        let mountinfo = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        Self::by_mounts(inodes, &mountinfo)
+    }
+
+    fn by_mounts(inodes: &'a HashSet<(u64, u64)>, mountinfo: &str) -> Self {
+        let devices = parse_mountinfo(mountinfo).into_iter();
+        let devices = devices.map(|mount| libc::makedev(mount.device.0, mount.device.1));
+        let same = devices.filter(|device| inodes.iter().any(|(of, _)| of == device));
+        Wanted {
+            inodes,
+            same: same.collect(),
+        }
+    }
+
+    /// Those that a mapping of this device and inode may be of: files of many file systems have the same numbers.
+    fn mapped_as(&self, device: Option<u64>, number: u64) -> impl Iterator<Item = &(u64, u64)> {
+        self.inodes.iter().filter(move |(of, inode)| {
+            *inode == number && (device == Some(*of) || !self.same.contains(of))
+        })
+    }
 }
 
 /// Members that have been seen, each by a thread of its own that lives: as long as that does, nobody has to look again.
@@ -64,7 +104,8 @@ pub fn is_member(pid: i32, arena: (u64, u64)) -> bool {
     }
     let nothing = HashSet::new();
     pid as u32 == std::process::id()
-        || mapped(pid as u32, &nothing, arena).is_ok_and(|mapped| mapped.is_member)
+        || mapped(pid as u32, &Wanted::by_mounts(&nothing, ""), arena)
+            .is_ok_and(|mapped| mapped.is_member)
 }
 
 /// Those of the files, named by device and inode, that a program outside has open or mapped, as far as this user may see. Where this
@@ -74,16 +115,46 @@ pub fn used_outside(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> HashSet<
 }
 
 fn look(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> io::Result<HashSet<(u64, u64)>> {
+    let wanted = Wanted::new(wanted);
     let mut used = HashSet::new();
     let me = std::process::id();
     let pids = fs::read_dir("/proc")?
         .flatten()
         .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     for pid in pids.filter(|&pid: &u32| pid != me) {
-        let mapped = mapped(pid, wanted, arena)?;
-        if !mapped.is_member {
-            used.extend(mapped.wanted);
-            used.extend(open(pid, wanted)?);
+        let looks = (0..LOOKS).map(|look| {
+            if look != 0 {
+                std::thread::sleep(LOOK_PAUSE);
+            }
+            used_by(pid, &wanted, arena)
+        });
+        used.extend(first_certain(looks)?);
+    }
+    Ok(used)
+}
+
+/// What a process outside uses, and whether that is certain.
+type Uses = (Vec<(u64, u64)>, bool);
+
+fn used_by(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64)) -> io::Result<Uses> {
+    let mapped = mapped(pid, wanted, arena)?;
+    if mapped.is_member {
+        return Ok((Vec::new(), true));
+    }
+    let mut used = mapped.wanted;
+    used.extend(open(pid, wanted)?);
+    let is_certain = mapped.has_program || used.is_empty();
+    Ok((used, is_certain))
+}
+
+/// The first of several looks that is certain, else the last one.
+fn first_certain(looks: impl Iterator<Item = io::Result<Uses>>) -> io::Result<Vec<(u64, u64)>> {
+    let mut used = Vec::new();
+    for look in looks {
+        let (seen, is_certain) = look?;
+        used = seen;
+        if is_certain {
+            break;
         }
     }
     Ok(used)
@@ -99,7 +170,7 @@ fn unless_refused<T: Default>(got: io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn open(pid: u32, wanted: &HashSet<(u64, u64)>) -> io::Result<Vec<(u64, u64)>> {
+fn open(pid: u32, wanted: &Wanted<'_>) -> io::Result<Vec<(u64, u64)>> {
     let dir = format!("/proc/{pid}/fd");
     let descriptors = unless_refused(fs::read_dir(&dir).map(Some))?;
     let descriptors = descriptors.into_iter().flatten().flatten();
@@ -108,28 +179,31 @@ fn open(pid: u32, wanted: &HashSet<(u64, u64)>) -> io::Result<Vec<(u64, u64)>> {
         let path = CString::new(format!("{dir}/{}", name.to_str()?)).ok()?;
         stat::inode_of(&path).ok()
     });
-    Ok(inodes.filter(|inode| wanted.contains(inode)).collect())
+    Ok(inodes
+        .filter(|inode| wanted.inodes.contains(inode))
+        .collect())
 }
 
-fn mapped(pid: u32, wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> io::Result<Mapped> {
-    let mut mapped = Mapped {
-        is_member: false,
-        wanted: Vec::new(),
-    };
+fn mapped(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64)) -> io::Result<Mapped> {
     let maps = unless_refused(fs::read_to_string(format!("/proc/{pid}/maps")))?;
+    Ok(mapped_in(&maps, wanted, arena))
+}
+
+fn mapped_in(maps: &str, wanted: &Wanted<'_>, arena: (u64, u64)) -> Mapped {
+    let mut mapped = Mapped::default();
     for line in maps.lines() {
         let Some(number) = inode_in(line) else {
             continue;
         };
-        if number == arena.1 && device_in(line) == Some(arena.0) {
+        mapped.has_program = true;
+        let device = device_in(line);
+        if number == arena.1 && device == Some(arena.0) {
             mapped.is_member = true;
-            return Ok(mapped);
+            return mapped;
         }
-        // Some file systems have another device number here than for `stat`, so the inode alone must do.
-        let same = wanted.iter().filter(|(_, inode)| *inode == number);
-        mapped.wanted.extend(same);
+        mapped.wanted.extend(wanted.mapped_as(device, number));
     }
-    Ok(mapped)
+    mapped
 }
 
 /// `ADDRESS PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`
@@ -159,6 +233,42 @@ mod tests {
         assert_eq!(inode_in(LINE), Some(4711));
         assert_eq!(device_in(LINE), Some(libc::makedev(0, 0x1b)));
         assert_eq!(inode_in("7ffd-7ffe rw-p 00000000 00:00 0   [stack]"), None);
+    }
+
+    /// Small numbers are on every file system: shared memory of some other program is none of the file's.
+    #[test]
+    fn a_file_of_the_same_number_elsewhere_is_another() {
+        let (here, elsewhere) = (libc::makedev(7, 1), libc::makedev(0, 0x1b));
+        let mounts =
+            "30 1 7:1 / /mnt rw - ext4 /dev/loop1 rw\n31 1 0:40 / /sub rw - btrfs /dev/loop2 rw\n";
+        let of = |device: u64| {
+            let inodes = HashSet::from([(device, 4711)]);
+            let found = mapped_in(LINE, &Wanted::by_mounts(&inodes, mounts), (0, 0));
+            assert!(found.has_program && !found.is_member);
+            found.wanted
+        };
+        assert_eq!(of(here), []);
+        assert_eq!(of(elsewhere), [(elsewhere, 4711)]);
+        // A device that no mount has: mappings name another one.
+        let subvolume = libc::makedev(0, 0x33);
+        assert_eq!(of(subvolume), [(subvolume, 4711)]);
+    }
+
+    /// Who executes a program has its new memory while it still has the old descriptors.
+    #[test]
+    fn who_has_no_program_is_looked_at_again() {
+        let inodes = HashSet::new();
+        let nothing = Wanted::by_mounts(&inodes, "");
+        let stack = "7ffd-7ffe rw-p 00000000 00:00 0   [stack]\n";
+        assert!(!mapped_in(stack, &nothing, (0, 0)).has_program);
+        let used = || vec![(1, 2)];
+        let looks = |looks: Vec<Uses>| first_certain(looks.into_iter().map(Ok)).expect("no error");
+        assert_eq!(looks(vec![(used(), false), (vec![], true)]), []);
+        assert_eq!(
+            looks(vec![(used(), false), (used(), true), (vec![], true)]),
+            used()
+        );
+        assert_eq!(looks(vec![(used(), false); 3]), used());
     }
 
     #[test]

@@ -40,6 +40,10 @@ impl Rebuild<'_, '_> {
         ] {
             self.release(word);
         }
+        superblock
+            .newcomers
+            .iter()
+            .for_each(|word| self.release(word));
         for id in (0..arena.counts().files).map(FileId) {
             let entry = arena.file_unchecked(id);
             self.release(&entry.gate);
