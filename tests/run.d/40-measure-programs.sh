@@ -23,17 +23,8 @@ trap 'rm -rf "$scratch"' EXIT
 export TMPDIR=$scratch/tmp
 mkdir "$TMPDIR"
 
-passed=0 failed=0
-# expect NAME COMMAND...
-expect() {
-    if "${@:2}" >"$scratch/said" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL  %s\n' "$1"
-        cat "$scratch/said"
-    fi
-}
+# shellcheck source=tests/lib/expect.sh
+. tests/lib/expect.sh
 
 # What it leaves: mounts, loop devices, arenas, scratch directories.
 left_behind() {

@@ -20,17 +20,8 @@ export FOREBAY_CONFIG=/dev/null
 target=$PWD/${CARGO_TARGET_DIR:-target}
 scratch=$(mktemp -d -p "$target") || exit 1
 trap 'rm -rf "$scratch"' EXIT
-passed=0 failed=0
-# expect NAME COMMAND...
-expect() {
-    if "${@:2}" >"$scratch/said" 2>&1; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        printf 'FAIL  %s\n' "$1"
-        tail -n 60 "$scratch/said"
-    fi
-}
+# shellcheck source=tests/lib/expect.sh
+. tests/lib/expect.sh
 
 "$python_tools/bin/maturin" build --manifest-path crates/forebay-python/Cargo.toml --target-dir "$target" --auditwheel skip \
     --interpreter "$python" --out "$scratch/wheels" >"$scratch/said" 2>&1 ||

@@ -66,8 +66,6 @@ fn take_free(arena: &Arena, part: &Range<u32>, real: bool) -> Option<ThreadId> {
 fn begin_life(slot: &ThreadSlot, life: u32, real: bool) -> bool {
     let life = life & LIFE_MASK;
     slot.pid.store(std::process::id(), Ordering::Relaxed);
-    // A recovery declares all slots dead, free ones too, and takes one of them.
-    slot.slain.store(0, Ordering::Relaxed);
     if real && !liveness::hold(&slot.mutex) {
         slot.make_free();
         return false;
