@@ -30,6 +30,7 @@ mod sizes;
 mod slow;
 mod stalls;
 mod standard;
+mod stops;
 mod stripes;
 mod switches;
 mod synced;
