@@ -11,10 +11,8 @@ use crate::sys::{liveness, membarrier};
 
 /// Looks at a thread in the way, after each so many of which it is asked whether its process is stopped.
 const ASK_ROUNDS: u32 = 256;
-/// How long somebody is waited for who has something, and is not seen to be stopped.
-const HOLDER_PATIENCE: Duration = Duration::from_secs(10);
-/// The same for somebody who has died: a repair may have to wait for a device, or for somebody who is stopped.
-const DEAD_PATIENCE: Duration = Duration::from_secs(1);
+/// How long somebody is waited for who has something, and is not seen to be stopped: longer than anybody has to wait for a core.
+const HOLDER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `false`: there is none to be had, and nothing may be concluded from words.
 fn barrier(arena: &Arena) -> bool {
@@ -135,18 +133,17 @@ impl Waiting {
     }
 
     /// Asked each time that the holder still has it; 0 for nobody. Whether that is no use any more: at once where the holder's process
-    /// is stopped, as far as can be told.
+    /// is stopped, as far as can be told, or he has died and somebody who is stopped puts the repair off.
     pub fn is_in_vain(&mut self, arena: &Arena, holder: ThreadId) -> bool {
         self.round += 1;
         if !self.round.is_multiple_of(ASK_ROUNDS) || exploring() {
             return false;
         }
-        let patience = if holder.0 != 0 && is_gone(arena, holder) {
-            DEAD_PATIENCE
-        } else {
-            HOLDER_PATIENCE
-        };
-        self.begun.elapsed() > patience || arena.thread(holder).is_some_and(does_not_run)
+        if holder.0 != 0 && is_gone(arena, holder) {
+            // Who is stopped puts the repair off.
+            return somebody_does_not_run(arena);
+        }
+        self.begun.elapsed() > HOLDER_PATIENCE || arena.thread(holder).is_some_and(does_not_run)
     }
 }
 
