@@ -79,7 +79,7 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
             Turn::Real => return unsafe { real::ftruncate64(fd, len) },
             Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
-                if let Some(_call) = ByKernel::begin(word.description(), false) {
+                if let Some(_call) = ByKernel::begin(fd, word, false) {
                     // SAFETY: takes no memory.
                     return unsafe { real::ftruncate64(fd, len) };
                 }
@@ -98,7 +98,7 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
 pub fn cut_if_managed(fd: c_int, len: off_t) {
     let word = table::word(fd);
     let is_managed = match word.kind() {
-        Kind::Candidate => ByKernel::begin(word.description(), false).is_none(),
+        Kind::Candidate => ByKernel::begin(fd, word, false).is_none() && table::word(fd) == word,
         kind => kind == Kind::Managed,
     };
     if is_managed && word.writes() {
@@ -161,7 +161,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -
             Turn::Real => return real(),
             Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
-                if let Some(_call) = ByKernel::begin(word.description(), false) {
+                if let Some(_call) = ByKernel::begin(fd, word, false) {
                     return real();
                 }
             }

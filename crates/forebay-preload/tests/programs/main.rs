@@ -23,6 +23,7 @@ mod reached;
 mod rights;
 mod role;
 mod room;
+mod rotated;
 mod scene;
 mod sharing;
 mod silence;

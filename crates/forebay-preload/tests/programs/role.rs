@@ -31,6 +31,7 @@ fn run() {
         || crate::reached::play(role, &argument, &dir)
         || crate::rights::play(role, &argument, &dir)
         || crate::room::play(role, &argument, &dir)
+        || crate::rotated::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)
         || crate::slow::play(role, &argument, &dir)
