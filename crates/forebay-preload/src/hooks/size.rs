@@ -129,8 +129,15 @@ fn set_len(fd: c_int, word: Word, len: off_t) -> Answer<()> {
 /// # Safety
 /// As for `truncate`.
 unsafe fn truncate_known(path: *const c_char, len: off_t) -> c_int {
+    const HOW: c_int = libc::O_WRONLY | libc::O_CLOEXEC;
     // SAFETY: the caller's path.
-    let fd = unsafe { crate::hooks::open::open64(path, libc::O_WRONLY | libc::O_CLOEXEC, 0) };
+    let mut fd = unsafe { crate::hooks::open::open64(path, HOW, 0) };
+    if fd < 0 && crate::raw::errno() == libc::EMFILE {
+        // The kernel's call needs no descriptor: one beyond the program's limit serves as well.
+        // SAFETY: see above.
+        let beyond = limits::above(|_| unsafe { real::open64(path, HOW, 0) });
+        fd = beyond.map_or(fd, |fd| crate::hooks::open::enter(fd, HOW));
+    }
     if fd < 0 {
         return -1;
     }
