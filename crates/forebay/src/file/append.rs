@@ -100,7 +100,7 @@ pub unsafe fn append_all(
     intent: Intent<'_>,
 ) -> Result<Appended, Halt> {
     let intent = Intent {
-        at_end: !planted!(BlindToGrowth) && !planted!(EarlyEnd),
+        at_end: !planted!(BlindToGrowth),
         ..intent
     };
     // SAFETY: the caller's promise.
@@ -151,7 +151,7 @@ pub unsafe fn append(
     intent: Intent<'_>,
 ) -> Result<(u64, usize), Halt> {
     let intent = Intent {
-        at_end: !planted!(BlindToGrowth) && !planted!(EarlyEnd),
+        at_end: !planted!(BlindToGrowth),
         ..intent
     };
     // SAFETY: the caller's promise.
