@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use forebay::Session;
@@ -102,24 +102,7 @@ fn keeper_and_program_are_gone_and_a_recovery_saves_it_all() {
     // A keeper in a process of its own, so that it can be killed with the program.
     drop(scene.session.take());
     let name = scene.name.clone();
-    let mut keeper = std::process::Command::new(std::env::current_exe().expect("a path"))
-        .args([
-            "--exact",
-            "deaths::keeper",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env("FOREBAY__TEST_KEEPER", &name)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a keeper");
-    let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
-    while !lines
-        .next()
-        .expect("a line")
-        .expect("text")
-        .ends_with("@kept")
-    {}
+    let mut keeper = keeper_process(&name);
     let mut program = scene
         .role("records", "1000000")
         .stdout(Stdio::piped())
@@ -148,7 +131,30 @@ fn keeper_and_program_are_gone_and_a_recovery_saves_it_all() {
     check(&scene.path("a"), last);
 }
 
-/// The keeper's process of the test above.
+/// A keeper in a process of its own, so that it can be killed.
+pub fn keeper_process(name: &str) -> Child {
+    let mut keeper = std::process::Command::new(std::env::current_exe().expect("a path"))
+        .args([
+            "--exact",
+            "deaths::keeper",
+            "--nocapture",
+            "--test-threads=1",
+        ])
+        .env("FOREBAY__TEST_KEEPER", name)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a keeper");
+    let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
+    while !lines
+        .next()
+        .expect("a line")
+        .expect("text")
+        .ends_with("@kept")
+    {}
+    keeper
+}
+
+/// The keeper of [`keeper_process`].
 #[test]
 fn keeper() {
     let Ok(name) = std::env::var("FOREBAY__TEST_KEEPER") else {

@@ -256,8 +256,10 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
     }
     if !core.shared.is_open(core.id) {
         let mtime_ns = entry.closed_ns.load(Ordering::Acquire);
-        // Best effort: a time costs no bytes.
-        let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
+        if mtime_ns != 0 {
+            // Best effort: a time costs no bytes.
+            let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
+        }
     }
     entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
 }
