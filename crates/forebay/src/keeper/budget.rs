@@ -17,7 +17,7 @@ use crate::sync::{Ordering, planted};
 /// Free memory below which a keeper that may not back more evicts, bytes.
 const READY_BYTES: u64 = ready::READY_BYTES_MIN;
 /// What the budget falls to at least under pressure, bytes.
-const BUDGET_MIN: u64 = 16 * 1024 * 1024;
+pub(super) const BUDGET_MIN: u64 = 16 * 1024 * 1024;
 
 /// What a keeper remembers of its looks at memory.
 pub(super) struct Budget {
@@ -120,7 +120,7 @@ pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
 }
 
 /// Lowers the budget, and what is held with it.
-fn shrink_to(shared: &Shared, me: Me<'_>, frames: u32, full: u32) {
+pub(super) fn shrink_to(shared: &Shared, me: Me<'_>, frames: u32, full: u32) {
     let superblock = me.arena.superblock();
     let backed = superblock.frames_backed.load(Ordering::Relaxed);
     superblock.frames_max.store(frames, Ordering::Relaxed);

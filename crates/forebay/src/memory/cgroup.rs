@@ -15,10 +15,12 @@
 //! Text is parsed by pure functions ([`parse`]); a test draws a system as a directory of files and
 //! passes it to [`System::at`]. Nothing here fails: what cannot be read sets no limit.
 
+mod gauge;
 pub mod parse;
 mod watch;
 
 use super::mounts::{Mount, parse_mountinfo};
+pub use gauge::{Gauge, Nearness, margin};
 use parse::{CgroupPaths, parse_cgroup, parse_field, parse_limit, parse_meminfo};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
