@@ -60,7 +60,8 @@ impl Budget {
             // The limit around us has fallen, or tables have grown.
             shrink_to(shared, me, full, full);
         } else if budget < full {
-            let larger = (budget + budget / 8 + 1).min(full);
+            // However little was left of it, as large as before in some seconds: who takes too much is heeded at once (`limits`).
+            let larger = (budget + full / 8 + 1).min(full);
             superblock.frames_max.store(larger, Ordering::Relaxed);
             limit_owed(shared, larger, full);
         }
