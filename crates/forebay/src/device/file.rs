@@ -344,6 +344,10 @@ impl DeviceFile for RealFile {
         self.through_cache(|fd| file::write_at(fd, pieces, offset))
     }
 
+    fn write_cached(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        self.only_to_cache(|fd| file::write_at(fd, pieces, offset))
+    }
+
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
         self.through_cache(|fd| {
             let written = file::write_at(fd, &[piece], offset)?;
