@@ -39,8 +39,18 @@ pub struct Known {
 #[derive(Clone, Copy, Debug)]
 struct Closed {
     ns: u64,
-    /// The change time that our last change of the device file has left; `None` while it is being written.
-    written_ns: Option<u64>,
+    written: Written,
+}
+
+/// How far the keeper has come with what a close has left to it.
+#[derive(Clone, Copy, Debug)]
+enum Written {
+    /// It has not, or the device file has not got its time yet.
+    No,
+    /// All of it, but somebody of the session is at the device file, or was just now, and how that has left it is not noted yet.
+    Unseen,
+    /// All of it; our last change of the device file has left this change time.
+    Seen(u64),
 }
 
 impl Known {
@@ -48,9 +58,11 @@ impl Known {
     /// it later is no change. `None`: they are right.
     pub fn changed_ns(&self, mtime_ns: u64, ctime_ns: u64) -> Option<u64> {
         let closed = self.closed?;
-        let ours = closed
-            .written_ns
-            .is_none_or(|written_ns| (mtime_ns, ctime_ns) == (closed.ns, written_ns));
+        let ours = match closed.written {
+            Written::No => true,
+            Written::Unseen => mtime_ns == closed.ns,
+            Written::Seen(written_ns) => (mtime_ns, ctime_ns) == (closed.ns, written_ns),
+        };
         ours.then_some(closed.ns)
     }
 
@@ -95,8 +107,7 @@ impl Glance {
     #[inline]
     pub fn known(&self, device: u64, inode: u64) -> Option<Known> {
         let id = table::find(&self.arena, device, inode)?;
-        let entry = self.arena.file_unchecked(id);
-        known_entry(id, entry)
+        known_entry(&self.arena, id)
     }
 
     /// As [`Glance::known`], for the file at a place: what is known of an earlier file of its number is not known of it.
@@ -198,7 +209,8 @@ pub(crate) fn one_fewer(word: &AtomicU32) {
     }
 }
 
-pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
+pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
+    let (entry, threads) = (arena.file_unchecked(id), arena.counts().threads);
     if entry.kernel_reason.load(Ordering::Acquire) != 0 {
         return None;
     }
@@ -213,7 +225,7 @@ pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
         return None;
     }
     let size = entry.size.load(Ordering::Acquire);
-    let closed = closed_of(entry);
+    let closed = closed_of(entry, threads);
     // The entry may have become another's between these looks.
     (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known {
         id,
@@ -223,12 +235,17 @@ pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
     })
 }
 
-fn closed_of(entry: &FileEntry) -> Option<Closed> {
+fn closed_of(entry: &FileEntry, threads: u32) -> Option<Closed> {
     let ns = entry.closed_ns.load(Ordering::Acquire);
     if ns == 0 {
         return None;
     }
-    let written = entry.flags.load(Ordering::Acquire) & CLOSING == 0;
-    let written_ns = written.then(|| entry.witness[2].load(Ordering::Acquire));
-    Some(Closed { ns, written_ns })
+    let written = if entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
+        Written::No
+    } else if entry.is_unwitnessed(threads) {
+        Written::Unseen
+    } else {
+        Written::Seen(entry.witness[2].load(Ordering::Acquire))
+    };
+    Some(Closed { ns, written })
 }
