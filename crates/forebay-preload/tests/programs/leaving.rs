@@ -7,6 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use forebay::keeper::recover::{Report, recover};
+
 use crate::scene::Scene;
 use crate::sys::*;
 
@@ -300,7 +302,7 @@ fn a_program_that_was_just_written_can_be_executed() {
     assert!(behind >= 25, "{behind} of 50");
     end(&mut keeper);
     let config = crate::scene::config(&scene.name);
-    forebay::keeper::recover::recover(&arena, &config).expect("a recovery");
+    recover(&arena, &config).expect("a recovery");
 }
 
 #[test]
@@ -338,7 +340,7 @@ fn finish(scene: &mut Scene) {
     drop(scene.session.take());
     if arena.exists() {
         let config = crate::scene::config(&scene.name);
-        forebay::keeper::recover::recover(&arena, &config).expect("a recovery");
+        recover(&arena, &config).expect("a recovery");
     }
 }
 
@@ -397,7 +399,7 @@ fn everybody_is_killed_after_the_close_and_a_recovery_finishes() {
         end(&mut maker.program);
         let config = crate::scene::config(&scene.name);
         if arena.exists() {
-            let report = forebay::keeper::recover::recover(&arena, &config).expect("a recovery");
+            let report = recover(&arena, &config).expect("a recovery");
             assert!(report.removed, "{report:?}");
         }
         check(scene.dir.path(), last);
@@ -466,11 +468,21 @@ fn killed_in_the_middle(scene: &Scene, round: u32, kill: impl FnOnce(&mut Child)
     last
 }
 
-/// What was closed last under each name is there, but for the one that was being made.
-fn check_last(dir: &Path, last: u32) {
+/// What was closed last under each name is there, but for the one that was being made. `found`: what a recovery says that it did.
+fn check_last(dir: &Path, last: u32, found: Option<&Report>) {
     for number in (last + 2).saturating_sub(NAMES)..=last {
-        let seen = fs::read(path_of(dir, number)).expect("a file");
-        assert!(seen == contents(number), "file {number} of {last}");
+        let path = path_of(dir, number);
+        let seen = fs::read(&path).expect("a file");
+        let wanted = contents(number);
+        let is_other = |(seen, wanted): (&u8, &u8)| seen != wanted;
+        assert!(
+            seen == wanted,
+            "file {number} of {last}: {} bytes of {}, others from {:?}; {:?}; {found:?}",
+            seen.len(),
+            wanted.len(),
+            seen.iter().zip(&wanted).position(is_other),
+            fs::metadata(&path),
+        );
     }
 }
 
@@ -479,7 +491,7 @@ fn a_program_that_is_killed_in_the_middle_of_closes_loses_none_of_them() {
     for round in 0..20 {
         let mut scene = Scene::new("leaves-killed-in", 0);
         let last = killed_in_the_middle(&scene, round, end);
-        check_last(scene.dir.path(), last);
+        check_last(scene.dir.path(), last, None);
         finish(&mut scene);
     }
 }
@@ -493,11 +505,14 @@ fn everybody_is_killed_in_the_middle_of_closes_and_a_recovery_finishes() {
             end(&mut keeper);
             end(program);
         });
-        if arena.exists() {
-            let config = crate::scene::config(&scene.name);
-            let report = forebay::keeper::recover::recover(&arena, &config).expect("a recovery");
-            assert!(report.removed, "{report:?}");
-        }
-        check_last(scene.dir.path(), last);
+        let config = crate::scene::config(&scene.name);
+        let report = arena
+            .exists()
+            .then(|| recover(&arena, &config).expect("a recovery"));
+        assert!(
+            report.as_ref().is_none_or(|report| report.removed),
+            "{report:?}"
+        );
+        check_last(scene.dir.path(), last, report.as_ref());
     }
 }
