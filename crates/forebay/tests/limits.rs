@@ -70,7 +70,7 @@ fn run_inside(test: &str, limit: u64) -> Option<ExitStatus> {
         .arg("-c")
         .arg(join)
         .arg(std::env::current_exe().unwrap());
-    command.args(["--exact", test, "--nocapture"]);
+    command.args(["--exact", test, "--nocapture", "--include-ignored"]);
     let status = command.env(INSIDE, "1").status().unwrap();
     drop(group);
     Some(status)
@@ -93,6 +93,7 @@ const CACHED: u64 = 300 * MIB;
 const TAKEN: u64 = 350 * MIB;
 
 #[test]
+#[ignore = "by the clock: a keeper that gets no time for a third of a second is too late"]
 fn clean_memory_goes_before_a_program_is_killed() {
     if std::env::var_os(INSIDE).is_some() {
         return take_what_is_cached();

@@ -96,6 +96,9 @@ impl Drop for Hosting {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         wake_all(&self.shared);
+        for thread in &self.threads {
+            thread.thread().unpark();
+        }
         let guard_thread = self.threads.pop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -5,6 +5,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::thread::park_timeout;
 use std::time::Duration;
 
 use crate::evict;
@@ -14,7 +15,6 @@ use crate::limits::BLOCK_BYTES;
 use crate::memory::cgroup::{Gauge, Nearness, System};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
-use crate::sync::time::sleep;
 use crate::sync::{Ordering, planted};
 
 /// Between two looks.
@@ -32,7 +32,8 @@ pub(super) fn keep_away(shared: &Arc<Shared>, stop: &AtomicBool) {
     while !stop.load(Relaxed) {
         let heeds = shared.keeps.load(Relaxed) && !planted!(DeafPressure);
         let near = heeds.then(|| gauge.look()).flatten();
-        sleep(near.map_or(PAUSE_MAX, |near| heed(shared, me, near)));
+        // Whoever ends the keeper wakes this thread.
+        park_timeout(near.map_or(PAUSE_MAX, |near| heed(shared, me, near)));
     }
 }
 
@@ -67,5 +68,53 @@ fn heed(shared: &Shared, me: Me<'_>, near: Nearness) -> Duration {
         PAUSE_MIN
     } else {
         PAUSE_MIN * 4
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::{Config, OpenOptions, Session};
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn what_is_missing_is_given_back_in_one_step() {
+        let mut config = Config::builder().build().expect("defaults");
+        config.memory = 64 * MIB;
+        config.session = format!("test-limits-{}", std::process::id());
+        let mut session = Session::open(config).expect("a session");
+        session.warm(48 * MIB).expect("memory");
+        // Nobody else gives memory or takes it.
+        session.stop_keeping();
+        let place = tempfile::TempDir::new().expect("a directory");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = session.open_file(place.path().join("a"), &options);
+        let file = file.expect("a file");
+        for at in (0..40 * MIB).step_by(65536) {
+            assert_eq!(file.write_at(&[7; 65536], at).expect("written"), 65536);
+        }
+        file.sync_all().expect("synced");
+        let shared = session.shared();
+        let me = shared.me().expect("a slot");
+        let bytes = || {
+            let backed = me.arena.superblock().frames_backed.load(Ordering::Relaxed);
+            u64::from(backed) * BLOCK_BYTES as u64
+        };
+        let before = bytes();
+        assert!(before >= 40 * MIB, "{before} bytes have memory");
+        let near = |spare, missing| Nearness { spare, missing };
+        assert_eq!(heed(shared, me, near(80 * MIB, 0)), PAUSE_MIN * 2);
+        assert_eq!(bytes(), before);
+        heed(shared, me, near(0, 16 * MIB));
+        let after = bytes();
+        assert!(after <= before - 16 * MIB && after >= BUDGET_MIN, "{after}");
+        // However much is missing, something is left to work with.
+        heed(shared, me, near(0, u64::MAX));
+        assert!(bytes() >= BUDGET_MIN / 2, "{}", bytes());
+        let mut byte = [0];
+        assert_eq!(file.read_at(&mut byte, 20 * MIB).expect("read"), 1);
+        assert_eq!(byte, [7]);
     }
 }

@@ -66,7 +66,7 @@ impl System {
 
     fn nearest(&self, limits: &[(Level, u64)]) -> Option<Nearness> {
         let near = limits.iter().filter_map(|(level, limit)| {
-            let (left, margin) = (limit.saturating_sub(self.used(level)?), margin(*limit));
+            let (left, margin) = (limit.saturating_sub(self.held(level)?), margin(*limit));
             Some(Nearness {
                 spare: left.saturating_sub(margin),
                 missing: margin.saturating_sub(left),
@@ -101,7 +101,11 @@ mod tests {
             write(&at("memory.usage_in_bytes"), &(used + 10 * MIB).to_string());
             write(
                 &at("memory.stat"),
-                &format!("total_inactive_file {}\n", 10 * MIB),
+                &format!(
+                    "total_inactive_file {}\ntotal_active_file {}\n",
+                    7 * MIB,
+                    3 * MIB
+                ),
             );
         }
         let system = System::at(dir.path());
