@@ -173,7 +173,8 @@ export! {
     fn fstat64 | fstat(fd: c_int, to: *mut Stat) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            if matches!(table::word(fd).kind(), Kind::None | Kind::Ours) {
+            // One that is not in the table may still name a file that the session manages (`O_PATH`).
+            if table::word(fd).kind() == Kind::Ours {
                 return real::fstat64(fd, to);
             }
             patch(Asked::fd(fd), || real::fstat64(fd, to), to)
