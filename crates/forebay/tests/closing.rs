@@ -108,11 +108,12 @@ impl Scene {
         let (glance, _) = Glance::at(&arena).expect("an arena");
         let meta = fs::metadata(&self.path).expect("a file");
         let ns = |seconds: i64, ns: i64| (seconds * 1_000_000_000 + ns) as u64;
-        let known = glance.known(meta.dev(), meta.ino()).expect("it is known");
-        known.changed_ns(
-            ns(meta.mtime(), meta.mtime_nsec()),
-            ns(meta.ctime(), meta.ctime_nsec()),
-        )
+        let mtime_ns = ns(meta.mtime(), meta.mtime_nsec());
+        let ctime_ns = ns(meta.ctime(), meta.ctime_nsec());
+        match glance.known(meta.dev(), meta.ino()) {
+            Some(known) => known.changed_ns(mtime_ns, ctime_ns),
+            None => glance.changed_with_kernel((meta.dev(), meta.ino()), (mtime_ns, ctime_ns)),
+        }
     }
 
     fn is_whole(&self) -> bool {
@@ -185,6 +186,28 @@ fn its_times_are_those_of_the_close_while_somebody_is_at_it() {
     let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::thread::sleep(Duration::from_millis(20));
     fs::set_permissions(&scene.path, mode).expect("a mode");
+    assert_eq!(scene.told_ns(), None);
+}
+
+#[test]
+fn its_times_are_those_of_the_close_once_it_is_with_the_kernel() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let number = file.metadata().expect("a file").ino();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    let closed = inode.core().device.stat().expect("a file").mtime_ns;
+    drop(file);
+    inode.leave(me, &seen, &prepared).expect("left");
+    await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
+    let meta = fs::metadata(&scene.path).expect("a file");
+    let given = scene.closes.give_to_kernel(meta.dev(), meta.ino(), 1);
+    given.expect("nothing is owed");
+    assert_eq!(scene.told_ns(), Some(closed));
+    // What others do is told.
+    std::thread::sleep(Duration::from_millis(20));
+    fs::write(&scene.path, "others").expect("written");
     assert_eq!(scene.told_ns(), None);
 }
 

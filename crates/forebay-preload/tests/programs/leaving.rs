@@ -309,7 +309,8 @@ fn a_program_that_was_just_written_can_be_executed() {
 fn programs_of_the_session_see_nothing_of_it() {
     let scene = Scene::new("leaves-and-looks", 0);
     let status = leaving(&scene, "leaves-and-looks", 300).status();
-    assert!(status.expect("a program").success());
+    let files = scene.session.as_ref().map(forebay::Session::files);
+    assert!(status.expect("a program").success(), "{files:#?}");
     let behind = closed_behind(&scene);
     assert!(behind >= 100, "{behind} of 300");
 }

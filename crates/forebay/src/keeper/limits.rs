@@ -74,7 +74,9 @@ fn heed(shared: &Shared, me: Me<'_>, near: Nearness) -> Duration {
 #[cfg(all(test, not(miri)))]
 mod tests {
     use super::*;
-    use crate::{Config, OpenOptions, Session};
+    use crate::config::Config;
+    use crate::file::OpenOptions;
+    use crate::session::Session;
 
     const MIB: u64 = 1 << 20;
 

@@ -53,17 +53,23 @@ enum Written {
     Seen(u64),
 }
 
+impl Closed {
+    /// Whether it is by the keeper's writing that a device file has these times.
+    fn has_left(&self, mtime_ns: u64, ctime_ns: u64) -> bool {
+        match self.written {
+            Written::No => true,
+            Written::Unseen => mtime_ns == self.ns,
+            Written::Seen(written_ns) => (mtime_ns, ctime_ns) == (self.ns, written_ns),
+        }
+    }
+}
+
 impl Known {
     /// The time of the last change that a program of the session has made, for a file whose device file has these: writing
     /// it later is no change. `None`: they are right.
     pub fn changed_ns(&self, mtime_ns: u64, ctime_ns: u64) -> Option<u64> {
         let closed = self.closed?;
-        let ours = match closed.written {
-            Written::No => true,
-            Written::Unseen => mtime_ns == closed.ns,
-            Written::Seen(written_ns) => (mtime_ns, ctime_ns) == (closed.ns, written_ns),
-        };
-        ours.then_some(closed.ns)
+        closed.has_left(mtime_ns, ctime_ns).then_some(closed.ns)
     }
 
     /// Whether the keeper has written, or is writing, what a close left to it: times that were asked for before this was known may be
@@ -121,6 +127,22 @@ impl Glance {
         let entry = self.arena.file_unchecked(known.id);
         let other = may_be_gone(&self.arena, entry) && is_another(entry, place());
         (!other).then_some(known)
+    }
+
+    /// As [`Known::changed_ns`], of a file that is with the kernel: whoever has opened it there has changed nothing by that.
+    pub fn changed_with_kernel(
+        &self,
+        (device, inode): (u64, u64),
+        (mtime_ns, ctime_ns): (u64, u64),
+    ) -> Option<u64> {
+        let id = table::find(&self.arena, device, inode)?;
+        let entry = self.arena.file_unchecked(id);
+        if entry.kernel_reason.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let closed = closed_of(entry, self.arena.counts().threads)?;
+        let written = !matches!(closed.written, Written::No);
+        (written && closed.has_left(mtime_ns, ctime_ns)).then_some(closed.ns)
     }
 
     /// As [`Glance::known`], for a file that has just been opened. What is left in memory of an earlier file of its number is
