@@ -342,7 +342,7 @@ impl File {
                 settle::settle(&managed.core, me, durability, &managed.seen)
             }
             Kind::Kernel { file, .. } => match durability {
-                Durability::Written => Ok(()),
+                Durability::Kernel | Durability::Written => Ok(()),
                 Durability::Data => by_kernel(file.sync_data(), "sync"),
                 Durability::All => by_kernel(file.sync_all(), "sync"),
             },

@@ -145,6 +145,7 @@ pub fn leave(
         let closed = settle::close(core, me, seen);
         shared.closed(*id, device);
         shared.released(*id, handed);
+        table::forget_closed(shared, me, *id);
         return closed;
     }
     let entry = core.entry();

@@ -283,6 +283,7 @@ impl Inode {
             let closed = settle::close(&self.core, me, seen);
             shared.closed(*id, device);
             shared.released(*id, &self.handed);
+            super::table::forget_closed(shared, me, *id);
             return closed;
         }
         let entry = self.core.entry();
