@@ -454,8 +454,8 @@ impl File {
         match &self.kind {
             Kind::Managed(managed) => {
                 let core = &managed.core;
-                let closed =
-                    settle::close(core, hasten::begin(core, &managed.handed)?, &managed.seen);
+                let me = hasten::begin(core, &managed.handed)?;
+                let closed = settle::close(core, me, Durability::Written, &managed.seen);
                 core.shared.released(core.id, &managed.handed);
                 core.shared.closed(core.id, &core.device);
                 closed

@@ -96,8 +96,8 @@ fn pass_on(core: &Core, me: Me<'_>) -> Outcome {
 }
 
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
-pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
-    let settled = settle(core, me, Durability::Kernel, seen);
+pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
+    let settled = settle(core, me, durability, seen);
     if table::close(&core.shared, core.id) {
         trim(core, me, |_| !core.shared.is_open(core.id));
         evict::give_stock_back(me, core.id);
