@@ -72,12 +72,16 @@ pub trait DeviceFile: Send + Sync {
         let _ = (piece, offset);
         None
     }
+    /// Whether the kernel has all of the file in its own cache.
+    fn is_cached(&self) -> bool {
+        false
+    }
     /// Direct write of pieces that lie one after the other in the file, aligned likewise. May write
     /// less than asked for.
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
     /// Buffered write, for bytes that are not aligned: a file's last page, the kernel route.
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
-    /// Buffered write of a file without a name: nothing is lost where the bytes never get to the device.
+    /// Buffered write that leaves the bytes in the kernel's cache: it writes them in its own time, or drops them with the file.
     fn write_cached(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
         self.write_buffered(pieces, offset)
     }

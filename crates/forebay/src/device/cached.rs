@@ -1,5 +1,5 @@
-//! A device file without a name, which is written into the kernel's cache. The kernel knows whether anybody can still reach it: it drops
-//! the bytes without the device with the last who can, and whoever does finds them.
+//! A device file that is written into the kernel's cache: what is closed is then where it would be if nobody had managed it. No call waits
+//! for the device; whoever opens or maps the file finds the bytes in memory; and a file that is removed soon never sees the device.
 
 use std::io;
 use std::sync::Arc;
@@ -32,11 +32,19 @@ impl DeviceFile for Cached {
     }
 
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        self.inner.read_direct(piece, offset)
+        // A direct read has the kernel write first what is dirty there.
+        match self.inner.read_cached(piece, offset) {
+            Some(got) => Ok(got),
+            None => self.inner.read_direct(piece, offset),
+        }
     }
 
     fn read_cached(&self, piece: Piece, offset: u64) -> Option<usize> {
         self.inner.read_cached(piece, offset)
+    }
+
+    fn is_cached(&self) -> bool {
+        self.inner.is_cached()
     }
 
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {

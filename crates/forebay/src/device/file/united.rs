@@ -40,7 +40,7 @@ impl RealFile {
         self.by_cache(request, |fd| file::write_back(fd, 0, 0))
     }
 
-    /// As [`RealFile::through_cache`], of a file that nothing is lost of where its bytes do not get any further.
+    /// As [`RealFile::through_cache`], of a file whose bytes need not get any further.
     pub(super) fn only_to_cache<T>(
         &self,
         request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
