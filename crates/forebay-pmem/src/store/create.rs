@@ -28,19 +28,25 @@ pub fn create(path: &Path, size: Option<u64>) -> std::result::Result<(), OpenErr
 
 /// Makes a store.
 pub fn create_with(path: &Path, options: &CreateOptions) -> std::result::Result<(), OpenError> {
-    if !options.force && super::is_store(path) {
+    let taken = || {
         let error = std::io::ErrorKind::AlreadyExists.into();
-        let what = format!(
-            "{} holds a store already, and nobody said to overwrite it",
-            path.display()
-        );
-        return Err(OpenError::System { what, error });
+        let place = path.display();
+        let what = format!("{place} holds a store already, and nobody said to overwrite it");
+        OpenError::System { what, error }
+    };
+    // Before a file gets another size; a device can only be asked when it is mapped.
+    if !options.force && super::is_store(path) {
+        return Err(taken());
     }
     if let Some(size) = options.size {
         // Said before a file is made.
         geometry(size, options)?;
     }
     let medium = Mapped::create(path, options.size, options.sparse)?;
+    let found = read_superblock(&medium);
+    if !options.force && !matches!(found, Err(OpenError::NotAStore(_))) {
+        return Err(taken());
+    }
     make(Arc::new(medium), options)
 }
 

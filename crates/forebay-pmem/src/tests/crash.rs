@@ -325,7 +325,7 @@ fn create_fault(durability: Durability, omitted: Option<(Call, For)>, seed: u64)
                 let opened = open(&medium);
                 let none = matches!(opened, Err(OpenError::NotAStore(_) | OpenError::Damaged(_)));
                 let untouched = medium.bytes()[..8192] == old[..8192];
-                if none && !made || untouched && !made {
+                if !made && (none || untouched) {
                     return;
                 }
                 drop(opened);

@@ -156,7 +156,7 @@ fn many_stores_of_random_damage_crash_nothing() {
 /// Flips bytes; in half of the cases with checksums made right again, so that what follows is reached.
 fn random_damage(seed: u64) {
     let mut random = Random::new(seed);
-    let mut bytes = filled(seed % 7, seed % 3 == 0);
+    let mut bytes = filled(seed % 7, seed.is_multiple_of(3));
     let (superblock, geometry) = geometry(&bytes);
     for _ in 0..random.below(6) + 1 {
         let block = match random.below(4) {
@@ -317,6 +317,7 @@ fn buckets_with_right_checksums_and_wrong_bytes_are_found() {
         use_it(&medium);
     }
     // Bytes that mean nothing: the gaps after types and names, and those of a key that tell equal hashes apart.
-    let meaningless = |at: usize| at >= 16 && ((at - 16) % 32 >= 20 || (at - 16) % 32 == 0);
+    let meaningless =
+        |at: usize| at >= 16 && ((at - 16) % 32 >= 20 || (at - 16).is_multiple_of(32));
     assert!(missed.iter().all(|at| meaningless(*at)), "{missed:?}");
 }

@@ -222,6 +222,18 @@ impl Pair {
                     .rename(from, name(n), to, name(new), on_existing(*existing))
                     .map(|()| None)
             }
+            Op::Sync => store.sync().map(|()| None),
+            Op::Reopen => return Some(self.reopen().map(|()| None)),
+            other => return self.done_to_file(other),
+        };
+        Some(done)
+    }
+
+    fn done_to_file(&mut self, op: &Op) -> Option<std::result::Result<Option<u64>, Errno>> {
+        let file = |choice: &u8| self.model.file(*choice).map(|file| self.inodes[&file]);
+        let name = |choice: &u8| name(*choice).as_bytes();
+        let store = self.store.as_ref()?;
+        let done = match op {
             Op::Write {
                 file: f,
                 at,
@@ -277,15 +289,8 @@ impl Pair {
             Op::RemoveAttribute { file: f, name: n } => {
                 store.removexattr(file(f)?, name(n)).map(|()| None)
             }
-            Op::Chmod { file: f, mode } => {
-                let changes = Changes {
-                    mode: Some(u32::from(*mode) & 0o7777),
-                    ..Changes::default()
-                };
-                store.setattr(file(f)?, &changes).map(|_| None)
-            }
-            Op::Sync => store.sync().map(|()| None),
-            Op::Reopen => return Some(self.reopen().map(|()| None)),
+            Op::Chmod { file: f, mode } => chmod(store, file(f)?, *mode),
+            _ => return None,
         };
         Some(done)
     }
@@ -319,6 +324,15 @@ impl Pair {
         }
         Ok(())
     }
+}
+
+fn chmod(store: &Store, inode: u64, mode: u16) -> Result<Option<u64>> {
+    let mode = Some(u32::from(mode) & 0o7777);
+    let changes = Changes {
+        mode,
+        ..Changes::default()
+    };
+    store.setattr(inode, &changes).map(|_| None)
 }
 
 /// Notes what was written if it is not all.
