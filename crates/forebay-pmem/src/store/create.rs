@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::open::{clock, read_superblock};
 use crate::errno::{OpenError, Result};
 use crate::layout::inode::Inode;
-use crate::layout::superblock::{COPIES, Superblock, TAILS, Tail};
+use crate::layout::superblock::{COPIES, MARK, Superblock, TAILS, Tail};
 use crate::layout::{BITS, BLOCK, BLOCKS_MIN, Geometry, INODES_PER_BLOCK, Kind};
 use crate::log;
 use crate::medium::{For, Mapped, Medium};
@@ -43,11 +43,23 @@ pub fn create_with(path: &Path, options: &CreateOptions) -> std::result::Result<
         geometry(size, options)?;
     }
     let medium = Mapped::create(path, options.size, options.sparse)?;
-    let found = read_superblock(&medium);
-    if !options.force && !matches!(found, Err(OpenError::NotAStore(_))) {
+    if !options.force && has_mark(&medium) {
         return Err(taken());
     }
     make(Arc::new(medium), options)
+}
+
+/// Whether a store is there, of whatever layout.
+fn has_mark(medium: &dyn Medium) -> bool {
+    COPIES.iter().any(|block| {
+        let mut mark = [0; MARK.len()];
+        let at = block * BLOCK as u64;
+        let there = at + mark.len() as u64 <= medium.length();
+        if there {
+            medium.read(at, &mut mark);
+        }
+        there && &mark == MARK
+    })
 }
 
 fn geometry(size: u64, options: &CreateOptions) -> std::result::Result<Geometry, OpenError> {
