@@ -40,6 +40,8 @@ struct Operation {
     freed_metadata: Vec<u64>,
     inodes_taken: Vec<u64>,
     inodes_freed: Vec<u64>,
+    /// Bytes that were written over in place, the latest last: where in the medium, and what was there.
+    overwritten: Vec<(u64, Vec<u8>)>,
     wrote_data: bool,
 }
 
@@ -262,6 +264,15 @@ impl State {
         self.medium.stream(at, bytes, For::Data);
     }
 
+    /// Stores bytes over others of the running batch; if the operation fails, the others come back.
+    pub fn overwrite_data(&mut self, block: u64, at: usize, bytes: &[u8]) {
+        let mut old = vec![0; bytes.len()];
+        let place = block * BLOCK as u64 + at as u64;
+        self.medium.read(place, &mut old);
+        self.operation.overwritten.push((place, old));
+        self.store_data(block, at, bytes);
+    }
+
     // ---- inodes ----
 
     /// An inode that is in use.
@@ -394,6 +405,12 @@ impl State {
     pub fn undo(&mut self) {
         let operation = std::mem::take(&mut self.operation);
         self.pages.undo();
+        for (place, old) in operation.overwritten.iter().rev() {
+            self.medium.stream(*place, old, For::Data);
+        }
+        if operation.wrote_data {
+            self.medium.fence(For::Data);
+        }
         for block in operation.taken {
             self.set_fresh(block, false);
             self.blocks.release(block);

@@ -65,10 +65,13 @@ pub fn write(state: &mut State, inode: &mut Inode, offset: u64, bytes: &[u8]) ->
         } else {
             0
         };
-        let whole = whole_pages(&pointers[page..], at, bytes.len() - done);
+        let whole = whole_pages(&pointers[page..], &bases[page..], at, bytes.len() - done);
         if whole > 0 {
             let part = &bytes[done..done + whole * BLOCK];
-            state.store_data(pointers[page], 0, part);
+            match bases[page] {
+                Base::Same => state.overwrite_data(pointers[page], 0, part),
+                _ => state.store_data(pointers[page], 0, part),
+            }
             page += whole;
             done += part.len();
             continue;
@@ -177,19 +180,22 @@ fn free_old(state: &mut State, bases: &[Base]) -> Result<()> {
     }
 }
 
-/// How many of the pages are written whole and lie at consecutive blocks.
-fn whole_pages(pointers: &[u64], at: usize, bytes: usize) -> usize {
+/// How many of the pages are written whole, in the same way, and lie at consecutive blocks.
+fn whole_pages(pointers: &[u64], bases: &[Base], at: usize, bytes: usize) -> usize {
     if at != 0 || bytes < BLOCK {
         return 0;
     }
     let pages = &pointers[..bytes / BLOCK];
-    let follows = |index: &usize| pages[*index] == pages[0] + *index as u64;
+    let in_place = |index: usize| bases[index] == Base::Same;
+    let follows = |index: &usize| {
+        pages[*index] == pages[0] + *index as u64 && in_place(*index) == in_place(0)
+    };
     (0..pages.len()).take_while(follows).count()
 }
 
 fn store_part(state: &mut State, block: u64, base: Base, at: usize, part: &[u8]) {
     if base == Base::Same {
-        state.store_data(block, at, part);
+        state.overwrite_data(block, at, part);
         return;
     }
     let mut page = [0; BLOCK];

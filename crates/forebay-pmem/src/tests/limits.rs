@@ -65,6 +65,28 @@ fn a_full_store_loses_nothing_takes_new_bytes_for_old_and_can_be_emptied() {
 }
 
 #[test]
+fn what_fails_leaves_the_bytes_as_they_were() {
+    let (medium, store) = store(300, &CreateOptions::default());
+    let file = store
+        .create(ROOT, b"f", by(0o644))
+        .map(|is| is.inode)
+        .expect("made");
+    assert_eq!(store.write(file, 0, &[7; 10_000]), Ok(10_000));
+    // Its edges are cleared in place before the space for what lies between runs out.
+    let zero = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+    assert_eq!(
+        store.fallocate(file, zero, 100, 2 << 20).err(),
+        Some(Errno::ENOSPC)
+    );
+    let mut bytes = vec![0; 10_000];
+    assert_eq!(store.read(file, 0, &mut bytes), Ok(10_000));
+    assert!(bytes.iter().all(|byte| *byte == 7));
+    // What is committed afterwards is the same.
+    assert_eq!(store.sync(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
+}
+
+#[test]
 fn inodes_end_and_come_back() {
     let options = CreateOptions {
         inodes: Some(30),
