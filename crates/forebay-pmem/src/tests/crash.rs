@@ -11,8 +11,10 @@ use std::sync::Arc;
 
 use forebay_model::fresh_seed;
 
-use super::drive::{Outcome, Pair, faults, new_store, open, operations, small_store, tree};
-use super::model::{Op, Tree};
+use super::drive::{
+    Outcome, Pair, content, faults, new_store, open, operations, small_store, tree,
+};
+use super::model::{Model, Op, Tree};
 use super::sim::{Call, Course, Event, Random, Simulated};
 use crate::errno::OpenError;
 use crate::medium::{Durability, For, Medium};
@@ -25,6 +27,43 @@ struct Recorded {
     durability: Durability,
     events: Vec<Event>,
     trees: Vec<Tree>,
+    /// Trees in the middle of an operation: of a write to a store that is nearly full, which is done in parts.
+    parts: Vec<Vec<Tree>>,
+}
+
+impl Recorded {
+    /// Whether memory may hold this tree when so many operations are durable by promise, and so many called.
+    fn allows(&self, tree: &Tree, durable: usize, called: usize) -> bool {
+        let mut parts = self.parts[durable + 1..called.max(durable) + 1]
+            .iter()
+            .flatten();
+        self.trees[durable..=called].contains(tree) || parts.any(|part| part == tree)
+    }
+}
+
+/// What the model is when some of the pages of a write have been written.
+fn parts_of(model: &Model, op: &Op) -> Vec<Tree> {
+    let (file, start, length, fill) = match op {
+        Op::Write {
+            file,
+            at,
+            length,
+            fill,
+        } => (model.file(*file), Some(*at as usize), *length, *fill),
+        Op::Append { file, length, fill } => (model.file(*file), None, *length, *fill),
+        _ => return Vec::new(),
+    };
+    let Some(file) = file else { return Vec::new() };
+    let start = start.unwrap_or(model.nodes[&file].bytes.len());
+    let bytes = content(fill, usize::from(length));
+    let ends = (start / 4096 + 1..).map(|page| page * 4096 - start);
+    let ends = ends.take_while(|end| *end < bytes.len());
+    let part = |end: usize| {
+        let mut model = model.clone();
+        model.write(file, start, &bytes[..end]);
+        model.tree()
+    };
+    ends.map(part).collect()
 }
 
 fn record(
@@ -36,10 +75,18 @@ fn record(
     let medium = Simulated::recording(start.clone(), durability, omitted);
     let mut pair = Pair::new(Arc::clone(&medium));
     let mut trees = vec![pair.model.tree()];
+    let mut parts = vec![Vec::new()];
     let mut durable = 0;
     for (number, op) in ops.iter().enumerate() {
         let before = medium.events_count();
         medium.mark(number + 1, durable);
+        // An operation of these workloads needs less.
+        let nearly_full = pair.store().statfs().blocks_available < 16;
+        parts.push(if nearly_full {
+            parts_of(&pair.model, op)
+        } else {
+            Vec::new()
+        });
         let done = pair.step(op);
         assert!(done.is_ok(), "operation {number}: {done:?}");
         if done == Ok(Outcome::Full) {
@@ -51,6 +98,7 @@ fn record(
                 durability,
                 events,
                 trees,
+                parts,
             };
         }
         trees.push(pair.model.tree());
@@ -66,6 +114,7 @@ fn record(
         durability,
         events,
         trees,
+        parts,
     }
 }
 
@@ -82,9 +131,10 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<Strin
             course.states(limit, &mut random, |bytes| {
                 states += 1;
                 if wrong.is_none() {
-                    wrong = judge(bytes, &recorded.trees[durable..=called]).map(|wrong| {
-                        format!("event {number}, operations {durable} to {called}: {wrong}")
-                    });
+                    wrong =
+                        judge(bytes, |tree| recorded.allows(tree, durable, called)).map(|wrong| {
+                            format!("event {number}, operations {durable} to {called}: {wrong}")
+                        });
                 }
             });
         }
@@ -104,7 +154,7 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<Strin
 }
 
 /// What is wrong with the store in these bytes, if anything.
-fn judge(bytes: Vec<u8>, allowed: &[Tree]) -> Option<String> {
+fn judge(bytes: Vec<u8>, allows: impl Fn(&Tree) -> bool) -> Option<String> {
     let medium = Simulated::new(bytes, Durability::Dax);
     let before = faults(&medium);
     if !before.is_empty() {
@@ -116,7 +166,7 @@ fn judge(bytes: Vec<u8>, allowed: &[Tree]) -> Option<String> {
     };
     match tree(&store) {
         Err(error) => return Some(format!("the tree: {error}")),
-        Ok(tree) if !allowed.contains(&tree) => {
+        Ok(tree) if !allows(&tree) => {
             return Some("a tree that never was, or too old".to_string());
         }
         Ok(_) => {}

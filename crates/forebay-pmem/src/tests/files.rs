@@ -166,3 +166,46 @@ fn threads_write_read_and_sync_at_once() {
     let report = check(&path).expect("can be checked");
     assert!(report.is_clean(), "{:?}", report.findings);
 }
+
+#[test]
+#[ignore = "long: a million files"]
+fn a_store_of_a_million_files_opens_in_moments_after_a_crash() {
+    let folder = tempfile::tempdir_in("/dev/shm").expect("a folder in memory");
+    let (path, copy) = (folder.path().join("store"), folder.path().join("copy"));
+    let options = CreateOptions {
+        size: Some(64 << 30),
+        sparse: true,
+        ..CreateOptions::default()
+    };
+    create_with(&path, &options).expect("made");
+    let store = Store::open(&path, OpenOptions::default()).expect("opens");
+    let begun = std::time::Instant::now();
+    for directory in 0..1000 {
+        let name = directory.to_string();
+        let made = store.mkdir(ROOT, name.as_bytes(), by(0o755));
+        let directory = made.map(|is| is.inode).expect("made");
+        for file in 0..1000 {
+            let name = file.to_string();
+            assert!(store.create(directory, name.as_bytes(), by(0o644)).is_ok());
+        }
+    }
+    eprintln!("1,000,000 files made in {:?}", begun.elapsed());
+    assert_eq!(store.sync(), Ok(()));
+    // What a crash leaves: the log is as it is, and nobody has closed the store.
+    let done = std::process::Command::new("cp")
+        .arg("--sparse=always")
+        .args([&path, &copy])
+        .status();
+    assert!(done.is_ok_and(|status| status.success()));
+    let records = information(&copy).expect("can be looked at").records;
+    let begun = std::time::Instant::now();
+    let crashed = Store::open(&copy, OpenOptions::default()).expect("opens");
+    let took = begun.elapsed();
+    eprintln!("opened in {took:?}, {records} records");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    let last = crashed
+        .lookup(ROOT, b"999")
+        .map(|is| is.inode)
+        .expect("is there");
+    assert!(crashed.lookup(last, b"999").is_ok());
+}
