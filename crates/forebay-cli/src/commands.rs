@@ -6,6 +6,7 @@ pub mod daemon;
 pub mod doctor;
 pub mod evict;
 pub mod man;
+pub mod pmem;
 pub mod recover;
 pub mod run;
 pub mod stat;
