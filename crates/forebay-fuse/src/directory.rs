@@ -97,8 +97,8 @@ impl Directory {
                 .saturating_mul(NS)
                 .saturating_add(ns)
         };
-        let modified = ns(stat.st_mtime as i64, stat.st_mtime_nsec as u64);
-        let changed = ns(stat.st_ctime as i64, stat.st_ctime_nsec as u64);
+        let modified = ns(stat.st_mtime, stat.st_mtime_nsec);
+        let changed = ns(stat.st_ctime, stat.st_ctime_nsec);
         match known.changed_ns(modified, changed) {
             Some(ns) => {
                 told.mtime = UNIX_EPOCH + Duration::from_nanos(ns);
@@ -171,9 +171,9 @@ fn plain(number: u64, stat: &Stat) -> FileAttr {
         ino: INodeNo(number),
         size: stat.st_size as u64,
         blocks: stat.st_blocks as u64,
-        atime: time(stat.st_atime as i64, stat.st_atime_nsec as u64),
-        mtime: time(stat.st_mtime as i64, stat.st_mtime_nsec as u64),
-        ctime: time(stat.st_ctime as i64, stat.st_ctime_nsec as u64),
+        atime: time(stat.st_atime, stat.st_atime_nsec),
+        mtime: time(stat.st_mtime, stat.st_mtime_nsec),
+        ctime: time(stat.st_ctime, stat.st_ctime_nsec),
         crtime: UNIX_EPOCH,
         kind: kind_of(rustix::fs::FileType::from_raw_mode(mode)),
         perm: (mode & 0o7777) as u16,

@@ -13,7 +13,7 @@ use rustix::mount::UnmountFlags;
 /// How the kernel calls our mounts.
 pub const FILE_SYSTEM: &str = "fuse.forebay";
 /// The program by which users mount without privilege, and end it.
-pub(crate) const HELPER: &str = "fusermount3";
+pub const HELPER: &str = "fusermount3";
 
 /// What is at a mount point.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,8 +68,8 @@ fn parsed(line: &[u8]) -> Option<Line> {
 /// The file system that one sees at a path: the last that was mounted there.
 fn topmost(path: &Path) -> io::Result<Option<Line>> {
     let list = fs::read("/proc/self/mountinfo")?;
-    let lines = list.split(|&byte| byte == b'\n').filter_map(parsed);
-    Ok(lines.filter(|line| line.point == path).last())
+    let mut lines = list.split(|&byte| byte == b'\n').filter_map(parsed);
+    Ok(lines.rfind(|line| line.point == path))
 }
 
 /// What is mounted at a path that [`resolved`] has given.
@@ -148,6 +148,12 @@ fn end_by_helper(path: &Path, lazy: bool) -> Result<(), NotEnded> {
         false if said.contains("busy") => Err(NotEnded::Busy),
         false => Err(NotEnded::Failed(said.trim().to_owned())),
     }
+}
+
+/// Whether the helper is there.
+pub fn helper_works() -> bool {
+    let output = Command::new(HELPER).arg("--version").output();
+    output.is_ok_and(|output| output.status.success())
 }
 
 /// Why the helper cannot be called.

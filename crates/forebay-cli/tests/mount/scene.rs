@@ -27,21 +27,13 @@ fn why_not() -> Option<String> {
         return Some("there is no /dev/fuse".into());
     }
     if !is_root {
-        return (!has_helper()).then(|| "fusermount3 is missing".into());
+        return (!points::helper_works()).then(|| "fusermount3 is missing".into());
     }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
     let rights = line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
     let may_mount = rights.is_some_and(|rights| rights & 1 << 21 != 0);
     (!may_mount).then(|| "this root may not mount".into())
-}
-
-/// Whether users can mount.
-pub fn has_helper() -> bool {
-    let found = std::process::Command::new("fusermount3")
-        .arg("--version")
-        .output();
-    found.is_ok_and(|output| output.status.success())
 }
 
 impl Scene {

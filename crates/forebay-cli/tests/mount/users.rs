@@ -7,11 +7,14 @@ use std::process::{Command, Stdio};
 
 use crate::here::skipped;
 use crate::place::{Process, Run};
-use crate::scene::{Scene, has_helper};
+use crate::scene::Scene;
+use forebay_fuse::points::helper_works;
 
 const USER: u32 = 4711;
 const GROUP: u32 = 4712;
 const FURTHER: u32 = 4713;
+/// One that every system knows: who mounts must have a name.
+const NOBODY: u32 = 65534;
 
 /// A program as a user who has a group, and a further one.
 fn as_user(uid: u32, mut command: Command) -> Command {
@@ -195,7 +198,7 @@ fn others_are_kept_out_unless_asked_in() {
 #[test]
 fn a_user_without_rights_mounts_and_unmounts() {
     let mut scene = Scene::unmounted("user");
-    if !Path::new("/dev/fuse").exists() || !has_helper() {
+    if !Path::new("/dev/fuse").exists() || !helper_works() {
         return skipped("there is no /dev/fuse, or no fusermount3");
     }
     if !has_users(&scene) {
@@ -203,7 +206,7 @@ fn a_user_without_rights_mounts_and_unmounts() {
     }
     let mut look = Command::new("test");
     look.args(["-w", "/dev/fuse"]);
-    if !as_user(USER, look)
+    if !as_user(NOBODY, look)
         .status()
         .is_ok_and(|status| status.success())
     {
@@ -215,17 +218,17 @@ fn a_user_without_rights_mounts_and_unmounts() {
         &scene.directory,
         &scene.point,
     ] {
-        std::os::unix::fs::chown(path, Some(USER), Some(GROUP)).expect("given");
+        std::os::unix::fs::chown(path, Some(NOBODY), Some(GROUP)).expect("given");
     }
     let mut command = scene.place.forebay(&["mount", "--linger", "0.3"]);
     command.arg(&scene.directory).arg(&scene.point);
-    let mut command = as_user(USER, command);
+    let mut command = as_user(NOBODY, command);
     let mut process = Process::new(command.stderr(Stdio::piped()).spawn().expect("it runs"));
     let said = process.first_line();
     assert!(said.contains(", session "), "{said}");
     scene.process = Some(process);
     let run = shell(
-        USER,
+        NOBODY,
         &scene.point,
         "echo bytes > file && cat file && mkdir dir && mv file dir",
     );
@@ -241,7 +244,7 @@ fn a_user_without_rights_mounts_and_unmounts() {
     );
     let mut command = scene.place.forebay(&["umount"]);
     command.arg(&scene.point);
-    let run = Run::of(as_user(USER, command).output().expect("it runs"));
+    let run = Run::of(as_user(NOBODY, command).output().expect("it runs"));
     assert_eq!(run.code, 0, "{run:?}");
     scene.await_end(0);
 }
