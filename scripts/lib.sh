@@ -208,12 +208,11 @@ checks() {
     fi
 }
 
-# suites ARGUMENTS...: the tests of all crates, in the plain build and with `sim`; arguments go to
-# the test programs. xtask has no such feature, so it runs once.
+# suites ARGUMENTS...: the tests of all crates in the plain build, and the engine's with `sim`; arguments go to
+# the test programs. No other crate uses that feature: their tests would only run a second time.
 suites() {
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-    suite 'with sim' \
-        cargo test --workspace --exclude xtask --features forebay/sim --no-fail-fast -- "$@"
+    suite 'with sim' cargo test --package forebay --features sim --no-fail-fast -- "$@"
     if [ -e crates/forebay/tests/schedule.rs ] || [ -e crates/forebay/tests/schedule/main.rs ]; then
         suite 'schedules' \
             cargo test --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"

@@ -36,13 +36,11 @@ pub struct Techniques {
 impl Techniques {
     fn name(self) -> String {
         let allocator = match self.allocator {
-            Allocator::System => "system",
             Allocator::Regions => "regions",
             Allocator::RegionsStock => "regions+stock",
         };
         let tracking = match self.dirty_tracking {
             DirtyTracking::Page => "page",
-            DirtyTracking::Percore => "percore",
             DirtyTracking::Stream => "stream",
         };
         let order = match self.flush_order {
@@ -54,20 +52,15 @@ impl Techniques {
 }
 
 /// Tracking, and the order of flushes that goes with it.
-const TRACKINGS: [(DirtyTracking, FlushOrder); 4] = [
+const TRACKINGS: [(DirtyTracking, FlushOrder); 3] = [
     (DirtyTracking::Page, FlushOrder::Page),
-    (DirtyTracking::Percore, FlushOrder::Page),
     (DirtyTracking::Stream, FlushOrder::Page),
     (DirtyTracking::Stream, FlushOrder::Stream),
 ];
 
 /// All that can be combined: nothing first, everything last.
 pub fn all() -> Vec<Techniques> {
-    let allocators = [
-        Allocator::System,
-        Allocator::Regions,
-        Allocator::RegionsStock,
-    ];
+    let allocators = [Allocator::Regions, Allocator::RegionsStock];
     let with = |allocator| {
         TRACKINGS.map(|(dirty_tracking, flush_order)| Techniques {
             allocator,
@@ -426,15 +419,15 @@ mod tests {
     #[test]
     fn every_combination_can_be_a_session_and_the_last_is_the_default() {
         let all = all();
-        assert_eq!(all.len(), 12);
+        assert_eq!(all.len(), 6);
         for side in &all {
             let mut config = Config::tiny();
             config.dirty_tracking = side.dirty_tracking;
             config.flush_order = side.flush_order;
             config.check().expect("a configuration");
         }
-        assert_eq!(all[0].name(), "system, page, page");
-        assert_eq!(all[11].name(), "regions+stock, stream, stream");
+        assert_eq!(all[0].name(), "regions, page, page");
+        assert_eq!(all[5].name(), "regions+stock, stream, stream");
         assert!(
             trackings()
                 .iter()

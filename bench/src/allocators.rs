@@ -22,8 +22,7 @@ use crate::requests::{Request, Shape, make};
 use crate::run::{Bench, INTERRUPTED};
 use crate::stats::Summary;
 
-const ALL: [(Allocator, &str); 3] = [
-    (Allocator::System, "system"),
+const ALL: [(Allocator, &str); 2] = [
     (Allocator::Regions, "regions"),
     (Allocator::RegionsStock, "regions+stock"),
 ];
@@ -89,10 +88,10 @@ pub fn print(bench: &Bench, size: u64) -> Result<()> {
         "\nallocators: nanoseconds for a frame or a request, on {} ({})",
         place.about.file_system, place.about.device
     );
-    let head = ["", "system", "regions", "regions+stock"];
+    let head = ["", "regions", "regions+stock"];
     let mut rows = vec![head.map(str::to_owned).to_vec()];
     for case in cases() {
-        let mut runs: [Vec<f64>; 3] = Default::default();
+        let mut runs: [Vec<f64>; 2] = Default::default();
         for round in 0..bench.runs {
             for (index, &(allocator, name)) in ALL.iter().enumerate() {
                 if INTERRUPTED.load(std::sync::atomic::Ordering::Relaxed) {

@@ -100,7 +100,7 @@ settings! {
     /// How requests reach the device: auto, io_uring or threads
     #[arg(value_name = "ENGINE")]
     io_engine,
-    /// How dirty parts of files are known: page, percore or stream
+    /// How dirty parts of files are known: page or stream
     #[arg(value_name = "WAY")]
     dirty_tracking,
     /// In which order they are written: page or stream
@@ -121,7 +121,7 @@ settings! {
     /// Small syncs in a row after which a file stays with the kernel, 1 to 255; 0 for never
     #[arg(value_name = "NUMBER")]
     kernel_after_syncs,
-    /// How free memory is found: system, regions or regions+stock
+    /// How free memory is found: regions or regions+stock
     #[arg(value_name = "ALLOCATOR")]
     allocator,
     /// What programs outside the session see of its files: auto, strict, notify, interval or close

@@ -3,6 +3,7 @@
 //! What hooks that do not serve a call themselves use is in [`crate::kernel`], and comes from here as well. What hooks that do
 //! serve use: [`opened`], [`attach`], [`leave`], [`closing`].
 
+mod duplicates;
 mod ends;
 
 use std::ffi::CStr;
@@ -13,6 +14,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use forebay::file::gone::Place;
 use libc::c_int;
 
+pub use self::duplicates::{duplicated, replaced};
 pub use self::ends::*;
 use crate::attach;
 use crate::foreign;
@@ -319,40 +321,6 @@ pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
     attach::notice_fork();
     let _call = glance.stand_by(stat.st_dev, stat.st_ino);
     glance.known(stat.st_dev, stat.st_ino).is_some()
-}
-
-/// Another descriptor of the same description: a `dup`. Returns it, or -1 where its file can neither be looked after nor go to the kernel.
-pub fn duplicated(from: c_int, to: c_int) -> c_int {
-    if !table::word(from).is_file() {
-        return to;
-    }
-    attach::notice_fork();
-    if !table::has_room(to) {
-        return foreign::received(to, Why::Unable);
-    }
-    loop {
-        let word = table::word(from);
-        if !word.is_file() {
-            // It has left, or was closed; then nobody knows what the new one is.
-            return foreign::received(to, Why::Unable);
-        }
-        let rare = (word.kind() == Kind::Managed).then(Rare::lock);
-        if !table::hold(word.description_index()) {
-            drop(rare);
-            return foreign::received(to, Why::Unable);
-        }
-        if table::word(from) != word {
-            table::let_go(word.description_index());
-            continue;
-        }
-        if let Some(rare) = &rare {
-            inodes::use_again(rare, word.slot());
-        }
-        table::set(to, word);
-        break;
-    }
-    standard(to);
-    to
 }
 
 /// A standard descriptor has got another file. The kernel's it is where stdio may use it: where it has done so before, and for messages of libc's

@@ -93,22 +93,24 @@ pub fn fail(errno: c_int) -> isize {
 }
 
 /// A call of the kernel's on a candidate: known of by whoever begins to manage the file meanwhile.
-pub struct ByKernel<'a> {
+pub struct ByKernel {
     _call: Option<Call<'static>>,
-    _offset: Option<OffsetLock<'a>>,
+    _offset: Option<OffsetLock<'static>>,
     /// Let go last: a handler that wrote to the same descriptor would wait for its own thread's offset.
     _inside: Inside,
 }
 
-impl<'a> ByKernel<'a> {
-    /// Begins one. `None`: the file has become managed. With `moves`, the call uses the description's own offset.
+impl ByKernel {
+    /// Begins one. `None`: the file has become managed, or the descriptor stands for another one. With `moves`, the call uses the
+    /// description's own offset.
     ///
     /// Inlined, so that the result is not copied just after it was put together.
     #[inline(always)]
-    pub fn begin(description: &'a Description, moves: bool) -> Option<Self> {
+    pub fn begin(fd: c_int, word: Word, moves: bool) -> Option<Self> {
         // The record is the parent's in a child.
         attach::notice_fork();
         let inside = Inside::enter();
+        let description = word.description();
         let offset = moves.then(|| description.lock());
         let (device, inode) = (
             description.device.load(Ordering::Relaxed),
@@ -120,8 +122,8 @@ impl<'a> ByKernel<'a> {
             _offset: offset,
             _inside: inside,
         };
-        // Looked at once more: from here on whoever manages the file waits for this call.
-        (!files::is_managed_elsewhere(description)).then_some(call)
+        // Looked at once more: from here on whoever manages the file waits for this call, and a `dup2` for one that moves the offset.
+        (table::word(fd) == word && !files::is_managed_elsewhere(description)).then_some(call)
     }
 }
 

@@ -4,7 +4,7 @@
 //! jumps on to the program's handler, which finds the stack as the kernel made it. Inside, the signal is sent to the thread once
 //! more, and everything is blocked until the thread is out: the kernel keeps what has arrived, in its order, with its
 //! `siginfo`. Faults never wait: one in a copy from or to the program's memory ends the copy (`memory::copy::fixup`),
-//! others are the program's. Signals of faults that were sent are no faults; [`faults`] keeps them, unblocked as they must be. [`install`] keeps what the program believes to be installed; `hooks::signals` are the functions
+//! another one inside the engine ends the process, the rest is the program's. Signals of faults that were sent are no faults; [`faults`] keeps them, unblocked as they must be. [`install`] keeps what the program believes to be installed; `hooks::signals` are the functions
 //! that it calls.
 
 mod faults;
@@ -96,6 +96,12 @@ impl Action {
 fn is_fault(signal: c_int) -> bool {
     use libc::{SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS].contains(&signal)
+}
+
+/// Faults that end the process where the engine raises them, whatever handler the program has: its stack has come to an end, mostly. The
+/// thread may hold what others wait for, and a handler that goes on would wait for it as well.
+fn is_own_fault(signal: c_int) -> bool {
+    [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE].contains(&signal)
 }
 
 /// Faults that a copy may meet.
@@ -323,6 +329,11 @@ unsafe extern "C" fn decide(
             let mut again = queue::to_send(&*info);
             send_again(signal, &mut again);
         }
+        return 0;
+    }
+    if raised_by_processor && is_own_fault(signal) && Inside::is() {
+        // The instruction is run again, this time for the kernel.
+        let _ = real(signal, Some(DEFAULT));
         return 0;
     }
     // SAFETY: as above.

@@ -52,8 +52,6 @@ pub enum DirtyTracking {
     /// By streams as well, for the whole session.
     #[default]
     Stream = 1,
-    /// By a dirty set for each core as well, as FastMap does it.
-    Percore = 2,
 }
 
 /// In which order what is owed is written, and what is clean evicted (StreamCache 4.2).
@@ -228,7 +226,7 @@ impl Config {
             dirty_tracking,
             flush_order: match dirty_tracking {
                 DirtyTracking::Stream => FlushOrder::Stream,
-                DirtyTracking::Page | DirtyTracking::Percore => FlushOrder::Page,
+                DirtyTracking::Page => FlushOrder::Page,
             },
             ..self
         }

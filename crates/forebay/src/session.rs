@@ -44,7 +44,6 @@ use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::dir::UserDir;
 use crate::memory::place::{self, PlaceKind};
-use crate::memory::streams::SETS_MAX;
 use crate::memory::threads;
 use crate::session::shared::Shared;
 use crate::stats::Stats;
@@ -87,8 +86,6 @@ fn set_budgets(arena: &Arena, config: &Config) {
     let (tracking, ordering) = (config.dirty_tracking as u32, config.flush_order as u32);
     lists.tracking.store(tracking, Ordering::Relaxed);
     lists.ordering.store(ordering, Ordering::Relaxed);
-    let sets = allotment(config).1.clamp(1, SETS_MAX).next_power_of_two();
-    lists.sets.store(sets as u32, Ordering::Relaxed);
     let clean = config.clean_bytes_max.map_or(u32::MAX, |bytes| {
         u32::try_from(bytes / crate::limits::BLOCK_BYTES as u64).unwrap_or(u32::MAX)
     });

@@ -172,11 +172,7 @@ fn run(ops: &[Op], mut rig: Rig, lenient: bool, torn: bool) -> Result<(), String
 }
 
 /// Each list of operations has one of them.
-const TRACKINGS: [DirtyTracking; 3] = [
-    DirtyTracking::Stream,
-    DirtyTracking::Percore,
-    DirtyTracking::Page,
-];
+const TRACKINGS: [DirtyTracking; 2] = [DirtyTracking::Stream, DirtyTracking::Page];
 
 /// Every call of a few lists fails in turn.
 fn every_call(lists: u64, kinds: Kinds, faults: &[Fault], repeat: Repeat) {

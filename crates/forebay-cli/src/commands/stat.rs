@@ -270,10 +270,6 @@ fn tracking_line(tracking: &SeenTracking) -> String {
     match tracking.kind {
         DirtyTracking::Page => "page: the marks of each file".to_owned(),
         DirtyTracking::Stream => "stream: trees of streams".to_owned(),
-        DirtyTracking::Percore => {
-            let sizes: Vec<_> = tracking.sets.iter().map(ToString::to_string).collect();
-            format!("percore: dirty sets of {} blocks", sizes.join(" + "))
-        }
     }
 }
 

@@ -68,6 +68,12 @@ pub fn closing(fd: c_int) -> c_int {
     if !word.is_file() || !table::replace(fd, word, Word::NONE) {
         return 0;
     }
+    ended(word)
+}
+
+/// A descriptor of this word is no more: what its file owes is written if no other of the process is of the same description. Returns the
+/// error number to be reported, or 0.
+pub(super) fn ended(word: Word) -> c_int {
     let description = word.description();
     let mut failed = 0;
     if word.kind() == Kind::Managed {

@@ -69,13 +69,7 @@ fn onto(from: c_int, to: c_int, real: impl Fn() -> c_int) -> c_int {
     if is_ours(to) && !make_way(to) {
         return serve::refused() as c_int;
     }
-    // SAFETY: takes no memory.
-    let valid = unsafe { real::fcntl64(from, libc::F_GETFD, 0) } >= 0;
-    if valid {
-        // What was there is closed without a word, as by the kernel.
-        files::forget(to);
-    }
-    noted(from, real())
+    files::replaced(from, to, real)
 }
 
 /// The program wants a number that the engine has: nothing in its way says that it may not.

@@ -23,7 +23,7 @@ fn answer(
             Turn::Failed(errno) => return serve::fail(errno),
             Turn::Candidate(word) => {
                 if !grows(word)
-                    && let Some(_call) = ByKernel::begin(word.description(), moves)
+                    && let Some(_call) = ByKernel::begin(fd, word, moves)
                 {
                     return real();
                 }

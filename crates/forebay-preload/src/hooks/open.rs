@@ -97,7 +97,8 @@ pub unsafe fn openat2(dir: c_int, path: *const c_char, how: [u64; 3]) -> c_int {
     unsafe { open_with(dir, path, how[0] as c_int, really) }
 }
 
-fn enter(fd: c_int, flags: c_int) -> c_int {
+/// A descriptor that has just been opened is looked after. Returns it, or -1 where it cannot be.
+pub fn enter(fd: c_int, flags: c_int) -> c_int {
     if fd >= 0 {
         files::forget(fd);
         if let Err(errno) = files::opened(fd, flags) {

@@ -45,7 +45,7 @@ fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
                         // SAFETY: takes no memory.
                         return unsafe { real::lseek64(fd, offset, whence) };
                     }
-                } else if let Some(_call) = ByKernel::begin(word.description(), true) {
+                } else if let Some(_call) = ByKernel::begin(fd, word, true) {
                     // SAFETY: takes no memory.
                     return unsafe { real::lseek64(fd, offset, whence) };
                 }

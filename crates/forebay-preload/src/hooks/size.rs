@@ -79,7 +79,7 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
             Turn::Real => return unsafe { real::ftruncate64(fd, len) },
             Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
-                if let Some(_call) = ByKernel::begin(word.description(), false) {
+                if let Some(_call) = ByKernel::begin(fd, word, false) {
                     // SAFETY: takes no memory.
                     return unsafe { real::ftruncate64(fd, len) };
                 }
@@ -98,7 +98,7 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
 pub fn cut_if_managed(fd: c_int, len: off_t) {
     let word = table::word(fd);
     let is_managed = match word.kind() {
-        Kind::Candidate => ByKernel::begin(word.description(), false).is_none(),
+        Kind::Candidate => ByKernel::begin(fd, word, false).is_none() && table::word(fd) == word,
         kind => kind == Kind::Managed,
     };
     if is_managed && word.writes() {
@@ -129,8 +129,15 @@ fn set_len(fd: c_int, word: Word, len: off_t) -> Answer<()> {
 /// # Safety
 /// As for `truncate`.
 unsafe fn truncate_known(path: *const c_char, len: off_t) -> c_int {
+    const HOW: c_int = libc::O_WRONLY | libc::O_CLOEXEC;
     // SAFETY: the caller's path.
-    let fd = unsafe { crate::hooks::open::open64(path, libc::O_WRONLY | libc::O_CLOEXEC, 0) };
+    let mut fd = unsafe { crate::hooks::open::open64(path, HOW, 0) };
+    if fd < 0 && crate::raw::errno() == libc::EMFILE {
+        // The kernel's call needs no descriptor: one beyond the program's limit serves as well.
+        // SAFETY: see above.
+        let beyond = limits::above(|_| unsafe { real::open64(path, HOW, 0) });
+        fd = beyond.map_or(fd, |fd| crate::hooks::open::enter(fd, HOW));
+    }
     if fd < 0 {
         return -1;
     }
@@ -161,7 +168,7 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -
             Turn::Real => return real(),
             Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
-                if let Some(_call) = ByKernel::begin(word.description(), false) {
+                if let Some(_call) = ByKernel::begin(fd, word, false) {
                     return real();
                 }
             }

@@ -45,8 +45,13 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     };
     assert_eq!(refused, libc::EMFILE);
     assert_eq!(limit().rlim_cur, LIMIT, "the limit is the program's again");
+    // By name, which takes no descriptor.
+    assert_eq!(truncate(&path(0), LEN as i64 - 5), Ok(()));
     for (number, &fd) in files.iter().enumerate() {
-        assert!(pread(fd, LEN, 0) == Ok(pattern(number as u8, LEN)));
+        let len = if number == 0 { LEN - 5 } else { LEN };
+        let found = pread(fd, LEN, 0).expect("read");
+        assert_eq!((number, found.len()), (number, len));
+        assert!(found == pattern(number as u8, LEN)[..len]);
         close(fd).expect("close");
     }
     println!("@{}", files.len());

@@ -167,7 +167,7 @@ options! {
     queue_depth: u32,
     /// auto, io_uring or threads. Default: auto.
     io_engine: IoEngine,
-    /// page, percore or stream. Default: stream.
+    /// page or stream. Default: stream.
     dirty_tracking: DirtyTracking,
     /// page or stream. Default: that of `dirty_tracking`.
     flush_order: FlushOrder,

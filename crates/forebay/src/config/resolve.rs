@@ -215,7 +215,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
     };
     let dirty_tracking = said.dirty_tracking.unwrap_or_default();
     let by_tracking = match dirty_tracking {
-        DirtyTracking::Page | DirtyTracking::Percore => FlushOrder::Page,
+        DirtyTracking::Page => FlushOrder::Page,
         DirtyTracking::Stream => FlushOrder::Stream,
     };
     Config {

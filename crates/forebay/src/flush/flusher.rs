@@ -174,9 +174,6 @@ impl Flusher {
         scope: Scope,
     ) -> Outcome {
         self.run(me, file, device, |flusher, work| {
-            if flusher.walk_sets(work, &scope) {
-                return;
-            }
             if scope.all && tracking::orders_flushes(me.arena) {
                 flusher.walk_streams(work, &scope);
                 flusher.finish_walk(work, &scope);

@@ -16,7 +16,7 @@ use crate::memory::files::FileEntry;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::memory::regions::{self, Allocator, FrameHints, Hints, Shares};
-use crate::memory::streams::{DirtySet, Lists, SETS_MAX, Stream, Tree};
+use crate::memory::streams::{Lists, Stream, Tree};
 use crate::memory::superblock::{MAGIC, MARK, Superblock};
 use crate::memory::threads::{Me, ThreadSlot};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -56,7 +56,7 @@ impl Arena {
             )));
         }
         mapping.back(0, layout.nodes)?;
-        let regions = regions::regions_for(allocator, counts.frames, cores);
+        let regions = regions::regions_for(counts.frames, cores);
         let arena = Arena {
             mapping,
             layout,
@@ -272,13 +272,6 @@ impl Arena {
         let index = id.index().min(self.layout.counts.files as usize - 1);
         // SAFETY: clamped to the count; there is one for each file.
         unsafe { self.at(self.layout.stream_trees, index) }
-    }
-
-    /// A core's dirty set.
-    #[inline]
-    pub fn dirty_set(&self, index: u32) -> &DirtySet {
-        // SAFETY: there are so many.
-        unsafe { self.at(self.layout.dirty_sets, index as usize % SETS_MAX) }
     }
 
     /// A stream.

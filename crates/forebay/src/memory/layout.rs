@@ -14,7 +14,7 @@ use crate::frame::slots::Node;
 use crate::limits::{BATCH_BYTES, BATCH_FRAMES, BLOCK_BYTES, BLOCK_PAGES, HUGE_BYTES};
 use crate::memory::files::FileEntry;
 use crate::memory::regions::Shares;
-use crate::memory::streams::{DirtySet, Lists, SETS_MAX, Stream, Tree};
+use crate::memory::streams::{Lists, Stream, Tree};
 use crate::memory::superblock::Superblock;
 use crate::memory::threads::ThreadSlot;
 
@@ -69,7 +69,6 @@ pub struct Layout {
     pub(crate) carves: usize,
     pub(crate) stream_lists: usize,
     pub(crate) stream_trees: usize,
-    pub(crate) dirty_sets: usize,
     pub(crate) stream_hints: usize,
     pub(crate) streams: usize,
     pub(crate) nodes: usize,
@@ -112,7 +111,6 @@ impl Layout {
         let carves = take(frames * 8, 64);
         let stream_lists = take(size_of::<Lists>(), 64);
         let stream_trees = take(counts.files as usize * size_of::<Tree>(), 64);
-        let dirty_sets = take(SETS_MAX * size_of::<DirtySet>(), 64);
         let stream_hints = take((counts.streams() as usize).div_ceil(64) * 8, 64);
         let streams = take(counts.streams() as usize * size_of::<Stream>(), 64);
         let nodes = take(counts.nodes as usize * size_of::<Node>(), HUGE_BYTES);
@@ -131,7 +129,6 @@ impl Layout {
             carves,
             stream_lists,
             stream_trees,
-            dirty_sets,
             stream_hints,
             streams,
             nodes,

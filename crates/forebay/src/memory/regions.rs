@@ -17,7 +17,6 @@
 //! [`Allocator`].
 
 mod allocator;
-mod central;
 mod frames;
 mod hints;
 mod owner;

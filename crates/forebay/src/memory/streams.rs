@@ -97,24 +97,9 @@ pub struct Lists {
     pub mended: AtomicU32,
     /// Streams that were joined over a gap, for want of a free one.
     pub squeezed: AtomicU64,
-    /// Dirty sets in use, a power of two.
-    pub sets: AtomicU32,
 }
 
-/// Dirty sets that there is room for.
-pub const SETS_MAX: usize = 64;
-
-/// A core's dirty set, a cache line of its own: a tree of leaves, which are records of streams used otherwise (`stream::tracking`).
-#[repr(C, align(64))]
-pub struct DirtySet {
-    /// The thread that changes or reads the set, or 0.
-    pub lock: AtomicU32,
-    /// The leaf at the root.
-    pub root: AtomicU32,
-    unused: [AtomicU32; 14],
-}
-
-const _: () = assert!(size_of::<DirtySet>() == 64 && size_of::<Lists>() == 64);
+const _: () = assert!(size_of::<Lists>() == 64);
 
 impl Counts {
     /// Streams that the arena has room for: four a frame are more than any scan has, and 64 KiB for each 256 MiB of memory.

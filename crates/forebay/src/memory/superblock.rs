@@ -90,8 +90,6 @@ pub struct Superblock {
     pub frames_free: FreeFrames,
     /// Futex of who gives memory ahead of need; every wake-up adds one.
     pub ready_work: AtomicU32,
-    /// The thread that has the one lock of the allocator `system`, or 0.
-    pub central_lock: AtomicU32,
     /// Where eviction looks next in the header table.
     pub clock: AtomicU32,
     /// Headers that have memory: all below this index.

@@ -10,7 +10,7 @@ use crate::ids::{FileId, StreamId};
 use crate::limits::BLOCK_BYTES;
 use crate::memory::arena::Arena;
 use crate::session::look::path_of;
-use crate::stream::tracking::{self, percore};
+use crate::stream::tracking;
 use crate::stream::tree::{Span, extent_of};
 use crate::sync::Ordering;
 
@@ -58,20 +58,13 @@ pub struct SeenTracking {
     /// By what.
     #[serde(rename = "dirty_tracking")]
     pub kind: DirtyTracking,
-    /// Blocks in the dirty set of each core, where there are such sets.
-    #[serde(rename = "dirty_sets")]
-    pub sets: Vec<usize>,
 }
 
-/// How what is owed is tracked. A set that changes too much to be counted has nothing.
+/// How what is owed is tracked.
 pub(super) fn tracking_of(arena: &Arena) -> SeenTracking {
-    let kind = tracking::kind(arena);
-    let size = |set| percore::contents(arena, set).map_or(0, |contents| contents.len());
-    let sets = match kind {
-        DirtyTracking::Percore => (0..percore::count(arena)).map(size).collect(),
-        DirtyTracking::Page | DirtyTracking::Stream => Vec::new(),
-    };
-    SeenTracking { kind, sets }
+    SeenTracking {
+        kind: tracking::kind(arena),
+    }
 }
 
 /// All streams, by file and place.

@@ -5,20 +5,14 @@
 //! memory, is none of them and costs nothing. Every caller is in an operation on the file; the second and third
 //! happen under the block's header lock, so they come in the order in which they happened.
 //!
-//! Where the session has dirty sets instead (`dirty_tracking = percore`), they are told of the second and third event only; see
-//! [`percore`].
-//!
 //! The slot tree says first what the stream tree is told afterwards: whoever shrinks a stream looks there, under
 //! the tree's lock. So a change that is on its way is either seen or comes after.
-
-pub mod percore;
 
 use crate::config::DirtyTracking;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId};
 use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
-use crate::memory::streams::SETS_MAX;
 use crate::memory::threads::Me;
 use crate::stream::tree::{Locked, Span, lists, try_lock};
 use crate::sync::Ordering::{Acquire, Relaxed, Release};
@@ -29,7 +23,6 @@ use crate::sync::planted;
 pub fn kind(arena: &Arena) -> DirtyTracking {
     match arena.stream_lists().tracking.load(Relaxed) {
         1 => DirtyTracking::Stream,
-        2 => DirtyTracking::Percore,
         _ => DirtyTracking::Page,
     }
 }
@@ -38,11 +31,6 @@ pub fn kind(arena: &Arena) -> DirtyTracking {
 #[inline]
 pub fn is_on(arena: &Arena) -> bool {
     kind(arena) == DirtyTracking::Stream
-}
-
-/// Whether it has dirty sets.
-pub fn has_sets(arena: &Arena) -> bool {
-    kind(arena) == DirtyTracking::Percore
 }
 
 /// Whether what is owed is written in the order of streams (`flush_order`).
@@ -74,22 +62,14 @@ pub fn owed(me: Me<'_>, file: FileId, block: BlockIndex) {
     if planted!(UntoldDirt) {
         return;
     }
-    match kind(me.arena) {
-        DirtyTracking::Page => {}
-        DirtyTracking::Stream => tell(me, file, |tree| tree.track(Span::block(block.0), true)),
-        DirtyTracking::Percore => percore::add(me, file, block.0),
-    }
+    tell(me, file, |tree| tree.track(Span::block(block.0), true));
 }
 
 /// A block owes nothing any more. Its mark is cleared.
 pub fn paid(me: Me<'_>, file: FileId, entry: &FileEntry, block: BlockIndex) {
-    match kind(me.arena) {
-        DirtyTracking::Page => {}
-        DirtyTracking::Stream => tell(me, file, |tree| {
-            tree.clean(block.0, |from| next_owed(me.arena, entry, from));
-        }),
-        DirtyTracking::Percore => percore::remove(me, file, block.0),
-    }
+    tell(me, file, |tree| {
+        tree.clean(block.0, |from| next_owed(me.arena, entry, from));
+    });
 }
 
 /// A block has lost its header. Its slot is empty, unless it has got another by now.
@@ -116,10 +96,6 @@ pub fn settle(me: Me<'_>, file: FileId, entry: &FileEntry, block: u32) {
 
 /// The file's entry goes: no block has a header.
 pub fn forget(me: Me<'_>, file: FileId) {
-    if has_sets(me.arena) {
-        // What a set may have kept of it stays in doubt, for who gets the entry next.
-        return;
-    }
     if is_on(me.arena)
         && let Some(tree) = try_lock(me, file)
     {
@@ -131,9 +107,6 @@ pub fn forget(me: Me<'_>, file: FileId) {
 
 /// The first dirty range of a file that ends after `from`. `None` as well where the tree cannot be asked.
 pub fn next_dirty(me: Me<'_>, file: FileId, from: u32) -> Option<Span> {
-    if has_sets(me.arena) {
-        return percore::next(me, file, from).ok()?.map(Span::block);
-    }
     try_lock(me, file)?.next_dirty(from)
 }
 
@@ -141,17 +114,14 @@ pub fn next_dirty(me: Me<'_>, file: FileId, from: u32) -> Option<Span> {
 /// something.
 pub fn is_surprise(me: Me<'_>, file: FileId, block: BlockIndex) -> bool {
     let doubt = &me.arena.stream_tree(file).doubt;
-    let found = match kind(me.arena) {
-        DirtyTracking::Page => return false,
-        DirtyTracking::Stream => match try_lock(me, file) {
-            Some(tree) => tree.next_dirty(block.0),
-            None => return false,
-        },
-        DirtyTracking::Percore => match percore::next(me, file, block.0) {
-            Ok(found) => found.map(Span::block),
-            Err(percore::Unknown) => return false,
-        },
+    if !is_on(me.arena) {
+        return false;
+    }
+    let Some(tree) = try_lock(me, file) else {
+        return false;
     };
+    let found = tree.next_dirty(block.0);
+    drop(tree);
     let missed = found.is_none_or(|dirty| !dirty.contains(block.0)) && doubt.load(Acquire) == 0;
     if missed {
         me.arena.stream_lists().surprises.fetch_add(1, Relaxed);
@@ -169,19 +139,14 @@ pub fn is_in_doubt(arena: &Arena, file: FileId) -> bool {
     arena.stream_tree(file).doubt.load(Acquire) != 0
 }
 
-/// Makes anew from its slots what is known of a file, if it is in doubt. In an operation on the file.
+/// Makes the tree of a file anew from its slots, if it is in doubt. In an operation on the file.
 pub fn mend(me: Me<'_>, file: FileId, entry: &FileEntry) {
     if me.arena.stream_tree(file).doubt.load(Relaxed) == 0 {
         return;
     }
-    match kind(me.arena) {
-        DirtyTracking::Page => {}
-        DirtyTracking::Stream => mend_tree(me, file, entry),
-        DirtyTracking::Percore => percore::mend(me, file, entry),
+    if !is_on(me.arena) {
+        return;
     }
-}
-
-fn mend_tree(me: Me<'_>, file: FileId, entry: &FileEntry) {
     let Some(tree) = try_lock(me, file) else {
         return;
     };
@@ -227,10 +192,6 @@ pub struct Block {
 /// Makes all trees and lists anew. Part of a rebuild: the session is stopped, and `blocks` are all that have headers.
 pub(crate) fn rebuild(me: Me<'_>, mut blocks: Vec<Block>) {
     wipe(me.arena);
-    if has_sets(me.arena) {
-        let owing = blocks.iter().filter(|block| block.owed);
-        owing.for_each(|block| percore::add(me, block.file, block.block.0));
-    }
     if !is_on(me.arena) {
         return;
     }
@@ -273,10 +234,6 @@ fn wipe(arena: &Arena) {
         }
     };
     lists::clear(arena);
-    for set in 0..SETS_MAX as u32 {
-        let set = arena.dirty_set(set);
-        [&set.lock, &set.root].into_iter().for_each(clear);
-    }
     for file in (0..arena.counts().files).map(FileId) {
         let tree = arena.stream_tree(file);
         [

@@ -112,12 +112,12 @@ impl<'a> Locked<'a> {
 
     /// The stream that begins at a block, or is the next below it.
     fn floor(&self, block: u32) -> Result<Option<StreamId>, Damaged> {
-        self.index().floor(block.into())
+        self.index().floor(block)
     }
 
     /// The first stream that begins above a block.
     fn next_above(&self, block: u32) -> Result<Option<StreamId>, Damaged> {
-        self.index().above(block.into())
+        self.index().above(block)
     }
 
     /// A stream of this file, by its number.

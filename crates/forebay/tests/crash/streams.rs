@@ -1,8 +1,7 @@
-//! Deaths in what is done by streams: writeback of the coldest, eviction, a tree that is made anew; and in what is done by dirty sets.
+//! Deaths in what is done by streams: writeback of the coldest, eviction, a tree that is made anew.
 
 use forebay::Config;
 use forebay::config::{DirtyTracking, Route};
-use forebay::flush::Scope;
 use forebay::ids::FileId;
 use forebay::stream::tracking;
 use forebay::sync::Ordering;
@@ -65,32 +64,9 @@ fn scenes() -> Vec<Scene> {
     ]
 }
 
-/// Dirty sets: a pass over them, a sync, and sets of a file that are made anew.
-fn by_sets() -> Vec<Scene> {
-    let flush: fn(&mut World) = |world| {
-        let shared = world.engine.session.shared();
-        let me = shared.me().expect("a slot");
-        let mut flusher = shared.own_flusher();
-        for file in shared.open_files() {
-            let device = shared.device(file).expect("it is open");
-            shared.flush_with(&mut flusher, me, file, &device, Scope::some(100));
-        }
-    };
-    let mut scenes = scenes();
-    scenes.push(scene("write what sets have", two_and_one(), flush));
-    tracked(scenes, DirtyTracking::Percore)
-}
-
 #[test]
-fn who_works_by_dirty_sets_may_die() {
-    every_death(&by_sets(), 4 * SAMPLES);
-}
-
-#[test]
-fn operations_may_die_with_dirty_sets_and_with_marks_alone() {
-    for tracking in [DirtyTracking::Percore, DirtyTracking::Page] {
-        every_death(&tracked(scenes::all(), tracking), SAMPLES / 4);
-    }
+fn operations_may_die_with_marks_alone() {
+    every_death(&tracked(scenes::all(), DirtyTracking::Page), SAMPLES / 4);
 }
 
 #[test]

@@ -1,9 +1,7 @@
 //! The tracker against writeback and eviction: whatever the order, nothing that is owed is in no dirty range, and no
-//! stream is left without a block. In half of the schedules dirty sets are told instead: each block that owes is in one.
+//! stream is left without a block.
 
-use forebay::config::DirtyTracking;
 use forebay::evict;
-use forebay::flush::Scope;
 use forebay::ids::FileId;
 use forebay::keeper::streams::write_coldest;
 use forebay::stream::tracking;
@@ -19,32 +17,15 @@ crate::scenarios!(
     a_death_under_a_tree_lock,
 );
 
-fn shape() -> Shape {
-    Shape {
-        tracking: match dice() % 2 {
-            0 => DirtyTracking::Stream,
-            _ => DirtyTracking::Percore,
-        },
-        ..Shape::default()
-    }
-}
-
 /// As the keeper above the background limit.
 fn write_back(member: &Member) {
     let shared = member.world.session.shared();
     let mut flusher = shared.own_flusher();
     write_coldest(shared, member.me(), &mut flusher);
-    if tracking::has_sets(member.me().arena) {
-        for subject in &member.world.files {
-            let core = &subject.core;
-            let some = Scope::some(100);
-            shared.flush_with(&mut flusher, member.me(), core.id, &core.device, some);
-        }
-    }
 }
 
 pub fn writers_against_writeback() {
-    let world = World::new(shape());
+    let world = World::new(Shape::default());
     let _exploring = world.explore();
     let writer = |seed: u32| {
         world.spawn(move |member| {
@@ -63,7 +44,7 @@ pub fn writers_against_writeback() {
 }
 
 fn writers_against_eviction() {
-    let world = World::new(shape());
+    let world = World::new(Shape::default());
     let _exploring = world.explore();
     let writer = world.spawn(|member| {
         for seed in 1..4 {
@@ -90,7 +71,7 @@ fn two_files_share_the_lists() {
     let world = World::new(Shape {
         files: 2,
         headers: 6,
-        ..shape()
+        ..Shape::default()
     });
     let _exploring = world.explore();
     let writer = |file: usize| {
@@ -110,7 +91,7 @@ fn two_files_share_the_lists() {
 }
 
 fn truncation_against_writeback() {
-    let world = World::new(shape());
+    let world = World::new(Shape::default());
     let member = world.member();
     (0..3).for_each(|block| member.write(0, 1 + block as u32, block * BLOCK, 300));
     let _exploring = world.explore();
@@ -128,7 +109,7 @@ fn truncation_against_writeback() {
 
 /// The lock of a tree is held by somebody who dies; the others write and sync meanwhile.
 fn a_death_under_a_tree_lock() {
-    let world = World::new(shape());
+    let world = World::new(Shape::default());
     let n = dice() % 400;
     let _exploring = world.explore();
     let victim = world.spawn_mortal(n, |member| {
@@ -174,7 +155,7 @@ impl World {
 }
 
 fn is_about_streams(problem: &str) -> bool {
-    ["stream", "dirty range", "dirty set"]
+    ["stream", "dirty range"]
         .iter()
         .any(|word| problem.contains(word))
 }

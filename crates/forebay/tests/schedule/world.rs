@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use forebay::config::{Config, DirtyTracking, Route};
+use forebay::config::{Config, Route};
 use forebay::device::DeviceFile;
 use forebay::file::core::Core;
 use forebay::file::settle::{Durability, settle};
@@ -41,7 +41,6 @@ pub struct Shape {
     pub headers: u32,
     /// Bytes that each file has at first, zeros on the device.
     pub len: u64,
-    pub tracking: DirtyTracking,
 }
 
 impl Default for Shape {
@@ -51,7 +50,6 @@ impl Default for Shape {
             frames: 2,
             headers: 4,
             len: 3 * BLOCK,
-            tracking: DirtyTracking::Stream,
         }
     }
 }
@@ -102,8 +100,7 @@ impl World {
             dirty_background: 0,
             route: Route::Scrap,
             ..Config::tiny()
-        }
-        .with_tracking(shape.tracking);
+        };
         let counts = Counts {
             threads: 10,
             files: 2,

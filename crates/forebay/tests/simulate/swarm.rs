@@ -161,7 +161,6 @@ impl Swarm {
     fn tracking(&self) -> DirtyTracking {
         match self.seed % 5 {
             0 => DirtyTracking::Page,
-            3 => DirtyTracking::Percore,
             _ => DirtyTracking::Stream,
         }
     }

@@ -64,6 +64,7 @@ pass! {
     posix_spawn: environment::posix_spawn;
     posix_spawnp: environment::posix_spawnp;
     posix_spawn_file_actions_adddup2: programs::action;
+    posix_spawn_file_actions_addopen: programs::opening;
     login_tty: programs::login;
 
     mmap: transfer::map;

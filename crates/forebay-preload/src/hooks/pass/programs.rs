@@ -2,7 +2,7 @@
 
 use libc::c_int;
 
-use super::{Args, close, give, number, or, zero};
+use super::{Args, close, give, number, or, path, zero};
 use crate::attach;
 use crate::files::{self, Given, Why};
 use crate::inside::Inside;
@@ -25,6 +25,14 @@ pub fn piped(args: &Args) -> usize {
 /// `posix_spawn_file_actions_adddup2(actions, from, to)`: the program that is spawned gets the descriptor, whatever its flags.
 pub fn action(args: &Args) -> usize {
     or(give(args[1] as c_int, Why::Inherited), number)
+}
+
+/// `posix_spawn_file_actions_addopen(actions, to, path, flags, mode)`: the child opens the file inside of libc, and may execute a program
+/// without the library.
+pub fn opening(args: &Args) -> usize {
+    // SAFETY: the program's string.
+    let given = unsafe { files::reach_path(libc::AT_FDCWD, path(args[2]), Why::Inherited) };
+    or(given, number)
 }
 
 /// `login_tty(fd)`: closes the standard descriptors, and `fd` itself.

@@ -66,25 +66,6 @@ impl Flusher {
         }
     }
 
-    /// As [`Flusher::walk_streams`], by the dirty sets of cores. `false`: go by the marks.
-    pub(super) fn walk_sets(&mut self, work: &mut Work<'_, '_>, scope: &Scope) -> bool {
-        if !tracking::has_sets(work.me.arena) {
-            return false;
-        }
-        let known = self.ask(work, |me, file| {
-            tracking::mend(me, file, me.arena.file_unchecked(file));
-            !tracking::is_in_doubt(me.arena, file)
-        });
-        if !known {
-            return false;
-        }
-        self.walk_streams(work, scope);
-        self.finish_walk(work, scope);
-        work.verifies = true;
-        // A pass is over that has found something to write; a sync asks the marks as well.
-        !scope.all && work.outcome.pages_written > 0
-    }
-
     /// Looks at something in an operation on the file, however long it takes to get into one.
     pub(super) fn ask<'a, T>(
         &mut self,

@@ -1,12 +1,11 @@
-//! The trees of streams against headers, and the lists against the trees; or the dirty sets against headers.
+//! The trees of streams against headers, and the lists against the trees.
 
 use std::collections::{HashMap, HashSet};
 
 use super::Check;
-use crate::config::DirtyTracking;
 use crate::ids::{FileId, StreamId};
 use crate::memory::streams::{Ends, Neighbours, Stream};
-use crate::stream::tracking::{self, percore};
+use crate::stream::tracking;
 use crate::stream::tree::{Extent, extent_of};
 use crate::sync::Ordering;
 
@@ -17,10 +16,8 @@ impl Check<'_> {
     /// Every header is in one stream of its file, every one that owes something in its dirty range; streams do not intersect.
     /// A tree in doubt says so, and is not asked.
     pub(super) fn streams(&mut self) {
-        match tracking::kind(self.arena) {
-            DirtyTracking::Page => return,
-            DirtyTracking::Percore => return self.sets(),
-            DirtyTracking::Stream => {}
+        if !tracking::is_on(self.arena) {
+            return;
         }
         let mut found = Found::new();
         let mut dirty = HashSet::new();
@@ -55,60 +52,6 @@ impl Check<'_> {
             let lists = self.arena.stream_lists();
             self.list("all", &lists.all, &all, |stream| &stream.all);
             self.list("dirty", &lists.dirty, &dirty, |stream| &stream.dirty);
-        }
-    }
-
-    /// The sets have each block that owes something once, and nothing else. Files in doubt are not asked.
-    fn sets(&mut self) {
-        let mut found = HashMap::new();
-        let mut records = HashSet::new();
-        for number in 0..percore::count(self.arena) {
-            let holder = self.arena.dirty_set(number).lock.load(Ordering::Acquire);
-            self.must(holder == 0, || format!("dirty set {number} is locked"));
-            let Ok(contents) = percore::contents(self.arena, number) else {
-                return self.problem(format!("the links of dirty set {number} lead astray"));
-            };
-            for (record, file, block) in contents {
-                records.insert(record);
-                if found.insert((file, block), number).is_some() {
-                    self.problem(format!("block {block} of entry {} is in two sets", file.0));
-                }
-            }
-        }
-        let mut problems = Vec::new();
-        for (id, look) in self.linked() {
-            let Some(identity) = look.identity.filter(|i| !self.is_doubted(i.file)) else {
-                continue;
-            };
-            let block = identity.block.0;
-            let listed = found.remove(&(identity.file, block)).is_some();
-            if listed != (look.charged != 0) {
-                problems.push(format!(
-                    "header {} (block {block}) owes {} pages, in a dirty set: {listed}",
-                    id.0, look.charged
-                ));
-            }
-        }
-        found.retain(|(file, _), _| !self.is_doubted(*file));
-        for (file, block) in found.into_keys() {
-            problems.push(format!(
-                "block {block} of entry {} is in a dirty set and has no header",
-                file.0
-            ));
-        }
-        problems.into_iter().for_each(|text| self.problem(text));
-        self.free_records(&records);
-    }
-
-    /// Records that are in no set are free, and can be found.
-    fn free_records(&mut self, used: &HashSet<StreamId>) {
-        for id in (0..self.arena.counts().streams()).map(StreamId) {
-            let record = self.arena.stream(id);
-            let free = record.is_some_and(|record| record.file.load(Ordering::Acquire) == 0);
-            let hinted = self.arena.stream_hints().is_set(id.0);
-            self.must(used.contains(&id) || free && hinted, || {
-                format!("record {} is in no dirty set and cannot be found", id.0)
-            });
         }
     }
 

@@ -33,9 +33,7 @@ impl Rebuild<'_, '_> {
     pub(super) fn release_locks(&mut self) {
         let arena = self.arena();
         let superblock = arena.superblock();
-        for word in [&superblock.table_lock, &superblock.central_lock] {
-            self.release(word);
-        }
+        self.release(&superblock.table_lock);
         superblock
             .newcomers
             .iter()

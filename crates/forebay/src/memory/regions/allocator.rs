@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How free memory is found: StreamCache's two layers, or less, for comparisons. Who makes the session decides.
+/// How free memory is found: StreamCache's two layers, or the first one alone, for comparisons. Who makes the session decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Allocator {
-    /// One list for all under one lock.
-    System,
     /// A region of free frames for each core.
     Regions,
     /// And a stock of small frames for each file.
@@ -20,8 +18,7 @@ impl Allocator {
     /// From the arena's word.
     pub(crate) fn of(word: u32) -> Self {
         match word {
-            0 => Allocator::System,
-            1 => Allocator::Regions,
+            0 => Allocator::Regions,
             _ => Allocator::RegionsStock,
         }
     }

@@ -1,7 +1,6 @@
 //! Free frames: a region for each core, others' regions when it is empty.
 
-use super::central::Central;
-use super::{Allocator, Owner, Shares};
+use super::{Owner, Shares};
 use crate::ids::{FrameId, HeaderId, ThreadId};
 use crate::limits::{HUGE_FRAMES, REGIONS_MAX};
 use crate::memory::arena::Arena;
@@ -36,10 +35,7 @@ impl FreeFrames {
 }
 
 /// How many regions an arena of `frames` frames has on a machine with `cores` cores.
-pub fn regions_for(allocator: Allocator, frames: u32, cores: usize) -> u32 {
-    if allocator == Allocator::System {
-        return 1;
-    }
+pub fn regions_for(frames: u32, cores: usize) -> u32 {
     let most = (frames / HUGE_FRAMES).clamp(1, REGIONS_MAX);
     // Each has a huge page at least.
     let most = 1 << most.ilog2();
@@ -75,7 +71,6 @@ pub(super) fn claim(owner: &AtomicU32, by: ThreadId) -> bool {
 /// Takes a free frame. `None`: room must be made (evict, flush, back more).
 pub fn take_frame(me: Me<'_>) -> Option<FrameId> {
     let arena = me.arena;
-    let _central = Central::lock(me);
     let (counts, hints) = (&arena.superblock().frames_free, arena.frame_hints());
     for region in regions_from_own(me) {
         let count = counts.of(region);
@@ -117,7 +112,6 @@ pub fn free_frame(me: Me<'_>, frame: FrameId) {
     let Some(owner) = arena.frame_owner(frame) else {
         return;
     };
-    let _central = Central::lock(me);
     owner.store(Owner::Free.pack(), Ordering::Release);
     count_free(arena, frame);
     arena.frame_hints().set(frame);
@@ -151,13 +145,11 @@ mod tests {
 
     #[test]
     fn a_region_for_each_core_and_a_huge_page_for_each_region() {
-        let regions = |frames, cores| regions_for(Allocator::Regions, frames, cores);
-        assert_eq!(regions(1024, 2), 2);
-        assert_eq!(regions(1024, 6), 8);
-        assert_eq!(regions(1 << 20, 500), REGIONS_MAX);
-        assert_eq!(regions(8, 6), 1);
-        assert_eq!(regions(24, 6), 2);
-        assert_eq!(regions(0, 0), 1);
-        assert_eq!(regions_for(Allocator::System, 1024, 8), 1);
+        assert_eq!(regions_for(1024, 2), 2);
+        assert_eq!(regions_for(1024, 6), 8);
+        assert_eq!(regions_for(1 << 20, 500), REGIONS_MAX);
+        assert_eq!(regions_for(8, 6), 1);
+        assert_eq!(regions_for(24, 6), 2);
+        assert_eq!(regions_for(0, 0), 1);
     }
 }

@@ -1,6 +1,5 @@
 //! Small frames: parts of carved frames, taken one at a time or as many as a stock wants, and frames made whole again.
 
-use super::central::Central;
 use super::frames::{claim, free_frame, regions_from_own, take_frame};
 use super::{Allocator, Owner, Stock};
 use crate::ids::{FrameId, HeaderId, SmallId};
@@ -27,10 +26,6 @@ pub fn take_small(me: Me<'_>, stock: Option<&Stock>) -> Option<SmallId> {
         && let Some(stock) = stock
     {
         return stock.take(me);
-    }
-    if me.arena.allocator() == Allocator::System {
-        let _central = Central::lock(me);
-        return take_parts(me, NO_FRAME, 1)?.claim_first(me);
     }
     let hint = &me.slot().small_hint;
     let last = FrameId(hint.load(Ordering::Relaxed));
@@ -143,7 +138,6 @@ pub fn free_small(me: Me<'_>, stock: Option<&Stock>, small: SmallId) {
     let Some(owner) = me.arena.small_owner(small) else {
         return;
     };
-    let _central = Central::lock(me);
     owner.store(Owner::Free.pack(), Ordering::Release);
     let frame = FrameId(small.0 / BLOCK_PAGES as u32);
     let part = small.0 % BLOCK_PAGES as u32;

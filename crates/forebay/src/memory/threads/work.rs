@@ -28,7 +28,6 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
     let entering = ENTERING | (id.0 << 3);
     names(&superblock.gate)
         || names(&superblock.table_lock)
-        || names(&superblock.central_lock)
         || names(&arena.stream_lists().lock)
         || superblock.newcomers.iter().any(names)
         || (0..arena.counts().files)

@@ -1,11 +1,10 @@
-//! The search tree under a file's streams, and under a core's dirty set: keyed by file and first block, found in O(log n), with links
-//! that are words of the arena.
+//! The search tree under a file's streams: keyed by first block, found in O(log n), with links that are words of the arena.
 //!
 //! A treap: a binary search tree in which no stream has one of a higher priority below it. The priority is a hash of the
 //! stream's index, so that it needs no word and no balancing beyond two loops, and a tree of n streams is about 2 log n deep
 //! whatever the order of requests. Every walk is bounded, so that damaged links end it.
 
-use crate::ids::{FileId, StreamId};
+use crate::ids::StreamId;
 use crate::memory::arena::Arena;
 use crate::memory::streams::Stream;
 use crate::sync::{AtomicU32, Ordering::Relaxed};
@@ -17,18 +16,13 @@ const STEPS_MAX: u32 = 512;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Damaged;
 
-/// A tree's streams, for who has its lock. `FILES`: they are of several files.
+/// A tree's streams, for the thread that has its lock.
 #[derive(Clone, Copy)]
-pub struct Index<'a, const FILES: bool = false> {
+pub struct Index<'a> {
     /// Where the streams are.
     pub arena: &'a Arena,
     /// Leads to the root.
     pub root: &'a AtomicU32,
-}
-
-/// A place in a tree of several files: the file, then the block. In a file's own tree a place is the block alone.
-pub fn key(file: FileId, start: u32) -> u64 {
-    (u64::from(file.0 + 1) << 32) | u64::from(start)
 }
 
 fn priority(id: StreamId) -> u32 {
@@ -41,14 +35,9 @@ fn outranks(a: StreamId, b: StreamId) -> bool {
     (priority(a), a.0) > (priority(b), b.0)
 }
 
-impl<'a, const FILES: bool> Index<'a, FILES> {
-    fn key_of(stream: &Stream) -> u64 {
-        let start = u64::from(stream.start.load(Relaxed));
-        if FILES {
-            (u64::from(stream.file.load(Relaxed)) << 32) | start
-        } else {
-            start
-        }
+impl<'a> Index<'a> {
+    fn key_of(stream: &Stream) -> u32 {
+        stream.start.load(Relaxed)
     }
 
     fn at(self, word: u32) -> Option<(StreamId, &'a Stream)> {
@@ -58,7 +47,7 @@ impl<'a, const FILES: bool> Index<'a, FILES> {
 
     fn walk(
         self,
-        mut go_right: impl FnMut(u64) -> Option<bool>,
+        mut go_right: impl FnMut(u32) -> Option<bool>,
         mut on_turn: impl FnMut(StreamId, bool),
     ) -> Result<Option<StreamId>, Damaged> {
         let mut link = self.root;
@@ -76,7 +65,7 @@ impl<'a, const FILES: bool> Index<'a, FILES> {
     }
 
     /// The stream with the greatest key that is not above `key`.
-    pub fn floor(self, key: u64) -> Result<Option<StreamId>, Damaged> {
+    pub fn floor(self, key: u32) -> Result<Option<StreamId>, Damaged> {
         let mut best = None;
         let exact = self.walk(
             |here| (here != key).then_some(here < key),
@@ -90,7 +79,7 @@ impl<'a, const FILES: bool> Index<'a, FILES> {
     }
 
     /// The stream with the least key above `key`.
-    pub fn above(self, key: u64) -> Result<Option<StreamId>, Damaged> {
+    pub fn above(self, key: u32) -> Result<Option<StreamId>, Damaged> {
         let mut best = None;
         self.walk(
             |here| Some(here <= key),
@@ -104,7 +93,7 @@ impl<'a, const FILES: bool> Index<'a, FILES> {
     }
 
     /// Both: the stream with the greatest key that is not above `key`, and the one with the least key above it.
-    pub fn around(self, key: u64) -> Result<(Option<StreamId>, Option<StreamId>), Damaged> {
+    pub fn around(self, key: u32) -> Result<(Option<StreamId>, Option<StreamId>), Damaged> {
         let (mut floor, mut above) = (None, None);
         self.walk(
             |here| Some(here <= key),

@@ -57,7 +57,7 @@ impl<'a> Locked<'a> {
         };
         // The stream whose record `now` will be kept in.
         let mut own = None;
-        let (below, above) = self.index().around(span.start.into())?;
+        let (below, above) = self.index().around(span.start)?;
         let (below, above) = (self.both(below), self.both(above));
         if let Some((id, stream)) = below {
             let extent = extent_of(stream);

@@ -1,0 +1,101 @@
+//! More descriptors of a description (`dup`), and descriptors that take the place of others (`dup2`).
+
+use libc::c_int;
+
+use super::{Why, ended, standard};
+use crate::attach;
+use crate::foreign;
+use crate::inodes::{self, Rare};
+use crate::raw::KeepErrno;
+use crate::table::{self, Kind, Word};
+
+/// Another descriptor of the same description: a `dup`. Returns it, or -1 where its file can neither be looked after nor go to the kernel.
+pub fn duplicated(from: c_int, to: c_int) -> c_int {
+    if !table::word(from).is_file() {
+        return to;
+    }
+    attach::notice_fork();
+    if !table::has_room(to) {
+        return foreign::received(to, Why::Unable);
+    }
+    loop {
+        let word = table::word(from);
+        if !word.is_file() {
+            // It has left, or was closed; then nobody knows what the new one is.
+            return foreign::received(to, Why::Unable);
+        }
+        let rare = (word.kind() == Kind::Managed).then(Rare::lock);
+        if !table::hold(word.description_index()) {
+            drop(rare);
+            return foreign::received(to, Why::Unable);
+        }
+        if table::word(from) != word {
+            table::let_go(word.description_index());
+            continue;
+        }
+        if let Some(rare) = &rare {
+            inodes::use_again(rare, word.slot());
+        }
+        table::set(to, word);
+        break;
+    }
+    standard(to);
+    to
+}
+
+/// `to` becomes a descriptor of `from`'s description: by `call`, the kernel's `dup2`. Returns what that returns, or -1 where the file can
+/// neither be looked after nor go to the kernel.
+///
+/// Other threads may use `to` meanwhile (a log that is rotated). At each moment its word names the old file or the new one, and where one of
+/// them is the engine's, no call on it reaches the kernel: the new file's word is there before the kernel's descriptor changes, unless the old
+/// file is the engine's and the new one is not. Nobody begins to manage a file meanwhile, since that takes `Rare`; a call of the kernel's that
+/// moves the old file's offset is over, or looks at the word again ([`crate::serve::ByKernel`]).
+pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    if !table::word(from).is_file() && !table::word(to).is_file() {
+        return call();
+    }
+    attach::notice_fork();
+    let rare = Rare::lock();
+    let (new, old) = (table::word(from), table::word(to));
+    let is_lost = new.is_file() && !(table::has_room(to) && table::hold(new.description_index()));
+    let new = if is_lost { Word::NONE } else { new };
+    if new.kind() == Kind::Managed {
+        inodes::use_again(&rare, new.slot());
+    }
+    let is_early = match new.kind() {
+        Kind::Managed | Kind::Orphan => true,
+        Kind::Candidate => !old.is_file(),
+        _ => false,
+    };
+    if is_early {
+        table::set(to, new);
+    }
+    let is_kernels = old.kind() == Kind::Candidate && old != new;
+    let moving = is_kernels.then(|| old.description().lock());
+    let result = call();
+    let errno = KeepErrno::new();
+    match (result < 0, is_early) {
+        // What was there is there still.
+        (true, true) => _ = table::replace(to, new, old),
+        (false, false) => _ = table::set(to, new),
+        _ => {}
+    }
+    drop(moving);
+    drop(rare);
+    let unused = if result < 0 { new } else { old };
+    if unused.is_file() {
+        // What was there is closed without a word, as by the kernel.
+        ended(unused);
+    }
+    drop(errno);
+    match result {
+        ..0 => result,
+        _ if is_lost => foreign::received(to, Why::Unable),
+        _ => {
+            if new.is_file() {
+                standard(to);
+            }
+            result
+        }
+    }
+}

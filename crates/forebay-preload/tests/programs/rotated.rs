@@ -1,0 +1,144 @@
+//! Logs that are rotated below their writers: another file takes the place of a descriptor (`dup2`) that threads write to.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
+use std::time::Duration;
+
+use crate::scene::Scene;
+use crate::sys::*;
+
+/// Bytes of a record: its writer, and its number.
+const RECORD: usize = 64;
+const FILES: u32 = 40;
+const WRITERS: usize = 2;
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    match role {
+        "rotate" => rotate(dir, argument.parse().expect("flags")),
+        "rotate-back" => onto_itself_and_back(dir),
+        _ => return false,
+    }
+    true
+}
+
+fn record(writer: usize, number: u32) -> Vec<u8> {
+    let mut text = format!("{writer} {number:010}").into_bytes();
+    text.resize(RECORD - 1, b'.');
+    text.push(b'\n');
+    text
+}
+
+fn next_log(dir: &Path, number: u32, flags: i32) -> i32 {
+    let flags = libc::O_RDWR | libc::O_CREAT | flags;
+    let fd = open(&dir.join(number.to_string()), flags).expect("a log");
+    // More than after which a file is managed.
+    for _ in 0..20 {
+        write(fd, &[b'#'; 64 * RECORD]).expect("a head");
+    }
+    fd
+}
+
+/// Two threads write records while the file changes; each record must be in one file, once, behind those that were written before.
+fn rotate(dir: &Path, flags: i32) {
+    let log = next_log(dir, 0, flags);
+    let written = [const { AtomicU32::new(0) }; WRITERS];
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for (writer, written) in written.iter().enumerate() {
+            let ends = &ends;
+            scope.spawn(move || {
+                while !ends.load(Relaxed) {
+                    let number = written.load(Relaxed);
+                    assert_eq!(write(log, &record(writer, number)), Ok(RECORD));
+                    written.store(number + 1, Relaxed);
+                }
+            });
+        }
+        for number in 1..FILES {
+            std::thread::sleep(Duration::from_millis(3));
+            let next = next_log(dir, number, flags);
+            // SAFETY: takes no memory.
+            assert_eq!(unsafe { libc::dup2(next, log) }, log);
+            close(next).expect("close");
+        }
+        ends.store(true, Relaxed);
+    });
+    close(log).expect("close");
+    let mut seen = [0u32; WRITERS];
+    for number in 0..FILES {
+        let bytes = std::fs::read(dir.join(number.to_string())).expect("a log");
+        let (head, records) = bytes.split_at(20 * 64 * RECORD);
+        assert!(
+            head.iter().all(|&byte| byte == b'#'),
+            "the head of {number}"
+        );
+        for one in records.chunks(RECORD) {
+            let writer = usize::from(one[0].wrapping_sub(b'0')).min(WRITERS - 1);
+            let wanted = record(writer, seen[writer]);
+            assert_eq!(
+                String::from_utf8_lossy(one),
+                String::from_utf8_lossy(&wanted),
+                "log {number}"
+            );
+            seen[writer] += 1;
+        }
+    }
+    let written = written.map(AtomicU32::into_inner);
+    assert_eq!(seen, written, "records that are in no log");
+}
+
+/// A descriptor onto one that is of the same file, onto one that is none, and a call that fails: all stay what they are.
+fn onto_itself_and_back(dir: &Path) {
+    let log = next_log(dir, 0, 0);
+    // SAFETY: takes no memory, in each of these.
+    let (other, free) = unsafe { (libc::dup(log), libc::dup(log)) };
+    close(free).expect("close");
+    // SAFETY: see above.
+    unsafe {
+        assert_eq!(libc::dup2(log, other), other);
+        assert_eq!(libc::dup2(log, free), free);
+        assert_eq!(libc::dup2(log, i32::MAX), -1);
+        assert_eq!(libc::dup2(free + 1, log), -1);
+        assert_eq!(libc::dup3(other, log, 0x40), -1);
+    }
+    for fd in [log, other, free] {
+        assert_eq!(write(fd, &record(0, fd as u32)), Ok(RECORD));
+    }
+    let end = (20 * 64 * RECORD) as i64;
+    assert_eq!(size_of(log), end + 3 * RECORD as i64);
+    let mut pipe = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    // SAFETY: see above.
+    assert_eq!(unsafe { libc::dup2(pipe[1], other) }, other);
+    assert_eq!(write(other, b"through the pipe"), Ok(16));
+    assert_eq!(read(pipe[0], 16), Ok(b"through the pipe".to_vec()));
+    // SAFETY: see above.
+    assert_eq!(unsafe { libc::dup2(log, other) }, other);
+    assert_eq!(write(other, &record(0, 7)), Ok(RECORD));
+    close(log).expect("close");
+    assert_eq!(pread(other, RECORD, end), Ok(record(0, log as u32)));
+    close(other).expect("close");
+    close(free).expect("close");
+    let bytes = std::fs::read(dir.join("0")).expect("a log");
+    assert_eq!(bytes.len() as i64, end + 4 * RECORD as i64);
+    assert_eq!(&bytes[bytes.len() - RECORD..], record(0, 7));
+}
+
+#[test]
+fn a_log_that_is_rotated_loses_no_record() {
+    for flags in [0, libc::O_APPEND] {
+        for small in [0, 64 * 1024] {
+            let scene = Scene::new("rotate", small);
+            scene.play("rotate", &flags.to_string());
+            assert!(scene.bytes_to_memory() > 0);
+        }
+    }
+}
+
+#[test]
+fn a_descriptor_takes_the_place_of_any_other() {
+    for small in [0, 64 * 1024] {
+        Scene::new("rotate-back", small).play("rotate-back", "");
+    }
+}
