@@ -93,7 +93,7 @@ check() {
         skipped=$((skipped + 1))
     fi
 }
-verified=(fio --name=v --directory="$scratch/mount" --size=12M --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0)
+verified=(fio --name=v --verify_state_save=0 --directory="$scratch/mount" --size=12M --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0)
 check 'fio finds what it has written, at random' fio "${verified[@]}" --rw=randwrite --bsrange=512-64k --bs_unaligned=1
 check 'fio finds what it has written, by several' fio "${verified[@]}" --rw=randwrite --bs=4k --numjobs=3 --fsync=64
 check 'fio finds what it has written, large and past caches' fio "${verified[@]}" --rw=write --bs=1M --direct=1
