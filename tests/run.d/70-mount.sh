@@ -52,7 +52,11 @@ same() {
     expect "$1 leaves the same below it" diff -r --no-dereference "$scratch/plain/$1" "$scratch/below/$1"
 }
 
-expect 'it is mounted' "$forebay" mount --daemon --linger 1 --memory 96MiB "$scratch/below" "$scratch/mount"
+"$forebay" mount --daemon --linger 1 --memory 96MiB "$scratch/below" "$scratch/mount" 2>"$scratch/refused" || {
+    grep -q 'not permitted\|/dev/fuse' "$scratch/refused" && away "$(tail -n 1 "$scratch/refused")"
+    cat "$scratch/refused" && exit 1
+}
+expect 'it is mounted' grep -q " $scratch/mount .* fuse.forebay " /proc/self/mountinfo
 cp -r docs "$scratch/docs"
 export S=$scratch GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b

@@ -247,6 +247,8 @@ impl Mounted {
         let failed = self.directory.flush_all();
         match self.serving.join() {
             Ok(()) => Ok(failed),
+            // A request was under way when it was unmounted: that a file which nobody has any more is to be given back.
+            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(failed),
             Err(error) => Err(format!(
                 "serving {} has failed: {error}",
                 self.point.display()

@@ -124,8 +124,7 @@ fn in_the_background_it_is_there_when_the_command_ends() {
         nowhere.code == 1 && nowhere.stderr.contains("nowhere"),
         "{nowhere:?}"
     );
-    let run = scene.run(&["umount"], &scene.point);
-    assert_eq!(run.code, 0, "{run:?}");
+    scene.umount();
     let none = scene.run(&["umount"], &scene.point);
     assert!(
         none.code == 1 && none.stderr.contains("nothing is mounted"),

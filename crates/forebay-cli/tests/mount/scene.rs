@@ -23,8 +23,12 @@ pub struct Scene {
 /// Why nothing can be mounted here; `None`: it can.
 fn why_not() -> Option<String> {
     let is_root = rustix::process::geteuid().is_root();
-    if !Path::new("/dev/fuse").exists() {
-        return Some("there is no /dev/fuse".into());
+    let device = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse");
+    if let Err(error) = device {
+        return Some(format!("/dev/fuse: {error}"));
     }
     if !is_root {
         return (!points::helper_works()).then(|| "fusermount3 is missing".into());
@@ -101,14 +105,18 @@ impl Scene {
 
     /// Unmounts; the process has to end in good order.
     pub fn end(mut self) {
-        // Programs that other tests start have for a moment what this process has open.
+        self.umount();
+        self.await_end(0);
+        self.await_daemon();
+    }
+
+    /// Unmounts. Programs that other tests start have for a moment what this process has open: that is waited for.
+    pub fn umount(&self) {
         wait_until("nobody has anything open", || {
             let run = self.run(&["umount"], &self.point);
             assert!(run.code == 0 || run.stderr.contains("in use"), "{run:?}");
             run.code == 0
         });
-        self.await_end(0);
-        self.await_daemon();
     }
 
     /// Waits for the mount's process, which has to end with a code. Returns the rest of what it has said.

@@ -120,7 +120,8 @@ fn what_is_closed_is_the_directorys() {
             fs::read(&there).expect("read") == vec![round as u8; round * 3000],
             "round {round}"
         );
-        // And the other way round.
+        // And the other way round, where nobody has the file open.
+        let (path, there) = scene.both(&format!("file {round}"));
         fs::write(&there, vec![!(round as u8); round * 2000]).expect("written");
         assert!(
             fs::read(&path).expect("read") == vec![!(round as u8); round * 2000],

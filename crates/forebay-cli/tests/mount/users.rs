@@ -227,11 +227,10 @@ fn a_user_without_rights_mounts_and_unmounts() {
     let said = process.first_line();
     assert!(said.contains(", session "), "{said}");
     scene.process = Some(process);
-    let run = shell(
-        NOBODY,
-        &scene.point,
-        "echo bytes > file && cat file && mkdir dir && mv file dir",
-    );
+    // Nobody else comes in, root neither.
+    let script = "echo bytes > file && cat file && mkdir dir && mv file dir";
+    let script = format!("cd {} && {script}", scene.point.display());
+    let run = shell(NOBODY, Path::new("/"), &script);
     assert_eq!(
         (run.code, run.stdout.as_str()),
         (0, "bytes\n"),
