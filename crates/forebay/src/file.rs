@@ -344,7 +344,7 @@ impl File {
                 settle::settle(&managed.core, me, durability, &managed.seen)
             }
             Kind::Kernel { file, .. } => match durability {
-                Durability::Written => Ok(()),
+                Durability::Kernel | Durability::Written => Ok(()),
                 Durability::Data => by_kernel(file.sync_data(), "sync"),
                 Durability::All => by_kernel(file.sync_all(), "sync"),
             },
@@ -456,8 +456,8 @@ impl File {
         match &self.kind {
             Kind::Managed(managed) => {
                 let core = &managed.core;
-                let closed =
-                    settle::close(core, hasten::begin(core, &managed.handed)?, &managed.seen);
+                let me = hasten::begin(core, &managed.handed)?;
+                let closed = settle::close(core, me, Durability::Written, &managed.seen);
                 core.shared.released(core.id, &managed.handed);
                 core.shared.closed(core.id, &core.device);
                 closed

@@ -22,7 +22,8 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::evict;
 use crate::file::core::Core;
-use crate::file::{resize, settle, table};
+use crate::file::settle::{self, Durability};
+use crate::file::{resize, table};
 use crate::flush::{busy, errors};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::run::has_keeper;
@@ -142,9 +143,10 @@ pub fn leave(
     // looks whether the entry tells of one.
     follow_name(me, *id, device.as_ref());
     if !is_leased(core) || forget_nameless(core, me) {
-        let closed = settle::close(core, me, seen);
+        let closed = settle::close(core, me, Durability::Kernel, seen);
         shared.closed(*id, device);
         shared.released(*id, handed);
+        table::forget_closed(shared, me, *id);
         return closed;
     }
     let entry = core.entry();
