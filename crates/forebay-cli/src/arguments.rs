@@ -1,5 +1,7 @@
 //! The command line as a definition: help, completions and manual pages are made from it.
 
+pub mod pmem;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -52,6 +54,8 @@ pub enum Command {
     Recover(Recover),
     /// Drop what is clean of files from memory: from sessions' and from the kernel's page cache
     Evict(Evict),
+    /// Make, check and describe stores in persistent memory
+    Pmem(pmem::Pmem),
     /// Say what Forebay finds on this machine, what it misses, and what to do about it
     Doctor(Doctor),
     /// Show the effective configuration and where each value came from

@@ -7,6 +7,7 @@ pub mod doctor;
 pub mod evict;
 pub mod man;
 pub mod mount;
+pub mod pmem;
 pub mod recover;
 pub mod run;
 pub mod stat;

@@ -62,6 +62,7 @@ fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
         Command::Top(arguments) => commands::top::run(&arguments),
         Command::Recover(arguments) => commands::recover::run(arguments, output),
         Command::Evict(arguments) => commands::evict::run(&arguments, output),
+        Command::Pmem(arguments) => commands::pmem::run(&arguments, output),
         Command::Doctor(arguments) => commands::doctor::run(arguments, output),
         Command::Config(arguments) => commands::config::run(&arguments, output),
         Command::Completions(arguments) => commands::completions::run(&arguments, output),
