@@ -22,6 +22,7 @@ pub mod reserve;
 pub mod resize;
 pub mod room;
 pub mod settle;
+mod space;
 pub mod table;
 mod throttle;
 pub mod write;
@@ -41,6 +42,7 @@ use self::quick::Recent;
 pub use self::read::advise::Advise;
 use self::read::follow::Read;
 use self::settle::Durability;
+pub use self::space::Sought;
 use crate::error::{Error, Result};
 use crate::memory::threads::Me;
 

@@ -6,6 +6,7 @@ use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
+use super::Session;
 use super::adopt::path_of;
 use super::standing::{self, Call};
 use super::{left, reached};
@@ -76,6 +77,19 @@ impl Known {
     /// from the middle of that.
     pub fn was_closed_behind(&self) -> bool {
         self.closed.is_some()
+    }
+}
+
+impl Session {
+    /// What this process's session knows of the file behind a descriptor, which may be one that only names it (`O_PATH`); its numbers are
+    /// the device's and the inode's.
+    pub fn known_of(&self, (device, inode): (u64, u64), fd: BorrowedFd<'_>) -> Option<Known> {
+        let arena = &self.shared.arena;
+        let id = table::find(arena, device, inode)?;
+        let entry = arena.file_unchecked(id);
+        let known = known_entry(arena, id)?;
+        let other = may_be_gone(arena, entry) && is_another(entry, Place::of(fd));
+        (!other).then_some(known)
     }
 }
 
