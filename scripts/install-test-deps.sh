@@ -30,6 +30,7 @@ psql        postgresql   programs under Forebay: a database server of many proce
 
 # Each by itself: one that cannot be had takes no other with it.
 wanted='
+fusermount3 fuse3        mounts of users without rights
 sqldiff     sqlite3-tools programs under Forebay: what comes with sqlite
 stress-ng   stress-ng    programs under Forebay: calls of every kind
 python3:torch python3-torch programs under Forebay: tensors in files (150 MB to fetch)

@@ -1,5 +1,7 @@
 //! The command line as a definition: help, completions and manual pages are made from it.
 
+pub mod pmem;
+
 use std::ffi::OsString;
 use std::path::PathBuf;
 
@@ -18,6 +20,7 @@ use crate::settings::{Settings, Whose};
     arg_required_else_help = true,
     after_help = "Examples:
   forebay run -- make -j8       run a program, its files managed
+  forebay mount /data /mnt/data a directory for programs of all kinds, managed
   forebay daemon --mem 4GiB     keep a session until it is told to stop
   forebay stat --watch 1        its counters, every second
   forebay doctor /data          what this machine and this directory can do
@@ -39,6 +42,10 @@ pub enum Command {
     Run(Run),
     /// Keep a session in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
+    /// Show a directory through the engine, for programs that cannot be run by `forebay run`
+    Mount(Mount),
+    /// End a mount, also one whose process has died
+    Umount(Umount),
     /// Show the counters of sessions
     Stat(Stat),
     /// Watch sessions in a terminal
@@ -47,6 +54,8 @@ pub enum Command {
     Recover(Recover),
     /// Drop what is clean of files from memory: from sessions' and from the kernel's page cache
     Evict(Evict),
+    /// Make, check and describe stores in persistent memory
+    Pmem(pmem::Pmem),
     /// Say what Forebay finds on this machine, what it misses, and what to do about it
     Doctor(Doctor),
     /// Show the effective configuration and where each value came from
@@ -128,6 +137,77 @@ pub struct Daemon {
     /// Options of the session.
     #[command(flatten)]
     pub settings: Settings,
+}
+
+/// Shows a directory at another place, its files managed for whoever uses them there.
+///
+/// For programs that the library cannot be loaded into: statically linked ones, Go's, those in containers. They read and write
+/// by the session of the configuration, and share its files with programs under `forebay run`. Serves in the foreground until it is
+/// unmounted, or until SIGTERM, SIGINT or SIGHUP; then everything that is open is handed to the devices. Where somebody still
+/// uses it, nobody new finds it from then on, and it ends with the last file that is closed; a second signal ends it at once.
+/// What has been written is in the session and outlives this process, however it ends.
+///
+/// Exit codes: 0 unmounted, 1 it cannot be mounted or bytes could not be written, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay mount /data /mnt/data
+  forebay mount --daemon /data /mnt/data
+  forebay mount --daemon --allow-other -o ro,noexec /data /mnt/data
+  docker run -v /mnt/data:/data ...          a container whose files are managed")]
+pub struct Mount {
+    /// The directory
+    #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
+    pub directory: PathBuf,
+    /// Where it is to be seen: a directory outside of it
+    #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
+    pub point: PathBuf,
+    /// Serve it in the background: this command ends once it can be used, or says why it cannot
+    #[arg(long, short)]
+    pub daemon: bool,
+    /// Nothing can be changed through it
+    #[arg(long, short)]
+    pub read_only: bool,
+    /// Other users may use it as well, as the modes of files allow; others than root need the line user_allow_other in /etc/fuse.conf
+    #[arg(long)]
+    pub allow_other: bool,
+    /// Options as mount(8) has them: ro, rw, allow_other, exec, noexec, suid, nosuid, dev, nodev
+    #[arg(short = 'o', value_name = "OPTION,...", value_delimiter = ',')]
+    pub options: Vec<String>,
+    /// How long the kernel may believe what it knows of names, modes and lengths, where others change them beside the mount; 0 for
+    /// not at all
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
+    pub believe: f64,
+    /// Write the line that says that it can be used to this descriptor as well
+    #[arg(long, value_name = "FD")]
+    pub ready_fd: Option<u32>,
+    /// How long a daemon that this command starts stays after the last program has left
+    #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
+    pub linger: f64,
+    /// In a session of its own, without a terminal: how --daemon starts it
+    #[arg(long, hide = true)]
+    pub background: bool,
+    /// Options of the session, where this command starts it.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Ends mounts of `forebay mount`.
+///
+/// What was closed is with the devices already. A mount whose process has died is taken away. One that is in use stays, unless
+/// --lazy is given: then nobody new finds it, and it ends with the last file that is closed.
+///
+/// Exit codes: 0 all ended, 1 one was not, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay umount /mnt/data
+  forebay umount --lazy /mnt/data")]
+pub struct Umount {
+    /// Where it is mounted
+    #[arg(value_name = "MOUNTPOINT", required = true, value_hint = clap::ValueHint::DirPath)]
+    pub points: Vec<PathBuf>,
+    /// Also while it is in use
+    #[arg(long, short)]
+    pub lazy: bool,
 }
 
 /// Shows the counters of all sessions of this user, or of one.
@@ -305,6 +385,11 @@ fn seconds(text: &str) -> Result<f64, String> {
         Ok(seconds) if (0.01..=86_400.0).contains(&seconds) => Ok(seconds),
         _ => Err("give a number of seconds from 0.01 to 86400, such as 1 or 0.5".to_owned()),
     }
+}
+
+/// As [`seconds`], or 0.
+fn seconds_or_none(text: &str) -> Result<f64, String> {
+    if text == "0" { Ok(0.0) } else { seconds(text) }
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 pub mod kernel;
 pub mod limits;
 pub mod memory;
+pub mod mounting;
 pub mod sessions;
 pub mod storage;
 

@@ -56,10 +56,13 @@ fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
     match command {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Daemon(arguments) => commands::daemon::run(arguments),
+        Command::Mount(arguments) => commands::mount::run(arguments),
+        Command::Umount(arguments) => commands::umount::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments, output),
         Command::Top(arguments) => commands::top::run(&arguments),
         Command::Recover(arguments) => commands::recover::run(arguments, output),
         Command::Evict(arguments) => commands::evict::run(&arguments, output),
+        Command::Pmem(arguments) => commands::pmem::run(&arguments, output),
         Command::Doctor(arguments) => commands::doctor::run(arguments, output),
         Command::Config(arguments) => commands::config::run(&arguments, output),
         Command::Completions(arguments) => commands::completions::run(&arguments, output),

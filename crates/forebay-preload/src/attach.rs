@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 use forebay::config::{Builder, Options};
-use forebay::limits::LARGE_REQUEST_BYTES;
+use forebay::limits::{BYTES_A_CALL, LARGE_REQUEST_BYTES};
 use forebay::memory::cgroup::Limits;
 use forebay::session::adopt::{self, ForGood};
 use forebay::session::glance::Glance;
@@ -184,9 +184,11 @@ pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
     if bytes <= small && (calls < 2 || size < small) {
         return false;
     }
-    // Large requests: the kernel takes them as fast, and the file needs no managing.
+    // Large requests: the kernel takes them as fast, and the file needs no managing. Few requests of a new file: it may be complete, and
+    // what they would have gained is less than what managing the file takes.
     let by_large_requests = bytes / calls.max(1) >= LARGE_REQUEST_BYTES;
-    synced || !by_large_requests || bytes > config.large_file_bytes
+    let by_few = calls < small / BYTES_A_CALL && size < small;
+    synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
 }
 
 /// Whether a file that has had so many small syncs in a row is better left to the kernel.

@@ -1,11 +1,12 @@
-//! `docs/semantics.md`: every sentence names tests, and they are there.
+//! `docs/semantics.md` and `docs/mount.md`: every sentence names tests, and they are there.
 
 use std::path::PathBuf;
 
-const PLACES: [(&str, &str); 4] = [
+const PLACES: [(&str, &str); 5] = [
     ("preload", "crates/forebay-preload/tests"),
     ("engine", "crates/forebay/tests"),
     ("cli", "crates/forebay-cli/tests/cli"),
+    ("mount", "crates/forebay-cli/tests/mount"),
     ("whole", "tests/programs"),
 ];
 
@@ -64,10 +65,12 @@ fn of_repository(path: &str) -> Option<String> {
 
 #[test]
 fn every_sentence_has_its_tests() {
-    let text = of_repository("docs/semantics.md").expect("the document");
-    let faults = faults(&text, of_repository);
-    assert!(faults.is_empty(), "{}", faults.join("\n"));
-    assert!(text.matches("\n- ").count() > 40, "items are not found");
+    for (document, items) in [("docs/semantics.md", 40), ("docs/mount.md", 30)] {
+        let text = of_repository(document).expect("the document");
+        let faults = faults(&text, of_repository);
+        assert!(faults.is_empty(), "{document}: {}", faults.join("\n"));
+        assert!(text.matches("\n- ").count() > items, "items are not found");
+    }
 }
 
 #[test]

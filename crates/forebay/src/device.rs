@@ -6,12 +6,14 @@
 //!
 //! A file that cannot be served this way stays in kernel mode, and [`KernelReason`] says why.
 
+mod cached;
 pub mod file;
 pub mod file_system;
 pub mod queue;
 pub mod reason;
 
 pub use crate::sys::memory::Piece;
+pub use cached::Cached;
 pub use file::RealFile;
 pub use queue::{Inline, Threads, best_queue, threads_queue, uring_queue};
 pub use reason::KernelReason;
@@ -70,11 +72,23 @@ pub trait DeviceFile: Send + Sync {
         let _ = (piece, offset);
         None
     }
+    /// Whether the kernel has all of the file in its own cache.
+    fn is_cached(&self) -> bool {
+        false
+    }
     /// Direct write of pieces that lie one after the other in the file, aligned likewise. May write
     /// less than asked for.
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
     /// Buffered write, for bytes that are not aligned: a file's last page, the kernel route.
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize>;
+    /// Buffered write that leaves the bytes in the kernel's cache: it writes them in its own time, or drops them with the file.
+    fn write_cached(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        self.write_buffered(pieces, offset)
+    }
+    /// Whether what is written gets to the device.
+    fn reaches_device(&self) -> bool {
+        true
+    }
     /// Buffered write of the bytes before a file's end that fill no page, waiting until the device has them: only then
     /// may the engine forget that it owes them. Not a sync: what the device has may still be in its own cache.
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {

@@ -22,6 +22,7 @@ pub mod reserve;
 pub mod resize;
 pub mod room;
 pub mod settle;
+mod space;
 pub mod table;
 mod throttle;
 pub mod write;
@@ -41,6 +42,7 @@ use self::quick::Recent;
 pub use self::read::advise::Advise;
 use self::read::follow::Read;
 use self::settle::Durability;
+pub use self::space::Sought;
 use crate::error::{Error, Result};
 use crate::memory::threads::Me;
 
@@ -342,7 +344,7 @@ impl File {
                 settle::settle(&managed.core, me, durability, &managed.seen)
             }
             Kind::Kernel { file, .. } => match durability {
-                Durability::Written => Ok(()),
+                Durability::Kernel | Durability::Written => Ok(()),
                 Durability::Data => by_kernel(file.sync_data(), "sync"),
                 Durability::All => by_kernel(file.sync_all(), "sync"),
             },
@@ -454,8 +456,8 @@ impl File {
         match &self.kind {
             Kind::Managed(managed) => {
                 let core = &managed.core;
-                let closed =
-                    settle::close(core, hasten::begin(core, &managed.handed)?, &managed.seen);
+                let me = hasten::begin(core, &managed.handed)?;
+                let closed = settle::close(core, me, Durability::Written, &managed.seen);
                 core.shared.released(core.id, &managed.handed);
                 core.shared.closed(core.id, &core.device);
                 closed

@@ -41,10 +41,13 @@ pub const LARGE_REQUEST_BYTES: u64 = 64 * 1024;
 pub const LARGE_SYNCS: u32 = 3;
 /// Syncs in a row with little to write, after which a file is better left to the kernel.
 pub const KERNEL_AFTER_SYNCS: u32 = 16;
-
-/// What a file must owe for its close to leave it to the keeper, bytes: less is written in about the time that it takes to
-/// arrange that.
-pub const CLOSE_BEHIND_BYTES: u64 = 1024 * 1024;
+/// One call's share of `small_file_bytes`: a new file that fewer calls have written to than it has shares would gain less by being managed than
+/// that takes.
+pub const BYTES_A_CALL: u64 = 1024;
+/// Bytes that go into the kernel's cache at most when a file is closed or given to the kernel.
+pub const PASSED_BYTES_MAX: u64 = 16 * 1024 * 1024;
+/// What a file must owe for its close to leave it to the keeper, bytes: less goes into the kernel's cache.
+pub const CLOSE_BEHIND_BYTES: u64 = PASSED_BYTES_MAX;
 
 const _: () = assert!(BLOCK_PAGES == 64);
 const _: () =

@@ -1,4 +1,4 @@
-//! Files that owe bytes, that nobody has open, and that are gone from where they were, or altogether.
+//! Files that owe bytes, that nobody has open, and that are gone from where they were, or altogether. And entries that nobody needs.
 
 mod here;
 
@@ -14,7 +14,8 @@ use forebay::file::gone::{self, Place};
 use forebay::file::inode::Inode;
 use forebay::file::table;
 use forebay::ids::FileId;
-use forebay::memory::files::{LEASED, VANISHED};
+use forebay::memory::arena::Arena;
+use forebay::memory::files::{ABSENT, LEASED, LIVE, VANISHED};
 use forebay::session::glance::Glance;
 use forebay::sync::Ordering;
 use forebay::{Config, Session};
@@ -319,4 +320,66 @@ fn the_last_name_goes_while_the_keeper_has_the_file() {
     look();
     scene.await_nothing_owed(id);
     device.give_lease_up();
+}
+
+/// The table's entries in a state, or in any other.
+fn entries(arena: &Arena, is: impl Fn(u32) -> bool) -> usize {
+    let ids = (0..arena.counts().files).map(FileId);
+    ids.filter(|&id| is(arena.file_unchecked(id).state.load(Ordering::Acquire)))
+        .count()
+}
+
+/// Entries that nobody needs are in the way of each search for a file that nobody manages: of each call on it.
+#[test]
+fn a_file_that_the_kernel_has_leaves_no_entry_when_it_is_closed() {
+    let Some(scene) = Scene::new() else { return };
+    let shared = scene.session.shared();
+    let me = shared.me().expect("a slot");
+    let arena = &shared.arena;
+    for _ in 0..20 {
+        let (file, inode) = scene.written();
+        assert_eq!(entries(arena, |state| state == LIVE), 1);
+        inode.close(me, &AtomicU32::new(0)).expect("closed");
+        if forebay::sys::kernel_cache::cached(file.as_fd()).is_err() {
+            return here::skipped("the kernel does not say what it has in its cache");
+        }
+        assert_eq!(entries(arena, |state| state != ABSENT), 0);
+        assert_eq!(fs::read(&scene.path).expect("a file"), [7; LEN]);
+        fs::remove_file(&scene.path).expect("removed");
+    }
+}
+
+/// Entries of one search stand one behind the other: those that are left are found, whichever of the others go first.
+#[test]
+fn what_is_left_in_the_table_is_found() {
+    let Some(scene) = Scene::new() else { return };
+    let mut config = Config::tiny();
+    config.heap_backed = true;
+    let session = Session::open(config).expect("a session");
+    let shared = session.shared();
+    let me = shared.me().expect("a slot");
+    let arena = &shared.arena;
+    assert_eq!(arena.counts().files, 16, "so few that they are near");
+    let mut random = 27_u64;
+    for round in 0..20 {
+        let create = |at: usize| create(&scene.path.with_extension(format!("{round}-{at}")));
+        let files: Vec<File> = (0..14).map(create).collect();
+        let adopt = |file: &File| session.adopt(file.as_fd(), true, |fd| fd).expect("managed");
+        let mut left: Vec<(Inode, (u64, u64))> = files
+            .iter()
+            .map(|file| (adopt(file), file.metadata().expect("a file")))
+            .map(|(inode, meta)| (inode, (meta.dev(), meta.ino())))
+            .collect();
+        while !left.is_empty() {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let (inode, _) = left.swap_remove((random >> 33) as usize % left.len());
+            inode.close(me, &AtomicU32::new(0)).expect("closed");
+            for (inode, (device, number)) in &left {
+                assert_eq!(table::find(arena, *device, *number), Some(inode.core().id));
+            }
+        }
+        assert_eq!(entries(arena, |state| state != ABSENT), 0);
+    }
 }

@@ -48,6 +48,11 @@ fn version() -> Check {
     }
 }
 
+/// The version of this machine's kernel.
+pub fn release() -> Option<(u32, u32)> {
+    major_minor(&text_of("/proc/sys/kernel/osrelease")?)
+}
+
 fn major_minor(release: &str) -> Option<(u32, u32)> {
     let mut numbers = release.split(|c: char| !c.is_ascii_digit());
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))

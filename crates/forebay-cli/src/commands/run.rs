@@ -4,8 +4,8 @@
 //! as it can be ([`program`]); then what the session owes goes to the devices, because a user may look at the files next, or
 //! switch the machine off; then the report; then the end that the program had.
 
-mod environment;
-mod keeper;
+pub(super) mod environment;
+pub(super) mod keeper;
 mod library;
 mod program;
 mod report;
@@ -77,7 +77,7 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
     };
     let mut care = front.as_ref().map(|front| {
         let exported = front.exported.clone();
-        keeper::Care::new(&config, exported, arguments.linger, held)
+        keeper::Care::new(&config, exported, arguments.linger, Some(held))
     });
     let end = program::wait(&child, &held, || {
         if let (Some(front), Some(care)) = (&front, &mut care) {

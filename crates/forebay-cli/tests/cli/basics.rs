@@ -14,6 +14,7 @@ fn help_is_there_for_every_command_and_has_examples() {
         "top",
         "recover",
         "evict",
+        "pmem",
         "doctor",
         "config",
         "completions",

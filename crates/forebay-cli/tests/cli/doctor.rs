@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::place::{Place, Run};
 
-const CHECKS: [&str; 19] = [
+const CHECKS: [&str; 20] = [
     "configuration",
     "kernel",
     "io_uring",
@@ -16,6 +16,7 @@ const CHECKS: [&str; 19] = [
     "robust_futex",
     "fanotify",
     "inotify",
+    "fuse",
     "arena",
     "huge_pages",
     "shmem_enabled",

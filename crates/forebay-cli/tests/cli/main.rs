@@ -9,6 +9,7 @@ mod evicting;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod place;
+mod pmem;
 mod recovery;
 mod running;
 mod sessions;

@@ -83,7 +83,7 @@ pub(super) fn ended(word: Word) -> c_int {
             !other.is_file() || other.description_index() != word.description_index()
         });
         if last && word.writes() {
-            failed = inodes::settle(word, Durability::Written, &description.seen);
+            failed = inodes::settle(word, Durability::Kernel, &description.seen);
         }
         let rare = Rare::lock();
         let closed = inodes::give_back(&rare, word.slot(), &description.seen);
@@ -158,7 +158,7 @@ pub extern "C" fn at_end() {
         let missed = fd <= libc::STDERR_FILENO || streams::has(fd);
         let closed = alone && !missed && close_behind(fd).is_some();
         if !closed {
-            inodes::settle(word, Durability::Written, &word.description().seen);
+            inodes::settle(word, Durability::Kernel, &word.description().seen);
         }
     }
     std::sync::atomic::fence(Ordering::SeqCst);

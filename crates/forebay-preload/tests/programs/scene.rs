@@ -105,6 +105,7 @@ impl Scene {
                 self.small_file_bytes.to_string(),
             )
             .env("FOREBAY_LARGE_FILE_BYTES", "0")
+            .env("FOREBAY_CLOSE_BEHIND_BYTES", "1MiB")
             // What is tested is mostly what the engine does, however often it is asked to sync.
             .env("FOREBAY_KERNEL_AFTER_SYNCS", "0")
             .stdin(Stdio::null());

@@ -177,7 +177,7 @@ options! {
     small_file_bytes: Size,
     /// Bytes that a file must have had written to it by large requests before the preload library manages it. Default: 50%.
     large_file_bytes: Size,
-    /// Bytes that a file must owe for its close not to wait for them. Default: 1MiB.
+    /// Bytes that a file must owe for its close to leave it to the keeper. Default: 16MiB.
     close_behind_bytes: Size,
     /// Small syncs in a row after which a file stays with the kernel. Default: 16.
     kernel_after_syncs: u32,

@@ -10,7 +10,7 @@
 //! put back. A modification by an outsider in the microseconds between is dated too early.
 //!
 //! **Trim** is a truncation to the size that the file has: a hole punched beyond the end gives
-//! nothing back on ext4. The size is looked at last right before the call; an outsider's append
+//! nothing back on ext4. It does on XFS, whose truncation waits for the device. The size is looked at last right before the call; an outsider's append
 //! between those two system calls is cut. Only the session appends to a managed file of its own, so
 //! this concerns outsiders alone.
 //!
@@ -185,6 +185,15 @@ impl RealFile {
         Ok(runs)
     }
 
+    /// Punches runs of space beyond the end. Whether there is no more. A truncation of XFS's waits until the device has what is dirty in
+    /// the kernel's cache.
+    fn punch_beyond(&self, len: u64, runs: &[(u64, u64)]) -> io::Result<bool> {
+        for (offset, bytes) in runs {
+            self.punch(*offset, *bytes)?;
+        }
+        Ok(self.space_beyond(len)?.is_empty())
+    }
+
     /// Truncates to the size the file has, and reserves again what that gave back.
     fn truncate_to_same(&self) -> io::Result<()> {
         let (len, reserved) = loop {
@@ -336,12 +345,20 @@ impl DeviceFile for RealFile {
         self.read_what_is_cached(piece, offset)
     }
 
+    fn is_cached(&self) -> bool {
+        self.is_whole_in_cache()
+    }
+
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
         file::write_at(self.direct.as_fd(), pieces, offset)
     }
 
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
         self.through_cache(|fd| file::write_at(fd, pieces, offset))
+    }
+
+    fn write_cached(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        self.only_to_cache(|fd| file::write_at(fd, pieces, offset))
     }
 
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
@@ -381,12 +398,16 @@ impl DeviceFile for RealFile {
 
     fn trim(&self) -> io::Result<()> {
         let len = self.stat()?.len;
-        if self.space_beyond(len)?.is_empty() {
+        let beyond = self.space_beyond(len)?;
+        if beyond.is_empty() {
             return Ok(());
         }
         self.quietly(|| {
             if self.stat()?.len != len {
                 // Somebody is writing: the space is in use, or will be trimmed another time.
+                return Ok(());
+            }
+            if self.nature == Nature::InPlace && self.punch_beyond(len, &beyond)? {
                 return Ok(());
             }
             file::truncate(self.buffered.as_fd(), len)

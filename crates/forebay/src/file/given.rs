@@ -22,6 +22,9 @@ pub const NO_ROOM: u32 = 9;
 /// A program outside the session uses it.
 pub const OUTSIDER: u32 = 10;
 
+/// A front end: it was made executable, or a call had an option that the engine does not serve.
+pub const MADE_EXECUTABLE: u32 = 74;
+
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
 const REASONS: [(u32, &str); 26] = [
     (BY_PROGRAM, "the program asked for it"),
@@ -63,7 +66,7 @@ const REASONS: [(u32, &str); 26] = [
         "the process has changed its user, root or namespace, or what it may call (seccomp, Landlock)",
     ),
     (
-        74,
+        MADE_EXECUTABLE,
         "made executable, or a call with an option that the engine does not serve",
     ),
     (FAILED, "the engine has failed"),

@@ -281,9 +281,10 @@ impl Inode {
         let Core { shared, id, device } = &self.core;
         if device.is_writable() {
             self.hasten();
-            let closed = settle::close(&self.core, me, seen);
+            let closed = settle::close(&self.core, me, Durability::Kernel, seen);
             shared.closed(*id, device);
             shared.released(*id, &self.handed);
+            super::table::forget_closed(shared, me, *id);
             return closed;
         }
         let entry = self.core.entry();

@@ -1,7 +1,9 @@
 //! Bringing a file to its device: sync, close, and giving a file to the kernel.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
+use crate::device::{Cached, DeviceFile};
 use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::append::AppendLock;
@@ -9,16 +11,22 @@ use crate::file::core::{Core, Halt};
 use crate::file::{closing, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
+use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
 use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
 use crate::session::left;
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
 
+/// Pages that are passed on into the kernel's cache at most.
+const PASSED_PAGES_MAX: u64 = PASSED_BYTES_MAX / PAGE_BYTES as u64;
+
 /// How much a sync promises.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The bytes are with the device: what close and outsiders need.
+    /// The bytes are with the kernel, in its cache or on the device: what close and outsiders need.
+    Kernel,
+    /// The bytes are with the device.
     Written,
     /// `fdatasync`.
     Data,
@@ -29,12 +37,16 @@ pub enum Durability {
 /// Flushes everything that is owed, and makes it as durable as asked. `seen` is the description's error sequence: an
 /// error that it has not reported is reported now, even if this flush succeeds, unless everything has been written since.
 pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
-    if durability != Durability::Written {
+    let syncs = matches!(durability, Durability::Data | Durability::All);
+    if syncs {
         write::note_sync(core);
     }
     let size = core.size(me).map_err(Core::ended)?;
-    let outcome = flush(core, me, Scope::SYNC);
-    if durability != Durability::Written && outcome.pages_written > 0 {
+    let outcome = match durability {
+        Durability::Kernel => pass_on(core, me),
+        _ => flush(core, me, Scope::SYNC),
+    };
+    if syncs && outcome.pages_written > 0 {
         let is_small = outcome.pages_written <= write::SMALL_SYNC_PAGES;
         core.entry().count_sync(is_small);
     }
@@ -42,7 +54,7 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
         resize::fit_length(core, me, size).map_err(Core::ended)?;
     }
     let synced = match durability {
-        Durability::Written => Ok(()),
+        Durability::Kernel | Durability::Written => Ok(()),
         _ if planted!(SkipDeviceSync) => Ok(()),
         Durability::Data => core.device.sync_data(),
         Durability::All => core.device.sync_all(),
@@ -72,14 +84,27 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
     core.shared.flush(me, core.id, &core.device, scope)
 }
 
+/// Gives the kernel what is owed. A little goes into its cache, as if nobody had managed the file; much to the device, past a second
+/// copy.
+fn pass_on(core: &Core, me: Me<'_>) -> Outcome {
+    let owed = core.entry().owed_pages.load(Ordering::Acquire);
+    if owed != 0 && owed <= PASSED_PAGES_MAX {
+        let device: Arc<dyn DeviceFile> = Arc::new(Cached::new(&core.device));
+        core.shared.flush(me, core.id, &device, Scope::SYNC);
+    }
+    // All of it, or what could not be passed on.
+    flush(core, me, Scope::SYNC)
+}
+
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
-pub fn close(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
-    let settled = settle(core, me, Durability::Written, seen);
+pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
+    let settled = settle(core, me, durability, seen);
     if table::close(&core.shared, core.id) {
         trim(core, me, |_| !core.shared.is_open(core.id));
         evict::give_stock_back(me, core.id);
-        // Nobody can open a file without a name again: its memory is of no more use.
-        if matches!(core.device.stat(), Ok(stat) if stat.links == 0) {
+        // Nobody can open a file without a name again, and what the kernel has is read from there: this memory is of no more use.
+        let nameless = || matches!(core.device.stat(), Ok(stat) if stat.links == 0);
+        if core.device.is_cached() || nameless() {
             evict::evict_file(me, core.id);
         }
     }
@@ -130,7 +155,7 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
     let mut flushes = 0;
     loop {
-        settle(core, me, Durability::Written, &seen)?;
+        settle(core, me, Durability::Kernel, &seen)?;
         // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and who appends by the kernel
         // meanwhile would lose what he has appended.
         trim(core, me, |_| true);

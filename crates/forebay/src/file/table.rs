@@ -4,11 +4,15 @@
 //! an entry is by its own words. An entry outlives its last close, so that the next open finds what is in memory; if the
 //! device file has changed meanwhile, that is dropped.
 
+mod dropped;
+
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+pub use self::dropped::forget_closed;
+use self::dropped::reclaim;
 use crate::device::{DeviceFile, DeviceStat};
 use crate::error::{Error, Result};
 use crate::evict;
@@ -18,15 +22,17 @@ use crate::ids::{FileId, ThreadId};
 use crate::limits::PATH_BYTES_MAX;
 use crate::memory::arena::Arena;
 use crate::memory::files::{
-    ABSENT, CLOSING, ENTERING, FileEntry, GONE, HOLEY, LEASED, LIVE, STABLE, TOLD, VANISHED,
+    ABSENT, CLOSING, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE, TOLD, VANISHED,
 };
-use crate::memory::threads::{self, Me, Waiting, stop_file};
+use crate::memory::threads::{self, Me, Waiting};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::limits;
 
 /// Looks after which a file is not taken out of memory, since somebody has some of it in hand and does not go on: a second or two.
 const EMPTY_ROUNDS: u32 = 2000;
+/// Entries that a search may pass without anybody's looking whether they are needed.
+const FAR: u32 = 64;
 
 /// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
 /// for entries that are not open misses it. Where whoever has that lock does not go on, it fails: the file can be the kernel's.
@@ -68,10 +74,13 @@ pub fn open(
                         flags.fetch_and(!CLOSING, Ordering::AcqRel);
                     }
                     refresh_path(me, id, path);
+                    if is_far(me.arena, id, device.as_ref()) {
+                        reclaim(shared, me, true);
+                    }
                     return Ok(id);
                 }
                 None if round < 64 => {
-                    reclaim(shared, me);
+                    reclaim(shared, me, false);
                 }
                 None => {
                     return Err(Error::Session(format!(
@@ -331,6 +340,24 @@ pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
     entry.witnessed.store(changes, Ordering::Release);
 }
 
+/// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered.
+pub fn witness_end(arena: &Arena, id: FileId, stat: impl Fn() -> Option<DeviceStat>) {
+    let entry = arena.file_unchecked(id);
+    loop {
+        let changes = entry.changes.load(Ordering::Acquire);
+        // Whoever is at it will look.
+        if entry.is_changing(arena.counts().threads) {
+            return;
+        }
+        let Some(stat) = stat() else { return };
+        witness(entry, &stat, changes);
+        // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
+        if entry.changes.load(Ordering::Acquire) == changes {
+            return;
+        }
+    }
+}
+
 /// Whether the device file is as [`witness`] last saw it.
 pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
     let values = [stat.len, stat.mtime_ns, stat.ctime_ns];
@@ -460,40 +487,13 @@ fn place_of(inode: u64, count: u32) -> u32 {
     (inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % count
 }
 
+/// Whether an entry is far from where searches for its file begin.
+fn is_far(arena: &Arena, id: FileId, device: &dyn DeviceFile) -> bool {
+    let count = arena.counts().files;
+    (id.0 + count - place_of(device.caps().inode, count)) % count > FAR
+}
+
 /// The error sequence for a description that is opened now.
 pub fn error_sequence(me: Me<'_>, id: FileId) -> u32 {
     errors::sequence(me.arena.file_unchecked(id))
-}
-
-/// Drops entries that are idle and owe nothing. The caller is in no operation.
-fn reclaim(shared: &Arc<Shared>, me: Me<'_>) {
-    for id in (0..me.arena.counts().files).map(FileId) {
-        let entry = me.arena.file_unchecked(id);
-        let is_idle = || {
-            entry.state.load(Ordering::Acquire) == LIVE
-                && !shared.is_open(id)
-                && !entry.owes()
-                && entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == 0
-        };
-        if !is_idle() {
-            continue;
-        }
-        evict::evict_file(me, id);
-        if !lock(me) {
-            continue;
-        }
-        // In an operation, so that no rebuild is under way: it makes trees anew.
-        if let Some(_stop) = stop_file(me, id)
-            && let Ok(_operation) = me.enter_stopped(id)
-            && is_idle()
-            && crate::frame::slots::next_linked(me.arena, entry, 0).is_none()
-        {
-            entry.stock.shrink(me, |_| 0);
-            crate::frame::slots::drop_tree(me.arena, entry);
-            crate::stream::tracking::forget(me, id);
-            shared.drop_device(id);
-            entry.state.store(GONE, Ordering::Release);
-        }
-        unlock(me);
-    }
 }

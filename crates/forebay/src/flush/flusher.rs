@@ -216,10 +216,10 @@ impl Flusher {
         self.drain(&mut work);
 
         let page = PAGE_BYTES as u64;
-        me.count(
-            Counter::FlushedBytes as usize,
-            work.outcome.pages_written * page,
-        );
+        if device.reaches_device() {
+            let written = work.outcome.pages_written * page;
+            me.count(Counter::FlushedBytes as usize, written);
+        }
         me.count(Counter::FillReadBytes as usize, work.outcome.bytes_read);
         let entry = me.arena.file_unchecked(file);
         if let Some(errno) = work.outcome.errno {

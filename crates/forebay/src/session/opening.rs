@@ -14,6 +14,7 @@ use crate::ids::FileId;
 use crate::sync::Ordering;
 
 use super::Session;
+use super::adopt::path_of;
 
 impl Session {
     /// Opens a file. One that the engine cannot manage is served by the kernel: [`File::kernel_reason`] says why.
@@ -25,6 +26,30 @@ impl Session {
         // Routes match whole paths, and a recovery has another working directory.
         let path = &std::path::absolute(path).map_err(|e| Error::device("open", &e))?;
         let file = options.open(path).map_err(|e| Error::device("open", &e))?;
+        self.open_as(file, path, options)
+    }
+
+    /// As [`Session::open_file`], of a file that the caller has opened by itself: for reading and writing as the options say, without
+    /// truncating it, and by the only description that it has of it. The path is what the kernel knows.
+    ///
+    /// # Errors
+    /// As for [`Session::open_file`].
+    pub fn open_given(&self, file: std::fs::File, options: &OpenOptions) -> Result<File> {
+        let path = path_of(file.as_fd());
+        self.open_as(file, &path, options)
+    }
+
+    /// Opens a file that the caller has opened by itself without managing it: where [`Session::open_given`] finds no room.
+    ///
+    /// # Errors
+    /// The device's, where the session manages the file already and it cannot go to the kernel.
+    pub fn open_unmanaged(&self, file: std::fs::File, options: &OpenOptions) -> Result<File> {
+        self.leave_to_kernel(&file, given::NO_ROOM)?;
+        let path = path_of(file.as_fd());
+        self.in_kernel(file, given::words(given::NO_ROOM).into(), &path, options)
+    }
+
+    fn open_as(&self, file: std::fs::File, path: &Path, options: &OpenOptions) -> Result<File> {
         let route = self.shared.route_for(path);
         if route.name() == "kernel" {
             self.leave_to_kernel(&file, given::ROUTE)?;

@@ -190,6 +190,18 @@ pub fn allocate(fd: BorrowedFd<'_>, mode: libc::c_int, offset: u64, len: u64) ->
     retry(|| check(unsafe { libc::fallocate(fd.as_raw_fd(), mode, offset, len) }))
 }
 
+/// Where the next bytes (`SEEK_DATA`), or the next hole (`SEEK_HOLE`), from an offset on begin. It moves the description's own offset.
+pub fn seek(fd: BorrowedFd<'_>, offset: u64, data: bool) -> io::Result<u64> {
+    let whence = if data {
+        libc::SEEK_DATA
+    } else {
+        libc::SEEK_HOLE
+    };
+    // SAFETY: takes no memory.
+    let found = unsafe { libc::lseek(fd.as_raw_fd(), offset_of(offset)?, whence) };
+    u64::try_from(found).map_err(|_| io::Error::last_os_error())
+}
+
 /// `ftruncate`.
 pub fn truncate(fd: BorrowedFd<'_>, len: u64) -> io::Result<()> {
     let len = offset_of(len)?;

@@ -66,7 +66,7 @@ pub struct Care {
     config: Config,
     exported: Exported,
     linger_seconds: f64,
-    held: Held,
+    held: Option<Held>,
     /// Tries in a row, and when the next one may be.
     tries: u32,
     next: Instant,
@@ -74,8 +74,13 @@ pub struct Care {
 }
 
 impl Care {
-    /// For the session of a configuration; `held` are the signals that a daemon shall not hold back.
-    pub fn new(config: &Config, exported: Exported, linger_seconds: f64, held: Held) -> Self {
+    /// For the session of a configuration; `held` are the signals that a daemon shall not hold back, where this command does.
+    pub fn new(
+        config: &Config,
+        exported: Exported,
+        linger_seconds: f64,
+        held: Option<Held>,
+    ) -> Self {
         Care {
             config: config.clone(),
             exported,
@@ -106,7 +111,7 @@ impl Care {
         let (linger_seconds, held) = (self.linger_seconds, self.held);
         let first = self.tries == 1;
         let work = std::thread::Builder::new().spawn(move || {
-            if let Err(why) = start(&config, &exported, linger_seconds, Some(held))
+            if let Err(why) = start(&config, &exported, linger_seconds, held)
                 && first
             {
                 output::note(format_args!(
@@ -125,46 +130,56 @@ fn start(
     linger_seconds: f64,
     held: Option<Held>,
 ) -> Result<(), String> {
-    let cannot = |what: &str, error: std::io::Error| format!("cannot {what}: {error}");
-    let log = open_log(config).map_err(|error| format!("no log can be written: {error}"))?;
-    let reader = log.try_clone().map_err(|e| cannot("read the log", e))?;
-    let begin = log.metadata().map(|meta| meta.len()).unwrap_or(0);
-    let program = std::env::current_exe().map_err(|e| cannot("find this program", e))?;
+    let program = std::env::current_exe();
+    let program = program.map_err(|error| format!("cannot find this program: {error}"))?;
     let mut command = Command::new(program);
     command
         .args(["daemon", "--background", "--ready-fd", "1", "--until-idle"])
-        .arg(linger_seconds.to_string())
+        .arg(linger_seconds.to_string());
+    exported.apply(&mut command);
+    if let Some(held) = held {
+        held.spare(&mut command);
+    }
+    let said = launch(command, config)
+        .map_err(|why| format!("the session's daemon could not start: {why}"))?;
+    for line in said.lines().filter(|line| line.contains("recovered ")) {
+        output::note(line.trim_start_matches("forebay: "));
+    }
+    Ok(())
+}
+
+/// Starts a command of this program in the background, and waits until it says on its standard output that it is ready. What it says
+/// otherwise goes to the session's log; returned is what it has said there so far.
+///
+/// # Errors
+/// The last that it has said.
+pub fn launch(mut command: Command, config: &Config) -> Result<String, String> {
+    let log = open_log(config).map_err(|error| format!("no log can be written: {error}"))?;
+    let reader = log.try_clone();
+    let reader = reader.map_err(|error| format!("the log cannot be read: {error}"))?;
+    let begin = log.metadata().map(|meta| meta.len()).unwrap_or(0);
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(log)
         // It outlives this command, and must not keep a directory busy.
         .current_dir("/");
-    exported.apply(&mut command);
     super::environment::without_library(&mut command);
-    if let Some(held) = held {
-        held.spare(&mut command);
-    }
-    let mut daemon = command.spawn().map_err(|e| cannot("start a daemon", e))?;
+    let mut child = command
+        .spawn()
+        .map_err(|error| format!("it cannot be executed: {error}"))?;
     let mut ready = String::new();
-    if let Some(stdout) = daemon.stdout.take() {
+    if let Some(stdout) = child.stdout.take() {
         // It says one line, or ends.
         let _ = BufReader::new(stdout).read_line(&mut ready);
     }
     let said = said_since(reader, begin);
     if ready.is_empty() {
-        let _ = daemon.wait();
-        return Err(format!(
-            "the session's daemon could not start: {}",
-            said.lines()
-                .last()
-                .unwrap_or("it said nothing")
-                .trim_start_matches("forebay: ")
-        ));
+        let _ = child.wait();
+        let last = said.lines().last().unwrap_or("it said nothing");
+        return Err(last.trim_start_matches("forebay: ").to_owned());
     }
-    for line in said.lines().filter(|line| line.contains("recovered ")) {
-        output::note(line.trim_start_matches("forebay: "));
-    }
-    Ok(())
+    Ok(said)
 }
 
 /// What a daemon without a terminal says goes to a file beside what recovery keeps.

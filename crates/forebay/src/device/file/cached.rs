@@ -1,4 +1,4 @@
-//! Reading what the kernel has of a file in its own cache (`DeviceFile::read_cached`): a file that was the kernel's until now, or
+//! What the kernel has of a file in its own cache, and reading that (`DeviceFile::read_cached`): a file that was the kernel's until now, or
 //! that others read.
 //!
 //! Whether it has a range costs a system call. So a file of which it had nothing so many times in a row is not asked about any more.
@@ -6,7 +6,7 @@
 use super::RealFile;
 use crate::device::Piece;
 use crate::limits::PAGE_BYTES;
-use crate::sys::{file, kernel_cache};
+use crate::sys::{file, kernel_cache, stat};
 use std::os::fd::AsFd;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering::Relaxed;
@@ -15,6 +15,14 @@ use std::sync::atomic::Ordering::Relaxed;
 const TRIES: u32 = 64;
 
 impl RealFile {
+    /// See `DeviceFile::is_cached`.
+    pub(super) fn is_whole_in_cache(&self) -> bool {
+        let fd = self.buffered.as_fd();
+        let len = stat::stat(fd).map_or(u64::MAX, |stat| stat.len);
+        let pages = len.div_ceil(PAGE_BYTES as u64);
+        kernel_cache::cached(fd).is_ok_and(|has| has.pages >= pages)
+    }
+
     /// See `DeviceFile::read_cached`.
     pub(super) fn read_what_is_cached(&self, piece: Piece, offset: u64) -> Option<usize> {
         if self.uncached.load(Relaxed) >= TRIES {

@@ -36,6 +36,23 @@ impl RealFile {
         &self,
         request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
+        // Direct writes that have taken this way meanwhile are written back.
+        self.by_cache(request, |fd| file::write_back(fd, 0, 0))
+    }
+
+    /// As [`RealFile::through_cache`], of a file whose bytes need not get any further.
+    pub(super) fn only_to_cache<T>(
+        &self,
+        request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        self.by_cache(request, |_| Ok(()))
+    }
+
+    fn by_cache<T>(
+        &self,
+        request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
+        then: impl Fn(BorrowedFd<'_>) -> io::Result<()>,
+    ) -> io::Result<T> {
         {
             let united = self.united.read().unwrap_or_else(PoisonError::into_inner);
             if !*united {
@@ -54,8 +71,7 @@ impl RealFile {
                 Err(error) if error.raw_os_error() == Some(libc::EINVAL) && tries < TRIES => {}
                 Err(error) => return Err(error),
                 Ok(done) => {
-                    // Direct writes that have taken this way meanwhile.
-                    file::write_back(fd, 0, 0)?;
+                    then(fd)?;
                     return Ok(done);
                 }
             }

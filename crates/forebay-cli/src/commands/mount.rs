@@ -1,0 +1,168 @@
+//! `forebay mount`: serves a directory through the session.
+//!
+//! Life: the places are looked at, the session joined, then the directory is mounted, and only then does this command say so. It serves until
+//! somebody unmounts or a signal comes. The keeper is another process: should this one be killed, the session has what it has acknowledged.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use forebay::sys::file::inherited_for_writing;
+use forebay_fuse::mount::{Mounted, Options, Places};
+use forebay_fuse::points::NotEnded;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use super::run::environment::Exported;
+use super::run::keeper;
+use crate::arguments::Mount;
+use crate::failure::{DONE, FAILED, Failure};
+use crate::{limits, output};
+
+/// How often it is looked whether it was unmounted, and whether there is a keeper.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until the end of the mount.
+pub fn run(arguments: Mount) -> Result<u8, Failure> {
+    let options = options(&arguments)?;
+    let places = Places::of(&arguments.directory, &arguments.point).map_err(Failure::Failed)?;
+    let config = crate::settings::load_to_join(arguments.settings.options()?)?;
+    if arguments.daemon {
+        return in_background(&arguments, &places, &config);
+    }
+    let ready = arguments.ready_fd.map(inherited_for_writing).transpose();
+    let ready = ready.map_err(|error| Failure::Usage(format!("--ready-fd: {error}")))?;
+    if arguments.background {
+        // It fails only for the leader of a process group, who has what it would give.
+        let _ = rustix::process::setsid();
+    }
+    limits::raise();
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let exported = Exported::of(&arguments.settings.given());
+    let session = keeper::join(&config, &exported, arguments.linger).map_err(Failure::Failed)?;
+    let mut care = keeper::Care::new(&config, exported, arguments.linger, None);
+    let mounted = Mounted::begin(session.clone(), &places, &options).map_err(Failure::Failed)?;
+    announce(&places, &config.session, ready)?;
+    let mut told = 0;
+    while !mounted.is_over() {
+        if signals.pending().next().is_some() {
+            told += 1;
+            if told > 1 {
+                return Ok(end_at_once(&mounted, &places.point));
+            }
+            unmount(&mounted, &places.point);
+        }
+        care.look(&session);
+        std::thread::sleep(LOOK_PAUSE);
+    }
+    match mounted.finish().map_err(Failure::Failed)? {
+        0 => Ok(DONE),
+        failed => Ok(not_written(failed)),
+    }
+}
+
+fn options(arguments: &Mount) -> Result<Options, Failure> {
+    let mut options = Options {
+        believed: Duration::from_secs_f64(arguments.believe),
+        ..Options::default()
+    };
+    for word in &arguments.options {
+        options
+            .set(word)
+            .map_err(|why| Failure::Usage(format!("-o: {why}")))?;
+    }
+    options.read_only |= arguments.read_only;
+    options.allow_other |= arguments.allow_other;
+    Ok(options)
+}
+
+/// Starts the same command in the background, and waits until it serves.
+fn in_background(
+    arguments: &Mount,
+    places: &Places,
+    config: &forebay::Config,
+) -> Result<u8, Failure> {
+    let program = std::env::current_exe();
+    let program =
+        program.map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
+    let mut command = Command::new(program);
+    command
+        .args(["mount", "--background", "--ready-fd", "1", "--linger"])
+        .arg(arguments.linger.to_string())
+        .arg("--believe")
+        .arg(arguments.believe.to_string());
+    let flags = [
+        (arguments.read_only, "--read-only"),
+        (arguments.allow_other, "--allow-other"),
+    ];
+    command.args(flags.iter().filter(|(yes, _)| *yes).map(|(_, flag)| flag));
+    if !arguments.options.is_empty() {
+        command.arg("-o").arg(arguments.options.join(","));
+    }
+    Exported::of(&arguments.settings.given()).apply(&mut command);
+    command.arg("--").arg(&places.directory).arg(&places.point);
+    keeper::launch(command, config).map_err(Failure::Failed)?;
+    Ok(DONE)
+}
+
+fn announce(
+    places: &Places,
+    session: &str,
+    ready: Option<std::os::fd::OwnedFd>,
+) -> Result<(), Failure> {
+    let (directory, point) = (output::path(&places.directory), output::path(&places.point));
+    let line = format!("{directory} mounted on {point}, session {session}");
+    output::note(&line);
+    let Some(ready) = ready else {
+        return Ok(());
+    };
+    let written = writeln!(std::fs::File::from(ready), "forebay: {line}");
+    written.map_err(|error| Failure::Failed(format!("--ready-fd: {error}")))
+}
+
+/// The first signal: nobody new finds it.
+fn unmount(mounted: &Mounted, point: &Path) {
+    let point = output::path(point);
+    let ended = match mounted.unmount(false) {
+        Err(NotEnded::Busy) => {
+            output::note(format_args!(
+                "{point} is in use, {} files are open: nobody new finds it, and it ends when they are closed; another signal ends it now",
+                mounted.open_files()
+            ));
+            mounted.unmount(true)
+        }
+        ended => ended,
+    };
+    match ended {
+        Ok(()) => {}
+        Err(NotEnded::Busy) => output::note(format_args!("{point} is in use, and goes on")),
+        Err(NotEnded::Failed(why)) => {
+            output::note(format_args!(
+                "{point} cannot be unmounted, and goes on: {why}"
+            ));
+        }
+    }
+}
+
+/// The second: whoever still uses it finds it broken. Nothing that was acknowledged is lost by it.
+fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
+    let open = mounted.open_files();
+    let failed = mounted.flush();
+    output::note(format_args!(
+        "{} ended while {open} files were open",
+        output::path(point)
+    ));
+    if failed > 0 {
+        not_written(failed);
+    }
+    FAILED
+}
+
+fn not_written(failed: usize) -> u8 {
+    output::note(format_args!(
+        "{failed} files could not be written to their devices: the session has their bytes and tries again; `forebay stat` says why"
+    ));
+    FAILED
+}

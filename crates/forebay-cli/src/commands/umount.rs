@@ -1,0 +1,37 @@
+//! `forebay umount`: ends mounts.
+
+use std::path::Path;
+
+use forebay_fuse::points::{self, NotEnded, State};
+
+use crate::arguments::Umount;
+use crate::failure::{DONE, FAILED, Failure};
+use crate::output;
+
+/// Ends each of them.
+pub fn run(arguments: &Umount) -> Result<u8, Failure> {
+    let mut code = DONE;
+    for point in &arguments.points {
+        if let Err(why) = end(point, arguments.lazy) {
+            output::note(format_args!("{}: {why}", output::path(point)));
+            code = FAILED;
+        }
+    }
+    Ok(code)
+}
+
+fn end(point: &Path, lazy: bool) -> Result<(), String> {
+    let path = points::resolved(point).map_err(|error| error.to_string())?;
+    let state = points::state(&path);
+    let lazy = match state.map_err(|error| format!("the list of mounts cannot be read: {error}"))? {
+        State::Free => return Err("nothing is mounted there".into()),
+        State::Foreign => return Err("that is no mount of Forebay's; use umount".into()),
+        // Whoever still has something open there has nothing any more.
+        State::Dead => true,
+        State::Alive => lazy,
+    };
+    points::end(&path, lazy).map_err(|not_ended| match not_ended {
+        NotEnded::Busy => "it is in use (`fuser -vm` says by whom); --lazy ends it all the same, as soon as it is not".into(),
+        NotEnded::Failed(why) => why,
+    })
+}

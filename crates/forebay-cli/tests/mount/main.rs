@@ -1,0 +1,16 @@
+//! `forebay mount` as its users have it: the sentences of `docs/mount.md`. The mount is served by the program itself, in a process of its own;
+//! what uses it are calls of these tests, and other programs.
+
+mod bytes;
+mod deaths;
+mod ends;
+#[path = "../../../forebay/tests/here/mod.rs"]
+mod here;
+mod model;
+mod names;
+#[path = "../cli/place.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod place;
+mod scene;
+mod shared;
+mod users;

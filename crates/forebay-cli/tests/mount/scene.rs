@@ -1,0 +1,151 @@
+//! A directory that is mounted for one test, and unmounted with it.
+
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use forebay_fuse::points::{self, State};
+
+use crate::here::skipped;
+use crate::place::{Place, Process, Run};
+
+/// How long anything may take before the test fails.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+pub struct Scene {
+    pub place: Place,
+    /// What is mounted, and where.
+    pub directory: PathBuf,
+    pub point: PathBuf,
+    pub process: Option<Process>,
+}
+
+/// Why nothing can be mounted here; `None`: it can.
+fn why_not() -> Option<String> {
+    let is_root = rustix::process::geteuid().is_root();
+    let device = std::fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open("/dev/fuse");
+    if let Err(error) = device {
+        return Some(format!("/dev/fuse: {error}"));
+    }
+    if !is_root {
+        return (!points::helper_works()).then(|| "fusermount3 is missing".into());
+    }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("CapEff:"));
+    let rights = line.and_then(|line| u64::from_str_radix(line.trim(), 16).ok());
+    let may_mount = rights.is_some_and(|rights| rights & 1 << 21 != 0);
+    (!may_mount).then(|| "this root may not mount".into())
+}
+
+impl Scene {
+    /// A mounted directory; `None`, and said so, where none can be had.
+    pub fn begin(name: &str, arguments: &[&str]) -> Option<Self> {
+        if let Some(why) = why_not() {
+            skipped(why);
+            return None;
+        }
+        let mut scene = Self::unmounted(name);
+        scene.mount(arguments);
+        Some(scene)
+    }
+
+    /// Both directories.
+    pub fn unmounted(name: &str) -> Self {
+        let place = Place::new(name);
+        let (directory, point) = (place.file("directory"), place.file("point"));
+        for path in [&directory, &point] {
+            std::fs::create_dir(path).expect("a directory");
+        }
+        Scene {
+            place,
+            directory,
+            point,
+            process: None,
+        }
+    }
+
+    pub fn mount(&mut self, arguments: &[&str]) {
+        let all: Vec<_> = ["mount", "--linger", "0.3"]
+            .iter()
+            .chain(arguments)
+            .copied()
+            .collect();
+        let mut command = self.place.forebay(&all);
+        command.arg(&self.directory).arg(&self.point);
+        let child = command
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("forebay runs");
+        let mut process = Process::new(child);
+        let mut said = String::new();
+        while !said.contains(", session ") {
+            said = process.first_line();
+            let cannot = said.is_empty() || said.contains("cannot");
+            assert!(!cannot, "it ends without having mounted: {said}");
+        }
+        self.process = Some(process);
+    }
+
+    pub fn run(&self, arguments: &[&str], path: &Path) -> Run {
+        let mut command = self.place.forebay(arguments);
+        Run::of(command.arg(path).output().expect("forebay runs"))
+    }
+
+    /// A path by the mount, and in the directory itself.
+    pub fn both(&self, name: &str) -> (PathBuf, PathBuf) {
+        (self.point.join(name), self.directory.join(name))
+    }
+
+    pub fn state(&self) -> State {
+        points::state(&self.point).expect("a state")
+    }
+
+    /// Unmounts; the process has to end in good order.
+    pub fn end(mut self) {
+        self.umount();
+        self.await_end(0);
+        self.await_daemon();
+    }
+
+    /// Unmounts. Programs that other tests start have for a moment what this process has open: that is waited for.
+    pub fn umount(&self) {
+        wait_until("nobody has anything open", || {
+            let run = self.run(&["umount"], &self.point);
+            assert!(run.code == 0 || run.stderr.contains("in use"), "{run:?}");
+            run.code == 0
+        });
+    }
+
+    /// Waits for the mount's process, which has to end with a code. Returns the rest of what it has said.
+    pub fn await_end(&mut self, code: i32) -> String {
+        let process = self.process.take().expect("mounted");
+        let (status, said) = process.wait();
+        assert_eq!(status.code(), Some(code), "{said}");
+        said
+    }
+
+    /// Waits until the session's daemon has left: everything is in the files.
+    pub fn await_daemon(&self) {
+        wait_until("the daemon leaves", || !self.place.arena().exists());
+    }
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        if let Ok(State::Alive | State::Dead) = points::state(&self.point) {
+            let _ = points::end(&self.point, true);
+        }
+    }
+}
+
+/// Waits for something that comes sooner or later.
+pub fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < PATIENCE, "in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,166 @@
+//! Modes, owners, times, lengths and extended attributes.
+
+use std::ffi::OsStr;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use forebay::file::given;
+use fuser::{FileAttr, TimeOrNow};
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, Timespec, Timestamps, UTIME_NOW, UTIME_OMIT, Uid, XattrFlags,
+};
+
+use crate::directory::{Directory, path_of};
+use crate::failed::Answer;
+
+/// What is to be changed; `None` stays as it is.
+pub(crate) struct Changes {
+    pub(crate) mode: Option<u32>,
+    pub(crate) uid: Option<u32>,
+    pub(crate) gid: Option<u32>,
+    pub(crate) len: Option<u64>,
+    pub(crate) accessed: Option<TimeOrNow>,
+    pub(crate) modified: Option<TimeOrNow>,
+    /// By which handle.
+    pub(crate) handle: Option<u64>,
+    /// Whether root asks.
+    pub(crate) by_root: bool,
+}
+
+impl Directory {
+    pub(crate) fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
+        let fd = self.nodes.fd(number)?;
+        if let Some(mode) = changes.mode {
+            if mode & 0o111 != 0 {
+                // Who executes it must not find it open for writing.
+                self.leave(number, given::MADE_EXECUTABLE)?;
+            }
+            let mode = Mode::from_raw_mode(mode);
+            rustix::fs::chmodat(CWD, path_of(&fd), mode, AtFlags::empty())?;
+        }
+        if changes.uid.is_some() || changes.gid.is_some() {
+            let (uid, gid) = (
+                changes.uid.map(Uid::from_raw),
+                changes.gid.map(Gid::from_raw),
+            );
+            rustix::fs::chownat(&fd, "", uid, gid, AtFlags::EMPTY_PATH)?;
+        }
+        if let Some(len) = changes.len {
+            self.truncate(number, changes.handle, len, !changes.by_root)?;
+        }
+        if changes.accessed.is_some() || changes.modified.is_some() {
+            let stat = rustix::fs::fstat(&fd)?;
+            // What is owed is written first, so that writing it does not move them afterwards.
+            self.session.flush_known(stat.st_dev, stat.st_ino);
+            let times = Timestamps {
+                last_access: timespec(changes.accessed),
+                last_modification: timespec(changes.modified),
+            };
+            rustix::fs::utimensat(&fd, "", &times, AtFlags::EMPTY_PATH)?;
+        }
+        self.attributes(number)
+    }
+
+    /// Gives a file to the kernel, should the session manage it.
+    fn leave(&self, number: u64, reason: u32) -> Answer<()> {
+        let fd = self.nodes.fd(number)?;
+        let stat = rustix::fs::fstat(&fd)?;
+        Ok(self
+            .session
+            .give_to_kernel(stat.st_dev, stat.st_ino, reason)?)
+    }
+
+    /// The value's length; the value itself where there is memory for it.
+    pub(crate) fn attribute(&self, number: u64, name: &OsStr, memory: &mut [u8]) -> Answer<usize> {
+        Ok(rustix::fs::getxattr(
+            path_of(&self.nodes.fd(number)?),
+            name,
+            memory,
+        )?)
+    }
+
+    pub(crate) fn attribute_names(&self, number: u64, memory: &mut [u8]) -> Answer<usize> {
+        Ok(rustix::fs::listxattr(
+            path_of(&self.nodes.fd(number)?),
+            memory,
+        )?)
+    }
+
+    pub(crate) fn set_attribute(
+        &self,
+        number: u64,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
+    ) -> Answer<()> {
+        let flags = XattrFlags::from_bits_retain(flags as u32);
+        Ok(rustix::fs::setxattr(
+            path_of(&self.nodes.fd(number)?),
+            name,
+            value,
+            flags,
+        )?)
+    }
+
+    pub(crate) fn remove_attribute(&self, number: u64, name: &OsStr) -> Answer<()> {
+        Ok(rustix::fs::removexattr(
+            path_of(&self.nodes.fd(number)?),
+            name,
+        )?)
+    }
+}
+
+fn timespec(time: Option<TimeOrNow>) -> Timespec {
+    let special = |tv_nsec| Timespec { tv_sec: 0, tv_nsec };
+    match time {
+        None => special(UTIME_OMIT),
+        Some(TimeOrNow::Now) => special(UTIME_NOW),
+        Some(TimeOrNow::SpecificTime(time)) => timespec_of(time),
+    }
+}
+
+fn timespec_of(time: SystemTime) -> Timespec {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => Timespec {
+            tv_sec: since.as_secs() as i64,
+            tv_nsec: since.subsec_nanos().into(),
+        },
+        Err(before) => {
+            let before = before.duration();
+            let (seconds, ns) = (before.as_secs() as i64, i64::from(before.subsec_nanos()));
+            // A time before 1970 has its part of a second ahead of a whole one.
+            match ns {
+                0 => Timespec {
+                    tv_sec: -seconds,
+                    tv_nsec: 0,
+                },
+                _ => Timespec {
+                    tv_sec: -seconds - 1,
+                    tv_nsec: 1_000_000_000 - ns,
+                },
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn times_before_1970_have_parts_of_seconds_that_are_positive() {
+        let at = |time: SystemTime| {
+            let time = timespec_of(time);
+            (time.tv_sec, time.tv_nsec)
+        };
+        assert_eq!(
+            at(UNIX_EPOCH + Duration::from_millis(1500)),
+            (1, 500_000_000)
+        );
+        assert_eq!(
+            at(UNIX_EPOCH - Duration::from_millis(1500)),
+            (-2, 500_000_000)
+        );
+        assert_eq!(at(UNIX_EPOCH - Duration::from_secs(3)), (-3, 0));
+    }
+}

@@ -1,0 +1,279 @@
+//! Bytes of files.
+//!
+//! Every read and every write comes here: the kernel keeps no copies (`FOPEN_DIRECT_IO`), but for mappings. So what a write has
+//! been acknowledged lies in the session's memory, outlives this process, and is seen by the session's programs at once.
+
+use std::cell::RefCell;
+use std::ffi::OsStr;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::sync::Arc;
+
+use forebay::OpenOptions;
+use forebay::file::Sought;
+use fuser::{FileAttr, Request};
+use rustix::fs::OFlags;
+
+use crate::directory::Directory;
+use crate::failed::{Answer, Failed};
+use crate::handles::Opened;
+
+/// Bytes that one request moves at most.
+pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
+/// Bytes that one request copies from file to file at most: the program asks again.
+const COPY_BYTES_MAX: u64 = 16 << 20;
+const SET_USER: u32 = 0o4000;
+const SET_GROUP: u32 = 0o2000;
+const GROUP_EXECUTES: u32 = 0o010;
+
+thread_local! {
+    static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// How bytes are to be written.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner {
+    /// The flags of the opening, as they are now.
+    pub(crate) flags: i32,
+    /// They come from pages that were mapped, and each has its place.
+    pub(crate) mapped: bool,
+    /// Whoever writes may not keep the bits that make a program somebody else.
+    pub(crate) kills: bool,
+}
+
+/// A part of a file.
+#[derive(Clone, Copy)]
+pub(crate) struct Part {
+    pub(crate) handle: u64,
+    pub(crate) offset: u64,
+}
+
+impl Directory {
+    pub(crate) fn open(&self, number: u64, flags: i32) -> Answer<u64> {
+        // Where bytes go and when they are durable is seen to at each write.
+        let access = OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32);
+        let fd = self.reopen(number, access)?;
+        self.serve(number, fd, flags)
+    }
+
+    pub(crate) fn create(
+        &self,
+        by: &Request,
+        (parent, name): (u64, &OsStr),
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(FileAttr, u64)> {
+        let kept = flags & (libc::O_ACCMODE | libc::O_EXCL);
+        let flags_kept = OFlags::from_bits_retain(kept as u32);
+        let (fd, found) = self.create_plain(by, (parent, name), flags_kept, mode)?;
+        let handle = self.serve(found.number, fd, flags);
+        let told = handle.and_then(|handle| Ok((self.attributes_of(&found)?, handle)));
+        if told.is_err() {
+            self.nodes.forget(found.number, 1);
+            if let Ok(handle) = handle {
+                self.release(handle);
+            }
+        }
+        told
+    }
+
+    fn serve(&self, number: u64, fd: OwnedFd, flags: i32) -> Answer<u64> {
+        let access = flags & libc::O_ACCMODE;
+        let (reads, writes) = (access != libc::O_WRONLY, access != libc::O_RDONLY);
+        let given = fs::File::from(fd);
+        let plain = given.try_clone()?;
+        let mut options = OpenOptions::new();
+        options.read(reads).write(writes);
+        let file = match self.session.open_given(given, &options) {
+            // No room in the session's tables.
+            Err(forebay::Error::Session(_)) => {
+                self.session.open_unmanaged(plain.try_clone()?, &options)?
+            }
+            opened => opened?,
+        };
+        self.nodes.opened(number);
+        let opened = Opened {
+            file,
+            plain,
+            node: number,
+            writes,
+        };
+        Ok(self.files.add(opened))
+    }
+
+    pub(crate) fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
+        let opened = self.files.get(at.handle)?;
+        with_buffer(len as usize, |buffer| {
+            let n = opened.file.read_at(buffer, at.offset)?;
+            give(&buffer[..n]);
+            Ok(())
+        })
+    }
+
+    pub(crate) fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
+        let opened = self.files.get(at.handle)?;
+        if how.kills {
+            kill_privileges(&opened.plain);
+        }
+        let written = if how.flags & libc::O_APPEND != 0 && !how.mapped {
+            opened.file.append(bytes)?;
+            bytes.len()
+        } else {
+            opened.file.write_at(bytes, at.offset)?
+        };
+        // O_SYNC has O_DSYNC's bit and one of its own.
+        if how.flags & libc::O_SYNC == libc::O_SYNC {
+            opened.file.sync_all()?;
+        } else if how.flags & libc::O_DSYNC != 0 {
+            opened.file.sync_data()?;
+        }
+        Ok(written as u32)
+    }
+
+    /// A descriptor has been closed: what was written through it is the devices', or the program hears that it is not.
+    pub(crate) fn flush(&self, handle: u64) -> Answer<()> {
+        let opened = self.files.get(handle)?;
+        if opened.writes {
+            opened.file.flush()?;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn sync(&self, handle: u64, data_only: bool) -> Answer<()> {
+        let opened = self.files.get(handle)?;
+        Ok(if data_only {
+            opened.file.sync_data()
+        } else {
+            opened.file.sync_all()
+        }?)
+    }
+
+    /// The last descriptor of an opening has been closed.
+    pub(crate) fn release(&self, handle: u64) {
+        let Some(opened) = self.files.take(handle) else {
+            return;
+        };
+        let node = opened.node;
+        // Errors were told by the flush before.
+        drop(opened);
+        self.nodes.closed(node);
+    }
+
+    pub(crate) fn truncate(
+        &self,
+        number: u64,
+        handle: Option<u64>,
+        len: u64,
+        kills: bool,
+    ) -> Answer<()> {
+        let given = handle.and_then(|handle| self.files.get(handle).ok());
+        let (opened, own) = match given.filter(|opened| opened.writes) {
+            Some(opened) => (opened, None),
+            None => {
+                let handle = self.open(number, libc::O_WRONLY)?;
+                (self.files.get(handle)?, Some(handle))
+            }
+        };
+        if kills {
+            kill_privileges(&opened.plain);
+        }
+        let cut = opened.file.set_len(len);
+        drop(opened);
+        if let Some(handle) = own {
+            let flushed = self.flush(handle);
+            self.release(handle);
+            cut?;
+            return flushed;
+        }
+        Ok(cut?)
+    }
+
+    pub(crate) fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()> {
+        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        let opened = self.files.get(at.handle)?;
+        let file = &opened.file;
+        match mode & !KEEP {
+            0 => Ok(file.reserve(at.offset, len, mode & KEEP != 0)?),
+            libc::FALLOC_FL_PUNCH_HOLE if mode & KEEP != 0 => Ok(file.punch(at.offset, len)?),
+            libc::FALLOC_FL_ZERO_RANGE => {
+                file.punch(at.offset, len)?;
+                Ok(file.reserve(at.offset, len, mode & KEEP != 0)?)
+            }
+            // No kernel asks for what moves bytes about.
+            _ => Err(Failed(libc::EOPNOTSUPP)),
+        }
+    }
+
+    pub(crate) fn seek(&self, at: Part, whence: i32) -> Answer<u64> {
+        let sought = match whence {
+            libc::SEEK_DATA => Sought::Data,
+            libc::SEEK_HOLE => Sought::Hole,
+            _ => return Err(Failed(libc::EINVAL)),
+        };
+        Ok(self.files.get(at.handle)?.file.seek(at.offset, sought)?)
+    }
+
+    /// Copies from file to file. Fewer bytes than asked for are no error.
+    pub(crate) fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
+        let (source, target) = (self.files.get(from.handle)?, self.files.get(to.handle)?);
+        let len = len.min(COPY_BYTES_MAX);
+        let mut done = 0;
+        with_buffer(REQUEST_BYTES_MAX as usize, |buffer| {
+            while done < len {
+                let wanted = (len - done).min(u64::from(REQUEST_BYTES_MAX)) as usize;
+                let copied = copy_piece(
+                    &source,
+                    &target,
+                    &mut buffer[..wanted],
+                    (from.offset + done, to.offset + done),
+                );
+                match copied {
+                    Ok(0) => break,
+                    Ok(n) => done += n as u64,
+                    Err(_) if done > 0 => break,
+                    Err(failed) => return Err(failed),
+                }
+            }
+            Ok(done as u32)
+        })
+    }
+}
+
+fn copy_piece(
+    source: &Arc<Opened>,
+    target: &Arc<Opened>,
+    buffer: &mut [u8],
+    (from, to): (u64, u64),
+) -> Answer<usize> {
+    let n = source.file.read_at(buffer, from)?;
+    Ok(if n == 0 {
+        0
+    } else {
+        target.file.write_at(&buffer[..n], to)?
+    })
+}
+
+/// Memory of the thread's own.
+fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answer<T> {
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < len {
+            buffer.resize(len, 0);
+        }
+        work(&mut buffer[..len])
+    })
+}
+
+/// A program that runs as its owner, or its group, does so no longer once somebody else has changed it. A mount of root's would keep that.
+fn kill_privileges(file: &fs::File) {
+    let Ok(meta) = file.metadata() else { return };
+    let mode = meta.mode();
+    let mut killed = mode & !SET_USER;
+    if mode & GROUP_EXECUTES != 0 {
+        killed &= !SET_GROUP;
+    }
+    if killed != mode {
+        // Where this process may not, the write is one that takes them away by itself.
+        let _ = file.set_permissions(fs::Permissions::from_mode(killed & 0o7777));
+    }
+}

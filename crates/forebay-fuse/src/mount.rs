@@ -1,0 +1,407 @@
+//! Beginning a mount, serving it, ending it.
+//!
+//! Life: the places are looked at ([`Places::of`]); root mounts by itself, everybody else by `fusermount3`; the kernel and this process
+//! agree on what each can do; threads serve it until it is unmounted, by whomever. Whatever was open then is closed, which hands it to
+//! the devices.
+
+use std::ffi::CString;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+use std::{fs, io};
+
+use forebay::Session;
+use forebay::sys::socket;
+use fuser::{BackgroundSession, Config, SessionACL};
+use rustix::fs::Mode;
+use rustix::mount::MountFlags;
+use rustix::process::{Resource, getegid, geteuid, getrlimit};
+
+use crate::directory::{Directory, open_root};
+use crate::operations::Serving;
+use crate::points::{self, HELPER, NotEnded, State, as_option};
+
+const DEVICE: &str = "/dev/fuse";
+/// Threads that serve requests: a few may wait for devices while others go on.
+const THREADS_MIN: usize = 8;
+const THREADS_MAX: usize = 32;
+
+/// What is asked for beside the places.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// Nothing can be changed by this mount.
+    pub read_only: bool,
+    /// Other users may use it as well: who may what, the modes of files say.
+    pub allow_other: bool,
+    /// Programs may be executed.
+    pub exec: bool,
+    /// Programs that run as their owner do so; root alone may ask for that.
+    pub suid: bool,
+    /// Device nodes are devices; root alone may ask for that.
+    pub dev: bool,
+    /// How long the kernel may believe what it was told of names and attributes.
+    pub believed: Duration,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            read_only: false,
+            allow_other: false,
+            exec: true,
+            suid: false,
+            dev: false,
+            believed: Duration::from_secs(1),
+        }
+    }
+}
+
+impl Options {
+    /// Takes one word of `-o`.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn set(&mut self, word: &str) -> Result<(), String> {
+        match word {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "allow_other" => self.allow_other = true,
+            "exec" => self.exec = true,
+            "noexec" => self.exec = false,
+            "suid" => self.suid = true,
+            "nosuid" => self.suid = false,
+            "dev" => self.dev = true,
+            "nodev" => self.dev = false,
+            // So it is always.
+            "default_permissions" | "noatime" => {}
+            _ => {
+                return Err(format!(
+                    "`{word}` is none of ro, rw, allow_other, exec, noexec, suid, nosuid, dev, nodev, default_permissions and noatime"
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    fn flags(&self) -> MountFlags {
+        let given = [
+            (self.read_only, MountFlags::RDONLY),
+            (!self.exec, MountFlags::NOEXEC),
+            (!self.suid, MountFlags::NOSUID),
+            (!self.dev, MountFlags::NODEV),
+        ];
+        let given = given.into_iter().filter(|(yes, _)| *yes);
+        given.fold(MountFlags::NOATIME, |flags, (_, flag)| flags | flag)
+    }
+
+    /// As the helper takes them.
+    fn words(&self) -> Vec<&'static str> {
+        let mut words = vec!["default_permissions", "subtype=forebay", "noatime"];
+        words.push(if self.read_only { "ro" } else { "rw" });
+        let more = [
+            (self.allow_other, "allow_other"),
+            (!self.exec, "noexec"),
+            (self.suid, "suid"),
+            (self.dev, "dev"),
+        ];
+        words.extend(
+            more.into_iter()
+                .filter(|(yes, _)| *yes)
+                .map(|(_, word)| word),
+        );
+        words
+    }
+}
+
+/// What is mounted, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The mount point.
+    pub point: PathBuf,
+}
+
+impl Places {
+    /// Looks at both.
+    ///
+    /// # Errors
+    /// Why they will not do, and what would.
+    pub fn of(directory: &Path, point: &Path) -> Result<Self, String> {
+        let shown = |path: &Path| path.display().to_string();
+        let resolved = |path: &Path| {
+            points::resolved(path).map_err(|error| format!("{}: {error}", shown(path)))
+        };
+        let places = Places {
+            directory: resolved(directory)?,
+            point: resolved(point)?,
+        };
+        let state = points::state(&places.point)
+            .map_err(|error| format!("the list of mounts cannot be read: {error}"))?;
+        let point = shown(&places.point);
+        match state {
+            State::Dead => {
+                return Err(format!(
+                    "{point} is a mount whose process has died; run `forebay umount {point}` first"
+                ));
+            }
+            State::Alive => {
+                return Err(format!(
+                    "{point} is a mount of Forebay's already; run `forebay umount {point}` first"
+                ));
+            }
+            State::Free | State::Foreign => {}
+        }
+        for path in [&places.directory, &places.point] {
+            if !path.is_dir() {
+                return Err(format!("{} is no directory", shown(path)));
+            }
+        }
+        let Places { directory, point } = &places;
+        if point.starts_with(directory) || directory.starts_with(point) {
+            return Err(format!(
+                "{} and {} lie one in the other, and the mount would serve itself; mount it elsewhere",
+                shown(directory),
+                shown(point)
+            ));
+        }
+        Ok(places)
+    }
+}
+
+/// A mount that this process serves.
+pub struct Mounted {
+    directory: Arc<Directory>,
+    serving: BackgroundSession,
+    point: PathBuf,
+}
+
+impl Mounted {
+    /// Mounts a directory and serves it from now on. New files get the modes that programs ask for: this process has no umask any
+    /// more.
+    ///
+    /// # Errors
+    /// Why that cannot be, and what to do about it.
+    pub fn begin(session: Session, places: &Places, options: &Options) -> Result<Self, String> {
+        let cannot = |error: String| {
+            let Places { directory, point } = places;
+            format!(
+                "{} cannot be mounted on {}: {error}",
+                directory.display(),
+                point.display()
+            )
+        };
+        let root = open_root(&places.directory);
+        let root =
+            root.map_err(|failed| cannot(io::Error::from_raw_os_error(failed.0).to_string()))?;
+        let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+        let descriptors = usize::try_from(limit).unwrap_or(usize::MAX);
+        let directory = Directory::new(session, root, options.believed, descriptors);
+        let directory = directory
+            .map_err(|failed| cannot(io::Error::from_raw_os_error(failed.0).to_string()))?;
+        let directory = Arc::new(directory);
+        rustix::process::umask(Mode::empty());
+        let device = attach(places, options).map_err(cannot)?;
+        let serving = serve(&directory, device, options).map_err(|error| {
+            let _ = points::end(&places.point, true);
+            cannot(error.to_string())
+        })?;
+        Ok(Mounted {
+            directory,
+            serving,
+            point: places.point.clone(),
+        })
+    }
+
+    /// Whether it has been unmounted, and nobody has anything open there any more.
+    pub fn is_over(&self) -> bool {
+        self.serving.guard.is_finished()
+    }
+
+    /// Unmounts it.
+    ///
+    /// # Errors
+    /// As for [`points::end`].
+    pub fn unmount(&self, lazy: bool) -> Result<(), NotEnded> {
+        points::end(&self.point, lazy)
+    }
+
+    /// How many openings of files there are.
+    pub fn open_files(&self) -> usize {
+        self.directory.files.every().len()
+    }
+
+    /// Hands what is open to the devices. How many files could not be: their bytes stay in the session's memory, and are tried again.
+    pub fn flush(&self) -> usize {
+        self.directory.flush_all()
+    }
+
+    /// After the end: what is still open is closed. How many files could not be written, as for [`Mounted::flush`].
+    ///
+    /// # Errors
+    /// Why serving has ended, where it was not because of an unmount.
+    pub fn finish(self) -> Result<usize, String> {
+        let failed = self.directory.flush_all();
+        match self.serving.join() {
+            Ok(()) => Ok(failed),
+            // A request was under way when it was unmounted: that a file which nobody has any more is to be given back.
+            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(failed),
+            Err(error) => Err(format!(
+                "serving {} has failed: {error}",
+                self.point.display()
+            )),
+        }
+    }
+}
+
+fn serve(
+    directory: &Arc<Directory>,
+    device: OwnedFd,
+    options: &Options,
+) -> io::Result<BackgroundSession> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut config = Config::default();
+    config.n_threads = Some((cores * 2).clamp(THREADS_MIN, THREADS_MAX));
+    // Each thread has a queue of its own, where this user may open the device.
+    config.clone_fd = fs::OpenOptions::new()
+        .read(true)
+        .write(true)
+        .open(DEVICE)
+        .is_ok();
+    config.acl = if options.allow_other {
+        SessionACL::All
+    } else {
+        SessionACL::Owner
+    };
+    let serving = Serving(Arc::clone(directory));
+    fuser::Session::from_fd(serving, device, config.acl, config)?.spawn()
+}
+
+/// Mounts. The descriptor is where the kernel's requests come from.
+fn attach(places: &Places, options: &Options) -> Result<OwnedFd, String> {
+    if geteuid().is_root() {
+        attach_by_root(places, options)
+    } else {
+        attach_by_helper(places, options)
+    }
+}
+
+fn attach_by_root(places: &Places, options: &Options) -> Result<OwnedFd, String> {
+    let device = fs::OpenOptions::new().read(true).write(true).open(DEVICE);
+    let device = OwnedFd::from(device.map_err(|error| no_device(&error))?);
+    let mut data = format!(
+        "fd={},rootmode=40000,user_id=0,group_id={},default_permissions",
+        device.as_raw_fd(),
+        getegid().as_raw()
+    );
+    if options.allow_other {
+        data.push_str(",allow_other");
+    }
+    let data = CString::new(data).map_err(|error| error.to_string())?;
+    let Places { directory, point } = places;
+    rustix::mount::mount(
+        directory,
+        point,
+        points::FILE_SYSTEM,
+        options.flags(),
+        &*data,
+    )
+    .map_err(|error| io::Error::from(error).to_string())?;
+    Ok(device)
+}
+
+fn no_device(error: &io::Error) -> String {
+    match error.kind() {
+        io::ErrorKind::NotFound => format!(
+            "there is no {DEVICE}; load the kernel's module (`modprobe fuse`), or give the container that device"
+        ),
+        _ => format!("{DEVICE}: {error}; a container needs that device, and the right to mount"),
+    }
+}
+
+/// The helper mounts with root's rights, checks what this user may, and sends the descriptor over its standard input.
+fn attach_by_helper(places: &Places, options: &Options) -> Result<OwnedFd, String> {
+    let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
+    let mut words = b"fsname=".to_vec();
+    words.extend(as_option(&places.directory));
+    for word in options.words() {
+        words.push(b',');
+        words.extend(word.bytes());
+    }
+    let words: std::ffi::OsString = std::os::unix::ffi::OsStringExt::from_vec(words);
+    let child = Command::new(HELPER)
+        .arg("-o")
+        .arg(words)
+        .arg("--")
+        .arg(&places.point)
+        .env("_FUSE_COMMFD", "0")
+        .env("LC_ALL", "C")
+        .stdin(Stdio::from(OwnedFd::from(theirs)))
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|error| points::no_helper(&error))?;
+    // It sends one, or ends.
+    let received = socket::receive(ours.as_fd(), &mut [0]);
+    let output = child
+        .wait_with_output()
+        .map_err(|error| error.to_string())?;
+    let descriptor = received
+        .ok()
+        .and_then(|(_, descriptors)| descriptors.into_iter().next());
+    match descriptor.filter(|_| output.status.success()) {
+        Some(descriptor) => Ok(descriptor),
+        None => Err(refused(&String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+fn refused(said: &str) -> String {
+    let said = said.trim();
+    if said.contains("user_allow_other") {
+        return "--allow-other is root's to allow: write the line user_allow_other to /etc/fuse.conf".into();
+    }
+    if said.is_empty() {
+        return format!("{HELPER} has refused without a word");
+    }
+    said.to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_options_are_taken_or_refused() {
+        let mut options = Options::default();
+        for word in ["ro", "noexec", "allow_other", "default_permissions"] {
+            options.set(word).expect("a word that is known");
+        }
+        assert!(options.read_only && options.allow_other && !options.exec);
+        assert!(options.set("exce").is_err_and(|why| why.contains("`exce`")));
+        let flags = options.flags();
+        assert!(flags.contains(
+            MountFlags::RDONLY | MountFlags::NOEXEC | MountFlags::NOSUID | MountFlags::NODEV
+        ));
+        assert!(options.words().contains(&"noexec"));
+    }
+
+    #[test]
+    fn a_mount_is_not_part_of_what_it_shows() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let inner = dir.path().join("inner");
+        fs::create_dir(&inner).expect("a directory");
+        for (directory, point) in [
+            (dir.path(), inner.as_path()),
+            (&inner, dir.path()),
+            (&inner, &inner),
+        ] {
+            let refused = Places::of(directory, point).expect_err("refused");
+            assert!(refused.contains("one in the other"), "{refused}");
+        }
+        let missing = Places::of(&dir.path().join("no"), &inner).expect_err("refused");
+        assert!(missing.contains("No such file"), "{missing}");
+    }
+}

@@ -1,0 +1,313 @@
+//! Which file a number of the kernel's is.
+//!
+//! The kernel names files by numbers that it has got from a lookup, and says how many lookups it has forgotten: a number lives for as long as
+//! it knows one. A file is known by its device, its inode and what tells it from earlier files of that number, never by a path, so
+//! that whatever is renamed stays what it is.
+//!
+//! A descriptor (`O_PATH`) holds the file, so that its number is not given to another. There are not enough descriptors for all
+//! that the kernel may remember: those that were not used for long are given back, and opened again by the name that the file was last found
+//! by. Should that lead to another file by then, the answer is `ESTALE`, and the kernel looks the path up again. A file that is open
+//! keeps its descriptor.
+
+use std::collections::{HashMap, VecDeque};
+use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use forebay::sys::handle;
+use rustix::fs::{Mode, OFlags, Stat, fstat, openat};
+
+use crate::failed::{Answer, Failed};
+
+/// The number of the root, by the kernel's convention.
+pub(crate) const ROOT: u64 = 1;
+/// Numbers for files whose inode's is taken begin here: beyond those of file systems.
+const OTHERS: u64 = 1 << 63;
+/// Files of other file systems below the directory have numbers with the file system's above this bit.
+const DEVICE_SHIFT: u32 = 48;
+/// Descriptors that are held at least, however few there may be.
+const HELD_MIN: usize = 64;
+
+const BY_NAME: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// What tells a file from all others that there are or have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Identity {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+    /// Made of the file's handle; 0 where the file system has none.
+    generation: u64,
+}
+
+impl Identity {
+    fn of(fd: BorrowedFd<'_>, stat: &Stat) -> Self {
+        Identity {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+            generation: handle::hash(fd).unwrap_or(0),
+        }
+    }
+}
+
+struct Node {
+    identity: Identity,
+    /// Lookups that the kernel has not forgotten.
+    lookups: u64,
+    fd: Option<Arc<OwnedFd>>,
+    /// Used since it was last looked at for giving its descriptor back.
+    used: bool,
+    /// Handles that are open.
+    opened: u32,
+    /// Where it was found last.
+    parent: u64,
+    name: OsString,
+}
+
+/// All files that the kernel knows.
+pub(crate) struct Nodes {
+    table: Mutex<Table>,
+    /// Descriptors that are held at most, but for open files.
+    held_max: usize,
+}
+
+struct Table {
+    nodes: HashMap<u64, Node>,
+    numbers: HashMap<Identity, u64>,
+    /// File systems below the directory, the directory's own first.
+    devices: Vec<u64>,
+    next_other: u64,
+    /// Those that may hold a descriptor, in the order in which they are looked at for giving it back.
+    held: VecDeque<u64>,
+}
+
+/// A file that was found: its number, a descriptor of it, and what the file system says of it.
+pub(crate) struct Found {
+    pub(crate) number: u64,
+    pub(crate) fd: Arc<OwnedFd>,
+    pub(crate) stat: Stat,
+}
+
+impl Nodes {
+    pub(crate) fn new(root: OwnedFd, descriptors: usize) -> Answer<Self> {
+        let stat = fstat(&root)?;
+        let identity = Identity::of(root.as_fd(), &stat);
+        let node = Node {
+            identity,
+            lookups: 1,
+            fd: Some(Arc::new(root)),
+            used: true,
+            opened: 1,
+            parent: ROOT,
+            name: OsString::new(),
+        };
+        let table = Table {
+            nodes: HashMap::from([(ROOT, node)]),
+            numbers: HashMap::from([(identity, ROOT)]),
+            devices: vec![identity.device],
+            next_other: OTHERS,
+            held: VecDeque::new(),
+        };
+        Ok(Nodes {
+            table: Mutex::new(table),
+            held_max: (descriptors / 4).max(HELD_MIN),
+        })
+    }
+
+    fn table(&self) -> MutexGuard<'_, Table> {
+        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A descriptor of a file that the kernel knows.
+    pub(crate) fn fd(&self, number: u64) -> Answer<Arc<OwnedFd>> {
+        let (identity, parent, name) = {
+            let mut table = self.table();
+            let node = table.nodes.get_mut(&number).ok_or(Failed(libc::ESTALE))?;
+            node.used = true;
+            if let Some(fd) = &node.fd {
+                return Ok(Arc::clone(fd));
+            }
+            (node.identity, node.parent, node.name.clone())
+        };
+        // The root has its descriptor for ever, so this ends.
+        let parent = self.fd(parent)?;
+        let fd = self.open_by_name(parent.as_fd(), &name);
+        let fd = fd.map_err(|_| Failed(libc::ESTALE))?;
+        if Identity::of(fd.as_fd(), &fstat(&fd)?) != identity {
+            return Err(Failed(libc::ESTALE));
+        }
+        let fd = Arc::new(fd);
+        let mut table = self.table();
+        if let Some(node) = table.nodes.get_mut(&number)
+            && node.fd.is_none()
+        {
+            node.fd = Some(Arc::clone(&fd));
+            table.held.push_back(number);
+            table.give_back(self.held_max);
+        }
+        Ok(fd)
+    }
+
+    /// Opens a name of a directory; where descriptors have run out, some are given back.
+    fn open_by_name(&self, parent: BorrowedFd<'_>, name: &OsStr) -> Answer<OwnedFd> {
+        match openat(parent, name, BY_NAME, Mode::empty()) {
+            Err(rustix::io::Errno::MFILE | rustix::io::Errno::NFILE) => {
+                self.table().give_back(self.held_max / 2);
+                Ok(openat(parent, name, BY_NAME, Mode::empty())?)
+            }
+            opened => Ok(opened?),
+        }
+    }
+
+    /// Finds a name, and counts a lookup.
+    pub(crate) fn look_up(&self, parent: u64, name: &OsStr) -> Answer<Found> {
+        let directory = self.fd(parent)?;
+        let fd = self.open_by_name(directory.as_fd(), name)?;
+        self.enter(parent, name, fd)
+    }
+
+    /// Counts a lookup of a file that has just been found by a name.
+    pub(crate) fn enter(&self, parent: u64, name: &OsStr, fd: OwnedFd) -> Answer<Found> {
+        let stat = fstat(&fd)?;
+        let identity = Identity::of(fd.as_fd(), &stat);
+        let mut table = self.table();
+        let number = match table.numbers.get(&identity) {
+            Some(&number) => number,
+            None => table.new_number(identity),
+        };
+        let node = table.nodes.entry(number).or_insert_with(|| Node {
+            identity,
+            lookups: 0,
+            fd: None,
+            used: true,
+            opened: 0,
+            parent,
+            name: OsString::new(),
+        });
+        node.lookups += 1;
+        node.used = true;
+        if number != ROOT {
+            node.parent = parent;
+            node.name.clear();
+            node.name.push(name);
+        }
+        let (fd, is_new) = match &node.fd {
+            Some(fd) => (Arc::clone(fd), false),
+            None => (Arc::new(fd), true),
+        };
+        if is_new {
+            node.fd = Some(Arc::clone(&fd));
+            table.numbers.insert(identity, number);
+            table.held.push_back(number);
+            table.give_back(self.held_max);
+        }
+        Ok(Found { number, fd, stat })
+    }
+
+    /// The kernel has forgotten so many lookups.
+    pub(crate) fn forget(&self, number: u64, lookups: u64) {
+        let mut table = self.table();
+        let Some(node) = table.nodes.get_mut(&number).filter(|_| number != ROOT) else {
+            return;
+        };
+        node.lookups = node.lookups.saturating_sub(lookups);
+        if node.lookups == 0 && node.opened == 0 {
+            table.remove(number);
+        }
+    }
+
+    /// A handle of a file has been opened: it keeps its descriptor.
+    pub(crate) fn opened(&self, number: u64) {
+        if let Some(node) = self.table().nodes.get_mut(&number) {
+            node.opened += 1;
+        }
+    }
+
+    /// A handle has been closed.
+    pub(crate) fn closed(&self, number: u64) {
+        let mut table = self.table();
+        let Some(node) = table.nodes.get_mut(&number) else {
+            return;
+        };
+        node.opened = node.opened.saturating_sub(1);
+        if node.opened == 0 && node.lookups == 0 {
+            table.remove(number);
+        }
+    }
+
+    /// A name has been given to a file: by renaming it, or another. Where that cannot be looked at, the next lookup tells.
+    pub(crate) fn named(&self, parent: u64, name: &OsStr) {
+        let Ok(directory) = self.fd(parent) else {
+            return;
+        };
+        let Ok(fd) = openat(&directory, name, BY_NAME, Mode::empty()) else {
+            return;
+        };
+        let Ok(stat) = fstat(&fd) else { return };
+        let identity = Identity::of(fd.as_fd(), &stat);
+        let mut table = self.table();
+        let Some(&number) = table
+            .numbers
+            .get(&identity)
+            .filter(|&&number| number != ROOT)
+        else {
+            return;
+        };
+        if let Some(node) = table.nodes.get_mut(&number) {
+            node.parent = parent;
+            node.name = name.to_owned();
+        }
+    }
+}
+
+impl Table {
+    /// The inode's own, where nobody has it: programs compare it.
+    fn new_number(&mut self, identity: Identity) -> u64 {
+        let known = self
+            .devices
+            .iter()
+            .position(|&device| device == identity.device);
+        let device = known.unwrap_or_else(|| {
+            self.devices.push(identity.device);
+            self.devices.len() - 1
+        }) as u64;
+        let own = match device {
+            0 => identity.inode,
+            _ => device << DEVICE_SHIFT | identity.inode,
+        };
+        let fits = device == 0 || identity.inode >> DEVICE_SHIFT == 0 && device < 1 << 15;
+        if fits && own > ROOT && own < OTHERS && !self.nodes.contains_key(&own) {
+            return own;
+        }
+        self.next_other += 1;
+        self.next_other
+    }
+
+    fn remove(&mut self, number: u64) {
+        if let Some(node) = self.nodes.remove(&number)
+            && self.numbers.get(&node.identity) == Some(&number)
+        {
+            self.numbers.remove(&node.identity);
+        }
+    }
+
+    /// Gives descriptors back until no more than so many are held, of those that were not used for long first.
+    fn give_back(&mut self, held_max: usize) {
+        // Each is looked at twice at most: once for having been used, once for going.
+        for _ in 0..self.held.len() * 2 {
+            if self.held.len() <= held_max {
+                return;
+            }
+            let Some(number) = self.held.pop_front() else {
+                return;
+            };
+            let Some(node) = self.nodes.get_mut(&number).filter(|node| node.fd.is_some()) else {
+                continue;
+            };
+            if std::mem::take(&mut node.used) || node.opened > 0 {
+                self.held.push_back(number);
+            } else {
+                node.fd = None;
+            }
+        }
+    }
+}

@@ -1,0 +1,288 @@
+//! What the CPU has for persistent memory: writing lines back, streaming stores, fences, and CRC-32C.
+//!
+//! Found once, at the first use. On x86-64 the best of `clwb`, `clflushopt` and `clflush`; on aarch64
+//! `dc cvac` with `dsb`, which is compiled and has not been tried on such a machine. Elsewhere nothing is
+//! flushed, and [`flush_by`] says so: such a machine gets no DAX.
+
+use std::sync::OnceLock;
+
+use super::LINE;
+
+/// How lines are written back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FlushBy {
+    /// `clwb`: the line stays in the cache.
+    #[cfg(target_arch = "x86_64")]
+    Clwb,
+    /// `clflushopt`: the line leaves the cache, in any order.
+    #[cfg(target_arch = "x86_64")]
+    ClflushOpt,
+    /// `clflush`: the line leaves the cache, one after the other.
+    #[cfg(target_arch = "x86_64")]
+    Clflush,
+    /// `dc cvac` of aarch64.
+    #[cfg(target_arch = "aarch64")]
+    DcCvac,
+    /// Nothing is known for this CPU.
+    Nothing,
+}
+
+impl FlushBy {
+    /// The instruction's name.
+    pub fn name(self) -> &'static str {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Self::Clwb => "clwb",
+            #[cfg(target_arch = "x86_64")]
+            Self::ClflushOpt => "clflushopt",
+            #[cfg(target_arch = "x86_64")]
+            Self::Clflush => "clflush",
+            #[cfg(target_arch = "aarch64")]
+            Self::DcCvac => "dc cvac",
+            Self::Nothing => "nothing",
+        }
+    }
+}
+
+/// What this CPU writes lines back with.
+pub fn flush_by() -> FlushBy {
+    static FOUND: OnceLock<FlushBy> = OnceLock::new();
+    *FOUND.get_or_init(find)
+}
+
+#[cfg(target_arch = "x86_64")]
+fn find() -> FlushBy {
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    let best = __cpuid(0).eax;
+    let features = if best >= 7 {
+        __cpuid_count(7, 0).ebx
+    } else {
+        0
+    };
+    if features & (1 << 24) != 0 {
+        FlushBy::Clwb
+    } else if features & (1 << 23) != 0 {
+        FlushBy::ClflushOpt
+    } else {
+        FlushBy::Clflush
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+fn find() -> FlushBy {
+    FlushBy::DcCvac
+}
+
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+fn find() -> FlushBy {
+    FlushBy::Nothing
+}
+
+/// Begins to write back the lines that `length` bytes at `at` touch.
+///
+/// # Safety
+/// The bytes lie in a mapping that lives throughout the call. Who else touches them does not matter: nothing
+/// is read or changed.
+pub unsafe fn flush(at: *const u8, length: usize, by: FlushBy) {
+    let end = at as usize + length;
+    let mut line = at as usize & !(LINE - 1);
+    while line < end {
+        // SAFETY: the line has at least one byte of the mapping, and mappings are of whole pages.
+        unsafe { flush_line(line, by) };
+        line += LINE;
+    }
+}
+
+/// # Safety
+/// `line` lies in a mapping.
+#[cfg(target_arch = "x86_64")]
+unsafe fn flush_line(line: usize, by: FlushBy) {
+    use std::arch::asm;
+    // SAFETY: the instructions change no memory and no register; `by` was found to be there.
+    unsafe {
+        match by {
+            FlushBy::Clwb => asm!("clwb [{}]", in(reg) line, options(nostack, preserves_flags)),
+            FlushBy::ClflushOpt => {
+                asm!("clflushopt [{}]", in(reg) line, options(nostack, preserves_flags));
+            }
+            _ => asm!("clflush [{}]", in(reg) line, options(nostack, preserves_flags)),
+        }
+    }
+}
+
+/// # Safety
+/// `line` lies in a mapping.
+#[cfg(target_arch = "aarch64")]
+unsafe fn flush_line(line: usize, _by: FlushBy) {
+    // SAFETY: the instruction changes no memory and no register; Linux lets programs use it.
+    unsafe { std::arch::asm!("dc cvac, {}", in(reg) line, options(nostack, preserves_flags)) };
+}
+
+/// # Safety
+/// None; it does nothing.
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+unsafe fn flush_line(_line: usize, _by: FlushBy) {}
+
+/// Waits for this thread's flushes and streaming stores.
+pub fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: `sfence` is in every x86-64 CPU and changes nothing.
+    unsafe {
+        std::arch::asm!("sfence", options(nostack, preserves_flags));
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a barrier changes nothing.
+    unsafe {
+        std::arch::asm!("dsb sy", options(nostack, preserves_flags));
+    }
+}
+
+/// Copies past the cache; what is not a whole line at the edges is stored and flushed.
+///
+/// # Safety
+/// `to` has room for the bytes in a mapping that lives throughout the call, nobody else reads or writes there
+/// meanwhile, and no reference to those bytes exists.
+pub unsafe fn stream(to: *mut u8, bytes: &[u8], by: FlushBy) {
+    let head = (to as usize).next_multiple_of(LINE) - to as usize;
+    let (head, rest) = bytes.split_at(head.min(bytes.len()));
+    let (lines, tail) = rest.split_at(rest.len() & !(LINE - 1));
+    // SAFETY: three pieces of the caller's range, one after the other; the middle begins at a line.
+    unsafe {
+        store(to, head, by);
+        stream_lines(to.add(head.len()), lines, by);
+        store(to.add(head.len() + lines.len()), tail, by);
+    }
+}
+
+/// # Safety
+/// As [`stream`].
+unsafe fn store(to: *mut u8, bytes: &[u8], by: FlushBy) {
+    if bytes.is_empty() {
+        return;
+    }
+    // SAFETY: as the caller has it.
+    unsafe {
+        std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len());
+        flush(to, bytes.len(), by);
+    }
+}
+
+/// # Safety
+/// As [`stream`]; `to` and the length are multiples of a line.
+#[cfg(target_arch = "x86_64")]
+unsafe fn stream_lines(to: *mut u8, bytes: &[u8], _by: FlushBy) {
+    use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+    for (index, line) in bytes.chunks_exact(LINE).enumerate() {
+        let from: *const __m128i = line.as_ptr().cast();
+        // SAFETY: 64 bytes from the slice, to 64 aligned bytes that the caller vouches for.
+        unsafe {
+            let to: *mut __m128i = to.add(index * LINE).cast();
+            for part in 0..LINE / 16 {
+                _mm_stream_si128(to.add(part), _mm_loadu_si128(from.add(part)));
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`stream`].
+#[cfg(not(target_arch = "x86_64"))]
+unsafe fn stream_lines(to: *mut u8, bytes: &[u8], by: FlushBy) {
+    // SAFETY: as the caller has it.
+    unsafe { store(to, bytes, by) };
+}
+
+/// CRC-32C of `bytes`, going on from `seed`.
+pub fn crc32c(seed: u32, bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("sse4.2") {
+        // SAFETY: the CPU has it.
+        return unsafe { crc32c_sse(seed, bytes) };
+    }
+    crc32c_table(seed, bytes)
+}
+
+/// # Safety
+/// The CPU has SSE 4.2.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "sse4.2")]
+unsafe fn crc32c_sse(seed: u32, bytes: &[u8]) -> u32 {
+    use std::arch::x86_64::{_mm_crc32_u8, _mm_crc32_u64};
+    let (words, rest) = bytes.as_chunks::<8>();
+    let crc = words.iter().fold(u64::from(!seed), |crc, word| {
+        _mm_crc32_u64(crc, u64::from_le_bytes(*word))
+    });
+    let crc = rest
+        .iter()
+        .fold(crc as u32, |crc, byte| _mm_crc32_u8(crc, *byte));
+    !crc
+}
+
+fn crc32c_table(seed: u32, bytes: &[u8]) -> u32 {
+    let crc = bytes.iter().fold(!seed, |crc, byte| {
+        TABLE[((crc ^ u32::from(*byte)) & 0xff) as usize] ^ (crc >> 8)
+    });
+    !crc
+}
+
+const TABLE: [u32; 256] = table();
+
+const fn table() -> [u32; 256] {
+    let mut table = [0u32; 256];
+    let mut index = 0;
+    while index < 256 {
+        let mut value = index as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            // The polynomial of Castagnoli, reversed.
+            value = if value & 1 == 1 {
+                (value >> 1) ^ 0x82f6_3b78
+            } else {
+                value >> 1
+            };
+            bit += 1;
+        }
+        table[index] = value;
+        index += 1;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{crc32c, crc32c_table, flush_by, stream};
+
+    #[test]
+    fn the_checksum_is_crc32c_by_either_way() {
+        assert_eq!(crc32c_table(0, b"123456789"), 0xe306_9283);
+        let bytes: Vec<u8> = (0..1000u32).map(|n| (n * 7 + n / 3) as u8).collect();
+        for length in [0, 1, 7, 8, 9, 63, 64, 1000] {
+            let bytes = &bytes[..length];
+            assert_eq!(crc32c(5, bytes), crc32c_table(5, bytes));
+        }
+        let (first, second) = bytes.split_at(333);
+        assert_eq!(crc32c(crc32c(0, first), second), crc32c(0, &bytes));
+    }
+
+    #[test]
+    fn streams_of_any_alignment_arrive_whole() {
+        let bytes: Vec<u8> = (0..700u32).map(|n| (n * 31 + n / 5) as u8).collect();
+        for offset in [0, 1, 8, 63, 64, 65] {
+            for length in [0, 1, 62, 63, 64, 65, 129, 700] {
+                let mut memory = vec![0xeeu8; 1024];
+                // SAFETY: the vector is this test's own, and large enough.
+                unsafe {
+                    stream(
+                        memory.as_mut_ptr().add(offset),
+                        &bytes[..length],
+                        flush_by(),
+                    )
+                };
+                super::fence();
+                assert_eq!(&memory[offset..offset + length], &bytes[..length]);
+                assert!(memory[..offset].iter().all(|byte| *byte == 0xee));
+                assert!(memory[offset + length..].iter().all(|byte| *byte == 0xee));
+            }
+        }
+    }
+}

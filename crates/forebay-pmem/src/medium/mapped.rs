@@ -1,0 +1,260 @@
+//! A file or a device, mapped whole.
+//!
+//! A device file of DAX, or a file that `MAP_SYNC` maps, is durable by the CPU alone; any other file by
+//! `fdatasync`. The file is locked (`flock`) while it is open: one process has a store, others may read one
+//! that nobody writes. Who cuts the file short under a mapping ends the process that maps it (SIGBUS), and
+//! so does a full disk below a sparse file: [`Mapped::create`] therefore allocates it all.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::path::Path;
+
+use super::machine::{self, FlushBy};
+use super::{Durability, For, Medium};
+use crate::errno::{OpenError, Result};
+
+/// A mapped file or device.
+pub struct Mapped {
+    base: *mut u8,
+    length: usize,
+    file: File,
+    durability: Durability,
+    by: FlushBy,
+}
+
+// SAFETY: the mapping lives as long as `self`; bytes are copied in and out by address only, and the store's
+// lock keeps two threads from touching the same bytes where one of them writes.
+unsafe impl Send for Mapped {}
+// SAFETY: as above.
+unsafe impl Sync for Mapped {}
+
+impl Mapped {
+    /// Opens and maps what is there.
+    pub fn open(path: &Path, writable: bool) -> std::result::Result<Self, OpenError> {
+        let failed =
+            |error| OpenError::system(&format!("{} cannot be opened", path.display()), error);
+        let file = OpenOptions::new()
+            .read(true)
+            .write(writable)
+            .open(path)
+            .map_err(failed)?;
+        Self::map(file, path, writable)
+    }
+
+    /// Makes the file if it is not there, gives it `size` bytes if that is said, and maps it. `sparse` leaves
+    /// out the allocation.
+    pub fn create(
+        path: &Path,
+        size: Option<u64>,
+        sparse: bool,
+    ) -> std::result::Result<Self, OpenError> {
+        let failed =
+            |error| OpenError::system(&format!("{} cannot be made", path.display()), error);
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(size.is_some());
+        let file = options.truncate(false).open(path).map_err(failed)?;
+        lock(&file, true)?;
+        if let Some(size) = size
+            && file.metadata().map_err(failed)?.file_type().is_file()
+        {
+            file.set_len(size).map_err(failed)?;
+            if !sparse {
+                allocate(&file, size)?;
+            }
+            file.sync_all().map_err(failed)?;
+        }
+        Self::map(file, path, true)
+    }
+
+    fn map(file: File, path: &Path, writable: bool) -> std::result::Result<Self, OpenError> {
+        lock(&file, writable)?;
+        let failed =
+            |error| OpenError::system(&format!("{} cannot be mapped", path.display()), error);
+        let length = length_of(&file).map_err(failed)?;
+        let length =
+            usize::try_from(length).map_err(|_| failed(io::ErrorKind::FileTooLarge.into()))?;
+        if length == 0 {
+            let why = format!("{} is empty: it is no store", path.display());
+            return Err(OpenError::NotAStore(why));
+        }
+        let by = machine::flush_by();
+        let device = file
+            .metadata()
+            .map_err(failed)?
+            .file_type()
+            .is_char_device();
+        let dax = match map(
+            &file,
+            length,
+            writable,
+            libc::MAP_SHARED_VALIDATE | libc::MAP_SYNC,
+        ) {
+            Ok(base) if by != FlushBy::Nothing => Some(base),
+            Ok(base) => {
+                unmap(base, length);
+                None
+            }
+            Err(_) => None,
+        };
+        let (base, durability) = match dax {
+            Some(base) => (base, Durability::Dax),
+            // A DAX device is durable by the CPU however it is mapped.
+            None if device && by != FlushBy::Nothing => {
+                let base = map(&file, length, writable, libc::MAP_SHARED).map_err(failed)?;
+                (base, Durability::Dax)
+            }
+            None => {
+                let base = map(&file, length, writable, libc::MAP_SHARED).map_err(failed)?;
+                (base, Durability::Fdatasync)
+            }
+        };
+        Ok(Self {
+            base,
+            length,
+            file,
+            durability,
+            by,
+        })
+    }
+
+    /// Where `length` bytes at `at` lie.
+    fn address(&self, at: u64, length: usize) -> *mut u8 {
+        let end = at.checked_add(length as u64);
+        assert!(
+            end.is_some_and(|end| end <= self.length as u64),
+            "{length} bytes at {at} are not in a medium of {}",
+            self.length
+        );
+        self.base.wrapping_add(at as usize)
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        unmap(self.base, self.length);
+    }
+}
+
+impl Medium for Mapped {
+    fn length(&self) -> u64 {
+        self.length as u64
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        let from = self.address(at, into.len());
+        // SAFETY: within the mapping, which lives; nobody writes these bytes meanwhile (the store's lock).
+        unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        let to = self.address(at, bytes.len());
+        // SAFETY: within the mapping, which lives; nobody else touches these bytes (the store's lock).
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+    }
+
+    fn stream(&self, at: u64, bytes: &[u8], _purpose: For) {
+        match self.durability {
+            Durability::Fdatasync => self.write(at, bytes),
+            Durability::Dax => {
+                let to = self.address(at, bytes.len());
+                // SAFETY: as for `write`.
+                unsafe { machine::stream(to, bytes, self.by) };
+            }
+        }
+    }
+
+    fn flush(&self, at: u64, length: u64, _purpose: For) {
+        if self.durability == Durability::Dax {
+            let at = self.address(at, length as usize);
+            // SAFETY: within the mapping, which lives.
+            unsafe { machine::flush(at, length as usize, self.by) };
+        }
+    }
+
+    fn fence(&self, _purpose: For) {
+        if self.durability == Durability::Dax {
+            machine::fence();
+        }
+    }
+
+    fn sync(&self, _purpose: For) -> Result<()> {
+        match self.durability {
+            Durability::Dax => machine::fence(),
+            Durability::Fdatasync => self.file.sync_data()?,
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of a file, a block device or a DAX device.
+fn length_of(file: &File) -> io::Result<u64> {
+    let metadata = file.metadata()?;
+    if metadata.file_type().is_char_device() {
+        let device = metadata.rdev();
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        let size = std::fs::read_to_string(format!("/sys/dev/char/{major}:{minor}/size"))?;
+        return size
+            .trim()
+            .parse()
+            .map_err(|_| io::ErrorKind::InvalidData.into());
+    }
+    io::Seek::seek(&mut &*file, io::SeekFrom::End(0))
+}
+
+fn map(file: &File, length: usize, writable: bool, flags: i32) -> io::Result<*mut u8> {
+    let write = if writable { libc::PROT_WRITE } else { 0 };
+    // SAFETY: a new mapping at an address of the kernel's choice touches nothing that is there.
+    let base = unsafe {
+        libc::mmap(
+            std::ptr::null_mut(),
+            length,
+            libc::PROT_READ | write,
+            flags,
+            file.as_raw_fd(),
+            0,
+        )
+    };
+    if base == libc::MAP_FAILED {
+        return Err(io::Error::last_os_error());
+    }
+    Ok(base.cast())
+}
+
+fn unmap(base: *mut u8, length: usize) {
+    // SAFETY: what `map` returned, unmapped once; nobody keeps an address of it.
+    unsafe { libc::munmap(base.cast(), length) };
+}
+
+/// Locks for one writer or for readers; a lock that this description has already is changed.
+fn lock(file: &File, writable: bool) -> std::result::Result<(), OpenError> {
+    let kind = if writable {
+        libc::LOCK_EX
+    } else {
+        libc::LOCK_SH
+    };
+    // SAFETY: a plain call on an open descriptor.
+    if unsafe { libc::flock(file.as_raw_fd(), kind | libc::LOCK_NB) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error() {
+        error if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Err(OpenError::Busy),
+        error => Err(OpenError::system("the store cannot be locked", error)),
+    }
+}
+
+fn allocate(file: &File, size: u64) -> std::result::Result<(), OpenError> {
+    let what = "the file cannot be allocated (a sparse one can be had, and ends its users when the disk is full)";
+    let size = i64::try_from(size)
+        .map_err(|_| OpenError::system(what, io::ErrorKind::FileTooLarge.into()))?;
+    // SAFETY: a plain call on an open descriptor.
+    match unsafe { libc::posix_fallocate(file.as_raw_fd(), 0, size) } {
+        0 => Ok(()),
+        error => Err(OpenError::system(what, io::Error::from_raw_os_error(error))),
+    }
+}

@@ -1,0 +1,245 @@
+//! Files: attributes, sizes, space, and writes with all that belongs to them.
+
+use super::{bytes, names};
+use crate::errno::{Errno, Result};
+use crate::layout::BLOCK;
+use crate::layout::inode::Inode;
+use crate::map::{self, UNWRITTEN};
+use crate::state::{Room, State};
+use crate::types::{Attributes, Changes, SIZE_MAX, SetTime, Time, Whence};
+
+const PAGE: u64 = BLOCK as u64;
+
+/// Most pages of one operation that writes or allocates: 2 MiB.
+pub const CHUNK_PAGES: u64 = 512;
+
+/// A regular file, for reading or writing its bytes.
+fn regular(state: &State, number: u64) -> Result<Inode> {
+    let inode = state.inode(number)?;
+    match inode.kind() {
+        libc::S_IFREG => Ok(inode),
+        libc::S_IFDIR => Err(Errno::EISDIR),
+        _ => Err(Errno::EINVAL),
+    }
+}
+
+/// Reads as much as there is.
+pub fn read(state: &State, number: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+    let inode = regular(state, number)?;
+    let there = inode.size.saturating_sub(offset).min(into.len() as u64) as usize;
+    bytes::read(state, &inode, offset, &mut into[..there])?;
+    Ok(there)
+}
+
+/// Writes bytes at an offset, or at the end; answers where.
+pub fn write(state: &mut State, number: u64, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+    let mut inode = regular(state, number)?;
+    let offset = offset.unwrap_or(inode.size);
+    let end = end_of(offset, bytes.len() as u64)?;
+    bytes::write(state, &mut inode, offset, bytes)?;
+    inode.size = inode.size.max(end);
+    stamp(state, &mut inode);
+    state.put(number, &inode)?;
+    Ok(offset)
+}
+
+fn end_of(offset: u64, length: u64) -> Result<u64> {
+    let end = offset.checked_add(length).ok_or(Errno::EFBIG)?;
+    if end > SIZE_MAX {
+        Err(Errno::EFBIG)
+    } else {
+        Ok(end)
+    }
+}
+
+fn stamp(state: &State, inode: &mut Inode) {
+    inode.modified = state.now();
+    inode.changed = inode.modified;
+}
+
+/// Changes attributes, and cuts or extends a file.
+pub fn change(state: &mut State, number: u64, changes: &Changes) -> Result<Attributes> {
+    let mut inode = state.inode(number)?;
+    let now = state.now();
+    if let Some(size) = changes.size {
+        regular(state, number)?;
+        resize(state, &mut inode, size)?;
+        inode.modified = now;
+    }
+    if let Some(mode) = changes.mode {
+        inode.mode = inode.kind() | mode & 0o7777;
+    }
+    inode.uid = changes.uid.unwrap_or(inode.uid);
+    inode.gid = changes.gid.unwrap_or(inode.gid);
+    inode.accessed = time(changes.accessed, inode.accessed, now)?;
+    inode.modified = time(changes.modified, inode.modified, now)?;
+    inode.changed = now;
+    state.put(number, &inode)?;
+    Ok(names::attributes(number, &inode))
+}
+
+fn time(set: Option<SetTime>, old: Time, now: Time) -> Result<Time> {
+    match set {
+        None => Ok(old),
+        Some(SetTime::Now) => Ok(now),
+        Some(SetTime::To(time)) if time.nanoseconds < 1_000_000_000 => Ok(time),
+        Some(SetTime::To(_)) => Err(Errno::EINVAL),
+    }
+}
+
+fn resize(state: &mut State, inode: &mut Inode, size: u64) -> Result<()> {
+    end_of(size, 0)?;
+    if size < inode.size {
+        let tail = (PAGE - size % PAGE) % PAGE;
+        bytes::clear(state, inode, size, tail as usize)?;
+        map::free(state, inode, size.div_ceil(PAGE)..u64::MAX)?;
+    }
+    inode.size = size;
+    Ok(())
+}
+
+/// What `fallocate` asks for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Allocation {
+    /// Makes the range zeros first, without space.
+    pub punch: bool,
+    /// Allocates what has no space.
+    pub allocate: bool,
+    /// Leaves the size.
+    pub keep_size: bool,
+}
+
+impl Allocation {
+    /// From the flags of `fallocate`.
+    pub fn from_mode(mode: i32) -> Result<Self> {
+        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        let keep_size = mode & KEEP != 0;
+        match mode & !KEEP {
+            0 => Ok(Self {
+                punch: false,
+                allocate: true,
+                keep_size,
+            }),
+            libc::FALLOC_FL_PUNCH_HOLE if keep_size => Ok(Self {
+                punch: true,
+                allocate: false,
+                keep_size,
+            }),
+            libc::FALLOC_FL_ZERO_RANGE => Ok(Self {
+                punch: true,
+                allocate: true,
+                keep_size,
+            }),
+            _ => Err(Errno::EOPNOTSUPP),
+        }
+    }
+}
+
+/// Whether a range may be allocated, and where it ends.
+pub fn check_range(state: &State, number: u64, offset: u64, length: u64) -> Result<u64> {
+    regular(state, number)?;
+    if length == 0 {
+        return Err(Errno::EINVAL);
+    }
+    end_of(offset, length)
+}
+
+/// Makes a range zeros and gives its whole pages back.
+pub fn punch(state: &mut State, number: u64, range: std::ops::Range<u64>) -> Result<()> {
+    let mut inode = regular(state, number)?;
+    let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
+    if first > last {
+        bytes::clear(
+            state,
+            &mut inode,
+            range.start,
+            (range.end - range.start) as usize,
+        )?;
+    } else {
+        bytes::clear(
+            state,
+            &mut inode,
+            range.start,
+            (first * PAGE - range.start) as usize,
+        )?;
+        bytes::clear(
+            state,
+            &mut inode,
+            last * PAGE,
+            (range.end - last * PAGE) as usize,
+        )?;
+        map::free(state, &mut inode, first..last)?;
+    }
+    stamp(state, &mut inode);
+    state.put(number, &inode)
+}
+
+/// Gives pages without a block one that counts as zeros.
+pub fn allocate(state: &mut State, number: u64, pages: std::ops::Range<u64>) -> Result<()> {
+    let mut inode = regular(state, number)?;
+    let mut holes = Vec::new();
+    map::runs(state, &inode, pages, |page, first, length| {
+        if first == 0 {
+            holes.push((page, length));
+        }
+        true
+    })?;
+    for (mut page, mut length) in holes {
+        while length > 0 {
+            let before = if page == 0 {
+                0
+            } else {
+                map::get(state, &inode, page - 1)?
+            };
+            let goal = (before != 0).then(|| map::block_of(before) + 1);
+            let run = state.take_run(goal, length, Room::New)?;
+            let pointers: Vec<u64> = (run.start..run.start + run.length)
+                .map(|block| block | UNWRITTEN)
+                .collect();
+            map::set(state, &mut inode, page, &pointers)?;
+            inode.blocks += run.length;
+            page += run.length;
+            length -= run.length;
+        }
+    }
+    inode.changed = state.now();
+    state.put(number, &inode)
+}
+
+/// Raises the size to `end` if it is less.
+pub fn extend(state: &mut State, number: u64, end: u64) -> Result<()> {
+    let mut inode = regular(state, number)?;
+    if inode.size < end {
+        inode.size = end;
+        stamp(state, &mut inode);
+        state.put(number, &inode)?;
+    }
+    Ok(())
+}
+
+/// The next written byte, or the next one that is not, as `lseek`.
+pub fn seek(state: &State, number: u64, offset: u64, whence: Whence) -> Result<u64> {
+    let inode = regular(state, number)?;
+    if offset >= inode.size {
+        return Err(Errno::ENXIO);
+    }
+    let mut found = None;
+    map::runs(
+        state,
+        &inode,
+        offset / PAGE..inode.size.div_ceil(PAGE),
+        |page, first, _| {
+            let written = first != 0 && first & UNWRITTEN == 0;
+            let here = written == (whence == Whence::Data);
+            if here {
+                found = Some((page * PAGE).max(offset));
+            }
+            !here
+        },
+    )?;
+    match (found, whence) {
+        (Some(at), _) => Ok(at),
+        (None, Whence::Hole) => Ok(inode.size),
+        (None, Whence::Data) => Err(Errno::ENXIO),
+    }
+}

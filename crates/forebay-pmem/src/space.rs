@@ -1,0 +1,212 @@
+//! Which blocks and inodes are free, in DRAM.
+//!
+//! The bitmaps in the medium say what the committed files have. These bits say more: what was freed and may
+//! not be used again yet is still set here. Blocks are handed out in runs, near a goal, so that a file's
+//! pages lie at consecutive addresses as far as can be had.
+
+/// Consecutive blocks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Run {
+    /// First block.
+    pub start: u64,
+    /// How many.
+    pub length: u64,
+}
+
+/// Words that a search looks at before it takes the best that it has seen: 4 Mi blocks.
+const SEARCH_WORDS_MAX: u64 = 65_536;
+
+/// Bits of numbers below a limit; a set bit is in use.
+#[derive(Clone, Debug)]
+pub struct Space {
+    words: Vec<u64>,
+    limit: u64,
+    free: u64,
+    /// Where the next search without a goal begins.
+    next: u64,
+}
+
+impl Space {
+    /// All in use; what is free is told by [`Space::release`].
+    pub fn full(limit: u64) -> Self {
+        let words = vec![u64::MAX; limit.div_ceil(64) as usize];
+        Self {
+            words,
+            limit,
+            free: 0,
+            next: 0,
+        }
+    }
+
+    /// Numbers that are free.
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    /// Whether this one is in use.
+    pub fn is_taken(&self, number: u64) -> bool {
+        number >= self.limit || self.words[(number / 64) as usize] & (1 << (number % 64)) != 0
+    }
+
+    /// Takes a number that is free.
+    pub fn take(&mut self, number: u64) {
+        assert!(!self.is_taken(number), "{number} is in use");
+        self.words[(number / 64) as usize] |= 1 << (number % 64);
+        self.free -= 1;
+    }
+
+    /// Gives a number back.
+    pub fn release(&mut self, number: u64) {
+        assert!(
+            number < self.limit && self.is_taken(number),
+            "{number} is free"
+        );
+        self.words[(number / 64) as usize] &= !(1 << (number % 64));
+        self.free += 1;
+    }
+
+    /// The first free number at or after `from`, or else before it.
+    pub fn first_free(&self, from: u64) -> Option<u64> {
+        let words = self.words.len() as u64;
+        let from = if from < self.limit { from } else { 0 };
+        (0..=words).find_map(|step| {
+            let word = (from / 64 + step) % words;
+            let mut free = !self.words[word as usize];
+            if step == 0 {
+                free &= u64::MAX << (from % 64);
+            }
+            (free != 0).then(|| word * 64 + u64::from(free.trailing_zeros()))
+        })
+    }
+
+    /// Takes up to `wanted` consecutive numbers, from `goal` on if that is free; where none are so many, the
+    /// longest run that a bounded search finds. `None` if nothing is free.
+    pub fn take_run(&mut self, goal: Option<u64>, wanted: u64) -> Option<Run> {
+        assert!(wanted > 0, "a run of nothing");
+        let goal = goal.filter(|goal| !self.is_taken(*goal));
+        let run = match goal {
+            Some(start) => Run {
+                start,
+                length: self.run_length(start, wanted),
+            },
+            None => self.find_run(wanted)?,
+        };
+        (run.start..run.start + run.length).for_each(|number| self.take(number));
+        self.next = run.start + run.length;
+        Some(run)
+    }
+
+    fn find_run(&self, wanted: u64) -> Option<Run> {
+        let mut best: Option<Run> = None;
+        let mut from = self.next;
+        let mut seen = 0;
+        // Twice at most: the first run that is found may be the tail of one that begins before.
+        while seen <= self.limit + 64 {
+            let start = self.first_free(from)?;
+            let skipped = if start >= from {
+                start - from
+            } else {
+                self.limit - from + start
+            };
+            let length = self.run_length(start, wanted);
+            if best.is_none_or(|best| best.length < length) {
+                best = Some(Run { start, length });
+            }
+            seen += skipped + length;
+            if length == wanted || seen > SEARCH_WORDS_MAX * 64 {
+                break;
+            }
+            from = start + length;
+            if from >= self.limit {
+                from = 0;
+            }
+        }
+        best
+    }
+
+    /// Free numbers from `start` on, up to `wanted`.
+    fn run_length(&self, start: u64, wanted: u64) -> u64 {
+        let mut length = 0;
+        while length < wanted && !self.is_taken(start + length) {
+            let at = start + length;
+            let whole = at.is_multiple_of(64) && self.words[(at / 64) as usize] == 0;
+            length += if whole { 64 } else { 1 };
+        }
+        length.min(wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Run, Space};
+
+    fn all_free(limit: u64) -> Space {
+        let mut space = Space::full(limit);
+        (0..limit).for_each(|number| space.release(number));
+        space
+    }
+
+    #[test]
+    fn runs_follow_their_goal_and_are_as_long_as_can_be() {
+        let mut space = all_free(200);
+        assert_eq!(
+            space.take_run(None, 10),
+            Some(Run {
+                start: 0,
+                length: 10
+            })
+        );
+        assert_eq!(
+            space.take_run(Some(10), 150),
+            Some(Run {
+                start: 10,
+                length: 150
+            })
+        );
+        space.release(70);
+        space.release(71);
+        assert_eq!(
+            space.take_run(None, 64),
+            Some(Run {
+                start: 160,
+                length: 40
+            })
+        );
+        assert_eq!(
+            space.take_run(Some(5), 3),
+            Some(Run {
+                start: 70,
+                length: 2
+            })
+        );
+        assert_eq!((space.take_run(None, 1), space.free()), (None, 0));
+    }
+
+    #[test]
+    fn limits_that_are_no_multiple_of_64_are_kept() {
+        let mut space = all_free(70);
+        assert_eq!(
+            space.take_run(Some(64), 100),
+            Some(Run {
+                start: 64,
+                length: 6
+            })
+        );
+        assert_eq!(space.first_free(69), Some(0));
+        assert!(space.is_taken(70) && space.is_taken(1 << 40));
+    }
+
+    #[test]
+    fn a_search_ends_where_runs_are_short() {
+        let mut space = Space::full(1000);
+        (0..1000)
+            .step_by(2)
+            .for_each(|number| space.release(number));
+        let mut taken = 0;
+        while let Some(run) = space.take_run(None, 3) {
+            assert_eq!(run.length, 1);
+            taken += 1;
+        }
+        assert_eq!(taken, 500);
+    }
+}

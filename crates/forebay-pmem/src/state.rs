@@ -1,0 +1,460 @@
+//! What the store's lock guards: metadata blocks, free space, and what the running batch has freed.
+//!
+//! An *operation* changes blocks, takes and frees space, and ends by [`State::keep`] or [`State::undo`]; it is
+//! wholly in one batch. What it takes is *fresh* until its batch is collected: nothing that is committed knows
+//! of it, so its bytes may be changed in place. What it frees is used again
+//!
+//! - at once, if it was fresh;
+//! - when the batch is durable, if it held bytes of a file;
+//! - when the log no longer has it either, if it held metadata: replaying an older record would write into it.
+
+mod bits;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::errno::{Errno, Result};
+use crate::layout::inode::{INODE_BYTES, Inode};
+use crate::layout::superblock::Superblock;
+use crate::layout::{BITS, BLOCK, Geometry, INODES_PER_BLOCK, Kind};
+use crate::log::Log;
+use crate::medium::{For, Medium};
+use crate::pages::{PageMap, Pages};
+use crate::space::{Run, Space};
+use crate::types::Time;
+use bits::{load_bits, set_bits};
+
+/// Whether what is asked for may use what is kept back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// New bytes, names, inodes.
+    New,
+    /// Bytes in place of old ones, which become free in turn.
+    Replacement,
+}
+
+/// What an operation has done besides changing blocks.
+#[derive(Default)]
+struct Operation {
+    taken: Vec<u64>,
+    /// Blocks that were unwritten and are written now.
+    freshened: Vec<u64>,
+    freed: Vec<u64>,
+    freed_metadata: Vec<u64>,
+    inodes_taken: Vec<u64>,
+    inodes_freed: Vec<u64>,
+    /// Bytes that were written over in place, the latest last: where in the medium, and what was there.
+    overwritten: Vec<(u64, Vec<u8>)>,
+    wrote_data: bool,
+}
+
+/// What a batch frees when it is durable, and when the log is empty.
+#[derive(Default)]
+pub struct Freed {
+    /// Blocks of bytes.
+    pub data: Vec<u64>,
+    /// Blocks of metadata.
+    pub metadata: Vec<u64>,
+}
+
+/// A batch, collected.
+pub struct Batch {
+    /// Blocks that it changed.
+    pub pages: Arc<PageMap>,
+    /// What it freed.
+    pub freed: Freed,
+    /// Whether bytes of files belong to it.
+    pub wrote_data: bool,
+}
+
+/// Everything behind the store's lock.
+pub struct State {
+    pub(crate) medium: Arc<dyn Medium>,
+    pub(crate) superblock: Superblock,
+    pub(crate) pages: Pages,
+    pub(crate) blocks: Space,
+    pub(crate) inodes: Space,
+    fresh: Vec<u64>,
+    fresh_list: Vec<u64>,
+    freed: Freed,
+    /// Freed blocks that wait for a batch or for the log.
+    waiting: u64,
+    wrote_data: bool,
+    operation: Operation,
+    /// How often each inode is held.
+    pub(crate) held: HashMap<u64, u64>,
+    clock: fn() -> Time,
+    /// Why nothing may be changed.
+    pub(crate) read_only: Option<Errno>,
+}
+
+impl State {
+    /// The state of a medium; bitmaps are read by [`State::load`].
+    pub fn new(
+        medium: Arc<dyn Medium>,
+        superblock: Superblock,
+        recovered: PageMap,
+        clock: fn() -> Time,
+    ) -> Self {
+        let Geometry { blocks, inodes, .. } = superblock.geometry;
+        Self {
+            pages: Pages::new(Arc::clone(&medium), superblock.id, blocks, recovered),
+            medium,
+            superblock,
+            blocks: Space::full(blocks),
+            inodes: Space::full(inodes),
+            fresh: vec![0; blocks.div_ceil(64) as usize],
+            fresh_list: Vec::new(),
+            freed: Freed::default(),
+            waiting: 0,
+            wrote_data: false,
+            operation: Operation::default(),
+            held: HashMap::new(),
+            clock,
+            read_only: None,
+        }
+    }
+
+    /// Reads the bitmaps. Answers the blocks that are damaged; what those stand for counts as in use.
+    pub fn load(&mut self) -> Vec<u64> {
+        let Geometry {
+            data,
+            bitmap,
+            inode_bitmap,
+            blocks,
+            inodes,
+            ..
+        } = self.superblock.geometry;
+        let mut damaged = load_bits(
+            &self.pages,
+            &mut self.blocks,
+            bitmap,
+            Kind::Blocks,
+            data..blocks,
+        );
+        damaged.extend(load_bits(
+            &self.pages,
+            &mut self.inodes,
+            inode_bitmap,
+            Kind::Inodes,
+            1..inodes,
+        ));
+        damaged
+    }
+
+    /// Where things lie.
+    pub fn geometry(&self) -> &Geometry {
+        &self.superblock.geometry
+    }
+
+    /// The time.
+    pub fn now(&self) -> Time {
+        (self.clock)()
+    }
+
+    /// Blocks kept for writing over old bytes.
+    pub fn reserve(&self) -> u64 {
+        let Geometry { blocks, data, .. } = self.superblock.geometry;
+        ((blocks - data) / 64).clamp(2, 1024)
+    }
+
+    /// Blocks that `room` may use.
+    pub fn available(&self, room: Room) -> u64 {
+        match room {
+            Room::New => self.blocks.free().saturating_sub(self.reserve()),
+            Room::Replacement => self.blocks.free(),
+        }
+    }
+
+    /// Whether free blocks would come of a commit.
+    pub fn has_waiting(&self) -> bool {
+        self.waiting > 0 || !self.freed.data.is_empty() || !self.freed.metadata.is_empty()
+    }
+
+    // ---- blocks ----
+
+    /// Takes up to `wanted` consecutive blocks.
+    pub fn take_run(&mut self, goal: Option<u64>, wanted: u64, room: Room) -> Result<Run> {
+        let wanted = wanted.min(self.available(room));
+        if wanted == 0 {
+            return Err(Errno::ENOSPC);
+        }
+        let run = self.blocks.take_run(goal, wanted).ok_or(Errno::ENOSPC)?;
+        for block in run.start..run.start + run.length {
+            self.operation.taken.push(block);
+            self.set_fresh(block, true);
+        }
+        let first = self.geometry().bitmap;
+        let set = set_bits(&mut self.pages, first, Kind::Blocks, run, true)?;
+        if set == run.length {
+            Ok(run)
+        } else {
+            Err(Errno::EIO)
+        }
+    }
+
+    /// Takes a block for metadata, and makes it.
+    pub fn take_metadata(&mut self, kind: Kind) -> Result<u64> {
+        let run = self.take_run(None, 1, Room::New)?;
+        self.pages.make(run.start, kind);
+        Ok(run.start)
+    }
+
+    /// Frees blocks of bytes.
+    pub fn free_data(&mut self, run: Run) -> Result<()> {
+        self.mark_free(run)?;
+        let blocks = run.start..run.start + run.length;
+        self.operation.freed.extend(blocks);
+        Ok(())
+    }
+
+    /// Frees a block of metadata.
+    pub fn free_metadata(&mut self, block: u64) -> Result<()> {
+        self.mark_free(Run {
+            start: block,
+            length: 1,
+        })?;
+        self.operation.freed_metadata.push(block);
+        Ok(())
+    }
+
+    /// A block that is freed was in use: otherwise two files have it, and the store is damaged.
+    fn mark_free(&mut self, run: Run) -> Result<()> {
+        let last = run.start + run.length - 1;
+        if !self.geometry().is_data(run.start) || !self.geometry().is_data(last) {
+            return Err(Errno::EIO);
+        }
+        let first = self.geometry().bitmap;
+        let cleared = set_bits(&mut self.pages, first, Kind::Blocks, run, false)?;
+        if cleared == run.length {
+            Ok(())
+        } else {
+            Err(Errno::EIO)
+        }
+    }
+
+    /// Whether nothing that is committed knows of this block.
+    pub fn is_fresh(&self, block: u64) -> bool {
+        self.fresh[(block / 64) as usize] & (1 << (block % 64)) != 0
+    }
+
+    fn set_fresh(&mut self, block: u64, fresh: bool) {
+        let word = &mut self.fresh[(block / 64) as usize];
+        if fresh {
+            *word |= 1 << (block % 64);
+            self.fresh_list.push(block);
+        } else {
+            *word &= !(1 << (block % 64));
+        }
+    }
+
+    /// A block that counts as zeros is about to get bytes: until they are committed, it still does.
+    pub fn freshen(&mut self, block: u64) {
+        if !self.is_fresh(block) {
+            self.operation.freshened.push(block);
+            self.set_fresh(block, true);
+        }
+    }
+
+    /// Stores bytes of a file into a block that is fresh.
+    pub fn store_data(&mut self, block: u64, at: usize, bytes: &[u8]) {
+        assert!(
+            self.is_fresh(block),
+            "block {block}: what is committed is never written over"
+        );
+        self.operation.wrote_data = true;
+        let at = block * BLOCK as u64 + at as u64;
+        self.medium.stream(at, bytes, For::Data);
+    }
+
+    /// Stores bytes over others of the running batch; if the operation fails, the others come back.
+    pub fn overwrite_data(&mut self, block: u64, at: usize, bytes: &[u8]) {
+        let mut old = vec![0; bytes.len()];
+        let place = block * BLOCK as u64 + at as u64;
+        self.medium.read(place, &mut old);
+        self.operation.overwritten.push((place, old));
+        self.store_data(block, at, bytes);
+    }
+
+    // ---- inodes ----
+
+    /// An inode that is in use.
+    pub fn inode(&self, number: u64) -> Result<Inode> {
+        if number == 0 || number >= self.geometry().inodes || !self.is_inode_marked(number)? {
+            return Err(Errno::ENOENT);
+        }
+        let (block, at) = self.place(number);
+        let mut bytes = [0; INODE_BYTES];
+        self.pages.read(block, Kind::Table, at, &mut bytes)?;
+        let inode = Inode::decode(&bytes);
+        if inode.mode == 0 || inode.height > HEIGHT_MAX || inode.depth > crate::directory::DEPTH_MAX
+        {
+            return Err(Errno::EIO);
+        }
+        Ok(inode)
+    }
+
+    /// Whether the bitmap has this inode in use.
+    pub fn is_inode_marked(&self, number: u64) -> Result<bool> {
+        let page = self.geometry().inode_bitmap + number / BITS;
+        let mut byte = [0];
+        self.pages
+            .read(page, Kind::Inodes, (number % BITS / 8) as usize, &mut byte)?;
+        Ok(byte[0] & (1 << (number % 8)) != 0)
+    }
+
+    /// Stores an inode.
+    pub fn put(&mut self, number: u64, inode: &Inode) -> Result<()> {
+        let (block, at) = self.place(number);
+        self.pages.write(block, Kind::Table, at, &inode.encode())
+    }
+
+    /// Block and byte of an inode in the table.
+    pub fn place(&self, number: u64) -> (u64, usize) {
+        let block = self.geometry().table + number / INODES_PER_BLOCK;
+        (block, (number % INODES_PER_BLOCK) as usize * INODE_BYTES)
+    }
+
+    /// Takes a number for a new inode, near another one.
+    pub fn take_inode(&mut self, near: u64) -> Result<u64> {
+        let number = self.inodes.first_free(near).ok_or(Errno::ENOSPC)?;
+        self.take_inode_number(number)?;
+        Ok(number)
+    }
+
+    /// Takes this number, which is free.
+    pub fn take_inode_number(&mut self, number: u64) -> Result<()> {
+        self.prepare_table(number)?;
+        self.inodes.take(number);
+        self.operation.inodes_taken.push(number);
+        let first = self.geometry().inode_bitmap;
+        let run = Run {
+            start: number,
+            length: 1,
+        };
+        set_bits(&mut self.pages, first, Kind::Inodes, run, true).map(|_| ())
+    }
+
+    /// A block of the table is made when its first inode is: a new store has not written it.
+    fn prepare_table(&mut self, number: u64) -> Result<()> {
+        let (block, _) = self.place(number);
+        if self.pages.with(block, Kind::Table, |_| ()).is_ok() {
+            return Ok(());
+        }
+        let first = number / INODES_PER_BLOCK * INODES_PER_BLOCK;
+        for other in first.max(1)..(first + INODES_PER_BLOCK).min(self.geometry().inodes) {
+            if self.is_inode_marked(other)? {
+                return Err(Errno::EIO);
+            }
+        }
+        self.pages.make(block, Kind::Table);
+        Ok(())
+    }
+
+    /// Frees a number.
+    pub fn free_inode(&mut self, number: u64) -> Result<()> {
+        self.operation.inodes_freed.push(number);
+        let first = self.geometry().inode_bitmap;
+        let run = Run {
+            start: number,
+            length: 1,
+        };
+        set_bits(&mut self.pages, first, Kind::Inodes, run, false).map(|_| ())
+    }
+
+    // ---- ends of operations and batches ----
+
+    /// The operation stays, unless its batch would be too large for the log: then it is undone.
+    pub fn keep(&mut self) -> bool {
+        if self.pages.record_lines() > Log::record_lines_max(self.geometry().log_lines()) {
+            self.undo();
+            return false;
+        }
+        self.keep_large();
+        true
+    }
+
+    /// The operation stays, however large: what a new store begins with does not go through a log.
+    pub fn keep_large(&mut self) {
+        let operation = std::mem::take(&mut self.operation);
+        if operation.wrote_data {
+            self.medium.fence(For::Data);
+            self.wrote_data = true;
+        }
+        for block in operation.freed {
+            if self.is_fresh(block) {
+                self.set_fresh(block, false);
+                self.blocks.release(block);
+            } else {
+                self.freed.data.push(block);
+            }
+        }
+        for block in operation.freed_metadata {
+            self.pages.forget(block);
+            if self.is_fresh(block) {
+                self.set_fresh(block, false);
+                self.blocks.release(block);
+            } else {
+                self.freed.metadata.push(block);
+            }
+        }
+        for number in operation.inodes_freed {
+            self.inodes.release(number);
+        }
+        self.pages.keep();
+    }
+
+    /// The operation has not been.
+    pub fn undo(&mut self) {
+        let operation = std::mem::take(&mut self.operation);
+        self.pages.undo();
+        for (place, old) in operation.overwritten.iter().rev() {
+            self.medium.stream(*place, old, For::Data);
+        }
+        if operation.wrote_data {
+            self.medium.fence(For::Data);
+        }
+        for block in operation.taken {
+            self.set_fresh(block, false);
+            self.blocks.release(block);
+        }
+        for block in operation.freshened {
+            self.set_fresh(block, false);
+        }
+        for number in operation.inodes_taken {
+            self.inodes.release(number);
+        }
+    }
+
+    /// Collects the running batch: what comes now belongs to the next one.
+    pub fn collect(&mut self) -> Option<Batch> {
+        if self.pages.is_clean() {
+            return None;
+        }
+        for block in std::mem::take(&mut self.fresh_list) {
+            self.set_fresh(block, false);
+        }
+        let freed = std::mem::take(&mut self.freed);
+        self.waiting += (freed.data.len() + freed.metadata.len()) as u64;
+        Some(Batch {
+            pages: self.pages.collect(),
+            freed,
+            wrote_data: std::mem::take(&mut self.wrote_data),
+        })
+    }
+
+    /// The batch is durable and lies where it belongs.
+    pub fn committed(&mut self, data: &[u64]) {
+        self.pages.dropped();
+        self.release(data);
+    }
+
+    /// These blocks may be used again.
+    pub fn release(&mut self, blocks: &[u64]) {
+        blocks.iter().for_each(|block| self.blocks.release(*block));
+        self.waiting -= blocks.len() as u64;
+    }
+}
+
+/// Most levels of nodes: enough for [`crate::types::SIZE_MAX`].
+pub const HEIGHT_MAX: u32 = 4;

@@ -1,0 +1,64 @@
+//! The bitmaps in the medium: reading them all, and changing runs of bits.
+
+use crate::errno::Result;
+use crate::layout::{BITS, Kind};
+use crate::pages::Pages;
+use crate::space::{Run, Space};
+
+/// Frees in `space` what a bitmap has free; answers the blocks of it that are damaged, whose numbers stay in use.
+pub(super) fn load_bits(
+    pages: &Pages,
+    space: &mut Space,
+    first: u64,
+    kind: Kind,
+    numbers: std::ops::Range<u64>,
+) -> Vec<u64> {
+    let mut damaged = Vec::new();
+    for page in numbers.start / BITS..numbers.end.div_ceil(BITS) {
+        let loaded = pages.with(first + page, kind, |bytes| {
+            let from = (page * BITS).max(numbers.start);
+            for number in from..((page + 1) * BITS).min(numbers.end) {
+                let bit = number % BITS;
+                if bytes[(bit / 8) as usize] & (1 << (bit % 8)) == 0 {
+                    space.release(number);
+                }
+            }
+        });
+        if loaded.is_err() {
+            damaged.push(first + page);
+        }
+    }
+    damaged
+}
+
+/// Sets or clears bits; answers how many were not so before.
+pub(super) fn set_bits(
+    pages: &mut Pages,
+    first: u64,
+    kind: Kind,
+    run: Run,
+    set: bool,
+) -> Result<u64> {
+    let mut number = run.start;
+    let end = run.start + run.length;
+    let mut changed = 0;
+    while number < end {
+        let page = number / BITS;
+        let until = end.min((page + 1) * BITS);
+        let (low, high) = ((number % BITS) as usize, ((until - 1) % BITS) as usize);
+        let mut bytes = vec![0; high / 8 - low / 8 + 1];
+        pages.read(first + page, kind, low / 8, &mut bytes)?;
+        for bit in low..=high {
+            let byte = &mut bytes[bit / 8 - low / 8];
+            let mask = 1 << (bit % 8);
+            changed += u64::from((*byte & mask == 0) == set);
+            match set {
+                true => *byte |= mask,
+                false => *byte &= !mask,
+            }
+        }
+        pages.write(first + page, kind, low / 8, &bytes)?;
+        number = until;
+    }
+    Ok(changed)
+}

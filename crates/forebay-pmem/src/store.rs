@@ -1,0 +1,123 @@
+//! An open store: its lock, the commit, the flusher, and the calls.
+//!
+//! Calls that change something hold the state's lock alone, those that read hold it together. A *commit* has
+//! two phases: it collects the running batch under the lock, and makes it durable without it; meanwhile calls
+//! go on with the next batch. One commit runs at a time (the log's lock, taken first). See [`commit`].
+
+mod calls;
+mod commit;
+mod create;
+mod flusher;
+mod open;
+
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+pub use create::{create, create_with};
+pub use open::{Information, information, is_store};
+
+use crate::errno::{Errno, Result};
+use crate::log::Log;
+use crate::state::State;
+use flusher::Flusher;
+
+#[cfg(test)]
+pub(crate) use create::make;
+pub(crate) use open::{load_state, read_superblock};
+
+/// What the calls and the flusher share.
+pub(crate) struct Inner {
+    state: RwLock<State>,
+    log: Mutex<LogState>,
+}
+
+/// The log, and what waits for it.
+struct LogState {
+    log: Log,
+    /// Freed metadata blocks of batches that the log still has.
+    waiting: Vec<u64>,
+}
+
+/// An open store. Its methods may be called from any thread.
+pub struct Store {
+    inner: Arc<Inner>,
+    flusher: Option<Flusher>,
+}
+
+impl Inner {
+    fn read(&self) -> RwLockReadGuard<'_, State> {
+        // A call that panicked has a bug; what it left running is not committed (see `fail`).
+        self.state
+            .read()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn write(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(|poisoned| {
+            let mut state = poisoned.into_inner();
+            // Half an operation may be in it: nothing more becomes durable.
+            state.read_only.get_or_insert(Errno::EIO);
+            state
+        })
+    }
+
+    fn log(&self) -> MutexGuard<'_, LogState> {
+        self.log
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    /// Runs an operation: it stays as a whole, or has not been. Where the batch has no room for it, or the
+    /// store has none that a commit would not give back, a commit comes first.
+    fn change<R>(&self, mut operation: impl FnMut(&mut State) -> Result<R>) -> Result<R> {
+        let mut committed = false;
+        loop {
+            let mut state = self.write();
+            if let Some(why) = state.read_only {
+                return Err(why);
+            }
+            let error = match operation(&mut state) {
+                Ok(result) if state.keep() => return Ok(result),
+                // Larger than what the log takes at once.
+                Ok(_) => Errno::ENOSPC,
+                Err(error) => {
+                    state.undo();
+                    error
+                }
+            };
+            let helps = state.has_waiting() || !state.pages.is_clean();
+            if error != Errno::ENOSPC || committed || !helps {
+                return Err(error);
+            }
+            drop(state);
+            self.commit(true)?;
+            committed = true;
+        }
+    }
+}
+
+impl Store {
+    /// Syncs and closes. A drop does the same, and cannot tell of errors.
+    pub fn close(mut self) -> Result<()> {
+        self.finish()
+    }
+
+    fn finish(&mut self) -> Result<()> {
+        // The flusher is gone after the first time.
+        let Some(flusher) = self.flusher.take() else {
+            return Ok(());
+        };
+        flusher.stop();
+        if self.inner.read().read_only.is_some() {
+            return Ok(());
+        }
+        self.inner.free_orphans()?;
+        self.inner.commit(true)
+    }
+}
+
+impl Drop for Store {
+    fn drop(&mut self) {
+        // Whoever wants to know calls `close`.
+        let _ = self.finish();
+    }
+}

@@ -1,0 +1,315 @@
+//! The calls of a store: each takes the lock, does its operation, and lets go.
+
+use crate::errno::{Errno, Result};
+use crate::layout::BLOCK;
+use crate::operations::files::{Allocation, CHUNK_PAGES};
+use crate::operations::{attributes, files, names, orphans};
+use crate::state::{Room, State};
+use crate::types::{Attributes, Changes, Creator, Entry, NAME_MAX, OnExisting, Statistics, Whence};
+
+use super::Store;
+
+const PAGE: u64 = BLOCK as u64;
+
+/// What `statfs` tells.
+pub(super) fn statistics(state: &State) -> Statistics {
+    let geometry = state.geometry();
+    Statistics {
+        block_size: BLOCK as u32,
+        blocks: geometry.blocks - geometry.data,
+        blocks_free: state.blocks.free(),
+        blocks_available: state.available(Room::New),
+        inodes: geometry.inodes - 1,
+        inodes_free: state.inodes.free(),
+        name_length_max: NAME_MAX as u32,
+    }
+}
+
+impl Store {
+    /// Finds a name in a directory; "." and ".." are answered too.
+    pub fn lookup(&self, parent: u64, name: &[u8]) -> Result<Attributes> {
+        names::lookup(&self.inner.read(), parent, name)
+    }
+
+    /// What a file is.
+    pub fn getattr(&self, inode: u64) -> Result<Attributes> {
+        Ok(names::attributes(inode, &self.inner.read().inode(inode)?))
+    }
+
+    /// Changes what a file is; a size cuts or extends it.
+    pub fn setattr(&self, inode: u64, changes: &Changes) -> Result<Attributes> {
+        self.inner
+            .change(|state| files::change(state, inode, changes))
+    }
+
+    /// Keeps a file when its last name goes, until it is released as often as it was held.
+    pub fn hold(&self, inode: u64) -> Result<()> {
+        let mut state = self.inner.write();
+        state.inode(inode)?;
+        *state.held.entry(inode).or_insert(0) += 1;
+        Ok(())
+    }
+
+    /// Lets go `count` times. A file without a name that nobody holds is freed; if that fails, the next open
+    /// of the store does it.
+    pub fn release(&self, inode: u64, count: u64) {
+        let last = {
+            let mut state = self.inner.write();
+            let Some(held) = state.held.get_mut(&inode) else {
+                return;
+            };
+            *held = held.saturating_sub(count);
+            let last = *held == 0;
+            if last {
+                state.held.remove(&inode);
+            }
+            last
+        };
+        if last {
+            // What cannot be freed stays in the list of those without a name.
+            let _ = self
+                .inner
+                .change(|state| match state.held.contains_key(&inode) {
+                    true => Ok(()),
+                    false => orphans::released(state, inode),
+                });
+        }
+    }
+
+    /// Makes a directory.
+    pub fn mkdir(&self, parent: u64, name: &[u8], by: Creator) -> Result<Attributes> {
+        self.mknod(parent, name, with_kind(by, libc::S_IFDIR), 0)
+    }
+
+    /// Makes a regular file; fails with `EEXIST` if the name is taken.
+    pub fn create(&self, parent: u64, name: &[u8], by: Creator) -> Result<Attributes> {
+        self.mknod(parent, name, with_kind(by, libc::S_IFREG), 0)
+    }
+
+    /// Makes a file of the type that the mode says.
+    pub fn mknod(&self, parent: u64, name: &[u8], by: Creator, device: u32) -> Result<Attributes> {
+        self.inner
+            .change(|state| names::make(state, parent, name, by, device))
+    }
+
+    /// Makes a regular file without a name, held once; [`Store::link`] gives it one.
+    pub fn tmpfile(&self, directory: u64, by: Creator) -> Result<Attributes> {
+        let by = with_kind(by, libc::S_IFREG);
+        let made = self.inner.change(|state| {
+            let made = names::make_nameless(state, directory, by)?;
+            Ok(made)
+        })?;
+        // Nobody else knows its number yet, and only an open of the store frees those that nobody holds.
+        self.hold(made.inode)?;
+        Ok(made)
+    }
+
+    /// Makes a symbolic link.
+    pub fn symlink(
+        &self,
+        parent: u64,
+        name: &[u8],
+        target: &[u8],
+        by: Creator,
+    ) -> Result<Attributes> {
+        self.inner
+            .change(|state| names::make_link(state, parent, name, target, by))
+    }
+
+    /// The target of a symbolic link.
+    pub fn readlink(&self, inode: u64) -> Result<Vec<u8>> {
+        names::target(&self.inner.read(), inode)
+    }
+
+    /// Gives a file another name.
+    pub fn link(&self, inode: u64, parent: u64, name: &[u8]) -> Result<Attributes> {
+        self.inner
+            .change(|state| names::link(state, inode, parent, name))
+    }
+
+    /// Removes a name of a file that is no directory.
+    pub fn unlink(&self, parent: u64, name: &[u8]) -> Result<()> {
+        self.inner
+            .change(|state| names::unlink(state, parent, name))
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: u64, name: &[u8]) -> Result<()> {
+        self.inner.change(|state| names::rmdir(state, parent, name))
+    }
+
+    /// Renames.
+    pub fn rename(
+        &self,
+        parent: u64,
+        name: &[u8],
+        new_parent: u64,
+        new_name: &[u8],
+        existing: OnExisting,
+    ) -> Result<()> {
+        self.inner
+            .change(|state| names::rename(state, (parent, name), (new_parent, new_name), existing))
+    }
+
+    /// Reads; less than asked for only at the end of the file.
+    pub fn read(&self, inode: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
+        files::read(&self.inner.read(), inode, offset, into)
+    }
+
+    /// Writes. Up to 2 MiB that lie in one aligned 2 MiB of the file are written as a whole or not at all;
+    /// more in such pieces, and less than all where the store becomes full.
+    pub fn write(&self, inode: u64, offset: u64, bytes: &[u8]) -> Result<usize> {
+        self.write_pieces(inode, Some(offset), bytes)
+            .map(|(_, written)| written)
+    }
+
+    /// Writes at the end of a file; answers where, and how much.
+    pub fn append(&self, inode: u64, bytes: &[u8]) -> Result<(u64, usize)> {
+        self.write_pieces(inode, None, bytes)
+    }
+
+    fn write_pieces(&self, inode: u64, at: Option<u64>, bytes: &[u8]) -> Result<(u64, usize)> {
+        let mut at = at;
+        let mut start = at.unwrap_or(0);
+        let mut done = 0;
+        let mut pages = CHUNK_PAGES;
+        if bytes.is_empty() {
+            return self
+                .getattr(inode)
+                .map(|attributes| (at.unwrap_or(attributes.size), 0));
+        }
+        while done < bytes.len() {
+            let offset = at.map(|at| at + done as u64);
+            let piece = piece(offset.unwrap_or(0), bytes.len() - done, pages);
+            let part = &bytes[done..done + piece];
+            match self
+                .inner
+                .change(|state| files::write(state, inode, offset, part))
+            {
+                Ok(offset) => {
+                    // The pieces of an append follow the first.
+                    at = Some(offset - done as u64);
+                    start = offset - done as u64;
+                    done += piece;
+                }
+                // Smaller pieces may have room, where each frees what it replaces.
+                Err(Errno::ENOSPC) if pages > 1 => pages /= 8,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((start, done))
+    }
+
+    /// `fallocate`, of up to 2 MiB as a whole or not at all: allocates, keeps the size or not, punches holes, makes zeros; other modes are
+    /// `EOPNOTSUPP`.
+    pub fn fallocate(&self, inode: u64, mode: i32, offset: u64, length: u64) -> Result<()> {
+        let asked = Allocation::from_mode(mode)?;
+        let end = files::check_range(&self.inner.read(), inode, offset, length)?;
+        let pages = offset / PAGE..end.div_ceil(PAGE);
+        let mut page = pages.start;
+        while page < pages.end {
+            // What is punched only is one step, whatever its length.
+            let next = if asked.allocate {
+                (page + CHUNK_PAGES).min(pages.end)
+            } else {
+                pages.end
+            };
+            self.inner.change(|state| {
+                if asked.punch && page == pages.start {
+                    files::punch(state, inode, offset..end)?;
+                }
+                if asked.allocate {
+                    files::allocate(state, inode, page..next)?;
+                }
+                match next == pages.end && !asked.keep_size {
+                    true => files::extend(state, inode, end),
+                    false => Ok(()),
+                }
+            })?;
+            page = next;
+        }
+        Ok(())
+    }
+
+    /// The next byte that was written, or that was not, as `lseek`.
+    pub fn seek(&self, inode: u64, offset: u64, whence: Whence) -> Result<u64> {
+        files::seek(&self.inner.read(), inode, offset, whence)
+    }
+
+    /// Entries after `cookie` (0: from the start), until `each` answers false; that entry counts as not
+    /// taken. `each` may call the store.
+    pub fn readdir(
+        &self,
+        inode: u64,
+        cookie: u64,
+        each: &mut dyn FnMut(&Entry) -> bool,
+    ) -> Result<()> {
+        let mut cookie = Some(cookie);
+        while let Some(from) = cookie {
+            let (entries, next) = names::list(&self.inner.read(), inode, from)?;
+            if !entries.iter().all(&mut *each) {
+                return Ok(());
+            }
+            cookie = next;
+        }
+        Ok(())
+    }
+
+    /// The value of an extended attribute.
+    pub fn getxattr(&self, inode: u64, name: &[u8]) -> Result<Vec<u8>> {
+        let list = attributes::list(&self.inner.read(), inode)?;
+        let found = list.into_iter().find(|(other, _)| other == name);
+        found.map(|(_, value)| value).ok_or(Errno::ENODATA)
+    }
+
+    /// Sets an extended attribute; `flags` as `setxattr` has them.
+    pub fn setxattr(&self, inode: u64, name: &[u8], value: &[u8], flags: i32) -> Result<()> {
+        self.inner
+            .change(|state| attributes::set(state, inode, name, value, flags))
+    }
+
+    /// The names of a file's extended attributes.
+    pub fn listxattr(&self, inode: u64) -> Result<Vec<Vec<u8>>> {
+        let list = attributes::list(&self.inner.read(), inode)?;
+        Ok(list.into_iter().map(|(name, _)| name).collect())
+    }
+
+    /// Removes an extended attribute.
+    pub fn removexattr(&self, inode: u64, name: &[u8]) -> Result<()> {
+        self.inner
+            .change(|state| attributes::remove(state, inode, name))
+    }
+
+    /// How much there is, and how much is free.
+    pub fn statfs(&self) -> Statistics {
+        statistics(&self.inner.read())
+    }
+
+    /// When this returns, the file is durable, and so is everything that was done in the store before.
+    pub fn fsync(&self, inode: u64) -> Result<()> {
+        self.inner.read().inode(inode)?;
+        self.sync()
+    }
+
+    /// When this returns, everything that was done in the store before is durable.
+    pub fn sync(&self) -> Result<()> {
+        if self.inner.read().read_only == Some(Errno::EROFS) {
+            return Ok(());
+        }
+        self.inner.commit(false)
+    }
+}
+
+fn with_kind(by: Creator, kind: u32) -> Creator {
+    Creator {
+        mode: by.mode & 0o7777 | kind,
+        ..by
+    }
+}
+
+/// Bytes of the next piece of a write: to the end of the aligned part of so many pages that it begins in.
+fn piece(offset: u64, bytes: usize, pages: u64) -> usize {
+    let size = pages * PAGE;
+    bytes.min((size - offset % size) as usize)
+}

@@ -1,0 +1,87 @@
+//! Commits: the two phases, and the way of a batch into the medium.
+//!
+//! 1. *Collect*, under the state's lock: the running batch is set aside, and the next one begins.
+//! 2. *Persist*, without it: the files' bytes are durable first, then the record of the log, which makes the
+//!    batch count. Then the lines are written to where they belong.
+//! 3. When the log is more than half full, or somebody needs what it holds, what was written there is made
+//!    durable too, and the log begins anew.
+//!
+//! An error of the medium leaves it unknown what is durable: the store is read-only from then on, and every
+//! later call that would change or sync something says so.
+
+use super::{Inner, LogState};
+use crate::errno::{Errno, Result};
+use crate::log;
+use crate::medium::{For, Medium};
+use crate::operations::orphans;
+use crate::state::Batch;
+use std::sync::Arc;
+
+impl Inner {
+    /// Makes durable what was done before; `truncate` empties the log as well.
+    pub(super) fn commit(&self, truncate: bool) -> Result<()> {
+        let mut log = self.log();
+        let (batch, medium, id) = {
+            let mut state = self.write();
+            if let Some(why) = state.read_only {
+                return Err(why);
+            }
+            (
+                state.collect(),
+                Arc::clone(&state.medium),
+                state.superblock.id,
+            )
+        };
+        let done = self.persist(&mut log, batch, &*medium, id, truncate);
+        if done.is_err() {
+            self.write().read_only = Some(Errno::EIO);
+        }
+        done
+    }
+
+    fn persist(
+        &self,
+        log: &mut LogState,
+        batch: Option<Batch>,
+        medium: &dyn Medium,
+        id: u64,
+        truncate: bool,
+    ) -> Result<()> {
+        if let Some(batch) = batch {
+            if batch.wrote_data {
+                medium.sync(For::Data)?;
+            }
+            log.log.append(&batch.pages)?;
+            log::apply(medium, id, &batch.pages);
+            self.write().committed(&batch.freed.data);
+            log.waiting.extend(batch.freed.metadata);
+        }
+        if log.log.is_half_full() || truncate && !log.log.is_empty() {
+            medium.sync(For::Home)?;
+            log.log.truncate()?;
+            let waiting = std::mem::take(&mut log.waiting);
+            self.write().release(&waiting);
+        }
+        Ok(())
+    }
+
+    /// Whether there is anything to commit.
+    pub(super) fn is_dirty(&self) -> bool {
+        let state = self.read();
+        state.read_only.is_none() && !state.pages.is_clean()
+    }
+
+    /// Frees files without a name that nobody holds.
+    pub(super) fn free_orphans(&self) -> Result<()> {
+        loop {
+            let first = orphans::first(&self.read())?;
+            if first == 0 {
+                return Ok(());
+            }
+            self.change(|state| {
+                state.held.remove(&first);
+                orphans::released(state, first)
+            })?;
+        }
+    }
+}

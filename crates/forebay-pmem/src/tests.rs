@@ -1,0 +1,11 @@
+//! Tests of the whole store, on simulated memory and on files.
+
+mod calls;
+mod crash;
+mod damage;
+mod drive;
+mod files;
+mod limits;
+mod model;
+mod random;
+mod sim;

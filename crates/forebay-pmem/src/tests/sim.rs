@@ -1,0 +1,398 @@
+//! Simulated memory: keeps what was stored, and when what was flushed and fenced, so that a test can ask what
+//! memory may hold after a crash.
+//!
+//! Two machines are simulated. *DAX*: a store reaches memory at any time, each line of 64 bytes for itself,
+//! and within a line in the order of its stores, word by word. What was flushed or streamed before a fence is
+//! there after it; bytes of files need a fence of their own writer (`For::Data`), which no other thread's
+//! fence stands in for. *File*: sectors of 512 bytes reach the disk at any time, flushes and fences do
+//! nothing, and a sync brings everything.
+//!
+//! A call of one kind can be left out: that is the bug which a canary plants.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use crate::errno::Result;
+use crate::medium::{Durability, For, Medium};
+
+/// Calls that can be left out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Call {
+    Flush,
+    Fence,
+    Sync,
+}
+
+/// What happened to the memory.
+#[derive(Clone, Debug)]
+pub enum Event {
+    Store {
+        at: usize,
+        bytes: Vec<u8>,
+        streamed: Option<For>,
+    },
+    Flush {
+        at: usize,
+        length: usize,
+        purpose: For,
+    },
+    Fence,
+    Sync,
+    /// So many operations have been called, and so many of them are durable by promise.
+    Mark {
+        called: usize,
+        durable: usize,
+    },
+}
+
+struct Inside {
+    bytes: Vec<u8>,
+    events: Option<Vec<Event>>,
+}
+
+/// Simulated memory.
+pub struct Simulated {
+    durability: Durability,
+    omitted: Option<(Call, For)>,
+    inside: Mutex<Inside>,
+}
+
+impl Simulated {
+    pub fn new(bytes: Vec<u8>, durability: Durability) -> Arc<Self> {
+        let inside = Mutex::new(Inside {
+            bytes,
+            events: None,
+        });
+        Arc::new(Self {
+            durability,
+            omitted: None,
+            inside,
+        })
+    }
+
+    /// Records from now on, and leaves out calls of one kind.
+    pub fn recording(
+        bytes: Vec<u8>,
+        durability: Durability,
+        omitted: Option<(Call, For)>,
+    ) -> Arc<Self> {
+        let inside = Mutex::new(Inside {
+            bytes,
+            events: Some(Vec::new()),
+        });
+        Arc::new(Self {
+            durability,
+            omitted,
+            inside,
+        })
+    }
+
+    pub fn bytes(&self) -> Vec<u8> {
+        self.lock().bytes.clone()
+    }
+
+    pub fn mark(&self, called: usize, durable: usize) {
+        self.event(Event::Mark { called, durable });
+    }
+
+    /// How much has happened.
+    pub fn events_count(&self) -> usize {
+        self.lock().events.as_ref().map_or(0, Vec::len)
+    }
+
+    pub fn events(&self) -> Vec<Event> {
+        self.lock().events.clone().unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn event(&self, event: Event) {
+        if let Some(events) = &mut self.lock().events {
+            events.push(event);
+        }
+    }
+
+    fn store(&self, at: u64, bytes: &[u8], streamed: Option<For>) {
+        let at = at as usize;
+        let mut inside = self.lock();
+        inside.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        if let Some(events) = &mut inside.events {
+            events.push(Event::Store {
+                at,
+                bytes: bytes.to_vec(),
+                streamed,
+            });
+        }
+    }
+}
+
+impl Medium for Simulated {
+    fn length(&self) -> u64 {
+        self.lock().bytes.len() as u64
+    }
+
+    fn durability(&self) -> Durability {
+        self.durability
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        let at = at as usize;
+        into.copy_from_slice(&self.lock().bytes[at..at + into.len()]);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.store(at, bytes, None);
+    }
+
+    fn stream(&self, at: u64, bytes: &[u8], purpose: For) {
+        self.store(at, bytes, Some(purpose));
+    }
+
+    fn flush(&self, at: u64, length: u64, purpose: For) {
+        if self.omitted != Some((Call::Flush, purpose)) {
+            let (at, length) = (at as usize, length as usize);
+            self.event(Event::Flush {
+                at,
+                length,
+                purpose,
+            });
+        }
+    }
+
+    fn fence(&self, purpose: For) {
+        assert_eq!(purpose, For::Data, "the writers' own fence");
+        if self.omitted != Some((Call::Fence, purpose)) {
+            self.event(Event::Fence);
+        }
+    }
+
+    fn sync(&self, purpose: For) -> Result<()> {
+        if self.omitted != Some((Call::Sync, purpose)) {
+            self.event(Event::Sync);
+        }
+        Ok(())
+    }
+}
+
+/// A line, or a sector, that memory may hold in several versions.
+struct Line {
+    /// The oldest that it may be.
+    base: Vec<u8>,
+    /// Each later one, as a change of the one before: where, and the bytes.
+    changes: Vec<(usize, Vec<u8>)>,
+    /// Changes that are on their way by the committer, and by writers of data.
+    flushed: [usize; 2],
+}
+
+impl Line {
+    fn version(&self, number: usize) -> Vec<u8> {
+        let mut bytes = self.base.clone();
+        for (at, new) in &self.changes[..number] {
+            bytes[*at..*at + new.len()].copy_from_slice(new);
+        }
+        bytes
+    }
+
+    fn settle(&mut self, whose: usize) {
+        let settled = self.flushed[whose];
+        self.base = self.version(settled);
+        self.changes.drain(..settled);
+        self.flushed = self.flushed.map(|flushed| flushed.saturating_sub(settled));
+    }
+}
+
+/// Memory in the course of recorded events: what is certain, and what may be.
+pub struct Course {
+    durability: Durability,
+    certain: Vec<u8>,
+    lines: BTreeMap<usize, Line>,
+}
+
+impl Course {
+    pub fn new(start: Vec<u8>, durability: Durability) -> Self {
+        Self {
+            durability,
+            certain: start,
+            lines: BTreeMap::new(),
+        }
+    }
+
+    fn line_bytes(&self) -> usize {
+        match self.durability {
+            Durability::Dax => 64,
+            Durability::Fdatasync => 512,
+        }
+    }
+
+    /// Stores are cut into words, which reach memory one after the other.
+    fn word_bytes(&self) -> usize {
+        match self.durability {
+            Durability::Dax => 8,
+            Durability::Fdatasync => 512,
+        }
+    }
+
+    pub fn event(&mut self, event: &Event) {
+        match event {
+            Event::Store {
+                at,
+                bytes,
+                streamed,
+            } => self.store(*at, bytes, *streamed),
+            Event::Flush {
+                at,
+                length,
+                purpose,
+            } => self.flush(*at, *length, *purpose),
+            Event::Fence => self.settle(&[WRITERS]),
+            // A committer's `sfence` says nothing of what other threads have streamed.
+            Event::Sync if self.durability == Durability::Dax => self.settle(&[COMMITTER]),
+            Event::Sync => {
+                for (line, pending) in std::mem::take(&mut self.lines) {
+                    let last = pending.version(pending.changes.len());
+                    self.certain[line..line + last.len()].copy_from_slice(&last);
+                }
+            }
+            Event::Mark { .. } => {}
+        }
+    }
+
+    fn store(&mut self, at: usize, bytes: &[u8], streamed: Option<For>) {
+        let (size, word) = (self.line_bytes(), self.word_bytes());
+        let mut from = 0;
+        while from < bytes.len() {
+            let place = at + from;
+            let start = place / size * size;
+            let until = (bytes.len() - from).min(word - place % word);
+            let base = &self.certain[start..start + size];
+            let line = self.lines.entry(start).or_insert_with(|| Line {
+                base: base.to_vec(),
+                changes: Vec::new(),
+                flushed: [0; 2],
+            });
+            line.changes
+                .push((place - start, bytes[from..from + until].to_vec()));
+            if let Some(purpose) = streamed {
+                line.flushed[whose(purpose)] = line.changes.len();
+            }
+            from += until;
+        }
+    }
+
+    fn flush(&mut self, at: usize, length: usize, purpose: For) {
+        if self.durability == Durability::Dax {
+            for (_, line) in self.lines.range_mut(at / 64 * 64..at + length) {
+                line.flushed[whose(purpose)] = line.changes.len();
+            }
+        }
+    }
+
+    fn settle(&mut self, whose: &[usize]) {
+        if self.durability == Durability::Fdatasync {
+            return;
+        }
+        for whose in whose {
+            for (start, line) in &mut self.lines {
+                line.settle(*whose);
+                self.certain[*start..*start + line.base.len()].copy_from_slice(&line.base);
+            }
+        }
+        self.lines.retain(|_, line| !line.changes.is_empty());
+    }
+
+    /// What memory may hold now: all of it if there are at most `limit`, else as many by chance and the
+    /// extremes of each line. Each goes to `see`.
+    pub fn states(&self, limit: usize, random: &mut Random, mut see: impl FnMut(Vec<u8>)) {
+        let lines: Vec<(usize, &Line)> = self
+            .lines
+            .iter()
+            .map(|(start, line)| (*start, line))
+            .collect();
+        let counts: Vec<usize> = lines
+            .iter()
+            .map(|(_, line)| line.changes.len() + 1)
+            .collect();
+        let mut image = |choice: &[usize]| {
+            let mut bytes = self.certain.clone();
+            for ((start, line), version) in lines.iter().zip(choice) {
+                let version = line.version(*version);
+                bytes[*start..*start + version.len()].copy_from_slice(&version);
+            }
+            see(bytes);
+        };
+        let all = counts
+            .iter()
+            .try_fold(1usize, |all, count| all.checked_mul(*count));
+        if all.is_some_and(|all| all <= limit) {
+            let mut choice = vec![0; counts.len()];
+            loop {
+                image(&choice);
+                let Some(next) = (0..counts.len()).find(|line| choice[*line] + 1 < counts[*line])
+                else {
+                    return;
+                };
+                choice[next] += 1;
+                choice[..next].fill(0);
+            }
+        }
+        let full: Vec<usize> = counts.iter().map(|count| count - 1).collect();
+        image(&vec![0; counts.len()]);
+        image(&full);
+        for turn in 0..limit / 2 {
+            let line = random.below(counts.len());
+            let mut choice = if turn % 2 == 0 {
+                full.clone()
+            } else {
+                vec![0; counts.len()]
+            };
+            choice[line] = if turn % 2 == 0 {
+                random.below(counts[line])
+            } else {
+                full[line]
+            };
+            image(&choice);
+            let share = random.below(5);
+            let chosen = counts.iter().map(|count| match random.below(4) {
+                part if part < share => count - 1,
+                3 => random.below(*count),
+                _ => 0,
+            });
+            image(&chosen.collect::<Vec<_>>());
+        }
+    }
+}
+
+const COMMITTER: usize = 0;
+const WRITERS: usize = 1;
+
+fn whose(purpose: For) -> usize {
+    if purpose == For::Data {
+        WRITERS
+    } else {
+        COMMITTER
+    }
+}
+
+/// Numbers that follow from a seed.
+pub struct Random(u64);
+
+impl Random {
+    pub fn new(seed: u64) -> Self {
+        Self(seed ^ 0x6a09_e667_f3bc_c908)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    pub fn below(&mut self, limit: usize) -> usize {
+        (self.next() % limit.max(1) as u64) as usize
+    }
+}

@@ -1,0 +1,119 @@
+#!/usr/bin/env bash
+# Ordinary programs on a directory that `forebay mount` shows, and the same in a plain one: they say and leave the same. Programs that check
+# what they read themselves (fio, fsx), and programs under `forebay run` in the same session.
+set -Euo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+
+away() {
+    echo "$1"
+    exit 77
+}
+[[ -e /dev/fuse ]] || away 'there is no /dev/fuse'
+[[ $(id -u) == 0 ]] || command -v fusermount3 >/dev/null || away 'fusermount3 is missing (scripts/install-test-deps.sh installs it)'
+# $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a debug build made here.
+# Whatever this user's environment says about Forebay is left out of it.
+for name in $(compgen -e | grep '^FOREBAY_' | grep -v '^FOREBAY_TEST_'); do unset "$name"; done
+target=$PWD/${CARGO_TARGET_DIR:-target}
+bin=${FOREBAY_TEST_BIN:-}
+if [[ -z $bin ]]; then
+    cargo build --quiet -p forebay-cli -p forebay-preload || exit 1
+    bin=$target/debug
+fi
+forebay=$(realpath "$bin")/forebay
+unset FOREBAY_TEST_BIN
+scratch=$(mktemp -d -p "$target") || exit 1
+export FOREBAY_CONFIG=/dev/null FOREBAY_SESSION="mount-$$" XDG_STATE_HOME=$scratch/state HOME=$scratch GIT_CONFIG_NOSYSTEM=1
+export FOREBAY_SMALL_FILE_BYTES=0 FOREBAY_LARGE_FILE_BYTES=0
+mkdir "$scratch/below" "$scratch/mount" "$scratch/plain"
+clean() {
+    "$forebay" umount --lazy "$scratch/mount" 2>/dev/null
+    rm -rf --one-file-system "$scratch"
+}
+trap clean EXIT
+# shellcheck source=tests/lib/expect.sh
+. tests/lib/expect.sh
+
+skipped=0
+# same NAME PROGRAM SCRIPT: what a shell says and leaves on the mount, in the directory afterwards, and in a plain one, is the same.
+same() {
+    command -v "$2" >/dev/null || {
+        printf 'skipped: %s: %s is missing\n' "$1" "$2"
+        skipped=$((skipped + 1))
+        return
+    }
+    local place
+    for place in mount plain; do
+        mkdir "$scratch/$place/$1"
+        (cd "$scratch/$place/$1" && timeout 120 bash -c "$3") >"$scratch/$1.$place" 2>&1
+        echo "ends with $?" >>"$scratch/$1.$place"
+    done
+    expect "$1 says the same" diff "$scratch/$1.plain" "$scratch/$1.mount"
+    expect "$1 leaves the same on the mount" diff -r --no-dereference "$scratch/plain/$1" "$scratch/mount/$1"
+    expect "$1 leaves the same below it" diff -r --no-dereference "$scratch/plain/$1" "$scratch/below/$1"
+}
+
+"$forebay" mount --daemon --linger 1 --memory 96MiB "$scratch/below" "$scratch/mount" 2>"$scratch/refused" || {
+    grep -q 'not permitted\|/dev/fuse' "$scratch/refused" && away "$(tail -n 1 "$scratch/refused")"
+    cat "$scratch/refused" && exit 1
+}
+expect 'it is mounted' grep -q " $scratch/mount .* fuse.forebay " /proc/self/mountinfo
+cp -r docs "$scratch/docs"
+export S=$scratch GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
+export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+same git git 'git init -q -b main . && cp -r "$S/docs" . && git add . && git commit -qm one && git rev-parse HEAD && sed -i s/the/The/ docs/*.md &&
+    git commit -qam two && git fsck --strict 2>&1 | grep -v "^notice\|^Checking" ; git checkout -q HEAD~1 && git status --short && git rev-parse HEAD
+    rm -rf .git/index .git/logs'
+same tar tar 'tar cf a.tar -C "$S" docs && mkdir b && tar xf a.tar -C b && tar df a.tar -C b && ls -lR --time-style=full-iso b | grep -v "^total" && tar tf a.tar'
+same sqlite sqlite3 'sqlite3 db "create table t(a integer primary key, b text); with recursive n(i) as (select 1 union all select i+1 from n where i < 3000)
+    insert into t select i, hex(i*i) from n; pragma journal_mode=wal; update t set b = b || a where a % 3 = 0; pragma integrity_check; select sum(length(b)) from t"
+    for i in 1 2 3; do sqlite3 -cmd ".timeout 20000" db "update t set b = b || $i where a < 100" & done; wait; sqlite3 db "select sum(length(b)) from t; vacuum; pragma integrity_check"
+    rm db # Who came first differs.'
+same dd dd 'dd if=/dev/zero bs=4k count=300 2>/dev/null | tr "\0" x | dd of=a bs=7k 2>/dev/null; dd if=a of=b bs=1M 2>/dev/null; dd if=a of=b bs=64k seek=3 conv=notrunc,fsync 2>/dev/null
+    dd if=b of=c bs=4k oflag=direct 2>/dev/null; cksum a b c; cp --sparse=always b d; truncate -s 1M d; cksum d; cat a >> b; cksum b'
+same c_build gcc 'for i in 1 2 3 4; do echo "int f$i(void) { return $i; }" > f$i.c; done
+    echo "#include <stdio.h>
+    int f1(void), f2(void), f3(void), f4(void); int main(void) { printf(\"%d\n\", f1() + f2() + f3() + f4()); }" > main.c
+    for i in 1 2 3 4; do gcc -c f$i.c & done; gcc -c main.c; wait; gcc -o run main.o f?.o && ./run && ar rc l.a f?.o && gcc -static -o whole main.o l.a && ./whole; rm -f l.a'
+same python python3 'python3 - <<EOF
+import os, shutil, tempfile, json, zipfile, pathlib
+pathlib.Path("a/b/c").mkdir(parents=True)
+for i in range(200):
+    with open(f"a/b/c/{i}", "w") as f: f.write("line\n" * i)
+with zipfile.ZipFile("z.zip", "w") as z:
+    for i in range(200): z.writestr(zipfile.ZipInfo(str(i)), pathlib.Path(f"a/b/c/{i}").read_text())
+print(len(zipfile.ZipFile("z.zip").namelist()), sum(f.stat().st_size for f in pathlib.Path("a").rglob("*")  if f.is_file()))
+shutil.copytree("a", "d"); shutil.move("d/b/c/7", "seven"); shutil.rmtree("a")
+with tempfile.TemporaryFile(dir=".") as f:
+    f.write(b"x" * 100000); f.seek(50000); print(len(f.read()))
+print(sorted(os.listdir("."))[:4], len(os.listdir("d/b/c")))
+EOF'
+
+# check NAME PROGRAM COMMAND...: one that checks by itself.
+check() {
+    if command -v "$2" >/dev/null; then
+        expect "$1" timeout 120 "${@:3}"
+    else
+        printf 'skipped: %s: %s is missing\n' "$1" "$2"
+        skipped=$((skipped + 1))
+    fi
+}
+verified=(fio --name=v --verify_state_save=0 --directory="$scratch/mount" --size=12M --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0)
+check 'fio finds what it has written, at random' fio "${verified[@]}" --rw=randwrite --bsrange=512-64k --bs_unaligned=1
+check 'fio finds what it has written, by several' fio "${verified[@]}" --rw=randwrite --bs=4k --numjobs=3 --fsync=64
+check 'fio finds what it has written, large and past caches' fio "${verified[@]}" --rw=write --bs=1M --direct=1
+fsx=$target/tools/bin/fsx
+check 'fsx' "$fsx" "$fsx" -N 2000 "$scratch/mount/fsx"
+
+# A program of the session and one on the mount, in turn in one file.
+both() {
+    local i
+    for i in 1 2 3 4 5 6 7 8; do
+        echo "mount $i" >>"$scratch/mount/both" && "$forebay" run --require -- sh -c "echo run $i >> '$scratch/below/both'" || return 1
+    done
+    diff "$scratch/mount/both" <(for i in 1 2 3 4 5 6 7 8; do printf 'mount %d\nrun %d\n' $i $i; done)
+}
+expect 'a program under forebay run and one on the mount append to one file' both
+expect 'it is unmounted' "$forebay" umount "$scratch/mount"
+expect 'what was appended is there' diff "$scratch/below/both" <(for i in 1 2 3 4 5 6 7 8; do printf 'mount %d\nrun %d\n' $i $i; done)
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+((failed == 0))
