@@ -45,6 +45,7 @@ macro_rules! export {
 }
 
 pub mod advise;
+pub mod attributes;
 pub mod close;
 pub mod dup;
 pub mod fork;

@@ -6,8 +6,8 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use libc::{
-    c_char, c_int, c_long, c_uint, c_void, iovec, mode_t, off_t, pid_t, rlimit, size_t, ssize_t,
-    stat as Stat, statx as StatX, timespec, timeval, utimbuf,
+    c_char, c_int, c_long, c_uint, c_void, gid_t, iovec, mode_t, off_t, pid_t, rlimit, size_t,
+    ssize_t, stat as Stat, statx as StatX, timespec, timeval, uid_t, utimbuf,
 };
 
 use crate::symbols::{self, Name};
@@ -156,6 +156,28 @@ real! {
     fn futimes(fd: c_int, times: *const timeval) -> c_int = missing (-1);
     fn futimesat(dir: c_int, path: *const c_char, times: *const timeval) -> c_int = missing (-1);
     fn utime(path: *const c_char, times: *const utimbuf) -> c_int = missing (-1);
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int = sys (libc::SYS_chmod, [path, mode]);
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int = sys (libc::SYS_fchmod, [fd, mode]);
+    fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int = missing (-1);
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int = missing (-1);
+    fn chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int = sys (libc::SYS_chown, [path, user, group]);
+    fn lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int = sys (libc::SYS_lchown, [path, user, group]);
+    fn fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int = sys (libc::SYS_fchown, [fd, user, group]);
+    fn fchownat(dir: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int = sys (libc::SYS_fchownat, [dir, path, user, group, flags]);
+    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int = sys (libc::SYS_setxattr, [path, name, value, len, flags]);
+    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int = sys (libc::SYS_lsetxattr, [path, name, value, len, flags]);
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int = sys (libc::SYS_fsetxattr, [fd, name, value, len, flags]);
+    fn removexattr(path: *const c_char, name: *const c_char) -> c_int = sys (libc::SYS_removexattr, [path, name]);
+    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int = sys (libc::SYS_lremovexattr, [path, name]);
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int = sys (libc::SYS_fremovexattr, [fd, name]);
+    fn link(from: *const c_char, to: *const c_char) -> c_int = sys (libc::SYS_link, [from, to]);
+    fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int = sys (libc::SYS_linkat, [from_dir, from, to_dir, to, flags]);
+    fn unlink(path: *const c_char) -> c_int = sys (libc::SYS_unlink, [path]);
+    fn unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int = sys (libc::SYS_unlinkat, [dir, path, flags]);
+    fn remove(path: *const c_char) -> c_int = missing (-1);
+    fn rename(from: *const c_char, to: *const c_char) -> c_int = sys (libc::SYS_rename, [from, to]);
+    fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int = sys (libc::SYS_renameat, [from_dir, from, to_dir, to]);
+    fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int = sys (libc::SYS_renameat2, [from_dir, from, to_dir, to, flags]);
     fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int = sys (libc::SYS_setrlimit, [resource, limit]);
     fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int = sys (libc::SYS_prlimit64, [process, resource, limit, before]);
     fn _exit(status: c_int) -> () = sys_unit (libc::SYS_exit_group, [status]);

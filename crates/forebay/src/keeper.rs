@@ -13,6 +13,7 @@ pub mod check;
 pub mod closing;
 pub mod engine;
 pub mod hosting;
+mod limits;
 pub mod outsiders;
 pub mod provision;
 mod ready;

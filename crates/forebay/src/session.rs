@@ -15,6 +15,7 @@ pub mod handoff;
 pub mod left;
 pub mod lent;
 pub mod look;
+pub mod marks;
 pub mod members;
 mod opening;
 pub mod opens;

@@ -14,6 +14,7 @@ use forebay::device::RealFile;
 use forebay::file::inode::Inode;
 use forebay::flush::errors;
 use forebay::memory::files::{CLOSING, LEASED};
+use forebay::session::glance::Glance;
 use forebay::sync::Ordering;
 use forebay::{Config, OpenOptions, Session};
 
@@ -101,6 +102,20 @@ impl Scene {
         arena.file_unchecked(id).flags.load(Ordering::Acquire)
     }
 
+    /// The time that programs of the session are told instead of the device file's.
+    fn told_ns(&self) -> Option<u64> {
+        let arena = self.closes.place().expect("a place").path.expect("a file");
+        let (glance, _) = Glance::at(&arena).expect("an arena");
+        let meta = fs::metadata(&self.path).expect("a file");
+        let ns = |seconds: i64, ns: i64| (seconds * 1_000_000_000 + ns) as u64;
+        let mtime_ns = ns(meta.mtime(), meta.mtime_nsec());
+        let ctime_ns = ns(meta.ctime(), meta.ctime_nsec());
+        match glance.known(meta.dev(), meta.ino()) {
+            Some(known) => known.changed_ns(mtime_ns, ctime_ns),
+            None => glance.changed_with_kernel((meta.dev(), meta.ino()), (mtime_ns, ctime_ns)),
+        }
+    }
+
     fn is_whole(&self) -> bool {
         fs::read(&self.path).expect("a file") == bytes()
     }
@@ -134,6 +149,66 @@ fn a_file_is_left_to_the_keeper_and_looks_finished_at_once() {
         (before.mtime(), before.mtime_nsec())
     );
     assert_eq!(scene.closes.stats().closed_behind, 1);
+}
+
+/// A thread of the keeper's that looks for something to do is at the file while another finishes it: what that has left is noted later.
+#[test]
+fn its_times_are_those_of_the_close_while_somebody_is_at_it() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let number = file.metadata().expect("a file").ino();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let shared = scene.closes.shared();
+    let me = shared.me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    let core = inode.core();
+    let (id, device) = (core.id, std::sync::Arc::clone(&core.device));
+    let closed = device.stat().expect("a file").mtime_ns;
+    drop(file);
+    std::thread::scope(|scope| {
+        let (begun, is_begun) = std::sync::mpsc::channel();
+        let (seen_it, may_end) = std::sync::mpsc::channel::<()>();
+        scope.spawn(move || {
+            let other = shared.me().expect("a slot");
+            assert!(shared.begin_intent(other, id));
+            begun.send(()).expect("somebody waits");
+            let _ = may_end.recv();
+            shared.end_intent(other, id, &device);
+        });
+        is_begun.recv().expect("begun");
+        inode.leave(me, &seen, &prepared).expect("left");
+        await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
+        assert_eq!(scene.told_ns(), Some(closed));
+        drop(seen_it);
+    });
+    assert_eq!(scene.told_ns(), Some(closed));
+    // What others do is told.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::thread::sleep(Duration::from_millis(20));
+    fs::set_permissions(&scene.path, mode).expect("a mode");
+    assert_eq!(scene.told_ns(), None);
+}
+
+#[test]
+fn its_times_are_those_of_the_close_once_it_is_with_the_kernel() {
+    let Some(scene) = Scene::new() else { return };
+    let (file, inode) = scene.written();
+    let number = file.metadata().expect("a file").ino();
+    let seen = AtomicU32::new(inode.error_sequence());
+    let me = scene.closes.shared().me().expect("a slot");
+    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+    let closed = inode.core().device.stat().expect("a file").mtime_ns;
+    drop(file);
+    inode.leave(me, &seen, &prepared).expect("left");
+    await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
+    let meta = fs::metadata(&scene.path).expect("a file");
+    let given = scene.closes.give_to_kernel(meta.dev(), meta.ino(), 1);
+    given.expect("nothing is owed");
+    assert_eq!(scene.told_ns(), Some(closed));
+    // What others do is told.
+    std::thread::sleep(Duration::from_millis(20));
+    fs::write(&scene.path, "others").expect("written");
+    assert_eq!(scene.told_ns(), None);
 }
 
 #[test]
@@ -251,7 +326,8 @@ fn the_lease_keeps_others_out() {
     let seen = AtomicU32::new(inode.error_sequence());
     let _prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
     drop(file);
-    inode.core().device.lease().expect("a lease");
+    // It is refused while anybody is in the middle of a call on another description.
+    await_that(|| inode.core().device.lease().is_ok());
     assert!(!inode.core().device.is_lease_wanted());
     let opened = fs::OpenOptions::new()
         .read(true)

@@ -26,8 +26,8 @@ const LIMIT: u64 = 192 * MIB;
 const BUDGET: u64 = 128 * MIB;
 /// What the session holds before others come.
 const HELD: u64 = 80 * MIB;
-/// The keeper looks twice a second.
-const PATIENCE: Duration = Duration::from_secs(6);
+/// The keeper looks twice a second, and takes back an eighth each time.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Memory that others hold: a file of a tmpfs, written from within the group.
 struct Ballast {

@@ -71,7 +71,8 @@ fn kept_elsewhere(session: &Session) -> bool {
     keeper.is_some_and(|pid| pid != std::process::id())
 }
 
-/// Returns at a signal, or when nobody else has been in the session for so long and it owes nothing.
+/// Returns at a signal, or when nobody else has been in the session for so long and it owes nothing that another try could bring to
+/// its device; or when somebody else keeps the session, who would take this process for one to wait for.
 ///
 /// Somebody may come while this process is about to leave, and rely on the keeper that he sees. Whoever relies on one
 /// joins first and looks then; a keeper that leaves stops keeping first and looks then who is there. So at least one of
@@ -85,6 +86,9 @@ fn wait_until_idle(
     let mut tries = 0;
     while signals.pending().next().is_none() {
         std::thread::sleep(LOOK_PAUSE);
+        if kept_elsewhere(session) {
+            return Ok(());
+        }
         if has_others(session) {
             tries = 0;
             last_seen = Instant::now();
@@ -93,7 +97,8 @@ fn wait_until_idle(
             // What cannot be written now is tried again, so that space that is made in time is enough. In the end it waits in
             // the arena, for the next command of the session or for `forebay recover`.
             tries += 1;
-            if !session.settle_all()?.is_empty() && tries < IDLE_TRIES {
+            let unsettled = session.settle_all()?;
+            if !session.are_gone(&unsettled) && tries < IDLE_TRIES {
                 continue;
             }
             session.stop_keeping();

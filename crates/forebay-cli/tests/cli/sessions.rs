@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -212,6 +213,30 @@ fn a_daemon_that_cannot_pay_says_what_is_owed_and_to_whom() {
     let run = place.run(&["recover"]);
     assert_eq!(run.code, 3, "{run:?}");
     assert!(!place.arena().exists());
+}
+
+#[test]
+fn a_daemon_does_not_wait_for_a_file_that_is_gone() {
+    let place = Place::new("gone");
+    if !is_managed(place.files.path()) {
+        return;
+    }
+    let first = place.daemon(&[]);
+    let file = place.file("data");
+    let writer = writer::start(&place, &file, BYTES, false);
+    first.kill();
+    std::fs::remove_file(&file).expect("removed");
+    let idle = Duration::from_secs(2);
+    let second = place.daemon(&["--until-idle", "2"]);
+    writer.kill();
+    let begun = Instant::now();
+    let (status, stderr) = second.wait();
+    // It tries twenty times, so long apart, where that may help.
+    assert!(begun.elapsed() < idle * 15, "{stderr}");
+    assert_eq!(status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("still owed"), "{stderr}");
+    assert!(place.arena().exists(), "the bytes are still there");
+    assert_eq!(place.run(&["recover"]).code, 3);
 }
 
 #[test]

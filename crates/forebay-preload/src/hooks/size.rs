@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use forebay::device::DeviceFile;
 use forebay::file::core::Halt;
 use forebay::file::settle::Durability;
 use libc::{c_char, c_int, off_t};
@@ -227,8 +228,8 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         // Everything that is owed is written first, so that the kernel's size is ours and it changes nothing else.
         let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
         inode.settle(me, Durability::Written, &seen)?;
-        let device = &inode.core().device;
-        device.reserve(offset as u64, len as u64).map_err(|error| {
+        let reserve = |device: &dyn DeviceFile| device.reserve(offset as u64, len as u64);
+        inode.core().change(me, reserve).map_err(|error| {
             Halt::Failed(device_error(error.raw_os_error().unwrap_or(libc::EIO)))
         })?;
         if !keeps_size {

@@ -4,7 +4,7 @@
 use std::ffi::CStr;
 
 use forebay::file::gone::Place;
-use forebay::session::glance::Known;
+use forebay::session::glance::{Glance, Known};
 use libc::{c_char, c_int, c_uint, stat as Stat, statx as StatX};
 
 use crate::attach;
@@ -65,6 +65,29 @@ unsafe fn known(device: u64, inode: u64, asked: &Asked) -> Option<Known> {
     glance.known_at((device, inode), || unsafe { asked.place() })
 }
 
+/// The times may be from the middle of what the keeper does.
+struct Again;
+
+/// The time of a file's last change where it has others, modification and change, because the keeper has written it.
+#[inline]
+fn changed_ns(
+    known: Option<Known>,
+    numbers: (u64, u64),
+    [mtime_ns, ctime_ns]: [u64; 2],
+) -> Result<Option<u64>, Again> {
+    let Some(known) = known else {
+        // Perhaps it is with the kernel by now.
+        let glance = (!Inside::is()).then(attach::glance).flatten();
+        let with_kernel =
+            |glance: &Glance| glance.changed_with_kernel(numbers, (mtime_ns, ctime_ns));
+        return Ok(glance.and_then(with_kernel));
+    };
+    match known.changed_ns(mtime_ns, ctime_ns) {
+        None if known.was_closed_behind() => Err(Again),
+        changed => Ok(changed),
+    }
+}
+
 fn ns_of(seconds: i64, ns: i64) -> u64 {
     (seconds.max(0) as u64)
         .saturating_mul(NS)
@@ -105,11 +128,12 @@ unsafe fn patch_once(asked: &Asked, result: c_int, to: *mut Stat) -> bool {
     if result == 0 && attach::is_on() {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
-        if to.st_mode & libc::S_IFMT == libc::S_IFREG
+        if to.st_mode & libc::S_IFMT == libc::S_IFREG {
             // SAFETY: the kernel has taken the path.
-            && let Some(known) = unsafe { known(to.st_dev, to.st_ino, asked) }
-        {
-            if known.in_use {
+            let known = unsafe { known(to.st_dev, to.st_ino, asked) };
+            if let Some(known) = known
+                && known.in_use
+            {
                 to.st_size = known.size as libc::off_t;
                 // Programs take a file with fewer blocks than bytes for one with holes.
                 let blocks = known.size.div_ceil(SECTOR) as libc::blkcnt_t;
@@ -119,11 +143,13 @@ unsafe fn patch_once(asked: &Asked, result: c_int, to: *mut Stat) -> bool {
                 ns_of(to.st_mtime, to.st_mtime_nsec),
                 ns_of(to.st_ctime, to.st_ctime_nsec),
             ];
-            if let Some(ns) = known.changed_ns(times[0], times[1]) {
-                (to.st_mtime, to.st_mtime_nsec) = ((ns / NS) as i64, (ns % NS) as i64);
-                (to.st_ctime, to.st_ctime_nsec) = (to.st_mtime, to.st_mtime_nsec);
-            } else {
-                return !known.was_closed_behind();
+            match changed_ns(known, (to.st_dev, to.st_ino), times) {
+                Ok(None) => {}
+                Ok(Some(ns)) => {
+                    (to.st_mtime, to.st_mtime_nsec) = ((ns / NS) as i64, (ns % NS) as i64);
+                    (to.st_ctime, to.st_ctime_nsec) = (to.st_mtime, to.st_mtime_nsec);
+                }
+                Err(Again) => return false,
             }
         }
     }
@@ -148,20 +174,25 @@ unsafe fn patch_extended_once(asked: &Asked, result: c_int, to: *mut StatX) -> b
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
         let device = libc::makedev(to.stx_dev_major, to.stx_dev_minor);
-        if c_uint::from(to.stx_mode) & libc::S_IFMT == libc::S_IFREG
+        if c_uint::from(to.stx_mode) & libc::S_IFMT == libc::S_IFREG {
             // SAFETY: the kernel has taken the path.
-            && let Some(known) = unsafe { known(device, to.stx_ino, asked) }
-        {
-            if known.in_use {
+            let known = unsafe { known(device, to.stx_ino, asked) };
+            if let Some(known) = known
+                && known.in_use
+            {
                 to.stx_size = known.size;
                 to.stx_blocks = to.stx_blocks.max(known.size.div_ceil(SECTOR));
             }
             let ns = |time: &libc::statx_timestamp| ns_of(time.tv_sec, i64::from(time.tv_nsec));
-            if let Some(ns) = known.changed_ns(ns(&to.stx_mtime), ns(&to.stx_ctime)) {
-                (to.stx_mtime.tv_sec, to.stx_mtime.tv_nsec) = ((ns / NS) as i64, (ns % NS) as u32);
-                to.stx_ctime = to.stx_mtime;
-            } else {
-                return !known.was_closed_behind();
+            let times = [ns(&to.stx_mtime), ns(&to.stx_ctime)];
+            match changed_ns(known, (device, to.stx_ino), times) {
+                Ok(None) => {}
+                Ok(Some(ns)) => {
+                    (to.stx_mtime.tv_sec, to.stx_mtime.tv_nsec) =
+                        ((ns / NS) as i64, (ns % NS) as u32);
+                    to.stx_ctime = to.stx_mtime;
+                }
+                Err(Again) => return false,
             }
         }
     }
@@ -173,7 +204,8 @@ export! {
     fn fstat64 | fstat(fd: c_int, to: *mut Stat) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            if matches!(table::word(fd).kind(), Kind::None | Kind::Ours) {
+            // One that is not in the table may still name a file that the session manages (`O_PATH`).
+            if table::word(fd).kind() == Kind::Ours {
                 return real::fstat64(fd, to);
             }
             patch(Asked::fd(fd), || real::fstat64(fd, to), to)

@@ -6,6 +6,7 @@ use forebay::file::settle::Durability;
 use libc::{c_char, c_int, timespec, timeval, utimbuf};
 
 use crate::files;
+use crate::hooks::attributes::{of_descriptor, of_either, of_path};
 use crate::inside::NotCancelled;
 use crate::raw::KeepErrno;
 use crate::real;
@@ -18,10 +19,11 @@ export! {
         unsafe {
             if path.is_null() {
                 flush(dir);
+                of_descriptor(dir, || real::utimensat(dir, path, times, flags))
             } else {
                 files::flush_path(dir, path);
+                of_either(dir, path, flags, || real::utimensat(dir, path, times, flags))
             }
-            real::utimensat(dir, path, times, flags)
         }
     }
 
@@ -29,14 +31,14 @@ export! {
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
         flush(fd);
         // SAFETY: the caller's arguments.
-        unsafe { real::futimens(fd, times) }
+        of_descriptor(fd, || unsafe { real::futimens(fd, times) })
     }
 
     /// `futimes`.
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
         flush(fd);
         // SAFETY: the caller's arguments.
-        unsafe { real::futimes(fd, times) }
+        of_descriptor(fd, || unsafe { real::futimes(fd, times) })
     }
 
     /// `utimes`.
@@ -44,7 +46,7 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(libc::AT_FDCWD, path);
-            real::utimes(path, times)
+            of_path(libc::AT_FDCWD, path, true, || real::utimes(path, times))
         }
     }
 
@@ -53,7 +55,7 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(libc::AT_FDCWD, path);
-            real::lutimes(path, times)
+            of_path(libc::AT_FDCWD, path, false, || real::lutimes(path, times))
         }
     }
 
@@ -62,7 +64,7 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(dir, path);
-            real::futimesat(dir, path, times)
+            of_path(dir, path, true, || real::futimesat(dir, path, times))
         }
     }
 
@@ -71,7 +73,7 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(libc::AT_FDCWD, path);
-            real::utime(path, times)
+            of_path(libc::AT_FDCWD, path, true, || real::utime(path, times))
         }
     }
 }

@@ -47,7 +47,7 @@ struct Process {
     /// Number of the process's pid namespace; 0: not known.
     namespace: AtomicU64,
     pid: AtomicU32,
-    /// Whether the process has had several threads, so that the end of the one that holds `mutex` says nothing.
+    /// Whether the process has had several threads, so that the end of the one that holds `mutex` says nothing; or cannot hold it.
     threads: AtomicU32,
     /// Words below this one have had bits.
     end: AtomicU32,
@@ -157,10 +157,9 @@ impl Family {
         let several = kind == RESERVED || THREADS.load(Relaxed) != 0;
         process.pid.store(raw::process_id(), Relaxed);
         process.namespace.store(namespace(), Relaxed);
-        process.threads.store(several.into(), Relaxed);
-        if !several {
-            liveness::hold(&process.mutex);
-        }
+        // Where it cannot be held, it tells of an earlier life of the slot, if of any.
+        let tells = !several && liveness::hold(&process.mutex);
+        process.threads.store((!tells).into(), Relaxed);
         let life = process.state.load(Relaxed) & !KIND_MASK;
         process.state.store(life | kind, Ordering::Release);
     }

@@ -92,7 +92,7 @@ fn wrong(path: &Path) {
     };
     assert_eq!(advise(reader, -1, libc::POSIX_FADV_NORMAL), libc::EINVAL);
     assert_eq!(advise(reader, 1, 77), libc::EINVAL);
-    assert_eq!(advise(99, 1, libc::POSIX_FADV_NORMAL), libc::EBADF);
+    assert_eq!(advise(i32::MAX, 1, libc::POSIX_FADV_NORMAL), libc::EBADF);
     assert_eq!(advise(reader, 1, libc::POSIX_FADV_NOREUSE), 0);
     let only_writes = open(path, libc::O_WRONLY).expect("open");
     // SAFETY: takes no memory.

@@ -4,6 +4,7 @@
 //! what to be. The test itself hosts the session's keeper, is not under the library, and so sees files as outsiders do.
 
 mod appends;
+mod attributes;
 mod begins;
 mod closing;
 mod compiled;

@@ -118,12 +118,13 @@ fn unlink_large(dir: &Path, argument: &str) {
     close(fd).expect("close");
 }
 
-/// What nobody can read any more is not written; what somebody can is.
+/// What nobody can read any more is not written to the device; what somebody can read is there: by an open descriptor, by another name, or
+/// by a descriptor that only names the file.
 #[test]
 fn bytes_of_unlinked_files() {
     use std::io::{BufRead, BufReader, Read, Seek};
     use std::process::Stdio;
-    for how in ["alone", "linked", "open"] {
+    for how in ["alone", "linked", "open", "named"] {
         let scene = Scene::new("unlink-large", 0);
         let mut role = scene.role("unlink-large", how);
         role.stdin(Stdio::piped()).stdout(Stdio::piped());
@@ -133,12 +134,19 @@ fn bytes_of_unlinked_files() {
         assert!(lines.any(|line| line.ends_with('@')), "written");
         let outsider = std::fs::File::open(scene.path("a")).expect("a file");
         let outsider = (how == "open").then_some(outsider);
+        let named = open(&scene.path("a"), libc::O_PATH | libc::O_CLOEXEC).expect("a file");
+        if how != "named" {
+            close(named).expect("close");
+        }
         drop(program.stdin.take());
         assert!(program.wait().expect("an end").success());
         let mut bytes = Vec::new();
         if let Some(mut file) = outsider {
             file.rewind().expect("a seek");
             file.read_to_end(&mut bytes).expect("readable");
+        } else if how == "named" {
+            bytes = std::fs::read(format!("/proc/self/fd/{named}")).expect("a file");
+            close(named).expect("close");
         } else if how == "linked" {
             bytes = std::fs::read(scene.path("b")).expect("a file");
         }

@@ -18,6 +18,7 @@ fn run() {
     let role = role.as_str();
     let played = crate::model::play(role, &argument, &dir)
         || crate::appends::play(role, &argument, &dir)
+        || crate::attributes::play(role, &argument, &dir)
         || crate::begins::play(role, &argument, &dir)
         || crate::closing::play(role, &argument, &dir)
         || crate::deaths::play(role, &argument, &dir)

@@ -91,14 +91,15 @@ fn rotate(dir: &Path, flags: i32) {
 fn onto_itself_and_back(dir: &Path) {
     let log = next_log(dir, 0, 0);
     // SAFETY: takes no memory, in each of these.
-    let (other, free) = unsafe { (libc::dup(log), libc::dup(log)) };
+    let (other, free, gone) = unsafe { (libc::dup(log), libc::dup(log), libc::dup(log)) };
     close(free).expect("close");
+    close(gone).expect("close");
     // SAFETY: see above.
     unsafe {
         assert_eq!(libc::dup2(log, other), other);
         assert_eq!(libc::dup2(log, free), free);
         assert_eq!(libc::dup2(log, i32::MAX), -1);
-        assert_eq!(libc::dup2(free + 1, log), -1);
+        assert_eq!(libc::dup2(gone, log), -1);
         assert_eq!(libc::dup3(other, log, 0x40), -1);
     }
     for fd in [log, other, free] {

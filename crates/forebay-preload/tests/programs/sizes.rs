@@ -48,6 +48,9 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             assert_eq!(size_at(&path), 2 * BLOCK as i64);
             let fd = open(&path, libc::O_RDONLY).expect("open");
             assert_eq!(size_of(fd), 2 * BLOCK as i64);
+            let named = open(&path, libc::O_PATH).expect("open");
+            assert_eq!(size_of(named), 2 * BLOCK as i64);
+            close(named).expect("close");
             assert_eq!(seek(fd, 0, libc::SEEK_END), Ok(2 * BLOCK as i64));
             assert_eq!(pread(fd, BLOCK, BLOCK as i64), Ok(pattern(2, BLOCK)));
             assert_eq!(write(fd, b"x"), Err(libc::EBADF));

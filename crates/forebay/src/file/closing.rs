@@ -13,8 +13,8 @@
 //! Wherever this cannot be had the closer flushes, as if there were no such thing. A death at any point leaves a file that owes
 //! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
 //!
-//! A file that has been unlinked is closed in the same steps, up to the lease: with it, it is known that nobody can read the
-//! file any more, and what is owed is dropped.
+//! A file that has been unlinked is closed in the same steps, up to the lease: with it, it is known that nobody has the file open
+//! any more, and what is owed goes into the kernel's cache, where it ends with the file.
 
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -23,7 +23,7 @@ use crate::error::Result;
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
-use crate::file::{resize, table};
+use crate::file::{gone, resize, table};
 use crate::flush::{busy, errors};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::run::has_keeper;
@@ -103,13 +103,13 @@ fn has_no_name(core: &Core) -> bool {
     matches!(core.device.stat(), Ok(stat) if stat.links == 0)
 }
 
-/// A file that nobody has open, as the lease says, and that has no name: no byte of it can be read again, so none is written. Whether it
-/// was one.
+/// A file that nobody has open, as the lease says, and that has no name: hardly anybody can read a byte of it again, so none is written
+/// to the device. Whether it was one.
 fn forget_nameless(core: &Core, me: Me<'_>) -> bool {
     let nameless = has_no_name(core);
     if nameless {
         // Where that fails the bytes are written.
-        let _ = resize::set_len(core, me, 0);
+        gone::put_into_cache(core, me);
         core.device.give_lease_up();
     }
     nameless
@@ -258,8 +258,10 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
     }
     if !core.shared.is_open(core.id) {
         let mtime_ns = entry.closed_ns.load(Ordering::Acquire);
-        // Best effort: a time costs no bytes.
-        let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
+        if mtime_ns != 0 {
+            // Best effort: a time costs no bytes.
+            let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
+        }
     }
     entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
 }

@@ -2,19 +2,21 @@
 //!
 //! That a file is gone is certain in two cases. Its inode number has another birth ([`is_another`]): the file system gives a
 //! number again once no name, descriptor or request of the old file is left. Or the keeper has seen, under its lease, that no name
-//! leads to it while nobody has it open, and has noted so ([`VANISHED`]) for its successor, who cannot look any more.
+//! leads to it while nobody has it open: then the kernel gets the bytes ([`put_into_cache`]). Should the keeper die before that, it has
+//! noted so ([`VANISHED`]) for its successor, who cannot look any more, and drops them.
 //! Where neither is known, as for a file that may only have been moved, the bytes stay.
 
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
-use crate::device::DeviceFile;
 use crate::device::file::since_1970;
+use crate::device::{Cached, DeviceFile};
 use crate::evict;
 use crate::file::closing::end_lease;
 use crate::file::core::Core;
-use crate::file::resize;
+use crate::file::{resize, settle};
+use crate::flush::Scope;
 use crate::frame::slots;
 use crate::ids::FileId;
 use crate::keeper::run::has_keeper;
@@ -123,10 +125,23 @@ fn note(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile
             device,
         };
         // Where that fails the bytes are written.
-        if resize::set_len(&core, me, 0).is_ok() {
+        if put_into_cache(&core, me) {
             me.count(Counter::FilesVanished as usize, 1);
         }
     }
+}
+
+/// Nobody has the file open, as a lease says, and no name leads to it; yet somebody may come to it, by a descriptor that only names
+/// it (`O_PATH`), or because it is mounted somewhere. The kernel knows: it is given what is owed, and drops it with the file.
+/// Whether nothing is owed any more.
+pub fn put_into_cache(core: &Core, me: Me<'_>) -> bool {
+    let core = Core {
+        shared: Arc::clone(&core.shared),
+        id: core.id,
+        device: Arc::new(Cached::new(&core.device)),
+    };
+    let flushed = settle::flush(&core, me, Scope::SYNC).errno.is_none();
+    flushed && core.entry().owed_pages.load(Ordering::Acquire) == 0
 }
 
 /// Drops what is owed to a file that is gone, if it is one. Best effort: what is in somebody's hands is tried again.

@@ -321,6 +321,24 @@ pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
     entry.witnessed.store(changes, Ordering::Release);
 }
 
+/// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered.
+pub fn witness_end(arena: &Arena, id: FileId, stat: impl Fn() -> Option<DeviceStat>) {
+    let entry = arena.file_unchecked(id);
+    loop {
+        let changes = entry.changes.load(Ordering::Acquire);
+        // Whoever is at it will look.
+        if entry.is_changing(arena.counts().threads) {
+            return;
+        }
+        let Some(stat) = stat() else { return };
+        witness(entry, &stat, changes);
+        // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
+        if entry.changes.load(Ordering::Acquire) == changes {
+            return;
+        }
+    }
+}
+
 /// Whether the device file is as [`witness`] last saw it.
 pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
     let values = [stat.len, stat.mtime_ns, stat.ctime_ns];

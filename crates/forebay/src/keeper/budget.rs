@@ -17,7 +17,7 @@ use crate::sync::{Ordering, planted};
 /// Free memory below which a keeper that may not back more evicts, bytes.
 const READY_BYTES: u64 = ready::READY_BYTES_MIN;
 /// What the budget falls to at least under pressure, bytes.
-const BUDGET_MIN: u64 = 16 * 1024 * 1024;
+pub(super) const BUDGET_MIN: u64 = 16 * 1024 * 1024;
 
 /// What a keeper remembers of its looks at memory.
 pub(super) struct Budget {
@@ -60,7 +60,8 @@ impl Budget {
             // The limit around us has fallen, or tables have grown.
             shrink_to(shared, me, full, full);
         } else if budget < full {
-            let larger = (budget + budget / 8 + 1).min(full);
+            // However little was left of it, as large as before in some seconds: who takes too much is heeded at once (`limits`).
+            let larger = (budget + full / 8 + 1).min(full);
             superblock.frames_max.store(larger, Ordering::Relaxed);
             limit_owed(shared, larger, full);
         }
@@ -120,7 +121,7 @@ pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
 }
 
 /// Lowers the budget, and what is held with it.
-fn shrink_to(shared: &Shared, me: Me<'_>, frames: u32, full: u32) {
+pub(super) fn shrink_to(shared: &Shared, me: Me<'_>, frames: u32, full: u32) {
     let superblock = me.arena.superblock();
     let backed = superblock.frames_backed.load(Ordering::Relaxed);
     superblock.frames_max.store(frames, Ordering::Relaxed);

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::flush::Flusher;
 use crate::keeper::ahead::{self, Prefetcher};
 use crate::keeper::engine::{flusher, number_of, prefetcher};
-use crate::keeper::{outsiders, ready, run};
+use crate::keeper::{limits, outsiders, ready, run};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::futex;
@@ -46,9 +46,11 @@ pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static s
     ]
 }
 
-/// What keeps outsiders and session apart; a simulation has none of them. The last ends after all others.
-fn guards() -> [(&'static str, Body); 2] {
+/// What looks at others than the session, and keeps outsiders and session apart; a simulation has none of them. The last ends
+/// after all others.
+fn guards() -> [(&'static str, Body); 3] {
     [
+        ("forebay-limit", Box::new(limits::keep_away)),
         ("forebay-mend", Box::new(outsiders::work)),
         ("forebay-guard", Box::new(outsiders::run)),
     ]
@@ -94,6 +96,9 @@ impl Drop for Hosting {
     fn drop(&mut self) {
         self.stop.store(true, Relaxed);
         wake_all(&self.shared);
+        for thread in &self.threads {
+            thread.thread().unpark();
+        }
         let guard_thread = self.threads.pop();
         for thread in self.threads.drain(..) {
             let _ = thread.join();

@@ -15,10 +15,12 @@
 //! Text is parsed by pure functions ([`parse`]); a test draws a system as a directory of files and
 //! passes it to [`System::at`]. Nothing here fails: what cannot be read sets no limit.
 
+mod gauge;
 pub mod parse;
 mod watch;
 
 use super::mounts::{Mount, parse_mountinfo};
+pub use gauge::{Gauge, Nearness, margin};
 use parse::{CgroupPaths, parse_cgroup, parse_field, parse_limit, parse_meminfo};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -215,15 +217,25 @@ impl System {
     /// Bytes in use in a cgroup. Inactive page cache is left out: the kernel drops it for the
     /// asking, and a cgroup that has read a large file is not short of memory.
     fn used(&self, level: &Level) -> Option<u64> {
-        let (usage, cold) = match level.version {
-            Version::One => ("memory.usage_in_bytes", "total_inactive_file"),
-            Version::Two => ("memory.current", "inactive_file"),
+        self.used_but(level, &["inactive_file"])
+    }
+
+    /// As [`System::used`], without any page cache: the kernel kills nobody while it can drop some.
+    fn held(&self, level: &Level) -> Option<u64> {
+        self.used_but(level, &["inactive_file", "active_file"])
+    }
+
+    fn used_but(&self, level: &Level, parts: &[&str]) -> Option<u64> {
+        let (usage, prefix) = match level.version {
+            Version::One => ("memory.usage_in_bytes", "total_"),
+            Version::Two => ("memory.current", ""),
         };
         let used: u64 = self.read(&level.dir.join(usage))?.trim().parse().ok()?;
         let stat = self
             .read(&level.dir.join("memory.stat"))
             .unwrap_or_default();
-        Some(used.saturating_sub(parse_field(&stat, cold).unwrap_or(0)))
+        let bytes_of = |part: &&str| parse_field(&stat, &format!("{prefix}{part}")).unwrap_or(0);
+        Some(used.saturating_sub(parts.iter().map(bytes_of).sum()))
     }
 
     fn read(&self, path: &Path) -> Option<String> {

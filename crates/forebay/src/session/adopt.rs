@@ -116,7 +116,7 @@ fn standing(arena: &Arena, fd: BorrowedFd<'_>, device: u64, inode: u64) -> Stand
         return Standing::New;
     }
     match entry.kernel_reason.load(Ordering::Acquire) {
-        0 => match known_entry(id, entry) {
+        0 => match known_entry(arena, id) {
             Some(known) if known.in_use => Standing::Managed,
             Some(_) => Standing::Idle,
             None => Standing::New,

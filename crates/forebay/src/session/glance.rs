@@ -40,8 +40,29 @@ pub struct Known {
 #[derive(Clone, Copy, Debug)]
 struct Closed {
     ns: u64,
-    /// The change time that our last change of the device file has left; `None` while it is being written.
-    written_ns: Option<u64>,
+    written: Written,
+}
+
+/// How far the keeper has come with what a close has left to it.
+#[derive(Clone, Copy, Debug)]
+enum Written {
+    /// It has not, or the device file has not got its time yet.
+    No,
+    /// All of it, but somebody of the session is at the device file, or was just now, and how that has left it is not noted yet.
+    Unseen,
+    /// All of it; our last change of the device file has left this change time.
+    Seen(u64),
+}
+
+impl Closed {
+    /// Whether it is by the keeper's writing that a device file has these times.
+    fn has_left(&self, mtime_ns: u64, ctime_ns: u64) -> bool {
+        match self.written {
+            Written::No => true,
+            Written::Unseen => mtime_ns == self.ns,
+            Written::Seen(written_ns) => (mtime_ns, ctime_ns) == (self.ns, written_ns),
+        }
+    }
 }
 
 impl Known {
@@ -49,10 +70,7 @@ impl Known {
     /// it later is no change. `None`: they are right.
     pub fn changed_ns(&self, mtime_ns: u64, ctime_ns: u64) -> Option<u64> {
         let closed = self.closed?;
-        let ours = closed
-            .written_ns
-            .is_none_or(|written_ns| (mtime_ns, ctime_ns) == (closed.ns, written_ns));
-        ours.then_some(closed.ns)
+        closed.has_left(mtime_ns, ctime_ns).then_some(closed.ns)
     }
 
     /// Whether the keeper has written, or is writing, what a close left to it: times that were asked for before this was known may be
@@ -69,7 +87,7 @@ impl Session {
         let arena = &self.shared.arena;
         let id = table::find(arena, device, inode)?;
         let entry = arena.file_unchecked(id);
-        let known = known_entry(id, entry)?;
+        let known = known_entry(arena, id)?;
         let other = may_be_gone(arena, entry) && is_another(entry, Place::of(fd));
         (!other).then_some(known)
     }
@@ -109,8 +127,7 @@ impl Glance {
     #[inline]
     pub fn known(&self, device: u64, inode: u64) -> Option<Known> {
         let id = table::find(&self.arena, device, inode)?;
-        let entry = self.arena.file_unchecked(id);
-        known_entry(id, entry)
+        known_entry(&self.arena, id)
     }
 
     /// As [`Glance::known`], for the file at a place: what is known of an earlier file of its number is not known of it.
@@ -124,6 +141,22 @@ impl Glance {
         let entry = self.arena.file_unchecked(known.id);
         let other = may_be_gone(&self.arena, entry) && is_another(entry, place());
         (!other).then_some(known)
+    }
+
+    /// As [`Known::changed_ns`], of a file that is with the kernel: whoever has opened it there has changed nothing by that.
+    pub fn changed_with_kernel(
+        &self,
+        (device, inode): (u64, u64),
+        (mtime_ns, ctime_ns): (u64, u64),
+    ) -> Option<u64> {
+        let id = table::find(&self.arena, device, inode)?;
+        let entry = self.arena.file_unchecked(id);
+        if entry.kernel_reason.load(Ordering::Acquire) == 0 {
+            return None;
+        }
+        let closed = closed_of(entry, self.arena.counts().threads)?;
+        let written = !matches!(closed.written, Written::No);
+        (written && closed.has_left(mtime_ns, ctime_ns)).then_some(closed.ns)
     }
 
     /// As [`Glance::known`], for a file that has just been opened. What is left in memory of an earlier file of its number is
@@ -212,7 +245,8 @@ pub(crate) fn one_fewer(word: &AtomicU32) {
     }
 }
 
-pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
+pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
+    let (entry, threads) = (arena.file_unchecked(id), arena.counts().threads);
     if entry.kernel_reason.load(Ordering::Acquire) != 0 {
         return None;
     }
@@ -227,7 +261,7 @@ pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
         return None;
     }
     let size = entry.size.load(Ordering::Acquire);
-    let closed = closed_of(entry);
+    let closed = closed_of(entry, threads);
     // The entry may have become another's between these looks.
     (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known {
         id,
@@ -237,12 +271,17 @@ pub(super) fn known_entry(id: FileId, entry: &FileEntry) -> Option<Known> {
     })
 }
 
-fn closed_of(entry: &FileEntry) -> Option<Closed> {
+fn closed_of(entry: &FileEntry, threads: u32) -> Option<Closed> {
     let ns = entry.closed_ns.load(Ordering::Acquire);
     if ns == 0 {
         return None;
     }
-    let written = entry.flags.load(Ordering::Acquire) & CLOSING == 0;
-    let written_ns = written.then(|| entry.witness[2].load(Ordering::Acquire));
-    Some(Closed { ns, written_ns })
+    let written = if entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
+        Written::No
+    } else if entry.is_unwitnessed(threads) {
+        Written::Unseen
+    } else {
+        Written::Seen(entry.witness[2].load(Ordering::Acquire))
+    };
+    Some(Closed { ns, written })
 }

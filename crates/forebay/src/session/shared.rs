@@ -327,19 +327,7 @@ impl Shared {
     pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
         let entry = me.arena.file_unchecked(file);
         entry.end_intent(me.id);
-        loop {
-            let changes = entry.changes.load(Ordering::Acquire);
-            // Whoever is at it will look.
-            if entry.is_changing(me.arena.counts().threads) {
-                return;
-            }
-            let Ok(stat) = device.stat() else { return };
-            table::witness(entry, &stat, changes);
-            // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
-            if entry.changes.load(Ordering::Acquire) == changes {
-                return;
-            }
-        }
+        table::witness_end(me.arena, file, || device.stat().ok());
     }
 
     /// Claims a file for the session, for as long as the device file lives.

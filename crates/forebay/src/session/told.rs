@@ -42,6 +42,11 @@ impl Session {
         }
     }
 
+    /// Whether nothing is gained by trying any of these again.
+    pub fn are_gone(&self, files: &[Unsettled]) -> bool {
+        files.iter().all(|file| self.is_gone(file))
+    }
+
     /// Nobody has it open, and its path does not lead to it: it stays as it is until a program of the session opens it where it is
     /// now, or the session ends.
     fn is_gone(&self, file: &Unsettled) -> bool {

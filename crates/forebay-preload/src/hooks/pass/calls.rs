@@ -74,12 +74,9 @@ pass! {
     flock: transfer::lock;
     lockf: transfer::lock;
     lockf64: transfer::lock;
-    fchmod: transfer::change_mode;
 
     ioctl: control::ioctl;
 
-    chmod: names::chmod;
-    fchmodat: names::chmod_at;
     umount: names::mount;
     umount2: names::mount;
     mount: names::mount;

@@ -5,22 +5,6 @@ use crate::files::{self, Given, Why};
 use crate::inside::Inside;
 use crate::raw::KeepErrno;
 
-/// `chmod(path, mode)`. See `transfer::change_mode`.
-pub fn chmod(args: &Args) -> Given {
-    if args[1] & 0o111 == 0 {
-        return Ok(());
-    }
-    give_path(libc::AT_FDCWD, path(args[0]), Why::Unserved)
-}
-
-/// `fchmodat(dir, path, mode, flags)`.
-pub fn chmod_at(args: &Args) -> Given {
-    if args[2] & 0o111 == 0 {
-        return Ok(());
-    }
-    give_path(fd(args[0]), path(args[1]), Why::Unserved)
-}
-
 /// `name_to_handle_at(dir, path, handle, mount, flags)`: whoever opens the handle passes no hook of ours.
 pub fn handle(args: &Args) -> Given {
     give_path(fd(args[0]), path(args[1]), Why::Unserved)

@@ -127,6 +127,9 @@ ways! {
         SYS_flock(fd, operation) => libc::flock(fd as _, operation as _);
         SYS_ioctl(fd, request, argument) => libc::ioctl(fd as _, request as _, argument);
         SYS_fchmod(fd, mode) => libc::fchmod(fd as _, mode as _);
+        SYS_fchown(fd, user, group) => libc::fchown(fd as _, user as _, group as _);
+        SYS_fsetxattr(fd, name, value, len, flags) => libc::fsetxattr(fd as _, at(name), at(value), len, flags as _);
+        SYS_fremovexattr(fd, name) => libc::fremovexattr(fd as _, at(name));
         SYS_fadvise64(fd, offset, len, advice) =>
             match libc::posix_fadvise64(fd as _, offset as _, len as _, advice as _) {
                 0 => 0,
@@ -157,6 +160,25 @@ ways! {
         SYS_utimensat(dir, path, times, flags) => libc::utimensat(dir as _, at(path), at(times), flags as _);
         SYS_chmod(path, mode) => libc::chmod(at(path), mode as _);
         SYS_fchmodat(dir, path, mode) => libc::fchmodat(dir as _, at(path), mode as _, 0);
+        SYS_chown(path, user, group) => libc::chown(at(path), user as _, group as _);
+        SYS_lchown(path, user, group) => libc::lchown(at(path), user as _, group as _);
+        SYS_fchownat(dir, path, user, group, flags) =>
+            libc::fchownat(dir as _, at(path), user as _, group as _, flags as _);
+        SYS_setxattr(path, name, value, len, flags) =>
+            libc::setxattr(at(path), at(name), at(value), len, flags as _);
+        SYS_lsetxattr(path, name, value, len, flags) =>
+            libc::lsetxattr(at(path), at(name), at(value), len, flags as _);
+        SYS_removexattr(path, name) => libc::removexattr(at(path), at(name));
+        SYS_lremovexattr(path, name) => libc::lremovexattr(at(path), at(name));
+        SYS_link(from, to) => libc::link(at(from), at(to));
+        SYS_linkat(from_dir, from, to_dir, to, flags) =>
+            libc::linkat(from_dir as _, at(from), to_dir as _, at(to), flags as _);
+        SYS_unlink(path) => libc::unlink(at(path));
+        SYS_unlinkat(dir, path, flags) => libc::unlinkat(dir as _, at(path), flags as _);
+        SYS_rename(from, to) => libc::rename(at(from), at(to));
+        SYS_renameat(from_dir, from, to_dir, to) => libc::renameat(from_dir as _, at(from), to_dir as _, at(to));
+        SYS_renameat2(from_dir, from, to_dir, to, flags) =>
+            libc::renameat2(from_dir as _, at(from), to_dir as _, at(to), flags as _);
         SYS_sendfile(to, from, offset, count) => libc::sendfile64(to as _, from as _, at(offset), count);
         SYS_splice(from, from_at, to, to_at, count, flags) =>
             libc::splice(from as _, at(from_at), to as _, at(to_at), count, flags as _);

@@ -176,11 +176,3 @@ extern "C-unwind" fn remap_known(
 pub fn lock(args: &Args) -> Given {
     give(fd(args[0]), Why::Locked)
 }
-
-/// `fchmod(fd, mode)`: what becomes executable may be executed, with no writable descriptor open anywhere.
-pub fn change_mode(args: &Args) -> Given {
-    if args[1] & 0o111 == 0 {
-        return Ok(());
-    }
-    give(fd(args[0]), Why::Unserved)
-}

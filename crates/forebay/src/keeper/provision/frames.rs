@@ -14,7 +14,7 @@
 use crate::ids::FrameId;
 use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES};
 use crate::memory::arena::Arena;
-use crate::memory::cgroup;
+use crate::memory::cgroup::{self, System};
 use crate::memory::regions::{self, Owner};
 use crate::memory::superblock::Superblock;
 use crate::memory::threads::{self, Me, Settling};
@@ -43,8 +43,9 @@ pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
     if !shared.config.heap_backed
         && let Some(headroom) = cgroup::headroom()
     {
-        // A cgroup at its limit kills; stay a batch away from it.
-        let frames = headroom.saturating_sub(BATCH_BYTES as u64) / BLOCK_BYTES as u64;
+        // A cgroup at its limit kills; stay a batch away from it, and leave what would be given back at once (`limits`).
+        let spare = System::here().spare().unwrap_or(u64::MAX);
+        let frames = headroom.saturating_sub(BATCH_BYTES as u64).min(spare) / BLOCK_BYTES as u64;
         wanted = wanted.min(u32::try_from(frames).unwrap_or(u32::MAX));
     }
     let mut given = false;

@@ -1,0 +1,342 @@
+//! Changing an inode past its bytes: its mode, its owner, its names, its attributes. The kernel does it; a recovery shall not take it for
+//! a change that somebody outside the session has made.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, uid_t};
+
+use crate::attach;
+use crate::files::{self, Given, Why};
+use crate::inside::{Inside, NotCancelled};
+use crate::program;
+use crate::raw::KeepErrno;
+use crate::real;
+use crate::serve;
+
+/// Any of these bits: the file may be executed, with no writable descriptor open anywhere.
+const EXECUTE: mode_t = 0o111;
+
+/// An inode that a path leads to, if the session uses it: held, since the path may not lead there afterwards.
+struct Held(Option<OwnedFd>);
+
+impl Held {
+    const NOTHING: Self = Held(None);
+
+    /// Of at least so many names.
+    ///
+    /// # Safety
+    /// The path is the caller's: null, or a string.
+    unsafe fn at(dir: c_int, path: *const c_char, follow: bool, names: u64) -> Self {
+        if path.is_null() || Inside::is() || !attach::is_on() {
+            return Held::NOTHING;
+        }
+        let _errno = KeepErrno::new();
+        let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+        let mut stat = MaybeUninit::<libc::stat>::uninit();
+        // SAFETY: the caller's promise; the target is ours, initialised where the call succeeds.
+        let stat = unsafe {
+            if real::fstatat64(dir, path, stat.as_mut_ptr(), nofollow) != 0 {
+                return Held::NOTHING;
+            }
+            stat.assume_init()
+        };
+        let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        let in_use = || {
+            let known = attach::fresh_glance()?.known(stat.st_dev, stat.st_ino)?;
+            known.in_use.then_some(())
+        };
+        if !regular || stat.st_nlink < names || in_use().is_none() {
+            return Held::NOTHING;
+        }
+        let _inside = Inside::enter();
+        let _cancel = NotCancelled::new();
+        let nofollow = if follow { 0 } else { libc::O_NOFOLLOW };
+        let flags = libc::O_PATH | libc::O_CLOEXEC | nofollow;
+        // SAFETY: the caller's promise; what is opened is ours.
+        unsafe {
+            let fd = real::openat64(dir, path, flags, 0);
+            Held((fd >= 0).then(|| attach::relocate(OwnedFd::from_raw_fd(fd))))
+        }
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.as_ref().map(AsFd::as_fd)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if let Some(fd) = self.0.take() {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            drop(fd);
+        }
+    }
+}
+
+/// A call that changes the inode behind a descriptor.
+#[inline]
+fn noted(fd: Option<BorrowedFd<'_>>, call: impl FnOnce() -> c_int) -> c_int {
+    match fd {
+        Some(fd) if attach::is_on() && !Inside::is() => noted_there(fd, call),
+        _ => call(),
+    }
+}
+
+#[cold]
+fn noted_there(fd: BorrowedFd<'_>, call: impl FnOnce() -> c_int) -> c_int {
+    let mark = {
+        let _errno = KeepErrno::new();
+        let _inside = Inside::enter();
+        attach::glance().and_then(|glance| glance.mark(fd))
+    };
+    let result = call();
+    if mark.is_some() {
+        let _errno = KeepErrno::new();
+        let _inside = Inside::enter();
+        drop(mark);
+    }
+    result
+}
+
+/// As [`noted`], of a descriptor of the program's.
+pub fn of_descriptor(fd: c_int, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: only the kernel is asked about it; where it is none it says so.
+    let at = (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) });
+    noted(at, call)
+}
+
+/// As [`noted`], of what a path leads to.
+///
+/// # Safety
+/// As for [`Held::at`].
+pub unsafe fn of_path(
+    dir: c_int,
+    path: *const c_char,
+    follow: bool,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise.
+    let held = unsafe { Held::at(dir, path, follow, 1) };
+    noted(held.fd(), call)
+}
+
+/// As [`of_path`], for calls that say by flags whether symbolic links are followed, and whether the path may be empty.
+///
+/// # Safety
+/// As for [`Held::at`].
+pub unsafe fn of_either(
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    // SAFETY: the caller's promise; the path is looked at where the kernel would do so.
+    unsafe {
+        if flags & libc::AT_EMPTY_PATH != 0 && program::peek::<u8>(path.addr()) == Some(0) {
+            return of_descriptor(dir, call);
+        }
+        of_path(dir, path, flags & libc::AT_SYMLINK_NOFOLLOW == 0, call)
+    }
+}
+
+/// A call that takes a name away; the inode may have others.
+///
+/// # Safety
+/// As for [`Held::at`].
+unsafe fn unnamed(dir: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
+    // SAFETY: the caller's promise.
+    let held = unsafe { Held::at(dir, path, false, 2) };
+    noted(held.fd(), call)
+}
+
+/// A call that renames one file, and takes that name away from another, or gives it the first one's.
+///
+/// # Safety
+/// As for [`Held::at`], both.
+unsafe fn renamed(
+    (from_dir, from): (c_int, *const c_char),
+    (to_dir, to): (c_int, *const c_char),
+    flags: c_uint,
+    call: impl FnOnce() -> c_int,
+) -> c_int {
+    let exchanges = flags & libc::RENAME_EXCHANGE != 0;
+    // SAFETY: the caller's promise.
+    let held = unsafe { Held::at(from_dir, from, false, 1) };
+    // SAFETY: the same.
+    let replaced = unsafe { Held::at(to_dir, to, false, if exchanges { 1 } else { 2 }) };
+    noted(held.fd(), || noted(replaced.fd(), call))
+}
+
+/// What becomes executable goes to the kernel.
+fn unless_executable(mode: mode_t, give: impl FnOnce() -> Given) -> Given {
+    if mode & EXECUTE == 0 { Ok(()) } else { give() }
+}
+
+/// # Safety
+/// As for [`Held::at`].
+unsafe fn give_path(dir: c_int, path: *const c_char) -> Given {
+    if Inside::is() {
+        return Ok(());
+    }
+    // SAFETY: the caller's promise.
+    unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) }
+}
+
+fn failed(errno: c_int) -> c_int {
+    serve::fail(errno) as c_int
+}
+
+const HERE: c_int = libc::AT_FDCWD;
+
+export! {
+    /// `chmod`.
+    fn chmod(path: *const c_char, mode: mode_t) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            match unless_executable(mode, || give_path(HERE, path)) {
+                Ok(()) => of_path(HERE, path, true, || real::chmod(path, mode)),
+                Err(errno) => failed(errno),
+            }
+        }
+    }
+
+    /// `fchmod`.
+    fn fchmod(fd: c_int, mode: mode_t) -> c_int {
+        let give = || if files::is_known(fd) { files::give_to_kernel(fd, Why::Unserved) } else { Ok(()) };
+        match unless_executable(mode, give) {
+            // SAFETY: takes no memory.
+            Ok(()) => of_descriptor(fd, || unsafe { real::fchmod(fd, mode) }),
+            Err(errno) => failed(errno),
+        }
+    }
+
+    /// `fchmodat`.
+    fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe {
+            match unless_executable(mode, || give_path(dir, path)) {
+                Ok(()) => of_either(dir, path, flags, || real::fchmodat(dir, path, mode, flags)),
+                Err(errno) => failed(errno),
+            }
+        }
+    }
+
+    /// `lchmod`.
+    fn lchmod(path: *const c_char, mode: mode_t) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, path, false, || real::lchmod(path, mode)) }
+    }
+
+    /// `chown`.
+    fn chown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, path, true, || real::chown(path, user, group)) }
+    }
+
+    /// `lchown`.
+    fn lchown(path: *const c_char, user: uid_t, group: gid_t) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, path, false, || real::lchown(path, user, group)) }
+    }
+
+    /// `fchown`.
+    fn fchown(fd: c_int, user: uid_t, group: gid_t) -> c_int {
+        // SAFETY: takes no memory.
+        of_descriptor(fd, || unsafe { real::fchown(fd, user, group) })
+    }
+
+    /// `fchownat`.
+    fn fchownat(dir: c_int, path: *const c_char, user: uid_t, group: gid_t, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_either(dir, path, flags, || real::fchownat(dir, path, user, group, flags)) }
+    }
+
+    /// `setxattr`.
+    fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, path, true, || real::setxattr(path, name, value, len, flags)) }
+    }
+
+    /// `lsetxattr`.
+    fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, path, false, || real::lsetxattr(path, name, value, len, flags)) }
+    }
+
+    /// `fsetxattr`.
+    fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        of_descriptor(fd, || unsafe { real::fsetxattr(fd, name, value, len, flags) })
+    }
+
+    /// `removexattr`.
+    fn removexattr(path: *const c_char, name: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, path, true, || real::removexattr(path, name)) }
+    }
+
+    /// `lremovexattr`.
+    fn lremovexattr(path: *const c_char, name: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, path, false, || real::lremovexattr(path, name)) }
+    }
+
+    /// `fremovexattr`.
+    fn fremovexattr(fd: c_int, name: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        of_descriptor(fd, || unsafe { real::fremovexattr(fd, name) })
+    }
+
+    /// `link`.
+    fn link(from: *const c_char, to: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { of_path(HERE, from, false, || real::link(from, to)) }
+    }
+
+    /// `linkat`.
+    fn linkat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_int) -> c_int {
+        let follows = if flags & libc::AT_SYMLINK_FOLLOW != 0 { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
+        let like = flags & libc::AT_EMPTY_PATH | follows;
+        // SAFETY: the caller's arguments.
+        unsafe { of_either(from_dir, from, like, || real::linkat(from_dir, from, to_dir, to, flags)) }
+    }
+
+    /// `unlink`.
+    fn unlink(path: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { unnamed(HERE, path, || real::unlink(path)) }
+    }
+
+    /// `unlinkat`.
+    fn unlinkat(dir: c_int, path: *const c_char, flags: c_int) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { unnamed(dir, path, || real::unlinkat(dir, path, flags)) }
+    }
+
+    /// `remove`.
+    fn remove(path: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { unnamed(HERE, path, || real::remove(path)) }
+    }
+
+    /// `rename`.
+    fn rename(from: *const c_char, to: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { renamed((HERE, from), (HERE, to), 0, || real::rename(from, to)) }
+    }
+
+    /// `renameat`.
+    fn renameat(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { renamed((from_dir, from), (to_dir, to), 0, || real::renameat(from_dir, from, to_dir, to)) }
+    }
+
+    /// `renameat2`.
+    fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int {
+        // SAFETY: the caller's arguments.
+        unsafe { renamed((from_dir, from), (to_dir, to), flags, || real::renameat2(from_dir, from, to_dir, to, flags)) }
+    }
+}

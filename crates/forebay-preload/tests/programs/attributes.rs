@@ -1,0 +1,170 @@
+//! Changes of inodes that programs of the session make past the bytes, and a recovery after the death of everybody.
+
+use std::ffi::CString;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
+
+use forebay::Session;
+use forebay::keeper::recover::{Saved, recover};
+
+use crate::deaths;
+use crate::scene::{Scene, config};
+use crate::sys::*;
+
+const LEN: usize = 5000;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What is done to a file: its path, another path that leads nowhere, and a descriptor of it.
+type Change = fn(&CString, &CString, i32) -> i32;
+
+macro_rules! changes {
+    ($($name:literal: |$path:pat_param, $other:pat_param, $fd:pat_param| $call:expr;)*) => {
+        &[$(($name, |$path: &CString, $other: &CString, $fd: i32| {
+            // SAFETY: strings of ours, and numbers.
+            unsafe { $call }
+        })),*]
+    };
+}
+
+const HERE: i32 = libc::AT_FDCWD;
+
+fn me() -> (u32, u32) {
+    // SAFETY: takes nothing.
+    unsafe { (libc::getuid(), libc::getgid()) }
+}
+
+const CHANGES: &[(&str, Change)] = changes! {
+    "chmod": |path, _, _| libc::chmod(path.as_ptr(), 0o600);
+    "fchmod": |_, _, fd| libc::fchmod(fd, 0o600);
+    "fchmodat": |path, _, _| libc::fchmodat(HERE, path.as_ptr(), 0o600, 0);
+    "chmod-by-number": |path, _, _| libc::syscall(libc::SYS_chmod, path.as_ptr(), 0o600) as i32;
+    "chown": |path, _, _| libc::chown(path.as_ptr(), me().0, me().1);
+    "lchown": |path, _, _| libc::lchown(path.as_ptr(), me().0, me().1);
+    "fchown": |_, _, fd| libc::fchown(fd, me().0, me().1);
+    "fchownat": |path, _, _| libc::fchownat(HERE, path.as_ptr(), me().0, me().1, 0);
+    "fchownat-empty": |_, _, fd| libc::fchownat(fd, c"".as_ptr(), me().0, me().1, libc::AT_EMPTY_PATH);
+    "utimensat": |path, _, _| libc::utimensat(HERE, path.as_ptr(), std::ptr::null(), 0);
+    "futimens": |_, _, fd| libc::futimens(fd, std::ptr::null());
+    "utimes": |path, _, _| libc::utimes(path.as_ptr(), std::ptr::null());
+    "link": |path, other, _| libc::link(path.as_ptr(), other.as_ptr());
+    "linkat": |path, other, _| libc::linkat(HERE, path.as_ptr(), HERE, other.as_ptr(), 0);
+    "link-unlink": |path, other, _| libc::link(path.as_ptr(), other.as_ptr()) | libc::unlink(other.as_ptr());
+    "link-remove": |path, other, _| libc::link(path.as_ptr(), other.as_ptr()) | libc::remove(other.as_ptr());
+    "rename": |path, other, _|
+        libc::rename(path.as_ptr(), other.as_ptr()) | libc::rename(other.as_ptr(), path.as_ptr());
+    "renameat2": |path, other, _|
+        libc::renameat2(HERE, path.as_ptr(), HERE, other.as_ptr(), libc::RENAME_NOREPLACE)
+            | libc::renameat(HERE, other.as_ptr(), HERE, path.as_ptr());
+    "fallocate": |_, _, fd| libc::fallocate(fd, libc::FALLOC_FL_KEEP_SIZE, 0, 1 << 20);
+    "setxattr": |path, _, _|
+        libc::setxattr(path.as_ptr(), c"user.test".as_ptr(), c"1".as_ptr().cast(), 1, 0);
+    "fsetxattr-fremovexattr": |_, _, fd|
+        libc::fsetxattr(fd, c"user.test".as_ptr(), c"1".as_ptr().cast(), 1, 0)
+            | libc::fremovexattr(fd, c"user.test".as_ptr());
+};
+
+fn bytes(number: usize) -> Vec<u8> {
+    pattern(number as u8 + 1, 2 * LEN)
+}
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    match role {
+        // Changes each file in its own way between two writes.
+        "changes" => {
+            for (number, (name, change)) in CHANGES.iter().enumerate() {
+                let path = dir.join(name);
+                let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+                assert_eq!(write(fd, &bytes(number)[..LEN]), Ok(LEN));
+                let result = change(&c(&path), &c(&dir.join("other")), fd);
+                let error = std::io::Error::last_os_error();
+                assert_eq!(result, 0, "{name}: {error}");
+                // So that the other name can be used again; an inode of two names is left in one case.
+                let _ = std::fs::rename(dir.join("other"), dir.join("second"));
+                assert_eq!(write(fd, &bytes(number)[LEN..]), Ok(LEN));
+            }
+            println!("@done");
+            std::thread::sleep(PATIENCE);
+        }
+        // Gives a file another name, for good.
+        "renames" => {
+            let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
+            assert_eq!(write(fd, &bytes(0)), Ok(2 * LEN));
+            // Times go by ticks of the kernel's.
+            std::thread::sleep(Duration::from_millis(50));
+            std::fs::rename(dir.join("a"), dir.join(argument)).expect("renamed");
+            println!("@done");
+            std::thread::sleep(PATIENCE);
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// Plays a role up to its end, kills program and keeper at once, and recovers.
+fn recover_after(scene: &mut Scene, role: &str, argument: &str, before: impl Fn()) -> Vec<Saved> {
+    let arena = scene.session.as_ref().and_then(|s| s.place().ok()?.path);
+    let arena = arena.expect("an arena");
+    drop(scene.session.take());
+    let mut keeper = deaths::keeper_process(&scene.name);
+    let program = scene.role(role, argument).stdout(Stdio::piped()).spawn();
+    let mut program = program.expect("a program");
+    let mut lines = BufReader::new(program.stdout.take().expect("output")).lines();
+    while !lines
+        .next()
+        .expect("a line")
+        .expect("text")
+        .ends_with("@done")
+    {}
+    before();
+    keeper.kill().expect("a kill");
+    program.kill().expect("a kill");
+    program.wait().expect("an end");
+    keeper.wait().expect("an end");
+    let report = recover(&arena, &config(&scene.name)).expect("a recovery");
+    assert!(report.removed, "{report:?}");
+    report.files
+}
+
+#[test]
+fn a_recovery_knows_what_the_session_has_changed_past_the_bytes() {
+    let mut scene = Scene::new("changed", 0);
+    let saved = recover_after(&mut scene, "changes", "", || {});
+    let others: Vec<_> = saved
+        .iter()
+        .filter(|saved| !matches!(saved, Saved::Written { .. }))
+        .collect();
+    assert!(others.is_empty(), "{others:#?}");
+    assert_eq!(saved.len(), CHANGES.len());
+    for (number, (name, _)) in CHANGES.iter().enumerate() {
+        assert!(
+            std::fs::read(scene.path(name)).expect("a file") == bytes(number),
+            "{name}"
+        );
+    }
+    assert_eq!(
+        std::fs::metadata(scene.path("chmod"))
+            .expect("a file")
+            .mode()
+            & 0o777,
+        0o600
+    );
+}
+
+#[test]
+fn a_recovery_finds_what_the_session_has_renamed() {
+    let mut scene = Scene::new("renamed", 0);
+    let (name, new): (_, PathBuf) = (scene.name.clone(), scene.path("b"));
+    let saved = recover_after(&mut scene, "renames", "b", || {
+        let session = Session::open(config(&name)).expect("a session");
+        let begun = Instant::now();
+        while session.files().iter().all(|file| file.path != new) {
+            assert!(begun.elapsed() < PATIENCE, "{:?}", session.files());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    });
+    assert!(matches!(&saved[..], [Saved::Written { .. }]), "{saved:?}");
+    assert!(std::fs::read(scene.path("b")).expect("a file") == bytes(0));
+}

@@ -1,0 +1,86 @@
+//! Changes of an inode that programs of the session make by way of the kernel: of its mode, its owner, its names, its times.
+//!
+//! They move the time by which a recovery tells whether somebody else has changed the file, so they are noted as the session's own
+//! changes of the device file are ([`Shared::change`](crate::session::shared::Shared::change)), in the arena alone: who makes them may
+//! be no member.
+
+use std::os::fd::BorrowedFd;
+
+use super::glance::Glance;
+use crate::device::DeviceStat;
+use crate::device::file::since_1970;
+use crate::file::gone::{Place, is_another, may_be_gone};
+use crate::file::table;
+use crate::ids::FileId;
+use crate::memory::arena::Arena;
+use crate::memory::files::CLOSING;
+use crate::sync::Ordering;
+use crate::sys::stat;
+
+/// A change of an inode, from before it until it is dropped.
+pub struct Mark<'a> {
+    arena: &'a Arena,
+    id: FileId,
+    fd: BorrowedFd<'a>,
+}
+
+impl Glance {
+    /// The caller is about to change the inode behind a descriptor, which may be one that only names it. `None`: nothing is to be
+    /// noted, because nobody of the session uses the file, or because others have changed it already.
+    pub fn mark<'a>(&'a self, fd: BorrowedFd<'a>) -> Option<Mark<'a>> {
+        let arena = self.arena();
+        let found = stat::stat(fd).ok()?;
+        let known = self.known(found.device, found.inode)?;
+        let entry = arena.file_unchecked(known.id);
+        let is_other = || may_be_gone(arena, entry) && is_another(entry, Place::of(fd));
+        let by_others = || {
+            !entry.is_unwitnessed(arena.counts().threads)
+                && !table::is_as_witnessed(entry, &as_device(&found))
+        };
+        if !known.in_use || is_other() || by_others() {
+            return None;
+        }
+        let mark = Mark {
+            arena,
+            id: known.id,
+            fd,
+        };
+        mark.note();
+        Some(mark)
+    }
+}
+
+impl Mark<'_> {
+    fn note(&self) {
+        let entry = self.arena.file_unchecked(self.id);
+        entry.show_change();
+        entry.changes.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Drop for Mark<'_> {
+    fn drop(&mut self) {
+        // Once more: a flush that has ended meanwhile may have seen the file as it was before.
+        self.note();
+        let entry = self.arena.file_unchecked(self.id);
+        if entry.flags.load(Ordering::Acquire) & CLOSING == 0 {
+            // The times are not those of a close any more.
+            entry.closed_ns.store(0, Ordering::Release);
+        }
+        table::witness_end(self.arena, self.id, || {
+            let found = stat::stat(self.fd).ok()?;
+            // The program may have closed the descriptor meanwhile, and have opened another file there.
+            ((found.device, found.inode) == entry.numbers()).then(|| as_device(&found))
+        });
+    }
+}
+
+fn as_device(stat: &stat::Stat) -> DeviceStat {
+    DeviceStat {
+        len: stat.len,
+        allocated: stat.allocated,
+        mtime_ns: since_1970(stat.mtime_ns),
+        ctime_ns: since_1970(stat.ctime_ns),
+        links: stat.links,
+    }
+}
