@@ -137,6 +137,7 @@ fn engine(
                 route: route.as_ref(),
                 sequential,
                 sync: false,
+                at_end: false,
             };
             write::write(core, me, memory, len, at, intent)
         }

@@ -3,6 +3,8 @@
 
 mod common;
 
+use std::os::fd::AsFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -190,6 +192,29 @@ fn a_file_given_to_the_kernel_says_why() {
     assert_eq!(reason, "given to the kernel: the program asked for it");
     assert_eq!(file.append(b" more").expect("space"), 5);
     assert_eq!(file.len().expect("a length"), 10);
+}
+
+/// The device gives space back by cutting the file where it ends: not while others append to it.
+#[test]
+fn a_file_of_the_kernels_is_not_cut_any_more() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let dir = directory();
+    let path = dir.path().join("file");
+    let file = open(&session, &path);
+    if let Some(reason) = file.kernel_reason() {
+        return eprintln!("left to the kernel: {reason}");
+    }
+    file.write_at(b"bytes", 0).expect("space");
+    file.to_kernel().expect("flushed");
+    let outside = std::fs::File::options().write(true).open(&path);
+    let outside = outside.expect("a file");
+    let space = || outside.metadata().expect("a file").blocks();
+    assert!(space() * 512 <= 65536, "{} blocks for 5 bytes", space());
+    let mode = libc::FALLOC_FL_KEEP_SIZE;
+    forebay::sys::file::allocate(outside.as_fd(), mode, 0, 1 << 20).expect("space");
+    let before = space();
+    file.close().expect("closed");
+    assert_eq!(space(), before, "it was cut");
 }
 
 fn real_config(name: &str) -> Config {

@@ -1,18 +1,23 @@
 //! Clients that are stopped at any access while they give memory, or take some: nobody says that they are dead, and they do not
-//! go on. Others find memory all the same.
+//! go on. Others find memory all the same. And the same in the middle of an append, while the file goes to the kernel.
 #![cfg(feature = "sim")]
 
 use forebay::config::Route;
 use forebay::device::DeviceFile;
 use std::process::{Child, Command};
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
+use forebay::file::settle;
+use forebay::flush::Scope;
+use forebay::ids::{BlockIndex, ThreadId};
 use forebay::keeper::{provision, repair};
 use forebay::memory::layout::Counts;
 use forebay::memory::regions;
 use forebay::memory::threads::{self, Me};
 use forebay::session::members;
 use forebay::sim::device::{SimDisk, SimOptions};
+use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
 use forebay::sys::liveness;
 use forebay::{Config, File, OpenOptions, Session, sim};
@@ -25,7 +30,7 @@ const BLOCKS: u64 = 20;
 struct World {
     session: Session,
     file: File,
-    _disk: SimDisk,
+    disk: SimDisk,
 }
 
 /// A session that has been given no memory yet, nobody keeping it.
@@ -56,13 +61,13 @@ fn world() -> World {
     World {
         file: file.expect("a file"),
         session,
-        _disk: disk,
+        disk,
     }
 }
 
 impl World {
     /// Somebody does this, and is stopped before the `n`-th access. `false`: it has ended before.
-    fn is_stopped(&self, n: u64, act: fn(&World, Me<'_>)) -> bool {
+    fn is_stopped(&self, n: u64, act: impl FnOnce(&World, Me<'_>)) -> bool {
         let shared = self.session.shared();
         members::forget(shared.instance);
         let me = shared.me().expect("a slot");
@@ -188,4 +193,213 @@ fn nobody_waits_for_what_somebody_stopped_puts_off() {
     drop(operation);
     assert!(repair::if_needed(shared, me).is_some());
     world.write_all(0);
+}
+
+/// Where somebody who appends may be stopped so that the file goes to the kernel with some of his bytes, all of which he has the kernel
+/// append when he goes on.
+fn torn_append(process: &Stopped) -> Option<u64> {
+    // In two blocks.
+    const END: u64 = BLOCKS * BLOCK - 1000;
+    const LEN: u64 = 2000;
+    let mut switches = 0;
+    for n in 0.. {
+        let world = world();
+        world.file.set_len(END).expect("shorter");
+        // So that he has it at once.
+        let me = world.session.shared().me().expect("a slot");
+        provision::more(world.session.shared(), me, false);
+        let mut somebody = ThreadId(0);
+        let stopped = world.is_stopped(n, |world, me| {
+            somebody = me.id;
+            me.slot().pid.store(process.0.id(), Ordering::Relaxed);
+            world.file.append(&[7; LEN as usize]).expect("an append");
+        });
+        let core = world.file.core().expect("managed");
+        let me = world.session.shared().me().expect("a slot");
+        // In an operation he keeps everybody from being alone on the file.
+        let is_at_work = stopped && threads::works_on(me.arena, somebody).is_some();
+        let switched = !is_at_work && {
+            settle::flush(core, me, Scope::some(1000));
+            settle::to_kernel_if_flushed(me, core.id, 1)
+        };
+        if stopped {
+            // What he has is nobody's from here on: a close would wait for it.
+            threads::slay(me.arena, somebody);
+        }
+        if switched {
+            switches += 1;
+            let appended = core.device.stat().expect("a length").len - END;
+            if stopped && appended != 0 && appended != LEN {
+                return Some(n);
+            }
+        }
+        if !stopped {
+            assert!(n >= 60 && switches >= 2, "{switches} switches of {n}");
+            return None;
+        }
+    }
+    unreachable!("it goes on")
+}
+
+#[test]
+fn a_file_goes_to_the_kernel_before_an_append_or_after_it() {
+    let process = Stopped::new();
+    assert_eq!(torn_append(&process), None, "appended in part");
+    plant(Some(Bug::SwitchedAppends));
+    let found = torn_append(&process);
+    plant(None);
+    assert_ne!(found, None, "a switch in the middle of an append");
+}
+
+/// A file with a few blocks in memory.
+fn file_in(world: &World, name: &str) -> File {
+    let device = world.disk.create();
+    device.reserve(0, 4 * BLOCK).expect("space");
+    device.set_len(4 * BLOCK).expect("a length");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = world.session.open_device(device, name, &options);
+    let file = file.expect("a file");
+    for block in 0..3 {
+        file.write_at(&[1; 5000], block * BLOCK).expect("room");
+    }
+    file
+}
+
+/// What somebody has who is stopped: takes it, and gives it back after the call of the last.
+type Has = fn(&World, Me<'_>, &File, &dyn Fn());
+/// What somebody else does.
+type Does = fn(&World, &File) -> bool;
+
+const HOLDERS: [(&str, Has); 6] = [
+    ("in an operation", |_, me, file, wait| {
+        let operation = me.enter(file.core().expect("managed").id);
+        let _operation = operation.expect("no gate is closed");
+        wait();
+    }),
+    ("with a header's lock", |_, me, file, wait| {
+        let core = file.core().expect("managed");
+        let _operation = me.enter(core.id).expect("no gate is closed");
+        let _guard = core.lock(me, BlockIndex(0)).expect("nobody has it");
+        wait();
+    }),
+    ("with a file's gate", |_, me, file, wait| {
+        let _stop = threads::stop_file(me, file.core().expect("managed").id);
+        wait();
+    }),
+    ("with an append lock", |_, me, file, wait| {
+        let word = &file.core().expect("managed").entry().append_lock;
+        word.store(me.id.0, Ordering::Release);
+        wait();
+        word.store(0, Ordering::Release);
+    }),
+    ("with the table's lock", |_, me, _, wait| {
+        let word = &me.arena.superblock().table_lock;
+        word.store(me.id.0, Ordering::Release);
+        wait();
+        word.store(0, Ordering::Release);
+    }),
+    ("with the session's gate", |_, me, _, wait| {
+        let _stop = threads::stop_session(me).expect("nobody is at work");
+        wait();
+    }),
+];
+
+const DEEDS: [(&str, Does); 7] = [
+    ("writes", |_, file| file.write_at(&[2; 5000], 0).is_ok()),
+    ("writes elsewhere", |_, file| {
+        file.write_at(&[2; 5000], 2 * BLOCK).is_ok()
+    }),
+    ("reads", |_, file| {
+        file.read_at(&mut [0; 5000], 0).is_ok_and(|len| len == 5000)
+    }),
+    ("appends", |_, file| file.append(&[3; 5000]).is_ok()),
+    ("cuts", |_, file| file.set_len(3 * BLOCK).is_ok()),
+    ("syncs", |_, file| file.sync_data().is_ok()),
+    ("opens another", |world, _| {
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let device = world.disk.create();
+        world.session.open_device(device, "new", &options).is_ok()
+    }),
+];
+
+/// What comes of a deed while somebody is stopped, and how long it takes; `None`: more than `limit`.
+fn done_beside(
+    process: &Stopped,
+    has: Has,
+    does: Does,
+    same: bool,
+    limit: Duration,
+) -> Option<(bool, Duration)> {
+    let world = world();
+    let (file, other) = (file_in(&world, "one"), file_in(&world, "other"));
+    let file = &file;
+    let (world, at) = (&world, if same { file } else { &other });
+    let (holds, held) = mpsc::channel();
+    let (release, released) = mpsc::channel::<()>();
+    let (ends, ended) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let me = world.session.shared().me().expect("a slot");
+            let own = me.slot().pid.swap(process.0.id(), Ordering::Relaxed);
+            has(world, me, file, &|| {
+                holds.send(()).expect("a listener");
+                let _ = released.recv();
+            });
+            me.slot().pid.store(own, Ordering::Relaxed);
+        });
+        held.recv().expect("it has it");
+        scope.spawn(move || {
+            let begun = Instant::now();
+            let good = does(world, at);
+            let _ = ends.send((good, begun.elapsed()));
+        });
+        let done = ended.recv_timeout(limit).ok();
+        drop(release);
+        done
+    })
+}
+
+/// Whatever somebody has who is stopped, but for the session's gate: who works on other files goes on. Those who open some may be told to
+/// leave them to the kernel.
+#[test]
+fn other_files_have_nothing_to_do_with_whoever_is_stopped() {
+    let process = Stopped::new();
+    for (holder, has) in HOLDERS.iter().filter(|(name, _)| !name.contains("session")) {
+        for (deed, does) in DEEDS {
+            let done = done_beside(&process, *has, does, false, Duration::from_secs(60));
+            let (good, _) = done.unwrap_or_else(|| panic!("{deed}: waits for one {holder}"));
+            let may_fail = deed.contains("opens") && holder.contains("table");
+            assert!(good || may_fail, "{deed} beside one {holder}");
+        }
+    }
+}
+
+/// The table of `docs/locking.md`: least times of three.
+#[test]
+#[ignore = "measures, with waits of seconds"]
+fn who_waits_for_whom() {
+    let process = Stopped::new();
+    for (holder, has) in HOLDERS {
+        for same in [true, false] {
+            for (deed, does) in DEEDS {
+                let limit = Duration::from_secs(3);
+                let done = (0..3).map(|_| done_beside(&process, has, does, same, limit));
+                let done = done.min_by_key(|done| done.map_or(limit, |(_, time)| time));
+                let what = match done.expect("three") {
+                    None => "waits".to_owned(),
+                    Some((good, time)) => {
+                        format!("{} in {time:?}", if good { "done" } else { "fails" })
+                    }
+                };
+                let which = if same {
+                    "the same file"
+                } else {
+                    "another file"
+                };
+                println!("{holder}: {deed}, {which}: {what}");
+            }
+        }
+    }
 }

@@ -130,8 +130,9 @@ unsafe fn move_parts(
         match moved {
             Ok(moved) if moved == len => done += moved,
             Ok(moved) => return Ok((offset + moved as u64, done + moved)),
-            Err(_) if done > 0 => break,
-            Err(halt) => return Err(halt),
+            // The kernel moves all of them, from the beginning.
+            Err(halt) if done == 0 || matches!(halt, Halt::Kernel) => return Err(halt),
+            Err(_) => break,
         }
     }
     Ok((begin + done as u64, done))

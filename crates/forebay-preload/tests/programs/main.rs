@@ -34,6 +34,7 @@ mod slow;
 mod spawned;
 mod stalls;
 mod standard;
+mod stops;
 mod stripes;
 mod switches;
 mod synced;

@@ -35,22 +35,8 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         let words: Vec<_> = line.split(' ').collect();
         let number = |at: usize| words[at].parse::<usize>().expect("a number");
         let said = match words[0] {
-            "open" => {
-                fd = open(&dir.join(words[1]), libc::O_RDWR | libc::O_CREAT).expect("open");
-                String::new()
-            }
-            "look" => {
-                fd = open(&dir.join(words[1]), libc::O_RDONLY).expect("open");
-                String::new()
-            }
-            "peek" => {
-                let flags = libc::O_RDONLY | libc::O_NONBLOCK;
-                fd = open(&dir.join(words[1]), flags).expect("no lease is in the way");
-                String::new()
-            }
-            "log" => {
-                let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND;
-                fd = open(&dir.join(words[1]), flags).expect("open");
+            "open" | "look" | "peek" | "log" => {
+                fd = open(&dir.join(words[1]), flags_of(words[0])).expect("open");
                 String::new()
             }
             "write" => {
@@ -76,6 +62,11 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 allocate(fd, hole, number(1) as i64, number(2) as i64).expect("a hole");
                 String::new()
             }
+            "cut" => {
+                // SAFETY: takes no memory.
+                assert_eq!(unsafe { libc::ftruncate(fd, number(1) as i64) }, 0);
+                String::new()
+            }
             "size" => size_of(fd).to_string(),
             "holds" => {
                 let wanted = pattern(number(1) as u8, number(2));
@@ -94,6 +85,16 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         println!("@{said}");
     }
     true
+}
+
+fn flags_of(word: &str) -> i32 {
+    match word {
+        "open" => libc::O_RDWR | libc::O_CREAT,
+        "look" => libc::O_RDONLY,
+        // No lease is in the way.
+        "peek" => libc::O_RDONLY | libc::O_NONBLOCK,
+        _ => libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND,
+    }
 }
 
 /// A program of the session that obeys.

@@ -43,6 +43,7 @@ fn run() {
         || crate::synced::play(role, &argument, &dir)
         || crate::syncs::play(role, &argument, &dir)
         || crate::standard::play(role, &argument, &dir)
+        || crate::stops::play(role, &argument, &dir)
         || crate::stripes::play(role, &argument, &dir)
         || crate::threads::play(role, &argument, &dir);
     assert!(played, "there is no role {role}");

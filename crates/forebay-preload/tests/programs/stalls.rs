@@ -1,4 +1,5 @@
-//! A program that waits in a fault of its own memory in the middle of a write (userfaultfd): others go on, also where it writes.
+//! A program that waits in a fault of its own memory in the middle of a read or a write (userfaultfd): others go on, also where it
+//! reads or writes.
 
 use std::path::Path;
 use std::process::Child;
@@ -10,7 +11,10 @@ use crate::scene::Scene;
 use crate::sys::*;
 
 const LEN: usize = 100_000;
-const MEMORY: usize = 1 << 20;
+const MEMORY: usize = 8 << 20;
+/// More than goes into one block; so much that it goes past memory.
+const MANY: usize = 600_000;
+const HUGE: usize = 4 << 20;
 /// Generous: it only has to be less than for ever.
 const LONG: Duration = Duration::from_secs(40);
 
@@ -43,25 +47,72 @@ fn bottomless() -> Option<*const u8> {
 }
 
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
-    if role != "stalls" {
-        return false;
+    match role {
+        "stalls" => stalls_in_a_write(argument, dir),
+        "stalls-reading" => stalls_in_a_read(argument, dir),
+        _ => return false,
     }
-    let append = if argument == "append" {
-        libc::O_APPEND
-    } else {
-        0
-    };
+    unreachable!("nobody answers");
+}
+
+fn stalls_in_a_write(way: &str, dir: &Path) {
+    let append = if way == "append" { libc::O_APPEND } else { 0 };
     let fd = open(&dir.join("f"), libc::O_RDWR | libc::O_CREAT | append).expect("open");
     write(fd, &pattern(1, LEN)).expect("write");
-    let len = match argument {
-        "block" => 600_000,
+    if way == "hole" {
+        truncate(&dir.join("f"), MANY as i64).expect("longer");
+    }
+    let len = match way {
+        "block" => MANY,
+        "huge" => HUGE,
         _ => 3000,
     };
     let memory = bottomless().expect("a userfaultfd");
     std::fs::write(dir.join("begun"), "").expect("a mark");
     // SAFETY: it is mapped.
-    unsafe { libc::write(fd, memory.cast(), len) };
-    unreachable!("nobody answers");
+    unsafe {
+        match way {
+            "hole" => libc::pwrite(fd, memory.cast(), len, 300_000),
+            "huge" => libc::pwrite(fd, memory.cast(), len, 0),
+            _ => libc::write(fd, memory.cast(), len),
+        }
+    };
+}
+
+fn stalls_in_a_read(way: &str, dir: &Path) {
+    let fd = open(&dir.join("f"), libc::O_RDWR | libc::O_CREAT).expect("open");
+    let (len, least) = match way {
+        "block" => (MANY, MANY),
+        "huge" => (HUGE, HUGE),
+        _ => (3000, LEN),
+    };
+    write(fd, &pattern(1, least)).expect("write");
+    if way == "huge" {
+        // Nothing of it stays in memory.
+        // SAFETY: these take no memory.
+        check_ok(unsafe { libc::fsync(fd) });
+        // SAFETY: as above.
+        check_ok(unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) });
+    } else {
+        pread(fd, len, 0).expect("read");
+    }
+    let memory = bottomless().expect("a userfaultfd").cast_mut();
+    std::fs::write(dir.join("begun"), "").expect("a mark");
+    let parts = [10, 3000].map(|len| libc::iovec {
+        iov_base: memory.cast(),
+        iov_len: len,
+    });
+    // SAFETY: it is mapped.
+    unsafe {
+        match way {
+            "parts" => libc::preadv(fd, parts.as_ptr(), 2, 0),
+            _ => libc::pread(fd, memory.cast(), len, 0),
+        }
+    };
+}
+
+fn check_ok(result: i32) {
+    assert_eq!(result, 0);
 }
 
 /// Waits until a thread of a process waits for its memory.
@@ -79,54 +130,87 @@ fn begins_to_wait(scene: &Scene, child: &Child) {
     }
 }
 
+/// Has others do something while a program waits in its memory, which is killed should they wait for it. Whether they did not.
+fn others_go_on(scene: &Scene, mut stalled: Child, others: impl FnOnce()) -> bool {
+    begins_to_wait(scene, &stalled);
+    let process = stalled.id() as i32;
+    let (done, over) = std::sync::mpsc::channel::<()>();
+    let watch = std::thread::spawn(move || {
+        let late = over.recv_timeout(LONG).is_err();
+        if late {
+            // SAFETY: takes no memory; a child that has not been waited for.
+            unsafe { libc::kill(process, libc::SIGKILL) };
+        }
+        late
+    });
+    others();
+    let _ = done.send(());
+    let late = watch.join().expect("a watch");
+    let waits = stalled.try_wait().expect("a look").is_none();
+    stalled.kill().expect("a kill");
+    stalled.wait().expect("an end");
+    assert!(late || waits, "it waits still");
+    !late
+}
+
 #[test]
 fn others_go_on_while_a_writer_waits_in_its_own_memory() {
     if bottomless().is_none() {
         here::skipped("no userfaultfd");
         return;
     }
-    for way in ["quick", "block", "append"] {
+    for way in ["quick", "block", "append", "hole", "huge"] {
         let scene = Scene::new("stalls", 0);
-        let mut writer = scene.start("stalls", way);
-        begins_to_wait(&scene, &writer);
-        let process = writer.id() as i32;
-        let (done, over) = std::sync::mpsc::channel::<()>();
-        let watch = std::thread::spawn(move || {
-            let late = over.recv_timeout(LONG).is_err();
-            if late {
-                // SAFETY: takes no memory; a child that has not been waited for.
-                unsafe { libc::kill(process, libc::SIGKILL) };
-            }
-            late
+        let writer = scene.start("stalls", way);
+        let go_on = others_go_on(&scene, writer, || {
+            let mut member = Member::of(&scene);
+            member.does("open other");
+            member.does(&format!("write 2 {LEN}"));
+            member.does("close");
+            // The same bytes that the writer is about to write, and the end.
+            member.does("open f");
+            assert_eq!(member.does(&format!("holds 1 {LEN} 0")), "true");
+            member.does(&format!("cut {LEN}"));
+            member.does(&format!("write 3 {LEN}"));
+            member.does("text more");
+            member.does("close");
+            member.does("log f");
+            member.does("text end");
+            member.ends();
+            let session = scene.session.as_ref().expect("a session");
+            session.settle_all().expect("settled");
         });
-        let mut member = Member::of(&scene);
-        member.does("open other");
-        member.does(&format!("write 2 {LEN}"));
-        member.does("close");
-        // The same bytes that the writer is about to write, and the end.
-        member.does("open f");
-        assert_eq!(member.does(&format!("holds 1 {LEN} 0")), "true");
-        member.does(&format!("write 3 {LEN}"));
-        member.does("text more");
-        member.does("close");
-        member.does("log f");
-        member.does("text end");
-        member.ends();
-        let session = scene.session.as_ref().expect("a session");
-        session.settle_all().expect("settled");
-        let _ = done.send(());
-        assert!(!watch.join().expect("a watch"), "{way}: they wait for it");
-        assert!(
-            writer.try_wait().expect("a look").is_none(),
-            "it waits still"
-        );
-        writer.kill().expect("a kill");
-        writer.wait().expect("an end");
+        assert!(go_on, "{way}: they wait for it");
         let mut wanted = pattern(3, LEN);
         wanted.extend(b"more\nend\n");
-        assert!(
-            std::fs::read(scene.path("f")).expect("a file") == wanted,
-            "{way}"
-        );
+        let bytes = std::fs::read(scene.path("f")).expect("a file");
+        assert!(bytes == wanted, "{way}");
+    }
+}
+
+#[test]
+fn others_go_on_while_a_reader_waits_in_its_own_memory() {
+    if bottomless().is_none() {
+        here::skipped("no userfaultfd");
+        return;
+    }
+    for way in ["quick", "parts", "block", "huge"] {
+        let scene = Scene::new("stalls-reading", 0);
+        let reader = scene.start("stalls-reading", way);
+        let go_on = others_go_on(&scene, reader, || {
+            let mut member = Member::of(&scene);
+            member.does("open f");
+            // Who cuts waits for all that are at the file.
+            member.does("cut 5");
+            member.does("close");
+            member.does("log f");
+            member.does("text end");
+            member.ends();
+        });
+        assert!(go_on, "{way}: they wait for it");
+        let mut wanted = pattern(1, 5);
+        wanted.extend(b"end\n");
+        let bytes = std::fs::read(scene.path("f")).expect("a file");
+        assert!(bytes == wanted, "{way}");
     }
 }

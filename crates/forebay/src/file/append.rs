@@ -1,33 +1,59 @@
 //! Appending: the offset is chosen and the bytes are written under the file's append lock, so that appends of several
-//! threads and processes do not overlap, and no truncation comes between the two.
+//! threads and processes do not overlap, and neither a truncation nor a switch to kernel mode comes between the two.
+//!
+//! Who writes beyond the end at an offset of his own takes no lock. So each step of an append looks, where it has its block for itself,
+//! whether the file still ends where the step begins ([`Halt::Outgrown`]): it begins anew at the new end, or ends with what it has.
 
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::file::write::{self, Intent};
-use crate::ids::ThreadId;
+use crate::ids::{FileId, ThreadId};
 use crate::memory::copy;
+use crate::memory::files::FileEntry;
 use crate::memory::threads::{self, Me};
-use crate::sync::{Ordering, planted};
+use crate::sync::{Ordering, patience, planted};
 
-/// Holds a file's append lock: nobody else appends, or sets the length.
+/// Looks at an append lock that others have, of who does not wait for ever: long enough to come between appends without a pause.
+const ROUNDS: u32 = 300;
+
+/// Holds a file's append lock: nobody else appends, sets the length, or gives the file to the kernel.
 pub(super) struct AppendLock<'a> {
-    core: &'a Core,
+    entry: &'a FileEntry,
 }
 
 impl<'a> AppendLock<'a> {
     pub(super) fn take(core: &'a Core, me: Me<'a>) -> Self {
-        let word = &core.entry().append_lock;
         let mut round = 0;
         loop {
-            match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return AppendLock { core },
-                // What it had not acknowledged is dropped by the repair that its death calls for, which opens the lock.
-                Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => me.arena.rescue(me),
-                Err(_) => {}
+            if let Some(lock) = Self::try_take(core.entry(), me) {
+                return lock;
             }
             round += 1;
             me.wait(round);
         }
+    }
+
+    /// As [`AppendLock::take`], without waiting for somebody who does not go on.
+    pub(super) fn take_soon(me: Me<'a>, file: FileId) -> Option<Self> {
+        let entry = me.arena.file_unchecked(file);
+        (1..=patience(ROUNDS)).find_map(|round| {
+            let lock = Self::try_take(entry, me);
+            if lock.is_none() {
+                me.wait(round);
+            }
+            lock
+        })
+    }
+
+    fn try_take(entry: &'a FileEntry, me: Me<'_>) -> Option<Self> {
+        let word = &entry.append_lock;
+        match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => return Some(AppendLock { entry }),
+            // What it had not acknowledged is dropped by the repair that its death calls for, which opens the lock.
+            Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => me.arena.rescue(me),
+            Err(_) => {}
+        }
+        None
     }
 }
 
@@ -37,7 +63,7 @@ impl Drop for AppendLock<'_> {
         if crate::sim::crashed() {
             return;
         }
-        self.core.entry().append_lock.store(0, Ordering::Release);
+        self.entry.append_lock.store(0, Ordering::Release);
     }
 }
 
@@ -73,18 +99,31 @@ pub unsafe fn append_all(
     len: usize,
     intent: Intent<'_>,
 ) -> Result<Appended, Halt> {
+    let intent = Intent {
+        at_end: !planted!(BlindToGrowth),
+        ..intent
+    };
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in(source, len) };
     let (_lock, offset) = take_end(core, me)?;
+    let (mut offset, mut at) = (offset, offset);
     let (mut written, mut stopped) = (0, None);
     while written < len {
-        let (at, rest) = (offset + written as u64, len - written);
         // SAFETY: the caller's promise, for what is left of it.
-        match unsafe { write::write(core, me, source.add(written), rest, at, intent) } {
-            Ok(more) if more > 0 => written += more,
+        match unsafe { write::write(core, me, source.add(written), len - written, at, intent) } {
+            Ok(more) if more > 0 => {
+                written += more;
+                at += more as u64;
+            }
             Ok(_) => {
                 stopped = Some(Error::NoSpace { what: "append" }.into());
                 break;
+            }
+            Err(Halt::Outgrown) => {
+                at = core.size(me)?;
+                if written == 0 {
+                    offset = at;
+                }
             }
             Err(halt) if written == 0 => return Err(halt),
             Err(halt) => {
@@ -111,10 +150,18 @@ pub unsafe fn append(
     len: usize,
     intent: Intent<'_>,
 ) -> Result<(u64, usize), Halt> {
+    let intent = Intent {
+        at_end: !planted!(BlindToGrowth),
+        ..intent
+    };
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in(source, len) };
-    let (_lock, offset) = take_end(core, me)?;
-    // SAFETY: the caller's promise.
-    let written = unsafe { write::write(core, me, source, len, offset, intent)? };
-    Ok((offset, written))
+    let (_lock, mut offset) = take_end(core, me)?;
+    loop {
+        // SAFETY: the caller's promise.
+        match unsafe { write::write(core, me, source, len, offset, intent) } {
+            Err(Halt::Outgrown) => offset = core.size(me)?,
+            written => return Ok((offset, written?)),
+        }
+    }
 }

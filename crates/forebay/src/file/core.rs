@@ -29,6 +29,8 @@ pub enum Halt {
     NoMemory,
     /// The space that the bytes need is not reserved any more.
     Unreserved,
+    /// Somebody has written beyond the end at which bytes were to be appended.
+    Outgrown,
     /// A truncation was left in the middle by a death, and has to be finished first.
     Truncating,
     /// The file is in kernel mode by now.
@@ -201,9 +203,12 @@ impl Core {
             Halt::Failed(error) => error,
             Halt::NoMemory => Error::NoSpace { what: "the arena" },
             Halt::Fault => Error::Fault,
-            Halt::Busy | Halt::Ahead(_) | Halt::Unreserved | Halt::Truncating | Halt::Kernel => {
-                Error::Corrupt("an operation ended in the middle".into())
-            }
+            Halt::Busy
+            | Halt::Ahead(_)
+            | Halt::Unreserved
+            | Halt::Outgrown
+            | Halt::Truncating
+            | Halt::Kernel => Error::Corrupt("an operation ended in the middle".into()),
         }
     }
 }

@@ -10,10 +10,12 @@ use crate::device::Piece;
 use crate::error::Error;
 use crate::file::bounce::Bounce;
 use crate::file::core::{Core, Halt};
+use crate::file::write::is_outgrown;
 use crate::flush::busy;
 use crate::frame::header::{Guard, State};
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::copy;
 use crate::memory::files::{EXCEEDING, FileEntry};
 use crate::memory::superblock::Superblock;
 use crate::memory::threads::{Me, Operation};
@@ -27,7 +29,7 @@ use crate::sync::{Ordering, planted};
 const BLOCKS_MAX: u64 = 64;
 
 /// Writes whole blocks to the device. Returns the bytes written; fewer than `len` only if an error came after some
-/// blocks had been.
+/// blocks had been. `at_end`: only as long as the file ends there.
 ///
 /// # Safety
 /// `source` is valid for `len` bytes for the whole call.
@@ -37,6 +39,7 @@ pub unsafe fn write(
     source: *const u8,
     len: usize,
     offset: u64,
+    at_end: bool,
 ) -> Result<usize, Halt> {
     let block_bytes = BLOCK_BYTES as u64;
     debug_assert!(offset.is_multiple_of(block_bytes) && (len as u64).is_multiple_of(block_bytes));
@@ -48,7 +51,7 @@ pub unsafe fn write(
         let from = unsafe { source.add(done) };
         let step = core.operate(me, |operation| {
             // SAFETY: as above.
-            unsafe { write_blocks(core, operation, from, first, blocks as u32) }
+            unsafe { write_blocks(core, operation, from, first, blocks as u32, at_end) }
         });
         match step {
             Ok(written) => done += written,
@@ -59,18 +62,20 @@ pub unsafe fn write(
                     sequential: false,
                     eager: false,
                     holes: core.entry().holes.load(Ordering::Acquire),
+                    at_end,
                 };
                 // SAFETY: within the caller's memory, as far as that goes.
                 let there = unsafe {
                     super::write::scrap(core, me, from, len - done, offset + done as u64, manner)
                 };
                 return match there {
+                    Err(Halt::Kernel) => Err(Halt::Kernel),
                     Err(_) if done > 0 => Ok(done),
                     there => Ok(done + there?),
                 };
             }
-            Err(_) if done > 0 => break,
-            Err(halt) => return Err(halt),
+            Err(halt) if done == 0 || matches!(halt, Halt::Kernel) => return Err(halt),
+            Err(_) => break,
         }
     }
     me.count(Counter::DirectBytes as usize, done as u64);
@@ -94,9 +99,14 @@ unsafe fn write_blocks(
     source: *const u8,
     first: BlockIndex,
     blocks: u32,
+    at_end: bool,
 ) -> Result<usize, Halt> {
     // As many as headers can be had for; at least one.
     let blocks = supersede(core, operation, first, blocks)?;
+    if at_end && core.entry().size.load(Ordering::Acquire) != first.start() {
+        release(core, operation, first, blocks);
+        return Err(Halt::Outgrown);
+    }
     let len = blocks as usize * BLOCK_BYTES;
     let end = first.start() + len as u64;
     let entry = core.entry();
@@ -360,7 +370,7 @@ fn reach_is_unknown(entry: &FileEntry, end: u64) {
 }
 
 /// Writes through the kernel's cache, for ranges whose space is not allocated: the kernel's delayed allocation answers
-/// for a full disk. Afterwards the bytes are merged into whatever is in memory of their pages.
+/// for a full disk. Afterwards the bytes are merged into whatever is in memory of their pages. `at_end`: as for [`write`].
 ///
 /// # Safety
 /// `source` is valid for `len` bytes for the whole call.
@@ -370,19 +380,22 @@ pub unsafe fn through_kernel(
     source: *const u8,
     len: usize,
     offset: u64,
+    at_end: bool,
 ) -> Result<usize, Halt> {
     let mut done = 0;
     for segment in segments(offset, len) {
         // SAFETY: within the caller's memory.
         let from = unsafe { source.add(segment.done) };
+        // SAFETY: as above.
+        unsafe { copy::fault_in(from, segment.len) };
         let step = core.operate(me, |operation| {
             // SAFETY: as above.
-            unsafe { kernel_segment(core, operation, &segment, from) }
+            unsafe { kernel_segment(core, operation, &segment, from, at_end) }
         });
         match step {
             Ok(written) => done += written,
-            Err(_) if done > 0 => break,
-            Err(halt) => return Err(halt),
+            Err(halt) if done == 0 || matches!(halt, Halt::Kernel) => return Err(halt),
+            Err(_) => break,
         }
         if done < segment.done + segment.len {
             break;
@@ -399,8 +412,13 @@ unsafe fn kernel_segment(
     operation: &Operation<'_>,
     segment: &Segment,
     source: *const u8,
+    at_end: bool,
 ) -> Result<usize, Halt> {
     supersede(core, operation, segment.block, 1)?;
+    if at_end && is_outgrown(core.entry(), segment) {
+        release(core, operation, segment.block, 1);
+        return Err(Halt::Outgrown);
+    }
     operation.park();
     let at = segment.block.start() + segment.start as u64;
     let piece = Piece {

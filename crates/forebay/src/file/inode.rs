@@ -136,6 +136,7 @@ impl Inode {
             route: self.route.as_ref(),
             sequential,
             sync: false,
+            at_end: false,
         }
     }
 

@@ -55,6 +55,7 @@ impl Managed {
             route: self.route.as_ref(),
             sequential,
             sync: false,
+            at_end: false,
         }
     }
 

@@ -373,13 +373,15 @@ pub unsafe fn read(
     let Some(end) = offset.checked_add(len as u64) else {
         return false;
     };
-    if len == 0 || start + len > BLOCK_BYTES {
+    let entry = core.entry();
+    if len == 0 || start + len > BLOCK_BYTES || end > entry.size.load(Ordering::Relaxed) {
         return false;
     }
+    // SAFETY: the caller's promise.
+    unsafe { copy::fault_in_to_write(target, len) };
     let Ok(operation) = me.enter(core.id) else {
         return false;
     };
-    let entry = core.entry();
     if entry.flags.load(Ordering::Relaxed) & TRUNCATING != 0
         || end > entry.size.load(Ordering::Acquire)
         || entry.kernel_reason.load(Ordering::Acquire) != 0

@@ -161,6 +161,8 @@ unsafe fn read_segment(
     manner: Manner,
 ) -> Result<(), Halt> {
     let mut patience = Patience::default();
+    // SAFETY: the caller's promise.
+    unsafe { copy::fault_in_to_write(target, segment.len) };
     core.operate(me, |operation| {
         // SAFETY: the caller's promise.
         if unsafe { read_quickly(core, operation, segment, target, manner.passes_by) } {

@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU32;
 use crate::device::{Cached, DeviceFile};
 use crate::error::{Error, Result};
 use crate::evict;
+use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
 use crate::file::{closing, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
@@ -155,6 +156,9 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     let mut flushes = 0;
     loop {
         settle(core, me, Durability::Kernel, &seen)?;
+        // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and who appends by the kernel
+        // meanwhile would lose what he has appended.
+        trim(core, me, |_| true);
         flushes += 1;
         // Whoever writes without a pause has written again before anybody can look.
         if to_kernel_if_flushed(me, core.id, reason)
@@ -169,6 +173,10 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
 /// As [`to_kernel`], of a file that is written all the time, so that it never owes nothing by itself: its writers wait while it is
 /// flushed. Whether it is the kernel's now.
 pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32) -> bool {
+    let no_append = AppendLock::take_soon(me, core.id);
+    if no_append.is_none() && !planted!(SwitchedAppends) {
+        return false;
+    }
     let Some(_stop) = stop_file(me, core.id) else {
         return false;
     };
@@ -180,13 +188,19 @@ pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32) -> bool {
     note_kernels(me, core.id, reason)
 }
 
-/// Gives a file that owes nothing to the kernel. `false`: it owes something, be it its length, or could not be stopped.
+/// Gives a file that owes nothing to the kernel. `false`: it owes something, be it its length, could not be stopped, or somebody is
+/// in the middle of an append.
 pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
     let entry = me.arena.file_unchecked(file);
     if entry.owes() {
         return false;
     }
     evict::evict_file(me, file);
+    // Who is in the middle of an append would have some of it here, and give the kernel all of it.
+    let no_append = AppendLock::take_soon(me, file);
+    if no_append.is_none() && !planted!(SwitchedAppends) {
+        return false;
+    }
     let Some(_stop) = stop_file(me, file) else {
         return false;
     };

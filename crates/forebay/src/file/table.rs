@@ -24,7 +24,7 @@ use crate::memory::arena::Arena;
 use crate::memory::files::{
     ABSENT, CLOSING, ENTERING, FileEntry, GONE, HOLEY, LIVE, STABLE, TOLD, VANISHED,
 };
-use crate::memory::threads::{self, Me};
+use crate::memory::threads::{self, Me, Waiting};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::limits;
@@ -35,7 +35,7 @@ const EMPTY_ROUNDS: u32 = 2000;
 const FAR: u32 = 64;
 
 /// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
-/// for entries that are not open misses it.
+/// for entries that are not open misses it. Where whoever has that lock does not go on, it fails: the file can be the kernel's.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
@@ -46,7 +46,7 @@ pub fn open(
     limits::look_at_file_bytes();
     // Not under the lock: it asks the file system.
     let holey = is_known(me.arena, device.as_ref()) || may_have_holes(device.as_ref(), &stat);
-    let mut round = 0;
+    let (mut round, mut waiting) = (0, Waiting::begin());
     loop {
         if lock(me) {
             let mut gone = Vec::new();
@@ -89,6 +89,10 @@ pub fn open(
                     )));
                 }
             }
+        } else if is_in_vain(me, &mut waiting) {
+            return Err(Error::Session(
+                "a program that is stopped has the session's file table; let it go on".into(),
+            ));
         }
         round += 1;
         me.wait(round);
@@ -102,7 +106,9 @@ pub fn refresh_path(me: Me<'_>, id: FileId, path: &[u8]) {
     if path.len() > PATH_BYTES_MAX || entry.path() == path || !leads_to(path, known) {
         return;
     }
-    await_lock(me);
+    if !await_lock(me) {
+        return;
+    }
     // The entry may have become another's meanwhile.
     if entry.numbers() == known {
         entry.set_path(path);
@@ -130,12 +136,23 @@ fn lock(me: Me<'_>) -> bool {
     }
 }
 
-fn await_lock(me: Me<'_>) {
-    let mut round = 0;
+/// `false`: whoever has it does not go on.
+fn await_lock(me: Me<'_>) -> bool {
+    let (mut round, mut waiting) = (0, Waiting::begin());
     while !lock(me) {
+        if is_in_vain(me, &mut waiting) {
+            return false;
+        }
         round += 1;
         me.wait(round);
     }
+    true
+}
+
+/// Whether whoever has the table's lock does not go on.
+fn is_in_vain(me: Me<'_>, waiting: &mut Waiting) -> bool {
+    let holder = me.arena.superblock().table_lock.load(Ordering::Acquire);
+    waiting.is_in_vain(me.arena, ThreadId(holder))
 }
 
 fn unlock(me: Me<'_>) {
@@ -223,7 +240,9 @@ fn is_unused(shared: &Shared, id: FileId) -> bool {
 
 /// Another file has been found to have the number of an entry, of a file that was born at `birth`: as for an opening.
 pub fn retire(shared: &Shared, me: Me<'_>, id: FileId, birth: u64) {
-    await_lock(me);
+    if !await_lock(me) {
+        return;
+    }
     let entry = me.arena.file_unchecked(id);
     // The entry may have become another's meanwhile.
     let same =

@@ -10,7 +10,7 @@ use crate::frame::slots;
 use crate::keeper::provision;
 use crate::limits::{BLOCK_BYTES, DIRECT_BYTES_MIN, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::copy;
-use crate::memory::files::{HOLEY, STABLE, SYNCED};
+use crate::memory::files::{FileEntry, HOLEY, STABLE, SYNCED};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
 use crate::scrap::absorb::{Home, Refusal, absorb};
@@ -35,10 +35,12 @@ pub struct Intent<'r> {
     pub sequential: bool,
     /// The caller will sync at once.
     pub sync: bool,
+    /// The offset is the file's end: should it not be where a step begins, the step ends with [`Halt::Outgrown`].
+    pub at_end: bool,
 }
 
 /// Writes `len` bytes from `source` at `offset`. Returns the bytes written: fewer than asked for only if an error came
-/// after some had been.
+/// after some had been. [`Halt::Kernel`] also comes after some: the caller has the kernel write all of them again.
 ///
 /// # Safety
 /// `source` is valid for `len` bytes for the whole call.
@@ -69,6 +71,7 @@ pub unsafe fn write(
         sequential: intent.sequential,
         eager: false,
         holes: core.entry().holes.load(Ordering::Acquire),
+        at_end: intent.at_end,
     };
     let hole = reserve::ahead(core, me, offset, end)?;
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
@@ -230,14 +233,17 @@ unsafe fn carry_out(
             // SAFETY: as above.
             Way::Direct => unsafe {
                 copy::fault_in(from, len);
-                direct::write(core, me, from, len, part.offset)
+                direct::write(core, me, from, len, part.offset, manner.at_end)
             },
             // SAFETY: as above.
-            Way::Kernel => unsafe { direct::through_kernel(core, me, from, len, part.offset) },
+            Way::Kernel => unsafe {
+                direct::through_kernel(core, me, from, len, part.offset, manner.at_end)
+            },
         };
         match written {
             Ok(n) if n == len => done += n,
             Ok(n) => return Ok(done + n),
+            Err(Halt::Kernel) => return Err(Halt::Kernel),
             Err(_) if done > 0 => return Ok(done),
             Err(halt) => return Err(halt),
         }
@@ -254,9 +260,11 @@ pub(crate) struct Manner {
     pub eager: bool,
     /// `FileEntry::holes` before it was asked whether there is space.
     pub holes: u32,
+    /// As [`Intent::at_end`].
+    pub at_end: bool,
 }
 
-/// Writes into memory. Returns the bytes written: fewer than `len` only where the source ends before.
+/// Writes into memory. Returns the bytes written: fewer than `len` only where the source ends before, or an error came after some.
 ///
 /// # Safety
 /// As for [`write`].
@@ -281,18 +289,19 @@ pub(crate) unsafe fn scrap(
         // SAFETY: a segment lies within the request.
         let from = unsafe { source.add(segment.done) };
         // SAFETY: as above.
-        let full = match unsafe { scrap_reserved(core, me, &segment, from, home, manner.holes) } {
+        let taken = match unsafe { scrap_reserved(core, me, &segment, from, home, manner) } {
             Err(Halt::Fault) => {
                 // SAFETY: as above.
-                let there =
-                    unsafe { scrap_what_is_there(core, me, &segment, from, home, manner.holes)? };
-                let done = segment.done + there;
-                me.count(Counter::ScrapBytes as usize, done as u64);
-                return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
+                match unsafe { scrap_what_is_there(core, me, &segment, from, home, manner)? } {
+                    0 if segment.done == 0 => return Err(Halt::Fault),
+                    bytes => Taken { bytes, full: false },
+                }
             }
-            full => full?,
+            Err(Halt::Kernel) => return Err(Halt::Kernel),
+            Err(_) if segment.done > 0 => Taken::default(),
+            taken => taken?,
         };
-        if manner.eager && full {
+        if manner.eager && taken.full {
             ring::push(
                 &me.arena.superblock().eager,
                 Identity {
@@ -302,9 +311,23 @@ pub(crate) unsafe fn scrap(
             );
             core.shared.wake_keeper();
         }
+        if taken.bytes < segment.len {
+            let done = segment.done + taken.bytes;
+            me.count(Counter::ScrapBytes as usize, done as u64);
+            return Ok(done);
+        }
     }
     me.count(Counter::ScrapBytes as usize, len as u64);
     Ok(len)
+}
+
+/// What has come of a segment.
+#[derive(Clone, Copy, Default)]
+struct Taken {
+    /// Bytes written.
+    bytes: usize,
+    /// Its block is whole in memory now.
+    full: bool,
 }
 
 /// Writes a segment whose source is not all there, page of the source by page, up to the first that is missing.
@@ -318,22 +341,25 @@ unsafe fn scrap_what_is_there(
     segment: &Segment,
     source: *const u8,
     home: Home,
-    holes: u32,
+    manner: Manner,
 ) -> std::result::Result<usize, Halt> {
     for (done, part) in segment.by_pages_of(source.addr()) {
         // SAFETY: a part lies within its segment.
         let from = unsafe { source.add(done) };
         // SAFETY: as above.
-        match unsafe { scrap_reserved(core, me, &part, from, home, holes) } {
+        match unsafe { scrap_reserved(core, me, &part, from, home, manner) } {
+            Err(Halt::Kernel) => return Err(Halt::Kernel),
             Err(Halt::Fault) => return Ok(done),
-            full => full?,
-        };
+            Err(_) if done > 0 => return Ok(done),
+            Ok(taken) if taken.bytes < part.len => return Ok(done + taken.bytes),
+            taken => _ = taken?,
+        }
     }
     Ok(segment.len)
 }
 
-/// One segment whose space was there a moment ago, when `holes` had been punched, and may have been given to another file, cut off or punched since; whether its
-/// block is whole now.
+/// One segment whose space was there a moment ago, when `manner.holes` had been punched, and may have been given to another file, cut off
+/// or punched since.
 ///
 /// # Safety
 /// `source` is valid for the segment.
@@ -344,31 +370,41 @@ unsafe fn scrap_reserved(
     segment: &Segment,
     source: *const u8,
     home: Home,
-    mut holes: u32,
-) -> std::result::Result<bool, Halt> {
+    mut manner: Manner,
+) -> std::result::Result<Taken, Halt> {
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in(source, segment.len) };
     loop {
         let step = core.operate(me, |operation| {
             // SAFETY: the caller's promise.
-            unsafe { scrap_segment(core, operation, segment, source, home, holes) }
+            unsafe { scrap_segment(core, operation, segment, source, home, manner) }
         });
         match step {
             Err(Halt::Unreserved) => {}
-            other => return other,
+            full => {
+                let (bytes, full) = (segment.len, full?);
+                return Ok(Taken { bytes, full });
+            }
         }
         let start = segment.block.start() + segment.start as u64;
         let end = segment.block.start() + segment.end() as u64;
-        holes = core.entry().holes.load(Ordering::Acquire);
+        manner.holes = core.entry().holes.load(Ordering::Acquire);
         if reserve::ahead(core, me, start, end)? {
-            let mut done = 0;
+            let (at_end, mut bytes) = (manner.at_end, 0);
             // A write may be cut short for no reason at all; where there is no space the next one says so.
-            while done < segment.len {
-                let (rest, at) = (segment.len - done, start + done as u64);
+            while bytes < segment.len {
+                let (rest, at) = (segment.len - bytes, start + bytes as u64);
                 // SAFETY: the caller's promise.
-                done += unsafe { direct::through_kernel(core, me, source.add(done), rest, at)? };
+                match unsafe {
+                    direct::through_kernel(core, me, source.add(bytes), rest, at, at_end)
+                } {
+                    Err(Halt::Kernel) => return Err(Halt::Kernel),
+                    Err(_) if bytes > 0 => break,
+                    written => bytes += written?,
+                }
             }
-            return Ok(false);
+            let full = false;
+            return Ok(Taken { bytes, full });
         }
     }
 }
@@ -384,7 +420,7 @@ unsafe fn scrap_segment(
     segment: &Segment,
     source: *const u8,
     home: Home,
-    holes: u32,
+    manner: Manner,
 ) -> std::result::Result<bool, Halt> {
     // A copy of a whole block tells how fast memory is, and takes so long that looking at the clock does not count. Only the
     // try that succeeds is looked at: waits are not copies. On the heap, in tests, no decision shall hang on the clock.
@@ -395,9 +431,12 @@ unsafe fn scrap_segment(
     let size_end = segment.block.start() + segment.end() as u64;
     // In this order: whoever raises the end over a gap has counted the gap before.
     if size_end > entry.reserved_end.load(Ordering::Acquire)
-        || entry.holes.load(Ordering::Acquire) != holes && !planted!(BlindToHoles)
+        || entry.holes.load(Ordering::Acquire) != manner.holes && !planted!(BlindToHoles)
     {
         return Err(Halt::Unreserved);
+    }
+    if manner.at_end && is_outgrown(entry, segment) {
+        return Err(Halt::Outgrown);
     }
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
     if stable && !planted!(UnstablePages) && guard.inflight() & segment.touched() != 0 {
@@ -416,6 +455,13 @@ unsafe fn scrap_segment(
         busy::observe_copy(superblock, device, segment.len as u64, ns as u64);
     }
     Ok(guard.valid() == u64::MAX)
+}
+
+/// Whether somebody has written beyond the end at which the segment was to go on. Asked by who has the block for himself: whoever writes
+/// there from here on comes after the segment.
+pub(crate) fn is_outgrown(entry: &FileEntry, segment: &Segment) -> bool {
+    let start = segment.block.start() + segment.start as u64;
+    entry.size.load(Ordering::Acquire) != start && !planted!(EarlyEnd)
 }
 
 /// Notes that the file has holes from now on, and one more than before: who has found space looks again.

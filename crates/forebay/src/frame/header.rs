@@ -140,7 +140,7 @@ impl Header {
     #[inline]
     pub fn peek(&self, identity: Identity) -> Option<Peek> {
         let version = self.lock.load(Ordering::Acquire);
-        if version & HOLDER_MASK != 0 || self.identity.load(Ordering::Relaxed) != identity.pack() {
+        if version & HOLDER_MASK != 0 || self.identity.load(Ordering::Acquire) != identity.pack() {
             return None;
         }
         let valid = self.valid.load(Ordering::Relaxed);
@@ -282,7 +282,9 @@ impl Header {
     /// Prepares a held header for its block. It is not reachable yet.
     pub fn prepare(&self, identity: Identity) {
         self.forget_usage();
-        self.identity.store(identity.pack(), Ordering::Relaxed);
+        // Pairs with `peek`, by who remembers the header from a time before it was free: that it is for this block again goes with
+        // what happened to it in between, the version above all.
+        self.identity.store(identity.pack(), Ordering::Release);
     }
 
     /// The last step of linking, after the slot has been won.

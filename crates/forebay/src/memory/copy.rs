@@ -8,9 +8,6 @@
 #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
 mod guarded;
 
-#[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
-use crate::limits::PAGE_BYTES;
-
 /// Copies `len` bytes between arena memory and other memory of ours, in either direction.
 ///
 /// # Safety
@@ -82,17 +79,25 @@ pub unsafe fn try_stream(source: *const u8, target: *mut u8, len: usize) -> bool
 #[inline(always)]
 pub unsafe fn fault_in(memory: *const u8, len: usize) {
     #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
-    {
-        let mut at = 0;
-        while at < len {
-            let address = memory.wrapping_add(at);
-            let mut byte = 0u8;
-            // SAFETY: the caller's promise; the target is ours.
-            if !unsafe { guarded::copy(address, &raw mut byte, 1) } {
-                return;
-            }
-            at += PAGE_BYTES - address.addr() % PAGE_BYTES;
-        }
+    if len > 0 {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { guarded::touch(memory, len) };
+    }
+    #[cfg(not(all(target_arch = "x86_64", not(feature = "sim"), not(miri))))]
+    let _ = (memory, len);
+}
+
+/// As [`fault_in`], for memory that is about to be written: by writing bytes as they are, in a way that no store of another thread
+/// gets lost. So no more than what will be written in any case may be asked for.
+///
+/// # Safety
+/// As for [`fault_in`]; the range is the caller's to write.
+#[inline(always)]
+pub unsafe fn fault_in_to_write(memory: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(feature = "sim"), not(miri)))]
+    if len > 0 {
+        // SAFETY: the caller's promise.
+        let _ = unsafe { guarded::touch_to_write(memory, len) };
     }
     #[cfg(not(all(target_arch = "x86_64", not(feature = "sim"), not(miri))))]
     let _ = (memory, len);

@@ -16,7 +16,7 @@ use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::memory::standers::{self, STANDERS, Stander};
 use crate::memory::superblock::{NEWCOMERS, Superblock};
-use crate::memory::threads::{self, Me};
+use crate::memory::threads::{self, Me, Waiting};
 use crate::session::reached;
 use crate::sync::time::Instant;
 use crate::sync::{AtomicU32, Ordering, relax};
@@ -148,9 +148,9 @@ fn retry(arena: &Arena, record: &Stander, inode: u64) -> bool {
     }
 }
 
-/// Waits until whoever makes an entry has done so, or has died. `false`: it takes long.
+/// Waits until whoever makes an entry has done so, or has died. `false`: it takes long, or he is stopped.
 fn await_newcomer(arena: &Arena, word: &AtomicU32, begun: Instant) -> bool {
-    let mut round = 0;
+    let (mut round, mut waiting) = (0, Waiting::begin());
     loop {
         let seen = word.load(Ordering::SeqCst);
         if seen == 0 {
@@ -160,7 +160,7 @@ fn await_newcomer(arena: &Arena, word: &AtomicU32, begun: Instant) -> bool {
             let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
             continue;
         }
-        if begun.elapsed() > PATIENCE {
+        if begun.elapsed() > PATIENCE || waiting.is_in_vain(arena, ThreadId(seen)) {
             return false;
         }
         round += 1;

@@ -33,6 +33,10 @@ pub enum Bug {
     EarlyEnd,
     /// A truncation does not wait for who appends.
     CutAppends,
+    /// A file goes to the kernel in the middle of an append.
+    SwitchedAppends,
+    /// An append does not look whether somebody has written beyond the end.
+    BlindToGrowth,
     /// Pages are published as valid before their bytes are copied.
     ValidFirst,
     /// Pages are announced as dirty after their bytes have been copied.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use forebay::sim::{Bug, plant};
 
 use crate::explore::{Budget, explore};
-use crate::{ahead, direct, flushing, gates, readers, stocks, streams, tables};
+use crate::{ahead, appends, direct, flushing, gates, readers, stocks, streams, tables};
 
 /// As many schedules as on every day, but no hurry: what a busy machine cannot look at is no proof of anything.
 const BUDGET: Budget = Budget {
@@ -51,5 +51,6 @@ canaries! {
     a_direct_write_that_waits_for_no_flight: NoLanding by direct::direct_against_a_flight;
     a_tree_that_is_not_told: UntoldDirt by streams::writers_against_writeback;
     an_offset_chosen_before_the_lock: EarlyEnd by gates::two_append;
+    an_append_that_looks_for_no_growth: BlindToGrowth by appends::an_append_against_a_longer_write;
     a_truncation_that_waits_for_no_append: CutAppends by gates::truncation_against_an_appender;
 }

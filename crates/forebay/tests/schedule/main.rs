@@ -12,6 +12,7 @@ mod stocks;
 mod world;
 
 mod ahead;
+mod appends;
 mod canaries;
 mod deaths;
 mod direct;

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use forebay::config::{Config, Route};
 use forebay::device::DeviceFile;
-use forebay::file::core::Core;
+use forebay::file::core::{Core, Halt};
 use forebay::file::settle::{Durability, settle};
 use forebay::file::write::Intent;
 use forebay::file::{append, direct, read, resize, write};
@@ -257,6 +257,7 @@ impl Member {
             route: &Scrap,
             sequential: false,
             sync: false,
+            at_end: false,
         }
     }
 
@@ -300,7 +301,8 @@ impl Member {
         let source = memory.part(skew, len).ptr;
         let begun = subject.history.begin(offset, offset + len as u64, seed);
         // SAFETY: the memory is ours and as long.
-        let written = unsafe { direct::write(&subject.core, self.me(), source, len, offset) };
+        let written =
+            unsafe { direct::write(&subject.core, self.me(), source, len, offset, false) };
         assert_eq!(written.expect("a direct write"), len);
         subject.history.ack(begun);
     }
@@ -313,7 +315,7 @@ impl Member {
         let begun = subject.history.begin(offset, offset + len as u64, seed);
         // SAFETY: a vector is valid for its length.
         let written = unsafe {
-            direct::through_kernel(&subject.core, self.me(), bytes.as_ptr(), len, offset)
+            direct::through_kernel(&subject.core, self.me(), bytes.as_ptr(), len, offset, false)
         };
         assert_eq!(written.expect("a write through the kernel"), len);
         subject.history.ack(begun);
@@ -343,20 +345,16 @@ impl Member {
 
     /// Appends bytes of `seed`, whose positions count from 0. Returns where they are.
     pub fn append(&self, file: usize, bytes: &[u8]) -> u64 {
-        let subject = self.file(file);
-        // SAFETY: a slice is valid for its length.
-        let result = unsafe {
-            append::append(
-                &subject.core,
-                self.me(),
-                bytes.as_ptr(),
-                bytes.len(),
-                self.intent(),
-            )
-        };
-        let (at, written) = result.expect("an append");
+        let (at, written) = self.try_append(file, bytes).expect("an append");
         assert_eq!(written, bytes.len());
         at
+    }
+
+    /// Appends; where, and how many bytes.
+    pub fn try_append(&self, file: usize, bytes: &[u8]) -> Result<(u64, usize), Halt> {
+        let (core, source) = (&self.file(file).core, bytes.as_ptr());
+        // SAFETY: a slice is valid for its length.
+        unsafe { append::append(core, self.me(), source, bytes.len(), self.intent()) }
     }
 
     pub fn evict(&self, file: usize) {

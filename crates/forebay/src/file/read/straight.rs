@@ -58,8 +58,12 @@ pub unsafe fn read(
 ) -> Result<usize, Halt> {
     let blocks = (len / BLOCK_BYTES) as u64;
     let first = BlockIndex::of(offset);
+    let look = |operation: &Operation<'_>, most| Ok(absent(core, operation, first, most));
+    let most = core.operate(me, |operation| look(operation, blocks.min(BLOCKS_MAX)))?;
+    // SAFETY: the caller's promise.
+    unsafe { copy::fault_in_to_write(target, most as usize * BLOCK_BYTES) };
     core.operate(me, |operation| {
-        let count = absent(core, operation, first, blocks.min(BLOCKS_MAX));
+        let count = look(operation, most)?;
         if count == 0 {
             return Ok(0);
         }

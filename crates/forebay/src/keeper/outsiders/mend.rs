@@ -233,6 +233,9 @@ fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
                 return;
             }
         }
+        if let Some(core) = core_of(shared, file) {
+            settle::trim(&core, me, |_| true);
+        }
         if settle::to_kernel_if_flushed(me, file, given::OUTSIDER) {
             return;
         }

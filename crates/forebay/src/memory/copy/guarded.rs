@@ -14,6 +14,10 @@ unsafe extern "C" {
     fn forebay_copy_avx2(target: *mut u8, source: *const u8, len: usize) -> u32;
     /// A plain loop of vectors of 32 bytes. The processor has AVX2, and `len` is at least 128.
     fn forebay_copy_stream(target: *mut u8, source: *const u8, len: usize) -> u32;
+    /// Reads a byte of each page from `begin` to `end`, which is not before it.
+    fn forebay_touch(begin: *const u8, end: *const u8) -> u32;
+    /// As the former, and writes it again as it is, in one access: what other threads store there stays.
+    fn forebay_touch_to_write(begin: *mut u8, end: *const u8) -> u32;
 
     static FOREBAY_COPY_BEGIN: u8;
     static FOREBAY_COPY_AVX: u8;
@@ -64,6 +68,22 @@ pub unsafe fn stream(source: *const u8, target: *mut u8, len: usize) -> bool {
             copy(source, target, len)
         }
     }
+}
+
+/// # Safety
+/// As for [`super::fault_in`]; `len` is not 0.
+#[inline(always)]
+pub unsafe fn touch(memory: *const u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { forebay_touch(memory, memory.wrapping_add(len)) != 0 }
+}
+
+/// # Safety
+/// As for [`super::fault_in_to_write`]; `len` is not 0.
+#[inline(always)]
+pub unsafe fn touch_to_write(memory: *mut u8, len: usize) -> bool {
+    // SAFETY: the caller's promise.
+    unsafe { forebay_touch_to_write(memory, memory.wrapping_add(len)) != 0 }
 }
 
 // rdi: target, rsi: source, rdx: len. Nothing is pushed, nothing but rax, rcx, rdx, rsi, rdi and vectors is changed.
@@ -215,6 +235,37 @@ global_asm!(
     "sub rcx, rdi",
     "51:",
     "rep movsb",
+    "mov eax, 1",
+    "ret",
+    ".cfi_endproc",
+    // rdi: begin, rsi: end.
+    ".p2align 4",
+    ".hidden forebay_touch",
+    ".globl forebay_touch",
+    ".type forebay_touch,@function",
+    "forebay_touch:",
+    ".cfi_startproc",
+    "70:",
+    "movzx eax, byte ptr [rdi]",
+    "and rdi, -4096",
+    "add rdi, 4096",
+    "cmp rdi, rsi",
+    "jb 70b",
+    "mov eax, 1",
+    "ret",
+    ".cfi_endproc",
+    ".p2align 4",
+    ".hidden forebay_touch_to_write",
+    ".globl forebay_touch_to_write",
+    ".type forebay_touch_to_write,@function",
+    "forebay_touch_to_write:",
+    ".cfi_startproc",
+    "71:",
+    "lock or byte ptr [rdi], 0",
+    "and rdi, -4096",
+    "add rdi, 4096",
+    "cmp rdi, rsi",
+    "jb 71b",
     "mov eax, 1",
     "ret",
     ".cfi_endproc",

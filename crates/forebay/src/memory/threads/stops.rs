@@ -1,5 +1,7 @@
 //! Closing gates: being alone on a file, or in the session (`docs/locking.md`, "Operations and stopping").
 
+use std::time::Duration;
+
 use super::{Me, PARKED, STOP_PATIENCE, ThreadSlot, is_dead, is_gone};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::arena::Arena;
@@ -9,6 +11,8 @@ use crate::sys::{liveness, membarrier};
 
 /// Looks at a thread in the way, after each so many of which it is asked whether its process is stopped.
 const ASK_ROUNDS: u32 = 256;
+/// How long somebody is waited for who has something, and is not seen to be stopped: longer than anybody has to wait for a core.
+const HOLDER_PATIENCE: Duration = Duration::from_secs(60);
 
 /// `false`: there is none to be had, and nothing may be concluded from words.
 fn barrier(arena: &Arena) -> bool {
@@ -111,6 +115,36 @@ fn exploring() -> bool {
 /// Whether the thread's process is stopped, as far as can be told.
 fn does_not_run(slot: &ThreadSlot) -> bool {
     liveness::is_stopped(slot.pid.load(Ordering::Relaxed))
+}
+
+/// Waiting for what somebody has, with a way on where he does not go on.
+pub struct Waiting {
+    begun: Instant,
+    round: u32,
+}
+
+impl Waiting {
+    /// It begins.
+    pub fn begin() -> Self {
+        Waiting {
+            begun: Instant::now(),
+            round: 0,
+        }
+    }
+
+    /// Asked each time that the holder still has it; 0 for nobody. Whether that is no use any more: at once where the holder's process
+    /// is stopped, as far as can be told, or he has died and somebody who is stopped puts the repair off.
+    pub fn is_in_vain(&mut self, arena: &Arena, holder: ThreadId) -> bool {
+        self.round += 1;
+        if !self.round.is_multiple_of(ASK_ROUNDS) || exploring() {
+            return false;
+        }
+        if holder.0 != 0 && is_gone(arena, holder) {
+            // Who is stopped puts the repair off.
+            return somebody_does_not_run(arena);
+        }
+        self.begun.elapsed() > HOLDER_PATIENCE || arena.thread(holder).is_some_and(does_not_run)
+    }
 }
 
 /// Whether somebody is stopped in the middle of an operation: then a stop of the session would end in nothing, and everybody would have
