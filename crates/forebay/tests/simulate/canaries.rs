@@ -43,7 +43,6 @@ canaries! {
     bytes_that_leave_without_a_new_epoch: SameEpoch;
     pages_written_to_in_flight: UnstablePages;
     space_that_is_not_asked_for: SkipReserve;
-    holes_that_are_filled: FillHoles;
     a_gate_that_is_not_looked_at: DeafEnter;
     a_return_into_a_stopped_session: DeafUnpark;
     small_frames_freed_early: EarlyFree;
