@@ -6,7 +6,8 @@
  * HOT and SCAN: bytes of the files `hot` and `scan`, which `make` writes until they are durable. `read` reads all of the first, then as many
  * pages of it at random as it has, three times; then the scan begins, PIECE bytes at a time, and the reader goes on at random until the scan
  * is over, and rests for PAUSE microseconds after each read. Each page begins with a word that says which it is, which is looked at. Prints as JSON how many pages were read
- * beside the scan, the seconds that it took, and the bytes from devices that the kernel counted for the reading thread meanwhile. */
+ * beside the scan, the seconds that it took, and the bytes from devices that the kernel counted for the reading thread meanwhile. Before all it
+ * writes the first word of both files once more, and syncs it: what no program of a session writes, and nothing is owed of, is the kernel's. */
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -127,6 +128,12 @@ int main(int count, char **arguments) {
     struct timespec pause = {0, strtol(arguments[6], NULL, 10) * 1000};
     if (piece == 0 || piece % PAGE != 0 || MAKE % piece != 0)
         return 2;
+    uint64_t first = word_of(0);
+    for (size_t i = 0; i < 2; i++) {
+        int known = open_file(i ? "scan" : "hot", O_RDWR); // Open to the end.
+        if (pwrite(known, &first, sizeof first, 0) != sizeof first || fsync(known) != 0)
+            fail("write");
+    }
     int fd = open_file("hot", O_RDONLY);
     char *bytes = aligned_alloc(PAGE, PAGE);
     if (!bytes)

@@ -224,7 +224,8 @@ if wanted close_fails_later; then
     mounts_tmpfs late-store 100M
     mounts_make late "$MOUNTS/late-store" 320M mkfs.xfs -q
     dd if=/dev/zero of="$MOUNTS/late-store/filler" bs=1M 2>/dev/null
-    output=$(in_own_session late timeout 60 "$forebay" run --require --linger 1 -- \
+    # Managed from the first byte, and more than goes into the kernel's cache at a close.
+    output=$(in_own_session late env FOREBAY_SMALL_FILE_BYTES=0 FOREBAY_CLOSE_BEHIND_BYTES=1MiB timeout 60 "$forebay" run --require --linger 1 -- \
         python3 "$helpers/late.py" "$MOUNTS/late/f" 2>"$WHERE/late-err")
     code=$?
     rm "$MOUNTS/late-store/filler"

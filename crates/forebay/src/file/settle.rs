@@ -85,10 +85,11 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
 }
 
 /// Gives the kernel what is owed. A little goes into its cache, as if nobody had managed the file; much to the device, past a second
-/// copy.
+/// copy. What the device has refused stays here until it takes it: the kernel would drop it.
 fn pass_on(core: &Core, me: Me<'_>) -> Outcome {
     let owed = core.entry().owed_pages.load(Ordering::Acquire);
-    if owed != 0 && owed <= PASSED_PAGES_MAX {
+    let refused = core.entry().failures.load(Ordering::Relaxed) != 0;
+    if owed != 0 && owed <= PASSED_PAGES_MAX && !refused {
         let device: Arc<dyn DeviceFile> = Arc::new(Cached::new(&core.device));
         core.shared.flush(me, core.id, &device, Scope::SYNC);
     }
