@@ -1,7 +1,7 @@
 //! Inodes and what they have: maps, attributes, sizes, counts of blocks.
 
 use super::{Checker, Seen};
-use crate::layout::inode::Inode;
+use crate::layout::inode::{Inode, TYPES};
 use crate::layout::{BLOCK, Kind, POINTERS, get64};
 use crate::map::{UNWRITTEN, block_of, capacity};
 use crate::operations::attributes;
@@ -46,16 +46,7 @@ impl Checker<'_> {
     }
 
     fn inode(&mut self, number: u64, inode: &Inode) {
-        let kinds = [
-            libc::S_IFREG,
-            libc::S_IFDIR,
-            libc::S_IFLNK,
-            libc::S_IFIFO,
-            libc::S_IFSOCK,
-            libc::S_IFCHR,
-            libc::S_IFBLK,
-        ];
-        if !kinds.contains(&inode.kind()) || inode.mode & !(libc::S_IFMT | 0o7777) != 0 {
+        if !TYPES.contains(&inode.kind()) || inode.mode & !(libc::S_IFMT | 0o7777) != 0 {
             self.tell(
                 format!(
                     "inode {number} has the mode {:o}, which is none",

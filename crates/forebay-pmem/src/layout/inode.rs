@@ -11,6 +11,17 @@ pub const INODE_BYTES: usize = 272;
 /// Pointers in an inode: the root of its map.
 pub const ROOTS: usize = 12;
 
+/// The types that an inode may have, as in `st_mode`.
+pub const TYPES: [u32; 7] = [
+    libc::S_IFREG,
+    libc::S_IFDIR,
+    libc::S_IFLNK,
+    libc::S_IFIFO,
+    libc::S_IFSOCK,
+    libc::S_IFCHR,
+    libc::S_IFBLK,
+];
+
 /// An inode, decoded.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Inode {

@@ -4,7 +4,7 @@ use super::{bytes, orphans};
 use crate::directory::{self, COOKIE_FIRST, Found};
 use crate::errno::{Errno, Result};
 use crate::layout::BLOCK;
-use crate::layout::inode::Inode;
+use crate::layout::inode::{Inode, TYPES};
 use crate::state::State;
 use crate::types::{Attributes, Creator, Entry, LINKS_MAX, NAME_MAX, OnExisting, ROOT};
 
@@ -104,17 +104,8 @@ pub fn make(
 }
 
 fn new_inode(state: &State, above: &Inode, by: Creator, device: u32) -> Result<Inode> {
-    let kinds = [
-        libc::S_IFREG,
-        libc::S_IFDIR,
-        libc::S_IFLNK,
-        libc::S_IFIFO,
-        libc::S_IFSOCK,
-        libc::S_IFCHR,
-        libc::S_IFBLK,
-    ];
     let kind = by.mode & libc::S_IFMT;
-    if !kinds.contains(&kind) {
+    if !TYPES.contains(&kind) {
         return Err(Errno::EINVAL);
     }
     let now = state.now();

@@ -177,6 +177,12 @@ pub fn keeper_process(name: &str) -> Child {
         .stdout(Stdio::piped())
         .spawn()
         .expect("a keeper");
+    await_kept(&mut keeper);
+    keeper
+}
+
+/// Waits until a keeper in a process of its own has said that it keeps.
+pub fn await_kept(keeper: &mut Child) {
     let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
     while !lines
         .next()
@@ -184,7 +190,6 @@ pub fn keeper_process(name: &str) -> Child {
         .expect("text")
         .ends_with("@kept")
     {}
-    keeper
 }
 
 /// The keeper of [`keeper_process`].

@@ -351,20 +351,7 @@ fn keeper_of(scene: &mut Scene) -> (Child, PathBuf) {
     let place = scene.session.as_ref().expect("a session").place();
     let arena = place.expect("a place").path.expect("an arena");
     drop(scene.session.take());
-    let mut keeper = Command::new(std::env::current_exe().expect("a path"))
-        .args(["--exact", "deaths::keeper", "--nocapture"])
-        .env("FOREBAY__TEST_KEEPER", &scene.name)
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("a keeper");
-    let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
-    while !lines
-        .next()
-        .expect("a line")
-        .expect("text")
-        .ends_with("@kept")
-    {}
-    (keeper, arena)
+    (deaths::keeper_process(&scene.name), arena)
 }
 
 fn end(program: &mut Child) {

@@ -597,13 +597,7 @@ impl Keeper {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a keeper");
-        let mut lines = BufReader::new(keeper.stdout.take().expect("output")).lines();
-        while !lines
-            .next()
-            .expect("a line")
-            .expect("text")
-            .ends_with("@kept")
-        {}
+        crate::deaths::await_kept(&mut keeper);
         Keeper(keeper)
     }
 
