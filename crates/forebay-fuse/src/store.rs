@@ -63,7 +63,7 @@ impl Stored {
             };
             self.store.setattr(number, &changes)?;
         }
-        Ok(())
+        self.drop_capabilities(number)
     }
 
     fn drop_capabilities(&self, number: u64) -> Answer<()> {

@@ -1,7 +1,7 @@
 //! Mounted stores, where they are unlike directories: what is durable when, their room, their process's death.
 
 use std::fs::{self, File};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 
 use forebay_fuse::points::State;
@@ -180,7 +180,7 @@ fn many_names_in_a_directory() {
 }
 
 #[test]
-fn privileges_end_with_a_change_of_owner() {
+fn privileges_end_with_a_change() {
     let Some(scene) = Scene::begin_store("privileges", "32MiB", &[]) else {
         return;
     };
@@ -193,7 +193,6 @@ fn privileges_end_with_a_change_of_owner() {
     for path in [&plain, &path] {
         for mode in [0o6755, 0o6745, 0o755] {
             fs::write(path, "bytes").expect("written");
-            use std::os::unix::fs::PermissionsExt;
             fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
             std::os::unix::fs::chown(path, Some(7), None).expect("given");
             modes.push(fs::metadata(path).expect("known").mode());
@@ -201,6 +200,24 @@ fn privileges_end_with_a_change_of_owner() {
     }
     let (of_plain, of_store) = modes.split_at(3);
     assert_eq!(of_plain, of_store);
+    // Also with calls of which the kernel does not say that they write.
+    let to = File::options().write(true).open(&path).expect("opened");
+    for call in ["copy", "allocate"] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).expect("set");
+        match call {
+            "copy" => {
+                let other = scene.point.join("other");
+                fs::copy(&plain, &other).expect("copied");
+                let other = File::open(other).expect("opened");
+                rustix::fs::copy_file_range(&other, None, &to, None, 3).expect("copied");
+            }
+            _ => rustix::fs::fallocate(&to, rustix::fs::FallocateFlags::empty(), 0, 9000)
+                .expect("allocated"),
+        }
+        let mode = fs::metadata(&path).expect("known").mode();
+        assert_eq!(mode & 0o7777, 0o755, "{call}");
+    }
+    drop(to);
     scene.end();
 }
 

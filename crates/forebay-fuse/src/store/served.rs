@@ -168,10 +168,10 @@ impl Served for Stored {
     }
 
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
-        if how.kills {
-            self.kill_privileges(at.handle)?;
+        match how.kills {
+            true => self.kill_privileges(at.handle)?,
+            false => self.drop_capabilities(at.handle)?,
         }
-        self.drop_capabilities(at.handle)?;
         // The kernel has said where, also to those who append: nobody else has changed the length.
         let written = self.store.write(at.handle, at.offset, bytes)?;
         if how.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
@@ -193,6 +193,8 @@ impl Served for Stored {
     }
 
     fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()> {
+        // The kernel does not say whose this request is to take them away from: root's are taken too.
+        self.kill_privileges(at.handle)?;
         Ok(self.store.fallocate(at.handle, mode, at.offset, len)?)
     }
 
@@ -206,7 +208,8 @@ impl Served for Stored {
     }
 
     fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
-        self.drop_capabilities(to.handle)?;
+        // As for `allocate`.
+        self.kill_privileges(to.handle)?;
         copy_pieces(len, |buffer, done| {
             let n = self.store.read(from.handle, from.offset + done, buffer)?;
             Ok(self
