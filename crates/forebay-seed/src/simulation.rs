@@ -1,7 +1,7 @@
 //! Two paths and many threads in simulated time, to compare policies: the same seed gives the same run on any day.
 //!
 //! Each thread makes one request after another. A request waits the path's fixed time, then its bytes move at the path's speed for one
-//! request, or at an equal share of the path's whole speed where too many move ([`paths`]). Processors are not simulated: threads are
+//! request, or at an equal share of the path's whole speed where too many move (`paths`). Processors are not simulated: threads are
 //! as many as the workload says, and training takes no time; a network that was asked costs its thread [`INFERENCE_NS`].
 
 mod paths;
