@@ -106,6 +106,7 @@ mod tests {
     use super::*;
     use crate::random::Random;
     use std::cell::Cell;
+    use std::time::Duration;
 
     fn empty() -> Box<[AtomicU64; WORDS]> {
         Box::new([const { AtomicU64::new(0) }; WORDS])
@@ -204,8 +205,10 @@ mod tests {
             while published < 2_000 || readers.iter().any(|reader| !reader.is_finished()) {
                 published += 1;
                 publish(&*words, &networks[published % 4]);
-                // Readers need moments without a writer.
-                std::thread::yield_now();
+                // Readers need moments without a writer, on any machine.
+                if published % 8 == 0 {
+                    std::thread::sleep(Duration::from_micros(50));
+                }
             }
         });
     }
