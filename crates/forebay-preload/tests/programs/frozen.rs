@@ -1,13 +1,15 @@
 //! Outsiders do not wait for what stands still in the session: a keeper that is frozen with its cgroup, a program in the middle of a call.
 
 use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay::Session;
 use forebay::config::Coherence;
 use forebay::file::table;
-use std::os::unix::fs::MetadataExt;
 
 use crate::here;
 use crate::outsiders::{Keeper, LONG, Member, SHORT, in_the_end, is_managed, reads, strict};
@@ -58,9 +60,17 @@ impl Group {
     }
 }
 
+/// What is frozen and killed may not end before it is thawed.
+struct Thaw<'a>(&'a Group);
+
+impl Drop for Thaw<'_> {
+    fn drop(&mut self) {
+        self.0.set(false);
+    }
+}
+
 impl Drop for Group {
     fn drop(&mut self) {
-        self.set(false);
         let begun = Instant::now();
         while fs::remove_dir(&self.dir).is_err() && begun.elapsed() < LONG {
             std::thread::sleep(Duration::from_millis(10));
@@ -68,7 +78,6 @@ impl Drop for Group {
     }
 }
 
-/// What was measured without the stand-in's way out of the cgroup: an outsider waits until somebody thaws it.
 #[test]
 fn nobody_waits_for_a_keeper_that_is_frozen_with_its_cgroup() {
     let Some(mut scene) = strict("frozen") else {
@@ -84,11 +93,20 @@ fn nobody_waits_for_a_keeper_that_is_frozen_with_its_cgroup() {
     member.does(&format!("write 1 {SHORT}"));
     let session = Session::join(crate::scene::config(&scene.name)).expect("a session");
     keeper.stop_at_rest(&session);
+    let _thaw = Thaw(&group);
     group.set(true);
     // It is frozen now, and not stopped by a signal any more once it is thawed.
     keeper.signal(libc::SIGCONT);
     in_the_end("it is frozen", || group.is_frozen());
-    // Should they wait all the same, they wait no longer than this.
+    let mut outsider = Command::new("sh")
+        .args(["-c", "exec 3<>a; echo open; cat"])
+        .current_dir(scene.dir.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("an outsider");
+    let mut lines = BufReader::new(outsider.stdout.take().expect("output")).lines();
+    // Should it wait all the same, it waits no longer than this.
     let (done, over) = std::sync::mpsc::channel::<()>();
     let late = std::thread::scope(|scope| {
         let group = &group;
@@ -99,17 +117,25 @@ fn nobody_waits_for_a_keeper_that_is_frozen_with_its_cgroup() {
             }
             late
         });
-        let (_, took) = reads(&scene, "a");
-        println!("an outsider waited for {took:?}");
+        let begun = Instant::now();
+        assert_eq!(lines.next().expect("a line").expect("text"), "open");
+        println!("an outsider waited for {:?}", begun.elapsed());
         let _ = done.send(());
         watch.join().expect("a watch")
     });
     assert!(!late, "it has waited for the keeper");
     group.set(false);
-    // Now it is there again.
-    in_the_end("the keeper answers", || {
-        reads(&scene, "a").0 == pattern(1, SHORT)
-    });
+    // Whoever came in meanwhile is found.
+    let is_managed = || {
+        let files = session.files().into_iter();
+        let mut files = files.filter(|file| file.path == scene.path("a"));
+        files.any(|file| file.kernel_reason == 0 && file.is_open)
+    };
+    in_the_end("the outsider is found", || !is_managed());
+    let bytes = fs::read(scene.path("a")).expect("a file");
+    assert!(bytes == pattern(1, SHORT));
+    drop(outsider.stdin.take());
+    outsider.wait().expect("an end");
     member.ends();
     drop(session);
     drop(keeper);
