@@ -53,6 +53,9 @@ fn file_of(session: &Session, dir: &Path, content: &[u8]) -> File {
     file
 }
 
+/// What happens to a file, and its name.
+type Change = (&'static str, fn(&File));
+
 fn pinned(session: &Session) -> u32 {
     let superblock = session.shared().arena.superblock();
     superblock.frames_pinned.load(Ordering::Acquire)
@@ -154,7 +157,7 @@ fn what_happens_to_the_file_does_not_happen_to_its_view() {
     let dir = here::directory();
     let session = session("views-fates", 32 << 20);
     let content = bytes(1, 3 * BLOCK);
-    let changes: [(&str, fn(&File)); 7] = [
+    let changes: [Change; 7] = [
         ("written", |file| {
             file.write_at(&bytes(2, 2 * BLOCK), 100).expect("written");
         }),
