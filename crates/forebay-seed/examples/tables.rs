@@ -7,7 +7,7 @@
 use forebay_seed::chooser::{Learner, Policy};
 use forebay_seed::decision::Curve;
 use forebay_seed::rivals::{Better, Fixed, Table};
-use forebay_seed::simulation::{Hardware, INFERENCE_NS, Outcome, Workload, run};
+use forebay_seed::simulation::{Hardware, INFERENCE_NS, Outcome, Sizes, Workload, run};
 use forebay_seed::training::Epoch;
 
 /// Seeds of each figure, where the second argument does not say otherwise.
@@ -150,6 +150,38 @@ fn mixed(hardware: &Hardware, name: &str, write_percent: usize) {
     }
 }
 
+/// 256 KiB reads by numbers of threads that change quickly: where knowing states should pay more than following averages.
+fn quick(hardware: &Hardware) {
+    const TURNS_MS: [u64; 4] = [2, 5, 20, 100];
+    println!(
+        "\n256 KiB reads by 2 and 40 threads in turn, GB/s in the second half of {RUN_MS} ms\n"
+    );
+    print!("| policy ");
+    TURNS_MS.iter().for_each(|ms| print!("| {ms} ms each "));
+    println!("|\n|---|---|---|---|---|");
+    let kinds = [
+        Kind::Fixed(0),
+        Kind::Fixed(10),
+        Kind::Fixed(20),
+        Kind::Fixed(30),
+        Kind::Fixed(40),
+        Kind::Better,
+        Kind::Table,
+        Kind::Seed(3),
+        Kind::Corrected(3),
+    ];
+    for kind in kinds {
+        print!("| {} ", label(kind));
+        for ms in TURNS_MS {
+            let turns = (RUN_MS / ms / 2) as usize;
+            let mut workload = Workload::mixed(&[2, 40].repeat(turns), ms);
+            workload.sizes = Sizes::Constant(256 << 10);
+            print!("| {:.2} ", over_seeds(hardware, kind, &workload, settled));
+        }
+        println!("|");
+    }
+}
+
 fn label(kind: Kind) -> String {
     match kind {
         Kind::Fixed(0) => "local only".into(),
@@ -221,6 +253,9 @@ fn main() {
     }
     if wants("mixed") {
         mixed(&hardware, "Reads of mixed sizes (gamma, mean 1 MB)", 0);
+    }
+    if wants("quick") {
+        quick(&hardware);
     }
     if wants("certainty") {
         certainty(&hardware);

@@ -3,15 +3,17 @@
 //! Every thread has a [`Log`] of its four latest requests, which all others read. Where the logs lie in shared memory, their owner
 //! keeps the words there and hands them to [`Environment::add`] one by one; nothing else of a log is needed.
 //!
-//! Beyond the paper: a thread that has not ended a request for [`IDLE_NS`] is left out. Its four latest requests would else count
-//! as load for ever.
+//! Beyond the paper: a thread that is idle is left out, for its four latest requests would else count as load for ever. It is idle
+//! once it has not ended a request for [`IDLE_TIMES`] as long as its latest took: so the measure is the path's own.
 
 use crate::request::{GROUPS, Mode, Record};
 
 /// Latest requests of each thread that count.
 pub const LATEST: usize = 4;
-/// A thread is idle, and its log does not count, once nothing has ended in it for so many nanoseconds.
-pub const IDLE_NS: u64 = 100_000_000;
+/// A thread is idle, and its log does not count, once nothing has ended in it for so many times its latest latency, ...
+pub const IDLE_TIMES: u64 = 16;
+/// ... and at least so many nanoseconds.
+pub const IDLE_NS_MIN: u64 = 1_000_000;
 
 /// A thread's latest requests, the oldest overwritten first.
 #[derive(Clone, Copy, Debug, Default)]
@@ -19,6 +21,7 @@ pub struct Log {
     words: [u64; LATEST],
     ended: usize,
     last_ns: u64,
+    idle_after_ns: u64,
 }
 
 impl Log {
@@ -27,11 +30,12 @@ impl Log {
         self.words[self.ended % LATEST] = record.to_word();
         self.ended = self.ended.wrapping_add(1);
         self.last_ns = now_ns;
+        self.idle_after_ns = (record.latency_ns.saturating_mul(IDLE_TIMES)).max(IDLE_NS_MIN);
     }
 
     /// Adds what is in the log, unless its thread is idle.
     pub fn add_to(&self, environment: &mut Environment, now_ns: u64) {
-        if now_ns.saturating_sub(self.last_ns) <= IDLE_NS {
+        if now_ns.saturating_sub(self.last_ns) <= self.idle_after_ns {
             self.words.iter().for_each(|word| environment.add(*word));
         }
     }
@@ -128,16 +132,18 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_idle_does_not_count() {
-        let mut log = Log::default();
-        log.note(&record(4096, Mode::Local), 1000);
-        assert_ne!(
-            Environment::of([&log], 1000 + IDLE_NS),
-            Environment::default()
-        );
-        assert_eq!(
-            Environment::of([&log], 1001 + IDLE_NS),
-            Environment::default()
-        );
+        for (latency_ns, idle_after_ns) in [(1_000, IDLE_NS_MIN), (1_000_000, 16_000_000)] {
+            let mut log = Log::default();
+            let record = record(4096, Mode::Local);
+            let record = Record {
+                latency_ns,
+                ..record
+            };
+            log.note(&record, 1_000);
+            let counts = |now_ns| Environment::of([&log], now_ns) != Environment::default();
+            assert!(counts(1_000 + idle_after_ns));
+            assert!(!counts(1_001 + idle_after_ns));
+        }
     }
 
     #[test]
