@@ -9,6 +9,7 @@
 //! A client uses its grants until a term has passed since it *sent* the last message that the register has answered. After that its operations fail
 //! with [`Failure::CutOff`]. Its writes that are under way then land only as long as the epoch lasts.
 
+mod changes;
 mod names;
 mod operate;
 mod state;

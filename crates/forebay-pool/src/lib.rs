@@ -1,6 +1,6 @@
 //! Memory of other hosts, after Conflux (ICPP '23): locks, grants, placement, and the protocol of a pool as machines without I/O.
 //!
-//! What is promised between hosts is said in `docs/pool.md`, and why it is built so in decision 0032.
+//! What is promised between hosts is said in `docs/pool.md`, and why it is built so in decision 0035.
 //!
 //! ```text
 //! client     operations, grants, cached blocks      register  members, epochs: what etcd does

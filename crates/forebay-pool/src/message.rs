@@ -1,8 +1,8 @@
 //! What members of a pool tell one another.
 //!
 //! Between two members messages arrive in the order in which they were sent, once each, until their connection breaks; what was under way then is
-//! lost. Both learn of a new connection, and nothing that was sent before arrives after that. How they look on the wire
-//! is said in [`wire`](crate::wire).
+//! lost. Both learn of a new connection, and nothing that was sent before arrives after that. They have no
+//! form on a wire yet.
 
 use crate::ids::{Client, Epoch, File, Key, Server, Version};
 use crate::range::{Range, Right};

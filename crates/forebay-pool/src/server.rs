@@ -2,7 +2,7 @@
 //!
 //! **An epoch is a fresh start.** When the register tells of a new one, the server closes its memory (the old key opens it no more) and
 //! forgets all locks. It exchanges blocks with the other servers, until each block is where the new epoch wants it, and tells
-//! the register ([`exchange`]). When the epoch is active, clients enter: they say what they hold, and get the new key. Nobody is
+//! the register (`exchange`). When the epoch is active, clients enter: they say what they hold, and get the new key. Nobody is
 //! granted anything before every client of the epoch's view has entered. So no two clients ever hold what conflicts, whichever
 //! servers and clients have died, and what a dead client sent before lands nowhere once another may hold its blocks.
 //!

@@ -138,7 +138,7 @@ impl World {
             copies: self.copies,
             alive_every: TERM / 8,
             patience: TERM * 2,
-            secret: self.random.next(),
+            secret: self.random.number(),
         };
         self.servers.insert(id, Server::new(id, config));
         self.join(Node::Server(id));

@@ -105,7 +105,7 @@ impl Client {
         let parts = vec![((file, SIZE_BLOCK), 0, size.bytes())];
         let transfer = self.transfer(Request::Write(parts), out);
         // The answer to the transfer must come back to the names.
-        self.to_phase(File::NAMES, Phase::Create { file, transfer })
+        self.enter_phase(File::NAMES, Phase::Create { file, transfer })
     }
 
     pub(super) fn name_made(
@@ -154,7 +154,7 @@ impl Client {
             .iter()
             .filter_map(|block| Some((*block, state.cache.get(block)?.change)));
         let targets = changes.collect();
-        self.to_phase(
+        self.enter_phase(
             File::NAMES,
             Phase::Flush {
                 targets,
