@@ -7,9 +7,10 @@ use crate::ids::ThreadId;
 use crate::limits::{PATH_BYTES_MAX, THREADS_MAX};
 use crate::memory::asks::Asks;
 use crate::memory::regions::Stock;
+use crate::memory::superblock::Line;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
-/// One entry, 2 KiB.
+/// One entry, 2 KiB. Its first line is read by every request to the file, and changes when the file is opened, closed or given space.
 #[repr(C, align(2048))]
 pub struct FileEntry {
     /// [`ABSENT`], [`ENTERING`] with the thread above, or [`LIVE`].
@@ -18,39 +19,44 @@ pub struct FileEntry {
     pub kernel_reason: AtomicU32,
     /// The thread that has stopped the file, or 0 (right: file gate).
     pub gate: AtomicU32,
-    /// The thread that appends, or 0 (right: append lock).
-    pub append_lock: AtomicU32,
+    /// Flags below.
+    pub flags: AtomicU32,
     /// Open descriptions of this file in the session.
     pub opens: AtomicU32,
     /// Those of them that only read, and have no descriptors that the file could be written by.
     pub readers: AtomicU32,
-    /// Flags below.
-    pub flags: AtomicU32,
     /// Device number.
     pub device: AtomicU64,
     /// Inode number.
     pub inode: AtomicU64,
     /// See `Caps::birth`.
     pub birth: AtomicU64,
-    /// The `birth` for which somebody has found another file under the entry's numbers, while nobody used the entry: its file is
-    /// gone. Another birth than the entry's says nothing. A hint for those who look from outside the session.
-    pub outlived: AtomicU64,
-    /// Size that programs see, bytes.
-    pub size: AtomicU64,
-    /// How far the device file is known to reach, bytes: beyond are zeros.
-    pub disk_end: AtomicU64,
-    /// Space is promised up to here, bytes.
-    pub reserved_end: AtomicU64,
-    /// Length of the last reservation ahead, bytes; the next is twice as long.
-    pub reserve_step: AtomicU64,
     /// Root of the slot tree: node + 1 in the low half, its level in the high half; 0 is empty.
     pub root: AtomicU64,
-    /// Pages owed to the device, whole frames counted as 64. Derived.
-    pub owed_pages: AtomicU64,
-    /// Sequence of flush errors (high half) and the last errno (low half, 0 after success).
-    pub error: AtomicU64,
+    /// Space is promised up to here, bytes.
+    pub reserved_end: AtomicU64,
+    /// What a write that makes the file longer changes.
+    pub growth: Line,
+    /// Size that programs see, bytes.
+    pub size: AtomicU64,
+    /// The thread that appends, or 0 (right: append lock).
+    pub append_lock: AtomicU32,
+    /// Counts the times at which the file got a hole: space that a write had found may have gone since.
+    pub holes: AtomicU32,
     /// Length + 1 that a truncation under way will leave, or 0: a repair carries it out.
     pub truncating: AtomicU64,
+    /// Length of the last reservation ahead, bytes; the next is twice as long.
+    pub reserve_step: AtomicU64,
+    /// Small frames that are free for this file alone.
+    pub stock: Stock,
+    /// What a flush changes.
+    pub flushes: Line,
+    /// Pages owed to the device, whole frames counted as 64. Derived.
+    pub owed_pages: AtomicU64,
+    /// How far the device file is known to reach, bytes: beyond are zeros.
+    pub disk_end: AtomicU64,
+    /// Sequence of flush errors (high half) and the last errno (low half, 0 after success).
+    pub error: AtomicU64,
     /// The last failure to make durable what the device had been given: its errno in the lowest 12 bits, above it the end
     /// of the sequence number of `error` that it had; 0 is none.
     pub sync_error: AtomicU32,
@@ -58,27 +64,28 @@ pub struct FileEntry {
     pub changes: AtomicU32,
     /// `changes` when the witness was taken: another count than that says that the witness is out of date.
     pub witnessed: AtomicU32,
-    /// Device file's size, mtime and ctime after our last change: recovery's witness.
-    pub witness: [AtomicU64; 3],
-    /// When a change of ours was last seen to be under way, ns since 1970: what is dated later is none of ours.
-    pub changed_ns: AtomicU64,
     /// Tick before which no flush is tried again after an error.
     pub retry_tick: AtomicU32,
     /// Failed flushes in a row.
     pub failures: AtomicU32,
+    /// Length of `path`.
+    pub path_len: AtomicU32,
+    /// Device file's size, mtime and ctime after our last change: recovery's witness.
+    pub witness: [AtomicU64; 3],
+    /// When a change of ours was last seen to be under way, ns since 1970: what is dated later is none of ours.
+    pub changed_ns: AtomicU64,
     /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970. Afterwards it tells a time of the
     /// device file that our writing has left from one that others have.
     pub closed_ns: AtomicU64,
-    /// Length of `path`.
-    pub path_len: AtomicU32,
-    /// Counts the times at which the file got a hole: space that a write had found may have gone since.
-    pub holes: AtomicU32,
+    /// The `birth` for which somebody has found another file under the entry's numbers, while nobody used the entry: its file is
+    /// gone. Another birth than the entry's says nothing. A hint for those who look from outside the session.
+    pub outlived: AtomicU64,
+    /// What is seldom looked at.
+    pub rest: Line,
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
     /// Bytes that have been read past memory so far; a hint.
     pub read_past: AtomicU64,
-    /// Small frames that are free for this file alone.
-    pub stock: Stock,
     /// What is to be read ahead; hints.
     pub asks: Asks,
     /// Threads that are changing the device file, a bit each. A bit that a death has left says that how the file looks may

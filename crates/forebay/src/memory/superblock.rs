@@ -25,7 +25,13 @@ pub const LEFT_PATH_BYTES: usize = 216;
 /// Words of [`Superblock::reached`].
 pub const REACHED: usize = 4096;
 
-/// The superblock, a few pages.
+/// Begins a cache line. Words that every request reads share no line with words that requests or flushes change: a change takes the
+/// line away from every other core.
+#[repr(C, align(64))]
+pub struct Line;
+
+/// The superblock, a few pages. Its first line is read by every request, and changes when a keeper begins, memory is given or the
+/// session stops.
 #[repr(C, align(4096))]
 pub struct Superblock {
     /// [`MAGIC`], stored last when an arena is made.
@@ -40,36 +46,50 @@ pub struct Superblock {
     pub gate: AtomicU32,
     /// How frames are allotted: a number of `regions::Allocator`.
     pub allocator: AtomicU32,
-    /// How short memory is: a number of [`Shortage`].
-    pub shortage: AtomicU32,
-    /// Free frames that the keeper keeps ready; below half of them it is woken, which sleeps on `ready_work`. 0: it does not.
-    pub frames_ready: AtomicU32,
-    /// The thread that changes the file table, or 0 (right: table lock).
-    pub table_lock: AtomicU32,
-    /// The thread whose turn it is to give memory to the arena, or 0: no right, see `keeper::provision`.
-    pub giver: AtomicU32,
-    /// The thread whose life is the keeper's, or 0.
-    pub keeper: AtomicU32,
-    /// The tick + 1 at which the keeper did not answer: until the clock goes on nobody asks it (`session::handoff`).
-    pub silent_at: AtomicU64,
     /// Counts keepers: descriptors handed to an earlier one must be handed over again.
     pub keeper_epoch: AtomicU32,
-    /// Futex the keeper sleeps on; every wake-up adds one.
-    pub work: AtomicU32,
-    /// 1 while the keeper sleeps on `work`.
-    pub sleeping: AtomicU32,
-    /// Coarse clock of the session, in ticks of a millisecond: it goes on every few while anything is dirty or read ahead, else in
-    /// larger steps.
-    pub tick: AtomicU32,
-    /// Last sign of life of a keeper, ns since 1970; for people.
-    pub heartbeat_ns: AtomicU64,
-    /// Pages owed to devices, whole frames counted as 64; exact after a rebuild, else late by at most
-    /// 64 pages a thread.
-    pub owed_pages: AtomicU64,
+    /// Headers that have memory: all below this index.
+    pub headers_backed: AtomicU32,
+    /// Nodes that have memory.
+    pub nodes_backed: AtomicU32,
+    /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
+    pub guard: AtomicU32,
+    /// Limits: read by writers, changed with the budget.
+    pub limits: Line,
     /// Limit on `owed_pages` at which writers wait.
     pub owed_pages_max: AtomicU64,
     /// `owed_pages` above which the keeper writes back; 0 before any has said so.
     pub owed_pages_background: AtomicU64,
+    /// What the budget leaves for tables, bytes; for people.
+    pub tables_bytes_max: AtomicU64,
+    /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
+    pub place: AtomicU64,
+    /// Frames that may be backed at most (the memory budget); shrinks under pressure.
+    pub frames_max: AtomicU32,
+    /// Frames that may hold bytes and owe nothing.
+    pub clean_frames_max: AtomicU32,
+    /// Free frames that the keeper keeps ready; below half of them it is woken, which sleeps on `ready_work`. 0: it does not.
+    pub frames_ready: AtomicU32,
+    /// How short memory is: a number of [`Shortage`].
+    pub shortage: AtomicU32,
+    /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
+    pub io_engine: AtomicU32,
+    /// The clock: read by writers, changed every millisecond.
+    pub time: Line,
+    /// Coarse clock of the session, in ticks of a millisecond: it goes on every few while anything is dirty or read ahead, else in
+    /// larger steps.
+    pub tick: AtomicU32,
+    /// The thread whose life is the keeper's, or 0.
+    pub keeper: AtomicU32,
+    /// Last sign of life of a keeper, ns since 1970; for people.
+    pub heartbeat_ns: AtomicU64,
+    /// The tick + 1 at which the keeper did not answer: until the clock goes on nobody asks it (`session::handoff`).
+    pub silent_at: AtomicU64,
+    /// What is owed: changed by every flush.
+    pub owed: Line,
+    /// Pages owed to devices, whole frames counted as 64; exact after a rebuild, else late by at most
+    /// 64 pages a thread.
+    pub owed_pages: AtomicU64,
     /// 1 once a writer has told the keeper that more is owed than that, until the keeper has seen that it is no more.
     pub background_told: AtomicU32,
     /// Futex of writers that wait at `owed_pages_max` (`flush::room`).
@@ -78,30 +98,38 @@ pub struct Superblock {
     pub room_wanted: AtomicU32,
     /// Requests that keepers have carried out: while it counts on, the keeper makes room.
     pub kept: AtomicU32,
-    /// Frames that may be backed at most (the memory budget); shrinks under pressure.
-    pub frames_max: AtomicU32,
-    /// What the budget leaves for tables, bytes; for people.
-    pub tables_bytes_max: AtomicU64,
-    /// Frames that may hold bytes and owe nothing.
-    pub clean_frames_max: AtomicU32,
-    /// Frames backed now.
-    pub frames_backed: AtomicU32,
-    /// Frames free, about, by region.
-    pub frames_free: FreeFrames,
+    /// Wake-ups.
+    pub bells: Line,
+    /// Futex the keeper sleeps on; every wake-up adds one.
+    pub work: AtomicU32,
+    /// 1 while the keeper sleeps on `work`.
+    pub sleeping: AtomicU32,
     /// Futex of who gives memory ahead of need; every wake-up adds one.
     pub ready_work: AtomicU32,
+    /// Memory given and taken.
+    pub memory: Line,
+    /// Frames backed now.
+    pub frames_backed: AtomicU32,
     /// Where eviction looks next in the header table.
     pub clock: AtomicU32,
-    /// Headers that have memory: all below this index.
-    pub headers_backed: AtomicU32,
-    /// Nodes that have memory.
-    pub nodes_backed: AtomicU32,
+    /// The thread that changes the file table, or 0 (right: table lock).
+    pub table_lock: AtomicU32,
+    /// The thread whose turn it is to give memory to the arena, or 0: no right, see `keeper::provision`.
+    pub giver: AtomicU32,
     /// Headers with flights of the dead in files that no repairer had open.
     pub orphans: AtomicU32,
+    /// Files with a lease of the keeper's, about: a death may leave one counted too many.
+    pub leased: AtomicU32,
     /// Rebuilds so far.
     pub rebuilds: AtomicU32,
     /// Words found out of bounds or malformed, and set right, by rebuilds.
     pub corruptions: AtomicU32,
+    /// What a MiB of frames took that got memory, nanoseconds, averaged; 0 before any has been seen. See `keeper::provision`.
+    pub provide_ns_per_mib: AtomicU32,
+    /// Here the tables begin.
+    pub lists: Line,
+    /// Frames free, about, by region.
+    pub frames_free: FreeFrames,
     /// Per device: bytes in flight and measured speeds.
     pub devices: [DeviceWords; 16],
     /// Full blocks of large requests, for the keeper's stage two.
@@ -120,8 +148,8 @@ pub struct Superblock {
     pub left_count: AtomicU64,
     /// Those that were left last.
     pub left: [Left; LEFT],
-    /// How the arena lies in memory: the rung of the huge-page ladder + 1, or 0.
-    pub place: AtomicU64,
+    /// Reading ahead.
+    pub ahead_line: Line,
     /// The thread that reads ahead for readers, or 0.
     pub ahead: AtomicU32,
     /// Futex that it sleeps on; every wake-up adds one.
@@ -136,31 +164,25 @@ pub struct Superblock {
     pub ahead_late: AtomicU32,
     /// Files of which something is asked.
     pub ahead_files: Ring,
-    /// How the keeper speaks to devices: a number from 1 in `device::queue::NAMES`, or 0.
-    pub io_engine: AtomicU32,
-    /// Files with a lease of the keeper's, about: a death may leave one counted too many.
-    pub leased: AtomicU32,
-    /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
-    pub guard: AtomicU32,
-    /// What a MiB of frames took that got memory, nanoseconds, averaged; 0 before any has been seen. See `keeper::provision`.
-    pub provide_ns_per_mib: AtomicU32,
 }
 
 const _: () = assert!(size_of::<Superblock>().is_multiple_of(4096));
 
 /// What the session knows of one device; see `flush::busy`.
-#[repr(C)]
+#[repr(C, align(64))]
 pub struct DeviceWords {
     /// Device number + 1, or 0.
     pub key: AtomicU64,
-    /// Bytes of writes in flight.
-    pub inflight_bytes: AtomicU64,
     /// `flush::speeds::Speeds`.
     pub speeds: [AtomicU64; 5],
     /// Large requests for which a way was chosen.
     pub choices: AtomicU64,
     /// What large reads of streams took: nanoseconds for 1 MiB past memory, and through it, or 0; see `file::read::choice`.
     pub reads: [AtomicU64; 2],
+    /// Changed by every request to the device.
+    pub requests: Line,
+    /// Bytes of writes in flight.
+    pub inflight_bytes: AtomicU64,
 }
 
 /// A file that was left to the kernel.
@@ -289,6 +311,93 @@ impl Superblock {
             nodes: at(2),
             headers: at(3),
             frames: at(4),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::offset_of;
+
+    use super::*;
+    use crate::memory::files::FileEntry;
+
+    /// Whether two words lie on one cache line.
+    fn share(a: usize, b: usize) -> bool {
+        a / 64 == b / 64
+    }
+
+    #[test]
+    fn what_every_request_reads_shares_no_line_with_what_requests_change() {
+        let read = [
+            offset_of!(Superblock, gate),
+            offset_of!(Superblock, keeper_epoch),
+            offset_of!(Superblock, headers_backed),
+            offset_of!(Superblock, nodes_backed),
+            offset_of!(Superblock, guard),
+            offset_of!(Superblock, fences),
+            offset_of!(Superblock, owed_pages_max),
+            offset_of!(Superblock, shortage),
+        ];
+        let devices = offset_of!(Superblock, devices);
+        let changed = [
+            offset_of!(Superblock, tick),
+            offset_of!(Superblock, heartbeat_ns),
+            offset_of!(Superblock, owed_pages),
+            offset_of!(Superblock, kept),
+            offset_of!(Superblock, work),
+            offset_of!(Superblock, sleeping),
+            offset_of!(Superblock, ready_work),
+            offset_of!(Superblock, clock),
+            offset_of!(Superblock, frames_backed),
+            offset_of!(Superblock, table_lock),
+            offset_of!(Superblock, frames_free),
+            offset_of!(Superblock, ahead_ends),
+            offset_of!(Superblock, eager),
+            devices + offset_of!(DeviceWords, inflight_bytes),
+        ];
+        for a in read {
+            assert!(changed.iter().all(|b| !share(a, *b)), "{a}");
+        }
+        assert!(!share(
+            devices + offset_of!(DeviceWords, speeds),
+            devices + offset_of!(DeviceWords, inflight_bytes)
+        ));
+    }
+
+    #[test]
+    fn the_clock_shares_no_line_with_what_is_owed() {
+        let tick = offset_of!(Superblock, tick);
+        assert!(!share(tick, offset_of!(Superblock, owed_pages)));
+        assert!(!share(tick, offset_of!(Superblock, work)));
+    }
+
+    #[test]
+    fn what_a_file_is_shares_no_line_with_its_growth_or_its_flushes() {
+        let read = [
+            offset_of!(FileEntry, state),
+            offset_of!(FileEntry, kernel_reason),
+            offset_of!(FileEntry, gate),
+            offset_of!(FileEntry, flags),
+            offset_of!(FileEntry, root),
+            offset_of!(FileEntry, reserved_end),
+        ];
+        let grows = [
+            offset_of!(FileEntry, size),
+            offset_of!(FileEntry, append_lock),
+            offset_of!(FileEntry, stock),
+        ];
+        let flushed = [
+            offset_of!(FileEntry, owed_pages),
+            offset_of!(FileEntry, disk_end),
+            offset_of!(FileEntry, error),
+            offset_of!(FileEntry, changes),
+        ];
+        for a in read {
+            assert!(grows.iter().chain(&flushed).all(|b| !share(a, *b)), "{a}");
+        }
+        for a in grows {
+            assert!(flushed.iter().all(|b| !share(a, *b)), "{a}");
         }
     }
 }
