@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ordinary programs on a directory that `forebay mount` shows, and the same in a plain one: they say and leave the same. Programs that check
-# what they read themselves (fio, fsx), and programs under `forebay run` in the same session.
+# Ordinary programs on a directory that `forebay mount` shows, on a store that it mounts, and the same in a plain directory: they say and leave the
+# same. Programs that check what they read themselves (fio, fsx), and programs under `forebay run` in the same session.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -47,9 +47,9 @@ same() {
         (cd "$scratch/$place/$1" && timeout 120 bash -c "$3") >"$scratch/$1.$place" 2>&1
         echo "ends with $?" >>"$scratch/$1.$place"
     done
-    expect "$1 says the same" diff "$scratch/$1.plain" "$scratch/$1.mount"
-    expect "$1 leaves the same on the mount" diff -r --no-dereference "$scratch/plain/$1" "$scratch/mount/$1"
-    expect "$1 leaves the same below it" diff -r --no-dereference "$scratch/plain/$1" "$scratch/below/$1"
+    expect "$1 says the same on a $kind" diff "$scratch/$1.plain" "$scratch/$1.mount"
+    expect "$1 leaves the same on a mounted $kind" diff -r --no-dereference "$scratch/plain/$1" "$scratch/mount/$1"
+    [[ $kind == store ]] || expect "$1 leaves the same below it" diff -r --no-dereference "$scratch/plain/$1" "$scratch/below/$1"
 }
 
 "$forebay" mount --daemon --linger 1 --memory 96MiB "$scratch/below" "$scratch/mount" 2>"$scratch/refused" || {
@@ -60,21 +60,24 @@ expect 'it is mounted' grep -q " $scratch/mount .* fuse.forebay " /proc/self/mou
 cp -r docs "$scratch/docs"
 export S=$scratch GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
-same git git 'git init -q -b main . && cp -r "$S/docs" . && git add . && git commit -qm one && git rev-parse HEAD && sed -i s/the/The/ docs/*.md &&
+
+# What is done on a mount of each kind.
+programs() {
+    same git git 'git init -q -b main . && cp -r "$S/docs" . && git add . && git commit -qm one && git rev-parse HEAD && sed -i s/the/The/ docs/*.md &&
     git commit -qam two && git fsck --strict 2>&1 | grep -v "^notice\|^Checking" ; git checkout -q HEAD~1 && git status --short && git rev-parse HEAD
     rm -rf .git/index .git/logs'
-same tar tar 'tar cf a.tar -C "$S" docs && mkdir b && tar xf a.tar -C b && tar df a.tar -C b && ls -lR --time-style=full-iso b | grep -v "^total" && tar tf a.tar'
-same sqlite sqlite3 'sqlite3 db "create table t(a integer primary key, b text); with recursive n(i) as (select 1 union all select i+1 from n where i < 3000)
+    same tar tar 'tar cf a.tar -C "$S" docs && mkdir b && tar xf a.tar -C b && tar df a.tar -C b && ls -lR --time-style=full-iso b | grep -v "^total" && tar tf a.tar'
+    same sqlite sqlite3 'sqlite3 db "create table t(a integer primary key, b text); with recursive n(i) as (select 1 union all select i+1 from n where i < 3000)
     insert into t select i, hex(i*i) from n; pragma journal_mode=wal; update t set b = b || a where a % 3 = 0; pragma integrity_check; select sum(length(b)) from t"
     for i in 1 2 3; do sqlite3 -cmd ".timeout 20000" db "update t set b = b || $i where a < 100" & done; wait; sqlite3 db "select sum(length(b)) from t; vacuum; pragma integrity_check"
     rm db # Who came first differs.'
-same dd dd 'dd if=/dev/zero bs=4k count=300 2>/dev/null | tr "\0" x | dd of=a bs=7k 2>/dev/null; dd if=a of=b bs=1M 2>/dev/null; dd if=a of=b bs=64k seek=3 conv=notrunc,fsync 2>/dev/null
+    same dd dd 'dd if=/dev/zero bs=4k count=300 2>/dev/null | tr "\0" x | dd of=a bs=7k 2>/dev/null; dd if=a of=b bs=1M 2>/dev/null; dd if=a of=b bs=64k seek=3 conv=notrunc,fsync 2>/dev/null
     dd if=b of=c bs=4k oflag=direct 2>/dev/null; cksum a b c; cp --sparse=always b d; truncate -s 1M d; cksum d; cat a >> b; cksum b'
-same c_build gcc 'for i in 1 2 3 4; do echo "int f$i(void) { return $i; }" > f$i.c; done
+    same c_build gcc 'for i in 1 2 3 4; do echo "int f$i(void) { return $i; }" > f$i.c; done
     echo "#include <stdio.h>
     int f1(void), f2(void), f3(void), f4(void); int main(void) { printf(\"%d\n\", f1() + f2() + f3() + f4()); }" > main.c
     for i in 1 2 3 4; do gcc -c f$i.c & done; gcc -c main.c; wait; gcc -o run main.o f?.o && ./run && ar rc l.a f?.o && gcc -static -o whole main.o l.a && ./whole; rm -f l.a'
-same python python3 'python3 - <<EOF
+    same python python3 'python3 - <<EOF
 import os, shutil, tempfile, json, zipfile, pathlib
 pathlib.Path("a/b/c").mkdir(parents=True)
 for i in range(200):
@@ -87,22 +90,29 @@ with tempfile.TemporaryFile(dir=".") as f:
     f.write(b"x" * 100000); f.seek(50000); print(len(f.read()))
 print(sorted(os.listdir("."))[:4], len(os.listdir("d/b/c")))
 EOF'
+}
 
 # check NAME PROGRAM COMMAND...: one that checks by itself.
 check() {
     if command -v "$2" >/dev/null; then
-        expect "$1" timeout 120 "${@:3}"
+        expect "$1 ($kind)" timeout 120 "${@:3}"
     else
         printf 'skipped: %s: %s is missing\n' "$1" "$2"
         skipped=$((skipped + 1))
     fi
 }
-verified=(fio --name=v --verify_state_save=0 --directory="$scratch/mount" --size=12M --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0)
-check 'fio finds what it has written, at random' fio "${verified[@]}" --rw=randwrite --bsrange=512-64k --bs_unaligned=1
-check 'fio finds what it has written, by several' fio "${verified[@]}" --rw=randwrite --bs=4k --numjobs=3 --fsync=64
-check 'fio finds what it has written, large and past caches' fio "${verified[@]}" --rw=write --bs=1M --direct=1
 fsx=$target/tools/bin/fsx
-check 'fsx' "$fsx" "$fsx" -N 2000 "$scratch/mount/fsx"
+verified=(fio --name=v --verify_state_save=0 --directory="$scratch/mount" --size=12M --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0)
+checking() {
+    check 'fio finds what it has written, at random' fio "${verified[@]}" --rw=randwrite --bsrange=512-64k --bs_unaligned=1
+    check 'fio finds what it has written, by several' fio "${verified[@]}" --rw=randwrite --bs=4k --numjobs=3 --fsync=64
+    check 'fio finds what it has written, large and past caches' fio "${verified[@]}" --rw=write --bs=1M --direct=1
+    check 'fsx' "$fsx" "$fsx" -N 2000 "$scratch/mount/fsx"
+}
+
+kind=directory
+programs
+checking
 
 # A program of the session and one on the mount, in turn in one file.
 both() {
@@ -115,5 +125,27 @@ both() {
 expect 'a program under forebay run and one on the mount append to one file' both
 expect 'it is unmounted' "$forebay" umount "$scratch/mount"
 expect 'what was appended is there' diff "$scratch/below/both" <(for i in 1 2 3 4 5 6 7 8; do printf 'mount %d\nrun %d\n' $i $i; done)
+
+# The same on a store, which is in order in the end.
+rm -rf "$scratch/plain" && mkdir "$scratch/plain"
+kind=store
+"$forebay" pmem create --sparse --size 512MiB "$scratch/store" >/dev/null
+expect 'a store is mounted' "$forebay" mount --daemon "$scratch/store" "$scratch/mount"
+programs
+checking
+expect 'the store is synced' sync "$scratch/mount"
+expect 'the store is unmounted' "$forebay" umount "$scratch/mount"
+in_order() {
+    local try
+    # Its process has it until it has written everything.
+    for try in {1..300}; do
+        "$forebay" pmem check "$scratch/store" >"$scratch/checked" 2>&1 && return
+        grep -q 'open in another process' "$scratch/checked" || break
+        sleep 0.1
+    done
+    cat "$scratch/checked"
+    return 1
+}
+expect 'the store is in order' in_order
 printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
 ((failed == 0))

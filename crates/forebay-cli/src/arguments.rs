@@ -42,7 +42,7 @@ pub enum Command {
     Run(Run),
     /// Keep a session in the foreground until SIGTERM or SIGINT
     Daemon(Daemon),
-    /// Show a directory through the engine, for programs that cannot be run by `forebay run`
+    /// Show a directory through the engine, for programs that cannot be run by `forebay run`; or a store in persistent memory
     Mount(Mount),
     /// End a mount, also one whose process has died
     Umount(Umount),
@@ -139,13 +139,16 @@ pub struct Daemon {
     pub settings: Settings,
 }
 
-/// Shows a directory at another place, its files managed for whoever uses them there.
+/// Shows a directory at another place, its files managed for whoever uses them there; or a store in persistent memory.
 ///
-/// For programs that the library cannot be loaded into: statically linked ones, Go's, those in containers. They read and write
+/// A directory is for programs that the library cannot be loaded into: statically linked ones, Go's, those in containers. They read and write
 /// by the session of the configuration, and share its files with programs under `forebay run`. Serves in the foreground until it is
 /// unmounted, or until SIGTERM, SIGINT or SIGHUP; then everything that is open is handed to the devices. Where somebody still
 /// uses it, nobody new finds it from then on, and it ends with the last file that is closed; a second signal ends it at once.
 /// What has been written is in the session and outlives this process, however it ends.
+///
+/// A store (`forebay pmem create` makes one) needs no session. What has been written to it is durable when it has been
+/// synced, or after --flush-interval at the latest.
 ///
 /// Exit codes: 0 unmounted, 1 it cannot be mounted or bytes could not be written, 2 usage.
 #[derive(Args, Debug)]
@@ -153,11 +156,12 @@ pub struct Daemon {
   forebay mount /data /mnt/data
   forebay mount --daemon /data /mnt/data
   forebay mount --daemon --allow-other -o ro,noexec /data /mnt/data
+  forebay mount --daemon --flush-interval 100ms /dev/dax0.0 /mnt/store
   docker run -v /mnt/data:/data ...          a container whose files are managed")]
 pub struct Mount {
-    /// The directory
-    #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
-    pub directory: PathBuf,
+    /// The directory; or the file or the device of a store in persistent memory
+    #[arg(value_name = "DIR|STORE", value_hint = clap::ValueHint::AnyPath)]
+    pub source: PathBuf,
     /// Where it is to be seen: a directory outside of it
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
     pub point: PathBuf,
@@ -174,7 +178,7 @@ pub struct Mount {
     #[arg(short = 'o', value_name = "OPTION,...", value_delimiter = ',')]
     pub options: Vec<String>,
     /// How long the kernel may believe what it knows of names, modes and lengths, where others change them beside the mount; 0 for
-    /// not at all
+    /// not at all. A store nobody changes beside its mount
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
     pub believe: f64,
     /// Write the line that says that it can be used to this descriptor as well

@@ -118,7 +118,7 @@ fn timespec(time: Option<TimeOrNow>) -> Timespec {
     }
 }
 
-fn timespec_of(time: SystemTime) -> Timespec {
+pub(crate) fn timespec_of(time: SystemTime) -> Timespec {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Timespec {
             tv_sec: since.as_secs() as i64,

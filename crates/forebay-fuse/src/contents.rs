@@ -8,7 +8,6 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
-use std::sync::Arc;
 
 use forebay::OpenOptions;
 use forebay::file::Sought;
@@ -23,8 +22,8 @@ use crate::handles::Opened;
 pub(crate) const REQUEST_BYTES_MAX: u32 = 1 << 20;
 /// Bytes that one request copies from file to file at most: the program asks again.
 const COPY_BYTES_MAX: u64 = 16 << 20;
-const SET_USER: u32 = 0o4000;
-const SET_GROUP: u32 = 0o2000;
+pub(crate) const SET_USER: u32 = 0o4000;
+pub(crate) const SET_GROUP: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o010;
 
 thread_local! {
@@ -217,45 +216,40 @@ impl Directory {
     /// Copies from file to file. Fewer bytes than asked for are no error.
     pub(crate) fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
         let (source, target) = (self.files.get(from.handle)?, self.files.get(to.handle)?);
-        let len = len.min(COPY_BYTES_MAX);
-        let mut done = 0;
-        with_buffer(REQUEST_BYTES_MAX as usize, |buffer| {
-            while done < len {
-                let wanted = (len - done).min(u64::from(REQUEST_BYTES_MAX)) as usize;
-                let copied = copy_piece(
-                    &source,
-                    &target,
-                    &mut buffer[..wanted],
-                    (from.offset + done, to.offset + done),
-                );
-                match copied {
-                    Ok(0) => break,
-                    Ok(n) => done += n as u64,
-                    Err(_) if done > 0 => break,
-                    Err(failed) => return Err(failed),
-                }
-            }
-            Ok(done as u32)
+        copy_pieces(len, |buffer, done| {
+            let n = source.file.read_at(buffer, from.offset + done)?;
+            Ok(match n {
+                0 => 0,
+                _ => target.file.write_at(&buffer[..n], to.offset + done)?,
+            })
         })
     }
 }
 
-fn copy_piece(
-    source: &Arc<Opened>,
-    target: &Arc<Opened>,
-    buffer: &mut [u8],
-    (from, to): (u64, u64),
-) -> Answer<usize> {
-    let n = source.file.read_at(buffer, from)?;
-    Ok(if n == 0 {
-        0
-    } else {
-        target.file.write_at(&buffer[..n], to)?
+/// Copies piece by piece until all is copied, or there is no more: `piece` gets memory and how much is done, and says how
+/// much more is. An error after the first piece is the next call's.
+pub(crate) fn copy_pieces(
+    len: u64,
+    mut piece: impl FnMut(&mut [u8], u64) -> Answer<usize>,
+) -> Answer<u32> {
+    let len = len.min(COPY_BYTES_MAX);
+    let mut done = 0;
+    with_buffer(REQUEST_BYTES_MAX as usize, |buffer| {
+        while done < len {
+            let wanted = (len - done).min(u64::from(REQUEST_BYTES_MAX)) as usize;
+            match piece(&mut buffer[..wanted], done) {
+                Ok(0) => break,
+                Ok(n) => done += n as u64,
+                Err(_) if done > 0 => break,
+                Err(failed) => return Err(failed),
+            }
+        }
+        Ok(done as u32)
     })
 }
 
 /// Memory of the thread's own.
-fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answer<T> {
+pub(crate) fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answer<T> {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < len {
             buffer.resize(len, 0);
@@ -268,12 +262,17 @@ fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answ
 fn kill_privileges(file: &fs::File) {
     let Ok(meta) = file.metadata() else { return };
     let mode = meta.mode();
-    let mut killed = mode & !SET_USER;
-    if mode & GROUP_EXECUTES != 0 {
-        killed &= !SET_GROUP;
-    }
+    let killed = without_privileges(mode);
     if killed != mode {
         // Where this process may not, the write is one that takes them away by itself.
         let _ = file.set_permissions(fs::Permissions::from_mode(killed & 0o7777));
+    }
+}
+
+/// A mode without what lets a program run as its owner or its group.
+pub(crate) fn without_privileges(mode: u32) -> u32 {
+    match mode & GROUP_EXECUTES {
+        0 => mode & !SET_USER,
+        _ => mode & !(SET_USER | SET_GROUP),
     }
 }

@@ -4,6 +4,8 @@
 //! opening of the kernel's is one of the session's, and so the programs of a session and those on its mounts see one file. What the
 //! engine does not manage it leaves to the kernel, and answers all the same.
 
+mod served;
+
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -141,7 +143,7 @@ pub(crate) fn open_root(path: &std::path::Path) -> Answer<OwnedFd> {
     Ok(rustix::fs::open(path, flags, Mode::empty())?)
 }
 
-fn time(seconds: i64, ns: u64) -> SystemTime {
+pub(crate) fn time(seconds: i64, ns: u64) -> SystemTime {
     let ns = Duration::from_nanos(ns);
     let whole = Duration::from_secs(seconds.unsigned_abs());
     if seconds < 0 {

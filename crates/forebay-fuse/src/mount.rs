@@ -15,14 +15,18 @@ use std::{fs, io};
 
 use forebay::Session;
 use forebay::sys::socket;
+use forebay_pmem::Store;
 use fuser::{BackgroundSession, Config, SessionACL};
 use rustix::fs::Mode;
 use rustix::mount::MountFlags;
 use rustix::process::{Resource, getegid, geteuid, getrlimit};
 
 use crate::directory::{Directory, open_root};
+use crate::failed::Failed;
 use crate::operations::Serving;
 use crate::points::{self, HELPER, NotEnded, State, as_option};
+use crate::served::Served;
+use crate::store::Stored;
 
 const DEVICE: &str = "/dev/fuse";
 /// Threads that serve requests: a few may wait for devices while others go on.
@@ -119,8 +123,10 @@ impl Options {
 /// What is mounted, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// The directory.
-    pub directory: PathBuf,
+    /// The directory, or the store.
+    pub source: PathBuf,
+    /// Whether it is a store: in a file, or in a device.
+    pub is_store: bool,
     /// The mount point.
     pub point: PathBuf,
 }
@@ -130,13 +136,15 @@ impl Places {
     ///
     /// # Errors
     /// Why they will not do, and what would.
-    pub fn of(directory: &Path, point: &Path) -> Result<Self, String> {
+    pub fn of(source: &Path, point: &Path) -> Result<Self, String> {
         let shown = |path: &Path| path.display().to_string();
         let resolved = |path: &Path| {
             points::resolved(path).map_err(|error| format!("{}: {error}", shown(path)))
         };
+        let source = resolved(source)?;
         let places = Places {
-            directory: resolved(directory)?,
+            is_store: !source.is_dir(),
+            source,
             point: resolved(point)?,
         };
         let state = points::state(&places.point)
@@ -155,16 +163,14 @@ impl Places {
             }
             State::Free | State::Foreign => {}
         }
-        for path in [&places.directory, &places.point] {
-            if !path.is_dir() {
-                return Err(format!("{} is no directory", shown(path)));
-            }
+        if !places.point.is_dir() {
+            return Err(format!("{point} is no directory"));
         }
-        let Places { directory, point } = &places;
-        if point.starts_with(directory) || directory.starts_with(point) {
+        let Places { source, point, .. } = &places;
+        if point.starts_with(source) || source.starts_with(point) {
             return Err(format!(
-                "{} and {} lie one in the other, and the mount would serve itself; mount it elsewhere",
-                shown(directory),
+                "{} and {} lie one in the other, and the mount would serve itself, or hide what it shows; mount it elsewhere",
+                shown(source),
                 shown(point)
             ));
         }
@@ -172,9 +178,15 @@ impl Places {
     }
 }
 
+/// What is behind a mount.
+enum Behind {
+    Directory(Arc<Directory>),
+    Store(Arc<Stored>),
+}
+
 /// A mount that this process serves.
 pub struct Mounted {
-    directory: Arc<Directory>,
+    behind: Behind,
     serving: BackgroundSession,
     point: PathBuf,
 }
@@ -186,31 +198,40 @@ impl Mounted {
     /// # Errors
     /// Why that cannot be, and what to do about it.
     pub fn begin(session: Session, places: &Places, options: &Options) -> Result<Self, String> {
-        let cannot = |error: String| {
-            let Places { directory, point } = places;
-            format!(
-                "{} cannot be mounted on {}: {error}",
-                directory.display(),
-                point.display()
-            )
-        };
-        let root = open_root(&places.directory);
-        let root =
-            root.map_err(|failed| cannot(io::Error::from_raw_os_error(failed.0).to_string()))?;
+        let cannot = |failed: Failed| cannot(places, &in_words(failed));
+        let root = open_root(&places.source).map_err(cannot)?;
         let limit = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
         let descriptors = usize::try_from(limit).unwrap_or(usize::MAX);
         let directory = Directory::new(session, root, options.believed, descriptors);
-        let directory = directory
-            .map_err(|failed| cannot(io::Error::from_raw_os_error(failed.0).to_string()))?;
-        let directory = Arc::new(directory);
+        let directory = Arc::new(directory.map_err(cannot)?);
         rustix::process::umask(Mode::empty());
-        let device = attach(places, options).map_err(cannot)?;
-        let serving = serve(&directory, device, options).map_err(|error| {
-            let _ = points::end(&places.point, true);
-            cannot(error.to_string())
-        })?;
+        let serving = attach_and_serve(&directory, places, options)?;
         Ok(Mounted {
-            directory,
+            behind: Behind::Directory(directory),
+            serving,
+            point: places.point.clone(),
+        })
+    }
+
+    /// Mounts a store and serves it from now on. What is done is durable after `flush_interval` at the latest.
+    ///
+    /// # Errors
+    /// Why that cannot be, and what to do about it.
+    pub fn begin_store(
+        places: &Places,
+        options: &Options,
+        flush_interval: Option<Duration>,
+    ) -> Result<Self, String> {
+        let asked = forebay_pmem::OpenOptions {
+            flush_interval,
+            read_only: options.read_only,
+        };
+        let store = Store::open(&places.source, asked);
+        let store = store.map_err(|error| cannot(places, &error.to_string()))?;
+        let stored = Arc::new(Stored::new(store));
+        let serving = attach_and_serve(&stored, places, options)?;
+        Ok(Mounted {
+            behind: Behind::Store(stored),
             serving,
             point: places.point.clone(),
         })
@@ -231,34 +252,79 @@ impl Mounted {
 
     /// How many openings of files there are.
     pub fn open_files(&self) -> usize {
-        self.directory.files.every().len()
+        match &self.behind {
+            Behind::Directory(directory) => directory.files.every().len(),
+            Behind::Store(store) => store.open_files(),
+        }
     }
 
     /// Hands what is open to the devices. How many files could not be: their bytes stay in the session's memory, and are tried again.
-    pub fn flush(&self) -> usize {
-        self.directory.flush_all()
+    ///
+    /// # Errors
+    /// Of a store, why it cannot be made durable.
+    pub fn flush(&self) -> Result<usize, String> {
+        match &self.behind {
+            Behind::Directory(directory) => Ok(directory.flush_all()),
+            Behind::Store(store) => store.sync_all().map(|()| 0).map_err(not_durable),
+        }
     }
 
     /// After the end: what is still open is closed. How many files could not be written, as for [`Mounted::flush`].
     ///
     /// # Errors
-    /// Why serving has ended, where it was not because of an unmount.
+    /// Why serving has ended, where it was not because of an unmount; of a store, why it could not be closed.
     pub fn finish(self) -> Result<usize, String> {
-        let failed = self.directory.flush_all();
+        let failed = match &self.behind {
+            Behind::Directory(directory) => directory.flush_all(),
+            Behind::Store(_) => 0,
+        };
         match self.serving.join() {
-            Ok(()) => Ok(failed),
+            Ok(()) => {}
             // A request was under way when it was unmounted: that a file which nobody has any more is to be given back.
-            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => Ok(failed),
-            Err(error) => Err(format!(
-                "serving {} has failed: {error}",
-                self.point.display()
-            )),
+            Err(error) if error.raw_os_error() == Some(libc::ECONNABORTED) => {}
+            Err(error) => {
+                let point = self.point.display();
+                return Err(format!("serving {point} has failed: {error}"));
+            }
         }
+        // Whoever served it has gone.
+        if let Behind::Store(store) = self.behind
+            && let Some(store) = Arc::into_inner(store)
+        {
+            store.close().map_err(not_durable)?;
+        }
+        Ok(failed)
     }
 }
 
+fn cannot(places: &Places, why: &str) -> String {
+    let (source, point) = (places.source.display(), places.point.display());
+    format!("{source} cannot be mounted on {point}: {why}")
+}
+
+fn in_words(failed: Failed) -> String {
+    io::Error::from_raw_os_error(failed.0).to_string()
+}
+
+fn not_durable(failed: Failed) -> String {
+    let why = in_words(failed);
+    format!("the store could not be made durable: {why}; `forebay pmem check` says what it holds")
+}
+
+fn attach_and_serve(
+    served: &Arc<impl Served>,
+    places: &Places,
+    options: &Options,
+) -> Result<BackgroundSession, String> {
+    let device = attach(places, options).map_err(|why| cannot(places, &why))?;
+    serve(served, device, options).map_err(|error| {
+        let _ = points::end(&places.point, true);
+        cannot(places, &error.to_string())
+    })
+}
+
 fn serve(
-    directory: &Arc<Directory>,
+    served: &Arc<impl Served>,
     device: OwnedFd,
     options: &Options,
 ) -> io::Result<BackgroundSession> {
@@ -276,7 +342,7 @@ fn serve(
     } else {
         SessionACL::Owner
     };
-    let serving = Serving(Arc::clone(directory));
+    let serving = Serving(Arc::clone(served));
     fuser::Session::from_fd(serving, device, config.acl, config)?.spawn()
 }
 
@@ -301,10 +367,9 @@ fn attach_by_root(places: &Places, options: &Options) -> Result<OwnedFd, String>
         data.push_str(",allow_other");
     }
     let data = CString::new(data).map_err(|error| error.to_string())?;
-    let Places { directory, point } = places;
     rustix::mount::mount(
-        directory,
-        point,
+        &places.source,
+        &places.point,
         points::FILE_SYSTEM,
         options.flags(),
         &*data,
@@ -326,7 +391,7 @@ fn no_device(error: &io::Error) -> String {
 fn attach_by_helper(places: &Places, options: &Options) -> Result<OwnedFd, String> {
     let (ours, theirs) = UnixStream::pair().map_err(|error| error.to_string())?;
     let mut words = b"fsname=".to_vec();
-    words.extend(as_option(&places.directory));
+    words.extend(as_option(&places.source));
     for word in options.words() {
         words.push(b',');
         words.extend(word.bytes());

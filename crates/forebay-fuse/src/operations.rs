@@ -17,34 +17,33 @@ use rustix::fs::AtFlags;
 
 use crate::changes::Changes;
 use crate::contents::{Manner, Part, REQUEST_BYTES_MAX};
-use crate::directory::Directory;
 use crate::failed::guarded;
 use crate::names::Special;
 use crate::replies::{
-    ONLY, attributes, done, entry, list_with_attributes, opened, room, told_bytes, written,
+    ONLY, attributes, believed, done, entry, list_with_attributes, opened, room, told_bytes,
+    written,
 };
+use crate::served::Served;
 
 /// Requests that the kernel sends on its own account, not to make a program wait.
 const BACKGROUND_MAX: u16 = 64;
-/// No copies of files in the kernel; several threads may write one file at once.
-const AS_OPENED: FopenFlags =
-    FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
 
-/// A directory that takes requests.
-pub(crate) struct Serving(pub(crate) Arc<Directory>);
+/// A file system that takes requests.
+pub(crate) struct Serving<F>(pub(crate) Arc<F>);
 
-impl Filesystem for Serving {
+impl<F: Served> Filesystem for Serving<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
         // What this kernel does not have is done without.
         for wanted in [
-            InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_POSIX_ACL,
             InitFlags::FUSE_ASYNC_DIO,
-        ] {
+        ]
+        .into_iter()
+        .chain(F::ALSO.iter().copied())
+        {
             let _ = config.add_capabilities(wanted);
         }
         let _ = config.set_max_write(REQUEST_BYTES_MAX);
@@ -53,15 +52,15 @@ impl Filesystem for Serving {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(&self.0, guarded(|| self.0.look_up(parent.0, name)), reply);
+        entry(&*self.0, guarded(|| self.0.look_up(parent.0, name)), reply);
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
-        self.0.nodes.forget(ino.0, lookups);
+        self.0.forget(ino.0, lookups);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        attributes(&self.0, guarded(|| self.0.attributes(ino.0)), reply);
+        attributes(&*self.0, guarded(|| self.0.attributes(ino.0)), reply);
     }
 
     fn setattr(
@@ -94,7 +93,7 @@ impl Filesystem for Serving {
             handle,
             by_root,
         };
-        attributes(&self.0, guarded(|| self.0.change(ino.0, &changes)), reply);
+        attributes(&*self.0, guarded(|| self.0.change(ino.0, &changes)), reply);
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -116,7 +115,7 @@ impl Filesystem for Serving {
     ) {
         let special = Special { mode, device };
         let made = guarded(|| self.0.make_special(req, (parent.0, name), &special));
-        entry(&self.0, made, reply);
+        entry(&*self.0, made, reply);
     }
 
     fn mkdir(
@@ -129,7 +128,7 @@ impl Filesystem for Serving {
         reply: ReplyEntry,
     ) {
         let made = guarded(|| self.0.make_directory(req, (parent.0, name), mode));
-        entry(&self.0, made, reply);
+        entry(&*self.0, made, reply);
     }
 
     fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -155,7 +154,7 @@ impl Filesystem for Serving {
         reply: ReplyEntry,
     ) {
         let made = guarded(|| self.0.make_symlink(req, (parent.0, name), target));
-        entry(&self.0, made, reply);
+        entry(&*self.0, made, reply);
     }
 
     fn rename(
@@ -181,14 +180,14 @@ impl Filesystem for Serving {
         reply: ReplyEntry,
     ) {
         entry(
-            &self.0,
+            &*self.0,
             guarded(|| self.0.link(ino.0, newparent.0, newname)),
             reply,
         );
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        opened(guarded(|| self.0.open(ino.0, flags.0)), AS_OPENED, reply);
+        opened(guarded(|| self.0.open(ino.0, flags.0)), F::AS_OPENED, reply);
     }
 
     fn create(
@@ -204,7 +203,13 @@ impl Filesystem for Serving {
         match guarded(|| self.0.create(req, (parent.0, name), mode, flags)) {
             Ok((told, handle)) => {
                 let handle = FileHandle(handle);
-                reply.created(&self.0.believed, &told, ONLY, handle, AS_OPENED);
+                reply.created(
+                    &believed(&*self.0, &told),
+                    &told,
+                    ONLY,
+                    handle,
+                    F::AS_OPENED,
+                );
             }
             Err(failed) => reply.error(failed.into()),
         }
@@ -333,7 +338,7 @@ impl Filesystem for Serving {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = guarded(|| list_with_attributes(&self.0, (ino.0, fh.0), offset, &mut reply));
+        let listed = guarded(|| list_with_attributes(&*self.0, (ino.0, fh.0), offset, &mut reply));
         match listed {
             Ok(()) => reply.ok(),
             Err(failed) => reply.error(failed.into()),
@@ -348,7 +353,7 @@ impl Filesystem for Serving {
         _flags: OpenFlags,
         reply: ReplyEmpty,
     ) {
-        self.0.listings.take(fh.0);
+        self.0.close_directory(fh.0);
         reply.ok();
     }
 
@@ -364,10 +369,7 @@ impl Filesystem for Serving {
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
-        room(
-            guarded(|| Ok(rustix::fs::fstatvfs(&self.0.nodes.fd(ino.0)?)?)),
-            reply,
-        );
+        room(guarded(|| self.0.room(ino.0)), reply);
     }
 
     fn setxattr(

@@ -83,7 +83,8 @@ pub fn state(path: &Path) -> io::Result<State> {
     if line.kind != FILE_SYSTEM {
         return Ok(State::Foreign);
     }
-    Ok(match rustix::fs::stat(path) {
+    // Not its attributes: those the kernel may know.
+    Ok(match rustix::fs::statvfs(path) {
         Err(Errno::NOTCONN | Errno::CONNABORTED) => State::Dead,
         _ => State::Alive,
     })

@@ -1,30 +1,42 @@
 //! Answers to the kernel's requests, by their kinds.
 
+use std::time::Duration;
+
 use fuser::{
-    FileAttr, FileHandle, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus,
+    FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 use rustix::fs::StatVfs;
 
-use crate::directory::Directory;
+use crate::contents::{SET_GROUP, SET_USER};
 use crate::failed::{Answer, Failed, guarded};
 use crate::names::is_dots;
+use crate::served::Served;
 
-/// Numbers are never used for two files.
+/// Numbers are not used for another file as long as the kernel knows them.
 pub(crate) const ONLY: Generation = Generation(0);
 /// The longest value of an extended attribute, and the longest list of names.
 const ATTRIBUTE_BYTES_MAX: u32 = 64 << 10;
 
-pub(crate) fn entry(directory: &Directory, answer: Answer<FileAttr>, reply: ReplyEntry) {
+/// How long the kernel may believe this. It does not know that a program has lost its privileges by being written to.
+pub(crate) fn believed(served: &impl Served, told: &FileAttr) -> Duration {
+    let has_privileges = u32::from(told.perm) & (SET_USER | SET_GROUP) != 0;
+    match told.kind == FileType::RegularFile && has_privileges {
+        true => Duration::ZERO,
+        false => served.believed(),
+    }
+}
+
+pub(crate) fn entry(served: &impl Served, answer: Answer<FileAttr>, reply: ReplyEntry) {
     match answer {
-        Ok(told) => reply.entry(&directory.believed, &told, ONLY),
+        Ok(told) => reply.entry(&believed(served, &told), &told, ONLY),
         Err(failed) => reply.error(failed.into()),
     }
 }
 
-pub(crate) fn attributes(directory: &Directory, answer: Answer<FileAttr>, reply: ReplyAttr) {
+pub(crate) fn attributes(served: &impl Served, answer: Answer<FileAttr>, reply: ReplyAttr) {
     match answer {
-        Ok(told) => reply.attr(&directory.believed, &told),
+        Ok(told) => reply.attr(&believed(served, &told), &told),
         Err(failed) => reply.error(failed.into()),
     }
 }
@@ -79,23 +91,24 @@ pub(crate) fn told_bytes(size: u32, reply: ReplyXattr, ask: impl Fn(&mut [u8]) -
 
 /// Lists an open directory (its number and its handle), each entry as a lookup would tell it.
 pub(crate) fn list_with_attributes(
-    directory: &Directory,
+    served: &impl Served,
     (number, handle): (u64, u64),
     from: u64,
     reply: &mut ReplyDirectoryPlus,
 ) -> Answer<()> {
-    let believed = &directory.believed;
     let (mut listed, mut failed) = (0, None);
-    directory.list(handle, from, |entry| {
+    served.list(handle, from, |entry| {
         listed += 1;
         if is_dots(entry.name) {
             // Of these two the kernel takes the name alone.
-            let told = directory.attributes(number);
+            let told = served.attributes(number);
             let inode = INodeNo(entry.inode);
-            return told
-                .is_ok_and(|told| reply.add(inode, entry.next, entry.name, believed, &told, ONLY));
+            return told.is_ok_and(|told| {
+                let believed = believed(served, &told);
+                reply.add(inode, entry.next, entry.name, &believed, &told, ONLY)
+            });
         }
-        let told = match directory.look_up(number, entry.name) {
+        let told = match served.look_up(number, entry.name) {
             Ok(told) => told,
             // It has gone since.
             Err(Failed(libc::ENOENT)) => return false,
@@ -105,9 +118,10 @@ pub(crate) fn list_with_attributes(
                 return true;
             }
         };
-        let is_full = reply.add(told.ino, entry.next, entry.name, believed, &told, ONLY);
+        let believed = believed(served, &told);
+        let is_full = reply.add(told.ino, entry.next, entry.name, &believed, &told, ONLY);
         if is_full {
-            directory.nodes.forget(told.ino.0, 1);
+            served.forget(told.ino.0, 1);
         }
         is_full
     })?;

@@ -9,8 +9,8 @@
 //! - when the log no longer has it either, if it held metadata: replaying an older record would write into it.
 
 mod bits;
+mod held;
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::errno::{Errno, Result};
@@ -23,6 +23,7 @@ use crate::pages::{PageMap, Pages};
 use crate::space::{Run, Space};
 use crate::types::Time;
 use bits::{load_bits, set_bits};
+use held::Held;
 
 /// Whether what is asked for may use what is kept back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,8 +82,7 @@ pub struct State {
     waiting: u64,
     wrote_data: bool,
     operation: Operation,
-    /// How often each inode is held.
-    pub(crate) held: HashMap<u64, u64>,
+    pub(crate) held: Held,
     clock: fn() -> Time,
     /// Why nothing may be changed.
     pub(crate) read_only: Option<Errno>,
@@ -109,7 +109,7 @@ impl State {
             waiting: 0,
             wrote_data: false,
             operation: Operation::default(),
-            held: HashMap::new(),
+            held: Held::default(),
             clock,
             read_only: None,
         }

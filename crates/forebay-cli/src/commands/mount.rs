@@ -1,7 +1,8 @@
-//! `forebay mount`: serves a directory through the session.
+//! `forebay mount`: serves a directory through the session, or a store.
 //!
 //! Life: the places are looked at, the session joined, then the directory is mounted, and only then does this command say so. It serves until
 //! somebody unmounts or a signal comes. The keeper is another process: should this one be killed, the session has what it has acknowledged.
+//! A store has neither session nor keeper.
 
 use std::io::Write;
 use std::path::Path;
@@ -9,6 +10,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use forebay::sys::file::inherited_for_writing;
+use forebay::{Config, Session};
 use forebay_fuse::mount::{Mounted, Options, Places};
 use forebay_fuse::points::NotEnded;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -26,7 +28,7 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Serves until the end of the mount.
 pub fn run(arguments: Mount) -> Result<u8, Failure> {
     let options = options(&arguments)?;
-    let places = Places::of(&arguments.directory, &arguments.point).map_err(Failure::Failed)?;
+    let places = Places::of(&arguments.source, &arguments.point).map_err(Failure::Failed)?;
     let config = crate::settings::load_to_join(arguments.settings.options()?)?;
     if arguments.daemon {
         return in_background(&arguments, &places, &config);
@@ -40,10 +42,15 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     limits::raise();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
-    let exported = Exported::of(&arguments.settings.given());
-    let session = keeper::join(&config, &exported, arguments.linger).map_err(Failure::Failed)?;
-    let mut care = keeper::Care::new(&config, exported, arguments.linger, None);
-    let mounted = Mounted::begin(session.clone(), &places, &options).map_err(Failure::Failed)?;
+    let mut kept = match places.is_store {
+        true => None,
+        false => Some(Kept::join(&arguments, &config).map_err(Failure::Failed)?),
+    };
+    let mounted = match &kept {
+        Some(kept) => Mounted::begin(kept.session.clone(), &places, &options),
+        None => Mounted::begin_store(&places, &options, config.flush_interval),
+    };
+    let mounted = mounted.map_err(Failure::Failed)?;
     announce(&places, &config.session, ready)?;
     let mut told = 0;
     while !mounted.is_over() {
@@ -54,12 +61,30 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
             }
             unmount(&mounted, &places.point);
         }
-        care.look(&session);
+        if let Some(Kept { session, care }) = &mut kept {
+            care.look(session);
+        }
         std::thread::sleep(LOOK_PAUSE);
     }
     match mounted.finish().map_err(Failure::Failed)? {
         0 => Ok(DONE),
         failed => Ok(not_written(failed)),
+    }
+}
+
+/// The session of a directory's mount.
+struct Kept {
+    session: Session,
+    care: keeper::Care,
+}
+
+impl Kept {
+    fn join(arguments: &Mount, config: &Config) -> Result<Self, String> {
+        let exported = Exported::of(&arguments.settings.given());
+        Ok(Kept {
+            session: keeper::join(config, &exported, arguments.linger)?,
+            care: keeper::Care::new(config, exported, arguments.linger, None),
+        })
     }
 }
 
@@ -79,11 +104,7 @@ fn options(arguments: &Mount) -> Result<Options, Failure> {
 }
 
 /// Starts the same command in the background, and waits until it serves.
-fn in_background(
-    arguments: &Mount,
-    places: &Places,
-    config: &forebay::Config,
-) -> Result<u8, Failure> {
+fn in_background(arguments: &Mount, places: &Places, config: &Config) -> Result<u8, Failure> {
     let program = std::env::current_exe();
     let program =
         program.map_err(|error| Failure::Failed(format!("cannot find this program: {error}")))?;
@@ -102,7 +123,7 @@ fn in_background(
         command.arg("-o").arg(arguments.options.join(","));
     }
     Exported::of(&arguments.settings.given()).apply(&mut command);
-    command.arg("--").arg(&places.directory).arg(&places.point);
+    command.arg("--").arg(&places.source).arg(&places.point);
     keeper::launch(command, config).map_err(Failure::Failed)?;
     Ok(DONE)
 }
@@ -112,8 +133,12 @@ fn announce(
     session: &str,
     ready: Option<std::os::fd::OwnedFd>,
 ) -> Result<(), Failure> {
-    let (directory, point) = (output::path(&places.directory), output::path(&places.point));
-    let line = format!("{directory} mounted on {point}, session {session}");
+    let (source, point) = (output::path(&places.source), output::path(&places.point));
+    let by = match places.is_store {
+        true => "a store".to_owned(),
+        false => format!("session {session}"),
+    };
+    let line = format!("{source} mounted on {point}, {by}");
     output::note(&line);
     let Some(ready) = ready else {
         return Ok(());
@@ -146,7 +171,7 @@ fn unmount(mounted: &Mounted, point: &Path) {
     }
 }
 
-/// The second: whoever still uses it finds it broken. Nothing that was acknowledged is lost by it.
+/// The second: whoever still uses it finds it broken. Nothing that was acknowledged is lost by it, and a store is synced.
 fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
     let open = mounted.open_files();
     let failed = mounted.flush();
@@ -154,10 +179,14 @@ fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
         "{} ended while {open} files were open",
         output::path(point)
     ));
-    if failed > 0 {
-        not_written(failed);
+    match failed {
+        Ok(0) => FAILED,
+        Ok(failed) => not_written(failed),
+        Err(why) => {
+            output::note(why);
+            FAILED
+        }
     }
-    FAILED
 }
 
 fn not_written(failed: usize) -> u8 {

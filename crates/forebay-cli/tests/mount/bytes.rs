@@ -19,128 +19,123 @@ fn new(path: &std::path::Path) -> File {
 
 #[test]
 fn appends_of_several_programs_are_whole() {
-    let Some(scene) = Scene::begin("appends", &[]) else {
-        return;
-    };
-    let path = scene.point.join("log");
-    let script =
-        r#"i=0; while [ $i -lt 200 ]; do echo "$1 $i of this program" >&3; i=$((i+1)); done"#;
-    let programs: Vec<_> = (0..3)
-        .map(|number| {
-            let mut command = Command::new("sh");
-            command.args([
-                "-c",
-                &format!("exec 3>>\"$2\"; {script}"),
-                "sh",
-                &number.to_string(),
-            ]);
-            command.arg(&path).spawn().expect("sh runs")
-        })
-        .collect();
-    for mut program in programs {
-        assert!(program.wait().expect("ended").success());
+    for scene in Scene::each("appends", &[]) {
+        let path = scene.point.join("log");
+        let script =
+            r#"i=0; while [ $i -lt 200 ]; do echo "$1 $i of this program" >&3; i=$((i+1)); done"#;
+        let programs: Vec<_> = (0..3)
+            .map(|number| {
+                let mut command = Command::new("sh");
+                command.args([
+                    "-c",
+                    &format!("exec 3>>\"$2\"; {script}"),
+                    "sh",
+                    &number.to_string(),
+                ]);
+                command.arg(&path).spawn().expect("sh runs")
+            })
+            .collect();
+        for mut program in programs {
+            assert!(program.wait().expect("ended").success());
+        }
+        let text = fs::read_to_string(scene.below("log")).expect("read");
+        let mut lines: Vec<_> = text.lines().collect();
+        assert!(lines.iter().all(|line| line.ends_with(" of this program")));
+        lines.sort_unstable();
+        lines.dedup();
+        assert_eq!(lines.len(), 600);
+        scene.end();
     }
-    let text = fs::read_to_string(scene.directory.join("log")).expect("read");
-    let mut lines: Vec<_> = text.lines().collect();
-    assert!(lines.iter().all(|line| line.ends_with(" of this program")));
-    lines.sort_unstable();
-    lines.dedup();
-    assert_eq!(lines.len(), 600);
-    scene.end();
 }
 
 #[test]
 fn space_is_reserved_punched_and_found() {
-    let Some(scene) = Scene::begin("space", &[]) else {
-        return;
-    };
-    let file = new(&scene.point.join("file"));
-    let same = new(&scene.directory.join("same"));
-    let mut places = Vec::new();
-    for file in [&file, &same] {
-        let fallocate = |mode, offset, len| rustix::fs::fallocate(file, mode, offset, len);
-        file.write_all_at(&[7; 3 << 20], 0).expect("written");
-        fallocate(
-            FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
-            1 << 20,
-            1 << 20,
-        )
-        .expect("punched");
-        fallocate(FallocateFlags::empty(), 0, 4 << 20).expect("reserved");
-        fallocate(FallocateFlags::KEEP_SIZE, 4 << 20, 1 << 20).expect("reserved");
-        fallocate(FallocateFlags::ZERO_RANGE, 0, 4096).expect("made zeros");
-        file.set_len(5 << 20).expect("set");
-        let bytes = {
-            let mut bytes = vec![1; 6 << 20];
-            let n = file.read_at(&mut bytes, 0).expect("read");
-            bytes.truncate(n);
-            bytes
-        };
-        let seek = |from| rustix::fs::seek(file, from);
-        places.push((
-            seek(rustix::fs::SeekFrom::Data(4096)),
-            seek(rustix::fs::SeekFrom::Data((2 << 20) + 1)),
-            seek(rustix::fs::SeekFrom::Data(1 << 40)),
-            file.metadata().expect("known").len(),
-            bytes,
-        ));
+    for scene in Scene::each("space", &[]) {
+        let file = new(&scene.point.join("file"));
+        let same = new(&scene.directory.join("same"));
+        let mut places = Vec::new();
+        for file in [&file, &same] {
+            let fallocate = |mode, offset, len| rustix::fs::fallocate(file, mode, offset, len);
+            file.write_all_at(&[7; 3 << 20], 0).expect("written");
+            fallocate(
+                FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE,
+                1 << 20,
+                1 << 20,
+            )
+            .expect("punched");
+            fallocate(FallocateFlags::empty(), 0, 4 << 20).expect("reserved");
+            fallocate(FallocateFlags::KEEP_SIZE, 4 << 20, 1 << 20).expect("reserved");
+            fallocate(FallocateFlags::ZERO_RANGE, 0, 4096).expect("made zeros");
+            file.set_len(5 << 20).expect("set");
+            let bytes = {
+                let mut bytes = vec![1; 6 << 20];
+                let n = file.read_at(&mut bytes, 0).expect("read");
+                bytes.truncate(n);
+                bytes
+            };
+            let seek = |from| rustix::fs::seek(file, from);
+            places.push((
+                seek(rustix::fs::SeekFrom::Data(4096)),
+                seek(rustix::fs::SeekFrom::Data((2 << 20) + 1)),
+                seek(rustix::fs::SeekFrom::Data(1 << 40)),
+                file.metadata().expect("known").len(),
+                bytes,
+            ));
+        }
+        drop((file, same));
+        let (here, there) = (&places[0], &places[1]);
+        assert_eq!(
+            (here.0, here.1, here.2, here.3),
+            (there.0, there.1, there.2, there.3)
+        );
+        let differs = here
+            .4
+            .iter()
+            .zip(&there.4)
+            .position(|(one, other)| one != other);
+        assert_eq!((here.4.len(), differs), (there.4.len(), None));
+        // The kernel takes nothing out of a mount's files.
+        let file = File::options()
+            .write(true)
+            .open(scene.point.join("file"))
+            .expect("opened");
+        let collapsed = rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 1 << 18);
+        assert_eq!(collapsed, Err(Errno::OPNOTSUPP));
+        drop(file);
+        scene.end();
     }
-    drop((file, same));
-    let (here, there) = (&places[0], &places[1]);
-    assert_eq!(
-        (here.0, here.1, here.2, here.3),
-        (there.0, there.1, there.2, there.3)
-    );
-    let differs = here
-        .4
-        .iter()
-        .zip(&there.4)
-        .position(|(one, other)| one != other);
-    assert_eq!((here.4.len(), differs), (there.4.len(), None));
-    // The kernel takes nothing out of a mount's files.
-    let file = File::options()
-        .write(true)
-        .open(scene.point.join("file"))
-        .expect("opened");
-    let collapsed = rustix::fs::fallocate(&file, FallocateFlags::COLLAPSE_RANGE, 0, 1 << 18);
-    assert_eq!(collapsed, Err(Errno::OPNOTSUPP));
-    drop(file);
-    scene.end();
 }
 
 #[test]
 fn ranges_are_copied_from_file_to_file() {
-    let Some(scene) = Scene::begin("copied", &[]) else {
-        return;
-    };
-    let (from, to) = (new(&scene.point.join("from")), new(&scene.point.join("to")));
-    let bytes: Vec<u8> = (0..3_000_000).map(|at| (at / 251) as u8).collect();
-    from.write_all_at(&bytes, 0).expect("written");
-    let (mut offset_in, mut offset_out) = (5, 100);
-    while offset_in < bytes.len() as u64 {
-        let n = rustix::fs::copy_file_range(
-            &from,
-            Some(&mut offset_in),
-            &to,
-            Some(&mut offset_out),
-            1 << 30,
-        );
-        assert!(n.expect("copied") > 0);
+    for scene in Scene::each("copied", &[]) {
+        let (from, to) = (new(&scene.point.join("from")), new(&scene.point.join("to")));
+        let bytes: Vec<u8> = (0..3_000_000).map(|at| (at / 251) as u8).collect();
+        from.write_all_at(&bytes, 0).expect("written");
+        let (mut offset_in, mut offset_out) = (5, 100);
+        while offset_in < bytes.len() as u64 {
+            let n = rustix::fs::copy_file_range(
+                &from,
+                Some(&mut offset_in),
+                &to,
+                Some(&mut offset_out),
+                1 << 30,
+            );
+            assert!(n.expect("copied") > 0);
+        }
+        let copied = fs::read(scene.point.join("to")).expect("read");
+        assert!(copied[..100] == [0; 100] && copied[100..] == bytes[5..]);
+        drop((from, to));
+        scene.end();
     }
-    let copied = fs::read(scene.point.join("to")).expect("read");
-    assert!(copied[..100] == [0; 100] && copied[100..] == bytes[5..]);
-    drop((from, to));
-    scene.end();
 }
 
 #[test]
 fn mappings_and_calls_see_one_another() {
-    let Some(scene) = Scene::begin("mapped", &[]) else {
-        return;
-    };
-    let path = scene.point.join("file");
-    // Python has mappings, and these tests have none.
-    let script = r#"
+    for scene in Scene::each("mapped", &[]) {
+        let path = scene.point.join("file");
+        // Python has mappings, and these tests have none.
+        let script = r#"
 import mmap, os, sys
 fd = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT, 0o644)
 os.write(fd, b"x" * 10000)
@@ -157,109 +152,105 @@ shared.flush()
 shared.close()
 os.close(fd)
 "#;
-    let output = Command::new("python3")
-        .args(["-c", script])
-        .arg(&path)
-        .output();
-    let Ok(output) = output else {
-        return crate::here::skipped("python3 is missing");
-    };
-    let said = String::from_utf8_lossy(&output.stderr).into_owned();
-    if said.contains("No such device") {
-        return crate::here::skipped(
-            "this kernel maps nothing of a mount for others to see (Linux 6.6 does)",
+        let output = Command::new("python3")
+            .args(["-c", script])
+            .arg(&path)
+            .output();
+        let Ok(output) = output else {
+            return crate::here::skipped("python3 is missing");
+        };
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        if said.contains("No such device") {
+            return crate::here::skipped(
+                "this kernel maps nothing of a mount for others to see (Linux 6.6 does)",
+            );
+        }
+        assert!(output.status.success(), "{said}");
+        let bytes = fs::read(scene.below("file")).expect("read");
+        assert_eq!(
+            (&bytes[5000..5005], &bytes[6000..6005], &bytes[9990..]),
+            (&b"by it"[..], &b"by us"[..], &b"at the end"[..])
         );
+        scene.end();
     }
-    assert!(output.status.success(), "{said}");
-    let bytes = fs::read(scene.directory.join("file")).expect("read");
-    assert_eq!(
-        (&bytes[5000..5005], &bytes[6000..6005], &bytes[9990..]),
-        (&b"by it"[..], &b"by us"[..], &b"at the end"[..])
-    );
-    scene.end();
 }
 
 #[test]
 fn locks_hold_among_programs_of_the_mount() {
-    let Some(scene) = Scene::begin("locks", &[]) else {
-        return;
-    };
-    let path = scene.point.join("file");
-    let (one, other) = (new(&path), new(&path));
-    let lock = |file: &File, how| rustix::fs::flock(file, how);
-    lock(&one, FlockOperation::LockExclusive).expect("locked");
-    assert_eq!(
-        lock(&other, FlockOperation::NonBlockingLockExclusive),
-        Err(Errno::AGAIN)
-    );
-    drop(one);
-    lock(&other, FlockOperation::NonBlockingLockExclusive).expect("locked");
-    rustix::fs::fcntl_lock(&other, FlockOperation::NonBlockingLockExclusive).expect("locked");
-    drop(other);
-    scene.end();
+    for scene in Scene::each("locks", &[]) {
+        let path = scene.point.join("file");
+        let (one, other) = (new(&path), new(&path));
+        let lock = |file: &File, how| rustix::fs::flock(file, how);
+        lock(&one, FlockOperation::LockExclusive).expect("locked");
+        assert_eq!(
+            lock(&other, FlockOperation::NonBlockingLockExclusive),
+            Err(Errno::AGAIN)
+        );
+        drop(one);
+        lock(&other, FlockOperation::NonBlockingLockExclusive).expect("locked");
+        rustix::fs::fcntl_lock(&other, FlockOperation::NonBlockingLockExclusive).expect("locked");
+        drop(other);
+        scene.end();
+    }
 }
 
 #[test]
 fn openings_of_all_kinds() {
-    let Some(scene) = Scene::begin("kinds", &[]) else {
-        return;
-    };
-    let (path, there) = scene.both("file");
-    fs::write(&path, "old bytes").expect("written");
-    let mut file = File::options()
-        .write(true)
-        .truncate(true)
-        .open(&path)
-        .expect("opened");
-    assert_eq!(file.metadata().expect("known").len(), 0);
-    assert_eq!(
-        file.read_at(&mut [0], 0)
-            .expect_err("not for reading")
-            .raw_os_error(),
-        Some(9)
-    );
-    file.write_all(b"new").expect("written");
-    assert!(
-        File::options()
+    for scene in Scene::each("kinds", &[]) {
+        let (path, there) = scene.both("file");
+        fs::write(&path, "old bytes").expect("written");
+        let mut file = File::options()
             .write(true)
-            .create_new(true)
-            .open(&path)
-            .is_err()
-    );
-    // Durable, and so in the file, when the write has been acknowledged.
-    for (flag, byte) in [
-        (libc_flag(OFlags::SYNC), b's'),
-        (libc_flag(OFlags::DSYNC), b'd'),
-    ] {
-        let synced = File::options()
-            .write(true)
-            .custom_flags(flag)
+            .truncate(true)
             .open(&path)
             .expect("opened");
-        synced.write_all_at(&[byte], 1).expect("written");
-        assert_eq!(fs::read(&there).expect("read"), [b'n', byte, b'w']);
+        assert_eq!(file.metadata().expect("known").len(), 0);
+        assert_eq!(
+            file.read_at(&mut [0], 0)
+                .expect_err("not for reading")
+                .raw_os_error(),
+            Some(9)
+        );
+        file.write_all(b"new").expect("written");
+        assert!(
+            File::options()
+                .write(true)
+                .create_new(true)
+                .open(&path)
+                .is_err()
+        );
+        // Durable, and so in the file, when the write has been acknowledged.
+        for (flag, byte) in [
+            (libc_flag(OFlags::SYNC), b's'),
+            (libc_flag(OFlags::DSYNC), b'd'),
+        ] {
+            let synced = File::options()
+                .write(true)
+                .custom_flags(flag)
+                .open(&path)
+                .expect("opened");
+            synced.write_all_at(&[byte], 1).expect("written");
+            assert_eq!(fs::read(&there).expect("read"), [b'n', byte, b'w']);
+        }
+        let mut appending = File::options().append(true).open(&path).expect("opened");
+        appending.write_all(b"er").expect("written");
+        appending.seek(SeekFrom::Start(0)).expect("sought");
+        appending.write_all(b"!").expect("written");
+        assert_eq!(fs::read(&path).expect("read"), b"ndwer!");
+        // A file that its maker may write, and nobody else.
+        let guarded = scene.point.join("guarded");
+        let mut maker = File::options()
+            .write(true)
+            .create_new(true)
+            .mode(0o400)
+            .open(&guarded)
+            .expect("made");
+        maker.write_all(b"once").expect("written");
+        drop(maker);
+        assert_eq!(fs::read(scene.below("guarded")).expect("read"), b"once");
+        drop((file, appending));
+        scene.end();
     }
-    let mut appending = File::options().append(true).open(&path).expect("opened");
-    appending.write_all(b"er").expect("written");
-    appending.seek(SeekFrom::Start(0)).expect("sought");
-    appending.write_all(b"!").expect("written");
-    assert_eq!(fs::read(&path).expect("read"), b"ndwer!");
-    // A file that its maker may write, and nobody else.
-    let guarded = scene.point.join("guarded");
-    let mut maker = File::options()
-        .write(true)
-        .create_new(true)
-        .mode(0o400)
-        .open(&guarded)
-        .expect("made");
-    maker.write_all(b"once").expect("written");
-    drop(maker);
-    assert_eq!(
-        fs::read(scene.directory.join("guarded")).expect("read"),
-        b"once"
-    );
-    drop((file, appending));
-    scene.end();
 }
 
 fn libc_flag(flag: OFlags) -> i32 {
@@ -268,42 +259,36 @@ fn libc_flag(flag: OFlags) -> i32 {
 
 #[test]
 fn a_thousand_files_are_open_at_once() {
-    let Some(scene) = Scene::begin("thousand", &[]) else {
-        return;
-    };
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-    let raised = rustix::process::Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("raised");
-    if limit.maximum.is_some_and(|limit| limit < 8192) {
-        return crate::here::skipped("this user may not have so many descriptors");
+    for scene in Scene::each("thousand", &[]) {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let raised = rustix::process::Rlimit {
+            current: limit.maximum,
+            ..limit
+        };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).expect("raised");
+        if limit.maximum.is_some_and(|limit| limit < 8192) {
+            return crate::here::skipped("this user may not have so many descriptors");
+        }
+        let files: Vec<_> = (0..1000)
+            .map(|number| {
+                let file = new(&scene.point.join(number.to_string()));
+                file.write_all_at(format!("file {number}").as_bytes(), 0)
+                    .expect("written");
+                assert!(file.as_raw_fd() >= 0);
+                file
+            })
+            .collect();
+        for (number, file) in files.iter().enumerate() {
+            let mut bytes = vec![0; 32];
+            let n = file.read_at(&mut bytes, 0).expect("read");
+            assert_eq!(bytes[..n], *format!("file {number}").as_bytes());
+        }
+        drop(files);
+        assert_eq!(
+            fs::read_to_string(scene.below("999")).expect("read"),
+            "file 999"
+        );
+        assert_eq!(fs::metadata(scene.below("0")).expect("known").size(), 6);
+        scene.end();
     }
-    let files: Vec<_> = (0..1000)
-        .map(|number| {
-            let file = new(&scene.point.join(number.to_string()));
-            file.write_all_at(format!("file {number}").as_bytes(), 0)
-                .expect("written");
-            assert!(file.as_raw_fd() >= 0);
-            file
-        })
-        .collect();
-    for (number, file) in files.iter().enumerate() {
-        let mut bytes = vec![0; 32];
-        let n = file.read_at(&mut bytes, 0).expect("read");
-        assert_eq!(bytes[..n], *format!("file {number}").as_bytes());
-    }
-    drop(files);
-    assert_eq!(
-        fs::read_to_string(scene.directory.join("999")).expect("read"),
-        "file 999"
-    );
-    assert_eq!(
-        fs::metadata(scene.directory.join("0"))
-            .expect("known")
-            .size(),
-        6
-    );
-    scene.end();
 }

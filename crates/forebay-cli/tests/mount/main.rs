@@ -13,4 +13,5 @@ mod names;
 mod place;
 mod scene;
 mod shared;
+mod stores;
 mod users;

@@ -5,9 +5,13 @@ use forebay_model::{Op, Profile, StdFiles, drive, fresh_seed, generate, shrink, 
 use crate::scene::Scene;
 
 fn check(name: &str, seeds: u64, profile: &Profile, count: usize) {
-    let Some(scene) = Scene::begin(name, &[]) else {
-        return;
-    };
+    for scene in Scene::each(name, &[]) {
+        check_in(&scene, seeds, profile, count);
+        scene.end();
+    }
+}
+
+fn check_in(scene: &Scene, seeds: u64, profile: &Profile, count: usize) {
     let run = |ops: &[Op]| {
         let (files, handles) = Op::extent(ops);
         let mut target = StdFiles::new(&scene.point, files.max(3), handles.max(2)).expect("files");
@@ -19,12 +23,12 @@ fn check(name: &str, seeds: u64, profile: &Profile, count: usize) {
             let small = shrink(ops, |ops| run(ops).is_err());
             let lines = to_lines(&small);
             panic!(
-                "seed {seed}: {mismatch}\nshrunk to {} operations:\n{lines}",
+                "{:?}, seed {seed}: {mismatch}\nshrunk to {} operations:\n{lines}",
+                scene.kind,
                 small.len()
             );
         }
     }
-    scene.end();
 }
 
 #[test]

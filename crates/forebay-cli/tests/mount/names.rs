@@ -14,185 +14,179 @@ use crate::scene::Scene;
 
 #[test]
 fn files_are_renamed_linked_and_removed() {
-    let Some(scene) = Scene::begin("names", &[]) else {
-        return;
-    };
-    let (a, a_there) = scene.both("a");
-    let b = scene.point.join("b");
-    fs::write(&a, "a").expect("written");
-    fs::write(&b, "b").expect("written");
-    let rename = |flags| renameat_with(CWD, &a, CWD, &b, flags);
-    assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
-    rename(RenameFlags::EXCHANGE).expect("exchanged");
-    assert_eq!(fs::read_to_string(&a).expect("read"), "b");
-    assert_eq!(fs::read_to_string(&a_there).expect("read"), "b");
-    fs::rename(&a, &b).expect("replaced");
-    assert!(!a.exists() && !a_there.exists());
-    fs::hard_link(&b, &a).expect("linked");
-    let (one, other) = (
-        fs::metadata(&a).expect("known"),
-        fs::metadata(&b).expect("known"),
-    );
-    assert_eq!((one.ino(), one.nlink()), (other.ino(), 2));
-    assert_eq!(one.ino(), fs::metadata(&a_there).expect("known").ino());
-    symlink("a", scene.point.join("link")).expect("linked");
-    assert_eq!(
-        fs::read_link(scene.directory.join("link"))
-            .expect("read")
-            .to_str(),
-        Some("a")
-    );
-    assert_eq!(
-        fs::read_to_string(scene.point.join("link")).expect("read"),
-        "b"
-    );
-    fs::create_dir(scene.point.join("sub")).expect("made");
-    fs::rename(&a, scene.point.join("sub/a")).expect("moved");
-    assert_eq!(
-        fs::remove_dir(scene.point.join("sub"))
-            .expect_err("not empty")
-            .raw_os_error(),
-        Some(39)
-    );
-    fs::remove_file(scene.directory.join("sub/a")).expect("removed");
-    fs::remove_dir(scene.point.join("sub")).expect("removed");
-    scene.end();
+    for scene in Scene::each("names", &[]) {
+        let (a, a_there) = scene.both("a");
+        let b = scene.point.join("b");
+        fs::write(&a, "a").expect("written");
+        fs::write(&b, "b").expect("written");
+        let rename = |flags| renameat_with(CWD, &a, CWD, &b, flags);
+        assert_eq!(rename(RenameFlags::NOREPLACE), Err(Errno::EXIST));
+        rename(RenameFlags::EXCHANGE).expect("exchanged");
+        assert_eq!(fs::read_to_string(&a).expect("read"), "b");
+        assert_eq!(fs::read_to_string(&a_there).expect("read"), "b");
+        fs::rename(&a, &b).expect("replaced");
+        assert!(!a.exists() && !a_there.exists());
+        fs::hard_link(&b, &a).expect("linked");
+        let (one, other) = (
+            fs::metadata(&a).expect("known"),
+            fs::metadata(&b).expect("known"),
+        );
+        assert_eq!((one.ino(), one.nlink()), (other.ino(), 2));
+        assert_eq!(one.ino(), fs::metadata(&a_there).expect("known").ino());
+        symlink("a", scene.point.join("link")).expect("linked");
+        assert_eq!(
+            fs::read_link(scene.below("link")).expect("read").to_str(),
+            Some("a")
+        );
+        assert_eq!(
+            fs::read_to_string(scene.point.join("link")).expect("read"),
+            "b"
+        );
+        fs::create_dir(scene.point.join("sub")).expect("made");
+        fs::rename(&a, scene.point.join("sub/a")).expect("moved");
+        assert_eq!(
+            fs::remove_dir(scene.point.join("sub"))
+                .expect_err("not empty")
+                .raw_os_error(),
+            Some(39)
+        );
+        fs::remove_file(scene.below("sub/a")).expect("removed");
+        fs::remove_dir(scene.point.join("sub")).expect("removed");
+        scene.end();
+    }
 }
 
 #[test]
 fn open_files_go_on_without_their_names() {
-    let Some(scene) = Scene::begin("open", &[]) else {
-        return;
-    };
-    let (path, there) = scene.both("file");
-    let mut file = File::options()
-        .read(true)
-        .write(true)
-        .create_new(true)
-        .open(&path)
-        .expect("made");
-    let back = |file: &mut File| {
-        let mut text = String::new();
-        file.seek(SeekFrom::Start(0)).expect("sought");
-        file.read_to_string(&mut text).expect("read");
-        text
-    };
-    file.write_all(b"first").expect("written");
-    fs::rename(&path, scene.point.join("other")).expect("renamed");
-    file.write_all(b", second").expect("written");
-    assert_eq!(back(&mut file), "first, second");
-    // Behind the mount's back.
-    fs::rename(scene.directory.join("other"), &there).expect("renamed");
-    assert_eq!(file.metadata().expect("known").len(), 13);
-    fs::remove_file(&path).expect("removed");
-    file.write_all(b", third").expect("written");
-    assert_eq!(back(&mut file), "first, second, third");
-    assert_eq!(file.metadata().expect("known").nlink(), 0);
-    drop(file);
-    assert!(!there.exists());
-    scene.end();
+    for scene in Scene::each("open", &[]) {
+        let (path, there) = scene.both("file");
+        let mut file = File::options()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)
+            .expect("made");
+        let back = |file: &mut File| {
+            let mut text = String::new();
+            file.seek(SeekFrom::Start(0)).expect("sought");
+            file.read_to_string(&mut text).expect("read");
+            text
+        };
+        file.write_all(b"first").expect("written");
+        fs::rename(&path, scene.point.join("other")).expect("renamed");
+        file.write_all(b", second").expect("written");
+        assert_eq!(back(&mut file), "first, second");
+        // Behind the mount's back.
+        fs::rename(scene.below("other"), &there).expect("renamed");
+        assert_eq!(file.metadata().expect("known").len(), 13);
+        fs::remove_file(&path).expect("removed");
+        file.write_all(b", third").expect("written");
+        assert_eq!(back(&mut file), "first, second, third");
+        assert_eq!(file.metadata().expect("known").nlink(), 0);
+        drop(file);
+        assert!(!there.exists());
+        scene.end();
+    }
 }
 
 #[test]
 fn modes_times_and_attributes_are_the_directorys() {
-    let Some(scene) = Scene::begin("modes", &[]) else {
-        return;
-    };
-    let (path, there) = scene.both("file");
-    let mut file = File::create(&path).expect("made");
-    file.write_all(b"bytes").expect("written");
-    // Set while bytes are owed: writing these later must not move it.
-    let time = Timespec {
-        tv_sec: 1_000_000,
-        tv_nsec: 5,
-    };
-    let times = Timestamps {
-        last_access: time,
-        last_modification: time,
-    };
-    rustix::fs::futimens(&file, &times).expect("set");
-    drop(file);
-    for path in [&path, &there] {
-        let modified = fs::metadata(path)
-            .expect("known")
-            .modified()
-            .expect("a time");
-        assert_eq!(modified, UNIX_EPOCH + Duration::new(1_000_000, 5));
+    for scene in Scene::each("modes", &[]) {
+        let (path, there) = scene.both("file");
+        let mut file = File::create(&path).expect("made");
+        file.write_all(b"bytes").expect("written");
+        // Set while bytes are owed: writing these later must not move it.
+        let time = Timespec {
+            tv_sec: 1_000_000,
+            tv_nsec: 5,
+        };
+        let times = Timestamps {
+            last_access: time,
+            last_modification: time,
+        };
+        rustix::fs::futimens(&file, &times).expect("set");
+        drop(file);
+        for path in [&path, &there] {
+            let modified = fs::metadata(path)
+                .expect("known")
+                .modified()
+                .expect("a time");
+            assert_eq!(modified, UNIX_EPOCH + Duration::new(1_000_000, 5));
+        }
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o4750)).expect("set");
+        assert_eq!(fs::metadata(&there).expect("known").mode() & 0o7777, 0o4750);
+        rustix::fs::setxattr(&path, "user.colour", b"red", XattrFlags::CREATE).expect("set");
+        let again = rustix::fs::setxattr(&path, "user.colour", b"red", XattrFlags::CREATE);
+        assert_eq!(again, Err(Errno::EXIST));
+        let mut value = [0; 8];
+        let len = rustix::fs::getxattr(&there, "user.colour", &mut value[..]).expect("there");
+        assert_eq!(&value[..len], b"red");
+        rustix::fs::removexattr(&path, "user.colour").expect("removed");
+        assert_eq!(
+            rustix::fs::getxattr(&path, "user.colour", &mut value[..]),
+            Err(Errno::NODATA)
+        );
+        let pipe = scene.point.join("pipe");
+        rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o640), 0)
+            .expect("made");
+        assert!(fs::metadata(&pipe).expect("known").file_type().is_fifo());
+        let (here, there) = (
+            rustix::fs::statvfs(&scene.point),
+            rustix::fs::statvfs(scene.below("")),
+        );
+        assert_eq!(
+            here.expect("known").f_blocks,
+            there.expect("known").f_blocks
+        );
+        scene.end();
     }
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o4750)).expect("set");
-    assert_eq!(fs::metadata(&there).expect("known").mode() & 0o7777, 0o4750);
-    rustix::fs::setxattr(&path, "user.colour", b"red", XattrFlags::CREATE).expect("set");
-    let again = rustix::fs::setxattr(&path, "user.colour", b"red", XattrFlags::CREATE);
-    assert_eq!(again, Err(Errno::EXIST));
-    let mut value = [0; 8];
-    let len = rustix::fs::getxattr(&there, "user.colour", &mut value[..]).expect("there");
-    assert_eq!(&value[..len], b"red");
-    rustix::fs::removexattr(&path, "user.colour").expect("removed");
-    assert_eq!(
-        rustix::fs::getxattr(&path, "user.colour", &mut value[..]),
-        Err(Errno::NODATA)
-    );
-    let pipe = scene.point.join("pipe");
-    rustix::fs::mknodat(CWD, &pipe, FileType::Fifo, Mode::from_raw_mode(0o640), 0).expect("made");
-    assert!(fs::metadata(&pipe).expect("known").file_type().is_fifo());
-    let (here, there) = (
-        rustix::fs::statvfs(&scene.point),
-        rustix::fs::statvfs(&scene.directory),
-    );
-    assert_eq!(
-        here.expect("known").f_blocks,
-        there.expect("known").f_blocks
-    );
-    scene.end();
 }
 
 #[test]
 fn names_are_as_long_as_the_file_systems() {
-    let Some(scene) = Scene::begin("long", &[]) else {
-        return;
-    };
-    let longest = "n".repeat(255);
-    let (path, there) = scene.both(&longest);
-    fs::write(&path, "bytes").expect("written");
-    assert_eq!(fs::read_to_string(there).expect("read"), "bytes");
-    let longer = fs::write(scene.point.join("n".repeat(256)), "bytes");
-    assert_eq!(longer.expect_err("too long").raw_os_error(), Some(36));
-    scene.end();
+    for scene in Scene::each("long", &[]) {
+        let longest = "n".repeat(255);
+        let (path, there) = scene.both(&longest);
+        fs::write(&path, "bytes").expect("written");
+        assert_eq!(fs::read_to_string(there).expect("read"), "bytes");
+        let longer = fs::write(scene.point.join("n".repeat(256)), "bytes");
+        assert_eq!(longer.expect_err("too long").raw_os_error(), Some(36));
+        scene.end();
+    }
 }
 
 #[test]
 fn large_directories_are_listed_whole() {
-    let Some(scene) = Scene::begin("listed", &[]) else {
-        return;
-    };
-    const NAMES: usize = 3000;
-    for name in 0..NAMES {
-        let name = format!("a name of some length, number {name}");
-        File::create(scene.directory.join(name)).expect("made");
+    for scene in Scene::each("listed", &[]) {
+        const NAMES: usize = 3000;
+        for name in 0..NAMES {
+            let name = format!("a name of some length, number {name}");
+            File::create(scene.below(&name)).expect("made");
+        }
+        let list = || {
+            let entries = fs::read_dir(&scene.point).expect("a directory");
+            let names = entries.map(|entry| entry.expect("an entry"));
+            let mut names: Vec<_> = names
+                .map(|entry| (entry.file_name(), entry.metadata().expect("known").ino()))
+                .collect();
+            names.sort();
+            names
+        };
+        let mut listed = list();
+        assert_eq!(listed, list());
+        assert_eq!(listed.len(), NAMES);
+        listed.dedup();
+        assert_eq!(listed.len(), NAMES);
+        for (name, inode) in listed {
+            assert_eq!(
+                fs::metadata(scene.below(&name.to_string_lossy()))
+                    .expect("known")
+                    .ino(),
+                inode
+            );
+        }
+        scene.end();
     }
-    let list = || {
-        let entries = fs::read_dir(&scene.point).expect("a directory");
-        let names = entries.map(|entry| entry.expect("an entry"));
-        let mut names: Vec<_> = names
-            .map(|entry| (entry.file_name(), entry.metadata().expect("known").ino()))
-            .collect();
-        names.sort();
-        names
-    };
-    let mut listed = list();
-    assert_eq!(listed, list());
-    assert_eq!(listed.len(), NAMES);
-    listed.dedup();
-    assert_eq!(listed.len(), NAMES);
-    for (name, inode) in listed {
-        assert_eq!(
-            fs::metadata(scene.directory.join(name))
-                .expect("known")
-                .ino(),
-            inode
-        );
-    }
-    scene.end();
 }
 
 #[test]

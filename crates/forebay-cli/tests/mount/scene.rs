@@ -1,4 +1,4 @@
-//! A directory that is mounted for one test, and unmounted with it.
+//! A directory or a store that is mounted for one test, and unmounted with it.
 
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
@@ -12,10 +12,23 @@ use crate::place::{Place, Process, Run};
 /// How long anything may take before the test fails.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// What a mount shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    Directory,
+    Store,
+}
+
+/// Bytes of a scene's store.
+const STORE_SIZE: &str = "96MiB";
+
 pub struct Scene {
     pub place: Place,
-    /// What is mounted, and where.
+    pub kind: Kind,
+    /// What is mounted; beside a store a directory like any other.
     pub directory: PathBuf,
+    pub store: PathBuf,
+    /// Where it is mounted.
     pub point: PathBuf,
     pub process: Option<Process>,
 }
@@ -52,6 +65,34 @@ impl Scene {
         Some(scene)
     }
 
+    /// A mounted store, as [`Scene::begin`].
+    pub fn begin_store(name: &str, size: &str, arguments: &[&str]) -> Option<Self> {
+        if let Some(why) = why_not() {
+            skipped(why);
+            return None;
+        }
+        let mut scene = Self::unmounted(name);
+        scene.kind = Kind::Store;
+        let made = scene.run(
+            &["pmem", "create", "--sparse", "--size", size],
+            &scene.store,
+        );
+        assert_eq!(made.code, 0, "{made:?}");
+        scene.mount(arguments);
+        Some(scene)
+    }
+
+    /// A mounted directory, and then a mounted store: what holds of both.
+    pub fn each(name: &str, arguments: &'static [&'static str]) -> impl Iterator<Item = Self> {
+        let name = name.to_owned();
+        [Kind::Directory, Kind::Store]
+            .into_iter()
+            .map_while(move |kind| match kind {
+                Kind::Directory => Self::begin(&name, arguments),
+                Kind::Store => Self::begin_store(&name, STORE_SIZE, arguments),
+            })
+    }
+
     /// Both directories.
     pub fn unmounted(name: &str) -> Self {
         let place = Place::new(name);
@@ -60,6 +101,8 @@ impl Scene {
             std::fs::create_dir(path).expect("a directory");
         }
         Scene {
+            kind: Kind::Directory,
+            store: place.file("store"),
             place,
             directory,
             point,
@@ -74,14 +117,14 @@ impl Scene {
             .copied()
             .collect();
         let mut command = self.place.forebay(&all);
-        command.arg(&self.directory).arg(&self.point);
+        command.arg(self.source()).arg(&self.point);
         let child = command
             .stderr(Stdio::piped())
             .spawn()
             .expect("forebay runs");
         let mut process = Process::new(child);
         let mut said = String::new();
-        while !said.contains(", session ") {
+        while !said.contains(", session ") && !said.contains(", a store") {
             said = process.first_line();
             let cannot = said.is_empty() || said.contains("cannot");
             assert!(!cannot, "it ends without having mounted: {said}");
@@ -94,9 +137,32 @@ impl Scene {
         Run::of(command.arg(path).output().expect("forebay runs"))
     }
 
-    /// A path by the mount, and in the directory itself.
+    /// What is mounted.
+    pub fn source(&self) -> &Path {
+        match self.kind {
+            Kind::Directory => &self.directory,
+            Kind::Store => &self.store,
+        }
+    }
+
+    /// A path below the mount: in the directory itself. Nothing is below a store's: there it is the mount's.
+    pub fn below(&self, name: &str) -> PathBuf {
+        match self.kind {
+            Kind::Directory => self.directory.join(name),
+            Kind::Store => self.point.join(name),
+        }
+    }
+
+    /// A path by the mount, and below it.
     pub fn both(&self, name: &str) -> (PathBuf, PathBuf) {
-        (self.point.join(name), self.directory.join(name))
+        (self.point.join(name), self.below(name))
+    }
+
+    /// The store, which nobody has mounted, is in order.
+    pub fn check_store(&self) {
+        let checked = self.run(&["pmem", "check"], &self.store);
+        let clean = checked.code == 0 && checked.stdout.contains("all in order");
+        assert!(clean, "{checked:?}");
     }
 
     pub fn state(&self) -> State {
@@ -107,7 +173,10 @@ impl Scene {
     pub fn end(mut self) {
         self.umount();
         self.await_end(0);
-        self.await_daemon();
+        match self.kind {
+            Kind::Directory => self.await_daemon(),
+            Kind::Store => self.check_store(),
+        }
     }
 
     /// Unmounts. Programs that other tests start have for a moment what this process has open: that is waited for.

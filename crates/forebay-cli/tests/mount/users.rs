@@ -80,119 +80,116 @@ fn has_users(scene: &Scene) -> bool {
 
 #[test]
 fn files_belong_to_those_who_make_them() {
-    let Some(scene) = Scene::begin("owners", &["--allow-other"]) else {
-        return;
-    };
-    if !has_users(&scene) {
-        return scene.end();
+    for scene in Scene::each("owners", &["--allow-other"]) {
+        if !has_users(&scene) {
+            scene.end();
+            continue;
+        }
+        open_to(&scene.below(""), 0o777);
+        let shared = scene.below("shared");
+        fs::create_dir(&shared).expect("made");
+        std::os::unix::fs::chown(&shared, Some(0), Some(FURTHER)).expect("given");
+        open_to(&shared, 0o2770);
+        let made = shell(
+            USER,
+            &scene.point,
+            "umask 027; echo x > file && mkdir dir && ln -s file link && mkfifo pipe && echo x > shared/file && mkdir shared/dir",
+        );
+        assert_eq!(made.code, 0, "{made:?}");
+        let owner = |name: &str| {
+            let meta = fs::symlink_metadata(scene.below(name)).expect("made");
+            (meta.uid(), meta.gid(), meta.mode() & 0o7777)
+        };
+        assert_eq!(owner("file"), (USER, GROUP, 0o640));
+        assert_eq!(owner("dir"), (USER, GROUP, 0o750));
+        assert_eq!(owner("link"), (USER, GROUP, 0o777));
+        assert_eq!(owner("pipe"), (USER, GROUP, 0o640));
+        assert_eq!(owner("shared/file"), (USER, FURTHER, 0o640));
+        assert_eq!(owner("shared/dir"), (USER, FURTHER, 0o2750));
+        scene.end();
     }
-    open_to(&scene.directory, 0o777);
-    let shared = scene.directory.join("shared");
-    fs::create_dir(&shared).expect("made");
-    std::os::unix::fs::chown(&shared, Some(0), Some(FURTHER)).expect("given");
-    open_to(&shared, 0o2770);
-    let made = shell(
-        USER,
-        &scene.point,
-        "umask 027; echo x > file && mkdir dir && ln -s file link && mkfifo pipe && echo x > shared/file && mkdir shared/dir",
-    );
-    assert_eq!(made.code, 0, "{made:?}");
-    let owner = |name: &str| {
-        let meta = fs::symlink_metadata(scene.directory.join(name)).expect("made");
-        (meta.uid(), meta.gid(), meta.mode() & 0o7777)
-    };
-    assert_eq!(owner("file"), (USER, GROUP, 0o640));
-    assert_eq!(owner("dir"), (USER, GROUP, 0o750));
-    assert_eq!(owner("link"), (USER, GROUP, 0o777));
-    assert_eq!(owner("pipe"), (USER, GROUP, 0o640));
-    assert_eq!(owner("shared/file"), (USER, FURTHER, 0o640));
-    assert_eq!(owner("shared/dir"), (USER, FURTHER, 0o2750));
-    scene.end();
 }
 
 #[test]
 fn rights_are_those_of_the_directory() {
-    let Some(scene) = Scene::begin("rights", &["--allow-other", "-o", "suid", "--believe", "0"])
-    else {
-        return;
-    };
-    if !has_users(&scene) {
-        return scene.end();
-    }
-    open_to(&scene.directory, 0o1777);
-    for part in ["here", "there"] {
-        let part = scene.directory.join(part);
-        fs::create_dir(&part).expect("made");
-        open_to(&part, 0o1777);
-        for (name, mode, owner) in [
-            ("secret", 0o600, 0),
-            ("read", 0o644, 0),
-            ("own", 0o600, USER),
-            ("sets", 0o6777, 0),
-        ] {
-            let path = part.join(name);
-            fs::write(&path, "bytes").expect("written");
-            std::os::unix::fs::chown(&path, Some(owner), Some(owner)).expect("given");
-            open_to(&path, mode);
+    for scene in Scene::each("rights", &["--allow-other", "-o", "suid", "--believe", "0"]) {
+        if !has_users(&scene) {
+            scene.end();
+            continue;
         }
+        for part in [scene.below("here"), scene.directory.join("there")] {
+            fs::create_dir(&part).expect("made");
+            open_to(&part, 0o1777);
+            for (name, mode, owner) in [
+                ("secret", 0o600, 0),
+                ("read", 0o644, 0),
+                ("own", 0o600, USER),
+                ("sets", 0o6777, 0),
+            ] {
+                let path = part.join(name);
+                fs::write(&path, "bytes").expect("written");
+                std::os::unix::fs::chown(&path, Some(owner), Some(owner)).expect("given");
+                open_to(&path, mode);
+            }
+        }
+        // What a user may do by the mount is what he may do in the directory.
+        for script in [
+            "cat secret",
+            "cat read",
+            "echo x >> read",
+            "cat own && echo x >> own && cat own",
+            "rm -f read; test -e read",
+            "mv read moved",
+            "chmod 777 secret",
+            "chmod 700 own",
+            "chown 1:1 own",
+            "touch -d @5 secret",
+            "touch -d @5 own",
+            "ln secret more; test -e more",
+            "mkdir inner && rmdir inner",
+            "truncate -s 1 read",
+            "truncate -s 1 own && cat own",
+            "setfattr -n user.a -v b read",
+            "echo x >> sets && stat -c %a sets",
+            "stat -c '%a %u %g %s' own",
+        ] {
+            let here = shell(USER, &scene.point.join("here"), script);
+            let there = shell(USER, &scene.directory.join("there"), script);
+            let said = format!("{} {}", here.stderr, there.stderr);
+            assert_eq!(
+                (here.code, here.stdout),
+                (there.code, there.stdout),
+                "{script}: {said}"
+            );
+        }
+        // A program that runs as its owner does so no longer once another has written to it.
+        let mode = fs::metadata(scene.below("here/sets"))
+            .expect("there")
+            .mode();
+        assert_eq!(mode & 0o7777, 0o777);
+        scene.end();
     }
-    // What a user may do by the mount is what he may do in the directory.
-    for script in [
-        "cat secret",
-        "cat read",
-        "echo x >> read",
-        "cat own && echo x >> own && cat own",
-        "rm -f read; test -e read",
-        "mv read moved",
-        "chmod 777 secret",
-        "chmod 700 own",
-        "chown 1:1 own",
-        "touch -d @5 secret",
-        "touch -d @5 own",
-        "ln secret more; test -e more",
-        "mkdir inner && rmdir inner",
-        "truncate -s 1 read",
-        "truncate -s 1 own && cat own",
-        "setfattr -n user.a -v b read",
-        "echo x >> sets && stat -c %a sets",
-        "stat -c '%a %u %g %s' own",
-    ] {
-        let here = shell(USER, &scene.point.join("here"), script);
-        let there = shell(USER, &scene.directory.join("there"), script);
-        let said = format!("{} {}", here.stderr, there.stderr);
-        assert_eq!(
-            (here.code, here.stdout),
-            (there.code, there.stdout),
-            "{script}: {said}"
-        );
-    }
-    // A program that runs as its owner does so no longer once another has written to it.
-    let mode = fs::metadata(scene.directory.join("here/sets"))
-        .expect("there")
-        .mode();
-    assert_eq!(mode & 0o7777, 0o777);
-    scene.end();
 }
 
 #[test]
 fn others_are_kept_out_unless_asked_in() {
-    let Some(scene) = Scene::begin("others", &[]) else {
-        return;
-    };
-    if !has_users(&scene) {
-        return scene.end();
+    for scene in Scene::each("others", &[]) {
+        if !has_users(&scene) {
+            scene.end();
+            continue;
+        }
+        open_to(&scene.below(""), 0o777);
+        let run = shell(
+            USER,
+            Path::new("/"),
+            &format!("ls {}", scene.point.display()),
+        );
+        assert!(
+            run.code != 0 && run.stderr.contains("Permission denied"),
+            "{run:?}"
+        );
+        scene.end();
     }
-    open_to(&scene.directory, 0o777);
-    let run = shell(
-        USER,
-        Path::new("/"),
-        &format!("ls {}", scene.point.display()),
-    );
-    assert!(
-        run.code != 0 && run.stderr.contains("Permission denied"),
-        "{run:?}"
-    );
-    scene.end();
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub fn drop_name(state: &mut State, number: u64, names: u32) -> Result<()> {
     inode.changed = state.now();
     if inode.links > 0 {
         state.put(number, &inode)
-    } else if state.held.contains_key(&number) {
+    } else if state.held.holds(number) {
         add(state, number, &mut inode)
     } else {
         free(state, number, &mut inode)

@@ -31,6 +31,14 @@ impl Store {
         names::lookup(&self.inner.read(), parent, name)
     }
 
+    /// Finds a name, and holds what it leads to: nobody can remove it in between.
+    pub fn lookup_held(&self, parent: u64, name: &[u8]) -> Result<Attributes> {
+        let state = self.inner.read();
+        let found = names::lookup(&state, parent, name)?;
+        state.held.hold(found.inode);
+        Ok(found)
+    }
+
     /// What a file is.
     pub fn getattr(&self, inode: u64) -> Result<Attributes> {
         Ok(names::attributes(inode, &self.inner.read().inode(inode)?))
@@ -44,35 +52,26 @@ impl Store {
 
     /// Keeps a file when its last name goes, until it is released as often as it was held.
     pub fn hold(&self, inode: u64) -> Result<()> {
-        let mut state = self.inner.write();
+        let state = self.inner.read();
         state.inode(inode)?;
-        *state.held.entry(inode).or_insert(0) += 1;
+        state.held.hold(inode);
         Ok(())
     }
 
     /// Lets go `count` times. A file without a name that nobody holds is freed; if that fails, the next open
     /// of the store does it.
     pub fn release(&self, inode: u64, count: u64) {
-        let last = {
-            let mut state = self.inner.write();
-            let Some(held) = state.held.get_mut(&inode) else {
-                return;
-            };
-            *held = held.saturating_sub(count);
-            let last = *held == 0;
-            if last {
-                state.held.remove(&inode);
-            }
-            last
+        let is_to_go = {
+            let state = self.inner.read();
+            let has_no_name = || state.inode(inode).is_ok_and(|inode| inode.links == 0);
+            state.held.release(inode, count) && has_no_name()
         };
-        if last {
+        if is_to_go {
             // What cannot be freed stays in the list of those without a name.
-            let _ = self
-                .inner
-                .change(|state| match state.held.contains_key(&inode) {
-                    true => Ok(()),
-                    false => orphans::released(state, inode),
-                });
+            let _ = self.inner.change(|state| match state.held.holds(inode) {
+                true => Ok(()),
+                false => orphans::released(state, inode),
+            });
         }
     }
 

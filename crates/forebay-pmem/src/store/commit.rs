@@ -79,7 +79,7 @@ impl Inner {
                 return Ok(());
             }
             self.change(|state| {
-                state.held.remove(&first);
+                state.held.forget(first);
                 orphans::released(state, first)
             })?;
         }

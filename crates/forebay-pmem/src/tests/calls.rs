@@ -151,6 +151,29 @@ fn a_file_without_a_name_lives_as_long_as_it_is_held() {
 }
 
 #[test]
+fn what_is_looked_up_and_held_at_once_stays() {
+    let (medium, store) = store();
+    std::thread::scope(|scope| {
+        let names = scope.spawn(|| {
+            for _ in 0..3000 {
+                assert!(store.create(ROOT, b"f", by(0o644)).is_ok());
+                assert_eq!(store.unlink(ROOT, b"f"), Ok(()));
+            }
+        });
+        while !names.is_finished() {
+            let Ok(found) = store.lookup_held(ROOT, b"f") else {
+                continue;
+            };
+            let still = store.getattr(found.inode).expect("it is held");
+            assert_eq!(still.generation, found.generation);
+            store.release(found.inode, 1);
+        }
+    });
+    assert_eq!(store.sync(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
+}
+
+#[test]
 fn a_held_directory_that_is_removed_takes_no_names() {
     let (medium, store) = store();
     let directory = store

@@ -11,6 +11,7 @@ mod compiled;
 mod deaths;
 mod environments;
 mod forks;
+mod frozen;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod hints;

@@ -19,11 +19,12 @@ use crate::sys::*;
 
 const LEN: usize = 300_000;
 /// So little that the keeper leaves it alone: for what a keeper that is stopped has in flight everybody waits.
-const SHORT: usize = 100_000;
+pub const SHORT: usize = 100_000;
 /// Longer than anything here takes, and shorter than an outsider is made to wait at most.
-const LONG: Duration = Duration::from_secs(30);
+pub const LONG: Duration = Duration::from_secs(30);
 const FLOOD: usize = 4 << 20;
 const KEEPER: &str = "FOREBAY__TEST_OUTSIDERS";
+const PROCESSES: &str = "TEST_OUTSIDERS_PROCESSES";
 
 pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
     if role != "obeys" {
@@ -179,7 +180,7 @@ fn scene(name: &str, coherence: Coherence) -> Scene {
 }
 
 /// A scene in which outsiders wait, where that can be had.
-fn strict(name: &str) -> Option<Scene> {
+pub fn strict(name: &str) -> Option<Scene> {
     if let Err(why) = forebay::sys::fanotify::Group::new() {
         here::skipped(format!("no permission events: {why}"));
         return None;
@@ -196,7 +197,7 @@ pub fn in_the_end(what: &str, look: impl Fn() -> bool) {
     }
 }
 
-fn is_managed(scene: &Scene, name: &str) -> bool {
+pub fn is_managed(scene: &Scene, name: &str) -> bool {
     let session = scene.session.as_ref().expect("a session");
     let file = session
         .files()
@@ -584,6 +585,11 @@ impl Keeper {
     }
 
     pub fn with(scene: &mut Scene, coherence: Coherence) -> Self {
+        Self::in_group(scene, coherence, Path::new("/dev/null"))
+    }
+
+    /// One that, before anything else, writes its number to a file: a cgroup's, perhaps.
+    pub fn in_group(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Self {
         drop(scene.session.take());
         let mut keeper = Command::new(std::env::current_exe().expect("a path"))
             .args([
@@ -593,6 +599,7 @@ impl Keeper {
                 "--test-threads=1",
             ])
             .env(KEEPER, format!("{coherence:?} {}", scene.name))
+            .env(PROCESSES, processes)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -621,7 +628,7 @@ impl Keeper {
     }
 
     /// Stops it at a moment when it has no lock of the session's: what is meant here is a keeper that does nothing.
-    fn stop_at_rest(&self, session: &Session) {
+    pub fn stop_at_rest(&self, session: &Session) {
         let superblock = session.shared().arena.superblock();
         let locks = [&superblock.gate, &superblock.table_lock];
         let begun = Instant::now();
@@ -669,6 +676,9 @@ fn keeper() {
     let Ok(told) = std::env::var(KEEPER) else {
         return;
     };
+    if let Some(processes) = std::env::var_os(PROCESSES) {
+        std::fs::write(processes, std::process::id().to_string()).expect("a number");
+    }
     let (coherence, name) = told.split_once(' ').expect("two words");
     let coherence = match coherence {
         "Strict" => Coherence::Strict,
@@ -694,7 +704,7 @@ fn keeper() {
 }
 
 /// The end of an outsider that reads a file whole.
-fn reads(scene: &Scene, name: &str) -> (Vec<u8>, Duration) {
+pub fn reads(scene: &Scene, name: &str) -> (Vec<u8>, Duration) {
     let begun = Instant::now();
     let output = run(outsider(scene, "cat", &[name]));
     (output.stdout, begun.elapsed())

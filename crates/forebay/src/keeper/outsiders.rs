@@ -12,10 +12,13 @@
 //! has found an outsider. Whatever goes wrong here lets outsiders in: they may see old bytes then, and nobody hangs.
 //!
 //! The guard's thread opens no file of anybody's and waits for no lock that is held over more than a few calls: the keeper's
-//! own openings, and members', wait for it. If the keeper dies the kernel lets everybody in.
+//! own openings, and members', wait for it. If it does not answer a copy of the process does, which knows nothing and lets everybody in
+//! ([`stand_in`]). If the keeper dies the kernel lets everybody in.
 
 mod arrivals;
+mod freezers;
 mod mend;
+mod pace;
 mod who;
 
 use std::collections::{HashMap, HashSet};
@@ -36,8 +39,6 @@ use crate::sys::inotify::{self, Watcher};
 use crate::sys::stand_in::{self, StandIn};
 use crate::sys::{socket, stat};
 
-/// How long an outsider waits at most: as long as for a lease of the kernel's.
-const PATIENCE: Duration = Duration::from_secs(45);
 /// How long the guard's thread waits for events.
 const TICK: Duration = Duration::from_millis(50);
 /// How often the guard hears of what has happened: our own flushing is among it.
@@ -74,6 +75,8 @@ pub struct Guard {
     work: Mutex<HashMap<FileId, u32>>,
     woken: Condvar,
     ended: AtomicBool,
+    /// Somebody has been let in of whom the guard does not know.
+    missed: AtomicBool,
     /// The arena's file, which every member has mapped: device and inode.
     arena: (u64, u64),
 }
@@ -92,6 +95,8 @@ struct Waiting {
     file: FileId,
     inode: (u64, u64),
     since: Instant,
+    /// Pages that the file has owed meanwhile, at least.
+    least: u64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -137,6 +142,7 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         work: Mutex::default(),
         woken: Condvar::new(),
         ended: AtomicBool::new(false),
+        missed: AtomicBool::new(false),
         arena: (arena.device, arena.inode),
     }))
 }
@@ -295,14 +301,25 @@ impl Guard {
 
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
     fn begin_stand_in(&self) -> Option<StandIn> {
-        stand_in::begin(self.gate.as_ref()?.as_fd()).ok()
+        let stand_in = stand_in::begin(self.gate.as_ref()?.as_fd()).ok()?;
+        freezers::leave(stand_in.process());
+        Some(stand_in)
     }
 
     /// Until the keeper ends.
-    fn stand(&self, shared: &Shared) {
+    fn stand(&self, shared: &Shared, stand_in: Option<&StandIn>) {
         let mut heard = Instant::now();
         let mut members = who::Members::default();
+        let mut pace = pace::Pace::new();
+        let mut answers = 0;
         while !self.ended.load(Relaxed) {
+            if let Some(stand_in) = stand_in {
+                stand_in.note_round();
+                if stand_in.answers() != answers {
+                    answers = stand_in.answers();
+                    self.missed.store(true, Relaxed);
+                }
+            }
             let hears = heard.elapsed() >= HEAR_EVERY;
             let mut sources: Vec<BorrowedFd<'_>> = Vec::with_capacity(2);
             sources.extend(self.gate.as_ref().map(Group::as_fd));
@@ -317,7 +334,8 @@ impl Guard {
                 self.hear(shared);
                 self.forget_arrivals(shared.arena.superblock(), LINGER);
             }
-            self.admit(|who| who.since.elapsed() > PATIENCE);
+            let stands_still = pace.stands_still(self, shared);
+            self.admit(|who| pace::is_over(who.since, stands_still));
         }
     }
 }
@@ -326,7 +344,7 @@ impl Guard {
 pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
     let Some(guard) = shared.guard() else { return };
     let stand_in = guard.begin_stand_in();
-    let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared)));
+    let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared, stand_in.as_ref())));
     drop(stand_in);
     if stood.is_err() {
         // Nobody waits for a guard that is not there.

@@ -1,25 +1,81 @@
-//! A process that answers permission events while the one that should is stopped (`SIGSTOP`, a debugger): those who wait to
-//! open a file would wait for as long as that, members of the session among them.
+//! A process that answers permission events while the one that should does not: it is stopped (`SIGSTOP`, a debugger), frozen with
+//! its cgroup, or stuck. Those who wait to open a file would wait for as long as that, members of the session among them.
 //!
-//! It is a copy of its parent that has given everything back but the listener's descriptor, knows nothing, and lets everybody
-//! in. It ends with the thread that has made it. No signal says so to the parent: an embedding program may be waiting for
-//! children of its own.
+//! It is a copy of its parent that has given everything back but the listener's descriptor and a page that both see. In that the
+//! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing. It ends with the
+//! thread that has made it. No signal says so to the parent: an embedding program may be waiting for children of its own.
 
 use super::{check, liveness};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// How often the copy looks whether its parent is stopped.
+/// How often the copy looks after its parent.
 const LOOK_EVERY_MS: libc::c_int = 100;
+/// Looks without a round in between, after which the parent is stuck. Looks, not time: who gets no processor for a while is not.
+const QUIET_LOOKS: u32 = 8;
 /// Numbers of descriptors that the parent may have taken events by.
 const NUMBERS: RawFd = 1 << 14;
 
+/// What parent and copy both see: a page of its own.
+#[repr(C, align(4096))]
+struct Seen {
+    /// Rounds of the parent's thread.
+    rounds: AtomicU32,
+    /// Goes on whenever the copy has answered.
+    answers: AtomicU32,
+}
+
 /// The copy. It ends when this is dropped, which the thread that has made it does.
-pub struct StandIn(libc::pid_t);
+pub struct StandIn {
+    process: libc::pid_t,
+    seen: *mut Seen,
+}
+
+impl StandIn {
+    /// Its number.
+    pub fn process(&self) -> i32 {
+        self.process
+    }
+
+    fn seen(&self) -> &Seen {
+        // SAFETY: mapped until this is dropped, and changed by atomic operations alone.
+        unsafe { &*self.seen }
+    }
+
+    /// The thread that answers has come round. Has to be called every few tenths of a second.
+    pub fn note_round(&self) {
+        self.seen().rounds.fetch_add(1, Ordering::Release);
+    }
+
+    /// Differs from before where the copy has let somebody in meanwhile.
+    pub fn answers(&self) -> u32 {
+        self.seen().answers.load(Ordering::Acquire)
+    }
+}
+
+fn map_seen() -> io::Result<*mut Seen> {
+    let (access, kind) = (
+        libc::PROT_READ | libc::PROT_WRITE,
+        libc::MAP_SHARED | libc::MAP_ANONYMOUS,
+    );
+    // SAFETY: new memory, where the kernel likes it.
+    let page = unsafe { libc::mmap(std::ptr::null_mut(), size_of::<Seen>(), access, kind, -1, 0) };
+    match page {
+        libc::MAP_FAILED => Err(io::Error::last_os_error()),
+        page => Ok(page.cast()),
+    }
+}
+
+fn unmap_seen(seen: *mut Seen) {
+    // SAFETY: mapped by the function above; its owner is done with it.
+    unsafe { libc::munmap(seen.cast(), size_of::<Seen>()) };
+}
 
 /// Makes one, for this listener.
 pub fn begin(group: BorrowedFd<'_>) -> io::Result<StandIn> {
     let parent = std::process::id() as libc::pid_t;
+    let seen = map_seen()?;
     // SAFETY: all zeros are sets of signals, which the calls below fill in.
     let (mut all, mut before) = unsafe { std::mem::zeroed::<(libc::sigset_t, libc::sigset_t)>() };
     // SAFETY: our own sets. The child begins with all signals blocked: handlers are the parent's.
@@ -30,22 +86,31 @@ pub fn begin(group: BorrowedFd<'_>) -> io::Result<StandIn> {
         // another thread.
         let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
         if child == 0 {
-            stand(group.as_raw_fd(), parent);
+            stand(group.as_raw_fd(), parent, seen);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         child as libc::pid_t
     };
-    check(child)?;
-    Ok(StandIn(child))
+    match check(child) {
+        Ok(_) => Ok(StandIn {
+            process: child,
+            seen,
+        }),
+        Err(error) => {
+            unmap_seen(seen);
+            Err(error)
+        }
+    }
 }
 
 impl Drop for StandIn {
     fn drop(&mut self) {
         // SAFETY: a child of ours that nobody else waits for; no memory is passed.
         unsafe {
-            libc::kill(self.0, libc::SIGKILL);
-            libc::waitpid(self.0, std::ptr::null_mut(), libc::__WALL);
+            libc::kill(self.process, libc::SIGKILL);
+            libc::waitpid(self.process, std::ptr::null_mut(), libc::__WALL);
         }
+        unmap_seen(self.seen);
     }
 }
 
@@ -53,7 +118,7 @@ impl Drop for StandIn {
 ///
 /// # Safety
 /// Called in a new process that is a copy of `parent`, by its only thread.
-unsafe fn stand(group: RawFd, parent: libc::pid_t) -> ! {
+unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
     // SAFETY: nothing here takes a lock, allocates or returns; all memory that is passed lies on this stack.
     unsafe {
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
@@ -65,15 +130,19 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t) -> ! {
         libc::chdir(c"/".as_ptr());
         // First: the parent may have no number left for what is opened here.
         close_all_but(group);
-        unmap_shared();
+        unmap_shared_but(seen.addr());
         let stat = open_stat_of(parent);
+        let mut looks = Looks::default();
         loop {
             libc::poll(std::ptr::null_mut(), 0, LOOK_EVERY_MS);
-            if is_stopped(stat) {
-                // What the parent had taken and not answered.
-                (0..NUMBERS).for_each(|number| admit(group, number));
+            if !looks.is_silent(&*seen, stat) {
+                continue;
             }
-            while is_stopped(stat) {
+            // First: who sees it looks for those who are let in.
+            (*seen).answers.fetch_add(1, Ordering::Release);
+            // What the parent had taken and not answered.
+            (0..NUMBERS).for_each(|number| admit(group, number));
+            while looks.is_silent(&*seen, stat) {
                 let mut source = libc::pollfd {
                     fd: group,
                     events: libc::POLLIN,
@@ -81,17 +150,39 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t) -> ! {
                 };
                 if libc::poll(&raw mut source, 1, LOOK_EVERY_MS) > 0 {
                     admit_all(group);
+                    (*seen).answers.fetch_add(1, Ordering::Release);
                 }
             }
         }
     }
 }
 
-/// Gives back what is mapped shared: a mapping of an arena counts as life in its session.
+/// What the copy has seen of its parent.
+#[derive(Default)]
+struct Looks {
+    rounds: u32,
+    /// Looks since the last round.
+    quiet: u32,
+}
+
+impl Looks {
+    /// Whether the parent does not answer, as far as one more look tells.
+    fn is_silent(&mut self, seen: &Seen, stat: RawFd) -> bool {
+        let rounds = seen.rounds.load(Ordering::Acquire);
+        self.quiet = match rounds == self.rounds {
+            true => self.quiet.saturating_add(1),
+            false => 0,
+        };
+        self.rounds = rounds;
+        self.quiet >= QUIET_LOOKS || is_stopped(stat)
+    }
+}
+
+/// Gives back what is mapped shared, but for what begins at `kept`: a mapping of an arena counts as life in its session.
 ///
 /// # Safety
 /// As for [`stand`].
-unsafe fn unmap_shared() {
+unsafe fn unmap_shared_but(kept: usize) {
     // SAFETY: as below.
     let maps = unsafe { libc::open(c"/proc/self/maps".as_ptr(), libc::O_RDONLY) };
     let mut bytes = [0u8; 4096];
@@ -106,7 +197,7 @@ unsafe fn unmap_shared() {
         for &byte in &bytes[..read] {
             match (field, byte) {
                 (_, b'\n') => {
-                    if shared {
+                    if shared && numbers[0] != kept {
                         let (start, end) = (numbers[0], numbers[1]);
                         // SAFETY: this process's own mapping of what others have too; nobody in it uses it.
                         unsafe { libc::munmap(start as *mut libc::c_void, end - start) };
@@ -195,5 +286,46 @@ fn admit_all(group: RawFd) {
         // SAFETY: made for this process and this event. Who is let in finds it closed.
         unsafe { libc::close(event.fd) };
         admit(group, event.fd);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use std::os::fd::AsFd;
+    use std::time::Duration;
+
+    use super::begin;
+    use crate::sys::fanotify::Group;
+
+    /// Its parent runs, is not stopped, and does not answer: stuck, or frozen.
+    #[test]
+    fn who_waits_for_a_parent_that_is_stuck_is_let_in() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let group = match Group::new() {
+            Ok(group) => group,
+            Err(why) => return forebay_model::skipped(format!("no permission events: {why}")),
+        };
+        group.watch(file.as_file().as_fd()).expect("a mark");
+        let path = file.into_temp_path();
+        let stand_in = begin(group.as_fd()).expect("a copy");
+        stand_in.note_round();
+        for _ in 0..2 {
+            let path = path.to_path_buf();
+            let (opened, told) = std::sync::mpsc::channel();
+            let opener = std::thread::spawn(move || {
+                let _ = opened.send(std::fs::File::open(path).map(drop));
+            });
+            let told = told.recv_timeout(Duration::from_secs(40));
+            // With the group's end everybody is let in.
+            if told.is_err() {
+                drop(stand_in);
+                drop(group);
+                opener.join().expect("an end");
+                panic!("nobody has answered");
+            }
+            opener.join().expect("an end");
+            told.expect("an answer").expect("opened");
+            assert_ne!(stand_in.answers(), 0);
+        }
     }
 }

@@ -83,6 +83,7 @@ impl Guard {
                         file,
                         inode,
                         since,
+                        least: u64::MAX,
                     });
                     self.ask(file, SETTLE);
                 }
@@ -135,7 +136,7 @@ impl Guard {
             for &inode in &inodes {
                 self.note_arrival(shared.arena.superblock(), inode);
             }
-            if !mending.settles(shared, me, file) {
+            if !mending.settles(shared, me, self, file) {
                 break;
             }
         }

@@ -7,7 +7,8 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::{CHANGED, Guard, OPENED, PATIENCE, who};
+use super::pace::{PATIENCE, STILL_MAX};
+use super::{CHANGED, Guard, OPENED, locked, who};
 use crate::file::core::Core;
 use crate::file::given;
 use crate::file::settle::{self, Durability};
@@ -55,6 +56,8 @@ pub struct Mending {
     changed: HashMap<FileId, Option<Instant>>,
     looked: Option<Instant>,
     tended: Option<Instant>,
+    /// Since when outsiders may have come in unseen.
+    missed: Option<Instant>,
 }
 
 impl Mending {
@@ -85,6 +88,7 @@ impl Mending {
         {
             flush(shared, me, file);
         }
+        self.look_for_the_missed(shared, guard);
         if is_due(self.tended, TEND_EVERY) {
             self.tended = Some(Instant::now());
             self.tend(shared, me, guard);
@@ -97,11 +101,19 @@ impl Mending {
 
     /// Gives a file to the kernel that somebody waits for. Whether it was the session's, and is not any more: somebody may have come
     /// meanwhile to whom it is.
-    pub fn settles(&mut self, shared: &Arc<Shared>, me: Me<'_>, file: FileId) -> bool {
+    pub fn settles(
+        &mut self,
+        shared: &Arc<Shared>,
+        me: Me<'_>,
+        guard: &Guard,
+        file: FileId,
+    ) -> bool {
         if !shared.keeps.load(Relaxed) || !is_known(shared, file) {
             return false;
         }
-        give_to_kernel(shared, me, file);
+        give_to_kernel_while(shared, me, file, |begun| {
+            begun.elapsed() < STILL_MAX || locked(&guard.waiting).iter().any(|who| who.file == file)
+        });
         let stays = is_known(shared, file);
         if stays {
             // Who is let in all the same is looked for.
@@ -146,6 +158,18 @@ impl Mending {
             self.opened.insert(file);
         }
         guard.tidy(shared);
+    }
+
+    /// Files that somebody may have come to while the guard did not answer, who may be on his way still.
+    fn look_for_the_missed(&mut self, shared: &Shared, guard: &Guard) {
+        if guard.missed.swap(false, Relaxed) {
+            self.missed = Some(Instant::now());
+        }
+        if let Some(since) = self.missed {
+            let open = shared.open_devices().into_iter().map(|(file, _)| file);
+            self.opened.extend(open);
+            self.missed = (since.elapsed() < TEND_EVERY).then_some(since);
+        }
     }
 
     fn look_for_outsiders(&mut self, shared: &Arc<Shared>, me: Me<'_>, guard: &Guard) {
@@ -216,11 +240,22 @@ fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
     }
 }
 
-/// What cannot be written stays owed, and the file the session's; it is tried again, and told, as ever.
+/// As [`give_to_kernel_while`], where nobody waits for it.
 fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
+    give_to_kernel_while(shared, me, file, |begun| begun.elapsed() < PATIENCE);
+}
+
+/// What cannot be written stays owed, and the file the session's; it is tried again, and told, as ever. Tries for as long as it is `wanted`,
+/// by what is said of when it has begun.
+fn give_to_kernel_while(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    file: FileId,
+    wanted: impl Fn(Instant) -> bool,
+) {
     let entry = shared.arena.file_unchecked(file);
     let begun = Instant::now();
-    while is_known(shared, file) && begun.elapsed() < PATIENCE {
+    while is_known(shared, file) && wanted(begun) {
         if entry.owes() {
             adopt(shared, |id, _| id == file);
             let Some(core) = core_of(shared, file) else {

@@ -1,0 +1,119 @@
+/* Times plain calls in a directory: mounted DIRECTORY. Prints a name and nanoseconds per call, line by line. What is read and
+   written has been written once before. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FILES 10000
+#define BYTES (64L << 20)
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * 1e9 + t.tv_nsec;
+}
+
+static void must(int done, const char *what)
+{
+    if (!done) {
+        fprintf(stderr, "%s: %s\n", what, strerror(errno));
+        exit(1);
+    }
+}
+
+static void tell(const char *name, double begun, long calls)
+{
+    printf("%s %.0f\n", name, (now() - begun) / calls);
+}
+
+static void bytes(int fd, char *memory, size_t size, const char *of)
+{
+    long calls = BYTES / size / (size < 65536 ? 4 : 1);
+    char name[64];
+    double begun = now();
+    for (long i = 0; i < calls; i++)
+        must(pwrite(fd, memory, size, i * size) == (ssize_t)size, "pwrite");
+    snprintf(name, sizeof name, "write_%s", of);
+    tell(name, begun, calls);
+    begun = now();
+    for (long i = 0; i < calls; i++)
+        must(pread(fd, memory, size, i * size) == (ssize_t)size, "pread");
+    snprintf(name, sizeof name, "read_%s", of);
+    tell(name, begun, calls);
+}
+
+static void syncs(int fd, char *memory, size_t size, long calls, const char *name)
+{
+    double begun = now();
+    for (long i = 0; i < calls; i++) {
+        must(pwrite(fd, memory, size, i * size) == (ssize_t)size, "pwrite");
+        must(fsync(fd) == 0, "fsync");
+    }
+    tell(name, begun, calls);
+}
+
+static void names(void)
+{
+    char name[32], other[32];
+    struct stat st;
+    double begun = now();
+    for (int i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "d/file%d", i);
+        int fd = open(name, O_CREAT | O_EXCL | O_WRONLY, 0644);
+        must(fd >= 0, "open");
+        close(fd);
+    }
+    tell("create", begun, FILES);
+    begun = now();
+    for (int i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "d/file%d", i);
+        must(stat(name, &st) == 0, "stat");
+    }
+    tell("stat", begun, FILES);
+    begun = now();
+    for (int i = 0; i < FILES; i++) {
+        snprintf(name, sizeof name, "d/file%d", i);
+        snprintf(other, sizeof other, "d/other%d", i);
+        must(rename(name, other) == 0, "rename");
+    }
+    tell("rename", begun, FILES);
+    begun = now();
+    for (int i = 0; i < FILES; i++) {
+        snprintf(other, sizeof other, "d/other%d", i);
+        must(unlink(other) == 0, "unlink");
+    }
+    tell("unlink", begun, FILES);
+}
+
+int main(int count, char **words)
+{
+    must(count == 2 && chdir(words[1]) == 0, "mounted DIRECTORY");
+    char *memory = malloc(2 << 20);
+    must(memory != NULL, "malloc");
+    memset(memory, 'x', 2 << 20);
+    int fd = open("file", O_CREAT | O_TRUNC | O_RDWR, 0644);
+    must(fd >= 0, "open");
+    for (long at = 0; at < BYTES; at += 2 << 20)
+        must(pwrite(fd, memory, 2 << 20, at) == 2 << 20, "pwrite");
+    must(fsync(fd) == 0, "fsync");
+    bytes(fd, memory, 4 << 10, "4KiB");
+    bytes(fd, memory, 64 << 10, "64KiB");
+    bytes(fd, memory, 2 << 20, "2MiB");
+    must(fsync(fd) == 0, "fsync");
+    syncs(fd, memory, 4 << 10, 200, "write_4KiB_fsync");
+    syncs(fd, memory, 1 << 20, 20, "write_1MiB_fsync");
+    close(fd);
+    unlink("file");
+    must(mkdir("d", 0755) == 0, "mkdir");
+    names();
+    rmdir("d");
+    free(memory);
+    return 0;
+}

@@ -1,0 +1,295 @@
+//! Mounted stores, where they are unlike directories: what is durable when, their room, their process's death.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::process::Command;
+
+use forebay_fuse::points::State;
+use rustix::fs::{SeekFrom, seek, statvfs};
+use rustix::process::Signal;
+
+use crate::place::Run;
+use crate::scene::{Scene, wait_until};
+
+const MIB: u64 = 1 << 20;
+
+#[test]
+fn what_was_done_is_there_when_it_is_mounted_again() {
+    let Some(mut scene) = Scene::begin_store("again", "32MiB", &[]) else {
+        return;
+    };
+    fs::create_dir(scene.point.join("dir")).expect("made");
+    fs::write(scene.point.join("dir/file"), vec![7; 300_000]).expect("written");
+    fs::hard_link(scene.point.join("dir/file"), scene.point.join("link")).expect("linked");
+    let told = fs::metadata(scene.point.join("link")).expect("known");
+    scene.umount();
+    scene.await_end(0);
+    scene.check_store();
+    scene.mount(&["--read-only"]);
+    let again = fs::metadata(scene.point.join("dir/file")).expect("known");
+    let of = |meta: &fs::Metadata| {
+        let times = (meta.mtime(), meta.mtime_nsec(), meta.ctime());
+        (meta.ino(), meta.nlink(), meta.len(), meta.blocks(), times)
+    };
+    assert_eq!(of(&again), of(&told));
+    assert_eq!(
+        fs::read(scene.point.join("link")).expect("read"),
+        vec![7; 300_000]
+    );
+    let refused = fs::write(scene.point.join("new"), "bytes").expect_err("refused");
+    assert_eq!(refused.raw_os_error(), Some(30));
+    scene.end();
+}
+
+#[test]
+fn a_killed_mount_keeps_what_was_synced_and_is_in_order() {
+    let Some(mut scene) = Scene::begin_store("killed", "64MiB", &["--flush-interval", "10ms"])
+    else {
+        return;
+    };
+    let synced = File::create(scene.point.join("synced")).expect("made");
+    synced.write_all_at(&[1; 50_000], 0).expect("written");
+    synced.sync_all().expect("synced");
+    let working = scene.point.clone();
+    // Files come, change their names and go, until nobody answers any more. What comes later is never there without what came before.
+    let writer = std::thread::spawn(move || {
+        for round in 0u64.. {
+            let (new, old) = (working.join("new"), working.join(format!("{}", round % 50)));
+            let done = fs::write(&new, round.to_le_bytes().repeat(2000))
+                .and_then(|()| fs::rename(&new, &old));
+            if done.is_err() {
+                return round;
+            }
+        }
+        0
+    });
+    wait_until("it works", || scene.point.join("49").exists());
+    scene.process.take().expect("mounted").kill();
+    let last = writer.join().expect("it ends");
+    assert_eq!(scene.state(), State::Dead);
+    assert_eq!(scene.run(&["umount"], &scene.point).code, 0);
+    scene.check_store();
+    scene.mount(&[]);
+    let back = fs::read(scene.point.join("synced")).expect("read");
+    assert_eq!(back, vec![1; 50_000]);
+    // Calls are there in their order: each file is whole, and no round is there without those before it.
+    let mut newest = Vec::new();
+    for name in 0..50 {
+        let Ok(bytes) = fs::read(scene.point.join(name.to_string())) else {
+            continue;
+        };
+        assert_eq!(bytes.len(), 16_000, "{name}");
+        let round = u64::from_le_bytes(*bytes.first_chunk().expect("bytes"));
+        assert!(bytes == round.to_le_bytes().repeat(2000), "{name}: torn");
+        assert_eq!(round % 50, name);
+        newest.push(round);
+    }
+    newest.sort_unstable();
+    let follow = newest.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+    assert!(follow && newest.last() <= Some(&last), "{newest:?}");
+    scene.end();
+}
+
+#[test]
+fn a_full_store_says_so_and_can_be_emptied() {
+    let Some(scene) = Scene::begin_store("full", "8MiB", &[]) else {
+        return;
+    };
+    let before = statvfs(&scene.point).expect("known");
+    let (path, fixed) = (scene.point.join("large"), scene.point.join("fixed"));
+    fs::write(&fixed, vec![1; 100_000]).expect("written");
+    let file = File::create(&path).expect("made");
+    let mut end = 0;
+    let error = loop {
+        match file.write_at(&[2; 64 << 10], end) {
+            Ok(n) => end += n as u64,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.raw_os_error(), Some(28));
+    assert!(end > 2 * MIB && end < 8 * MIB, "{end}");
+    assert_eq!(statvfs(&scene.point).expect("known").f_bavail, 0);
+    // Bytes in place of bytes, and less of them.
+    let other = File::options().write(true).open(&fixed).expect("opened");
+    other.write_all_at(&[3; 100_000], 0).expect("written over");
+    other.sync_all().expect("synced");
+    assert_eq!(fs::read(&fixed).expect("read"), vec![3; 100_000]);
+    assert_eq!(fs::metadata(&path).expect("known").len(), end);
+    drop((file, other));
+    fs::remove_file(&path).expect("removed");
+    fs::remove_file(&fixed).expect("removed");
+    wait_until("the room is back", || {
+        // What is removed is free when its removal is durable.
+        let root = File::open(&scene.point).expect("opened");
+        root.sync_all().expect("synced");
+        // But for some of metadata, which wait until the log is empty.
+        statvfs(&scene.point).expect("known").f_bfree + 16 >= before.f_bfree
+    });
+    fs::write(&path, vec![4; MIB as usize]).expect("written");
+    scene.end();
+}
+
+#[test]
+fn sparse_files_have_up_to_a_tebibyte_and_more() {
+    let Some(scene) = Scene::begin_store("sparse", "32MiB", &[]) else {
+        return;
+    };
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(scene.point.join("file"))
+        .expect("made");
+    const TIB: u64 = 1 << 40;
+    file.set_len(TIB).expect("set");
+    for at in [0, TIB / 3, TIB - 5] {
+        file.write_all_at(b"bytes", at).expect("written");
+        let mut back = [0; 5];
+        file.read_exact_at(&mut back, at).expect("read");
+        assert_eq!(&back, b"bytes");
+    }
+    let page = TIB / 3 / 4096 * 4096;
+    assert_eq!(seek(&file, SeekFrom::Data(4096)), Ok(page));
+    assert_eq!(seek(&file, SeekFrom::Hole(page)), Ok(page + 4096));
+    let known = file.metadata().expect("known");
+    assert_eq!(known.len(), TIB);
+    assert!(known.blocks() < 200, "{}", known.blocks());
+    file.set_len(100).expect("cut");
+    drop(file);
+    scene.end();
+}
+
+#[test]
+fn many_names_in_a_directory() {
+    let Some(scene) = Scene::begin_store("many", "128MiB", &[]) else {
+        return;
+    };
+    const NAMES: usize = 5_000;
+    let name = |number: usize| scene.point.join(format!("a name of some length, {number}"));
+    for number in 0..NAMES {
+        File::create(name(number)).expect("made");
+    }
+    let count = || fs::read_dir(&scene.point).expect("listed").count();
+    assert_eq!(count(), NAMES);
+    for number in (0..NAMES).step_by(2) {
+        fs::remove_file(name(number)).expect("removed");
+    }
+    assert_eq!(count(), NAMES / 2);
+    assert!(name(1).exists() && !name(0).exists());
+    scene.end();
+}
+
+#[test]
+fn privileges_end_with_a_change() {
+    let Some(scene) = Scene::begin_store("privileges", "32MiB", &[]) else {
+        return;
+    };
+    if !rustix::process::geteuid().is_root() {
+        return crate::here::skipped("only root gives files away");
+    }
+    let plain = scene.directory.join("file");
+    let path = scene.point.join("file");
+    let mut modes = Vec::new();
+    for path in [&plain, &path] {
+        for mode in [0o6755, 0o6745, 0o755] {
+            fs::write(path, "bytes").expect("written");
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("set");
+            std::os::unix::fs::chown(path, Some(7), None).expect("given");
+            modes.push(fs::metadata(path).expect("known").mode());
+        }
+    }
+    let (of_plain, of_store) = modes.split_at(3);
+    assert_eq!(of_plain, of_store);
+    // Also with calls of which the kernel does not say that they write.
+    let to = File::options().write(true).open(&path).expect("opened");
+    for call in ["copy", "allocate"] {
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o6755)).expect("set");
+        match call {
+            "copy" => {
+                let other = scene.point.join("other");
+                fs::copy(&plain, &other).expect("copied");
+                let other = File::open(other).expect("opened");
+                rustix::fs::copy_file_range(&other, None, &to, None, 3).expect("copied");
+            }
+            _ => rustix::fs::fallocate(&to, rustix::fs::FallocateFlags::empty(), 0, 9000)
+                .expect("allocated"),
+        }
+        let mode = fs::metadata(&path).expect("known").mode();
+        assert_eq!(mode & 0o7777, 0o755, "{call}");
+    }
+    drop(to);
+    scene.end();
+}
+
+#[test]
+fn a_store_is_mounted_once_and_nothing_else_is_one() {
+    let Some(mut scene) = Scene::begin_store("once", "32MiB", &[]) else {
+        return;
+    };
+    let other = scene.place.file("other");
+    fs::create_dir(&other).expect("a directory");
+    let mount = |source: &std::path::Path, point: &std::path::Path| {
+        let mut command = scene.place.forebay(&["mount", "--daemon"]);
+        Run::of(
+            command
+                .arg(source)
+                .arg(point)
+                .output()
+                .expect("forebay runs"),
+        )
+    };
+    let twice = mount(&scene.store, &other);
+    assert!(
+        twice.code == 1 && twice.stderr.contains("open in another process"),
+        "{twice:?}"
+    );
+    let plain = scene.place.file("plain");
+    fs::write(&plain, vec![0; 1 << 20]).expect("written");
+    let none = mount(&plain, &other);
+    assert!(
+        none.code == 1 && none.stderr.contains("no store"),
+        "{none:?}"
+    );
+    // A signal unmounts, and what was written is durable.
+    fs::write(scene.point.join("file"), "bytes").expect("written");
+    scene
+        .process
+        .as_mut()
+        .expect("mounted")
+        .signal(Signal::TERM);
+    scene.await_end(0);
+    assert_eq!(scene.state(), State::Free);
+    scene.check_store();
+    // In the background too.
+    let run = {
+        let mut command = scene.place.forebay(&["mount", "--daemon"]);
+        Run::of(
+            command
+                .arg(&scene.store)
+                .arg(&scene.point)
+                .output()
+                .expect("forebay runs"),
+        )
+    };
+    assert_eq!(run.code, 0, "{run:?}");
+    assert_eq!(
+        fs::read_to_string(scene.point.join("file")).expect("read"),
+        "bytes"
+    );
+    scene.umount();
+    wait_until("its process lets go", || {
+        scene.run(&["pmem", "check"], &scene.store).code == 0
+    });
+}
+
+#[test]
+fn programs_are_executed_from_a_store() {
+    let Some(scene) = Scene::begin_store("programs", "32MiB", &[]) else {
+        return;
+    };
+    let program = scene.point.join("program");
+    fs::copy("/bin/sh", &program).expect("copied");
+    let output = Command::new(&program).args(["-c", "echo it runs"]).output();
+    assert_eq!(output.expect("it runs").stdout, b"it runs\n");
+    scene.end();
+}

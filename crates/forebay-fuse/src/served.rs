@@ -1,0 +1,81 @@
+//! What a mount shows: a file system, as the kernel's requests need it. There are two: a directory through the engine
+//! ([`crate::directory`]), and a store in persistent memory ([`crate::store`]).
+//!
+//! Files have the kernel's numbers, what is open has handles; each answers what a call of the system's would. Who may do what
+//! the kernel has checked before.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use fuser::{FileAttr, FopenFlags, InitFlags, Request};
+use rustix::fs::{AtFlags, StatVfs};
+
+use crate::changes::Changes;
+use crate::contents::{Manner, Part};
+use crate::failed::Answer;
+use crate::names::{Listed, Special};
+
+/// A name in a directory.
+pub(crate) type Place<'a> = (u64, &'a OsStr);
+
+/// A file system.
+pub(crate) trait Served: Send + Sync + 'static {
+    /// What it takes of the kernel's, besides what every mount does.
+    const ALSO: &'static [InitFlags];
+    /// What the kernel may do with files that are open.
+    const AS_OPENED: FopenFlags;
+
+    /// How long the kernel may believe what it was told of names and attributes.
+    fn believed(&self) -> Duration;
+
+    /// Finds a name. The kernel knows the file from then on, once more, until it is forgotten as often; so it does after whatever
+    /// makes a file.
+    fn look_up(&self, parent: u64, name: &OsStr) -> Answer<FileAttr>;
+    fn forget(&self, number: u64, lookups: u64);
+    fn attributes(&self, number: u64) -> Answer<FileAttr>;
+    fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr>;
+
+    fn make_directory(&self, by: &Request, place: Place<'_>, mode: u32) -> Answer<FileAttr>;
+    fn make_special(&self, by: &Request, place: Place<'_>, special: &Special) -> Answer<FileAttr>;
+    fn make_symlink(&self, by: &Request, place: Place<'_>, target: &Path) -> Answer<FileAttr>;
+    fn read_link(&self, number: u64) -> Answer<Vec<u8>>;
+    fn link(&self, number: u64, parent: u64, name: &OsStr) -> Answer<FileAttr>;
+    fn unlink(&self, parent: u64, name: &OsStr, flags: AtFlags) -> Answer<()>;
+    fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()>;
+
+    fn open_directory(&self, number: u64) -> Answer<u64>;
+    /// Gives the entries from a place on, until `take` says that it has enough.
+    fn list(&self, handle: u64, from: u64, take: impl FnMut(&Listed<'_>) -> bool) -> Answer<()>;
+    fn sync_directory(&self, handle: u64) -> Answer<()>;
+    fn close_directory(&self, handle: u64);
+
+    fn open(&self, number: u64, flags: i32) -> Answer<u64>;
+    /// Makes a file, or opens the one that is there, unless `flags` has `O_EXCL`.
+    fn create(
+        &self,
+        by: &Request,
+        place: Place<'_>,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(FileAttr, u64)>;
+    fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()>;
+    fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32>;
+    /// A descriptor has been closed.
+    fn flush(&self, handle: u64) -> Answer<()>;
+    fn sync(&self, handle: u64, data_only: bool) -> Answer<()>;
+    /// The last descriptor of an opening has been closed.
+    fn release(&self, handle: u64);
+    fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()>;
+    fn seek(&self, at: Part, whence: i32) -> Answer<u64>;
+    /// Copies from file to file. Fewer bytes than asked for are no error.
+    fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32>;
+
+    /// The value's length; the value itself where there is memory for it.
+    fn attribute(&self, number: u64, name: &OsStr, memory: &mut [u8]) -> Answer<usize>;
+    fn attribute_names(&self, number: u64, memory: &mut [u8]) -> Answer<usize>;
+    fn set_attribute(&self, number: u64, name: &OsStr, value: &[u8], flags: i32) -> Answer<()>;
+    fn remove_attribute(&self, number: u64, name: &OsStr) -> Answer<()>;
+    /// How much there is, and how much of it is free.
+    fn room(&self, number: u64) -> Answer<StatVfs>;
+}

@@ -1,0 +1,148 @@
+//! The file system: a store in persistent memory.
+//!
+//! A file's number is the store's own, and so is its handle: the store knows nothing of openings. What the kernel has looked up is
+//! held, so that it stays when its last name goes.
+//!
+//! Nobody but this process changes a store, and only by the kernel's requests. So the kernel may keep what it has read, and believe
+//! what it knows, for as long as it likes: its page cache is the tier in DRAM that programs read from. Writes come here at
+//! once, in the order in which they were made, and that is the order in which they become durable.
+
+mod served;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use forebay_pmem::{Attributes, BLOCK, Creator, SetTime, Store, Time};
+use fuser::{FileAttr, INodeNo, Request, TimeOrNow};
+use rustix::fs::FileType;
+
+use crate::changes::{Changes, timespec_of};
+use crate::contents::{SET_GROUP, SET_USER, without_privileges};
+use crate::directory::{kind_of, time};
+use crate::failed::{Answer, Failed};
+
+/// Rights that a program has when it is executed.
+const CAPABILITIES: &[u8] = b"security.capability";
+
+/// A store that is served.
+pub(crate) struct Stored {
+    store: Store,
+    /// Openings of files.
+    opened: AtomicUsize,
+}
+
+impl Stored {
+    pub(crate) fn new(store: Store) -> Self {
+        Stored {
+            store,
+            opened: AtomicUsize::new(0),
+        }
+    }
+
+    pub(crate) fn open_files(&self) -> usize {
+        self.opened.load(Ordering::Relaxed)
+    }
+
+    /// Everything that was done is durable when this returns.
+    pub(crate) fn sync_all(&self) -> Answer<()> {
+        Ok(self.store.sync()?)
+    }
+
+    /// Syncs and closes.
+    pub(crate) fn close(self) -> Answer<()> {
+        Ok(self.store.close()?)
+    }
+
+    /// A program that runs as somebody else, or with rights of its own, does so no longer once it has been changed.
+    fn kill_privileges(&self, number: u64) -> Answer<()> {
+        let mode = self.store.getattr(number)?.mode;
+        let killed = without_privileges(mode);
+        if killed != mode {
+            let changes = forebay_pmem::Changes {
+                mode: Some(killed & 0o7777),
+                ..Default::default()
+            };
+            self.store.setattr(number, &changes)?;
+        }
+        self.drop_capabilities(number)
+    }
+
+    fn drop_capabilities(&self, number: u64) -> Answer<()> {
+        match self.store.getxattr(number, CAPABILITIES) {
+            Ok(_) => Ok(self.store.removexattr(number, CAPABILITIES)?),
+            Err(_) => Ok(()),
+        }
+    }
+
+    fn changed(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
+        let gives = changes.uid.is_some() || changes.gid.is_some();
+        let cuts = changes.len.is_some();
+        let mut mode = changes.mode;
+        if gives || cuts {
+            let now = self.store.getattr(number)?.mode;
+            let is_directory = now & libc::S_IFMT == libc::S_IFDIR;
+            let kills = !is_directory && (gives || !changes.by_root);
+            if kills && now & (SET_USER | SET_GROUP) != 0 {
+                mode = mode.or(Some(without_privileges(now) & 0o7777));
+            }
+            self.drop_capabilities(number)?;
+        }
+        let changes = forebay_pmem::Changes {
+            mode,
+            uid: changes.uid,
+            gid: changes.gid,
+            size: changes.len,
+            accessed: changes.accessed.map(set_time),
+            modified: changes.modified.map(set_time),
+        };
+        Ok(told(&self.store.setattr(number, &changes)?))
+    }
+}
+
+fn set_time(time: TimeOrNow) -> SetTime {
+    match time {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(time) => {
+            let time = timespec_of(time);
+            SetTime::To(Time {
+                seconds: time.tv_sec,
+                nanoseconds: time.tv_nsec as u32,
+            })
+        }
+    }
+}
+
+/// Who makes a file; the kernel has taken the umask off.
+fn creator(by: &Request, mode: u32) -> Creator {
+    Creator {
+        uid: by.uid(),
+        gid: by.gid(),
+        mode,
+    }
+}
+
+fn told(of: &Attributes) -> FileAttr {
+    let at = |moment: Time| time(moment.seconds, moment.nanoseconds.into());
+    FileAttr {
+        ino: INodeNo(of.inode),
+        size: of.size,
+        blocks: of.blocks,
+        atime: at(of.accessed),
+        mtime: at(of.modified),
+        ctime: at(of.changed),
+        crtime: at(of.born),
+        kind: kind_of(FileType::from_raw_mode(of.mode)),
+        perm: (of.mode & 0o7777) as u16,
+        nlink: of.links,
+        uid: of.uid,
+        gid: of.gid,
+        rdev: of.device,
+        blksize: BLOCK as u32,
+        flags: 0,
+    }
+}
+
+impl From<forebay_pmem::Errno> for Failed {
+    fn from(error: forebay_pmem::Errno) -> Self {
+        Failed(error.0)
+    }
+}
