@@ -14,6 +14,10 @@ typedef struct forebay_file forebay_file;
 // once, by forebay_session_close.
 typedef struct forebay_session forebay_session;
 
+// The bytes of a range of a file, as they were when the view was taken. Writes, truncations, the file's close and the session's change nothing of
+// it. Used by any number of threads at once; given back once, by forebay_view_close.
+typedef struct forebay_view forebay_view;
+
 // A session's counters at one moment. Bytes unless the name says otherwise. Later versions may add fields at the end, which `size` tells.
 typedef struct forebay_stats {
   // Bytes of this structure: what the caller has room for, then what the library has filled in.
@@ -273,6 +277,44 @@ int forebay_advise(const struct forebay_file *file,
 ptrdiff_t forebay_kernel_reason(const struct forebay_file *file,
                                 char *reason,
                                 size_t size);
+
+// Takes a view of `count` bytes from `offset` on, cut at the file's end. What is missing in memory is read first. Where it can be it is no copy: then it
+// counts as the session's memory until it is closed. At most half of that may be so, and further views are copies.
+//
+// Returns NULL on failure. errno is EBADF when the file is not open for reading, EINVAL for a negative offset, or what the device says.
+//
+// The caller's part:
+// `file` is an open handle.
+struct forebay_view *forebay_view_open(const struct forebay_file *file,
+                                       int64_t offset,
+                                       size_t count);
+
+// The first byte of a view, which may be read only. Valid until forebay_view_close; NULL for a view without bytes, and on failure.
+//
+// The caller's part:
+// `view` is an open handle.
+const void *forebay_view_bytes(const struct forebay_view *view);
+
+// How many bytes a view has: fewer than were asked for at the file's end only.
+//
+// Returns -1 on failure.
+//
+// The caller's part:
+// `view` is an open handle.
+ptrdiff_t forebay_view_length(const struct forebay_view *view);
+
+// Returns 1 where a view is a copy, since the kernel serves the file or as much is held in views as may be; 0 where it is not; -1 on failure.
+//
+// The caller's part:
+// `view` is an open handle.
+int forebay_view_is_copy(const struct forebay_view *view);
+
+// Gives a view back; its bytes must not be read any more. NULL is no view, and nothing is done. In a forked child nothing is done either: its parent
+// has the view.
+//
+// The caller's part:
+// `view` is NULL or a handle that is not closed yet, and no other thread uses it or its bytes any more.
+void forebay_view_close(struct forebay_view *view);
 
 #ifdef __cplusplus
 }  // extern "C"

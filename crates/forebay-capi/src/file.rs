@@ -363,7 +363,7 @@ pub unsafe extern "C" fn forebay_kernel_reason(
 
 /// # Safety
 /// As for [`of`].
-unsafe fn opened<'a>(file: *const File) -> Result<&'a forebay::File, Failure> {
+pub(crate) unsafe fn opened<'a>(file: *const File) -> Result<&'a forebay::File, Failure> {
     // SAFETY: the caller's promise.
     Ok(&ours(&unsafe { of(file) }?.0)?.file)
 }
@@ -381,7 +381,7 @@ unsafe fn done(
     })
 }
 
-fn offset_of(offset: i64) -> Result<u64, Failure> {
+pub(crate) fn offset_of(offset: i64) -> Result<u64, Failure> {
     u64::try_from(offset).map_err(|_| Failure::invalid("the offset is negative"))
 }
 

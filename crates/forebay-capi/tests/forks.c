@@ -27,6 +27,7 @@ static char log_path[4096];
 static const char *const *options;
 static forebay_session *session;
 static forebay_file *file, *log_file;
+static forebay_view *view;
 static volatile int stop;
 
 static void refused(int64_t answer)
@@ -46,6 +47,8 @@ static void child(void)
     refused(forebay_sync(file));
     refused(forebay_session_stats(session, &stats));
     MUST(!forebay_open(session, path, O_RDONLY, 0) && errno == ENOTCONN);
+    refused(forebay_view_length(view));
+    forebay_view_close(view);
     MUST(forebay_close(file) == 0 && forebay_session_close(session) == 0);
 
     forebay_session *own = forebay_session_open(name, options);
@@ -98,11 +101,20 @@ int main(int argc, char **argv)
     file = forebay_open(session, path, O_RDWR | O_CREAT, 0644);
     MUST(file);
     MUST(forebay_pwrite(file, "parent", 6, 0) == 6);
+    view = forebay_view_open(file, 0, 6);
+    MUST(view && forebay_view_is_copy(view) == 0);
     snprintf(log_path, sizeof log_path, "%s.log", path);
     log_file = forebay_open(session, log_path, O_WRONLY | O_CREAT | O_APPEND, 0644);
     MUST(log_file);
     fork_and_wait(child);
     MUST(forebay_pread(file, seen, 12, 0) == 12 && !memcmp(seen, "parent child", 12));
+    MUST(forebay_view_length(view) == 6 && !memcmp(forebay_view_bytes(view), "parent", 6));
+    MUST(forebay_pwrite(file, "PARENT", 6, 0) == 6);
+    MUST(!memcmp(forebay_view_bytes(view), "parent", 6));
+    forebay_view_close(view);
+    MUST(forebay_pwrite(file, "parent", 6, 0) == 6);
+    view = forebay_view_open(file, 0, 6);
+    MUST(view);
 
     MUST(pthread_create(&thread, NULL, work, NULL) == 0);
     for (int i = 0; i < 10; i++) {
@@ -112,6 +124,7 @@ int main(int argc, char **argv)
     stop = 1;
     MUST(pthread_join(thread, NULL) == 0);
     MUST(forebay_pread(file, seen, 12, 0) == 12 && !memcmp(seen, "parent child", 12));
+    forebay_view_close(view);
     MUST(forebay_close(file) == 0 && forebay_close(log_file) == 0 && forebay_session_close(session) == 0);
     return 0;
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The sources of the header, in its order.
-const SOURCES: [&str; 4] = ["border", "session", "stats", "file"];
+const SOURCES: [&str; 5] = ["border", "session", "stats", "file", "view"];
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -37,13 +37,15 @@ pub fn evict(me: Me<'_>, frames: u32, idle_ticks: u32) -> u32 {
     let goal = free().saturating_add(frames);
     let is_reached = || (goal..=u32::MAX / 2).contains(&free());
     let tick = superblock.tick.load(Ordering::Relaxed);
+    // What views hold keeps its memory.
+    let gives = |header: &Header| !header.is_pinned(me.arena);
     let freed = pass(me, &is_reached, &|header| {
-        is_passed_by(header, tick, idle_ticks)
+        is_passed_by(header, tick, idle_ticks) && gives(header)
     });
     if idle_ticks > 0 || is_reached() {
         return freed;
     }
-    freed + pass(me, &is_reached, &|_| true)
+    freed + pass(me, &is_reached, &gives)
 }
 
 /// By streams, then by the clock.

@@ -98,6 +98,6 @@ pub mod sys;
 
 pub use config::Config;
 pub use error::{Error, Result};
-pub use file::{Advise, File, OpenOptions};
+pub use file::{Advise, File, OpenOptions, View};
 pub use session::Session;
 pub use stats::Stats;

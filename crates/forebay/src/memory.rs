@@ -13,6 +13,7 @@ pub mod files;
 pub mod layout;
 pub mod mapping;
 pub mod mounts;
+pub mod pins;
 pub mod place;
 pub mod regions;
 pub mod standers;

@@ -22,6 +22,7 @@ pub mod absorb;
 pub mod give;
 #[cfg(any(test, feature = "sim"))]
 pub(crate) mod model;
+pub mod own;
 pub mod split;
 #[cfg(test)]
 mod tests;

@@ -26,6 +26,7 @@ mod simulated;
 pub mod standing;
 pub mod streams;
 pub mod told;
+pub mod viewers;
 pub mod watch;
 pub mod whole;
 

@@ -22,6 +22,7 @@
 //! - [`membarrier`] barriers in other threads
 //! - [`signals`] passing signals on
 
+pub mod addresses;
 pub mod block;
 pub mod cpu;
 pub mod extents;

@@ -8,3 +8,4 @@ mod model;
 mod own;
 mod programs;
 mod remote;
+mod views;

@@ -20,6 +20,7 @@ use crate::memory::files::{EXCEEDING, FileEntry};
 use crate::memory::superblock::Superblock;
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{Home, Refusal, absorb, drop_pages, free_header, pages_of};
+use crate::scrap::own::own_frame;
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::time::Instant;
@@ -418,6 +419,11 @@ unsafe fn kernel_segment(
     if at_end && is_outgrown(core.entry(), segment) {
         release(core, operation, segment.block, 1);
         return Err(Halt::Outgrown);
+    }
+    // While nobody else may have it: what the kernel has taken is brought into memory whatever happens.
+    if own_frame(&lock_patiently(core, operation, segment.block)).is_err() {
+        release(core, operation, segment.block, 1);
+        return Err(Halt::NoMemory);
     }
     operation.park();
     let at = segment.block.start() + segment.start as u64;

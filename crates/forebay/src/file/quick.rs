@@ -14,6 +14,7 @@ use crate::ids::{BlockIndex, HeaderId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::files::{FileEntry, HOLEY, STABLE, TRUNCATING};
+use crate::memory::pins;
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{publish, run_apart, take_back};
 use crate::scrap::page::{Merge, Ragged, merge};
@@ -261,7 +262,9 @@ unsafe fn into_memory(
     // What is counted as owed must stay right: a frame that owes anything is counted whole, small frames by the page.
     let owed = dirty | inflight;
     let target = match guard.frame() {
-        Some(frame) if owed != 0 => guard.arena().frame_bytes(frame),
+        Some(frame) if owed != 0 && !pins::is_pinned(guard.arena(), frame) => {
+            guard.arena().frame_bytes(frame)
+        }
         None if owed & pages == pages && pages.is_power_of_two() => {
             let small = guard.page(start / PAGE_BYTES).small();
             small.and_then(|small| guard.arena().small_bytes(small))

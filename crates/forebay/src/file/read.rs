@@ -40,7 +40,7 @@ const FRAMES_AT_ONCE: u32 = 4;
 const IDLE_TICKS: u32 = 2;
 
 /// Memory for device reads, kept between them.
-static BOUNCE: Spare = Spare::new();
+pub(super) static BOUNCE: Spare = Spare::new();
 
 /// How a read goes.
 #[derive(Clone, Copy, Debug)]
@@ -360,12 +360,12 @@ fn pages_to_read(
 }
 
 /// From the first to the last of some pages.
-fn run_over(pages: u64) -> std::ops::Range<u32> {
+pub(super) fn run_over(pages: u64) -> std::ops::Range<u32> {
     pages.trailing_zeros()..64 - pages.leading_zeros()
 }
 
 /// Reads the span into the buffer at the place it has in the block; zeros where the device file does not reach.
-fn read_device(
+pub(super) fn read_device(
     core: &Core,
     segment: &Segment,
     span: &std::ops::Range<u32>,

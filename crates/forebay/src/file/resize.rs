@@ -7,6 +7,7 @@
 use crate::error::Error;
 use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
+use crate::file::room;
 use crate::file::write::mark_holey;
 use crate::frame::header::{Guard, Identity};
 use crate::frame::slots;
@@ -17,6 +18,7 @@ use crate::memory::files::{EXCEEDING, TRUNCATING};
 use crate::memory::threads::{FileStop, Me, Operation, stop_file};
 use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of};
 use crate::scrap::give::part_of;
+use crate::scrap::own::{is_shared, own_frame};
 use crate::scrap::split::{Segment, mask, segments};
 use crate::stream::tracking;
 use crate::sync::{Ordering, planted};
@@ -39,13 +41,52 @@ fn alone<'a>(core: &'a Core, me: Me<'a>) -> Result<(FileStop<'a>, Operation<'a>)
     }
 }
 
+/// As [`alone`]; blocks that have their beginning or end within one of these bytes' pages are held by no view, so that they can be cut there.
+fn alone_with<'a>(
+    core: &'a Core,
+    me: Me<'a>,
+    edges: &[u64],
+) -> Result<(FileStop<'a>, Operation<'a>), Halt> {
+    let mut round = 0;
+    loop {
+        let (stop, operation) = alone(core, me)?;
+        if edges.iter().all(|&at| own_at(core, &operation, at)) {
+            return Ok((stop, operation));
+        }
+        drop(operation);
+        drop(stop);
+        round += 1;
+        room::make(core, me, round)?;
+    }
+}
+
+/// Sees to it that no view holds what is about to be cut at a byte. `false`: there is no memory for a new version.
+fn own_at(core: &Core, operation: &Operation<'_>, at: u64) -> bool {
+    if at.is_multiple_of(PAGE_BYTES as u64) {
+        return true;
+    }
+    let block = BlockIndex::of(at);
+    let found = slots::lookup(operation.me.arena, core.entry(), block);
+    let guard = found.and_then(|id| lock_found(core.id, operation, block, id));
+    let Some(guard) = guard.filter(is_shared) else {
+        return true;
+    };
+    if guard.inflight() == 0 {
+        return own_frame(&guard).is_ok();
+    }
+    // Nothing new is begun while the file is stopped.
+    drop(guard);
+    land_flights(core, operation, block);
+    own_at(core, operation, at)
+}
+
 /// Sets the file's length, bytes. Who appends has found the end, and is to write there: so that is waited for.
 pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
     if len > FILE_BYTES_MAX {
         return Err(too_long().into());
     }
     let _no_append = (!planted!(CutAppends)).then(|| AppendLock::take(core, me));
-    let (_stop, operation) = alone(core, me)?;
+    let (_stop, operation) = alone_with(core, me, &[len])?;
     let grows = len > core.entry().size.load(Ordering::Acquire);
     if grows && len > limits::look_at_file_bytes() {
         return Err(too_long().into());
@@ -208,7 +249,7 @@ pub fn cut(guard: &Guard<'_>, entry: &crate::memory::files::FileEntry, end: usiz
 
 /// Punches a hole; the part beyond the file's end is ignored. The size does not change.
 pub fn punch(core: &Core, me: Me<'_>, offset: u64, len: u64) -> Result<(), Halt> {
-    let (_stop, operation) = alone(core, me)?;
+    let (_stop, operation) = alone_with(core, me, &[offset, offset.saturating_add(len)])?;
     let entry = core.entry();
     let size = entry.size.load(Ordering::Acquire);
     let end = offset.saturating_add(len).min(size);
@@ -363,6 +404,7 @@ pub fn finish_truncation(core: &Core, me: Me<'_>) -> Result<(), Halt> {
     if entry.flags.load(Ordering::Acquire) & TRUNCATING == 0 {
         return Ok(());
     }
+    // Whoever began it has seen to what views hold.
     let target = entry.truncating.load(Ordering::Acquire);
     let len = target.checked_sub(1).filter(|&len| len <= FILE_BYTES_MAX);
     let len = len.unwrap_or_else(|| entry.size.load(Ordering::Acquire));

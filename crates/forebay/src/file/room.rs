@@ -22,6 +22,8 @@ const AT_ONCE_PARTS: u32 = 64;
 const IDLE_TICKS: u32 = 1;
 /// Rounds in a row in which evicting something is enough.
 const EVICTIONS_ALONE: u32 = 4;
+/// Rounds after which views of the dead are looked for: that asks the system.
+const LOOK_FOR_DEAD_ROUNDS: u32 = 16;
 /// Rounds in which somebody else who gives memory to the arena is waited for, and those of them that do not sleep. The others do, for
 /// 5 ms together and more: that thread is nice and may have to wait for a core, and the kernel, which makes its huge pages, has
 /// to come by on every processor, also on that of one who would only look again and again.
@@ -41,6 +43,9 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
         // Memory that is coming is faster than any that has to be flushed first.
         me.wait(if round < awake { round } else { 256 + round });
         return Ok(());
+    }
+    if round.is_multiple_of(LOOK_FOR_DEAD_ROUNDS) {
+        core.shared.unpin_dead(me);
     }
     if regions::look(me.arena) == Shortage::Urgent {
         regions::halve_all(me);

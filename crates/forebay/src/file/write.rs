@@ -14,6 +14,7 @@ use crate::memory::files::{FileEntry, HOLEY, STABLE, SYNCED};
 use crate::memory::threads::{Me, Operation};
 use crate::route::{Plan, Pressure, Route, Situation, Way, WriteRequest};
 use crate::scrap::absorb::{Home, Refusal, absorb};
+use crate::scrap::own::is_shared;
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::time::Instant;
@@ -440,6 +441,10 @@ unsafe fn scrap_segment(
     }
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
     if stable && !planted!(UnstablePages) && guard.inflight() & segment.touched() != 0 {
+        return Err(Halt::Busy);
+    }
+    if guard.inflight() != 0 && is_shared(&guard) {
+        // The block gets a new frame, once the device has the old one.
         return Err(Halt::Busy);
     }
     // SAFETY: the caller's promise.

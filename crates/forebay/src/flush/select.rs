@@ -9,6 +9,7 @@ use crate::memory::copy;
 use crate::memory::files::{FileEntry, HOLEY};
 use crate::scrap::absorb::{make_whole, pages_of, recharge};
 use crate::scrap::give::{bytes_within_size, covered, fill_page};
+use crate::scrap::own::own_frame;
 use crate::scrap::split::mask;
 use crate::sync::{Ordering, planted};
 
@@ -81,7 +82,9 @@ fn finish_what_needs_no_read(guard: &Guard<'_>, file: &FileEntry) {
     for page in pages_of(guard.ragged()) {
         let live = bytes_within_size(guard, file, page);
         if live > 0 && live < PAGE_BYTES && covered(guard, page, 0, live) {
-            if let Some(bytes) = guard.page_bytes(page) {
+            if own_frame(guard).is_ok()
+                && let Some(bytes) = guard.page_bytes(page)
+            {
                 // SAFETY: within the page, under the header's lock; bytes beyond the end are nobody's.
                 unsafe { copy::zero(bytes.add(live), PAGE_BYTES - live) };
                 make_whole(guard, page);

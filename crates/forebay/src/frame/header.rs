@@ -20,6 +20,8 @@ pub use usage::Usage;
 use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::arena::Arena;
+use crate::memory::pins;
 use crate::memory::threads::Me;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, patience, relax};
 
@@ -255,6 +257,12 @@ impl Header {
     /// Whether the bytes lie in a frame, as it is at this moment.
     pub fn has_frame(&self) -> bool {
         self.frame.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether views hold its frame, as it is at this moment.
+    pub fn is_pinned(&self, arena: &Arena) -> bool {
+        let frame = self.frame.load(Ordering::Relaxed).checked_sub(1);
+        frame.is_some_and(|frame| pins::is_pinned(arena, FrameId(frame)))
     }
 
     /// Memory behind the header and the header itself, bytes, as it is at this moment.

@@ -7,6 +7,7 @@
 
 pub mod doubt;
 mod memory;
+mod pins;
 mod streams;
 mod tables;
 
@@ -44,6 +45,10 @@ pub struct Report {
     pub frames_carved: u32,
     /// Frames in living threads' hands.
     pub frames_held: u32,
+    /// Frames that views hold.
+    pub frames_pinned: u32,
+    /// Of these, frames that no header has any more.
+    pub frames_viewed: u32,
     /// Small frames in use.
     pub smalls_linked: u32,
     /// Small frames free and in files' stocks.
@@ -64,6 +69,7 @@ pub fn check(arena: &Arena) -> Result<Report, Vec<String>> {
     check.look_at_headers();
     check.headers();
     check.memory();
+    check.pins();
     check.trees();
     check.sums();
     check.streams();

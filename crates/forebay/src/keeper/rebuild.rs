@@ -8,6 +8,7 @@
 //! and what is set right is counted as a corruption.
 
 mod owners;
+mod pins;
 mod streams;
 mod words;
 
@@ -80,10 +81,12 @@ pub fn rebuild(me: Me<'_>, dead: &Dead<'_>) -> Findings {
     };
     work.bounds();
     work.prepare_files();
+    work.count_pins();
     work.headers();
     work.trees_and_charges();
     work.streams();
     work.owners();
+    work.settle_pins();
     work.release_locks();
     let superblock = me.arena.superblock();
     superblock

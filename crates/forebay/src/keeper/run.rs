@@ -141,6 +141,7 @@ impl House {
             finish_unused_files(shared, me);
             self.named = follow_names(shared, me, self.named);
             gone::tend(shared, me);
+            shared.unpin_dead(me);
         }
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };

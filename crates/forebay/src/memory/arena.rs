@@ -92,6 +92,7 @@ impl Arena {
         let free = arena.words(arena.layout.stream_hints, counts.streams() as usize);
         free.iter()
             .for_each(|word| word.store(u64::MAX, Ordering::Relaxed));
+        (0..counts.frames).for_each(|record| arena.pin_hints().set(record));
         superblock.magic.store(MAGIC, Ordering::Release);
         Ok(arena)
     }
@@ -303,6 +304,26 @@ impl Arena {
     pub fn carve(&self, id: FrameId) -> Option<&AtomicU64> {
         // SAFETY: checked against the count.
         (id.0 < self.counts().frames).then(|| unsafe { self.at(self.layout.carves, id.index()) })
+    }
+
+    /// How many pins a frame has; see `memory::pins`.
+    #[inline]
+    pub fn pins(&self, id: FrameId) -> Option<&AtomicU32> {
+        // SAFETY: checked against the count.
+        (id.0 < self.counts().frames).then(|| unsafe { self.at(self.layout.pins, id.index()) })
+    }
+
+    /// The record of a pin, of which there are as many as frames.
+    #[inline]
+    pub fn pin_record(&self, record: u32) -> Option<&AtomicU64> {
+        // SAFETY: checked against the count.
+        (record < self.counts().frames)
+            .then(|| unsafe { self.at(self.layout.pin_records, record as usize) })
+    }
+
+    /// Records of pins that are probably free.
+    pub fn pin_hints(&self) -> Hints<'_> {
+        Hints::new(self.words(self.layout.pin_hints, self.counts().frames as usize))
     }
 
     /// Changes four bytes anywhere before the frames: damage, for tests.

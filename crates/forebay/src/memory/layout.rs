@@ -67,6 +67,9 @@ pub struct Layout {
     pub(crate) frame_owners: usize,
     pub(crate) small_owners: usize,
     pub(crate) carves: usize,
+    pub(crate) pins: usize,
+    pub(crate) pin_records: usize,
+    pub(crate) pin_hints: usize,
     pub(crate) stream_lists: usize,
     pub(crate) stream_trees: usize,
     pub(crate) stream_hints: usize,
@@ -109,6 +112,9 @@ impl Layout {
         let frame_owners = take(frames * 4, 64);
         let small_owners = take(frames * BLOCK_PAGES * 4, 64);
         let carves = take(frames * 8, 64);
+        let pins = take(frames * 4, 64);
+        let pin_records = take(frames * 8, 64);
+        let pin_hints = take(frames.div_ceil(64) * 8, 64);
         let stream_lists = take(size_of::<Lists>(), 64);
         let stream_trees = take(counts.files as usize * size_of::<Tree>(), 64);
         let stream_hints = take((counts.streams() as usize).div_ceil(64) * 8, 64);
@@ -127,6 +133,9 @@ impl Layout {
             frame_owners,
             small_owners,
             carves,
+            pins,
+            pin_records,
+            pin_hints,
             stream_lists,
             stream_trees,
             stream_hints,

@@ -44,6 +44,8 @@ pub struct Superblock {
     pub fences: AtomicU32,
     /// The thread that has stopped the session, or 0 (right: session gate).
     pub gate: AtomicU32,
+    /// Frames that views hold; never fewer than there are.
+    pub frames_pinned: AtomicU32,
     /// How frames are allotted: a number of `regions::Allocator`.
     pub allocator: AtomicU32,
     /// Counts keepers: descriptors handed to an earlier one must be handed over again.

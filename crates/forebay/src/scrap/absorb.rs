@@ -9,8 +9,9 @@ use crate::ids::{FileId, SmallId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
-use crate::memory::{copy, regions};
+use crate::memory::{copy, pins, regions};
 use crate::scrap::map::ByteMap;
+use crate::scrap::own::{is_shared, own_frame};
 use crate::scrap::page::{Merge, PageWord, Ragged, merge};
 use crate::scrap::split::{PagePart, PageSpan, Segment, mask};
 use crate::stream::tracking;
@@ -150,11 +151,12 @@ fn change_charge(guard: &Guard<'_>, file: &FileEntry, was: u32, due: u32) {
     }
 }
 
-/// Sees to it that all `pages` have memory.
+/// Sees to it that all `pages` have memory, which no view holds.
 #[inline]
 pub fn find_home(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoMemory> {
     if guard.frame().is_some() {
-        return Ok(());
+        // What has a home is about to change there.
+        return if pages == 0 { Ok(()) } else { own_frame(guard) };
     }
     find_home_slowly(guard, pages, home)
 }
@@ -190,7 +192,7 @@ fn lacks_small(guard: &Guard<'_>, pages: u64) -> bool {
 }
 
 /// Gives the block a frame and moves what lies in small frames there. Nothing is in flight.
-fn move_into_frame(guard: &Guard<'_>) -> Result<(), NoMemory> {
+pub fn move_into_frame(guard: &Guard<'_>) -> Result<(), NoMemory> {
     let arena = guard.arena();
     let small = guard.small_pages();
     let frame = regions::take_frame(guard.me).ok_or(NoMemory)?;
@@ -427,7 +429,7 @@ pub fn free_header(guard: Guard<'_>, file: &FileEntry, file_id: FileId) {
     slots::remove(arena, file, identity.block, guard.id);
     if let Some(frame) = guard.frame() {
         guard.set_frame(None);
-        regions::free_frame(guard.me, frame);
+        pins::let_go(guard.me, frame);
     }
     guard.clear_identity();
     guard.set_state(State::Free);
@@ -450,6 +452,10 @@ fn drop_pages_before_freeing(guard: &Guard<'_>, file: &FileEntry) {
 /// that holds the end of the file: a valid page's bytes beyond the size are zeros, always.
 pub fn cut_page(guard: &Guard<'_>, page: usize, from: usize) {
     let bit = 1u64 << page;
+    if is_shared(guard) {
+        // Whoever makes the file shorter has seen to it that views do not hold what it cuts: these bytes are zeros already.
+        return;
+    }
     if guard.valid() & bit != 0 {
         if let Some(bytes) = guard.page_bytes(page) {
             // SAFETY: within the page; we hold the header's lock, and nobody relies on bytes beyond the end.

@@ -25,6 +25,7 @@ use crate::session::handoff::{self, Line};
 use crate::session::lent::Lent;
 use crate::session::members;
 use crate::session::opens::Opens;
+use crate::session::viewers::Viewers;
 use crate::stats::Counter;
 use crate::sync::time::Instant;
 use crate::sync::{self, Ordering};
@@ -56,6 +57,7 @@ pub struct Shared {
     pub(super) line: Line,
     pub(super) lent: Lent,
     pub(super) opens: Opens,
+    pub(super) viewers: Viewers,
     /// Held while a file is handed over, so that each description is counted once.
     pub(super) handing: Mutex<Option<Instant>>,
     pub(super) claims: Arc<Claims>,
@@ -92,6 +94,7 @@ impl Shared {
             line: Line::default(),
             lent: Lent::default(),
             opens: Opens::default(),
+            viewers: Viewers::default(),
             handing: Mutex::new(None),
             claims: Arc::default(),
             guard: Mutex::default(),

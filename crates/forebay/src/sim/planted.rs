@@ -81,6 +81,10 @@ pub enum Bug {
     FillHoles,
     /// A writer that has found space does not look whether somebody has made a hole since.
     BlindToHoles,
+    /// A writer changes the bytes of a frame that views hold.
+    WriteInPlace,
+    /// Whoever frees a header frees its frame, whatever views hold it.
+    FreePinned,
     /// A writer takes space for its own that somebody else has reserved beyond a gap.
     BorrowedSpace,
 }

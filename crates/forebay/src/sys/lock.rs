@@ -26,6 +26,17 @@ pub fn share(fd: BorrowedFd<'_>, byte: u64) -> io::Result<()> {
     set(fd, byte, libc::F_RDLCK)
 }
 
+/// Takes a byte's lock for this open description alone. `false`: another one has it.
+pub fn try_own(fd: BorrowedFd<'_>, byte: u64) -> io::Result<bool> {
+    match set(fd, byte, libc::F_WRLCK) {
+        Ok(()) => Ok(true),
+        Err(error) => match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => Ok(false),
+            _ => Err(error),
+        },
+    }
+}
+
 /// Gives it back.
 pub fn let_go(fd: BorrowedFd<'_>, byte: u64) -> io::Result<()> {
     set(fd, byte, libc::F_UNLCK)

@@ -14,3 +14,4 @@ mod scene;
 mod scenes;
 mod streams;
 mod two;
+mod views;

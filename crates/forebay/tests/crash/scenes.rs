@@ -98,7 +98,7 @@ fn scene(name: &'static str, before: Vec<Op>, act: Op) -> Scene {
     }
 }
 
-fn quiet(name: &'static str, before: Vec<Op>, act: fn(&mut World)) -> Scene {
+pub fn quiet(name: &'static str, before: Vec<Op>, act: fn(&mut World)) -> Scene {
     Scene {
         name,
         config: Config::tiny,

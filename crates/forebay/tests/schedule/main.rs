@@ -21,3 +21,4 @@ mod gates;
 mod readers;
 mod streams;
 mod tables;
+mod views;

@@ -9,19 +9,21 @@ use forebay::device::DeviceFile;
 use forebay::file::core::{Core, Halt};
 use forebay::file::settle::{Durability, settle};
 use forebay::file::write::Intent;
-use forebay::file::{append, direct, read, resize, write};
+use forebay::file::{append, direct, read, resize, view, write};
 use forebay::flush::{Flusher, Scope};
 use forebay::frame::header::State;
 use forebay::ids::{FrameId, HeaderId, ThreadId};
 use forebay::limits::BLOCK_BYTES;
 use forebay::memory::layout::Counts;
+use forebay::memory::pins::{self, Pin};
 use forebay::memory::regions::Owner;
 use forebay::memory::threads::{self, Me};
 use forebay::route::Scrap;
+use forebay::scrap::segments;
 use forebay::sim::device::{SimDisk, SimFile, SimOptions};
 use forebay::sim::{self, explore::die_after};
 use forebay::sync::Ordering;
-use forebay::sys::memory::AlignedBytes;
+use forebay::sys::memory::{AlignedBytes, Piece};
 use forebay::{Session, evict};
 use forebay_model::fill;
 use shuttle::thread::JoinHandle;
@@ -343,6 +345,36 @@ impl Member {
         read
     }
 
+    /// Pins a block and looks at its bytes; they are bytes that a read might have seen. `None`: as much is pinned as may be.
+    pub fn view(&self, file: usize, block: u64) -> Option<Held> {
+        let subject = self.file(file);
+        let offset = block * BLOCK;
+        let begin = subject.history.now();
+        let segment = segments(offset, BLOCK_BYTES).next().expect("a block");
+        let mut pins = Vec::new();
+        let after = view::pin_block(&subject.core, self.me(), 1, &segment, &mut pins);
+        if after.expect("a view") != view::After::Done {
+            return None;
+        }
+        let mut held = Held {
+            pins,
+            bytes: Vec::new(),
+        };
+        held.bytes = held.look(self);
+        subject.history.saw(begin, offset, &held.bytes);
+        Some(held)
+    }
+
+    /// Looks at what is held, which has not changed, and lets it go.
+    pub fn end_view(&self, held: Option<Held>) {
+        let Some(held) = held else { return };
+        for _ in 0..3 {
+            assert!(held.look(self) == held.bytes, "a view has changed");
+            shuttle::thread::yield_now();
+        }
+        pins::unpin(self.me(), &held.pins);
+    }
+
     /// Appends bytes of `seed`, whose positions count from 0. Returns where they are.
     pub fn append(&self, file: usize, bytes: &[u8]) -> u64 {
         let (at, written) = self.try_append(file, bytes).expect("an append");
@@ -409,7 +441,11 @@ impl Member {
             backed,
             "count of free frames"
         );
+        let pinned = &arena.superblock().frames_pinned;
+        assert_eq!(pinned.load(Ordering::Relaxed), 0, "frames that views hold");
         for id in (0..backed).map(FrameId) {
+            let pins = arena.pins(id).expect("a frame").load(Ordering::Relaxed);
+            assert_eq!(pins, 0, "{id:?} has pins");
             let owner = arena
                 .frame_owner(id)
                 .expect("a frame")
@@ -432,6 +468,24 @@ impl Member {
             owed.unsigned_abs() <= 64 * 8,
             "{owed} pages counted as owed"
         );
+    }
+}
+
+/// A pinned block, with the bytes that it had.
+pub struct Held {
+    pins: Vec<Pin>,
+    bytes: Vec<u8>,
+}
+
+impl Held {
+    fn look(&self, member: &Member) -> Vec<u8> {
+        let frame = member.me().arena.frame_bytes(self.pins[0].frame);
+        let piece = Piece {
+            ptr: frame.expect("a frame"),
+            len: BLOCK_BYTES,
+        };
+        // SAFETY: a frame with memory.
+        unsafe { piece.copy_out() }
     }
 }
 

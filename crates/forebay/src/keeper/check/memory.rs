@@ -114,6 +114,10 @@ impl Check<'_> {
                 self.report.frames_linked += 1;
                 claimed == Some(header)
             }
+            Owner::Viewed => {
+                self.report.frames_viewed += 1;
+                claimed.is_none()
+            }
             Owner::Carved => {
                 self.report.frames_carved += 1;
                 claimed.is_none()
@@ -153,7 +157,7 @@ impl Check<'_> {
                     self.report.smalls_linked += 1;
                     claimed == Some(header) && !is_free
                 }
-                Owner::Unbacked | Owner::Carved | Owner::Giving(_) => false,
+                Owner::Unbacked | Owner::Carved | Owner::Giving(_) | Owner::Viewed => false,
             };
             let fine = fine
                 && word.load(Ordering::Acquire) == owner.pack()

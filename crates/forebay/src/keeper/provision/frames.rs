@@ -220,6 +220,9 @@ fn unbacked_run(arena: &Arena, pieces_max: u32) -> Option<(FrameId, u32)> {
 /// Gives free memory back until at most `frames` frames are backed. Returns the bytes given back. The caller is in no
 /// operation.
 pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
+    // What views hold cannot go: as much as that is left to all others.
+    let pinned = me.arena.superblock().frames_pinned.load(Ordering::Relaxed);
+    let frames = frames.max(pinned.saturating_mul(2));
     let _settling = me.settling();
     let taken = take_free(me, frames);
     if taken.is_empty() {

@@ -105,6 +105,9 @@ impl<'a> Rebuild<'a, '_> {
             Owner::Held(by) | Owner::Giving(by) if !(self.dead.threads)(by) => {}
             Owner::Giving(_) => owner.store(Owner::Unbacked.pack(), Ordering::Release),
             Owner::Carved => self.carve(frame, false),
+            was if self.is_viewed(frame, was) => {
+                owner.store(Owner::Viewed.pack(), Ordering::Release);
+            }
             _ => self.set_free(frame),
         }
     }

@@ -17,6 +17,8 @@ pub enum Owner {
     Carved,
     /// No memory behind it that anybody may count on: a thread is giving it some, to it and the rest of its huge page, or takes it back.
     Giving(ThreadId),
+    /// Of no header any more: views hold the bytes that it had (`memory::pins`).
+    Viewed,
 }
 
 const KIND_BITS: u32 = 3;
@@ -32,6 +34,7 @@ impl Owner {
             Owner::Linked(header) => 3 | (header.0 << KIND_BITS),
             Owner::Carved => 4,
             Owner::Giving(thread) => 5 | (thread.0 << KIND_BITS),
+            Owner::Viewed => 6,
         }
     }
 
@@ -44,6 +47,7 @@ impl Owner {
             3 => Owner::Linked(HeaderId(id)),
             4 => Owner::Carved,
             5 => Owner::Giving(ThreadId(id)),
+            6 => Owner::Viewed,
             _ => Owner::Unbacked,
         }
     }

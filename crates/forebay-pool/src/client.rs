@@ -1,0 +1,431 @@
+//! A client of a pool, as a machine without I/O: operations, grants, cached blocks.
+//!
+//! Blocks are cached under grants, in the states of MESI: a block under an exclusive grant is *modified* if it is dirty and *exclusive* if it is not,
+//! under a shared grant it is *shared*, and without a grant it is not there. What is recalled is written first and given back in
+//! batches. One operation of a file is under way at a time and takes its grants in order of blocks, the size last; it keeps
+//! them until it is done, so that no two clients wait for one another. Operations whose grants and blocks are here pass
+//! it by.
+//!
+//! A client uses its grants until a term has passed since it *sent* the last message that the register has answered. After that its operations fail
+//! with [`Failure::CutOff`]. Its writes that are under way then land only as long as the epoch lasts.
+
+mod changes;
+mod names;
+mod operate;
+mod state;
+mod transfer;
+
+use std::collections::BTreeMap;
+
+use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
+use crate::message::{Message, Outbox, View};
+use crate::mistakes::{Mistake, is_made};
+use crate::placement::keeper_of_locks;
+use crate::range::Range;
+use state::{Active, State};
+use transfer::Transfer;
+
+/// What a client is told when it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Size of a block.
+    pub block_bytes: u64,
+    /// Copies of each block.
+    pub copies: usize,
+    /// How long the register waits for a sign of life, in milliseconds by this client's clock: less than the register's own time, by as
+    /// much as clocks may differ.
+    pub term: u64,
+    /// How often it gives one.
+    pub alive_every: u64,
+    /// Clean blocks above this number are dropped, those that were used longest ago first.
+    pub cache_blocks: usize,
+    /// Grants are asked for in aligned runs of so many blocks, where nobody else is in the way.
+    pub wish_blocks: u64,
+}
+
+/// How a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// By the local cache.
+    Local,
+    /// Past it: nothing stays, and a write is at the servers when it returns.
+    Remote,
+}
+
+/// What a program wants. Offsets and lengths are in bytes.
+#[expect(missing_docs, reason = "the fields are what the operation says")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operation {
+    /// Bytes from an offset, up to the file's end.
+    Read {
+        file: File,
+        offset: u64,
+        length: u64,
+        mode: Mode,
+    },
+    /// Bytes at an offset.
+    Write {
+        file: File,
+        offset: u64,
+        bytes: Vec<u8>,
+        mode: Mode,
+    },
+    /// Bytes at the file's end.
+    Append { file: File, bytes: Vec<u8> },
+    /// A new size.
+    Truncate { file: File, size: u64 },
+    /// What was written before is at the servers when this returns.
+    Sync { file: File },
+    /// The file's size.
+    Size { file: File },
+    /// A file by its name; if there is none, a new one or nothing.
+    Open { name: Vec<u8>, create: bool },
+    /// A new name, which then stands for this file alone.
+    Rename { from: Vec<u8>, to: Vec<u8> },
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// Of a read.
+    Bytes(Vec<u8>),
+    /// Of a write, a truncation, a sync or a rename.
+    Done,
+    /// Where an append wrote, or how long a file is.
+    At(u64),
+    /// Of an open.
+    File(Option<File>),
+}
+
+/// Why it did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// The register does not answer: nothing was done.
+    #[error("the pool's register does not answer, and this client's term is over")]
+    CutOff,
+    /// The pool has given this client up. What was not synced is lost; this operation may have been done.
+    #[error("the pool has given this client up: what was not synced is lost")]
+    GivenUp,
+    /// A block was on servers that died. Nothing was done.
+    #[error("a server died that had the only copy of these blocks")]
+    Lost,
+    /// No file has this name.
+    #[error("no file has this name")]
+    NoSuchName,
+}
+
+/// A client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    me: Id,
+    config: Config,
+    view: View,
+    valid_until: u64,
+    gone: bool,
+    told: Option<u64>,
+    keys: BTreeMap<Server, Key>,
+    /// The last stamp of each server in this epoch.
+    seen: BTreeMap<Server, u64>,
+    files: BTreeMap<File, State>,
+    transfers: BTreeMap<u64, Transfer>,
+    /// Of requests, changes and uses: grows.
+    counter: u64,
+    cached: BTreeMap<u64, (File, u64)>,
+    files_made: u32,
+    results: Vec<(u64, Result<Answer, Failure>)>,
+}
+
+impl Client {
+    /// A client that holds nothing.
+    pub fn new(me: Id, config: Config) -> Self {
+        Client {
+            me,
+            config,
+            view: View::default(),
+            valid_until: 0,
+            gone: false,
+            told: None,
+            keys: BTreeMap::new(),
+            seen: BTreeMap::new(),
+            files: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            counter: 0,
+            cached: BTreeMap::new(),
+            files_made: 0,
+            results: Vec::new(),
+        }
+    }
+
+    /// Whether the pool has given it up. Another life begins with a new number.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Whether operations are served now.
+    pub fn is_member(&self, now: u64) -> bool {
+        !self.gone
+            && self.view.active
+            && (now < self.valid_until || is_made(Mistake::TermsNeverEnd))
+    }
+
+    /// What has ended since the last call, in this order.
+    pub fn results(&mut self) -> Vec<(u64, Result<Answer, Failure>)> {
+        std::mem::take(&mut self.results)
+    }
+
+    /// An operation begins; its result comes under `id`.
+    pub fn begin(&mut self, now: u64, id: u64, operation: Operation, out: &mut Outbox) {
+        if !self.is_member(now) {
+            let failure = if self.gone {
+                Failure::GivenUp
+            } else {
+                Failure::CutOff
+            };
+            self.results.push((id, Err(failure)));
+            return;
+        }
+        let file = operation.file();
+        let state = self.files.entry(file).or_default();
+        let active = Active::new(id, operation);
+        if state.active.is_some() && self.passes_by(file, &active) {
+            return;
+        }
+        self.state(file).queue.push_back(active);
+        self.advance(now, file, out);
+    }
+
+    /// The clock has moved on.
+    pub fn tick(&mut self, now: u64, out: &mut Outbox) {
+        if self.gone {
+            return;
+        }
+        if self
+            .told
+            .is_none_or(|told| now >= told + self.config.alive_every)
+        {
+            self.told = Some(now);
+            let alive = Message::Alive {
+                sent: now,
+                ready: Epoch(0),
+                leaving: false,
+            };
+            out.push((Node::Register, alive));
+        }
+        if self.view.active && !self.is_member(now) {
+            for state in self.files.values_mut() {
+                let ended = state.cut_off();
+                self.results
+                    .extend(ended.into_iter().map(|id| (id, Err(Failure::CutOff))));
+            }
+        }
+    }
+
+    /// A new connection: what was under way is lost, and is sent again.
+    pub fn connected(&mut self, peer: Node, out: &mut Outbox) {
+        match peer {
+            Node::Register => self.told = None,
+            Node::Server(server) if self.view.servers.contains(&server) => {
+                if self.keys.contains_key(&server) {
+                    self.send_all(server, out);
+                } else {
+                    self.enter(server, out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A message of `from`.
+    pub fn handle(&mut self, now: u64, from: Node, message: Message, out: &mut Outbox) {
+        if self.gone {
+            return;
+        }
+        match (from, message) {
+            (Node::Register, Message::Member { sent, view }) => {
+                self.valid_until = self.valid_until.max(sent + self.config.term);
+                self.adopt(view, out);
+                self.advance_all(now, out);
+            }
+            (Node::Register, Message::Gone) => self.give_up(),
+            (_, Message::Behind { epoch }) if epoch > self.view.epoch => {
+                let due = self
+                    .told
+                    .is_none_or(|told| now >= told + self.config.alive_every / 4);
+                if due {
+                    self.told = None;
+                }
+            }
+            (Node::Server(server), message) => self.of_server(now, server, message, out),
+            _ => {}
+        }
+    }
+
+    fn of_server(&mut self, now: u64, server: Server, message: Message, out: &mut Outbox) {
+        let current = self.view.epoch;
+        match message {
+            Message::Entered { epoch, key } if epoch == current => {
+                self.keys.insert(server, key);
+                self.send_all(server, out);
+            }
+            Message::Granted {
+                epoch,
+                number,
+                file,
+                range,
+                right,
+                stamp,
+            } if epoch == current => {
+                self.seen.insert(server, stamp);
+                let state = self.state(file);
+                state.locks.grant((), range, right, stamp);
+                if state.asked.is_some_and(|asked| asked.number == number) {
+                    state.asked = None;
+                }
+                self.advance(now, file, out);
+            }
+            Message::Recall {
+                epoch,
+                file,
+                range,
+                keep,
+                stamp,
+            } if epoch == current => {
+                let seen = self.seen.entry(server).or_default();
+                *seen = stamp.max(*seen);
+                let state = self.state(file);
+                if !state.recalls.contains(&(range, keep)) {
+                    state.recalls.push((range, keep));
+                }
+                self.advance(now, file, out);
+            }
+            Message::Bytes { number, block } => {
+                if let Some(file) = self.arrived(number, block) {
+                    self.advance(now, file, out);
+                }
+            }
+            Message::Done { number } => {
+                if let Some(file) = self.done(server, number) {
+                    self.advance(now, file, out);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn state(&mut self, file: File) -> &mut State {
+        self.files.entry(file).or_default()
+    }
+
+    fn count(&mut self) -> u64 {
+        self.counter += 1;
+        self.counter
+    }
+
+    /// A new epoch: says what it holds, and does again what was under way.
+    fn adopt(&mut self, view: View, out: &mut Outbox) {
+        if !view.active || view.epoch <= self.view.epoch {
+            return;
+        }
+        self.view = view;
+        self.keys.clear();
+        self.seen.clear();
+        for state in self.files.values_mut() {
+            state.new_epoch();
+        }
+        self.renew_transfers();
+        for server in self.view.servers.clone() {
+            self.enter(server, out);
+        }
+    }
+
+    fn enter(&self, server: Server, out: &mut Outbox) {
+        let kept = |file: &&File| keeper_of_locks(&self.view.servers, **file) == Some(server);
+        let files = self.files.keys().filter(kept);
+        let claims = files.flat_map(|file| {
+            let held = self.files[file].locks.held(()).into_iter();
+            held.map(|piece| (*file, piece.range, piece.right))
+        });
+        let epoch = self.view.epoch;
+        let enter = Message::Enter {
+            epoch,
+            claims: claims.collect(),
+        };
+        out.push((Node::Server(server), enter));
+    }
+
+    /// All that `server` has not answered.
+    fn send_all(&mut self, server: Server, out: &mut Outbox) {
+        for (file, state) in &self.files {
+            if let Some(asked) = state.asked
+                && keeper_of_locks(&self.view.servers, *file) == Some(server)
+            {
+                out.push((Node::Server(server), asked.message(self.view.epoch, *file)));
+            }
+        }
+        let numbers: Vec<u64> = self.transfers.keys().copied().collect();
+        for number in numbers {
+            self.send_transfer(number, Some(server), out);
+        }
+    }
+
+    fn advance_all(&mut self, now: u64, out: &mut Outbox) {
+        let files: Vec<File> = self.files.keys().copied().collect();
+        for file in files {
+            self.advance(now, file, out);
+        }
+    }
+
+    fn give_up(&mut self) {
+        self.gone = true;
+        for (_, state) in std::mem::take(&mut self.files) {
+            let ids = state
+                .active
+                .iter()
+                .chain(&state.queue)
+                .map(|active| active.id);
+            self.results
+                .extend(ids.map(|id| (id, Err(Failure::GivenUp))));
+        }
+        self.transfers.clear();
+    }
+
+    /// Gives back what was recalled, what is dirty in it written first, and what an operation under way needs later.
+    fn give_back(&mut self, file: File, out: &mut Outbox) {
+        let Some(server) = keeper_of_locks(&self.view.servers, file) else {
+            return;
+        };
+        let mut parts = Vec::new();
+        for (range, keep) in self.state(file).recalls.clone() {
+            if self.state(file).is_pinned(range, keep) {
+                continue;
+            }
+            let owed = self.state(file).owed(range);
+            for block in &owed {
+                self.flush(file, *block, out);
+            }
+            if owed.is_empty() || is_made(Mistake::ReleasesBeforeWritten) {
+                self.drop_grant(file, range, keep);
+                parts.push((file, range, keep));
+            }
+        }
+        if !parts.is_empty() {
+            let seen = self.seen.get(&server).copied().unwrap_or(0);
+            let epoch = self.view.epoch;
+            out.push((
+                Node::Server(server),
+                Message::Release { epoch, seen, parts },
+            ));
+        }
+    }
+
+    fn drop_grant(&mut self, file: File, range: Range, keep: bool) {
+        let state = self.state(file);
+        state.recalls.retain(|recall| *recall != (range, keep));
+        state.locks.release((), range, u64::MAX, keep);
+        if !keep {
+            for used in state.drop_cached(range) {
+                self.cached.remove(&used);
+            }
+        }
+    }
+}

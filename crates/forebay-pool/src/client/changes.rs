@@ -1,0 +1,457 @@
+//! What operations do to blocks and sizes: writes, appends, truncations, and the bytes themselves.
+
+use super::operate::{Step, blocks};
+use super::state::{Active, Cached, Phase, Size, State};
+use super::transfer::Request;
+use super::{Answer, Client, Failure, Mode, Operation};
+use crate::ids::{File, SIZE_BLOCK};
+use crate::message::Outbox;
+use crate::placement::{key_of_block, owners};
+use crate::range::Range;
+
+impl Client {
+    pub(super) fn write_at(
+        &mut self,
+        file: File,
+        active: &Active,
+        size: Size,
+        (offset, bytes): (u64, &[u8]),
+        mode: Mode,
+        out: &mut Outbox,
+    ) -> Step {
+        let end = offset + bytes.len() as u64;
+        if bytes.is_empty() {
+            return Step::End(Ok(Answer::Done));
+        }
+        let extends = end > size.size;
+        if extends && !active.extends && active.wide.is_none() {
+            return self.change(file, |active| active.extends = true);
+        }
+        if extends && let Some(step) = self.clean_tail(file, active, size, offset) {
+            return step;
+        }
+        match self.put(file, size, offset, bytes, out) {
+            Ok(false) => return Step::Wait,
+            Err(failure) => return Step::End(Err(failure)),
+            Ok(true) => {}
+        }
+        if extends {
+            self.set_size(
+                file,
+                Size {
+                    size: end,
+                    high: end,
+                    ..size
+                },
+            );
+        }
+        if mode == Mode::Local {
+            return Step::End(Ok(Answer::Done));
+        }
+        let range = blocks(offset, bytes.len() as u64, self.config.block_bytes);
+        let written = range.into_iter().flat_map(|range| range.start..range.end);
+        let state = self.state(file);
+        let mut targets: Vec<(u64, u64)> = written
+            .filter_map(|block| Some((block, state.cache.get(&block)?.change)))
+            .collect();
+        targets.extend(
+            state
+                .cache
+                .get(&SIZE_BLOCK)
+                .map(|cached| (SIZE_BLOCK, cached.change)),
+        );
+        self.enter_phase(
+            file,
+            Phase::Flush {
+                targets,
+                answer: Answer::Done,
+                drop: true,
+            },
+        )
+    }
+
+    pub(super) fn append(
+        &mut self,
+        file: File,
+        active: &Active,
+        size: Size,
+        bytes: &[u8],
+        out: &mut Outbox,
+    ) -> Step {
+        let from = size.size / self.config.block_bytes;
+        if active.wide.is_none_or(|wide| wide > from) {
+            return self.change(file, |active| active.wide = Some(from));
+        }
+        if let Some(step) = self.clean_tail(file, active, size, size.size) {
+            return step;
+        }
+        match self.put(file, size, size.size, bytes, out) {
+            Ok(false) => return Step::Wait,
+            Err(failure) => return Step::End(Err(failure)),
+            Ok(true) => {}
+        }
+        let end = size.size + bytes.len() as u64;
+        self.set_size(
+            file,
+            Size {
+                size: end,
+                high: end,
+                ..size
+            },
+        );
+        Step::End(Ok(Answer::At(size.size)))
+    }
+
+    pub(super) fn truncate(&mut self, file: File, active: &Active, size: Size, new: u64) -> Step {
+        if new > size.size {
+            if let Some(step) = self.clean_tail(file, active, size, size.size) {
+                return step;
+            }
+            self.set_size(
+                file,
+                Size {
+                    size: new,
+                    high: new,
+                    ..size
+                },
+            );
+        }
+        if new >= size.size {
+            return Step::End(Ok(Answer::Done));
+        }
+        self.enter_phase(
+            file,
+            Phase::Cut {
+                size: new,
+                step: 0,
+                discard: None,
+            },
+        )
+    }
+
+    /// What a dead client's truncation has left beyond the end must go before the file grows over it.
+    pub(super) fn clean_tail(
+        &mut self,
+        file: File,
+        active: &Active,
+        size: Size,
+        offset: u64,
+    ) -> Option<Step> {
+        if size.high <= size.size {
+            return None;
+        }
+        let from = offset.min(size.size) / self.config.block_bytes;
+        if active.wide.is_none_or(|wide| wide > from) {
+            return Some(self.change(file, |active| active.wide = Some(from)));
+        }
+        Some(self.enter_phase(
+            file,
+            Phase::Cut {
+                size: size.size,
+                step: 0,
+                discard: None,
+            },
+        ))
+    }
+
+    pub(super) fn cut(
+        &mut self,
+        file: File,
+        active: &Active,
+        (new, step, discard): (u64, u8, Option<u64>),
+        out: &mut Outbox,
+    ) -> Step {
+        let first = new.div_ceil(self.config.block_bytes);
+        let beyond = Range {
+            start: first,
+            end: SIZE_BLOCK,
+        };
+        match step {
+            0 => {
+                let state = self.state(file);
+                let under_way = state
+                    .cache
+                    .range(first..)
+                    .any(|(_, cached)| cached.flushing.is_some());
+                let Some(size) = state.size().filter(|_| !under_way) else {
+                    return Step::Wait;
+                };
+                for used in state.drop_cached(beyond) {
+                    self.cached.remove(&used);
+                }
+                self.set_size(
+                    file,
+                    Size {
+                        size: new,
+                        high: size.high.max(size.size),
+                        ..size
+                    },
+                );
+                self.enter_phase(
+                    file,
+                    Phase::Cut {
+                        size: new,
+                        step: 1,
+                        discard: None,
+                    },
+                )
+            }
+            1 => {
+                if self.is_owed(file, SIZE_BLOCK, out) {
+                    return Step::Wait;
+                }
+                let number = self.transfer(Request::Discard(file, first), out);
+                self.enter_phase(
+                    file,
+                    Phase::Cut {
+                        size: new,
+                        step: 2,
+                        discard: Some(number),
+                    },
+                )
+            }
+            2 => {
+                let edge = new / self.config.block_bytes;
+                if edge < first && !self.fetch(file, edge, out) {
+                    return Step::Wait;
+                }
+                if edge < first && !self.state(file).cache[&edge].is_dirty() {
+                    self.zero_tail(file, edge, new % self.config.block_bytes);
+                }
+                self.enter_phase(
+                    file,
+                    Phase::Cut {
+                        size: new,
+                        step: 3,
+                        discard,
+                    },
+                )
+            }
+            3 => {
+                let edge = new / self.config.block_bytes;
+                if edge < first {
+                    self.zero_tail(file, edge, new % self.config.block_bytes);
+                    if self.is_owed(file, edge, out) {
+                        return Step::Wait;
+                    }
+                }
+                if discard.is_some_and(|number| self.is_under_way(number)) {
+                    return Step::Wait;
+                }
+                if let Some(size) = self.state(file).size() {
+                    self.set_size(file, Size { high: new, ..size });
+                }
+                self.enter_phase(
+                    file,
+                    Phase::Cut {
+                        size: new,
+                        step: 4,
+                        discard,
+                    },
+                )
+            }
+            _ if self.is_owed(file, SIZE_BLOCK, out) => Step::Wait,
+            _ => match active.operation {
+                Operation::Truncate { size, .. } if size == new => Step::End(Ok(Answer::Done)),
+                _ => self.enter_phase(file, Phase::Gather),
+            },
+        }
+    }
+
+    /// Whether the servers lack a block as it is here; begins to write it.
+    pub(super) fn is_owed(&mut self, file: File, block: u64, out: &mut Outbox) -> bool {
+        let owed = self.state(file).cache.get(&block);
+        let owed = owed.is_some_and(|cached| cached.is_dirty() || cached.flushing.is_some());
+        if owed {
+            self.flush(file, block, out);
+        }
+        owed
+    }
+
+    pub(super) fn flushed(
+        &mut self,
+        file: File,
+        targets: &[(u64, u64)],
+        answer: Answer,
+        drop: bool,
+        out: &mut Outbox,
+    ) -> Step {
+        let lacks = |state: &State, (block, change): &(u64, u64)| {
+            state
+                .cache
+                .get(block)
+                .is_some_and(|cached| cached.written < *change)
+        };
+        let state = self.state(file);
+        let owed: Vec<u64> = targets
+            .iter()
+            .filter(|target| lacks(state, target))
+            .map(|(block, _)| *block)
+            .collect();
+        if !owed.is_empty() {
+            if file == File::NAMES {
+                self.flush_together(file, &owed, out);
+            } else {
+                owed.iter().for_each(|block| self.flush(file, *block, out));
+            }
+            return Step::Wait;
+        }
+        if drop {
+            for (block, _) in targets.iter().filter(|(block, _)| *block != SIZE_BLOCK) {
+                let clean = self
+                    .state(file)
+                    .cache
+                    .get(block)
+                    .is_some_and(|cached| !cached.is_dirty());
+                if clean {
+                    self.forget(file, *block);
+                }
+            }
+        }
+        Step::End(Ok(answer))
+    }
+
+    pub(super) fn forget(&mut self, file: File, block: u64) {
+        for used in self.state(file).drop_cached(Range::one(block)) {
+            self.cached.remove(&used);
+        }
+    }
+
+    /// Whether a block that no server has was on servers that died.
+    pub(super) fn is_lost(&self, file: File, block: u64, size: Size) -> bool {
+        let key = key_of_block(file, block);
+        let after = self
+            .view
+            .losses
+            .iter()
+            .filter(|loss| loss.epoch > size.born);
+        { after }.any(|loss| {
+            owners(&loss.before, key, self.config.copies)
+                .iter()
+                .all(|server| loss.dead.contains(server))
+        })
+    }
+
+    pub(super) fn read(
+        &mut self,
+        file: File,
+        offset: u64,
+        length: u64,
+        drop: bool,
+    ) -> Result<Answer, Failure> {
+        let unit = self.config.block_bytes;
+        let size = self.state(file).size().ok_or(Failure::Lost)?;
+        let length = length.min(size.size.saturating_sub(offset));
+        let mut bytes = vec![0; length as usize];
+        for block in blocks(offset, length, unit)
+            .into_iter()
+            .flat_map(|range| range.start..range.end)
+        {
+            self.touch(file, block);
+            let state = self.files.get(&file);
+            let cached = state.and_then(|state| state.cache.get(&block));
+            match cached.and_then(|cached| cached.bytes.as_ref()) {
+                Some(held) => {
+                    let from = offset.max(block * unit);
+                    let to = (offset + length)
+                        .min((block + 1) * unit)
+                        .min(block * unit + held.len() as u64);
+                    if from < to {
+                        let source =
+                            &held[(from - block * unit) as usize..(to - block * unit) as usize];
+                        bytes[(from - offset) as usize..(to - offset) as usize]
+                            .copy_from_slice(source);
+                    }
+                }
+                None if self.is_lost(file, block, size) => return Err(Failure::Lost),
+                None => {}
+            }
+            let clean = self
+                .state(file)
+                .cache
+                .get(&block)
+                .is_some_and(|cached| !cached.is_dirty() && cached.flushing.is_none());
+            if drop && clean {
+                self.forget(file, block);
+            }
+        }
+        Ok(Answer::Bytes(bytes))
+    }
+
+    pub(super) fn touch(&mut self, file: File, block: u64) {
+        let used = self.count();
+        if let Some(cached) = self.state(file).cache.get_mut(&block) {
+            let before = std::mem::replace(&mut cached.used, used);
+            self.cached.remove(&before);
+            self.cached.insert(used, (file, block));
+        }
+    }
+
+    /// Puts bytes into blocks; `false` if some must come first.
+    pub(super) fn put(
+        &mut self,
+        file: File,
+        size: Size,
+        offset: u64,
+        bytes: &[u8],
+        out: &mut Outbox,
+    ) -> Result<bool, Failure> {
+        let unit = self.config.block_bytes;
+        let end = offset + bytes.len() as u64;
+        let range = blocks(offset, bytes.len() as u64, unit);
+        let written = || range.into_iter().flat_map(|range| range.start..range.end);
+        let is_whole = |block: u64| offset <= block * unit && (block + 1) * unit <= end;
+        let here: Vec<bool> = written()
+            .map(|block| is_whole(block) || self.fetch(file, block, out))
+            .collect();
+        if here.contains(&false) {
+            return Ok(false);
+        }
+        let is_hole = |client: &Client, block| {
+            client.files[&file]
+                .cache
+                .get(&block)
+                .is_none_or(|cached| cached.bytes.is_none())
+        };
+        if written().any(|block| {
+            !is_whole(block) && is_hole(self, block) && self.is_lost(file, block, size)
+        }) {
+            return Err(Failure::Lost);
+        }
+        for block in written() {
+            let from = offset.max(block * unit);
+            let to = end.min((block + 1) * unit);
+            let part = &bytes[(from - offset) as usize..(to - offset) as usize];
+            let at = (from - block * unit) as usize;
+            self.modify(file, block, |held| {
+                held.resize(unit as usize, 0);
+                held[at..at + part.len()].copy_from_slice(part);
+            });
+        }
+        Ok(true)
+    }
+
+    pub(super) fn zero_tail(&mut self, file: File, block: u64, from: u64) {
+        let cached = self
+            .state(file)
+            .cache
+            .get(&block)
+            .and_then(|cached| cached.bytes.as_ref());
+        if cached.is_some_and(|held| held[from as usize..].iter().any(|byte| *byte != 0)) {
+            self.modify(file, block, |held| held[from as usize..].fill(0));
+        }
+    }
+
+    pub(super) fn set_size(&mut self, file: File, size: Size) {
+        self.modify(file, SIZE_BLOCK, |held| *held = size.bytes());
+    }
+
+    /// Changes a block in memory.
+    pub(super) fn modify(&mut self, file: File, block: u64, how: impl FnOnce(&mut Vec<u8>)) {
+        let change = self.count();
+        let cached: &mut Cached = self.state(file).cache.entry(block).or_default();
+        how(cached.bytes.get_or_insert_default());
+        cached.change = change;
+        self.touch(file, block);
+    }
+}

@@ -1,0 +1,325 @@
+//! How an operation goes on: it takes grants and blocks, and when all are here it happens at once.
+
+use super::state::{Active, Asked, Phase};
+use super::{Answer, Client, Failure, Mode, Operation, names};
+use crate::ids::{File, Node, SIZE_BLOCK};
+use crate::message::Outbox;
+use crate::placement::keeper_of_locks;
+use crate::range::{Range, Right};
+
+/// What came of a step.
+pub(super) enum Step {
+    /// It waits for an answer.
+    Wait,
+    /// Something has changed: try again.
+    Again,
+    /// It has ended.
+    End(Result<Answer, Failure>),
+}
+
+const SIZE: Range = Range {
+    start: SIZE_BLOCK,
+    end: SIZE_BLOCK + 1,
+};
+
+impl Operation {
+    /// The file whose grants it needs.
+    pub(super) fn file(&self) -> File {
+        match self {
+            Operation::Read { file, .. }
+            | Operation::Write { file, .. }
+            | Operation::Append { file, .. }
+            | Operation::Truncate { file, .. }
+            | Operation::Sync { file }
+            | Operation::Size { file } => *file,
+            Operation::Open { .. } | Operation::Rename { .. } => File::NAMES,
+        }
+    }
+}
+
+pub(super) fn blocks(offset: u64, length: u64, block_bytes: u64) -> Option<Range> {
+    Range::new(
+        offset / block_bytes,
+        (offset + length).div_ceil(block_bytes),
+    )
+}
+
+impl Client {
+    /// Goes on with a file: gives back, works, gives back what the work kept.
+    pub(super) fn advance(&mut self, now: u64, file: File, out: &mut Outbox) {
+        self.give_back(file, out);
+        if !self.view.active {
+            return;
+        }
+        loop {
+            let state = self.state(file);
+            let Some(active) = state.active.take().or_else(|| state.queue.pop_front()) else {
+                break;
+            };
+            let id = active.id;
+            state.active = Some(active);
+            match self.step(now, file, out) {
+                Step::Wait => break,
+                Step::Again => {}
+                Step::End(result) => {
+                    self.state(file).active = None;
+                    self.results.push((id, result));
+                    self.give_back(file, out);
+                }
+            }
+        }
+        self.give_back(file, out);
+        self.evict(out);
+    }
+
+    /// An operation that finds everything here happens beside the one that is under way, unless that one needs the same blocks.
+    pub(super) fn passes_by(&mut self, file: File, active: &Active) -> bool {
+        let Operation::Read {
+            offset,
+            length,
+            mode: Mode::Local,
+            ..
+        } = &active.operation
+        else {
+            return false;
+        };
+        let needs = self.needs(active);
+        let state = &self.files[&file];
+        let is_here = needs.iter().all(|(range, right)| {
+            state.locks.holds((), *range, *right)
+                && !state.is_recalled(*range, *right)
+                && (range.start..range.end).all(|block| state.cache.contains_key(&block))
+        });
+        let pinned = state.active.iter().flat_map(|under_way| &under_way.pinned);
+        let in_the_way = { pinned }.any(|(held, right)| {
+            *right == Right::Exclusive && needs.iter().any(|(range, _)| range.overlaps(*held))
+        });
+        if !is_here || in_the_way {
+            return false;
+        }
+        let result = self.read(file, *offset, *length, false);
+        self.results.push((active.id, result));
+        true
+    }
+
+    /// What it needs, in order.
+    pub(super) fn needs(&self, active: &Active) -> Vec<(Range, Right)> {
+        let of = |offset, length| blocks(offset, length, self.config.block_bytes);
+        let wide = |from| {
+            vec![(
+                Range {
+                    start: from,
+                    end: SIZE_BLOCK + 1,
+                },
+                Right::Exclusive,
+            )]
+        };
+        match (&active.operation, active.wide) {
+            (Operation::Sync { .. }, _) => Vec::new(),
+            (Operation::Size { .. }, _) | (Operation::Append { .. }, None) => {
+                vec![(SIZE, Right::Shared)]
+            }
+            (Operation::Read { offset, length, .. }, _) => {
+                let blocks = of(*offset, *length).map(|range| (range, Right::Shared));
+                blocks.into_iter().chain([(SIZE, Right::Shared)]).collect()
+            }
+            (_, Some(from)) => wide(from),
+            (Operation::Truncate { size, .. }, None) => wide(size / self.config.block_bytes),
+            (Operation::Write { offset, bytes, .. }, None) => {
+                let size = if active.extends {
+                    Right::Exclusive
+                } else {
+                    Right::Shared
+                };
+                let blocks = of(*offset, bytes.len() as u64).map(|range| (range, Right::Exclusive));
+                blocks.into_iter().chain([(SIZE, size)]).collect()
+            }
+            (Operation::Open { name, create }, None) => {
+                let right = if *create {
+                    Right::Exclusive
+                } else {
+                    Right::Shared
+                };
+                vec![(Range::one(names::block_of(name)), right)]
+            }
+            (Operation::Rename { from, to }, None) => {
+                let mut blocks = [names::block_of(from), names::block_of(to)].to_vec();
+                blocks.sort_unstable();
+                blocks.dedup();
+                blocks
+                    .into_iter()
+                    .map(|block| (Range::one(block), Right::Exclusive))
+                    .collect()
+            }
+        }
+    }
+
+    /// Takes the grants in order, and keeps those that it has.
+    pub(super) fn gather(
+        &mut self,
+        file: File,
+        needs: &[(Range, Right)],
+        out: &mut Outbox,
+    ) -> bool {
+        let state = self.state(file);
+        let Some(active) = state.active.as_mut() else {
+            return false;
+        };
+        let pinned = std::mem::take(&mut active.pinned);
+        if pinned.is_empty() && state.asked.is_some() {
+            return false;
+        }
+        for (range, right) in needs {
+            if let Some(missing) = state.locks.missing((), *range, *right) {
+                if state.asked.is_none() && !state.is_recalled(*range, *right) {
+                    // All the rest at once: a part of it could be recalled before the next one is here.
+                    let rest = Range {
+                        end: range.end,
+                        ..missing
+                    };
+                    self.ask(file, rest, *right, out);
+                }
+                return false;
+            }
+            let is_kept = pinned
+                .iter()
+                .any(|(held, as_right)| held.contains(*range) && *as_right >= *right);
+            if !is_kept && state.is_recalled(*range, *right) {
+                return false;
+            }
+            if let Some(active) = state.active.as_mut() {
+                active.pinned.push((*range, *right));
+            }
+        }
+        true
+    }
+
+    pub(super) fn ask(&mut self, file: File, need: Range, right: Right, out: &mut Outbox) {
+        let number = self.count();
+        let group = self.config.wish_blocks.max(1);
+        let wish = if need.end <= SIZE_BLOCK && file != File::NAMES {
+            Range {
+                start: need.start / group * group,
+                end: need.end.div_ceil(group) * group,
+            }
+        } else {
+            need
+        };
+        let keeps = self.state(file).active.as_ref();
+        let urgent = keeps.is_some_and(|active| !active.pinned.is_empty());
+        let asked = Asked {
+            number,
+            need,
+            wish,
+            right,
+            urgent,
+        };
+        self.state(file).asked = Some(asked);
+        if let Some(server) = keeper_of_locks(&self.view.servers, file)
+            && self.keys.contains_key(&server)
+        {
+            out.push((Node::Server(server), asked.message(self.view.epoch, file)));
+        }
+    }
+
+    pub(super) fn step(&mut self, now: u64, file: File, out: &mut Outbox) -> Step {
+        let Some(active) = self.state(file).active.clone() else {
+            return Step::Wait;
+        };
+        match active.phase.clone() {
+            Phase::Flush {
+                targets,
+                answer,
+                drop,
+            } => self.flushed(file, &targets, answer, drop, out),
+            Phase::Cut {
+                size,
+                step,
+                discard,
+            } => self.cut(file, &active, (size, step, discard), out),
+            Phase::Create {
+                file: made,
+                transfer,
+            } => self.name_made(made, transfer, &active, out),
+            Phase::Gather => {
+                let needs = self.needs(&active);
+                if !self.gather(file, &needs, out) || !self.is_member(now) {
+                    return Step::Wait;
+                }
+                self.execute(file, &active, out)
+            }
+        }
+    }
+
+    /// All grants are here.
+    pub(super) fn execute(&mut self, file: File, active: &Active, out: &mut Outbox) -> Step {
+        if matches!(
+            active.operation,
+            Operation::Open { .. } | Operation::Rename { .. }
+        ) {
+            return self.execute_names(active, out);
+        }
+        if let Operation::Sync { .. } = active.operation {
+            let state = self.state(file);
+            let owed = state.cache.iter().filter(|(_, cached)| cached.is_dirty());
+            let targets = owed
+                .map(|(block, cached)| (*block, cached.change))
+                .collect();
+            return self.enter_phase(
+                file,
+                Phase::Flush {
+                    targets,
+                    answer: Answer::Done,
+                    drop: false,
+                },
+            );
+        }
+        if !self.fetch(file, SIZE_BLOCK, out) {
+            return Step::Wait;
+        }
+        let Some(size) = self.state(file).size() else {
+            self.forget(file, SIZE_BLOCK);
+            return Step::End(Err(Failure::Lost));
+        };
+        match active.operation.clone() {
+            Operation::Size { .. } => Step::End(Ok(Answer::At(size.size))),
+            Operation::Read {
+                offset,
+                length,
+                mode,
+                ..
+            } => {
+                let length = length.min(size.size.saturating_sub(offset));
+                let range = blocks(offset, length, self.config.block_bytes);
+                let here: Vec<bool> =
+                    { range.into_iter().flat_map(|range| range.start..range.end) }
+                        .map(|block| self.fetch(file, block, out))
+                        .collect();
+                if here.contains(&false) {
+                    return Step::Wait;
+                }
+                Step::End(self.read(file, offset, length, mode == Mode::Remote))
+            }
+            Operation::Write {
+                offset,
+                bytes,
+                mode,
+                ..
+            } => self.write_at(file, active, size, (offset, &bytes), mode, out),
+            Operation::Append { bytes, .. } => self.append(file, active, size, &bytes, out),
+            Operation::Truncate { size: new, .. } => self.truncate(file, active, size, new),
+            _ => Step::Wait,
+        }
+    }
+
+    pub(super) fn change(&mut self, file: File, set: impl FnOnce(&mut Active)) -> Step {
+        if let Some(active) = self.state(file).active.as_mut() {
+            set(active);
+        }
+        Step::Again
+    }
+
+    pub(super) fn enter_phase(&mut self, file: File, phase: Phase) -> Step {
+        self.change(file, |active| active.phase = phase)
+    }
+}

@@ -1,0 +1,213 @@
+//! What a client knows of one file: grants, cached blocks, and the operations that wait.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Answer, Operation};
+use crate::ids::{Epoch, File, SIZE_BLOCK};
+use crate::locks::Locks;
+use crate::message::Message;
+use crate::range::{Range, Right};
+
+/// A block in memory.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Cached {
+    /// Its bytes; `None` if no server has it.
+    pub bytes: Option<Vec<u8>>,
+    /// Its last change; changes count up over all blocks.
+    pub change: u64,
+    /// The last change that the servers have.
+    pub written: u64,
+    /// The transfer that writes it now.
+    pub flushing: Option<u64>,
+    /// Its place in the order of uses.
+    pub used: u64,
+}
+
+impl Cached {
+    pub fn is_dirty(&self) -> bool {
+        self.written < self.change
+    }
+}
+
+/// A file's size, as it is kept in the block [`SIZE_BLOCK`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Size {
+    /// In bytes.
+    pub size: u64,
+    /// Beyond this there is nothing at the servers. Greater than `size` while a truncation is under way, or if its client died.
+    pub high: u64,
+    /// When the file was made.
+    pub born: Epoch,
+}
+
+impl Size {
+    pub fn bytes(self) -> Vec<u8> {
+        [self.size, self.high, self.born.0]
+            .iter()
+            .flat_map(|word| word.to_le_bytes())
+            .collect()
+    }
+
+    pub fn of(bytes: &[u8]) -> Option<Size> {
+        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
+        Some(Size {
+            size: word(0)?,
+            high: word(8)?,
+            born: Epoch(word(16)?),
+        })
+    }
+}
+
+/// A grant that was asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    pub number: u64,
+    pub need: Range,
+    pub wish: Range,
+    pub right: Right,
+    pub urgent: bool,
+}
+
+impl Asked {
+    pub fn message(self, epoch: Epoch, file: File) -> Message {
+        let Asked {
+            number,
+            need,
+            wish,
+            right,
+            urgent,
+        } = self;
+        Message::Ask {
+            epoch,
+            number,
+            file,
+            need,
+            wish,
+            right,
+            urgent,
+        }
+    }
+}
+
+/// How far an operation has come.
+#[derive(Clone, Debug)]
+pub(super) enum Phase {
+    /// It takes its grants and blocks.
+    Gather,
+    /// It ends when the servers have these changes of blocks; then nothing of them stays, if `drop`.
+    Flush {
+        targets: Vec<(u64, u64)>,
+        answer: Answer,
+        drop: bool,
+    },
+    /// The file is cut to this size: first the size is made durable, then what is beyond it goes, then the size says so.
+    Cut {
+        size: u64,
+        step: u8,
+        discard: Option<u64>,
+    },
+    /// A new file's size is written; then its name is.
+    Create { file: File, transfer: u64 },
+}
+
+/// An operation.
+#[derive(Clone, Debug)]
+pub(super) struct Active {
+    pub id: u64,
+    pub operation: Operation,
+    pub phase: Phase,
+    /// Grants that it keeps until it is done.
+    pub pinned: Vec<(Range, Right)>,
+    /// It changes the size.
+    pub extends: bool,
+    /// It needs everything from this block on.
+    pub wide: Option<u64>,
+}
+
+impl Active {
+    pub fn new(id: u64, operation: Operation) -> Self {
+        Active {
+            id,
+            operation,
+            phase: Phase::Gather,
+            pinned: Vec::new(),
+            extends: false,
+            wide: None,
+        }
+    }
+}
+
+/// The file.
+#[derive(Clone, Debug, Default)]
+pub(super) struct State {
+    pub locks: Locks<()>,
+    pub cache: BTreeMap<u64, Cached>,
+    pub recalls: Vec<(Range, bool)>,
+    pub asked: Option<Asked>,
+    pub queue: VecDeque<Active>,
+    pub active: Option<Active>,
+    /// The size that the servers have.
+    pub size_written: u64,
+}
+
+impl State {
+    pub fn size(&self) -> Option<Size> {
+        Size::of(self.cache.get(&SIZE_BLOCK)?.bytes.as_ref()?)
+    }
+
+    /// Whether an operation under way needs what a recall would take.
+    pub fn is_pinned(&self, range: Range, keep: bool) -> bool {
+        let pinned = self.active.iter().flat_map(|active| &active.pinned);
+        pinned
+            .into_iter()
+            .any(|(held, right)| held.overlaps(range) && !(keep && *right == Right::Shared))
+    }
+
+    /// Whether a grant is about to go.
+    pub fn is_recalled(&self, range: Range, right: Right) -> bool {
+        self.recalls
+            .iter()
+            .any(|(recalled, keep)| recalled.overlaps(range) && !(*keep && right == Right::Shared))
+    }
+
+    /// Blocks that the servers do not have yet as they are here.
+    pub fn owed(&self, range: Range) -> Vec<u64> {
+        let blocks = self.cache.range(range.start..range.end);
+        let owed = blocks.filter(|(_, cached)| cached.is_dirty() || cached.flushing.is_some());
+        owed.map(|(block, _)| *block).collect()
+    }
+
+    /// Drops blocks, and says by which uses they were known.
+    pub fn drop_cached(&mut self, range: Range) -> Vec<u64> {
+        let blocks: Vec<u64> = self
+            .cache
+            .range(range.start..range.end)
+            .map(|(block, _)| *block)
+            .collect();
+        let dropped = blocks.iter().filter_map(|block| self.cache.remove(block));
+        dropped.map(|cached| cached.used).collect()
+    }
+
+    /// Grants go on under new stamps; what was recalled will be recalled again.
+    pub fn new_epoch(&mut self) {
+        let held = self.locks.held(());
+        self.locks = Locks::default();
+        for piece in held {
+            self.locks.grant((), piece.range, piece.right, 0);
+        }
+        self.recalls.clear();
+    }
+
+    /// Ends operations that have changed nothing, and says which.
+    pub fn cut_off(&mut self) -> Vec<u64> {
+        let mut ended: Vec<u64> = Vec::new();
+        if let Some(active) = self
+            .active
+            .take_if(|active| matches!(active.phase, Phase::Gather))
+        {
+            ended.push(active.id);
+        }
+        ended.extend(self.queue.drain(..).map(|active| active.id));
+        ended
+    }
+}

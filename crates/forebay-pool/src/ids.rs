@@ -1,0 +1,54 @@
+//! Numbers with a meaning: servers, clients, files, epochs, versions, keys.
+
+/// A server, by its number in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Server(pub u32);
+
+/// One life of a client: its number is never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Client(pub u32);
+
+/// A file, by its number in the pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct File(pub u64);
+
+impl File {
+    /// The file whose blocks hold the names of all others.
+    pub const NAMES: File = File(0);
+}
+
+/// The block by which all blocks of names are placed.
+pub const BLOCK_OF_NAMES: u64 = 0;
+
+/// The block that holds a file's size. It comes after all others, in the order in which locks are taken.
+pub const SIZE_BLOCK: u64 = 1 << 52;
+
+/// Counts the changes of who belongs to the pool.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Epoch(pub u64);
+
+/// Opens a server's memory to one-sided requests, in one epoch. It is told to those who have entered the epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(pub u64);
+
+/// How new a block's bytes are: of two copies, the one with the greater version is newer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// In which epoch they were written.
+    pub epoch: u64,
+    /// Under which grant.
+    pub stamp: u64,
+    /// Which write of that client.
+    pub change: u64,
+}
+
+/// Somebody who sends and gets messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Node {
+    /// The register of members: etcd, or what stands for it.
+    Register,
+    /// A server.
+    Server(Server),
+    /// A client.
+    Client(Client),
+}

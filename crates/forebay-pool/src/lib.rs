@@ -1,0 +1,25 @@
+//! Memory of other hosts, after Conflux (ICPP '23): locks, grants, placement, and the protocol of a pool as machines without I/O.
+//!
+//! What is promised between hosts is said in `docs/pool.md`, and why it is built so in decision 0035.
+//!
+//! ```text
+//! client     operations, grants, cached blocks      register  members, epochs: what etcd does
+//! server     blocks, locks, the exchange of blocks
+//! message    what they tell one another
+//! locks      who holds which blocks, who waits      placement  which server has what
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod client;
+pub mod ids;
+pub mod locks;
+pub mod message;
+mod mistakes;
+pub mod placement;
+pub mod random;
+pub mod range;
+pub mod register;
+pub mod server;
+#[cfg(test)]
+mod sim;

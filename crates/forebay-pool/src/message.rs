@@ -1,0 +1,221 @@
+//! What members of a pool tell one another.
+//!
+//! Between two members messages arrive in the order in which they were sent, once each, until their connection breaks; what was under way then is
+//! lost. Both learn of a new connection, and nothing that was sent before arrives after that. They have no
+//! form on a wire yet.
+
+use crate::ids::{Client, Epoch, File, Key, Server, Version};
+use crate::range::{Range, Right};
+
+/// Who belongs to the pool in one epoch.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct View {
+    /// Which epoch.
+    pub epoch: Epoch,
+    /// Those that have blocks and locks.
+    pub servers: Vec<Server>,
+    /// Those that hand on their blocks and then go.
+    pub leaving: Vec<Server>,
+    /// Clients that were there when the epoch began. Others hold nothing from before.
+    pub clients: Vec<Client>,
+    /// Whether every block is where it belongs: clients may enter.
+    pub active: bool,
+    /// Deaths of servers, oldest first.
+    pub losses: Vec<Loss>,
+}
+
+/// Servers that died without handing on what they had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The epoch that began by it.
+    pub epoch: Epoch,
+    /// The servers before it.
+    pub before: Vec<Server>,
+    /// Those of them that died.
+    pub dead: Vec<Server>,
+}
+
+/// A block's name.
+pub type Place = (File, u64);
+
+/// A block with its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Block {
+    /// Which.
+    pub place: Place,
+    /// How new.
+    pub version: Version,
+    /// What it holds.
+    pub bytes: Vec<u8>,
+}
+
+/// A message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// To the register: I am new, or still there. `ready` is the epoch whose blocks this server has.
+    Alive {
+        /// The sender's clock, in milliseconds.
+        sent: u64,
+        /// Of a server: all that it should have in this epoch is here, and all it had is where it should be.
+        ready: Epoch,
+        /// It hands on what it has, and goes.
+        leaving: bool,
+    },
+    /// From the register: you were a member when your message came.
+    Member {
+        /// The clock of the message that this answers.
+        sent: u64,
+        /// Who belongs to the pool now.
+        view: View,
+    },
+    /// From the register: you are no member any more.
+    Gone,
+    /// To the register: this client does not answer.
+    Expel {
+        /// Which one.
+        client: Client,
+    },
+    /// From a server: you are behind, ask the register.
+    Behind {
+        /// The server's epoch.
+        epoch: Epoch,
+    },
+    /// A client comes into an epoch, and says what it holds of the files whose locks the server keeps.
+    Enter {
+        /// The epoch.
+        epoch: Epoch,
+        /// Its grants.
+        claims: Vec<(File, Range, Right)>,
+    },
+    /// The client is in, and may use the server's memory.
+    Entered {
+        /// The epoch.
+        epoch: Epoch,
+        /// For one-sided requests.
+        key: Key,
+    },
+    /// A client wants a grant.
+    Ask {
+        /// The epoch.
+        epoch: Epoch,
+        /// The client's number for it.
+        number: u64,
+        /// Of which file.
+        file: File,
+        /// The blocks that it must have.
+        need: Range,
+        /// The blocks that it would like to have.
+        wish: Range,
+        /// To do what.
+        right: Right,
+        /// The client keeps other grants of the file until it has this one.
+        urgent: bool,
+    },
+    /// The client has it.
+    Granted {
+        /// The epoch.
+        epoch: Epoch,
+        /// The client's number.
+        number: u64,
+        /// Of which file.
+        file: File,
+        /// The blocks.
+        range: Range,
+        /// To do what.
+        right: Right,
+        /// Grows with every grant of the server.
+        stamp: u64,
+    },
+    /// Somebody else wants these blocks.
+    Recall {
+        /// The epoch.
+        epoch: Epoch,
+        /// Of which file.
+        file: File,
+        /// The blocks.
+        range: Range,
+        /// To read them: the client may go on reading.
+        keep: bool,
+        /// Grants up to this stamp were sent before: what has not come by now is lost.
+        stamp: u64,
+    },
+    /// The client has written what it owed, and gives them back.
+    Release {
+        /// The epoch.
+        epoch: Epoch,
+        /// The last stamp of the server's that the client has seen.
+        seen: u64,
+        /// Files, blocks, and whether the client goes on reading.
+        parts: Vec<(File, Range, bool)>,
+    },
+    /// One-sided: the bytes of a block.
+    Read {
+        /// Of the epoch.
+        key: Key,
+        /// The client's number.
+        number: u64,
+        /// Which block.
+        place: Place,
+    },
+    /// What was read.
+    Bytes {
+        /// The client's number.
+        number: u64,
+        /// The block, if the server has it.
+        block: Option<Block>,
+    },
+    /// One-sided: these blocks, all or none.
+    Write {
+        /// Of the epoch.
+        key: Key,
+        /// The client's number.
+        number: u64,
+        /// The blocks.
+        blocks: Vec<Block>,
+    },
+    /// One-sided: the file's blocks from this one on, up to its size, are no more.
+    Discard {
+        /// Of the epoch.
+        key: Key,
+        /// The client's number.
+        number: u64,
+        /// The file.
+        file: File,
+        /// The first block.
+        from: u64,
+    },
+    /// What was written or discarded is in place.
+    Done {
+        /// The client's number.
+        number: u64,
+    },
+    /// Between servers: what the sender has, and the receiver should have.
+    Offer {
+        /// The epoch.
+        epoch: Epoch,
+        /// Blocks with their versions.
+        blocks: Vec<(Place, Version)>,
+    },
+    /// Between servers: of what was offered, this is newer than what the sender has.
+    Want {
+        /// The epoch.
+        epoch: Epoch,
+        /// The blocks.
+        places: Vec<Place>,
+    },
+    /// Between servers: what was wanted.
+    Give {
+        /// The epoch.
+        epoch: Epoch,
+        /// The blocks.
+        blocks: Vec<Block>,
+    },
+    /// Between servers: the sender has all that was offered.
+    Taken {
+        /// The epoch.
+        epoch: Epoch,
+    },
+}
+
+/// Messages to be sent, in order.
+pub type Outbox = Vec<(crate::ids::Node, Message)>;

@@ -1,0 +1,61 @@
+//! Mistakes that tests plant into the machines, to see that the simulation finds them.
+//!
+//! In a build that is not for tests none is ever made, and the compiler leaves the questions out.
+
+/// A mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mistake {
+    /// A server takes one-sided requests with keys of older epochs.
+    OldKeysOpen,
+    /// A server grants locks before all clients have said what they hold.
+    GrantsBeforeClaims,
+    /// A server sends no recall, and gives the blocks away all the same.
+    RecallsGetLost,
+    /// A server takes a release for grants that its sender had not seen.
+    ReleasesEndUnseen,
+    /// A client gives blocks back before what it wrote has arrived.
+    ReleasesBeforeWritten,
+    /// A client goes on using its grants when its term is over.
+    TermsNeverEnd,
+}
+
+/// Whether a mistake is planted.
+#[cfg(not(test))]
+pub const fn is_made(_: Mistake) -> bool {
+    false
+}
+
+/// Whether any is.
+#[cfg(not(test))]
+pub const fn any_is_made() -> bool {
+    false
+}
+
+#[cfg(test)]
+pub use planted::{any_is_made, is_made, plant};
+
+#[cfg(test)]
+mod planted {
+    use std::cell::Cell;
+
+    use super::Mistake;
+
+    thread_local! {
+        static PLANTED: Cell<Option<Mistake>> = const { Cell::new(None) };
+    }
+
+    /// Plants a mistake into what this thread does from now on.
+    pub fn plant(mistake: Option<Mistake>) {
+        PLANTED.set(mistake);
+    }
+
+    /// Whether any is planted.
+    pub fn any_is_made() -> bool {
+        PLANTED.get().is_some()
+    }
+
+    /// Whether a mistake is planted.
+    pub fn is_made(mistake: Mistake) -> bool {
+        PLANTED.get() == Some(mistake)
+    }
+}

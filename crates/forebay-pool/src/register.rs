@@ -1,0 +1,198 @@
+//! The register of members: what etcd does for a pool, as a machine without I/O.
+//!
+//! A member is there as long as its messages come within a *term*. When one is gone, or a server joins or leaves, a new *epoch* begins. It is *active*
+//! once all its servers are ready. The register's clock must not run ahead: it is a monotonic clock, as etcd's. After a
+//! restart of the register every member has a whole term again.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{Client, Epoch, Node, Server};
+use crate::message::{Loss, Message, Outbox, View};
+
+/// The register.
+#[derive(Clone, Debug)]
+pub struct Register {
+    term: u64,
+    view: View,
+    /// When each member's term ends, by the register's clock, in milliseconds.
+    ends: BTreeMap<Node, u64>,
+    ready: BTreeSet<Server>,
+    expelled: BTreeSet<Client>,
+    /// Lives that have ended. Their numbers are never used again.
+    gone: BTreeSet<Node>,
+    /// The servers of the last active epoch and of those since.
+    placements: Vec<Vec<Server>>,
+    /// Servers that died since that epoch.
+    dead: Vec<Server>,
+    /// The pool begins when it has so many servers.
+    servers_min: usize,
+}
+
+impl Register {
+    /// A register of a pool that begins with `servers_min` servers. `term` is in milliseconds.
+    pub fn new(term: u64, servers_min: usize) -> Self {
+        Register {
+            term,
+            view: View::default(),
+            ends: BTreeMap::new(),
+            ready: BTreeSet::new(),
+            expelled: BTreeSet::new(),
+            gone: BTreeSet::new(),
+            placements: Vec::new(),
+            dead: Vec::new(),
+            servers_min,
+        }
+    }
+
+    /// Who belongs to the pool.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// Whether a member's term has ended.
+    pub fn is_over(&self, member: Node) -> bool {
+        self.gone.contains(&member)
+    }
+
+    /// A message of `from`.
+    pub fn handle(&mut self, now: u64, from: Node, message: Message, out: &mut Outbox) {
+        match message {
+            Message::Alive {
+                sent,
+                ready,
+                leaving,
+            } => self.alive(now, from, sent, (ready, leaving), out),
+            Message::Expel { client } if self.ends.contains_key(&from) => {
+                self.expelled.insert(client);
+            }
+            _ => {}
+        }
+    }
+
+    /// The clock has moved on.
+    pub fn tick(&mut self, now: u64) {
+        let over: Vec<Node> = self
+            .ends
+            .iter()
+            .filter(|(_, ends)| **ends <= now)
+            .map(|(node, _)| *node)
+            .collect();
+        if !over.is_empty() {
+            let dead: Vec<Server> = over.iter().filter_map(server_of).collect();
+            for node in over {
+                self.ends.remove(&node);
+                self.gone.insert(node);
+            }
+            self.begin(&dead);
+        }
+    }
+
+    /// The register was away: nobody's term has run meanwhile.
+    pub fn restart(&mut self, now: u64) {
+        for ends in self.ends.values_mut() {
+            *ends = now + self.term;
+        }
+    }
+
+    fn alive(
+        &mut self,
+        now: u64,
+        from: Node,
+        sent: u64,
+        (ready, leaving): (Epoch, bool),
+        out: &mut Outbox,
+    ) {
+        let expelled = matches!(from, Node::Client(client) if self.expelled.contains(&client));
+        if self.gone.contains(&from) || expelled {
+            // An expelled client is told, but a new epoch begins only when its term is over: it may not hear of it.
+            out.push((from, Message::Gone));
+            return;
+        }
+        let known = self.ends.insert(from, now + self.term).is_some();
+        if let Node::Server(server) = from {
+            if !known && !leaving {
+                self.begin(&[]);
+            }
+            if leaving && self.view.servers.contains(&server) {
+                self.view.leaving.push(server);
+                self.begin(&[]);
+            }
+            if ready == self.view.epoch && self.ready.insert(server) {
+                self.activate();
+            }
+        }
+        let view = self.view.clone();
+        out.push((from, Message::Member { sent, view }));
+    }
+
+    /// A new epoch with those who are there now.
+    fn begin(&mut self, dead: &[Server]) {
+        let is_dead = |server: &&Server| dead.contains(server);
+        let old = &self.view;
+        let lost: Vec<Server> = old
+            .servers
+            .iter()
+            .chain(&old.leaving)
+            .filter(is_dead)
+            .copied()
+            .collect();
+        let all = || self.ends.keys().filter_map(server_of);
+        if old.epoch == Epoch(0) && all().count() < self.servers_min {
+            return;
+        }
+        let mut losses = old.losses.clone();
+        let epoch = Epoch(old.epoch.0 + 1);
+        if old.active {
+            self.placements.clear();
+            self.dead.clear();
+        }
+        self.placements.push(old.servers.clone());
+        self.dead.extend(lost.iter().copied());
+        if !lost.is_empty() {
+            // Blocks that were being moved lay where any epoch since the last active one wants them.
+            losses.extend(self.placements.iter().map(|before| Loss {
+                epoch,
+                before: before.clone(),
+                dead: self.dead.clone(),
+            }));
+        }
+        let leaving: Vec<Server> = all()
+            .filter(|server| old.leaving.contains(server))
+            .collect();
+        self.view = View {
+            epoch,
+            servers: all().filter(|server| !leaving.contains(server)).collect(),
+            leaving,
+            clients: self.ends.keys().filter_map(client_of).collect(),
+            active: false,
+            losses,
+        };
+        self.ready.clear();
+    }
+
+    fn activate(&mut self) {
+        let view = &self.view;
+        let mut needed = view.servers.iter().chain(&view.leaving);
+        if !view.servers.is_empty() && needed.all(|server| self.ready.contains(server)) {
+            self.view.active = true;
+            for server in self.view.leaving.clone() {
+                self.ends.remove(&Node::Server(server));
+                self.gone.insert(Node::Server(server));
+            }
+        }
+    }
+}
+
+fn server_of(node: &Node) -> Option<Server> {
+    match node {
+        Node::Server(server) => Some(*server),
+        _ => None,
+    }
+}
+
+fn client_of(node: &Node) -> Option<Client> {
+    match node {
+        Node::Client(client) => Some(*client),
+        _ => None,
+    }
+}

@@ -1,0 +1,418 @@
+//! A server of a pool, as a machine without I/O: blocks, locks, epochs.
+//!
+//! **An epoch is a fresh start.** When the register tells of a new one, the server closes its memory (the old key opens it no more) and
+//! forgets all locks. It exchanges blocks with the other servers, until each block is where the new epoch wants it, and tells
+//! the register (`exchange`). When the epoch is active, clients enter: they say what they hold, and get the new key. Nobody is
+//! granted anything before every client of the epoch's view has entered. So no two clients ever hold what conflicts, whichever
+//! servers and clients have died, and what a dead client sent before lands nowhere once another may hold its blocks.
+//!
+//! Whoever does not answer a recall, or does not enter, is reported to the register, which lets its term end.
+
+mod exchange;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::ids::{Client, Epoch, File, Key, Node, SIZE_BLOCK, Server as Id, Version};
+use crate::locks::{Outcome, Queue, Request};
+use crate::message::{Block, Message, Outbox, Place, View};
+use crate::mistakes::{Mistake, any_is_made, is_made};
+use crate::placement::{key_of_block, owners};
+use crate::random::mix2;
+use crate::range::{Range, Right};
+
+/// What a server is told when it begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// Copies of each block.
+    pub copies: usize,
+    /// How often the register is told that the server is there, in milliseconds.
+    pub alive_every: u64,
+    /// How long a client may take to answer, in milliseconds.
+    pub patience: u64,
+    /// What keys are made of. Nobody else knows it.
+    pub secret: u64,
+}
+
+/// A server.
+#[derive(Clone, Debug)]
+pub struct Server {
+    me: Id,
+    config: Config,
+    view: View,
+    /// When this epoch became active here.
+    active_since: u64,
+    blocks: BTreeMap<Place, (Version, Vec<u8>)>,
+    queues: BTreeMap<File, Queue<Client>>,
+    entered: BTreeSet<Client>,
+    stamp: u64,
+    /// Requests for grants that came before all clients had entered.
+    waiting: Vec<(Client, Message)>,
+    /// Messages of epochs that the register has not told of yet.
+    early: Vec<(Node, Message)>,
+    exchange: exchange::Exchange,
+    ready: Epoch,
+    leaving: bool,
+    gone: bool,
+    told: Option<u64>,
+}
+
+impl Server {
+    /// A server without blocks.
+    pub fn new(me: Id, config: Config) -> Self {
+        Server {
+            me,
+            config,
+            view: View::default(),
+            active_since: 0,
+            blocks: BTreeMap::new(),
+            queues: BTreeMap::new(),
+            entered: BTreeSet::new(),
+            stamp: 0,
+            waiting: Vec::new(),
+            early: Vec::new(),
+            exchange: exchange::Exchange::default(),
+            ready: Epoch(0),
+            leaving: false,
+            gone: false,
+            told: None,
+        }
+    }
+
+    /// Hands on all blocks, and goes when that is done.
+    pub fn leave(&mut self) {
+        self.leaving = true;
+        self.told = None;
+    }
+
+    /// Whether the pool goes on without it.
+    pub fn is_gone(&self) -> bool {
+        self.gone
+    }
+
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.blocks.len()
+    }
+
+    /// The clock has moved on.
+    pub fn tick(&mut self, now: u64, out: &mut Outbox) {
+        if self.gone {
+            return;
+        }
+        if self
+            .told
+            .is_none_or(|told| now >= told + self.config.alive_every)
+        {
+            self.tell(now, out);
+        }
+        let since = now.saturating_sub(self.config.patience);
+        let mut late: BTreeSet<Client> = self
+            .queues
+            .values()
+            .flat_map(|queue| queue.late(since))
+            .collect();
+        if self.view.active && self.active_since < since {
+            late.extend(
+                self.view
+                    .clients
+                    .iter()
+                    .filter(|client| !self.entered.contains(client)),
+            );
+        }
+        out.extend(
+            late.into_iter()
+                .map(|client| (Node::Register, Message::Expel { client })),
+        );
+    }
+
+    /// A new connection: what was under way is lost.
+    pub fn connected(&mut self, peer: Node, out: &mut Outbox) {
+        match peer {
+            Node::Client(client) => {
+                let recalls = self.queues.iter().flat_map(|(file, queue)| {
+                    let recalls = queue.recalls_of(client).into_iter();
+                    recalls.map(|recall| (*file, recall.range, recall.keep))
+                });
+                let (epoch, stamp) = (self.view.epoch, self.stamp);
+                out.extend(recalls.map(|(file, range, keep)| {
+                    (
+                        peer,
+                        Message::Recall {
+                            epoch,
+                            file,
+                            range,
+                            keep,
+                            stamp,
+                        },
+                    )
+                }));
+            }
+            Node::Server(server) => self.offer(server, out),
+            Node::Register => self.told = None,
+        }
+    }
+
+    /// A message of `from`.
+    pub fn handle(&mut self, now: u64, from: Node, message: Message, out: &mut Outbox) {
+        if self.gone {
+            return;
+        }
+        if let Some(epoch) = epoch_of(&message) {
+            if epoch < self.view.epoch {
+                out.push((
+                    from,
+                    Message::Behind {
+                        epoch: self.view.epoch,
+                    },
+                ));
+                return;
+            }
+            let enters = matches!(message, Message::Enter { .. }) && !self.view.active;
+            if epoch > self.view.epoch || enters {
+                self.early.push((from, message));
+                return;
+            }
+        }
+        match (from, message) {
+            (Node::Register, Message::Member { view, .. }) => self.adopt(now, view, out),
+            (Node::Register, Message::Gone) => self.gone = true,
+            (Node::Server(peer), message) => self.of_server(now, peer, message, out),
+            (Node::Client(client), message) => self.of_client(now, client, message, out),
+            _ => {}
+        }
+    }
+
+    fn of_client(&mut self, now: u64, client: Client, message: Message, out: &mut Outbox) {
+        match message {
+            Message::Enter { claims, .. } => self.enter(now, client, &claims, out),
+            Message::Ask { .. } if !self.is_complete() => self.waiting.push((client, message)),
+            Message::Ask {
+                number,
+                file,
+                need,
+                wish,
+                right,
+                urgent,
+                ..
+            } => {
+                let queue = self.queues.entry(file).or_default();
+                let request = Request {
+                    holder: client,
+                    number,
+                    need,
+                    wish,
+                    right,
+                    urgent,
+                };
+                let outcome = queue.ask(request, now, &mut self.stamp);
+                self.answer(file, outcome, out);
+            }
+            Message::Release { seen, parts, .. } => {
+                for (file, range, keep) in parts {
+                    let queue = self.queues.entry(file).or_default();
+                    let unseen = is_made(Mistake::ReleasesEndUnseen);
+                    let how = (if unseen { u64::MAX } else { seen }, keep);
+                    let outcome = queue.release((client, range), how, now, &mut self.stamp);
+                    if queue.is_idle() {
+                        self.queues.remove(&file);
+                    }
+                    self.answer(file, outcome, out);
+                }
+            }
+            Message::Read { key, number, place } if self.opens(key) => {
+                let block = self.blocks.get(&place).map(|(version, bytes)| Block {
+                    place,
+                    version: *version,
+                    bytes: bytes.clone(),
+                });
+                out.push((Node::Client(client), Message::Bytes { number, block }));
+            }
+            Message::Write {
+                key,
+                number,
+                blocks,
+            } if self.opens(key) => {
+                for block in blocks {
+                    self.blocks
+                        .insert(block.place, (block.version, block.bytes));
+                }
+                out.push((Node::Client(client), Message::Done { number }));
+            }
+            Message::Discard {
+                key,
+                number,
+                file,
+                from,
+            } if self.opens(key) => {
+                let places = self.blocks.range((file, from)..(file, SIZE_BLOCK));
+                let places: Vec<Place> = places.map(|(place, _)| *place).collect();
+                for place in places {
+                    self.blocks.remove(&place);
+                }
+                out.push((Node::Client(client), Message::Done { number }));
+            }
+            Message::Read { .. } | Message::Write { .. } | Message::Discard { .. } => {
+                out.push((
+                    Node::Client(client),
+                    Message::Behind {
+                        epoch: self.view.epoch,
+                    },
+                ));
+            }
+            _ => {}
+        }
+    }
+
+    /// Whether a one-sided request with this key is served. Only who has entered an active epoch knows its key.
+    fn opens(&self, key: Key) -> bool {
+        key == self.key() || is_made(Mistake::OldKeysOpen)
+    }
+
+    fn key(&self) -> Key {
+        Key(mix2(self.config.secret, self.view.epoch.0))
+    }
+
+    /// Whether all clients that may hold something have said what.
+    fn is_complete(&self) -> bool {
+        self.view.active
+            && (self
+                .view
+                .clients
+                .iter()
+                .all(|client| self.entered.contains(client))
+                || is_made(Mistake::GrantsBeforeClaims))
+    }
+
+    fn enter(
+        &mut self,
+        now: u64,
+        client: Client,
+        claims: &[(File, Range, Right)],
+        out: &mut Outbox,
+    ) {
+        // Who was not there when the epoch began holds nothing from before, and is not waited for.
+        if !claims.is_empty() && !self.view.clients.contains(&client) {
+            out.push((
+                Node::Client(client),
+                Message::Behind {
+                    epoch: self.view.epoch,
+                },
+            ));
+            return;
+        }
+        if self.entered.insert(client) {
+            for (file, range, right) in claims {
+                let fits = self
+                    .queues
+                    .entry(*file)
+                    .or_default()
+                    .claim(client, *range, *right);
+                debug_assert!(
+                    fits || any_is_made(),
+                    "{client:?} claims what another has: {file:?} {range:?}"
+                );
+            }
+        }
+        let entered = Message::Entered {
+            epoch: self.view.epoch,
+            key: self.key(),
+        };
+        out.push((Node::Client(client), entered));
+        if self.is_complete() {
+            for (client, message) in std::mem::take(&mut self.waiting) {
+                self.of_client(now, client, message, out);
+            }
+        }
+    }
+
+    fn answer(&self, file: File, outcome: Outcome<Client>, out: &mut Outbox) {
+        let epoch = self.view.epoch;
+        out.extend(outcome.granted.into_iter().map(|granted| {
+            let (holder, number, right) = (granted.holder, granted.number, granted.right);
+            let (range, stamp) = (granted.range, granted.stamp);
+            (
+                Node::Client(holder),
+                Message::Granted {
+                    epoch,
+                    number,
+                    file,
+                    range,
+                    right,
+                    stamp,
+                },
+            )
+        }));
+        out.extend(
+            outcome
+                .recalls
+                .into_iter()
+                .filter(|_| !is_made(Mistake::RecallsGetLost))
+                .map(|recall| {
+                    let (range, keep, stamp) = (recall.range, recall.keep, self.stamp);
+                    (
+                        Node::Client(recall.holder),
+                        Message::Recall {
+                            epoch,
+                            file,
+                            range,
+                            keep,
+                            stamp,
+                        },
+                    )
+                }),
+        );
+    }
+
+    /// What the register says.
+    fn adopt(&mut self, now: u64, view: View, out: &mut Outbox) {
+        if view.epoch > self.view.epoch {
+            self.view = View {
+                active: false,
+                ..view.clone()
+            };
+            self.queues.clear();
+            self.entered.clear();
+            self.waiting.clear();
+            self.stamp = 0;
+            self.begin_exchange(now, out);
+        }
+        if view.epoch == self.view.epoch && view.active && !self.view.active {
+            self.view.active = true;
+            self.active_since = now;
+        }
+        for (from, message) in std::mem::take(&mut self.early) {
+            self.handle(now, from, message, out);
+        }
+    }
+
+    fn tell(&mut self, now: u64, out: &mut Outbox) {
+        self.told = Some(now);
+        let (sent, ready, leaving) = (now, self.ready, self.leaving);
+        out.push((
+            Node::Register,
+            Message::Alive {
+                sent,
+                ready,
+                leaving,
+            },
+        ));
+    }
+
+    fn owns(&self, server: Id, (file, block): Place) -> bool {
+        let key = key_of_block(file, block);
+        owners(&self.view.servers, key, self.config.copies).contains(&server)
+    }
+}
+
+fn epoch_of(message: &Message) -> Option<Epoch> {
+    match message {
+        Message::Enter { epoch, .. }
+        | Message::Ask { epoch, .. }
+        | Message::Release { epoch, .. }
+        | Message::Offer { epoch, .. }
+        | Message::Want { epoch, .. }
+        | Message::Give { epoch, .. }
+        | Message::Taken { epoch } => Some(*epoch),
+        _ => None,
+    }
+}

@@ -1,0 +1,289 @@
+//! What programs have seen, held against one order of events: that of the returns.
+//!
+//! A client's machine does an operation in the step in which it returns, so the pool must be what a single file would be if each
+//! operation happened at its return. Files are seen as cells of 8 bytes, and each write puts a number of its own into its cells.
+//! When a client dies, each cell that it wrote and has not synced, and that nobody else has seen since, may have any value that the client gave it since,
+//! or the one before; so may those of operations that had not returned. The next read says which. A client that the register has given up may not
+//! have any success any more.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::client::{Answer, Failure, Mode, Operation};
+use crate::ids::{Client, File};
+
+pub const CELL: u64 = 8;
+
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    value: u64,
+    /// Who wrote it, if that may still be lost, and in which operation.
+    by: Option<(Client, u64)>,
+    /// What it may be again if that client dies.
+    olds: BTreeSet<u64>,
+    /// What it may be besides `value`.
+    perhaps: BTreeSet<u64>,
+}
+
+/// The files as they should be.
+#[derive(Default)]
+pub struct Checker {
+    files: BTreeMap<File, Vec<Cell>>,
+    names: BTreeMap<Vec<u8>, File>,
+    over: BTreeSet<Client>,
+    /// Counts begins and returns.
+    step: u64,
+    begun: BTreeMap<u64, u64>,
+    /// What was wrong.
+    pub faults: Vec<String>,
+    pub ended: u64,
+}
+
+impl Checker {
+    pub fn begun(&mut self, number: u64) {
+        self.step += 1;
+        self.begun.insert(number, self.step);
+    }
+
+    /// The register has given a client up: nothing that it does may succeed now.
+    pub fn over(&mut self, client: Client, open: &mut BTreeMap<u64, (Client, Operation)>) {
+        if self.over.insert(client) {
+            self.dead(client, open);
+        }
+    }
+
+    /// A client is dead: what it has not synced may be lost, what it was doing may be done.
+    pub fn dead(&mut self, client: Client, open: &mut BTreeMap<u64, (Client, Operation)>) {
+        self.over.insert(client);
+        for cell in self.files.values_mut().flatten() {
+            if cell.by.is_some_and(|(by, _)| by == client) {
+                let olds = std::mem::take(&mut cell.olds);
+                cell.perhaps.extend(olds);
+                cell.by = None;
+            }
+        }
+        let theirs: Vec<u64> = open
+            .iter()
+            .filter(|(_, (by, _))| *by == client)
+            .map(|(number, _)| *number)
+            .collect();
+        for number in theirs {
+            if let Some((
+                _,
+                Operation::Write {
+                    file,
+                    offset,
+                    bytes,
+                    ..
+                },
+            )) = open.remove(&number)
+            {
+                self.perhaps(file, offset, &bytes);
+            }
+        }
+    }
+
+    fn perhaps(&mut self, file: File, offset: u64, bytes: &[u8]) {
+        let cells = self.files.entry(file).or_default();
+        let first = (offset / CELL) as usize;
+        for (at, value) in numbers(bytes).into_iter().enumerate() {
+            if let Some(cell) = cells.get_mut(first + at) {
+                cell.perhaps.insert(value);
+            }
+        }
+    }
+
+    pub fn ended(
+        &mut self,
+        now: u64,
+        client: Client,
+        number: u64,
+        operation: &Operation,
+        result: &Result<Answer, Failure>,
+    ) {
+        self.step += 1;
+        self.ended += 1;
+        let fault = match result {
+            Ok(_) if self.over.contains(&client) => {
+                Some("succeeds after its term is over".to_string())
+            }
+            Ok(answer) => self.success(client, number, operation, answer).err(),
+            Err(Failure::NoSuchName) => self.no_such_name(operation).err(),
+            Err(Failure::GivenUp) => {
+                if let Operation::Write {
+                    file,
+                    offset,
+                    bytes,
+                    ..
+                } = operation
+                {
+                    self.perhaps(*file, *offset, bytes);
+                }
+                None
+            }
+            Err(_) => None,
+        };
+        if let Some(fault) = fault {
+            let fault = format!(
+                "at {now}, {client:?}, operation {number}: {fault}; {operation:?} -> {result:?}"
+            );
+            self.faults.push(fault);
+        }
+    }
+
+    fn no_such_name(&self, operation: &Operation) -> Result<(), String> {
+        match operation {
+            Operation::Rename { from, .. } if self.names.contains_key(from) => {
+                Err("the name is there".to_string())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn success(
+        &mut self,
+        client: Client,
+        number: u64,
+        operation: &Operation,
+        answer: &Answer,
+    ) -> Result<(), String> {
+        let begun = self.begun.get(&number).copied().unwrap_or(0);
+        match (operation, answer) {
+            (
+                Operation::Read {
+                    file,
+                    offset,
+                    length,
+                    ..
+                },
+                Answer::Bytes(bytes),
+            ) => self.read(client, *file, *offset, *length, bytes),
+            (
+                Operation::Write {
+                    file,
+                    offset,
+                    bytes,
+                    mode,
+                },
+                Answer::Done,
+            ) => {
+                self.write(client, *file, *offset, bytes, *mode == Mode::Remote);
+                Ok(())
+            }
+            (Operation::Append { file, bytes }, Answer::At(at)) => {
+                let size = self.files.entry(*file).or_default().len() as u64 * CELL;
+                self.write(client, *file, *at, bytes, false);
+                same("appended at", *at, size)
+            }
+            (Operation::Size { file }, Answer::At(at)) => same(
+                "size",
+                *at,
+                self.files.entry(*file).or_default().len() as u64 * CELL,
+            ),
+            (Operation::Truncate { file, size }, Answer::Done) => {
+                let cells = self.files.entry(*file).or_default();
+                cells.resize((size / CELL) as usize, Cell::default());
+                Ok(())
+            }
+            (Operation::Sync { file }, Answer::Done) => {
+                for cell in self.files.entry(*file).or_default() {
+                    if cell.by.is_some_and(|(by, at)| by == client && at < begun) {
+                        cell.by = None;
+                        cell.olds.clear();
+                    }
+                }
+                Ok(())
+            }
+            (Operation::Open { name, create }, Answer::File(file)) => {
+                let known = self.names.get(name).copied();
+                if let (None, true, Some(file)) = (known, create, file) {
+                    self.names.insert(name.clone(), *file);
+                    return same(
+                        "an old file",
+                        self.files.insert(*file, Vec::new()).is_some(),
+                        false,
+                    );
+                }
+                same("the name of", *file, known)
+            }
+            (Operation::Rename { from, to }, Answer::Done) => {
+                let file = self.names.remove(from).ok_or("renames what is not there")?;
+                self.names.insert(to.clone(), file);
+                Ok(())
+            }
+            _ => Err("an answer of another kind".to_string()),
+        }
+    }
+
+    fn write(&mut self, client: Client, file: File, offset: u64, bytes: &[u8], synced: bool) {
+        let cells = self.files.entry(file).or_default();
+        let first = (offset / CELL) as usize;
+        let numbers = numbers(bytes);
+        if cells.len() < first + numbers.len() {
+            cells.resize(first + numbers.len(), Cell::default());
+        }
+        for (cell, value) in cells[first..].iter_mut().zip(numbers) {
+            if cell.by.is_none_or(|(by, _)| by != client) {
+                cell.olds.clear();
+            }
+            let before = std::mem::take(&mut cell.perhaps);
+            cell.olds.extend(before);
+            cell.olds.insert(cell.value);
+            cell.by = Some((client, self.step));
+            cell.value = value;
+            if synced {
+                cell.by = None;
+                cell.olds.clear();
+            }
+        }
+    }
+
+    fn read(
+        &mut self,
+        client: Client,
+        file: File,
+        offset: u64,
+        length: u64,
+        bytes: &[u8],
+    ) -> Result<(), String> {
+        let cells = self.files.entry(file).or_default();
+        let end = (offset + length).min(cells.len() as u64 * CELL).max(offset);
+        same("bytes read", bytes.len() as u64, end - offset)?;
+        let first = (offset / CELL) as usize;
+        for (at, value) in numbers(bytes).into_iter().enumerate() {
+            let cell = &mut cells[first + at];
+            if cell.value != value && !cell.perhaps.contains(&value) {
+                return Err(format!(
+                    "cell {} is {value}, should be {} or {:?}",
+                    first + at,
+                    cell.value,
+                    cell.perhaps
+                ));
+            }
+            cell.value = value;
+            cell.perhaps.clear();
+            if cell.by.is_some_and(|(by, _)| by != client) {
+                cell.by = None;
+                cell.olds.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Result<(), String> {
+    if found == expected {
+        return Ok(());
+    }
+    Err(format!("{what} {found:?}, should be {expected:?}"))
+}
+
+fn numbers(bytes: &[u8]) -> Vec<u64> {
+    let cells = bytes.chunks_exact(CELL as usize);
+    cells
+        .map(|cell| {
+            cell.iter()
+                .rev()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte))
+        })
+        .collect()
+}

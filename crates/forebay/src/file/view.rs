@@ -1,0 +1,436 @@
+//! Views: the bytes of a range of a file as they are now, without a copy.
+//!
+//! Source: FLAC, page attaching and page versions. A view pins the frames of its blocks (`memory::pins`): whoever writes one of these blocks
+//! gives it a new frame (`scrap::own`), and whoever takes it out of memory leaves the frame to the view. So the bytes of a view never
+//! change. Where frames lie side by side in the arena, the view is an address in it; elsewhere parts of the arena's file are mapped side
+//! by side, read-only. Where neither can be, it is a copy, and says so.
+//!
+//! What is missing in memory is read first, a block at a time. A view of several blocks is taken block by block, as a read is.
+
+use std::fmt;
+use std::ops::{Deref, Range};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+use super::{File, Kind};
+use crate::error::{Error, Result};
+use crate::file::by_kernel::not_open_for;
+use crate::file::core::{Core, Halt};
+use crate::file::read::{BOUNCE, fill, read_device, run_over};
+use crate::file::room;
+use crate::ids::{BlockIndex, FrameId};
+use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, HUGE_BYTES, PAGE_BYTES};
+use crate::memory::arena::Arena;
+use crate::memory::pins::{self, Pin};
+use crate::memory::threads::{Me, Operation};
+use crate::scrap::absorb::move_into_frame;
+use crate::scrap::split::{Segment, segments};
+use crate::session::shared::Shared;
+use crate::stats::Counter;
+use crate::sync::Ordering;
+use crate::sys::addresses::Addresses;
+use crate::sys::forks::Owned;
+use crate::sys::memory::AlignedBytes;
+
+/// Mappings that all views of this process may have. The kernel gives a process 65,530.
+const MAPPINGS_MAX: usize = 16_384;
+
+static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// The bytes of a range of a file, as they were when the view was taken. They stay so, whatever happens to the file.
+///
+/// ```
+/// # fn main() -> forebay::error::Result<()> {
+/// # let dir = tempfile::tempdir().unwrap();
+/// # let path = dir.path().join("data");
+/// let session = forebay::Session::open(forebay::Config::tiny())?;
+/// let file = session.open_file(&path, forebay::OpenOptions::new().read(true).write(true).create(true))?;
+/// file.write_at(b"as it was", 0)?;
+/// let view = file.view(3..100)?;
+/// file.write_at(b"otherwise", 0)?;
+/// assert_eq!(&view[..], b"it was");
+/// # file.close()
+/// # }
+/// ```
+pub struct View {
+    bytes: *const u8,
+    len: usize,
+    memory: Memory,
+}
+
+/// What keeps the bytes of a view.
+enum Memory {
+    Nothing,
+    Copy(#[expect(dead_code, reason = "keeps the bytes")] AlignedBytes),
+    Frames(#[expect(dead_code, reason = "keeps the bytes")] Owned<Pins>),
+    Mapped(#[expect(dead_code, reason = "keeps the bytes")] Mapped),
+}
+
+/// Frames that are mapped side by side. The mappings go first.
+struct Mapped {
+    _addresses: Counted,
+    _pins: Owned<Pins>,
+}
+
+// SAFETY: nobody changes the bytes that a view keeps, in this process or another, and they stay where they are until it is dropped.
+unsafe impl Send for View {}
+// SAFETY: as above.
+unsafe impl Sync for View {}
+
+impl View {
+    /// Whether it is a copy: the file is the kernel's, as much is pinned as may be, or the frames cannot be mapped side by side.
+    pub fn is_copy(&self) -> bool {
+        matches!(self.memory, Memory::Copy(_))
+    }
+}
+
+impl Deref for View {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        if self.len == 0 {
+            return &[];
+        }
+        // SAFETY: the bytes are mapped and initialised until the view is dropped, and nobody changes them meanwhile: a copy is the view's
+        // own, and frames with pins are changed by nobody (`memory::pins`).
+        unsafe { std::slice::from_raw_parts(self.bytes, self.len) }
+    }
+}
+
+impl fmt::Debug for View {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut out = f.debug_struct("View");
+        out.field("len", &self.len)
+            .field("is_copy", &self.is_copy());
+        out.finish_non_exhaustive()
+    }
+}
+
+impl AsRef<[u8]> for View {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// The pins of a view, in the order of its blocks.
+struct Pins {
+    shared: Arc<Shared>,
+    pins: Vec<Pin>,
+}
+
+impl Drop for Pins {
+    fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
+        // Without a slot they stay until the process ends.
+        if let Ok(me) = self.shared.me() {
+            pins::unpin(me, &self.pins);
+        }
+    }
+}
+
+/// Addresses that count as so many mappings.
+struct Counted {
+    addresses: Addresses,
+    mappings: usize,
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        MAPPINGS.fetch_sub(self.mappings, Relaxed);
+    }
+}
+
+impl File {
+    /// The bytes of a range as they are now, without a copy where that can be; the range is cut at the file's end. Whoever writes
+    /// meanwhile, cuts the file or gives it to the kernel, does not change them. A process that was forked may read its parent's views
+    /// for as long as the parent has them.
+    ///
+    /// The memory counts as the session's until the view is dropped; at most half of it may be so, and further views are copies
+    /// ([`View::is_copy`]), which count as the program's.
+    ///
+    /// # Errors
+    /// As for [`File::read_at`]; [`Error::InvalidInput`] for a range that ends before it begins.
+    pub fn view(&self, range: Range<u64>) -> Result<View> {
+        if !self.readable {
+            return Err(not_open_for("read"));
+        }
+        if range.end < range.start {
+            return Err(Error::InvalidInput("a range ends before it begins"));
+        }
+        if let Kind::Managed(managed) = &self.kind {
+            let core = &managed.core;
+            let view = take(core, core.shared.me()?, &range);
+            match view {
+                Ok(Some(view)) => return Ok(view),
+                Ok(None) | Err(Halt::Kernel) => {}
+                Err(halt) => return Err(Core::ended(halt)),
+            }
+        }
+        self.copy_of(&range)
+    }
+
+    fn copy_of(&self, range: &Range<u64>) -> Result<View> {
+        let len = range.end.min(self.len()?).saturating_sub(range.start) as usize;
+        if len == 0 {
+            return Ok(nothing());
+        }
+        // At the place in a page that the bytes have in the file: what is aligned there is aligned here.
+        let within = (range.start % PAGE_BYTES as u64) as usize;
+        let memory = AlignedBytes::new(within + len, PAGE_BYTES);
+        let bytes = memory.part(within, len).ptr;
+        // SAFETY: our own memory, initialised, of which nobody else knows yet.
+        let target = unsafe { std::slice::from_raw_parts_mut(bytes, len) };
+        let mut done = 0;
+        while done < len {
+            match self.read_at(&mut target[done..], range.start + done as u64)? {
+                0 => break,
+                read => done += read,
+            }
+        }
+        Ok(View {
+            bytes,
+            len: done,
+            memory: Memory::Copy(memory),
+        })
+    }
+}
+
+fn nothing() -> View {
+    View {
+        bytes: std::ptr::null(),
+        len: 0,
+        memory: Memory::Nothing,
+    }
+}
+
+/// A view by pins; `None`: that cannot be.
+fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Option<View>, Halt> {
+    loop {
+        let end = core.size(me)?.min(range.end);
+        let len = end.saturating_sub(range.start) as usize;
+        if len == 0 {
+            return Ok(Some(nothing()));
+        }
+        let Some(holder) = core.shared.viewer(me) else {
+            return Ok(None);
+        };
+        let mut pins = Pins {
+            shared: Arc::clone(&core.shared),
+            pins: Vec::with_capacity(len / BLOCK_BYTES + 2),
+        };
+        let mut after = After::Done;
+        for segment in segments(range.start, len) {
+            after = pin_block(core, me, holder, &segment, &mut pins.pins)?;
+            if after != After::Done {
+                break;
+            }
+        }
+        match after {
+            After::Done => {
+                room::keep_clean_within(me);
+                me.count(Counter::ReadBytes as usize, len as u64);
+                return lay_out(pins, range.start, len)
+                    .map_err(|error| Halt::Failed(Error::device("watch for forks", &error)));
+            }
+            After::Full => return Ok(None),
+            // The file has become shorter: as it is now.
+            After::Cut => {}
+        }
+    }
+}
+
+/// How it stands with a block.
+#[doc(hidden)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum After {
+    /// Its frame is pinned.
+    Done,
+    /// As much is pinned as may be.
+    Full,
+    /// The file ends before.
+    Cut,
+}
+
+/// Pins the frame of a block for the process with the number `holder`, once it has one in which all of the block is.
+///
+/// # Errors
+/// As for [`Core::operate`].
+#[doc(hidden)]
+pub fn pin_block(
+    core: &Core,
+    me: Me<'_>,
+    holder: u32,
+    segment: &Segment,
+    pins: &mut Vec<Pin>,
+) -> std::result::Result<After, Halt> {
+    loop {
+        let step = core.operate(me, |operation| {
+            try_pin(core, operation, holder, segment, pins)
+        })?;
+        if let Some(after) = step {
+            return Ok(after);
+        }
+    }
+}
+
+/// `None`: something was missing, and has been read.
+fn try_pin(
+    core: &Core,
+    operation: &Operation<'_>,
+    holder: u32,
+    segment: &Segment,
+    pins: &mut Vec<Pin>,
+) -> std::result::Result<Option<After>, Halt> {
+    let guard = core.lock(operation.me, segment.block)?;
+    let entry = core.entry();
+    let end = segment.block.start() + segment.end() as u64;
+    if entry.size.load(Ordering::Acquire) < end {
+        return Ok(Some(After::Cut));
+    }
+    let absent = crate::flush::select::pages_within_size(&guard, entry) & !guard.valid();
+    if absent != 0 {
+        guard.await_bytes();
+        let as_a_whole = guard.valid() | guard.dirty() == 0 || guard.frame().is_some();
+        let span = if as_a_whole {
+            0..BLOCK_PAGES as u32
+        } else {
+            run_over(absent)
+        };
+        let seen = fill::Seen::of(&guard, entry);
+        drop(guard);
+        return bring(core, operation, segment, &span, seen).map(|()| None);
+    }
+    if guard.frame().is_none() {
+        if guard.inflight() != 0 {
+            return Err(Halt::Busy);
+        }
+        move_into_frame(&guard).map_err(|_| Halt::NoMemory)?;
+    }
+    guard.touch();
+    let pin = pins::pin(&guard, holder);
+    drop(guard);
+    Ok(Some(match pin {
+        Some(pin) => {
+            pins.push(pin);
+            After::Done
+        }
+        None => After::Full,
+    }))
+}
+
+/// Brings what is missing of a block, by the protocol of those who fill.
+fn bring(
+    core: &Core,
+    operation: &Operation<'_>,
+    segment: &Segment,
+    span: &Range<u32>,
+    seen: fill::Seen,
+) -> std::result::Result<(), Halt> {
+    operation.park();
+    let buffer = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);
+    let read = read_device(core, segment, span, &buffer, seen.disk_end);
+    operation.unpark();
+    let kept = read.and_then(|()| {
+        let guard = core.lock_any(operation.me, segment.block)?;
+        if !seen.holds(&guard) {
+            return Err(Halt::Busy);
+        }
+        // SAFETY: the buffer holds a block's pages at their places, read since.
+        let kept = unsafe { fill::keep(&guard, core.entry(), span, buffer.piece().ptr) };
+        kept.map(|_| ()).map_err(|_| Halt::NoMemory)
+    });
+    BOUNCE.put(buffer);
+    let bytes = (span.len() * PAGE_BYTES) as u64;
+    let counter = Counter::DeviceReadBytes as usize;
+    operation.me.count(counter, bytes);
+    kept
+}
+
+/// Finds addresses at which the frames lie side by side. `None`: there are none.
+fn lay_out(pins: Pins, start: u64, len: usize) -> std::io::Result<Option<View>> {
+    let within = (start - BlockIndex::of(start).start()) as usize;
+    let frames: Vec<FrameId> = pins.pins.iter().map(|pin| pin.frame).collect();
+    let arena = Arc::clone(&pins.shared.arena);
+    let side_by_side = frames.windows(2).all(|two| two[1].0 == two[0].0 + 1);
+    if let Some(bytes) = frames.first().and_then(|&first| arena.frame_bytes(first))
+        && side_by_side
+    {
+        return Ok(Some(View {
+            bytes: bytes.wrapping_add(within),
+            len,
+            memory: Memory::Frames(Owned::new(pins)?),
+        }));
+    }
+    let Some(addresses) = map_side_by_side(&arena, &frames) else {
+        return Ok(None);
+    };
+    Ok(Some(View {
+        bytes: addresses.addresses.first().wrapping_add(within),
+        len,
+        memory: Memory::Mapped(Mapped {
+            _addresses: addresses,
+            _pins: Owned::new(pins)?,
+        }),
+    }))
+}
+
+/// Frames in a row: the place of the first in the view, and how many.
+fn runs_of(frames: &[FrameId]) -> Vec<(usize, usize)> {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for (place, frame) in frames.iter().enumerate() {
+        match runs.last_mut() {
+            Some((first, count)) if frames[*first].0 + *count as u32 == frame.0 => *count += 1,
+            _ => runs.push((place, 1)),
+        }
+    }
+    runs
+}
+
+fn map_side_by_side(arena: &Arena, frames: &[FrameId]) -> Option<Counted> {
+    let file = arena.mapping().file()?;
+    let runs = runs_of(frames);
+    // A mapping of the longest run is of huge pages where its addresses lie as its frames do.
+    let &(first, _) = runs.iter().max_by_key(|(_, count)| *count)?;
+    let like = arena
+        .frame_offset(frames[first])
+        .wrapping_sub(first * BLOCK_BYTES);
+    let mappings = runs.len() + 2;
+    if MAPPINGS.fetch_add(mappings, Relaxed) + mappings > MAPPINGS_MAX {
+        MAPPINGS.fetch_sub(mappings, Relaxed);
+        return None;
+    }
+    let addresses = Addresses::reserve(frames.len() * BLOCK_BYTES, HUGE_BYTES, like);
+    let Ok(addresses) = addresses else {
+        MAPPINGS.fetch_sub(mappings, Relaxed);
+        return None;
+    };
+    let counted = Counted {
+        addresses,
+        mappings,
+    };
+    for (first, count) in runs {
+        let (at, len) = (first * BLOCK_BYTES, count * BLOCK_BYTES);
+        let offset = arena.frame_offset(frames[first]);
+        let shown = counted
+            .addresses
+            .show(at, len, std::os::fd::AsFd::as_fd(file), offset);
+        shown.ok()?;
+    }
+    Some(counted)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frames_in_a_row_are_one_run() {
+        let frames = |ids: &[u32]| ids.iter().copied().map(FrameId).collect::<Vec<_>>();
+        assert_eq!(runs_of(&frames(&[])), []);
+        assert_eq!(runs_of(&frames(&[4, 5, 6])), [(0, 3)]);
+        assert_eq!(runs_of(&frames(&[4, 5, 7, 3, 4])), [(0, 2), (2, 1), (3, 2)]);
+    }
+}

@@ -1,0 +1,417 @@
+//! Views: the bytes of a range as they were, whatever happens to the file, to memory and to other holders of views.
+#![cfg(feature = "sim")]
+
+mod common;
+mod here;
+mod workers;
+
+use std::io::{BufRead, BufReader};
+use std::ops::Range;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{Engine, Store};
+use forebay::keeper::check::check;
+use forebay::limits::BLOCK_BYTES;
+use forebay::memory::pins;
+use forebay::sim::{Bug, plant};
+use forebay::sync::Ordering;
+use forebay::{Config, File, OpenOptions, Session, View};
+use forebay_model::{Op, Profile, SplitMix64, Target, fill, generate};
+use workers::{config, session_name};
+
+const BLOCK: u64 = BLOCK_BYTES as u64;
+/// Views held at once by the random tests.
+const HELD: usize = 6;
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    options
+}
+
+fn bytes(seed: u32, len: u64) -> Vec<u8> {
+    let mut bytes = vec![0; len as usize];
+    fill(seed, 0, &mut bytes);
+    bytes
+}
+
+/// A session of its own in memory that files share, with a keeper.
+fn session(name: &str, memory: u64) -> Session {
+    let mut config = config(&session_name(name));
+    config.memory = memory;
+    config.dirty_bytes_max = memory / 2;
+    Session::open(config).expect("a session")
+}
+
+fn file_of(session: &Session, dir: &Path, content: &[u8]) -> File {
+    let file = session.open_file(dir.join("file"), &options());
+    let file = file.expect("a file");
+    assert_eq!(file.write_at(content, 0).expect("written"), content.len());
+    assert_eq!(file.kernel_reason(), None);
+    file
+}
+
+/// What happens to a file, and its name.
+type Change = (&'static str, fn(&File));
+
+fn pinned(session: &Session) -> u32 {
+    let superblock = session.shared().arena.superblock();
+    superblock.frames_pinned.load(Ordering::Acquire)
+}
+
+/// A file's content at a moment, as reads tell.
+fn read(file: &File, range: &Range<u64>) -> Vec<u8> {
+    let mut bytes = vec![0; (range.end - range.start) as usize];
+    let read = file.read_at(&mut bytes, range.start).expect("a read");
+    bytes.truncate(read);
+    bytes
+}
+
+/// Takes views between random operations and looks at those held. How many were taken without a copy.
+fn hold_views(seed: u64, ops: &[Op], engine: &mut Engine, audits: bool) -> u32 {
+    let mut dice = SplitMix64::new(seed);
+    let mut held: Vec<(View, Vec<u8>)> = Vec::new();
+    let mut without_copy = 0;
+    for op in ops {
+        engine.run(op);
+        if dice.below(2) == 0 {
+            let file = engine.handle(dice.below(2) as u8, 0);
+            let start = dice.below(3 * BLOCK);
+            let most = [100, 4096, BLOCK, 3 * BLOCK][dice.below(4) as usize];
+            let range = start..start + dice.below(most);
+            let view = match file.view(range.clone()) {
+                // The handle is open for writing alone.
+                Err(error) if error.errno() == 9 => continue,
+                view => view.expect("a view"),
+            };
+            assert_eq!(view[..], read(file, &range), "seed {seed}: {range:?}");
+            without_copy += u32::from(!view.is_copy() && !view.is_empty());
+            let bytes = view.to_vec();
+            held.push((view, bytes));
+        }
+        while held.len() > HELD || !held.is_empty() && dice.below(4) == 0 {
+            held.swap_remove(dice.below(held.len() as u64) as usize);
+        }
+        for (view, bytes) in &held {
+            assert_eq!(view[..], bytes[..], "seed {seed}: a view after {op:?}");
+        }
+        if audits && dice.below(8) == 0 {
+            audit(&engine.session, "with views");
+        }
+    }
+    drop(held);
+    without_copy
+}
+
+fn audit(session: &Session, when: &str) {
+    if let Err(problems) = check(&session.shared().arena) {
+        panic!("{when}: {problems:#?}");
+    }
+}
+
+fn in_memory(seed: u64, count: usize) -> u32 {
+    let ops = generate(seed, &Profile::TINY, count);
+    let (files, handles) = Op::extent(&ops);
+    let (_disk, store) = Store::sim(files.max(2), 1 << 30);
+    // Eight frames, half of which may be pinned.
+    let mut engine = Engine::new(Config::tiny(), store, files.max(2), handles.max(1));
+    let without_copy = hold_views(seed, &ops, &mut engine, true);
+    assert_eq!(pinned(&engine.session), 0);
+    audit(&engine.session, "without views");
+    without_copy
+}
+
+#[test]
+fn a_view_never_changes() {
+    let taken: u32 = here::seeds(0..12, 3).map(|seed| in_memory(seed, 120)).sum();
+    assert!(taken > 40, "{taken} views were no copies");
+}
+
+#[test]
+fn a_view_of_real_files_never_changes() {
+    let mut taken = 0;
+    for seed in here::seeds(0..3, 1) {
+        let dir = here::directory();
+        let mut config = config(&session_name("views-random"));
+        config.memory = 8 << 20;
+        let store = Store::Dir(dir.path().to_owned());
+        let mut engine = Engine::new(config, store, 2, 2);
+        let ops = generate(
+            seed,
+            &Profile {
+                files: 2,
+                handles: 2,
+                ..Profile::LARGE
+            },
+            60,
+        );
+        taken += hold_views(seed, &ops, &mut engine, false);
+    }
+    assert!(taken > 0, "all views were copies");
+}
+
+#[test]
+fn what_happens_to_the_file_does_not_happen_to_its_view() {
+    let dir = here::directory();
+    let session = session("views-fates", 32 << 20);
+    let content = bytes(1, 3 * BLOCK);
+    let changes: [Change; 7] = [
+        ("written", |file| {
+            file.write_at(&bytes(2, 2 * BLOCK), 100).expect("written");
+        }),
+        ("appended to", |file| {
+            file.append(&[7; 5000]).expect("appended");
+        }),
+        ("synced", |file| file.sync_all().expect("synced")),
+        ("cut", |file| {
+            file.set_len(BLOCK + 77).expect("cut");
+            file.set_len(3 * BLOCK).expect("longer");
+            file.write_at(&[1; 100], BLOCK + 50).expect("written");
+        }),
+        ("punched", |file| {
+            file.punch(10, 2 * BLOCK + 5000).expect("punched");
+            file.write_at(&[9; 10], 5000).expect("written");
+        }),
+        ("evicted", |file| {
+            let core = file.core().expect("managed");
+            file.sync_all().expect("synced");
+            let me = core.shared.me().expect("a slot");
+            forebay::evict::evict_file(me, core.id);
+            read(file, &(0..3 * BLOCK));
+            file.write_at(&bytes(3, 3 * BLOCK), 0).expect("written");
+        }),
+        ("given to the kernel", |file| {
+            file.to_kernel().expect("given");
+            file.write_at(&bytes(4, 3 * BLOCK), 0).expect("written");
+        }),
+    ];
+    for (name, change) in changes {
+        let file = file_of(&session, dir.path(), &content);
+        let ranges = [
+            0..3 * BLOCK,
+            5..BLOCK,
+            BLOCK + 10..BLOCK + 90,
+            2 * BLOCK..4 * BLOCK,
+        ];
+        let views: Vec<_> = ranges
+            .iter()
+            .map(|range| (range.clone(), file.view(range.clone()).expect("a view")))
+            .collect();
+        change(&file);
+        for (range, view) in &views {
+            let end = range.end.min(3 * BLOCK) as usize;
+            let expected = &content[range.start as usize..end];
+            assert!(!view.is_copy(), "{name}: {range:?} is a copy");
+            assert_eq!(view[..], *expected, "{name}: {range:?}");
+        }
+        file.close().expect("closed");
+        for (range, view) in &views {
+            let end = range.end.min(3 * BLOCK) as usize;
+            assert_eq!(
+                view[..],
+                content[range.start as usize..end],
+                "closed: {name}"
+            );
+        }
+        drop(views);
+        assert_eq!(pinned(&session), 0, "{name}");
+        std::fs::remove_file(dir.path().join("file")).expect("removed");
+    }
+}
+
+#[test]
+fn a_view_outlives_its_file_and_its_session() {
+    let dir = here::directory();
+    let session = session("views-outlive", 32 << 20);
+    let content = bytes(12, 2 * BLOCK);
+    let file = file_of(&session, dir.path(), &content);
+    let views = [file.view(0..2 * BLOCK), file.view(7..8)];
+    file.close().expect("closed");
+    drop(session);
+    // Another session in the same place.
+    let other = self::session("views-outlive", 32 << 20);
+    let file = file_of(&other, dir.path(), &bytes(13, 2 * BLOCK));
+    let [whole, byte] = views.map(|view| view.expect("a view"));
+    assert!(!whole.is_copy());
+    assert_eq!(whole[..], content[..]);
+    std::thread::spawn(move || drop(byte))
+        .join()
+        .expect("dropped");
+    drop(whole);
+    assert_eq!(read(&file, &(0..100)), bytes(13, 2 * BLOCK)[..100]);
+}
+
+#[test]
+fn missing_bytes_are_read_and_holes_are_zeros() {
+    let dir = here::directory();
+    let path = dir.path().join("file");
+    let content = bytes(5, 700_000);
+    std::fs::write(&path, &content).expect("a file");
+    let session = session("views-cold", 32 << 20);
+    let file = session.open_file(&path, &options()).expect("a file");
+    file.set_len(3 * BLOCK + 1000).expect("longer");
+    // Newer bytes that the device does not have, of pages in part.
+    file.write_at(&[3; 5000], 300_001).expect("written");
+    let mut expected = content;
+    expected.resize((3 * BLOCK + 1000) as usize, 0);
+    expected[300_001..305_001].fill(3);
+    let view = file.view(0..u64::MAX).expect("a view");
+    assert_eq!(view[..], expected[..]);
+    assert!(!view.is_copy());
+    assert_eq!(view.as_ptr().addr() % 4096, 0);
+    let ragged = file.view(4099..4109).expect("a view");
+    assert_eq!(ragged[..], expected[4099..4109]);
+    assert!(file.view(10 << 20..11 << 20).expect("a view").is_empty());
+    let backwards = Range { start: 5, end: 4 };
+    assert!(file.view(backwards).is_err());
+}
+
+/// Blocks that came into memory out of order lie apart; their view is side by side all the same.
+#[test]
+fn frames_that_lie_apart_are_mapped_side_by_side() {
+    let dir = here::directory();
+    let session = session("views-apart", 32 << 20);
+    let content = bytes(6, 9 * BLOCK);
+    let file = session.open_file(dir.path().join("file"), &options());
+    let file = file.expect("a file");
+    file.set_len(9 * BLOCK).expect("a length");
+    for block in [3, 1, 8, 0, 6, 2, 7, 5, 4] {
+        let at = block * BLOCK_BYTES;
+        file.write_at(&content[at..at + BLOCK_BYTES], at as u64)
+            .expect("written");
+    }
+    let view = file.view(100..9 * BLOCK - 3).expect("a view");
+    assert!(!view.is_copy());
+    let copy = content.clone();
+    file.write_at(&bytes(7, 9 * BLOCK), 0).expect("written");
+    assert_eq!(view[..], copy[100..copy.len() - 3]);
+}
+
+/// Half of the memory can be pinned; then views are copies, and whoever writes gets memory all the same.
+#[test]
+fn with_as_much_pinned_as_may_be_everybody_goes_on() {
+    let dir = here::directory();
+    let session = session("views-full", 8 << 20);
+    let content = bytes(8, 16 << 20);
+    let file = file_of(&session, dir.path(), &content);
+    let blocks = content.len() as u64 / BLOCK;
+    let views: Vec<_> = (0..blocks)
+        .map(|block| {
+            file.view(block * BLOCK..(block + 1) * BLOCK)
+                .expect("a view")
+        })
+        .collect();
+    let copies = views.iter().filter(|view| view.is_copy()).count();
+    assert!(copies > 0 && copies < views.len(), "{copies} copies");
+    let frames = session.shared().arena.superblock();
+    let most = pins::frames_max(frames);
+    assert!(pinned(&session) <= most, "{} of {most}", pinned(&session));
+    // Each block that a view holds gets a new version, and all of the file goes through the rest of the memory.
+    let newer = bytes(9, 16 << 20);
+    assert_eq!(file.write_at(&newer, 0).expect("written"), newer.len());
+    file.sync_all().expect("synced");
+    assert_eq!(read(&file, &(0..16 << 20)), newer);
+    for (block, view) in views.iter().enumerate() {
+        assert_eq!(
+            view[..],
+            content[block * BLOCK_BYTES..][..BLOCK_BYTES],
+            "{block}"
+        );
+    }
+    drop(views);
+    assert_eq!(pinned(&session), 0);
+}
+
+/// Tests of this file find what they look for.
+#[test]
+fn views_that_are_written_into_or_freed_are_found() {
+    for bug in [Bug::WriteInPlace, Bug::FreePinned] {
+        plant(Some(bug));
+        let is_found =
+            (0..20).any(|seed| std::panic::catch_unwind(|| in_memory(seed, 120)).is_err());
+        plant(None);
+        assert!(is_found, "{bug:?} was planted, and nothing went wrong");
+    }
+}
+
+const HOLDER: &str = "TEST_VIEW_HOLDER";
+
+/// What [`a_killed_holder_leaves_nothing_pinned`] starts.
+#[test]
+#[ignore = "a part of another test"]
+fn holder() {
+    let Ok(spec) = std::env::var(HOLDER) else {
+        return;
+    };
+    let (name, path) = spec.split_once(' ').expect("a session and a file");
+    let session = Session::join(config(name)).expect("the session");
+    let file = session.open_file(path, &options()).expect("the file");
+    let view = file.view(0..4 * BLOCK).expect("a view");
+    println!("@held {} {}", view.len(), view.is_copy());
+    std::thread::sleep(Duration::from_secs(600));
+}
+
+fn start_holder(name: &str, path: &Path) -> Child {
+    let program = std::env::current_exe().expect("this program");
+    let mut child = Command::new(program)
+        .args(["--exact", "holder", "--ignored", "--nocapture"])
+        .env(HOLDER, format!("{name} {}", path.display()))
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("a holder");
+    let out = BufReader::new(child.stdout.take().expect("its output"));
+    let line = out
+        .lines()
+        .map(|line| line.expect("text"))
+        .find(|line| line.contains("@held"));
+    let line = line.expect("it holds a view");
+    assert!(
+        line.ends_with(&format!("@held {} false", 4 * BLOCK)),
+        "{line}"
+    );
+    child
+}
+
+#[test]
+fn a_killed_holder_leaves_nothing_pinned() {
+    let dir = here::directory();
+    let session = session("views-killed", 32 << 20);
+    let content = bytes(10, 4 * BLOCK);
+    let file = file_of(&session, dir.path(), &content);
+    let name = session.shared().config.session.clone();
+    let mine = file.view(0..100).expect("a view");
+    let mut holders: Vec<_> = (0..2)
+        .map(|_| start_holder(&name, &dir.path().join("file")))
+        .collect();
+    assert_eq!(pinned(&session), 4);
+    // What the holders hold are old versions now.
+    file.write_at(&bytes(11, 4 * BLOCK), 0).expect("written");
+    let killed = holders.pop().expect("two");
+    end(killed);
+    // One of them lives: its frames stay, as long as one may look.
+    let me = session.shared().me().expect("a slot");
+    session.shared().unpin_dead(me);
+    assert_eq!(pinned(&session), 4);
+    end(holders.pop().expect("one"));
+    let begun = Instant::now();
+    while pinned(&session) != 1 {
+        // The keeper does.
+        assert!(
+            begun.elapsed() < Duration::from_secs(60),
+            "{}",
+            pinned(&session)
+        );
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert_eq!(mine[..], content[..100]);
+    drop(mine);
+    assert_eq!(pinned(&session), 0);
+    assert_eq!(read(&file, &(0..4 * BLOCK)), bytes(11, 4 * BLOCK));
+}
+
+fn end(mut child: Child) {
+    child.kill().expect("killed");
+    child.wait().expect("its end");
+}
