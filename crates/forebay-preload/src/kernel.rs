@@ -54,6 +54,8 @@ pub enum Why {
     Watched = 78,
     /// Synced again and again with little to write.
     Synced = 79,
+    /// Threads, or a child in this memory, have descriptors of their own: a number is not one file.
+    Unshared = 80,
 }
 
 impl Why {
@@ -62,7 +64,15 @@ impl Why {
         use Why::*;
         matches!(
             self,
-            Inherited | Locked | Asynchronous | RawCall | Sent | Identity | Unserved | Watched
+            Inherited
+                | Locked
+                | Asynchronous
+                | RawCall
+                | Sent
+                | Identity
+                | Unserved
+                | Watched
+                | Unshared
         )
     }
 }

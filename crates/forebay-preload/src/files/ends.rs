@@ -164,6 +164,21 @@ pub extern "C" fn at_end() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
+/// The process is about to execute another program: its descriptors that are closed by that are written, as a close would have done. Should
+/// the call fail they are there still.
+pub fn at_replacement() {
+    if attach::rests() || attach::joined().is_none() || !table::is_alive() || Inside::is() {
+        return;
+    }
+    let _inside = Inside::enter();
+    let _errno = KeepErrno::new();
+    for (_, word) in table::each() {
+        if word.kind() == Kind::Managed && word.writes() {
+            inodes::settle(word, Durability::Kernel, &word.description().seen);
+        }
+    }
+}
+
 #[used]
 #[unsafe(link_section = ".fini_array")]
 static END: extern "C" fn() = at_exit;
