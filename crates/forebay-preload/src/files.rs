@@ -18,12 +18,12 @@ pub use self::duplicates::{duplicated, replaced};
 pub use self::ends::*;
 use crate::attach;
 use crate::foreign;
-use crate::inodes::{self, Rare};
+use crate::inodes::{self, Apart, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
-    Given, Why, give_all_and_watch, give_inheritable_to_kernel, give_inode_to_kernel,
-    give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
+    Given, Why, cut_by_kernel, give_all_and_watch, give_inheritable_to_kernel,
+    give_inode_to_kernel, give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
 };
 use crate::mapped;
 use crate::raw::KeepErrno;
@@ -210,7 +210,7 @@ pub fn attach(fd: c_int, word: Word) -> Given {
     // Unless the program has closed it meanwhile.
     if !table::replace(fd, word, word.managed(slot)) {
         drop(offset);
-        inodes::give_back(&rare, slot as usize, &description.seen);
+        inodes::give_back(rare, slot as usize, &description.seen);
     }
     Ok(())
 }
@@ -281,8 +281,9 @@ fn flush_inode(device: u64, inode: u64) {
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     attach::notice_fork();
-    let _rare = Rare::lock();
+    let rare = Rare::lock();
     if let Some(session) = attach::session() {
+        let _apart = Apart::begin(rare);
         session.flush_known(device, inode);
     }
 }
@@ -295,12 +296,35 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     if path.is_null() || Inside::is() || !attach::is_on() {
         return None;
     }
-    let glance = attach::fresh_glance()?;
+    attach::fresh_glance()?;
     // SAFETY: the caller's path.
     let stat = unsafe { stat_path(dir, path) }?;
+    let inode = (stat.st_dev, stat.st_ino);
     // SAFETY: a path that the kernel has taken.
+    unsafe { is_known_at(dir, path, inode) }.then_some(inode)
+}
+
+/// Whether the session has bytes of the inode that a path leads to.
+///
+/// # Safety
+/// A path that the kernel has taken.
+pub unsafe fn is_known_at(dir: c_int, path: *const libc::c_char, inode: (u64, u64)) -> bool {
+    // SAFETY: the caller's promise.
     let place = || Place::at(dir, unsafe { CStr::from_ptr(path) }, true);
-    glance.known_at((stat.st_dev, stat.st_ino), place)?;
+    attach::glance().is_some_and(|glance| glance.known_at(inode, place).is_some())
+}
+
+/// The inode of a path, if it is a regular file that the session may manage.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn regular_at(dir: c_int, path: *const libc::c_char) -> Option<(u64, u64)> {
+    if path.is_null() || Inside::is() || !attach::is_on() {
+        return None;
+    }
+    attach::fresh_glance()?;
+    // SAFETY: the caller's path.
+    let stat = unsafe { stat_path(dir, path) }.filter(is_regular)?;
     Some((stat.st_dev, stat.st_ino))
 }
 

@@ -89,6 +89,24 @@ impl Drop for Rare {
     }
 }
 
+/// What goes on without the lock, since it may take long: whoever leaves the session waits for it to end.
+pub struct Apart(());
+
+impl Apart {
+    /// It begins, and the lock is free.
+    pub fn begin(rare: Rare) -> Self {
+        table::wiped(table::WIPED_APART).fetch_add(1, Ordering::SeqCst);
+        drop(rare);
+        Apart(())
+    }
+}
+
+impl Drop for Apart {
+    fn drop(&mut self) {
+        table::wiped(table::WIPED_APART).fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
 /// A child begins with none. What the parent had is not freed: it may be in the middle of anything.
 pub fn in_child() {
     for slot in INODES.iter().take(END.load(Relaxed) as usize) {
@@ -137,7 +155,10 @@ pub fn take(rare: &Rare, fd: c_int, writes: bool, description: &Description) -> 
         use_again(rare, index as usize);
         return Some(index);
     }
-    let free = (0..end).find(|&index| INODES[index as usize].inode.load(Relaxed).is_null());
+    let is_free = |slot: &Slot| {
+        slot.inode.load(Relaxed).is_null() && slot.descriptors.load(Ordering::Acquire) == 0
+    };
+    let free = (0..end).find(|&index| is_free(&INODES[index as usize]));
     let index = free.unwrap_or(end);
     let slot = INODES.get(index as usize)?;
     let session = attach::session()?;
@@ -174,8 +195,8 @@ fn note(reason: &Unmanaged) {
 }
 
 /// One descriptor fewer of a slot. With the last the engine's file is closed. Returns an error number, or 0.
-pub fn give_back(_rare: &Rare, slot: usize, seen: &AtomicU32) -> c_int {
-    finish(slot, |inode, me| inode.close(me, seen))
+pub fn give_back(rare: Rare, slot: usize, seen: &AtomicU32) -> c_int {
+    finish(rare, slot, |inode, me| inode.close(me, seen))
 }
 
 /// Whether the only descriptor that a slot has may be closed without waiting for what its file owes: [`leave`] is to follow.
@@ -188,21 +209,32 @@ pub fn prepare_to_leave(rare: &Rare, slot: usize, seen: &AtomicU32) -> Option<Pr
 }
 
 /// As [`give_back`], for the only descriptor, which the program does not have any more.
-pub fn leave(_rare: &Rare, slot: usize, seen: &AtomicU32, prepared: &Prepared) -> c_int {
-    finish(slot, |inode, me| inode.leave(me, seen, prepared))
+pub fn leave(rare: Rare, slot: usize, seen: &AtomicU32, prepared: &Prepared) -> c_int {
+    finish(rare, slot, |inode, me| inode.leave(me, seen, prepared))
 }
 
-/// Takes one descriptor from a slot, and with the last its engine file, which is closed by `close`.
-fn finish(slot: usize, close: impl FnOnce(Inode, Me<'_>) -> Result<(), Error>) -> c_int {
+/// Takes one descriptor from a slot, and with the last its engine file, which is closed by `close`. A thread that uses it may be in the middle
+/// of a call that does not end: no other opening or close waits for that.
+fn finish(
+    rare: Rare,
+    slot: usize,
+    close: impl FnOnce(Inode, Me<'_>) -> Result<(), Error>,
+) -> c_int {
     let slot_of = &INODES[slot];
-    if slot_of.descriptors.fetch_sub(1, Relaxed) != 1 {
+    // The last one stays until the slot may be used again. The count changes under the lock alone, but for that.
+    let others = slot_of.descriptors.load(Relaxed).saturating_sub(1);
+    if others != 0 {
+        slot_of.descriptors.store(others, Relaxed);
         return 0;
     }
     let inode = slot_of.inode.swap(std::ptr::null_mut(), Ordering::AcqRel);
     if inode.is_null() {
+        slot_of.descriptors.store(0, Ordering::Release);
         return 0;
     }
+    let _apart = Apart::begin(rare);
     await_users(slot);
+    slot_of.descriptors.store(0, Ordering::Release);
     // SAFETY: made by a box in `take`; no descriptor has the slot, and no thread uses it.
     let inode = *unsafe { Box::from_raw(inode) };
     let Some(session) = attach::joined() else {

@@ -12,7 +12,7 @@ use libc::c_int;
 
 use crate::attach;
 use crate::foreign;
-use crate::inodes::{self, Rare};
+use crate::inodes::{self, Apart, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::KeepErrno;
 use crate::real;
@@ -54,6 +54,8 @@ pub enum Why {
     Watched = 78,
     /// Synced again and again with little to write.
     Synced = 79,
+    /// Threads, or a child in this memory, have descriptors of their own: a number is not one file.
+    Unshared = 80,
 }
 
 impl Why {
@@ -62,7 +64,15 @@ impl Why {
         use Why::*;
         matches!(
             self,
-            Inherited | Locked | Asynchronous | RawCall | Sent | Identity | Unserved | Watched
+            Inherited
+                | Locked
+                | Asynchronous
+                | RawCall
+                | Sent
+                | Identity
+                | Unserved
+                | Watched
+                | Unshared
         )
     }
 }
@@ -171,10 +181,10 @@ pub fn leave(fd: c_int, word: Word) {
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
     let rare = Rare::lock();
-    leave_locked(&rare, fd, word);
+    leave_locked(rare, fd, word);
 }
 
-fn leave_locked(rare: &Rare, fd: c_int, word: Word) {
+fn leave_locked(rare: Rare, fd: c_int, word: Word) {
     let description = word.description();
     {
         let _offset = description.lock();
@@ -250,10 +260,14 @@ pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) -> Given {
     if attach::glance().is_none_or(|glance| glance.known(device, inode).is_none()) {
         return Ok(());
     }
-    let _rare = Rare::lock();
+    let rare = Rare::lock();
     let given = match attach::try_session() {
         // Where it cannot be flushed the bytes stay owed, and the file managed.
-        Ok(Some(session)) => session.give_to_kernel(device, inode, why as u32),
+        Ok(Some(session)) => {
+            // Somebody who is stopped may be in the way.
+            let _apart = Apart::begin(rare);
+            session.give_to_kernel(device, inode, why as u32)
+        }
         // Nobody has it.
         Ok(None) => Ok(()),
         Err(error) => Err(error),
@@ -272,6 +286,45 @@ pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Wh
         Some((device, inode)) => give_inode_to_kernel(device, inode, why),
         None => Ok(()),
     }
+}
+
+/// How often a file is given to the kernel that somebody manages again and again.
+const GIVES: u32 = 10;
+
+/// Has the kernel cut a file by its name, in a call that the engine does not serve: the session does not manage the file then, and nobody
+/// begins to before the call is over, who would have seen the old length.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn cut_by_kernel<T>(
+    dir: c_int,
+    path: *const libc::c_char,
+    why: Why,
+    call: impl FnOnce() -> T,
+) -> Result<T, c_int> {
+    let mut gives = 0;
+    let standing = loop {
+        let _errno = KeepErrno::new();
+        // SAFETY: the caller's path.
+        let Some((device, inode)) = (unsafe { crate::files::regular_at(dir, path) }) else {
+            break None;
+        };
+        let inside = Inside::enter();
+        attach::notice_fork();
+        let standing = attach::glance().map(|glance| glance.stand_by(device, inode));
+        // SAFETY: the same.
+        let known = unsafe { crate::files::is_known_at(dir, path, (device, inode)) };
+        if !known || gives == GIVES {
+            break Some((standing, inside));
+        }
+        drop(standing);
+        drop(inside);
+        give_inode_to_kernel(device, inode, why)?;
+        gives += 1;
+    };
+    let result = call();
+    drop(standing);
+    Ok(result)
 }
 
 /// As [`give_to_kernel`], for all descriptors that stay open in a program that this process executes.

@@ -93,8 +93,8 @@ fn give_everything(why: Why) -> Result<Rare, libc::c_int> {
     loop {
         files::leave_session(why)?;
         let rare = Rare::lock();
-        let syncs = table::wiped(table::WIPED_SYNCS).load(Ordering::SeqCst);
-        if inodes::are_none(&rare) && syncs == 0 {
+        let apart = table::wiped(table::WIPED_APART).load(Ordering::SeqCst);
+        if inodes::are_none(&rare) && apart == 0 {
             return Ok(rare);
         }
         drop(rare);

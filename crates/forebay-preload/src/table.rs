@@ -14,7 +14,7 @@ use forebay::limits::LARGE_SYNCS;
 use libc::c_int;
 
 pub use holders::{hold, let_go};
-pub use room::{WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, WIPED_SYNCS, at_start, part, wiped};
+pub use room::{WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, part, wiped};
 
 use crate::inside::Inside;
 use crate::{raw, streams};

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use forebay::device::RealFile;
 use forebay::file::inode::Inode;
+use forebay::file::settle::Durability;
 use forebay::flush::errors;
 use forebay::memory::files::{CLOSING, LEASED};
 use forebay::session::glance::Glance;
@@ -280,6 +281,9 @@ fn a_lease_that_is_none_is_forgotten() {
     let seen = AtomicU32::new(0);
     let me = scene.closes.shared().me().expect("a slot");
     let id = inode.core().id;
+    // To the device: where the kernel has all of it, nothing stays in memory, and the entry goes with the close.
+    let written = inode.settle(me, Durability::Written, &seen);
+    written.expect("written");
     inode.close(me, &seen).expect("closed");
     drop(file);
     let arena = &scene.closes.shared().arena;
@@ -297,11 +301,7 @@ fn who_opens_a_file_hears_of_what_nobody_has_heard() {
     let entry = inode.core().entry();
     let me = scene.closes.shared().me().expect("a slot");
     inode
-        .settle(
-            me,
-            forebay::file::settle::Durability::Written,
-            &AtomicU32::new(0),
-        )
+        .settle(me, Durability::Written, &AtomicU32::new(0))
         .expect("written");
     errors::record(entry, libc::EIO, 0);
     let told = AtomicU32::new(inode.error_sequence());

@@ -48,7 +48,7 @@ pub fn close_behind(fd: c_int) -> Option<c_int> {
     let closed = unsafe { real::close(fd) };
     let failed = {
         let _errno = KeepErrno::new();
-        inodes::leave(&rare, word.slot(), &description.seen, &prepared)
+        inodes::leave(rare, word.slot(), &description.seen, &prepared)
     };
     table::let_go(word.description_index());
     Some(match (closed, failed) {
@@ -86,7 +86,7 @@ pub(super) fn ended(word: Word) -> c_int {
             failed = inodes::settle(word, Durability::Kernel, &description.seen);
         }
         let rare = Rare::lock();
-        let closed = inodes::give_back(&rare, word.slot(), &description.seen);
+        let closed = inodes::give_back(rare, word.slot(), &description.seen);
         failed = if failed == 0 { closed } else { failed };
     } else if word.writes()
         && description.state() == State::Ours
@@ -162,6 +162,21 @@ pub extern "C" fn at_end() {
         }
     }
     std::sync::atomic::fence(Ordering::SeqCst);
+}
+
+/// The process is about to execute another program: its descriptors that are closed by that are written, as a close would have done. Should
+/// the call fail they are there still.
+pub fn at_replacement() {
+    if attach::rests() || attach::joined().is_none() || !table::is_alive() || Inside::is() {
+        return;
+    }
+    let _inside = Inside::enter();
+    let _errno = KeepErrno::new();
+    for (_, word) in table::each() {
+        if word.kind() == Kind::Managed && word.writes() {
+            inodes::settle(word, Durability::Kernel, &word.description().seen);
+        }
+    }
 }
 
 #[used]

@@ -2,10 +2,10 @@
 
 use libc::{c_int, c_uint};
 
-use crate::files;
-use crate::hooks::fork::is_single_threaded;
+use crate::files::{self, Why};
 use crate::inodes::Rare;
 use crate::inside::Inside;
+use crate::parting;
 use crate::real;
 use crate::serve;
 use crate::table::{self, Kind, Word};
@@ -26,7 +26,8 @@ export! {
     /// `close_range`: all but the engine's own.
     fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
         const CLOSE_ON_EXEC: c_int = 4;
-        /// The thread gets a descriptor table of its own: others keep what they share now, and it is not to be flushed.
+        /// The thread gets a descriptor table of its own: where there are others, a number is one file here and another there, so that the
+        /// process leaves the session.
         const UNSHARE: c_int = 2;
         // SAFETY: takes no memory.
         unsafe {
@@ -37,9 +38,13 @@ export! {
                 return real::close_range(first, last, flags);
             }
         }
-        if flags == 0 || is_single_threaded() {
-            note_closed(first, last);
+        if flags & UNSHARE != 0
+            && !table::is_alone()
+            && let Err(errno) = parting::leave(Why::Unshared)
+        {
+            return serve::fail(errno) as c_int;
         }
+        note_closed(first, last);
         close_all(first, last, flags)
     }
 

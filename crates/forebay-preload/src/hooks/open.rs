@@ -50,18 +50,20 @@ unsafe fn open_with(
             }
         }
     };
-    // SAFETY: the caller's path.
-    let truncates = flags & libc::O_TRUNC != 0 && unsafe { files::known_path(dir, path) }.is_some();
-    if truncates && flags & libc::O_ACCMODE == libc::O_RDONLY {
-        // SAFETY: as above.
-        if let Err(errno) = unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) } {
-            return crate::serve::fail(errno) as c_int;
-        }
-        return enter(really(flags), flags);
+    let cuts = flags & libc::O_TRUNC != 0;
+    if cuts && flags & libc::O_ACCMODE == libc::O_RDONLY {
+        // Nothing could be cut by the descriptor afterwards.
+        // SAFETY: the caller's path.
+        return match unsafe { files::cut_by_kernel(dir, path, Why::Unserved, || really(flags)) } {
+            Ok(fd) => enter(fd, flags),
+            Err(errno) => crate::serve::fail(errno) as c_int,
+        };
     }
+    // SAFETY: the caller's path.
+    let truncates = cuts && unsafe { files::known_path(dir, path) }.is_some();
     if !truncates {
         let fd = enter(really(flags), flags);
-        if fd >= 0 && flags & libc::O_TRUNC != 0 {
+        if fd >= 0 && cuts {
             size::cut_if_managed(fd, 0);
         }
         return fd;

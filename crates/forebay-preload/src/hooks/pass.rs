@@ -4,6 +4,7 @@
 //! A stub keeps the registers that carry arguments, lets a function of ours look at them, and leaves with registers and stack
 //! as they were: so none needs the callee's signature, and variadic ones are like the others. [`calls`] lists them.
 
+mod actions;
 pub mod asynchronous;
 mod calls;
 pub mod confined;

@@ -8,7 +8,7 @@ use libc::{c_int, c_uint, off_t};
 
 use crate::attach;
 use crate::files;
-use crate::inodes::{Rare, Use};
+use crate::inodes::{Apart, Rare, Use};
 use crate::inside::{Inside, NotCancelled};
 use crate::kernel::{self, Why};
 use crate::raw::KeepErrno;
@@ -139,13 +139,9 @@ fn write_all(device: Option<u64>) -> Option<c_int> {
     if !attach::fresh_glance()?.owes_anything(device) {
         return None;
     }
-    let session = {
-        let _rare = Rare::lock();
-        let session = attach::session()?;
-        table::wiped(table::WIPED_SYNCS).fetch_add(1, Ordering::SeqCst);
-        session
-    };
+    let rare = Rare::lock();
+    let session = attach::session()?;
+    let _apart = Apart::begin(rare);
     let written = session.write_all(device);
-    table::wiped(table::WIPED_SYNCS).fetch_sub(1, Ordering::SeqCst);
     written.err().map(|error| error.errno())
 }

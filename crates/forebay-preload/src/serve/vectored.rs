@@ -148,7 +148,11 @@ unsafe fn append_parts(
     most: usize,
 ) -> Result<(u64, usize), Halt> {
     let total: usize = within_call(parts, most).map(|(_, len)| len).sum();
-    let mut joined: Vec<u8> = Vec::with_capacity(total);
+    let mut joined: Vec<u8> = Vec::new();
+    if joined.try_reserve_exact(total).is_err() {
+        // The kernel appends them as one without room of ours.
+        return Err(Halt::Kernel);
+    }
     for (bytes, len) in within_call(parts, most) {
         // SAFETY: the target has room for all of them.
         let there = unsafe {

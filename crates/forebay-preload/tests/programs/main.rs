@@ -22,6 +22,7 @@ mod names;
 mod numbers;
 mod outsiders;
 mod overflow;
+mod own_tables;
 mod reached;
 mod rights;
 mod role;

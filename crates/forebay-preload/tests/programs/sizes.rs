@@ -63,7 +63,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         }
         "errors" => errors(&path),
         "impossible" => println!("@{}", impossible(&path)),
-        "truncated" => truncated(dir),
+        "truncated" => truncated(dir, argument),
         "limit" => limit(&path, argument == "ignore"),
         "space" => space(&path),
         _ => return false,
@@ -207,16 +207,18 @@ fn impossible_sizes([fd, reader]: [i32; 2]) -> Vec<Said> {
     said
 }
 
-/// One cuts files by opening them while another begins to manage them, by appending.
-fn truncated(dir: &Path) {
-    const FILES: usize = 300;
+/// Files that are cut while they become managed, in each way.
+const CUT: usize = 150;
+
+/// One cuts files in a way while another begins to manage them, by appending.
+fn truncated(dir: &Path, way: &str) {
     let turns = std::sync::Barrier::new(2);
     // Nanoseconds that it last took to begin to manage a file.
     let took = AtomicU64::new(1_000_000);
     let name = |turn| dir.join(format!("f{turn}"));
     std::thread::scope(|threads| {
         threads.spawn(|| {
-            for turn in 0..FILES {
+            for turn in 0..CUT {
                 turns.wait();
                 let (begun, part) = (
                     Instant::now(),
@@ -225,14 +227,10 @@ fn truncated(dir: &Path) {
                 while begun.elapsed().as_nanos() < part.into() {
                     std::hint::spin_loop();
                 }
-                let flags = libc::O_WRONLY | libc::O_TRUNC;
-                match turn % 2 {
-                    0 => close(open(&name(turn), flags).expect("open")).expect("close"),
-                    _ => truncate(&name(turn), 0).expect("truncate"),
-                }
+                cut(&name(turn), way);
             }
         });
-        for turn in 0..FILES {
+        for turn in 0..CUT {
             let fd = open(&name(turn), libc::O_RDWR | libc::O_APPEND).expect("open");
             turns.wait();
             let begun = Instant::now();
@@ -242,7 +240,7 @@ fn truncated(dir: &Path) {
             close(fd).expect("close");
         }
     });
-    for turn in 0..FILES {
+    for turn in 0..CUT {
         let bytes = std::fs::read(name(turn)).expect("a file");
         assert!(
             [
@@ -251,10 +249,39 @@ fn truncated(dir: &Path) {
                 &[pattern(1, 100), pattern(1, 100)].concat()
             ]
             .contains(&&bytes[..]),
-            "file {turn}: {} bytes, that begin with {:?}",
+            "file {turn}, cut {way}: {} bytes, that begin with {:?}",
             bytes.len(),
             &bytes[..bytes.len().min(8)]
         );
+    }
+}
+
+/// Makes a file empty.
+fn cut(path: &Path, way: &str) {
+    let opened = |flags| close(open(path, flags).expect("open")).expect("close");
+    match way {
+        "by opening it for writing" => opened(libc::O_WRONLY | libc::O_TRUNC),
+        "by opening it for reading" => opened(libc::O_RDONLY | libc::O_TRUNC),
+        "by its name" => truncate(path, 0).expect("truncate"),
+        // SAFETY: strings of ours, and a stream that nobody else has.
+        "by opening a stream anew" => unsafe {
+            let nothing = libc::fopen(c"/dev/null".as_ptr(), c"r".as_ptr());
+            let stream = libc::freopen(c(path).as_ptr(), c"w".as_ptr(), nothing);
+            assert!(!stream.is_null());
+            assert_eq!(libc::fclose(stream), 0);
+        },
+        // SAFETY: the same.
+        "by opening a stream of characters" => unsafe {
+            let stream = libc::fopen(c(path).as_ptr(), c"w,ccs=UTF-8".as_ptr());
+            assert!(!stream.is_null());
+            assert_eq!(libc::fclose(stream), 0);
+        },
+        // SAFETY: the same.
+        _ => unsafe {
+            let stream = libc::fopen(c(path).as_ptr(), c"w".as_ptr());
+            assert!(!stream.is_null());
+            assert_eq!(libc::fclose(stream), 0);
+        },
     }
 }
 
@@ -356,10 +383,19 @@ fn what_is_impossible_the_kernel_would_have_refused() {
 /// Whoever begins to manage a file that is just being cut has its new length.
 #[test]
 fn files_that_are_cut_while_they_become_managed() {
-    let scene = Scene::new("truncated", 0);
-    for turn in 0..300 {
-        std::fs::write(scene.path(&format!("f{turn}")), pattern(9, 50_000)).expect("a file");
+    for way in [
+        "by opening it for writing",
+        "by opening it for reading",
+        "by its name",
+        "by opening a stream",
+        "by opening a stream anew",
+        "by opening a stream of characters",
+    ] {
+        let scene = Scene::new("truncated", 0);
+        for turn in 0..CUT {
+            std::fs::write(scene.path(&format!("f{turn}")), pattern(9, 50_000)).expect("a file");
+        }
+        scene.play("truncated", way);
+        assert!(scene.bytes_to_memory() > 0);
     }
-    scene.play("truncated", "");
-    assert!(scene.bytes_to_memory() > 0);
 }

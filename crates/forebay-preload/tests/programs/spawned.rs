@@ -3,28 +3,56 @@
 use std::ffi::CString;
 use std::path::Path;
 
-use crate::scene::Scene;
+use forebay::config::Coherence;
+
+use crate::scene::{Scene, said};
 use crate::sys::*;
 
 const ROUNDS: usize = 20;
 
 pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
-    if role == "spawn-log" {
-        spawn_log(dir);
-        return true;
+    match role {
+        "spawn-log" => spawn_log(dir),
+        "spawn-early" => spawn_early(dir),
+        "execute" => execute(dir),
+        _ => return false,
     }
-    false
+    true
+}
+
+fn add_log(actions: &mut libc::posix_spawn_file_actions_t, path: &CString) {
+    let flags = libc::O_WRONLY | libc::O_APPEND;
+    // SAFETY: a list of ours, and a string that ends.
+    let added =
+        unsafe { libc::posix_spawn_file_actions_addopen(actions, 1, path.as_ptr(), flags, 0) };
+    assert_eq!(added, 0);
 }
 
 /// Starts `echo`, without the library, with its output at the end of a file; waits for it.
 fn echo(path: &CString) {
+    // SAFETY: a list of ours, from its beginning to its end.
+    unsafe {
+        let mut actions = std::mem::zeroed();
+        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
+        add_log(&mut actions, path);
+        echo_by(&actions);
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+    }
+}
+
+/// What the programs are started with that shall not have the library.
+fn without_library() -> Vec<CString> {
     let environment = std::env::vars_os().filter(|(name, _)| name != "LD_PRELOAD");
-    let environment: Vec<CString> = environment
+    environment
         .filter_map(|(name, value)| {
             let (name, value) = (name.into_string().ok()?, value.into_string().ok()?);
             CString::new(format!("{name}={value}")).ok()
         })
-        .collect();
+        .collect()
+}
+
+fn echo_by(actions: &libc::posix_spawn_file_actions_t) {
+    let environment = without_library();
     let mut pointers: Vec<_> = environment
         .iter()
         .map(|one| one.as_ptr().cast_mut())
@@ -37,17 +65,11 @@ fn echo(path: &CString) {
     ];
     // SAFETY: actions of ours, strings that end, and lists of them that end with null.
     unsafe {
-        let mut actions = std::mem::zeroed();
-        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
-        let flags = libc::O_WRONLY | libc::O_APPEND;
-        let added =
-            libc::posix_spawn_file_actions_addopen(&raw mut actions, 1, path.as_ptr(), flags, 0);
-        assert_eq!(added, 0);
         let mut pid = 0;
         let spawned = libc::posix_spawn(
             &raw mut pid,
             words[0],
-            &raw const actions,
+            actions,
             std::ptr::null(),
             words.as_ptr(),
             pointers.as_ptr(),
@@ -56,7 +78,6 @@ fn echo(path: &CString) {
         let mut status = 0;
         assert_eq!(libc::waitpid(pid, &raw mut status, 0), pid);
         assert_eq!(status, 0);
-        libc::posix_spawn_file_actions_destroy(&raw mut actions);
     }
 }
 
@@ -89,4 +110,87 @@ fn a_file_that_posix_spawn_opens_is_the_kernels() {
         scene.play("spawn-log", "");
         assert!(scene.bytes_to_memory() > 0);
     }
+}
+
+/// As [`spawn_log`], with a list that is older than the log, and used again for a second one of the same name.
+fn spawn_early(dir: &Path) {
+    let path = dir.join("log");
+    // SAFETY: a list of ours, from its beginning to its end.
+    unsafe {
+        let mut actions = std::mem::zeroed();
+        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
+        add_log(&mut actions, &c(&path));
+        for _ in 0..2 {
+            let flags = libc::O_RDWR | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+            let log = open(&path, flags).expect("open");
+            write(log, &[b'.'; 300_000]).expect("write");
+            for _ in 0..3 {
+                echo_by(&actions);
+                write(log, b"and ours\n").expect("write");
+            }
+            let found = pread(log, 400_000, 300_000).expect("read");
+            assert_eq!(
+                String::from_utf8_lossy(&found),
+                "a line\nand ours\n".repeat(3)
+            );
+            close(log).expect("close");
+            std::fs::remove_file(&path).expect("removed");
+        }
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+    }
+}
+
+/// Writes, and executes a program that has not the library and reads the file at once.
+fn execute(dir: &Path) {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
+    let file = open(&dir.join("file"), flags).expect("open");
+    for _ in 0..300 {
+        write(file, &[b'E'; 4096]).expect("write");
+    }
+    let reader = c(&dir.join("reader"));
+    let path = c(&dir.join("file"));
+    let words = [reader.as_ptr(), path.as_ptr(), std::ptr::null()];
+    // SAFETY: strings that end, and a list that ends with null.
+    unsafe { libc::execv(words[0], words.as_ptr()) };
+    panic!("not executed");
+}
+
+/// A program without libraries that counts how many bytes of a file are an `E`.
+const READER: &str = r#"
+#include <fcntl.h>
+#include <stdio.h>
+#include <unistd.h>
+int main(int count, char **words) {
+    static char bytes[4096];
+    long got, found = 0;
+    int fd = open(words[1], O_RDONLY);
+    while ((got = read(fd, bytes, sizeof bytes)) > 0)
+        for (long i = 0; i < got; i++) found += bytes[i] == 'E';
+    printf("%ld found\n", found);
+    return 0;
+}
+"#;
+
+#[test]
+fn a_list_of_actions_may_be_older_than_its_file() {
+    let scene = Scene::new("spawn-early", 0);
+    scene.play("spawn-early", "");
+    assert!(scene.bytes_to_memory() > 0);
+}
+
+#[test]
+fn to_execute_a_program_closes_what_it_does_not_inherit() {
+    let close = |config: &mut forebay::Config| config.coherence = Coherence::Close;
+    let scene = Scene::with("execute", 0, close);
+    std::fs::write(scene.path("reader.c"), READER).expect("a source");
+    let mut compiler = std::process::Command::new("cc");
+    let arguments = ["-O1", "-static", "-o", "reader", "reader.c"];
+    let compiled = compiler.args(arguments).current_dir(scene.dir.path());
+    said(compiled.output().expect("a C compiler"));
+    for _ in 0..5 {
+        let told = scene.play("execute", "");
+        assert!(told.contains("1228800 found"), "{told}");
+        std::fs::remove_file(scene.path("file")).expect("removed");
+    }
+    assert!(scene.bytes_to_memory() > 0);
 }

@@ -50,6 +50,10 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "stalls" => stalls_in_a_write(argument, dir),
         "stalls-reading" => stalls_in_a_read(argument, dir),
+        "stalls-and-closes" => {
+            stalls_in_a_thread(argument, dir);
+            return true;
+        }
         _ => return false,
     }
     unreachable!("nobody answers");
@@ -111,20 +115,55 @@ fn stalls_in_a_read(way: &str, dir: &Path) {
     };
 }
 
+/// One thread waits in its memory, another closes what that writes to, and the first one does the same with other files.
+fn stalls_in_a_thread(way: &str, dir: &Path) {
+    let fd = open(&dir.join("f"), libc::O_RDWR | libc::O_CREAT).expect("open");
+    let owed = if way == "much" { 4 << 20 } else { LEN };
+    for part in pattern(1, owed).chunks(LEN) {
+        write(fd, part).expect("write");
+    }
+    let memory = bottomless().expect("a userfaultfd") as usize;
+    let process = std::process::id();
+    std::thread::spawn(move || {
+        // SAFETY: it is mapped.
+        unsafe { libc::pwrite(fd, memory as *const libc::c_void, 3000, 0) }
+    });
+    let begun = Instant::now();
+    while !is_waiting(process) {
+        assert!(begun.elapsed() < LONG, "it does not wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    std::thread::spawn(move || close(fd));
+    // Until it is likely to be at it.
+    std::thread::sleep(Duration::from_millis(100));
+    for turn in 0..100_u8 {
+        let other = dir.join(format!("other{}", turn % 3));
+        let fd = open(&other, libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC).expect("open");
+        write(fd, &pattern(turn, 5000)).expect("write");
+        assert!(pread(fd, 5000, 0).expect("read") == pattern(turn, 5000));
+        close(fd).expect("close");
+    }
+    println!("@done");
+    // SAFETY: what the others are at goes with the process.
+    unsafe { libc::_exit(0) };
+}
+
 fn check_ok(result: i32) {
     assert_eq!(result, 0);
+}
+
+/// Whether a thread of a process waits for its memory.
+fn is_waiting(process: u32) -> bool {
+    let wchan = |task: &Path| std::fs::read_to_string(task.join("wchan")).unwrap_or_default();
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).expect("tasks");
+    let mut tasks = tasks.flatten().map(|task| task.path());
+    tasks.any(|task| wchan(&task).contains("userfault"))
 }
 
 /// Waits until a thread of a process waits for its memory.
 fn begins_to_wait(scene: &Scene, child: &Child) {
     let begun = Instant::now();
-    let wchan = |task: &Path| std::fs::read_to_string(task.join("wchan")).unwrap_or_default();
-    let waits = || {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).expect("tasks");
-        let mut tasks = tasks.map(|task| task.expect("a task").path());
-        tasks.any(|task| wchan(&task).contains("userfault"))
-    };
-    while !scene.path("begun").exists() || !waits() {
+    while !scene.path("begun").exists() || !is_waiting(child.id()) {
         assert!(begun.elapsed() < LONG, "it does not wait");
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -212,5 +251,41 @@ fn others_go_on_while_a_reader_waits_in_its_own_memory() {
         wanted.extend(b"end\n");
         let bytes = std::fs::read(scene.path("f")).expect("a file");
         assert!(bytes == wanted, "{way}");
+    }
+}
+
+#[test]
+fn a_close_that_waits_for_a_thread_holds_up_no_other_file() {
+    if bottomless().is_none() {
+        here::skipped("no userfaultfd");
+        return;
+    }
+    for way in ["little", "much"] {
+        let scene = Scene::new("stalls-and-closes", 0);
+        let mut program = scene.start("stalls-and-closes", way);
+        let begun = Instant::now();
+        let ended = loop {
+            if let Some(status) = program.try_wait().expect("a look") {
+                break Some(status);
+            }
+            if begun.elapsed() > LONG {
+                program.kill().expect("a kill");
+                program.wait().expect("an end");
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert!(
+            ended.is_some_and(|status| status.success()),
+            "{way}: {ended:?}"
+        );
+        for turn in 97..100_u8 {
+            let bytes = std::fs::read(scene.path(&format!("other{}", turn % 3))).expect("a file");
+            assert!(bytes == pattern(turn, 5000), "{way}");
+        }
+        let session = scene.session.as_ref().expect("a session");
+        session.settle_all().expect("settled");
+        let bytes = std::fs::read(scene.path("f")).expect("a file");
+        assert!(bytes[..LEN] == pattern(1, LEN), "{way}");
     }
 }

@@ -26,7 +26,7 @@ pub const OUTSIDER: u32 = 10;
 pub const MADE_EXECUTABLE: u32 = 74;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 26] = [
+const REASONS: [(u32, &str); 27] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -75,6 +75,10 @@ const REASONS: [(u32, &str); 26] = [
     (
         79,
         "synced again and again with little to write (`kernel_after_syncs`)",
+    ),
+    (
+        80,
+        "a thread, or a child in the same memory, has descriptors of its own: CLOSE_RANGE_UNSHARE, clone",
     ),
     (
         76,

@@ -24,9 +24,11 @@ use crate::sync::time::{Instant, sleep};
 const PAGES_AT_ONCE: u64 = 4 * 1024;
 /// How long a file may owe the same, though it is tried: much less than the kernel keeps those waiting who want the lease.
 const STUCK_PATIENCE: Duration = Duration::from_secs(5);
-/// How long flushers that are at a file are waited for before it counts as let go.
-const CLOSE_TRIES: u32 = 1000;
+/// How long threads of this process that are at a file are waited for before it counts as let go: much longer than a busy machine
+/// keeps one of them from going on, and less than a client waits for an answer.
+const DROP_PATIENCE: Duration = Duration::from_secs(4);
 const CLOSE_PAUSE: Duration = Duration::from_micros(100);
+const CLOSE_PAUSE_MAX: Duration = Duration::from_millis(4);
 
 /// How long a keeper that ends goes on with files under a lease, which ends with it.
 const LAST_PATIENCE: Duration = Duration::from_secs(10);
@@ -64,9 +66,9 @@ fn flags_of(shared: &Shared, id: FileId) -> u32 {
 }
 
 fn leased_devices(shared: &Shared) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
-    let mut leased = shared.open_devices();
-    leased.retain(|(id, _)| flags_of(shared, *id) & LEASED != 0);
-    leased
+    let open = shared.open_devices();
+    open.filter(|(id, _)| flags_of(shared, *id) & LEASED != 0)
+        .collect()
 }
 
 /// The files under a lease, as who writes them sees them.
@@ -185,14 +187,25 @@ fn let_go(shared: &Shared, core: Core) {
     if is_kept {
         return;
     }
-    let device = Arc::downgrade(&core.device);
+    let device = Arc::clone(&core.device);
     drop(core);
-    for _ in 0..CLOSE_TRIES {
-        if device.strong_count() == 0 {
-            return;
+    await_dropped(device);
+}
+
+/// Waits until nobody of this process uses a device file any more, within bounds. Whether that is so: then its descriptors are closed, and
+/// the file may be executed. Threads have a device file for moments, as long as its file owes nothing.
+pub fn await_dropped<T: ?Sized>(device: Arc<T>) -> bool {
+    let weak = Arc::downgrade(&device);
+    drop(device);
+    let (begun, mut pause) = (Instant::now(), CLOSE_PAUSE);
+    while weak.strong_count() != 0 {
+        if begun.elapsed() > DROP_PATIENCE {
+            return false;
         }
-        sleep(CLOSE_PAUSE);
+        sleep(pause);
+        pause = (pause * 2).min(CLOSE_PAUSE_MAX);
     }
+    true
 }
 
 /// What cannot be written is like what a killed program has left: it stays owed, is tried again now and then, and whoever
@@ -233,4 +246,26 @@ pub fn forget_if_lost(shared: &Shared, id: FileId) -> bool {
         closing::end_lease(&shared.arena, id);
     }
     lost
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::await_dropped;
+
+    /// On a busy machine a thread may get no time for as long as that, with a device file in hand.
+    #[test]
+    fn a_thread_that_gets_no_time_is_waited_for() {
+        let device = Arc::new(());
+        let other = Arc::clone(&device);
+        let late = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(500));
+            drop(other);
+        });
+        assert!(await_dropped(device));
+        late.join().expect("an end");
+    }
 }

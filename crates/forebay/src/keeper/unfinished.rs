@@ -50,13 +50,15 @@ const NAMES_AT_ONCE: usize = 256;
 /// successor finds them by their names: who has them open asks the kernel for those now and then. Begins after `last`, and
 /// returns where it has stopped.
 pub fn follow_names(shared: &Shared, me: Me<'_>, last: Option<FileId>) -> Option<FileId> {
-    let mut open = shared.open_devices();
-    open.sort_unstable_by_key(|(id, _)| (last.is_some_and(|last| id.0 <= last.0), id.0));
+    let mut open = shared.open_files();
+    open.sort_unstable_by_key(|id| (last.is_some_and(|last| id.0 <= last.0), id.0));
     open.truncate(NAMES_AT_ONCE);
-    for (id, device) in &open {
-        follow_name(me, *id, device.as_ref());
+    for &id in &open {
+        if let Some(device) = shared.device(id) {
+            follow_name(me, id, device.as_ref());
+        }
     }
-    open.last().map(|(id, _)| *id)
+    open.last().copied()
 }
 
 /// As [`follow_names`], for one file.
@@ -97,9 +99,10 @@ fn adopt_by(
     let begun = Instant::now();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
+        // Whether it is wanted is asked last: who closes a file with its last byte written would have it opened again.
         if entry.state.load(Ordering::Acquire) == LIVE
-            && is_wanted(id, entry)
             && shared.device(id).is_none()
+            && is_wanted(id, entry)
             && let Some(device) = {
                 let left = patience.map(|all| all.saturating_sub(begun.elapsed()));
                 opened(shared, id, left, again)

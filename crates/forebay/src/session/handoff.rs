@@ -10,7 +10,6 @@ mod desk;
 mod line;
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use crate::ids::FileId;
 pub use desk::Desk;
@@ -39,9 +38,6 @@ const LOOK: u32 = 10;
 const UNUSED: u32 = 11;
 /// Beside a message that changes what the keeper counts: nobody waits for an answer, and there is none.
 const QUIETLY: u32 = 1 << 31;
-/// How long a keeper waits for its flushers to let go of a device file.
-const CLOSE_TRIES: u32 = 1000;
-const CLOSE_PAUSE: Duration = Duration::from_micros(100);
 const DONE: u8 = b'+';
 const REFUSED: u8 = b'-';
 

@@ -202,27 +202,28 @@ impl Shared {
         self.devices().keys().copied().collect()
     }
 
-    /// All entries that this process has device files for.
-    pub fn open_devices(&self) -> Vec<(FileId, Arc<dyn DeviceFile>)> {
-        let all: Vec<_> = self
-            .devices()
-            .iter()
-            .map(|(id, device)| (*id, Arc::clone(device)))
-            .collect();
+    /// All entries that this process has device files for, one after the other: whoever is at one keeps none of the others open, since
+    /// their closes wait for that.
+    pub fn open_devices(&self) -> impl Iterator<Item = (FileId, Arc<dyn DeviceFile>)> + '_ {
+        let files = self.open_files().into_iter();
+        files.filter_map(|file| Some((file, self.device_unless_stale(file)?)))
+    }
+
+    /// As [`Shared::device`]; a stale one is forgotten.
+    fn device_unless_stale(&self, file: FileId) -> Option<Arc<dyn DeviceFile>> {
+        let device = self.devices().get(&file).cloned()?;
         // As in `keep_device`: the table is looked at without the lock.
-        let (mine, stale): (Vec<_>, Vec<_>) = all
-            .into_iter()
-            .partition(|(file, device)| self.is_of(*file, device));
-        for (file, device) in stale {
-            let mut devices = self.devices();
-            if devices
-                .get(&file)
-                .is_some_and(|kept| Arc::ptr_eq(kept, &device))
-            {
-                devices.remove(&file);
-            }
+        if self.is_of(file, &device) {
+            return Some(device);
         }
-        mine
+        let mut devices = self.devices();
+        if devices
+            .get(&file)
+            .is_some_and(|kept| Arc::ptr_eq(kept, &device))
+        {
+            devices.remove(&file);
+        }
+        None
     }
 
     /// A flusher for a caller's own thread: one request at a time, no threads, no io_uring.

@@ -3,8 +3,8 @@
 use std::arch::naked_asm;
 
 use super::{
-    Args, Onward, Passed, asynchronous, common, confined, control, environment, identity, names,
-    print, programs, raw_call, sockets, stdio, threads, transfer,
+    Args, Onward, Passed, actions, asynchronous, common, confined, control, environment, identity,
+    names, print, programs, raw_call, sockets, stdio, threads, transfer,
 };
 
 macro_rules! pass {
@@ -56,15 +56,19 @@ pass! {
     execv: environment::execv;
     execvp: environment::execvp;
     execvpe: environment::execvpe;
-    execl: programs::run;
-    execle: programs::run;
-    execlp: programs::run;
+    execl: programs::replace;
+    execle: programs::replace;
+    execlp: programs::replace;
     fexecve: environment::fexecve;
     execveat: environment::execveat;
     posix_spawn: environment::posix_spawn;
     posix_spawnp: environment::posix_spawnp;
-    posix_spawn_file_actions_adddup2: programs::action;
-    posix_spawn_file_actions_addopen: programs::opening;
+    posix_spawn_file_actions_init: actions::forget;
+    posix_spawn_file_actions_destroy: actions::forget;
+    posix_spawn_file_actions_adddup2: actions::duplicate;
+    posix_spawn_file_actions_addopen: actions::open;
+    clone: programs::cloned;
+    __clone: programs::cloned;
     login_tty: programs::login;
 
     mmap: transfer::map;

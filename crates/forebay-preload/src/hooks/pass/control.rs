@@ -19,6 +19,9 @@ const FIOQSIZE: u64 = 0x5460;
 const FICLONE: u64 = 0x4004_9409;
 const FICLONERANGE: u64 = 0x4020_940d;
 const FIDEDUPERANGE: u64 = 0xc018_9436;
+const LOOP_SET_FD: u64 = 0x4c00;
+const LOOP_CHANGE_FD: u64 = 0x4c06;
+const LOOP_CONFIGURE: u64 = 0x4c0a;
 
 /// Requests of file systems that only look at flags and names.
 const HARMLESS: [u64; 6] = [
@@ -44,6 +47,12 @@ pub fn ioctl(args: &Args) -> usize {
         if given.is_err() {
             return given.address();
         }
+    }
+    if !Inside::is()
+        && let Some(file) = below_device(request, argument)
+        && files::is_known(file)
+    {
+        return give(file, Why::Sent).address();
     }
     if files::is_known(fd) && touches_contents(request) {
         return give(fd, Why::Ioctl).address();
@@ -74,6 +83,16 @@ fn touches_contents(request: u64) -> bool {
     // The letters of ext4 and file systems in general, XFS, btrfs, f2fs, and of the clones above.
     let letter = request >> 8 & 0xff;
     matches!(letter, 0x66 | 0x58 | 0x94 | 0xf5) && !HARMLESS.contains(&request)
+}
+
+/// The file that a request puts below a loop device: the kernel reads and writes it from then on.
+fn below_device(request: u64, argument: u64) -> Option<c_int> {
+    match request {
+        LOOP_SET_FD | LOOP_CHANGE_FD => Some(argument as c_int),
+        // struct loop_config begins with it.
+        LOOP_CONFIGURE => peek::<u32>(argument).map(|file| file as c_int),
+        _ => None,
+    }
 }
 
 /// Where a request clones from.

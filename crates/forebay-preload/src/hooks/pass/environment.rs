@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{c_int, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use super::{Args, Onward, number, or, programs};
+use super::{Args, Onward, actions, number, or, programs};
 use crate::program::peek;
 use crate::{raw, signals};
 
@@ -138,7 +138,7 @@ fn by(args: &Args, list: u64, repaired: usize) -> usize {
     if is_stripped(list as usize) {
         return repaired;
     }
-    programs::run(args).address()
+    programs::replace(args).address()
 }
 
 /// `execve(path, arguments, environment)`
@@ -176,7 +176,8 @@ fn spawn_by(args: &Args, list: u64, repaired: usize) -> usize {
     if is_stripped(list as usize) {
         return repaired;
     }
-    or(programs::run(args), number)
+    let given = programs::run(args).and_then(|()| actions::reach(args[2]));
+    or(given, number)
 }
 
 /// `posix_spawn(pid, path, actions, attributes, arguments, environment)`

@@ -2,12 +2,14 @@
 
 use libc::c_int;
 
-use super::{Args, close, give, number, or, path, zero};
+use super::{Args, close, or, zero};
 use crate::attach;
 use crate::files::{self, Given, Why};
 use crate::inside::Inside;
+use crate::parting;
+use crate::program::peek;
 
-/// `exec...`, `posix_spawn`, `system`, `popen`: what the new program inherits is the kernel's.
+/// `posix_spawn`, `system`, `popen`: what the new program inherits is the kernel's.
 pub fn run(_args: &Args) -> Given {
     if attach::rests() {
         files::announce_inherited();
@@ -17,22 +19,41 @@ pub fn run(_args: &Args) -> Given {
     Ok(())
 }
 
+/// `exec...`: besides, what it does not inherit is closed.
+pub fn replace(args: &Args) -> Given {
+    run(args)?;
+    files::at_replacement();
+    Ok(())
+}
+
+/// `clone(function, stack, flags, argument, ...)`
+pub fn cloned(args: &Args) -> Given {
+    share(args[2])
+}
+
+/// `syscall(SYS_clone, flags, ...)`
+pub fn cloned_raw(args: &Args) -> Given {
+    share(args[0])
+}
+
+/// `syscall(SYS_clone3, arguments, size)`
+pub fn cloned_by_structure(args: &Args) -> Given {
+    peek::<u64>(args[0] as usize).map_or(Ok(()), share)
+}
+
+/// A child that shares either memory or descriptors, but not both: what it closes or opens is none of the numbers that the library knows, or is
+/// one that it does not hear of.
+fn share(flags: u64) -> Given {
+    let shares = |flag: c_int| flags & flag as u64 != 0;
+    if shares(libc::CLONE_VM) == shares(libc::CLONE_FILES) {
+        return Ok(());
+    }
+    parting::leave(Why::Unshared)
+}
+
 /// `popen`.
 pub fn piped(args: &Args) -> usize {
     or(run(args), zero)
-}
-
-/// `posix_spawn_file_actions_adddup2(actions, from, to)`: the program that is spawned gets the descriptor, whatever its flags.
-pub fn action(args: &Args) -> usize {
-    or(give(args[1] as c_int, Why::Inherited), number)
-}
-
-/// `posix_spawn_file_actions_addopen(actions, to, path, flags, mode)`: the child opens the file inside of libc, and may execute a program
-/// without the library.
-pub fn opening(args: &Args) -> usize {
-    // SAFETY: the program's string.
-    let given = unsafe { files::reach_path(libc::AT_FDCWD, path(args[2]), Why::Inherited) };
-    or(given, number)
 }
 
 /// `login_tty(fd)`: closes the standard descriptors, and `fd` itself.

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::files;
 use crate::foreign;
-use crate::hooks::open;
+use crate::hooks::{open, times};
 use crate::inside::Inside;
 use crate::program;
 
@@ -158,6 +158,10 @@ ways! {
         SYS_statx(dir, path, flags, mask, to) => libc::statx(dir as _, at(path), flags as _, mask as _, at(to));
         SYS_truncate(path, len) => libc::truncate64(at(path), len as _);
         SYS_utimensat(dir, path, times, flags) => libc::utimensat(dir as _, at(path), at(times), flags as _);
+        SYS_utimes(path, times) => libc::utimes(at(path), at(times));
+        SYS_utime(path, times) => libc::utime(at(path), at(times));
+        SYS_futimesat(dir, path, times) => times::futimesat(dir as _, at(path), at(times));
+        SYS_umount2(path, flags) => libc::umount2(at(path), flags as _);
         SYS_chmod(path, mode) => libc::chmod(at(path), mode as _);
         SYS_fchmodat(dir, path, mode) => libc::fchmodat(dir as _, at(path), mode as _, 0);
         SYS_chown(path, user, group) => libc::chown(at(path), user as _, group as _);
@@ -194,10 +198,12 @@ ways! {
         SYS_inotify_add_watch => names::watch;
         SYS_io_submit => asynchronous::submit;
         SYS_io_uring_setup => asynchronous::ring;
-        SYS_execve | SYS_execveat => programs::run;
-        SYS_setuid => identity::user;
+        SYS_execve | SYS_execveat => programs::replace;
+        SYS_clone => programs::cloned_raw;
+        SYS_clone3 => programs::cloned_by_structure;
+        SYS_setuid | SYS_setfsuid => identity::user;
         SYS_setreuid | SYS_setresuid => identity::users;
-        SYS_setgid => identity::group;
+        SYS_setgid | SYS_setfsgid => identity::group;
         SYS_setregid | SYS_setresgid => identity::groups;
         SYS_setgroups | SYS_chroot | SYS_pivot_root | SYS_setns => identity::other;
         SYS_unshare => identity::unshare;

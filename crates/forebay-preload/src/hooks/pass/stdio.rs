@@ -61,8 +61,8 @@ export! {
                 let fd = open64(path, ways.flags, 0o666);
                 return if fd < 0 { std::ptr::null_mut() } else { over(fd, mode, &ways) };
             }
-            match give_path(libc::AT_FDCWD, path, Why::Stdio) {
-                Ok(()) => begun(open_really(path, mode)),
+            match cut(path, mode, || open_really(path, mode)) {
+                Ok(stream) => begun(stream),
                 Err(errno) => failed(errno),
             }
         }
@@ -88,8 +88,31 @@ export! {
         }
         ends(descriptor(stream));
         // SAFETY: the caller's arguments.
-        unsafe { begun(reopen_really(path, mode, stream)) }
+        unsafe {
+            let reopen = || reopen_really(path, mode, stream);
+            // Where it could not go to the kernel a second time it is found out after the opening.
+            begun(cut(path, mode, reopen).unwrap_or_else(|_| reopen()))
+        }
     }
+}
+
+/// Has libc open a stream. Should that cut the file, the engine does not have it meanwhile.
+///
+/// # Safety
+/// As for `fopen`.
+unsafe fn cut(
+    path: *const c_char,
+    mode: *const c_char,
+    open: impl FnOnce() -> *mut FILE,
+) -> Result<*mut FILE, c_int> {
+    // SAFETY: the caller's promise.
+    unsafe {
+        if *mode.cast::<u8>() == b'w' {
+            return files::cut_by_kernel(libc::AT_FDCWD, path, Why::Stdio, open);
+        }
+        give_path(libc::AT_FDCWD, path, Why::Stdio)?;
+    }
+    Ok(open())
 }
 
 /// A stream over a descriptor that was opened for it.

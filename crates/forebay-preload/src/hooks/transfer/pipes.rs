@@ -73,6 +73,10 @@ pub fn splice(
         return serve::fail(libc::EFAULT);
     };
     let word = table::word(file.0);
+    if !word.is_file() {
+        // Its first use has shown that it is the kernel's.
+        return real();
+    }
     let may = if into_file {
         word.writes()
     } else {

@@ -166,7 +166,7 @@ impl Mending {
             self.missed = Some(Instant::now());
         }
         if let Some(since) = self.missed {
-            let open = shared.open_devices().into_iter().map(|(file, _)| file);
+            let open = shared.open_devices().map(|(file, _)| file);
             self.opened.extend(open);
             self.missed = (since.elapsed() < TEND_EVERY).then_some(since);
         }

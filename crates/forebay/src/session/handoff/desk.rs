@@ -21,8 +21,8 @@ use crate::sync::Ordering;
 use crate::sys::socket;
 
 use super::{
-    CLOSE_PAUSE, CLOSE_TRIES, DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES,
-    QUIETLY, REFUSED, RELEASE, RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
+    DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED, RELEASE,
+    RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
 };
 
 struct Client {
@@ -177,7 +177,9 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 RELEASE_READER => {
                     one_fewer(&mut client.readers, file);
-                    shared.give_lent_back(file).is_none_or(await_dropped)
+                    shared
+                        .give_lent_back(file)
+                        .is_none_or(closing::await_dropped)
                 }
                 LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
@@ -224,7 +226,7 @@ fn ask_guard(
 }
 
 /// Closes the keeper's descriptors of a file that nobody writes any more, before it answers: a program that has just been
-/// written may be executed next, which a writable descriptor anywhere forbids. The flushers hold a device for moments.
+/// written may be executed next, which a writable descriptor anywhere forbids.
 fn close_unused(shared: &Arc<Shared>, file: FileId) {
     let entry = shared.arena.file_unchecked(file);
     let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
@@ -243,20 +245,7 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
         let _ = settle::finish(&core, me);
     }
     shared.drop_device(file);
-    await_dropped(device);
-}
-
-/// Waits until nobody of this process uses a device file any more, within bounds. Whether that is so.
-fn await_dropped(device: Arc<dyn DeviceFile>) -> bool {
-    let weak = Arc::downgrade(&device);
-    drop(device);
-    for _ in 0..CLOSE_TRIES {
-        if weak.strong_count() == 0 {
-            return true;
-        }
-        std::thread::sleep(CLOSE_PAUSE);
-    }
-    false
+    closing::await_dropped(device);
 }
 
 /// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
