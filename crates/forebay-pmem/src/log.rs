@@ -13,7 +13,11 @@
 //! A record's number is the count of its first line. Reading begins at the tail and ends at the first line that does not
 //! hold the next record. Where a *later* record lies behind, the log was damaged and not merely cut off.
 
+mod sums;
+
 use std::sync::Arc;
+
+use sums::Sums;
 
 use crate::errno::Result;
 use crate::layout::superblock::{Superblock, TAILS, Tail};
@@ -185,6 +189,7 @@ pub fn recover(medium: &dyn Medium, superblock: &Superblock) -> Recovered {
         medium,
         superblock,
         pages: PageMap::default(),
+        tail,
         head: tail,
     };
     let mut records = 0;
@@ -247,14 +252,16 @@ struct Reader<'a> {
     medium: &'a dyn Medium,
     superblock: &'a Superblock,
     pages: PageMap,
+    tail: Tail,
     head: Tail,
 }
 
 impl Reader<'_> {
-    /// The record that begins at a line, if one with that number does.
-    fn record(&self, at: Tail) -> Option<Vec<u8>> {
+    /// The head that lies at a line, with its checksum left out, and the lines of its record, if a record with
+    /// that number may begin there.
+    fn begins(&self, at: Tail) -> Option<(Vec<u8>, u64, u32)> {
         let lines = self.superblock.geometry.log_lines();
-        let head = self.lines(at.0, 1);
+        let mut head = self.lines(at.0, 1);
         if get64(&head, 0) != MARK
             || get64(&head, 8) != self.superblock.id
             || get64(&head, 16) != at.0
@@ -267,9 +274,19 @@ impl Reader<'_> {
         {
             return None;
         }
-        let mut record = self.lines(at.0, count);
-        let sum = get32(&record, SUM_AT);
-        put32(&mut record, SUM_AT, 0);
+        let sum = get32(&head, SUM_AT);
+        put32(&mut head, SUM_AT, 0);
+        Some((head, count, sum))
+    }
+
+    /// The record that begins at a line, if one with that number does, and the log has room for it.
+    fn record(&self, at: Tail) -> Option<Vec<u8>> {
+        let (mut record, count, sum) = self.begins(at)?;
+        let used = at.0 - self.tail.0;
+        if used + count > self.superblock.geometry.log_lines() {
+            return None;
+        }
+        record.extend(self.lines(at.0 + 1, count - 1));
         (crc32c(0, &record) == sum).then_some(record)
     }
 
@@ -317,13 +334,22 @@ impl Reader<'_> {
     fn later_record(&self) -> Option<u64> {
         let lines = self.superblock.geometry.log_lines();
         let candidates = (0..lines).filter_map(|line| {
-            let head = self.lines(line, 1);
-            let number = get64(&head, 16);
-            let ours = get64(&head, 0) == MARK && get64(&head, 8) == self.superblock.id;
-            let later = ours && number > self.head.0 && number % lines == line;
-            later.then_some(Tail(number))
+            let number = get64(&self.lines(line, 1), 16);
+            let later = number > self.head.0 && number % lines == line;
+            let begun = later.then(|| self.begins(Tail(number)));
+            let (head, count, sum) = begun.flatten()?;
+            Some((number, crc32c(0, &head), count, sum))
         });
-        let whole = candidates.filter(|at| self.record(*at).is_some());
-        whole.max().map(|at| at.0)
+        let candidates: Vec<_> = candidates.collect();
+        if candidates.is_empty() {
+            return None;
+        }
+        let sums = Sums::of(lines, |line| self.lines(line, 1));
+        let whole = candidates
+            .into_iter()
+            .filter(|(number, begun, count, sum)| {
+                sums.go_on(*begun, number % lines + 1, count - 1) == *sum
+            });
+        whole.map(|(number, ..)| number).max()
     }
 }

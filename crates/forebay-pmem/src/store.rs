@@ -1,8 +1,10 @@
 //! An open store: its lock, the commit, the flusher, and the calls.
 //!
-//! Calls that change something hold the state's lock alone, those that read hold it together. A *commit* has
-//! two phases: it collects the running batch under the lock, and makes it durable without it; meanwhile calls
-//! go on with the next batch. One commit runs at a time (the log's lock, taken first). See [`commit`].
+//! Calls that change something hold the state's lock alone, those that read hold it together. Calls that change a
+//! file's bytes or size have its *turn* first, and keep it from their first operation to their last: the pieces of
+//! two writes do not mix. A *commit* has two phases: it collects the running batch under the lock, and makes it durable without it; meanwhile calls
+//! go on with the next batch. One commit runs at a time (the log's lock, taken before the state's and after a turn).
+//! See [`commit`].
 
 mod calls;
 mod commit;
@@ -24,10 +26,14 @@ use flusher::Flusher;
 pub(crate) use create::make;
 pub(crate) use open::{load_state, read_superblock};
 
+/// Turns that there are: files whose numbers differ by a multiple of it share one.
+const TURNS: usize = 64;
+
 /// What the calls and the flusher share.
 pub(crate) struct Inner {
     state: RwLock<State>,
     log: Mutex<LogState>,
+    turns: [Mutex<()>; TURNS],
 }
 
 /// The log, and what waits for it.
@@ -44,6 +50,24 @@ pub struct Store {
 }
 
 impl Inner {
+    fn new(state: State, log: Log) -> Self {
+        Self {
+            state: RwLock::new(state),
+            log: Mutex::new(LogState {
+                log,
+                waiting: Vec::new(),
+            }),
+            turns: [const { Mutex::new(()) }; TURNS],
+        }
+    }
+
+    /// The turn to change a file's bytes and size.
+    fn turn(&self, inode: u64) -> MutexGuard<'_, ()> {
+        self.turns[inode as usize % TURNS]
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
     fn read(&self) -> RwLockReadGuard<'_, State> {
         // A call that panicked has a bug; what it left running is not committed (see `fail`).
         self.state
@@ -110,7 +134,8 @@ impl Store {
         if self.inner.read().read_only.is_some() {
             return Ok(());
         }
-        self.inner.free_orphans()?;
+        // One that is damaged stays, as it does when the store is opened; what was done is committed all the same.
+        let _ = self.inner.free_orphans();
         self.inner.commit(true)
     }
 }

@@ -1,6 +1,6 @@
 //! Directories, links, and the list of files without a name.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::Checker;
 use crate::directory::{self, bucket, index_of, key_of};
@@ -187,29 +187,16 @@ impl Checker<'_> {
 
     /// Every directory leads to the root by its parents.
     fn reach(&mut self, numbers: &[u64]) {
-        let mut reached = HashSet::from([ROOT]);
-        for number in numbers {
-            let mut way = Vec::new();
-            let mut at = *number;
-            while !reached.contains(&at) {
-                let seen = self
-                    .seen
-                    .get(&at)
-                    .filter(|seen| seen.kind == libc::S_IFDIR && seen.links > 0);
-                let Some(seen) = seen.filter(|_| !way.contains(&at)) else {
-                    break;
-                };
-                way.push(at);
-                at = seen.parent;
-            }
-            if reached.contains(&at) {
-                reached.extend(way);
-            } else if way.contains(&at) {
-                self.tell(
-                    format!("directory {number} cannot be reached from the root"),
-                    "its place",
-                );
-            }
+        let parent = |number: u64| {
+            let seen = self.seen.get(&number);
+            let seen = seen.filter(|seen| seen.kind == libc::S_IFDIR && seen.links > 0);
+            seen.map(|seen| seen.parent)
+        };
+        for number in without_end(numbers, parent) {
+            self.tell(
+                format!("directory {number} cannot be reached from the root"),
+                "its place",
+            );
         }
     }
 
@@ -241,5 +228,59 @@ impl Checker<'_> {
             let what = format!("inode {number} has no name and is not in the list of those");
             self.tell(what, "its space");
         }
+    }
+}
+
+/// Those whose parents lead round and round; each parent is asked for once.
+fn without_end(numbers: &[u64], mut parent: impl FnMut(u64) -> Option<u64>) -> Vec<u64> {
+    // Whether the way from a directory ends. While it is walked, it does not: whoever comes there again goes round.
+    let mut ends = HashMap::from([(ROOT, true)]);
+    let mut found = Vec::new();
+    for number in numbers {
+        let mut way = Vec::new();
+        let mut at = *number;
+        let is_end = loop {
+            if let Some(is_end) = ends.get(&at) {
+                break *is_end;
+            }
+            let Some(above) = parent(at) else { break true };
+            ends.insert(at, false);
+            way.push(at);
+            at = above;
+        };
+        ends.extend(way.into_iter().map(|at| (at, is_end)));
+        if !is_end {
+            found.push(*number);
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_deep_chain_of_directories_is_walked_once() {
+        // From the deepest on: 300,000, each in the one before; the first is in the root, in nothing, or in the last.
+        const DEEP: u64 = 300_000;
+        let numbers: Vec<u64> = (2..DEEP).rev().collect();
+        for (first_in, without) in [(Some(ROOT), 0), (None, 0), (Some(DEEP - 1), DEEP - 2)] {
+            let mut asked = 0;
+            let found = without_end(&numbers, |number| {
+                asked += 1;
+                if number == 2 {
+                    first_in
+                } else {
+                    Some(number - 1)
+                }
+            });
+            assert_eq!(found.len() as u64, without);
+            assert!(asked <= DEEP, "asked {asked} times");
+        }
+        let aside = without_end(&[2, 3, 4, 5], |number| {
+            [None, None, Some(ROOT), Some(4), Some(3), Some(4)][number as usize]
+        });
+        assert_eq!(aside, [3, 4, 5]);
     }
 }

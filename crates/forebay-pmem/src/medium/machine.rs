@@ -225,6 +225,9 @@ fn crc32c_table(seed: u32, bytes: &[u8]) -> u32 {
     !crc
 }
 
+/// The polynomial of Castagnoli, reversed.
+pub const POLYNOMIAL: u32 = 0x82f6_3b78;
+
 const TABLE: [u32; 256] = table();
 
 const fn table() -> [u32; 256] {
@@ -234,9 +237,8 @@ const fn table() -> [u32; 256] {
         let mut value = index as u32;
         let mut bit = 0;
         while bit < 8 {
-            // The polynomial of Castagnoli, reversed.
             value = if value & 1 == 1 {
-                (value >> 1) ^ 0x82f6_3b78
+                (value >> 1) ^ POLYNOMIAL
             } else {
                 value >> 1
             };

@@ -31,16 +31,14 @@ pub fn read(state: &State, number: u64, offset: u64, into: &mut [u8]) -> Result<
     Ok(there)
 }
 
-/// Writes bytes at an offset, or at the end; answers where.
-pub fn write(state: &mut State, number: u64, offset: Option<u64>, bytes: &[u8]) -> Result<u64> {
+/// Writes bytes at an offset.
+pub fn write(state: &mut State, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
     let mut inode = regular(state, number)?;
-    let offset = offset.unwrap_or(inode.size);
     let end = end_of(offset, bytes.len() as u64)?;
     bytes::write(state, &mut inode, offset, bytes)?;
     inode.size = inode.size.max(end);
     stamp(state, &mut inode);
-    state.put(number, &inode)?;
-    Ok(offset)
+    state.put(number, &inode)
 }
 
 fn end_of(offset: u64, length: u64) -> Result<u64> {

@@ -65,6 +65,17 @@ pub fn released(state: &mut State, number: u64) -> Result<()> {
     free(state, number, &mut inode)
 }
 
+/// Frees the first of the list, which the root says is `number`. `EIO` if it is no such file, or another leads
+/// there: then it could be the first again and again.
+pub fn free_first(state: &mut State, number: u64) -> Result<()> {
+    let mut inode = state.inode(number)?;
+    if number == ROOT || inode.links > 0 || inode.orphan_previous != 0 {
+        return Err(Errno::EIO);
+    }
+    remove(state, &mut inode)?;
+    free(state, number, &mut inode)
+}
+
 /// The first of the list, or 0.
 pub fn first(state: &State) -> Result<u64> {
     Ok(state.inode(ROOT)?.orphan_next)

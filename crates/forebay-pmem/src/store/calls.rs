@@ -46,6 +46,8 @@ impl Store {
 
     /// Changes what a file is; a size cuts or extends it.
     pub fn setattr(&self, inode: u64, changes: &Changes) -> Result<Attributes> {
+        // Bytes and sizes of a file are changed by one call at a time.
+        let _turn = changes.size.map(|_| self.inner.turn(inode));
         self.inner
             .change(|state| files::change(state, inode, changes))
     }
@@ -156,54 +158,51 @@ impl Store {
     }
 
     /// Writes. Up to 2 MiB that lie in one aligned 2 MiB of the file are written as a whole or not at all;
-    /// more in such pieces, and less than all where the store becomes full.
+    /// more in such pieces, and less than all where the store becomes full. No other call changes the file's
+    /// bytes or size between two pieces.
     pub fn write(&self, inode: u64, offset: u64, bytes: &[u8]) -> Result<usize> {
-        self.write_pieces(inode, Some(offset), bytes)
-            .map(|(_, written)| written)
+        let _turn = self.inner.turn(inode);
+        self.write_pieces(inode, offset, bytes)
     }
 
     /// Writes at the end of a file; answers where, and how much.
     pub fn append(&self, inode: u64, bytes: &[u8]) -> Result<(u64, usize)> {
-        self.write_pieces(inode, None, bytes)
+        let _turn = self.inner.turn(inode);
+        let end = self.getattr(inode)?.size;
+        let written = self.write_pieces(inode, end, bytes)?;
+        Ok((end, written))
     }
 
-    fn write_pieces(&self, inode: u64, at: Option<u64>, bytes: &[u8]) -> Result<(u64, usize)> {
-        let mut at = at;
-        let mut start = at.unwrap_or(0);
+    /// The caller has the file's turn.
+    fn write_pieces(&self, inode: u64, offset: u64, bytes: &[u8]) -> Result<usize> {
         let mut done = 0;
         let mut pages = CHUNK_PAGES;
         if bytes.is_empty() {
-            return self
-                .getattr(inode)
-                .map(|attributes| (at.unwrap_or(attributes.size), 0));
+            return self.getattr(inode).map(|_| 0);
         }
         while done < bytes.len() {
-            let offset = at.map(|at| at + done as u64);
-            let piece = piece(offset.unwrap_or(0), bytes.len() - done, pages);
+            let at = offset.saturating_add(done as u64);
+            let piece = piece(at, bytes.len() - done, pages);
             let part = &bytes[done..done + piece];
             match self
                 .inner
-                .change(|state| files::write(state, inode, offset, part))
+                .change(|state| files::write(state, inode, at, part))
             {
-                Ok(offset) => {
-                    // The pieces of an append follow the first.
-                    at = Some(offset - done as u64);
-                    start = offset - done as u64;
-                    done += piece;
-                }
+                Ok(()) => done += piece,
                 // Smaller pieces may have room, where each frees what it replaces.
                 Err(Errno::ENOSPC) if pages > 1 => pages /= 8,
                 Err(_) if done > 0 => break,
                 Err(error) => return Err(error),
             }
         }
-        Ok((start, done))
+        Ok(done)
     }
 
     /// `fallocate`, of up to 2 MiB as a whole or not at all: allocates, keeps the size or not, punches holes, makes zeros; other modes are
     /// `EOPNOTSUPP`.
     pub fn fallocate(&self, inode: u64, mode: i32, offset: u64, length: u64) -> Result<()> {
         let asked = Allocation::from_mode(mode)?;
+        let _turn = self.inner.turn(inode);
         let end = files::check_range(&self.inner.read(), inode, offset, length)?;
         let pages = offset / PAGE..end.div_ceil(PAGE);
         let mut page = pages.start;

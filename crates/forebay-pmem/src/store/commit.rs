@@ -71,7 +71,7 @@ impl Inner {
         state.read_only.is_none() && !state.pages.is_clean()
     }
 
-    /// Frees files without a name that nobody holds.
+    /// Frees files without a name that nobody holds, up to the first that is damaged.
     pub(super) fn free_orphans(&self) -> Result<()> {
         loop {
             let first = orphans::first(&self.read())?;
@@ -80,7 +80,7 @@ impl Inner {
             }
             self.change(|state| {
                 state.held.forget(first);
-                orphans::released(state, first)
+                orphans::free_first(state, first)
             })?;
         }
     }

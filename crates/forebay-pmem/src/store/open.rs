@@ -3,11 +3,11 @@
 //! What is read: two blocks, the log from its tail on, and the bitmaps. Nothing grows with the number of files.
 
 use std::path::Path;
-use std::sync::{Arc, Mutex, RwLock};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::flusher::Flusher;
-use super::{Inner, LogState, Store};
+use super::{Inner, Store};
 use crate::errno::{Errno, OpenError};
 use crate::layout::BLOCK;
 use crate::layout::superblock::{COPIES, MARK, NoSuperblock, Superblock};
@@ -60,13 +60,7 @@ impl Store {
             return Err(OpenError::Damaged(what));
         }
         let writable = !options.read_only;
-        let inner = Arc::new(Inner {
-            state: RwLock::new(state),
-            log: Mutex::new(LogState {
-                log,
-                waiting: Vec::new(),
-            }),
-        });
+        let inner = Arc::new(Inner::new(state, log));
         if writable {
             // What is damaged stays: whoever comes to it gets an error, and `check` tells of it.
             let _ = inner.free_orphans();

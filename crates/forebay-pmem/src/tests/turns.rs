@@ -1,0 +1,118 @@
+//! Calls in several pieces, and others of the same file between the pieces: there where the store is full, and the next
+//! piece waits for the commit that gives back what was freed.
+
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use super::drive::{by, clock, faults, new_store, quiet};
+use super::sim::Simulated;
+use super::watched::Watched;
+use crate::medium::{Durability, Medium};
+use crate::store::Store;
+use crate::types::{Changes, CreateOptions, ROOT};
+
+/// Two pieces.
+const BYTES: usize = 4 << 20;
+/// Pages that are free before them: more than one piece takes, and less than two.
+const FREE: u64 = 700;
+const ROUNDS: usize = 3;
+/// For what has to wait, and is not done.
+const A_WHILE: Duration = Duration::from_millis(50);
+
+fn cut(store: &Store, file: u64) {
+    let empty = Changes {
+        size: Some(0),
+        ..Changes::default()
+    };
+    assert!(store.setattr(file, &empty).is_ok());
+}
+
+/// Leaves [`FREE`] pages, and more after the next commit.
+fn fill(store: &Store, filler: u64) {
+    assert_eq!(store.sync(), Ok(()));
+    let pages = store.statfs().blocks_available - FREE;
+    let bytes = vec![9; pages as usize * 4096];
+    assert_eq!(store.write(filler, 0, &bytes), Ok(bytes.len()));
+    assert_eq!(store.sync(), Ok(()));
+    cut(store, filler);
+}
+
+/// Does something in two pieces and, at the commit between them, something else in another thread; then looks at the file's
+/// bytes.
+fn rounds(whole: impl Fn(&Store, u64), other: impl Fn(&Store, u64) + Sync, look: impl Fn(&[u8])) {
+    let bytes = new_store(1500, &CreateOptions::default());
+    let simulated = Simulated::new(bytes, Durability::Dax);
+    let medium = Watched::new(Arc::clone(&simulated));
+    let opened = Store::open_medium(Arc::clone(&medium) as Arc<dyn Medium>, quiet(), clock);
+    let store = opened.expect("a new store opens");
+    let file = store.create(ROOT, b"f", by(0o644)).expect("made").inode;
+    let filler = store.create(ROOT, b"g", by(0o644)).expect("made").inode;
+    for _ in 0..ROUNDS {
+        fill(&store, filler);
+        let (begin, begun) = mpsc::channel();
+        let (end, ended) = mpsc::channel();
+        medium.at_commit(Some(Box::new(move || {
+            let _ = begin.send(());
+            let _ = ended.recv_timeout(A_WHILE);
+        })));
+        std::thread::scope(|scope| {
+            let (store, other) = (&store, &other);
+            let between = scope.spawn(move || {
+                let is_time = begun.recv().is_ok();
+                if is_time {
+                    other(store, file);
+                }
+                let _ = end.send(());
+                is_time
+            });
+            whole(store, file);
+            // Whoever still waits for a commit hears that there is none.
+            medium.at_commit(None);
+            assert_eq!(between.join().ok(), Some(true), "a commit in between");
+        });
+        let size = store.getattr(file).expect("there").size;
+        let mut bytes = vec![0; size as usize];
+        assert_eq!(store.read(file, 0, &mut bytes), Ok(bytes.len()));
+        look(&bytes);
+        cut(&store, file);
+    }
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&simulated), [""; 0]);
+}
+
+#[test]
+fn an_append_in_pieces_is_not_written_over_by_another() {
+    rounds(
+        |store, file| {
+            let appended = store.append(file, &vec![1; BYTES]);
+            assert_eq!(appended.map(|(_, written)| written), Ok(BYTES));
+        },
+        |store, file| {
+            assert_eq!(
+                store.append(file, b"another").map(|(_, written)| written),
+                Ok(7)
+            )
+        },
+        |bytes| {
+            let ones = bytes.iter().filter(|byte| **byte == 1).count();
+            assert_eq!((ones, bytes.len()), (BYTES, BYTES + 7));
+            assert!(bytes.windows(7).any(|part| part == b"another"));
+        },
+    );
+}
+
+#[test]
+fn a_file_is_not_cut_between_the_pieces_of_a_write() {
+    rounds(
+        |store, file| assert_eq!(store.write(file, 0, &vec![7; BYTES]), Ok(BYTES)),
+        cut,
+        |bytes| {
+            assert!(
+                bytes.iter().all(|byte| *byte == 7),
+                "the first piece is gone"
+            );
+            assert!(bytes.len() == BYTES || bytes.is_empty());
+        },
+    );
+}

@@ -1,0 +1,84 @@
+//! Simulated memory that counts what is read, and does something when a record of the log becomes durable: then a commit has
+//! its own lock, and nobody the state's.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::sim::Simulated;
+use crate::errno::Result;
+use crate::medium::{Durability, For, Medium};
+
+type Work = Box<dyn FnOnce() + Send>;
+
+pub struct Watched {
+    inside: Arc<Simulated>,
+    read: AtomicU64,
+    at_commit: Mutex<Option<Work>>,
+}
+
+impl Watched {
+    pub fn new(inside: Arc<Simulated>) -> Arc<Self> {
+        Arc::new(Self {
+            inside,
+            read: AtomicU64::new(0),
+            at_commit: Mutex::new(None),
+        })
+    }
+
+    pub fn bytes_read(&self) -> u64 {
+        self.read.load(Ordering::Relaxed)
+    }
+
+    /// Does something at the next commit; nothing: what has not been done is not done any more.
+    pub fn at_commit(&self, work: Option<Work>) {
+        *self
+            .at_commit
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = work;
+    }
+}
+
+impl Medium for Watched {
+    fn length(&self) -> u64 {
+        self.inside.length()
+    }
+
+    fn durability(&self) -> Durability {
+        self.inside.durability()
+    }
+
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
+        self.inside.read(at, into);
+    }
+
+    fn write(&self, at: u64, bytes: &[u8]) {
+        self.inside.write(at, bytes);
+    }
+
+    fn stream(&self, at: u64, bytes: &[u8], purpose: For) {
+        self.inside.stream(at, bytes, purpose);
+    }
+
+    fn flush(&self, at: u64, length: u64, purpose: For) {
+        self.inside.flush(at, length, purpose);
+    }
+
+    fn fence(&self, purpose: For) {
+        self.inside.fence(purpose);
+    }
+
+    fn sync(&self, purpose: For) -> Result<()> {
+        if purpose == For::Log {
+            let work = self
+                .at_commit
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .take();
+            if let Some(work) = work {
+                work();
+            }
+        }
+        self.inside.sync(purpose)
+    }
+}
