@@ -191,6 +191,7 @@ impl Directory {
     pub(crate) fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()> {
         const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
         let opened = self.files.get(at.handle)?;
+        kill_privileges(&opened.plain);
         let file = &opened.file;
         match mode & !KEEP {
             0 => Ok(file.reserve(at.offset, len, mode & KEEP != 0)?),
@@ -216,6 +217,7 @@ impl Directory {
     /// Copies from file to file. Fewer bytes than asked for are no error.
     pub(crate) fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
         let (source, target) = (self.files.get(from.handle)?, self.files.get(to.handle)?);
+        kill_privileges(&target.plain);
         copy_pieces(len, |buffer, done| {
             let n = source.file.read_at(buffer, from.offset + done)?;
             Ok(match n {

@@ -63,6 +63,9 @@ struct Node {
     name: OsString,
 }
 
+/// Directories without descriptors that one file may lie below: more than any path has names.
+const DEPTH_MAX: usize = 4096;
+
 /// All files that the kernel knows.
 pub(crate) struct Nodes {
     table: Mutex<Table>,
@@ -119,32 +122,43 @@ impl Nodes {
 
     /// A descriptor of a file that the kernel knows.
     pub(crate) fn fd(&self, number: u64) -> Answer<Arc<OwnedFd>> {
-        let (identity, parent, name) = {
+        let mut without = Vec::new();
+        let mut next = number;
+        let mut fd = loop {
             let mut table = self.table();
-            let node = table.nodes.get_mut(&number).ok_or(Failed(libc::ESTALE))?;
+            let node = table.nodes.get_mut(&next).ok_or(Failed(libc::ESTALE))?;
             node.used = true;
             if let Some(fd) = &node.fd {
-                return Ok(Arc::clone(fd));
+                break Arc::clone(fd);
             }
-            (node.identity, node.parent, node.name.clone())
+            // Directories that are moved beside the mount may be known as each other's parents.
+            if without.len() == DEPTH_MAX {
+                return Err(Failed(libc::ESTALE));
+            }
+            without.push((next, node.identity, node.name.clone()));
+            next = node.parent;
         };
-        // The root has its descriptor for ever, so this ends.
-        let parent = self.fd(parent)?;
-        let fd = self.open_by_name(parent.as_fd(), &name);
-        let fd = fd.map_err(|_| Failed(libc::ESTALE))?;
-        if Identity::of(fd.as_fd(), &fstat(&fd)?) != identity {
-            return Err(Failed(libc::ESTALE));
+        for (number, identity, name) in without.iter().rev() {
+            let opened = self.open_by_name(fd.as_fd(), name);
+            let opened = opened.map_err(|_| Failed(libc::ESTALE))?;
+            if Identity::of(opened.as_fd(), &fstat(&opened)?) != *identity {
+                return Err(Failed(libc::ESTALE));
+            }
+            fd = Arc::new(opened);
+            self.hold(*number, &fd);
         }
-        let fd = Arc::new(fd);
+        Ok(fd)
+    }
+
+    fn hold(&self, number: u64, fd: &Arc<OwnedFd>) {
         let mut table = self.table();
         if let Some(node) = table.nodes.get_mut(&number)
             && node.fd.is_none()
         {
-            node.fd = Some(Arc::clone(&fd));
+            node.fd = Some(Arc::clone(fd));
             table.held.push_back(number);
             table.give_back(self.held_max);
         }
-        Ok(fd)
     }
 
     /// Opens a name of a directory; where descriptors have run out, some are given back.
@@ -309,5 +323,58 @@ impl Table {
                 node.fd = None;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn parents_in_a_circle_are_stale() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir_all(dir.path().join("a/b")).expect("made");
+        let root = fs::File::open(dir.path()).expect("opened").into();
+        let nodes = Nodes::new(root, 64).expect("a table");
+        let a = nodes.look_up(ROOT, OsStr::new("a")).expect("found").number;
+        let b = nodes.look_up(a, OsStr::new("b")).expect("found").number;
+        // Beside the mount: a/b becomes b, and a becomes b/a.
+        fs::rename(dir.path().join("a/b"), dir.path().join("b")).expect("moved");
+        fs::rename(dir.path().join("a"), dir.path().join("b/a")).expect("moved");
+        let again = nodes.look_up(b, OsStr::new("a")).expect("found").number;
+        assert_eq!(again, a);
+        nodes.table().give_back(0);
+        assert_eq!(nodes.fd(b).map(drop), Err(Failed(libc::ESTALE)));
+        assert_eq!(nodes.fd(a).map(drop), Err(Failed(libc::ESTALE)));
+        // Found again from above, both are there.
+        assert_eq!(
+            nodes.look_up(ROOT, OsStr::new("b")).expect("found").number,
+            b
+        );
+        nodes.fd(a).expect("found below it");
+    }
+
+    #[test]
+    fn what_lost_its_descriptors_is_opened_from_above() {
+        let dir = tempfile::tempdir().expect("a directory");
+        fs::create_dir_all(dir.path().join("a/b/c")).expect("made");
+        let root = fs::File::open(dir.path()).expect("opened").into();
+        let nodes = Nodes::new(root, 64).expect("a table");
+        let mut number = ROOT;
+        for name in ["a", "b", "c"] {
+            number = nodes
+                .look_up(number, OsStr::new(name))
+                .expect("found")
+                .number;
+        }
+        nodes.table().give_back(0);
+        let fd = nodes.fd(number).expect("opened");
+        let inode = fs::metadata(dir.path().join("a/b/c")).expect("there");
+        assert_eq!(
+            fstat(&fd).expect("a status").st_ino,
+            std::os::unix::fs::MetadataExt::ino(&inode)
+        );
     }
 }
