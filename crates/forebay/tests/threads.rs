@@ -350,6 +350,15 @@ fn hear_nothing_of_deaths() {
     });
 }
 
+/// Says that it is over, also where a panic ends it: a scope waits for all of its threads.
+struct Ends<'a>(&'a AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 /// Bytes of a thread's own in a file that it shares.
 const OWN_BYTES: u64 = 40_000;
 
@@ -420,6 +429,7 @@ fn deaths(seed: u64) {
     let (seeds, done, lives) = (AtomicU32::new(1), AtomicBool::new(false), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let (file, seeds, done, lives) = (&file, &seeds, &done, &lives);
+        let ends = Ends(done);
         let living: Vec<_> = (0..SURVIVORS)
             .map(|index| scope.spawn(move || survive(file, index, seeds, done)))
             .collect();
@@ -437,7 +447,7 @@ fn deaths(seed: u64) {
                 repair::if_needed(shared, shared.me().expect("a slot"));
             }
         }
-        done.store(true, Relaxed);
+        drop(ends);
         living
             .into_iter()
             .for_each(|thread| thread.join().expect("no mismatch"));
