@@ -190,10 +190,14 @@ pub fn has_standard() -> bool {
     STANDARD.load(Relaxed) != 0
 }
 
-/// Looks whether it is.
+/// Looks whether it still is. Each call of stdio may ask, so nothing is stored while it is, and no other thread finds it denied.
 pub fn look_at_standard() {
     let is_one = |fd| word(fd).is_file() && !word(fd).description().has(FOREIGN);
+    if is_one(0) || is_one(1) {
+        return;
+    }
     STANDARD.store(0, Ordering::SeqCst);
+    // One that was moved there meanwhile: `set` says so after its word, too.
     if is_one(0) || is_one(1) {
         STANDARD.store(1, Ordering::SeqCst);
     }
@@ -204,7 +208,8 @@ pub fn set(fd: c_int, word: Word) -> Word {
     let Some(place) = place(fd) else {
         return Word::NONE;
     };
-    if word.is_file() && (0..=1).contains(&fd) {
+    let is_standard = word.is_file() && (0..=1).contains(&fd);
+    if is_standard {
         STANDARD.store(1, Ordering::SeqCst);
         streams::watch_wide();
     }
@@ -212,6 +217,10 @@ pub fn set(fd: c_int, word: Word) -> Word {
         END.fetch_max(fd as usize + 1, Relaxed);
     }
     let before = Word(place.swap(word.0, Ordering::SeqCst));
+    if is_standard {
+        // Again: `look_at_standard` may have denied it between the two.
+        STANDARD.store(1, Ordering::SeqCst);
+    }
     holders::opened(word);
     before
 }

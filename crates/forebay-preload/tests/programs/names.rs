@@ -102,7 +102,8 @@ fn modified(path: &Path) -> i64 {
     std::fs::metadata(path).expect("a file").mtime()
 }
 
-/// Unlinks a large file before it closes it. `argument`: whether somebody has it open, or another name leads to it.
+/// Unlinks a large file before it closes it. `argument`: whether somebody has it open, another name leads to it, or it stays open until the
+/// next line.
 fn unlink_large(dir: &Path, argument: &str) {
     let fd = open(&dir.join("a"), RDWR).expect("open");
     for part in 0..LARGE {
@@ -115,7 +116,60 @@ fn unlink_large(dir: &Path, argument: &str) {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("input");
     std::fs::remove_file(dir.join("a")).expect("unlink");
+    if argument == "stays" {
+        println!("@{fd}");
+        std::io::stdin().read_line(&mut line).expect("input");
+    }
     close(fd).expect("close");
+}
+
+fn large() -> Vec<u8> {
+    let parts = (0..LARGE).map(|part| pattern(part as u8, BLOCK));
+    parts.collect::<Vec<_>>().concat()
+}
+
+/// A program that has written a large file, and unlinks it with the next line.
+struct Unlinks {
+    program: std::process::Child,
+    input: Option<std::process::ChildStdin>,
+    lines: std::io::Lines<std::io::BufReader<std::process::ChildStdout>>,
+}
+
+impl Unlinks {
+    fn start(scene: &Scene, how: &str) -> Self {
+        use std::io::BufRead;
+        use std::process::Stdio;
+        let mut role = scene.role("unlink-large", how);
+        role.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = role.spawn().expect("a program");
+        let output = std::io::BufReader::new(program.stdout.take().expect("output"));
+        let mut unlinks = Unlinks {
+            input: program.stdin.take(),
+            program,
+            lines: output.lines(),
+        };
+        unlinks.says();
+        unlinks
+    }
+
+    fn go_on(&mut self) {
+        use std::io::Write;
+        writeln!(self.input.as_mut().expect("input")).expect("it reads");
+    }
+
+    /// What it says next.
+    fn says(&mut self) -> String {
+        let mut lines = self.lines.by_ref().map_while(Result::ok);
+        let told = lines.find_map(|line| Some(line.split_once('@')?.1.to_owned()));
+        told.expect("it says something")
+    }
+
+    fn ends(mut self) {
+        drop(self.input.take());
+        // So that nothing that it says ends it.
+        self.lines.by_ref().for_each(drop);
+        assert!(self.program.wait().expect("an end").success());
+    }
 }
 
 /// What nobody can read any more is not written to the device; what somebody can read is there: by an open descriptor, by another name, or
@@ -154,9 +208,68 @@ fn bytes_of_unlinked_files() {
         if how == "alone" {
             assert_eq!((stats.device_write_bytes, stats.owed_bytes), (0, 0));
         } else {
-            let parts = (0..LARGE).map(|part| pattern(part as u8, BLOCK));
-            assert!(bytes == parts.collect::<Vec<_>>().concat(), "{how}");
+            assert!(bytes == large(), "{how}");
         }
+    }
+}
+
+#[test]
+fn bytes_of_an_unlinked_file_by_the_process_that_has_it() {
+    let scene = Scene::new("unlink-process", 0);
+    let mut program = Unlinks::start(&scene, "stays");
+    program.go_on();
+    let fd = program.says();
+    let path = format!("/proc/{}/fd/{fd}", program.program.id());
+    let read = scene.command("cat").arg(&path).output().expect("cat");
+    assert!(read.status.success(), "{read:?}");
+    assert!(read.stdout == large(), "a program of the session");
+    // What another one writes there the first one's file has.
+    let script = format!("printf more >> {path}");
+    let mut shell = scene.command("/bin/sh");
+    let wrote = shell.arg("-c").arg(script).status().expect("a shell");
+    assert!(wrote.success());
+    let read = scene.command("cat").arg(&path).output().expect("cat");
+    assert!(read.stdout == [large(), b"more".to_vec()].concat(), "more");
+    let kept = std::fs::File::open(&path).expect("it leads there");
+    program.ends();
+    let mut bytes = Vec::new();
+    std::io::Read::read_to_end(&mut { kept }, &mut bytes).expect("readable");
+    assert!(bytes == [large(), b"more".to_vec()].concat(), "an outsider");
+}
+
+#[test]
+fn bytes_of_an_unlinked_file_that_is_mounted() {
+    let scene = Scene::new("unlink-mounted", 0);
+    let place = scene.path("mounted");
+    std::fs::write(&place, "").expect("a file");
+    let mut program = Unlinks::start(&scene, "mounted");
+    // The mount is this thread's alone, which sees other mounts than the rest from here on.
+    let seen = std::thread::scope(|threads| {
+        let mounted = threads.spawn(|| {
+            if !mount_here(&scene.path("a"), &place) {
+                return None;
+            }
+            program.go_on();
+            program.ends();
+            Some(std::fs::read(&place).expect("a file"))
+        });
+        mounted.join().expect("an end")
+    });
+    match seen {
+        Some(bytes) => assert!(bytes == large()),
+        None => crate::here::skipped("nothing can be mounted"),
+    }
+}
+
+/// Mounts a file in the place of another one, for the calling thread alone. Whether it may.
+fn mount_here(from: &Path, to: &Path) -> bool {
+    let (from, to, none) = (c(from), c(to), std::ptr::null());
+    let private = libc::MS_REC | libc::MS_PRIVATE;
+    // SAFETY: strings of ours.
+    unsafe {
+        libc::unshare(libc::CLONE_NEWNS) == 0
+            && libc::mount(none, c"/".as_ptr(), none, private, none.cast()) == 0
+            && libc::mount(from.as_ptr(), to.as_ptr(), none, libc::MS_BIND, none.cast()) == 0
     }
 }
 

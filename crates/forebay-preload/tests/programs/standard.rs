@@ -2,16 +2,25 @@
 
 use std::ffi::CStr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::scene::{Scene, said};
 use crate::sys::*;
 
 const LEN: usize = 100_000;
+/// Files that are the standard output, one after the other.
+const FILES: usize = 200;
 
 unsafe extern "C" {
     static stdout: *mut libc::FILE;
     static stdin: *mut libc::FILE;
     fn putchar_unlocked(byte: i32) -> i32;
+    fn fwrite_unlocked(
+        bytes: *const libc::c_void,
+        size: usize,
+        count: usize,
+        stream: *mut libc::FILE,
+    ) -> usize;
 }
 
 /// Moves a file onto a standard descriptor, for as long as `act` runs.
@@ -59,6 +68,26 @@ fn say(how: &str) {
     }
 }
 
+/// Does `act` while another thread uses a stream that is none of the standard ones, again and again.
+fn while_another_uses_stdio(act: impl FnOnce()) {
+    let done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            // SAFETY: strings of ours; the stream is this thread's alone.
+            unsafe {
+                let other = libc::fopen(c"/dev/null".as_ptr(), c"w".as_ptr());
+                assert!(!other.is_null());
+                while !done.load(Ordering::Relaxed) {
+                    assert_eq!(fwrite_unlocked(c"1".as_ptr().cast(), 1, 1, other), 1);
+                }
+                libc::fclose(other);
+            }
+        });
+        act();
+        done.store(true, Ordering::Relaxed);
+    });
+}
+
 /// Reads a line by stdio.
 fn line() -> String {
     let mut line = [0u8; 20];
@@ -89,6 +118,14 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             write_parts(1);
             say(argument);
             assert_eq!(write(1, b"after"), Ok(5));
+        }),
+        "standard-beside" => while_another_uses_stdio(|| {
+            for file in 0..FILES {
+                on_standard(&dir.join(file.to_string()), 1, flags, || {
+                    assert_eq!(write(1, &pattern(1, LEN)), Ok(LEN));
+                    say("puts");
+                });
+            }
         }),
         "standard-input" => {
             let fd = open(&path, flags).expect("open");
@@ -129,6 +166,18 @@ fn calls_and_stdio_on_the_standard_output() {
             let end = String::from_utf8_lossy(&bytes[3 * LEN..]);
             assert_eq!(end, "stdio\nafter", "{how}");
         }
+    }
+}
+
+/// Whether a standard descriptor has a managed file is asked by every thread that uses any stream: none may hide it from another.
+#[test]
+fn stdio_on_the_standard_output_beside_other_streams() {
+    let scene = Scene::new("standard-beside", 0);
+    scene.play("standard-beside", "");
+    let all = [pattern(1, LEN), b"stdio\n".to_vec()].concat();
+    for file in 0..FILES {
+        let bytes = std::fs::read(scene.path(&file.to_string())).expect("a file");
+        assert!(bytes == all, "file {file}: {} bytes", bytes.len());
     }
 }
 
