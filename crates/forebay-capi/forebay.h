@@ -74,6 +74,8 @@ typedef struct forebay_stats {
   uint64_t files_reached;
   // Files that were gone, so that what they owed was dropped.
   uint64_t files_vanished;
+  // Of the memory that the arena holds, what views hold, whole frames counted; at most half of the memory.
+  uint64_t viewed_bytes;
 } forebay_stats;
 
 #ifdef __cplusplus

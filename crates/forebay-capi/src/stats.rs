@@ -60,6 +60,8 @@ pub struct Stats {
     pub files_reached: u64,
     /// Files that were gone, so that what they owed was dropped.
     pub files_vanished: u64,
+    /// Of the memory that the arena holds, what views hold, whole frames counted; at most half of the memory.
+    pub viewed_bytes: u64,
 }
 
 /// The first version's size: no caller can have less.
@@ -96,6 +98,7 @@ impl From<&forebay::Stats> for Stats {
             closed_behind,
             files_reached,
             files_vanished,
+            viewed_bytes,
         } = *stats;
         Stats {
             size: size_of::<Stats>(),
@@ -125,6 +128,7 @@ impl From<&forebay::Stats> for Stats {
             closed_behind,
             files_reached,
             files_vanished,
+            viewed_bytes,
         }
     }
 }

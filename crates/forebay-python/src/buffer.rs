@@ -12,9 +12,10 @@ use pyo3::types::PyBytes;
 
 /// `Py_buffer`
 #[repr(C)]
-struct View {
+pub struct PyBuffer {
     buf: *mut c_void,
-    obj: *mut PyObject,
+    /// Whose bytes they are.
+    pub obj: *mut PyObject,
     len: isize,
     itemsize: isize,
     readonly: c_int,
@@ -30,14 +31,23 @@ const SIMPLE: c_int = 0;
 const WRITABLE: c_int = 1;
 
 unsafe extern "C" {
-    fn PyObject_GetBuffer(object: *mut PyObject, view: *mut View, flags: c_int) -> c_int;
-    fn PyBuffer_Release(view: *mut View);
+    fn PyObject_GetBuffer(object: *mut PyObject, view: *mut PyBuffer, flags: c_int) -> c_int;
+    fn PyBuffer_Release(view: *mut PyBuffer);
+    /// Fills a structure in for one run of bytes; `BufferError` where more is asked for.
+    pub fn PyBuffer_FillInfo(
+        view: *mut PyBuffer,
+        object: *mut PyObject,
+        bytes: *mut c_void,
+        len: isize,
+        readonly: c_int,
+        flags: c_int,
+    ) -> c_int;
 }
 
 /// What an object exports, one run of bytes. The object keeps it where it is until this is dropped.
 pub struct Buffer<'py> {
     /// Not moved: exporters may keep the address.
-    view: Box<View>,
+    view: Box<PyBuffer>,
     /// It is given back with the GIL held.
     _python: Python<'py>,
 }
@@ -54,7 +64,7 @@ impl<'py> Buffer<'py> {
     }
 
     fn with(object: &Bound<'py, PyAny>, flags: c_int) -> PyResult<Self> {
-        let mut view = Box::new(MaybeUninit::<View>::uninit());
+        let mut view = Box::new(MaybeUninit::<PyBuffer>::uninit());
         // SAFETY: an object that lives, and room for the structure; Python fills it in or says no.
         if unsafe { PyObject_GetBuffer(object.as_ptr(), view.as_mut_ptr(), flags) } != 0 {
             return Err(PyErr::fetch(object.py()));

@@ -6,9 +6,11 @@ use std::sync::{PoisonError, RwLock};
 use forebay::sys::forks::Owned;
 use forebay::{Error, File, Session};
 use pyo3::prelude::*;
+use pyo3::types::PyType;
 
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited, of_engine};
+use crate::view::object_of;
 
 /// What `forebay.File` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -71,6 +73,18 @@ impl NativeFile {
         filled(py, size, |bytes| {
             self.with(py, |file| file.read_at(bytes, offset))
         })
+    }
+
+    /// The bytes of a range as they are now, as an object of `kind`; to the file's end without a length.
+    fn view<'py>(
+        &self,
+        py: Python<'py>,
+        kind: &Bound<'py, PyType>,
+        offset: u64,
+        length: Option<u64>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let end = offset.saturating_add(length.unwrap_or(u64::MAX));
+        object_of(kind, self.with(py, |file| file.view(offset..end))?)
     }
 
     /// Reads into an object's memory. Returns how many bytes: fewer than there is room for at the file's end only.

@@ -8,6 +8,7 @@ mod buffer;
 mod errors;
 mod file;
 mod session;
+mod view;
 
 use pyo3::prelude::*;
 
@@ -16,5 +17,8 @@ use pyo3::prelude::*;
 fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<session::NativeSession>()?;
-    module.add_class::<file::NativeFile>()
+    module.add_class::<file::NativeFile>()?;
+    module.add("NativeView", view::native_view(module.py())?)?;
+    module.add_function(wrap_pyfunction!(view::view_facts, module)?)?;
+    module.add_function(wrap_pyfunction!(view::view_release, module)?)
 }

@@ -89,6 +89,7 @@ impl NativeSession {
             ("device_write_bytes", stats.device_write_bytes),
             ("memory_held_bytes", stats.memory_held_bytes),
             ("memory_free_bytes", stats.memory_free_bytes),
+            ("viewed_bytes", stats.viewed_bytes),
             ("dirty_bytes", stats.dirty_bytes),
             ("owed_bytes", stats.owed_bytes),
             ("files_managed", stats.files_managed),

@@ -7,7 +7,7 @@ import time
 import pytest
 
 
-@pytest.mark.parametrize("call", ["read_at", "readinto_at", "write_at", "append", "sync"])
+@pytest.mark.parametrize("call", ["read_at", "readinto_at", "write_at", "append", "sync", "view"])
 def test_a_call_lets_others_run(session, path, call):
     room = bytearray(1 << 20)
     gate, ran = threading.Lock(), []
@@ -24,6 +24,7 @@ def test_a_call_lets_others_run(session, path, call):
             "write_at": lambda: file.write_at(room, 0),
             "append": lambda: file.append(b"bytes"),
             "sync": file.sync,
+            "view": lambda: file.view().release(),
         }
         usual = sys.getswitchinterval()
         gate.acquire()

@@ -82,6 +82,8 @@ pub struct Stats {
     pub memory_held_bytes: u64,
     /// Of that, frames that are free.
     pub memory_free_bytes: u64,
+    /// Of that, frames that views hold, whole frames counted; at most half of the memory.
+    pub viewed_bytes: u64,
     /// Owed to devices now: pages that are dirty or in flight, whole pages counted.
     pub dirty_bytes: u64,
     /// Owed as the limits count it: a frame with anything dirty counts whole.
@@ -126,6 +128,7 @@ impl Stats {
         let superblock = arena.superblock();
         let frames = u64::from(superblock.frames_backed.load(Ordering::Relaxed));
         let free = u64::from(superblock.frames_free.load(Ordering::Relaxed)).min(frames);
+        let viewed = u64::from(superblock.frames_pinned.load(Ordering::Relaxed));
         let mut stats = Stats {
             scrap_bytes: sum(Counter::ScrapBytes),
             direct_bytes: sum(Counter::DirectBytes),
@@ -138,6 +141,7 @@ impl Stats {
             device_write_bytes: sum(Counter::FlushedBytes) + sum(Counter::DirectBytes),
             memory_held_bytes: frames * BLOCK_BYTES as u64 + arena.tables_backed_bytes(),
             memory_free_bytes: free * BLOCK_BYTES as u64,
+            viewed_bytes: viewed * BLOCK_BYTES as u64,
             owed_bytes: superblock.owed_about() * PAGE_BYTES as u64,
             rebuilds: superblock.rebuilds.load(Ordering::Relaxed),
             corruptions: superblock.corruptions.load(Ordering::Relaxed),

@@ -220,9 +220,13 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         bytes(stats.memory_held_bytes),
         bytes(stats.memory_free_bytes),
     );
+    let viewed = match stats.viewed_bytes {
+        0 => String::new(),
+        viewed => format!(", {} by views", bytes(viewed)),
+    };
     field(
         "memory",
-        format!("{held} held with tables, {free} of it free; up to {budget}"),
+        format!("{held} held with tables{viewed}, {free} of it free; up to {budget}"),
     );
     let owing = count(row.owing.len(), "file");
     field(

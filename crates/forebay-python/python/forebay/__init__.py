@@ -18,9 +18,9 @@ import threading
 import weakref
 from typing import Any, Dict, Optional, Union
 
-from ._forebay import NativeFile, NativeSession, __version__
+from ._forebay import NativeFile, NativeSession, NativeView, __version__, view_facts, view_release
 
-__all__ = ["File", "Session", "open", "default_session", "__version__"]
+__all__ = ["File", "Session", "View", "open", "default_session", "__version__"]
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -85,6 +85,40 @@ def _how(mode: str) -> str:
     return how
 
 
+class View(NativeView):
+    """The bytes of a range of a file as they were when the view was taken: read-only memory, by the buffer protocol.
+
+    `memoryview(view)`, `numpy.frombuffer(view, dtype)` and the like lie over the session's own memory, without a copy. Nothing that happens to the
+    file changes the bytes. The view holds them until it is released, or until it and all that lies over it has gone.
+    """
+
+    __slots__ = ()
+
+    @property
+    def contiguous(self) -> bool:
+        """Always true: one run of bytes, as `memoryview.contiguous` says it."""
+        return True
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether it is a copy: the kernel serves the file, or as much is held in views as may be."""
+        return view_facts(self)[1]
+
+    def release(self) -> None:
+        """Gives the bytes back. A `BufferError` while arrays or buffers lie over them."""
+        view_release(self)
+
+    def __len__(self) -> int:
+        return view_facts(self)[0]
+
+    def __enter__(self) -> View:
+        view_facts(self)  # an error once it was released
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
 class File(io.RawIOBase):
     """An open file. `read_at`, `readinto_at` and `write_at` name their offset, leave the position alone, and may be called by any number of threads at once.
 
@@ -111,6 +145,10 @@ class File(io.RawIOBase):
     def readinto_at(self, buffer: Any, offset: int) -> int:
         """Reads into a writable buffer. Returns how many bytes: fewer than it has room for at the file's end only."""
         return self._native.readinto_at(buffer, offset)
+
+    def view(self, offset: int = 0, length: Optional[int] = None) -> View:
+        """The bytes from `offset` on as they are now, without a copy where that can be; to the file's end, or `length` of them."""
+        return self._native.view(View, offset, length)
 
     def write_at(self, data: Any, offset: int) -> int:
         """Writes at `offset`; at the end where the file was opened for appending. Returns how many bytes: all, unless an error came after some."""
