@@ -116,7 +116,8 @@ impl ByKernel {
             description.device.load(Ordering::Relaxed),
             description.inode.load(Ordering::Relaxed),
         );
-        let begin = |glance: &'static Glance| glance.stand_by(device, inode);
+        let begin =
+            |glance: &'static Glance| glance.stand_by(&inside::thread().place, device, inode);
         let call = ByKernel {
             _call: attach::glance().map(begin),
             _offset: offset,
