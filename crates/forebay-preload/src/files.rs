@@ -162,7 +162,7 @@ pub fn is_managed_elsewhere(description: &Description) -> bool {
         description.device.load(Relaxed),
         description.inode.load(Relaxed),
     );
-    attach::glance().is_some_and(|glance| glance.known(device, inode).is_some())
+    attach::glance().is_some_and(|glance| glance.is_known(device, inode))
 }
 
 /// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on; where the file

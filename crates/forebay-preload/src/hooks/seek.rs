@@ -9,7 +9,7 @@ use libc::{c_int, off_t};
 use crate::files;
 use crate::inside::NotCancelled;
 use crate::real;
-use crate::serve::{self, Answer, ByKernel, Turn};
+use crate::serve::{self, Answer, Turn};
 use crate::table::{self, State, Word};
 
 export! {
@@ -45,9 +45,12 @@ fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
                         // SAFETY: takes no memory.
                         return unsafe { real::lseek64(fd, offset, whence) };
                     }
-                } else if let Some(_call) = ByKernel::begin(fd, word, true) {
+                } else {
                     // SAFETY: takes no memory.
-                    return unsafe { real::lseek64(fd, offset, whence) };
+                    let seek = || unsafe { real::lseek64(fd, offset, whence) };
+                    if let Some(at) = serve::by_kernel(fd, word, true, seek) {
+                        return at;
+                    }
                 }
                 if let Err(errno) = files::attach(fd, word) {
                     return serve::fail(errno) as off_t;

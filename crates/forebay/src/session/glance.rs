@@ -130,10 +130,15 @@ impl Glance {
     }
 
     /// What the session knows of an inode, if it manages it or has bytes of it in memory.
-    #[inline]
     pub fn known(&self, device: u64, inode: u64) -> Option<Known> {
         let id = table::find(&self.arena, device, inode)?;
         known_entry(&self.arena, id)
+    }
+
+    /// Whether it knows of an inode what [`Glance::known`] says.
+    #[inline]
+    pub fn is_known(&self, device: u64, inode: u64) -> bool {
+        self.knows_any() && self.known(device, inode).is_some()
     }
 
     /// As [`Glance::known`], for the file at a place: what is known of an earlier file of its number is not known of it.
