@@ -55,5 +55,5 @@ pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {
 pub(super) fn place_of(inode: u64, count: u32) -> u32 {
     let hash = inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
     // The hash as a fraction of all hashes: a division would be most of what a search costs.
-    (hash * u64::from(count) >> 32) as u32
+    ((hash * u64::from(count)) >> 32) as u32
 }
