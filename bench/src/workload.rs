@@ -170,7 +170,7 @@ pub struct Line {
 pub struct Workload {
     /// Row and variant, as in `write-sync-1m fresh`.
     pub name: String,
-    /// Who takes part; the plain kernel first.
+    /// The parties; the plain kernel first.
     pub sides: Vec<SideKind>,
     /// The file at the start.
     pub before: Before,

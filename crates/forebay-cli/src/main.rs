@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     let cli = match parsed {
         Ok(cli) => cli,
         Err(message) => {
-            // Help and version go to the standard output and are a success. Who closed it does not want them.
+            // Help and version go to the standard output and are a success. A reader that closed it does not want them.
             let _ = message.print();
             return ExitCode::from(if message.use_stderr() { USAGE } else { 0 });
         }

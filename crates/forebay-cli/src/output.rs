@@ -133,7 +133,7 @@ pub fn wants_no_color(mut arguments: impl Iterator<Item = OsString>) -> bool {
 
 /// A line for people on the standard error.
 pub fn note(text: impl Display) {
-    // Who closed it does not want it.
+    // A reader that closed it does not want it.
     let _ = writeln!(io::stderr(), "forebay: {}", tame(&text.to_string(), false));
 }
 

@@ -31,7 +31,7 @@ impl Directory {
         let fd = self.nodes.fd(number)?;
         if let Some(mode) = changes.mode {
             if mode & 0o111 != 0 {
-                // Who executes it must not find it open for writing.
+                // An `execve` of it must not find it open for writing.
                 self.leave(number, given::MADE_EXECUTABLE)?;
             }
             let mode = Mode::from_raw_mode(mode);

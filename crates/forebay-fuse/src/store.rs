@@ -111,7 +111,7 @@ fn set_time(time: TimeOrNow) -> SetTime {
     }
 }
 
-/// Who makes a file; the kernel has taken the umask off.
+/// The maker of a file; the kernel has taken the umask off.
 fn creator(by: &Request, mode: u32) -> Creator {
     Creator {
         uid: by.uid(),

@@ -39,13 +39,13 @@ pub struct Stripe {
     pub start: u64,
     /// One past the last byte.
     pub end: u64,
-    /// Who writes it.
+    /// Its writer.
     pub owner: usize,
     /// Every write to it, in the order in which the owner makes them.
     pub versions: Vec<Version>,
 }
 
-/// Who does what.
+/// The writers and what each does.
 #[derive(Clone, Debug)]
 pub struct PartitionPlan {
     /// To be done by somebody before anybody starts: gives the files their lengths.

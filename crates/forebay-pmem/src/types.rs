@@ -77,7 +77,7 @@ pub struct Changes {
     pub modified: Option<SetTime>,
 }
 
-/// Who makes a file, and with which mode; the umask is the caller's. A parent with `S_ISGID` gives its
+/// The maker of a file, and its mode; the umask is the caller's. A parent with `S_ISGID` gives its
 /// group, and to directories the bit.
 #[derive(Clone, Copy, Debug)]
 pub struct Creator {

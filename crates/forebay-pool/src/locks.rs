@@ -39,7 +39,7 @@ pub struct Piece {
     pub stamp: u64,
 }
 
-/// Who holds what.
+/// The holders of ranges.
 #[derive(Clone, Debug)]
 pub struct Locks<H> {
     tree: Tree<H>,

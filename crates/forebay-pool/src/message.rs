@@ -7,7 +7,7 @@
 use crate::ids::{Client, Epoch, File, Key, Server, Version};
 use crate::range::{Range, Right};
 
-/// Who belongs to the pool in one epoch.
+/// The members of the pool in one epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct View {
     /// Which epoch.
@@ -65,7 +65,7 @@ pub enum Message {
     Member {
         /// The clock of the message that this answers.
         sent: u64,
-        /// Who belongs to the pool now.
+        /// The members of the pool now.
         view: View,
     },
     /// From the register: you are no member any more.

@@ -44,7 +44,7 @@ impl Register {
         }
     }
 
-    /// Who belongs to the pool.
+    /// The members of the pool.
     pub fn view(&self) -> &View {
         &self.view
     }

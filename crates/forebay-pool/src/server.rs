@@ -295,7 +295,7 @@ impl Server {
         claims: &[(File, Range, Right)],
         out: &mut Outbox,
     ) {
-        // Who was not there when the epoch began holds nothing from before, and is not waited for.
+        // A member that was not there when the epoch began holds nothing from before, and is not waited for.
         if !claims.is_empty() && !self.view.clients.contains(&client) {
             out.push((
                 Node::Client(client),

@@ -1,6 +1,6 @@
 //! The inodes that this process manages: one engine file for each, however many descriptions the program has of it.
 //!
-//! Looked at without a lock by every call on a managed descriptor. Who closes the last description must not free an engine file
+//! Looked at without a lock by every call on a managed descriptor. The close of the last description must not free an engine file
 //! under such a call: each thread says in a word of its own which one it is using, and who closes waits for the words
 //! (`membarrier` in between, so that using costs no fence).
 
@@ -56,7 +56,7 @@ fn users() -> &'static [Using] {
     &USING[..USING_END.load(Ordering::SeqCst)]
 }
 
-/// The right to the process's lock of all that is rare: opening, closing, giving away. A forked child finds it free. Who has it is inside: a handler that came in between, and closed a file, would wait for itself.
+/// The right to the process's lock of all that is rare: opening, closing, giving away. A forked child finds it free. Its holder is inside: a handler that came in between, and closed a file, would wait for itself.
 pub struct Rare {
     _inside: Inside,
 }
@@ -271,7 +271,7 @@ fn await_users(slot: usize) {
     }
 }
 
-/// A barrier in every thread of the process. Who joins a session registers for those of all processes, which this is not.
+/// A barrier in every thread of the process. A member of a session is registered for barriers in all processes, which this is not.
 pub fn barrier() -> bool {
     const PRIVATE_EXPEDITED: usize = 1 << 3;
     membarrier(PRIVATE_EXPEDITED) || prepare_barrier() && membarrier(PRIVATE_EXPEDITED)

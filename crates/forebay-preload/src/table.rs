@@ -255,7 +255,7 @@ pub struct Description {
     pub seen: AtomicU32,
     /// Offset, while it is ours.
     pub offset: AtomicU64,
-    /// Who has the offset: process above, thread below; 0 nobody.
+    /// The holder of the offset: process above, thread below; 0 nobody.
     lock: AtomicU64,
     /// Device number of its file.
     pub device: AtomicU64,
@@ -434,7 +434,7 @@ impl Description {
     }
 }
 
-/// The right to a description's offset. Who has it is inside: no handler of its own waits for it.
+/// The right to a description's offset. Its holder is inside: no handler of its own waits for it.
 pub struct OffsetLock<'a>(&'a Description, #[allow(dead_code)] Inside);
 
 impl Drop for OffsetLock<'_> {

@@ -193,7 +193,7 @@ fn kill_some(mut all: Vec<Worker>, victims: &[bool], random: &mut SplitMix64) ->
     ended
 }
 
-/// Who dies of three: one, the keeper's host and others, or all.
+/// Which of three dies: one, the keeper's host and others, or all.
 fn victims(random: &mut SplitMix64) -> [bool; 3] {
     match random.below(6) {
         0 => [false, false, true],

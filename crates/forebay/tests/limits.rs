@@ -117,7 +117,7 @@ fn take_what_is_cached() {
     config.session = format!("test-limits-{}", std::process::id());
     let memory = config.memory;
     let session = Session::open(config).expect("a session");
-    // Who finds none free makes room in place of what is clean, where the keeper is late with more.
+    // A thread that finds none free makes room in place of what is clean, where the keeper is late with more.
     session.warm(memory).expect("memory");
     let dir = here::directory();
     let mut options = OpenOptions::new();

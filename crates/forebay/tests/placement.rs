@@ -198,7 +198,7 @@ fn a_session_is_found_where_it_is() {
             let second = Session::join(config.clone()).unwrap();
             assert_eq!(path(&second), path(&first));
         }
-        // Who says where the arena is to go joins it as well.
+        // A process that says where the arena is to go joins it as well.
         config.arena_dir = Some("/dev/shm".into());
         let second = Session::join(config).unwrap();
         assert_eq!(path(&second), path(&first));

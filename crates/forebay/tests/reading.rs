@@ -199,7 +199,7 @@ fn usage(file: &File, block: u32) -> Usage {
     header.expect("within bounds").usage()
 }
 
-/// Who says that nothing will be read again leaves blocks that count as used once, however often it reads them.
+/// A reader that says that nothing will be read again leaves blocks that count as used once, however often it reads them.
 #[test]
 fn what_will_not_be_reused_counts_once() {
     let plan = FaultPlan::counting(Kinds::of(&[CallKind::ReadDirect]));
@@ -244,7 +244,7 @@ fn what_the_kernel_has_is_read_from_there() {
     plain.sync_all().expect("synced");
     let mut config = Config::builder().build().expect("defaults");
     config.memory = 64 << 20;
-    // Who reads ahead is another thread.
+    // Another thread reads ahead.
     config.read_ahead = 0;
     config.session = format!("test-reading-{}", std::process::id());
     let session = Session::open(config).expect("a session");

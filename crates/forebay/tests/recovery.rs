@@ -495,7 +495,7 @@ fn an_arena_that_was_cut_is_refused() {
     assert_eq!(fs::read(&scene.file).expect("the file"), vec![7; OLD_LEN]);
 }
 
-/// Who waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.
+/// A thread that waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.
 #[test]
 fn a_change_within_a_change_does_not_end_it() {
     let dir = here::directory();

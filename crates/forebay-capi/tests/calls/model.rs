@@ -65,7 +65,7 @@ pub struct Answer {
     pub bytes: Vec<u8>,
 }
 
-/// Who makes the calls.
+/// The caller.
 pub trait Calls {
     fn call(&mut self, request: &Request) -> Answer;
 }

@@ -132,7 +132,7 @@ fn point_to_others(config: &Config, name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// An arena says which files to write what to. Who could have made it must not get our permissions by that.
+/// An arena says which files to write what to. Its maker must not get our permissions by that.
 fn check_owner(path: &Path) -> Result<(), Failure> {
     let shown = output::path(path);
     let meta = std::fs::symlink_metadata(path).map_err(|error| {

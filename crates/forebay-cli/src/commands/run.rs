@@ -198,7 +198,7 @@ fn drain(session: &Session, config: &Config, held: Held) -> Result<Vec<Unsettled
         return Ok(Vec::new());
     }
     let name = config.session.clone();
-    // Who presses the keys now means us.
+    // The keys pressed now are meant for us.
     std::thread::spawn(move || {
         loop {
             let taken = held.wait();

@@ -12,7 +12,7 @@ use crate::medium::{Durability, Medium};
 use crate::store::{Store, make};
 use crate::types::{Changes, CreateOptions, Creator, OnExisting, OpenOptions, ROOT, Time, Whence};
 
-/// Who makes everything.
+/// The maker of everything.
 pub fn by(mode: u32) -> Creator {
     Creator {
         uid: 1000,

@@ -103,7 +103,7 @@ impl<H> Default for Outcome<H> {
 }
 
 impl<H: Copy + Ord + Debug> Queue<H> {
-    /// Who holds what.
+    /// The holders of ranges.
     pub fn locks(&self) -> &Locks<H> {
         &self.locks
     }
@@ -222,7 +222,7 @@ impl<H: Copy + Ord + Debug> Queue<H> {
         tickets
     }
 
-    /// Goes on with those who wait, the earliest first. Who got something is in the way of those after it.
+    /// Goes on with those who wait, the earliest first. A client that got something is in the way of those after it.
     fn settle(&mut self, mut open: BTreeSet<u64>, now: u64, stamp: &mut u64) -> Outcome<H> {
         let mut outcome = Outcome::default();
         while let Some(ticket) = open.pop_first() {

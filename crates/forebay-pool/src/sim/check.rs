@@ -16,7 +16,7 @@ pub const CELL: u64 = 8;
 #[derive(Clone, Debug, Default)]
 struct Cell {
     value: u64,
-    /// Who wrote it, if that may still be lost, and in which operation.
+    /// Its writer, if that may still be lost, and in which operation.
     by: Option<(Client, u64)>,
     /// What it may be again if that client dies.
     olds: BTreeSet<u64>,

@@ -56,7 +56,7 @@ pub fn look() {
 /// The limit on descriptors is another than the program's for a moment, which is kept here meanwhile; 0: it is not. In a forked child
 /// it stays so.
 static RAISED_FROM: AtomicU64 = AtomicU64::new(0);
-/// Who changes the limit.
+/// The process whose limit changes.
 static CHANGING: AtomicU32 = AtomicU32::new(0);
 /// By how much it is raised at most.
 const MORE: u64 = 1 << 14;

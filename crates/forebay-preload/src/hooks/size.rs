@@ -94,7 +94,7 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
     }
 }
 
-/// The kernel has just set the length of a file that nobody managed a moment before. Who has begun to manage it meanwhile may have
+/// The kernel has just set the length of a file that nobody managed a moment before. A program that has begun to manage it meanwhile may have
 /// seen its old length: it is set once more, and so has been set at this moment.
 pub fn cut_if_managed(fd: c_int, len: off_t) {
     let word = table::word(fd);

@@ -141,7 +141,7 @@ fn appends_of_forked_children() {
     }
 }
 
-/// Who appends finds the end after a cut: no zeros take the place of what was cut.
+/// An append finds the end after a cut: no zeros take the place of what was cut.
 #[test]
 fn a_log_that_is_cut_has_no_hole() {
     let scene = Scene::new("append-cut", 0);

@@ -296,7 +296,7 @@ fn check(role: &str, argument: &str) {
     });
 }
 
-/// Does it again until the engine has had the file. Who asks the kernel whether anybody else has it open may be told so of programs that other
+/// Does it again until the engine has had the file. The kernel, asked whether anybody else has it open, may say so of programs that other
 /// tests start: between fork and exec they have this process's descriptors, the keeper's among them.
 fn until_managed(scene: &Scene, mut act: impl FnMut()) {
     let begun = Instant::now();

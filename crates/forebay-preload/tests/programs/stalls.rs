@@ -239,7 +239,7 @@ fn others_go_on_while_a_reader_waits_in_its_own_memory() {
         let go_on = others_go_on(&scene, reader, || {
             let mut member = Member::of(&scene);
             member.does("open f");
-            // Who cuts waits for all that are at the file.
+            // A cut waits for all that are at the file.
             member.does("cut 5");
             member.does("close");
             member.does("log f");

@@ -64,7 +64,7 @@ impl RealFile {
 
     /// As [`RealFile::reopen`], with descriptors of the caller's choice.
     pub fn reopen_at(fd: BorrowedFd<'_>, relocate: Relocate<'_>) -> Result<Self, KernelReason> {
-        // Who flushes may have rights that the writer has not, and would leave the bits as they are.
+        // The flusher may have rights that the writer has not, and would leave the bits as they are.
         if stat::stat(fd).is_ok_and(|stat| stat.regular && stat.set_id) {
             return Err(KernelReason::SetId);
         }

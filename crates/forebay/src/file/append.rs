@@ -1,7 +1,7 @@
 //! Appending: the offset is chosen and the bytes are written under the file's append lock, so that appends of several
 //! threads and processes do not overlap, and neither a truncation nor a switch to kernel mode comes between the two.
 //!
-//! Who writes beyond the end at an offset of his own takes no lock. So each step of an append looks, where it has its block for itself,
+//! A write beyond the end at an offset takes no lock. So each step of an append looks, where it has its block for itself,
 //! whether the file still ends where the step begins ([`Halt::Outgrown`]): it begins anew at the new end, or ends with what it has.
 
 use crate::error::Error;

@@ -108,7 +108,7 @@ pub fn tend_for_nobody(shared: &Arc<Shared>, me: Me<'_>) {
     }
 }
 
-/// A file under this keeper's lease that nobody has open and no name leads to: it can get neither again. Who had found it by its name
+/// A file under this keeper's lease that nobody has open and no name leads to: it can get neither again. A thread that had found it by its name
 /// before that went, and waits for the lease, is seen by the second look at the latest.
 fn note(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile>) {
     let flags = &shared.arena.file_unchecked(id).flags;

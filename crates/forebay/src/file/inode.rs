@@ -1,7 +1,7 @@
 //! A process's managed file, for front ends that keep open descriptions of their own: one for each inode, however many
 //! descriptors the program has of it.
 //!
-//! Who calls keeps offsets, access modes and what each description has heard of errors, and answers by the program's own
+//! The caller keeps offsets, access modes and what each description has heard of errors, and answers by the program's own
 //! descriptor where the answer is [`Halt::Kernel`].
 
 use std::path::Path;

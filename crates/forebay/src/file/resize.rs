@@ -80,7 +80,7 @@ fn own_at(core: &Core, operation: &Operation<'_>, at: u64) -> bool {
     own_at(core, operation, at)
 }
 
-/// Sets the file's length, bytes. Who appends has found the end, and is to write there: so that is waited for.
+/// Sets the file's length, bytes. An append that has found the end is to write there, so it is waited for.
 pub fn set_len(core: &Core, me: Me<'_>, len: u64) -> Result<(), Halt> {
     if len > FILE_BYTES_MAX {
         return Err(too_long().into());

@@ -197,7 +197,7 @@ pub fn to_kernel_if_flushed(me: Me<'_>, file: FileId, reason: u32) -> bool {
         return false;
     }
     evict::evict_file(me, file);
-    // Who is in the middle of an append would have some of it here, and give the kernel all of it.
+    // An append that is under way would have some of it here, and give the kernel all of it.
     let no_append = AppendLock::take_soon(me, file);
     if no_append.is_none() && !planted!(SwitchedAppends) {
         return false;

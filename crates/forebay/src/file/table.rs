@@ -372,7 +372,7 @@ pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
 /// now: nobody of the session opens it, writes to it and closes it between the look and what follows.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
-    // Who has closed it, or a keeper, may still be finishing it.
+    // Its closer, or a keeper, may still be finishing it.
     let changes = entry.changes.load(Ordering::Acquire);
     let idle = shared.is_open_once(id)
         && entry.owed_pages.load(Ordering::Acquire) == 0

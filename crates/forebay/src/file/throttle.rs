@@ -133,7 +133,7 @@ impl<'a> Vigil<'a> {
             let stalled_at = &self.core.shared.keeper_stalled_at;
             stalled_at.store(kept.into(), Relaxed);
         } else {
-            // Who is gone may have to be repaired after.
+            // After a death a repair may be needed.
             self.me.wait(8);
         }
     }

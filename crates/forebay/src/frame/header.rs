@@ -216,7 +216,7 @@ impl Header {
         }
     }
 
-    /// Who holds the lock.
+    /// The holder of the lock.
     pub fn holder(&self) -> Option<ThreadId> {
         let holder = (self.lock.load(Ordering::Acquire) & HOLDER_MASK) as u32;
         (holder != 0).then_some(ThreadId(holder))

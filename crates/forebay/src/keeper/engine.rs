@@ -14,7 +14,7 @@ pub fn flusher(shared: &Shared) -> Result<Flusher, Error> {
     Ok(Flusher::new(queue(shared, depth)?, depth).of_keeper())
 }
 
-/// Who reads ahead, likewise.
+/// The threads that read ahead, likewise.
 pub fn prefetcher(shared: &Shared) -> Result<Prefetcher, Error> {
     let depth = (shared.config.queue_depth as usize).min(REQUESTS_MAX);
     Ok(Prefetcher::new(queue(shared, depth)?, depth))

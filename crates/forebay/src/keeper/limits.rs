@@ -1,6 +1,6 @@
 //! Keeping away from the limits of memory cgroups: what is clean is given back while programs take memory, as fast as they do.
 //!
-//! The kernel cannot take memory back from an arena. Who takes the last of a cgroup is killed at once, so that what is looked at now
+//! The kernel cannot take memory back from an arena. A process that takes the last of a cgroup is killed at once, so that what is looked at now
 //! and then ([`Budget`](super::budget)) is too late for a program that takes some hundred MiB in a second.
 
 use std::sync::Arc;

@@ -235,7 +235,7 @@ impl Guard {
         // Those who came meanwhile stay.
         locked(&self.waiting).extend(rest);
         for who in admitted {
-            // Who was killed while it waited waits no more.
+            // A process that was killed while it waited waits no more.
             let _ = gate.admit(who.event);
         }
     }

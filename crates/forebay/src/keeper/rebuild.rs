@@ -46,7 +46,7 @@ pub struct Findings {
     pub corruptions: u32,
 }
 
-/// Who is dead, and which files' devices have been asked to finish what the dead had under way.
+/// The dead threads, and which files' devices have been asked to finish what the dead had under way.
 pub struct Dead<'d> {
     /// Threads that are gone.
     pub threads: &'d dyn Fn(ThreadId) -> bool,

@@ -289,7 +289,7 @@ fn lock_file(file: &fs::File, path: &Path) -> Result<fs::File> {
         locked = lock.try_lock().is_ok();
     }
     if !locked {
-        // Who lives is named, if it can be told.
+        // The living process is named, if it can be told.
         let look = Mapping::attach(file.try_clone().map_err(|e| Error::Arena(e.to_string()))?);
         if let Ok(mapping) = look
             && let Ok(arena) = Arena::open(mapping)
@@ -390,7 +390,7 @@ fn save(
     }
 }
 
-/// Who has changed a device file since the session's last change that was seen to end.
+/// What has changed a device file since the session's last change that was seen to end.
 enum ChangedBy {
     /// Nobody, or the session, which was at it when it ended.
     NobodyElse,

@@ -18,7 +18,7 @@ use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;
 
-/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails. Who died has
+/// Writable descriptors are closed after a file's last close: while one is open, `execve` of the file fails. A dead process has
 /// closed nothing, so what a last close does is done first.
 pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     for id in (0..shared.arena.counts().files).map(FileId) {

@@ -43,7 +43,7 @@ pub const fn pack(holder: u32, frame: FrameId) -> u64 {
     (holder as u64) << 32 | (frame.0 as u64 + 1)
 }
 
-/// Who holds which frame; `None` for a word that nobody writes, and for none.
+/// Which process holds which frame; `None` for a word that nobody writes, and for none.
 pub fn unpack(arena: &Arena, word: u64) -> Option<(u32, FrameId)> {
     let holder = (word >> 32) as u32;
     let frame = FrameId((word as u32).checked_sub(1)?);

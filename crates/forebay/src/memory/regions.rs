@@ -1,4 +1,4 @@
-//! Who owns each frame, small frame, header and node, and how a free one is found.
+//! The owner of each frame, small frame, header and node, and how a free one is found.
 //!
 //! One owner word each is the truth; taking is one compare-and-swap of it. Bitmaps of free ones are hints
 //! beside it: a bit that is wrong costs a look, never a frame, and every rebuild makes them anew. No lock, no list,

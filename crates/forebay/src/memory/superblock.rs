@@ -96,7 +96,7 @@ pub struct Superblock {
     pub background_told: AtomicU32,
     /// Futex of writers that wait at `owed_pages_max` (`flush::room`).
     pub room: AtomicU32,
-    /// Who sleeps on `room`: 0 nobody, else how much room they wait for.
+    /// Sleepers on `room`: 0 for none, else how much room they wait for.
     pub room_wanted: AtomicU32,
     /// Requests that keepers have carried out: while it counts on, the keeper makes room.
     pub kept: AtomicU32,
@@ -144,7 +144,7 @@ pub struct Superblock {
     pub standers: [Stander; STANDERS],
     /// Records that have been used are below this one.
     pub standers_end: AtomicU32,
-    /// Who reaches files past the engine, by inode; see `session::reached`.
+    /// The processes that reach files past the engine, by inode; see `session::reached`.
     pub reached: [AtomicU64; REACHED],
     /// How often files were left to the kernel; see `session::left`.
     pub left_count: AtomicU64,

@@ -304,7 +304,7 @@ impl<'a> Me<'a> {
         (gate != 0).then_some(Closed::File(ThreadId(gate)))
     }
 
-    /// Who has stopped the session, or 0.
+    /// The thread that has stopped the session, or 0.
     #[inline(always)]
     fn session_gate_after_barrier(self) -> u32 {
         if self.arena.fences() {
@@ -391,7 +391,7 @@ impl<'a> Me<'a> {
 
 /// An operation that has been entered: the right to touch the file's part of the arena. Left when dropped.
 pub struct Operation<'a> {
-    /// Who works.
+    /// The working thread.
     pub me: Me<'a>,
     /// On what.
     pub file: FileId,

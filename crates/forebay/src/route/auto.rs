@@ -39,7 +39,7 @@
 //! before the copy, and waits for other processors. So a session that has just begun, or had given its memory back, sends large
 //! requests to the device once what was ready is used up, and does not have the caller wait.
 //!
-//! Who measures: copies the clients, device writes whoever completes them, both into
+//! Copies are measured by the clients, device writes by the thread that completes them, both into
 //! [`super::Speeds`]; what memory costs `keeper::provision`; pressure, busyness and cached bytes come from the session's counters, size and
 //! space from the file table. Left out: allocating space (`extends`, `hole`), which either way pays
 //! once; the flush's share of a core; later reads of the bytes; other writers to come; and the

@@ -95,7 +95,7 @@ pub(crate) fn path_of(fd: BorrowedFd<'_>) -> PathBuf {
 
 /// What the session's table says of a file that is about to be managed.
 enum Standing {
-    /// Who reaches it past the engine has given it to the kernel, so nobody does.
+    /// A program that reaches it past the engine has given it to the kernel, so nobody does.
     Managed,
     /// Something of it is in memory, and nobody has it open: who reaches it has not asked.
     Idle,

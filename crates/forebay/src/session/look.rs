@@ -66,7 +66,7 @@ pub struct Seen {
     arena: Option<Arena>,
 }
 
-/// Who is in a session.
+/// The processes in a session.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Members {
     /// Processes with at least one living thread in the session, as they number themselves.
@@ -165,7 +165,7 @@ impl Seen {
         self.arena.as_ref().map(Stats::collect)
     }
 
-    /// Who is in it.
+    /// The processes in it.
     pub fn members(&self) -> Members {
         self.arena.as_ref().map(members_of).unwrap_or_default()
     }
@@ -397,7 +397,7 @@ impl Session {
             || !threads::dead(&self.shared.arena).is_empty()
     }
 
-    /// Who is in the session, this process included.
+    /// The processes in the session, this one included.
     pub fn members(&self) -> Members {
         members_of(&self.shared.arena)
     }

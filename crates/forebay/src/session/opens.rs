@@ -1,4 +1,4 @@
-//! Who has which file open.
+//! Which process has which file open.
 //!
 //! A process counts its own descriptions. For the others it shares the lock of one byte of the arena's file, the byte of
 //! the entry's number, while it has any: the kernel takes the lock away when the process ends, however it does, so nobody who
@@ -25,7 +25,7 @@ use crate::sys::lock;
 pub struct Opens(Mutex<HashMap<FileId, u32>>);
 
 impl Opens {
-    /// Who has this waits for nobody, and looks at nothing shared.
+    /// Its holder waits for nobody, and looks at nothing shared.
     fn counts(&self) -> MutexGuard<'_, HashMap<FileId, u32>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -45,7 +45,7 @@ impl Shared {
         let inode = (asked.device, asked.inode);
         let before = reached::look(self.arena.superblock(), reached::hash(inode.0, inode.1));
         let outside = self.is_used_outside(fd, inode)
-            // Who is on his way in does not show among those who have it open.
+            // A program that is about to open it does not show among those that have it open.
             || before.is_reached()
                 && !self.is_known_open(inode)
                 && lock::asked_whether_only(fd) == Some(false);

@@ -283,7 +283,7 @@ fn admit_all(group: RawFd) {
             return;
         }
         at += event.event_len as usize;
-        // SAFETY: made for this process and this event. Who is let in finds it closed.
+        // SAFETY: made for this process and this event. The process that is let in finds it closed.
         unsafe { libc::close(event.fd) };
         admit(group, event.fd);
     }

@@ -175,7 +175,7 @@ pub fn two_append() {
     }
 }
 
-/// Who appends writes where the end is, whoever cuts the file meanwhile: what is left are whole records, and no hole.
+/// An append writes where the end is, whoever cuts the file meanwhile: what is left are whole records, and no hole.
 pub fn truncation_against_an_appender() {
     const LEN: usize = 3000;
     // The second record lies in two blocks, unless there was a cut before it.

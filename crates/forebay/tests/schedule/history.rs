@@ -34,7 +34,7 @@ impl Write {
     }
 }
 
-/// Who saw which write, from when until when.
+/// Which reader saw which write, from when until when.
 struct Seen {
     begin: u64,
     end: u64,

@@ -1,7 +1,7 @@
 //! Operations under way, and who may meet whom: what changes a file's length meets no other change of the file; appends meet
 //! writes within the file and each other; everything meets readers, syncs, flushes and the keeper.
 //!
-//! Who is killed leaves his operation in doubt: these are dropped when his task unwinds.
+//! A killed task leaves its operation in doubt: these are dropped when it unwinds.
 
 use std::rc::Rc;
 

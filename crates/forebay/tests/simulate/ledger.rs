@@ -28,7 +28,7 @@ struct Version {
     begun: u64,
     /// When it was acknowledged, or settled by an audit.
     ended: u64,
-    /// Who begins from here on does not see it.
+    /// An operation that begins from here on does not see it.
     gone: u64,
 }
 

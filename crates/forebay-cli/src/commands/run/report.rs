@@ -163,7 +163,7 @@ impl Report {
                 ))
             }),
             None => {
-                // Who closed it does not want it.
+                // A reader that closed it does not want it.
                 let _ = std::io::stderr().write_all(text.as_bytes());
                 Ok(())
             }

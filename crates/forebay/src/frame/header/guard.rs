@@ -16,7 +16,7 @@ use crate::sync::{Ordering, fence, planted};
 /// The header lock. Everything that changes a header goes through it.
 pub struct Guard<'a> {
     pub(super) header: &'a Header,
-    /// Who holds it.
+    /// Its holder.
     pub me: Me<'a>,
     /// Which header.
     pub id: HeaderId,

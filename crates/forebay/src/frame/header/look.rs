@@ -9,7 +9,7 @@ use crate::sync::Ordering;
 /// What a header's words said, each at the moment it was read.
 #[derive(Clone, Debug)]
 pub struct Look {
-    /// Who held the lock.
+    /// The holder of the lock.
     pub holder: Option<ThreadId>,
     /// The state word.
     pub state: State,

@@ -116,7 +116,7 @@ impl Mending {
         });
         let stays = is_known(shared, file);
         if stays {
-            // Who is let in all the same is looked for.
+            // Outsiders that are let in all the same are looked for.
             self.opened.insert(file);
         }
         !stays
@@ -222,7 +222,7 @@ fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bo
     // Our own last change may have been seen together with somebody's; a length tells all the same.
     let length_is_ours =
         seen.len == witness[0] && seen.len <= size && (owes || !reaches || seen.len == size);
-    // Who can have it open is known where outsiders wait; programs set times.
+    // Which programs can have it open is known where outsiders wait; programs set times.
     let same = length_is_ours && (guard.holds() || seen.mtime_ns == witness[1]);
     (entry.changes.load(Ordering::Acquire) == changes).then_some(!same)
 }

@@ -1,4 +1,4 @@
-//! Who is outside the session: whoever does not have its arena mapped.
+//! Which processes are outside the session: those that do not have its arena mapped.
 //!
 //! That is evidence of the kernel's: a program gets the mapping before it opens its first file, a forked child has its parent's, and
 //! nobody has it any more after executing a program without the library. A process that has nothing of any file mapped is in the middle of
@@ -254,7 +254,7 @@ mod tests {
         assert_eq!(of(subvolume), [(subvolume, 4711)]);
     }
 
-    /// Who executes a program has its new memory while it still has the old descriptors.
+    /// A process that executes a program has its new memory while it still has the old descriptors.
     #[test]
     fn who_has_no_program_is_looked_at_again() {
         let inodes = HashSet::new();

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// How free memory is found: StreamCache's two layers, or the first one alone, for comparisons. Who makes the session decides.
+/// How free memory is found: StreamCache's two layers, or the first one alone, for comparisons. The maker of the session decides.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Allocator {

@@ -1,4 +1,4 @@
-//! Who owns a frame or a small frame, in one word.
+//! The owner of a frame or a small frame, in one word.
 
 use crate::ids::{HeaderId, ThreadId};
 

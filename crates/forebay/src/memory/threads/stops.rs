@@ -140,7 +140,7 @@ impl Waiting {
             return false;
         }
         if holder.0 != 0 && is_gone(arena, holder) {
-            // Who is stopped puts the repair off.
+            // A stopped thread puts the repair off.
             return somebody_does_not_run(arena);
         }
         self.begun.elapsed() > HOLDER_PATIENCE || arena.thread(holder).is_some_and(does_not_run)

@@ -1,7 +1,7 @@
 //! A client's end of the socket: what it asks, what it tells, and for how long it waits.
 //!
 //! Progress never needs the keeper, so a keeper that is stopped (a signal, a debugger, a frozen container) keeps nobody for long.
-//! Who has asked looks now and then whether the keeper's process is stopped. If so, or after [`PATIENCE`], the session's `silent_at`
+//! The asker looks now and then whether the keeper's process is stopped. If so, or after [`PATIENCE`], the session's `silent_at`
 //! remembers the tick: until the clock goes on, which the same thread of the keeper's moves that answers, nobody in the session
 //! asks anything.
 //!

@@ -82,7 +82,7 @@ fn a_call_waits_for_a_newcomer_that_lives_and_not_for_ever() {
     let (session, arena) = session();
     let me = session.shared().me().expect("a slot");
     let newcomer = Newcomer::come(me, FILE.1).expect("nobody is there");
-    // Who makes the entry takes long: it sees afterwards that somebody has gone past it.
+    // The maker of the entry takes long: it sees afterwards that somebody has gone past it.
     let hash = reached::hash(FILE.0, FILE.1);
     let before = reached::look(arena.superblock(), hash);
     let past = call(arena, FILE);

@@ -122,7 +122,7 @@ impl Simulation {
         shown.map(drop)
     }
 
-    /// Who is still there, and what he does.
+    /// The tasks that are still there, and what each does.
     pub fn describe(&self) -> String {
         describe()
     }
