@@ -219,18 +219,23 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
 }
 
 fn make_file(world: &mut World) -> Result<File, String> {
-    world.run(300);
     let first = world.clients.keys().next().copied();
     let first = first.ok_or("no client")?;
+    while !world.clients[&first].is_member(world.clock(Node::Client(first))) {
+        world.run(world.now + 100);
+        if world.now > 2000 {
+            return Err("the pool does not begin".to_string());
+        }
+    }
     let name = b"one".to_vec();
     world.begin(first, Operation::Open { name, create: true });
-    world.run(1000);
+    world.run(world.now + 1000);
     let file = world.files.first().copied();
     let file = file.ok_or_else(|| format!("no file was made: {:?}", world.failures))?;
     let size = CELLS * CELL;
     world.begin(first, Operation::Truncate { file, size });
     world.begin(first, Operation::Sync { file });
-    world.run(2000);
+    world.run(world.now + 1000);
     if !world.open.is_empty() {
         return Err(format!("the file is not made: {:?}", world.open));
     }
