@@ -13,6 +13,8 @@ mod changes;
 mod names;
 mod operate;
 mod state;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 use std::collections::BTreeMap;

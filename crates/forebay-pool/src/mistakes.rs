@@ -17,6 +17,10 @@ pub enum Mistake {
     ReleasesBeforeWritten,
     /// A client goes on using its grants when its term is over.
     TermsNeverEnd,
+    /// An operation that keeps blocks waits until what it needs besides has been given back, which waits for the operation.
+    WaitsForItsOwnRecall,
+    /// A client takes bytes of a block that it has dropped or written since it asked for them.
+    TakesLateBytes,
 }
 
 /// Whether a mistake is planted.

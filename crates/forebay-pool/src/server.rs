@@ -84,6 +84,11 @@ impl Server {
         self.told = None;
     }
 
+    /// Whether it hands on its blocks, or will as soon as the register knows.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
     /// Whether the pool goes on without it.
     pub fn is_gone(&self) -> bool {
         self.gone

@@ -1,10 +1,11 @@
-//! `docs/semantics.md` and `docs/mount.md`: every sentence names tests, and they are there.
+//! `docs/semantics.md`, `docs/mount.md` and `docs/failures.md`: every sentence names tests, and they are there.
 
 use std::path::PathBuf;
 
-const PLACES: [(&str, &str); 5] = [
+const PLACES: [(&str, &str); 6] = [
     ("preload", "crates/forebay-preload/tests"),
     ("engine", "crates/forebay/tests"),
+    ("unit", "crates/forebay/src"),
     ("cli", "crates/forebay-cli/tests/cli"),
     ("mount", "crates/forebay-cli/tests/mount"),
     ("whole", "tests/programs"),
@@ -65,7 +66,11 @@ fn of_repository(path: &str) -> Option<String> {
 
 #[test]
 fn every_sentence_has_its_tests() {
-    for (document, items) in [("docs/semantics.md", 40), ("docs/mount.md", 30)] {
+    for (document, items) in [
+        ("docs/semantics.md", 40),
+        ("docs/mount.md", 30),
+        ("docs/failures.md", 30),
+    ] {
         let text = of_repository(document).expect("the document");
         let faults = faults(&text, of_repository);
         assert!(faults.is_empty(), "{document}: {}", faults.join("\n"));
