@@ -111,6 +111,9 @@ pub enum Failure {
     /// A block was on servers that died. Nothing was done.
     #[error("a server died that had the only copy of these blocks")]
     Lost,
+    /// No file can be so large.
+    #[error("beyond the end of the largest file")]
+    TooLarge,
     /// No file has this name.
     #[error("no file has this name")]
     NoSuchName,
@@ -186,6 +189,10 @@ impl Client {
             self.results.push((id, Err(failure)));
             return;
         }
+        if operation.end().is_none_or(|end| end > self.size_max()) {
+            self.results.push((id, Err(Failure::TooLarge)));
+            return;
+        }
         let file = operation.file();
         let state = self.files.entry(file).or_default();
         let active = Active::new(id, operation);
@@ -244,7 +251,7 @@ impl Client {
         }
         match (from, message) {
             (Node::Register, Message::Member { sent, view }) => {
-                self.valid_until = self.valid_until.max(sent + self.config.term);
+                self.valid_until = self.valid_until.max(sent.saturating_add(self.config.term));
                 self.adopt(view, out);
                 self.advance_all(now, out);
             }

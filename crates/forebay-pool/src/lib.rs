@@ -5,7 +5,7 @@
 //! ```text
 //! client     operations, grants, cached blocks      register  members, epochs: what etcd does
 //! server     blocks, locks, the exchange of blocks
-//! message    what they tell one another
+//! message    what they tell one another             wire      how that looks between hosts
 //! locks      who holds which blocks, who waits      placement  which server has what
 //! ```
 
@@ -23,3 +23,4 @@ pub mod register;
 pub mod server;
 #[cfg(test)]
 mod sim;
+pub mod wire;

@@ -78,6 +78,9 @@ impl Client {
         bytes: &[u8],
         out: &mut Outbox,
     ) -> Step {
+        if size.size + bytes.len() as u64 > self.size_max() {
+            return Step::End(Err(Failure::TooLarge));
+        }
         let from = size.size / self.config.block_bytes;
         if active.wide.is_none_or(|wide| wide > from) {
             return self.change(file, |active| active.wide = Some(from));

@@ -36,6 +36,16 @@ impl Operation {
             Operation::Open { .. } | Operation::Rename { .. } => File::NAMES,
         }
     }
+
+    /// Where it ends in its file, as far as it says; `None` if no number says it.
+    pub(super) fn end(&self) -> Option<u64> {
+        match self {
+            Operation::Read { offset, length, .. } => offset.checked_add(*length),
+            Operation::Write { offset, bytes, .. } => offset.checked_add(bytes.len() as u64),
+            Operation::Truncate { size, .. } => Some(*size),
+            _ => Some(0),
+        }
+    }
 }
 
 pub(super) fn blocks(offset: u64, length: u64, block_bytes: u64) -> Option<Range> {
@@ -46,6 +56,11 @@ pub(super) fn blocks(offset: u64, length: u64, block_bytes: u64) -> Option<Range
 }
 
 impl Client {
+    /// No file is larger, in bytes.
+    pub(super) fn size_max(&self) -> u64 {
+        SIZE_BLOCK.saturating_mul(self.config.block_bytes)
+    }
+
     /// Goes on with a file: gives back, works, gives back what the work kept.
     pub(super) fn advance(&mut self, now: u64, file: File, out: &mut Outbox) {
         self.give_back(file, out);
@@ -282,7 +297,9 @@ impl Client {
         if !self.fetch(file, SIZE_BLOCK, out) {
             return Step::Wait;
         }
-        let Some(size) = self.state(file).size() else {
+        let most = self.size_max();
+        let known = self.state(file).size();
+        let Some(size) = known.filter(|known| known.size.max(known.high) <= most) else {
             self.forget(file, SIZE_BLOCK);
             return Step::End(Err(Failure::Lost));
         };

@@ -140,7 +140,13 @@ impl Client {
             return None;
         }
         let used = self.count();
-        let bytes = block.map(|block| block.bytes);
+        let mut bytes = block.map(|block| block.bytes);
+        if let Some(held) = bytes
+            .as_mut()
+            .filter(|_| at != SIZE_BLOCK && file != File::NAMES)
+        {
+            held.resize(self.config.block_bytes as usize, 0);
+        }
         let size = bytes
             .as_deref()
             .and_then(Size::of)
