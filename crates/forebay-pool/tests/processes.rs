@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio, exit};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_pool::client::{Answer, Failure, Mode, Operation};
 use forebay_pool::ids::File;
@@ -279,6 +279,9 @@ fn two_hosts_share_files_and_deaths_lose_nothing_that_was_synced() {
     assert_eq!(all[2 * unit..3 * unit], synced[..unit]);
     assert_eq!(Ok(Answer::Bytes(all[3 * unit..].to_vec())), tail);
 
+    // The dead server begins another life, and has its share again.
+    servers[2] = server(2);
+    assert_eq!(b.read_all(file), all);
     // A server hands on what it has, and goes; a client that comes then sees the same.
     servers[1].0.stdin.take().unwrap().write_all(b".").unwrap();
     assert_eq!(servers[1].0.wait().unwrap().code(), Some(0));
@@ -348,7 +351,7 @@ fn who_leaves_is_not_waited_for() {
         .run(write(file, 0, vec![1; 100], Mode::Local))
         .unwrap();
     first.run(Operation::Sync { file }).unwrap();
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     drop(first);
     let second = Pool::join(&config, PATIENCE).unwrap();
     let seen = second.run(read(file, 0, 100, Mode::Local));
@@ -357,6 +360,33 @@ fn who_leaves_is_not_waited_for() {
     assert!(began.elapsed() < Duration::from_millis(config.term_ms));
     serving.stop();
     serving.wait().unwrap();
+}
+
+#[test]
+fn another_life_of_the_first_server_is_another_pool() {
+    let config = config(2);
+    let begin = |index| Serving::begin(&config, index);
+    let (first, second) = (begin(0).unwrap(), begin(1).unwrap());
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    first.stop();
+    first.wait().unwrap();
+    let until = Instant::now() + PATIENCE;
+    let again = loop {
+        match begin(0) {
+            Ok(again) => break again,
+            // The address is free in a moment.
+            Err(why) => assert!(Instant::now() < until, "{why}"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let ended = second.wait();
+    assert!(matches!(ended, Err(Ended::Refused(_))), "{ended:?}");
+    while pool.run(open("one")) != Err(Failure::GivenUp) {
+        assert!(Instant::now() < until, "the old pool goes on");
+        thread::sleep(Duration::from_millis(5));
+    }
+    again.stop();
+    again.wait().unwrap();
 }
 
 #[test]
