@@ -19,6 +19,8 @@ mod transfer;
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
 use crate::message::{Message, Outbox, View};
 use crate::mistakes::{Mistake, is_made};
@@ -46,7 +48,7 @@ pub struct Config {
 }
 
 /// How a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// By the local cache.
     Local,
@@ -56,7 +58,7 @@ pub enum Mode {
 
 /// What a program wants. Offsets and lengths are in bytes.
 #[expect(missing_docs, reason = "the fields are what the operation says")]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
     /// Bytes from an offset, up to the file's end.
     Read {
@@ -87,7 +89,7 @@ pub enum Operation {
 }
 
 /// What became of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Of a read.
     Bytes(Vec<u8>),
@@ -100,7 +102,7 @@ pub enum Answer {
 }
 
 /// Why it did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Failure {
     /// The register does not answer: nothing was done.
     #[error("the pool's register does not answer, and this client's term is over")]
@@ -201,6 +203,17 @@ impl Client {
         }
         self.state(file).queue.push_back(active);
         self.advance(now, file, out);
+    }
+
+    /// Goes. What was not synced is lost, and others wait no term for what it held.
+    pub fn leave(&mut self, out: &mut Outbox) {
+        let alive = Message::Alive {
+            sent: 0,
+            ready: Epoch(0),
+            leaving: true,
+        };
+        out.push((Node::Register, alive));
+        self.give_up();
     }
 
     /// The clock has moved on.

@@ -6,6 +6,7 @@
 //! client     operations, grants, cached blocks      register  members, epochs: what etcd does
 //! server     blocks, locks, the exchange of blocks
 //! message    what they tell one another             wire      how that looks between hosts
+//! net        all of it over TCP, on one host
 //! locks      who holds which blocks, who waits      placement  which server has what
 //! ```
 
@@ -16,6 +17,7 @@ pub mod ids;
 pub mod locks;
 pub mod message;
 mod mistakes;
+pub mod net;
 pub mod placement;
 pub mod random;
 pub mod range;

@@ -61,7 +61,7 @@ pub enum Message {
         sent: u64,
         /// Of a server: all that it should have in this epoch is here, and all it had is where it should be.
         ready: Epoch,
-        /// It hands on what it has, and goes.
+        /// A server hands on what it has, and goes. A client has gone.
         leaving: bool,
     },
     /// From the register: you were a member when your message came.

@@ -23,7 +23,7 @@ enum Scene {
     Breaks,
     /// Servers die, join and leave; every block has two copies.
     Servers,
-    /// Clients die and are cut off, clocks jump, the register goes away.
+    /// Clients die, leave and are cut off, clocks jump, the register goes away.
     Clients,
     /// All of it.
     All,
@@ -117,7 +117,11 @@ fn befall(world: &mut World, scene: Scene) {
     }
     if scene.kills_clients() {
         if world.random.chance(12) {
-            world.kill_client(client);
+            if world.random.chance(300) {
+                world.leave_client(client);
+            } else {
+                world.kill_client(client);
+            }
             world.add_client();
         }
         if world.random.chance(25) {
