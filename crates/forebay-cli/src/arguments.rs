@@ -56,6 +56,8 @@ pub enum Command {
     Evict(Evict),
     /// Make, check and describe stores in persistent memory
     Pmem(pmem::Pmem),
+    /// Lend memory to a pool of this host's processes, until SIGTERM or SIGINT
+    Serve(Serve),
     /// Say what Forebay finds on this machine, what it misses, and what to do about it
     Doctor(Doctor),
     /// Show the effective configuration and where each value came from
@@ -212,6 +214,32 @@ pub struct Umount {
     /// Also while it is in use
     #[arg(long, short)]
     pub lazy: bool,
+}
+
+/// Lends memory to a pool, as one of its servers.
+///
+/// The file lists the servers, and the pool begins when all of them serve. The first one keeps the register besides: with it the pool ends. The
+/// others hand on their blocks at SIGTERM, and then go; a second signal ends them at once. Addresses are loopback ones only, since
+/// nobody proves who he is. Clients are programs that use the library forebay-pool: no mount shows a pool yet.
+///
+/// Exit codes: 0 it has handed everything on, 1 the pool refused it or gave it up, 2 usage.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay serve pool.toml --server 1
+  forebay serve pool.toml --server 2
+
+A file for two servers, each block on both:
+  servers = [\"127.0.0.1:7411\", \"127.0.0.1:7412\"]
+  copies = 2
+  block_bytes = 65536
+  term_ms = 10000")]
+pub struct Serve {
+    /// The pool's configuration, TOML
+    #[arg(value_name = "CONFIG", value_hint = clap::ValueHint::FilePath)]
+    pub config: PathBuf,
+    /// Which server of the list this is; the first is 1
+    #[arg(long, value_name = "N")]
+    pub server: usize,
 }
 
 /// Shows the counters of all sessions of this user, or of one.

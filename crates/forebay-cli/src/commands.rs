@@ -10,6 +10,7 @@ pub mod mount;
 pub mod pmem;
 pub mod recover;
 pub mod run;
+pub mod serve;
 pub mod stat;
 pub mod top;
 pub mod umount;

@@ -57,6 +57,7 @@ fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
         Command::Run(arguments) => commands::run::run(arguments),
         Command::Daemon(arguments) => commands::daemon::run(arguments),
         Command::Mount(arguments) => commands::mount::run(arguments),
+        Command::Serve(arguments) => commands::serve::run(&arguments),
         Command::Umount(arguments) => commands::umount::run(&arguments),
         Command::Stat(arguments) => commands::stat::run(&arguments, output),
         Command::Top(arguments) => commands::top::run(&arguments),

@@ -13,9 +13,13 @@ mod changes;
 mod names;
 mod operate;
 mod state;
+#[cfg(test)]
+mod tests;
 mod transfer;
 
 use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
 
 use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
 use crate::message::{Message, Outbox, View};
@@ -44,7 +48,7 @@ pub struct Config {
 }
 
 /// How a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
     /// By the local cache.
     Local,
@@ -54,7 +58,7 @@ pub enum Mode {
 
 /// What a program wants. Offsets and lengths are in bytes.
 #[expect(missing_docs, reason = "the fields are what the operation says")]
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Operation {
     /// Bytes from an offset, up to the file's end.
     Read {
@@ -85,7 +89,7 @@ pub enum Operation {
 }
 
 /// What became of it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Of a read.
     Bytes(Vec<u8>),
@@ -98,7 +102,7 @@ pub enum Answer {
 }
 
 /// Why it did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 pub enum Failure {
     /// The register does not answer: nothing was done.
     #[error("the pool's register does not answer, and this client's term is over")]
@@ -109,6 +113,9 @@ pub enum Failure {
     /// A block was on servers that died. Nothing was done.
     #[error("a server died that had the only copy of these blocks")]
     Lost,
+    /// No file can be so large.
+    #[error("beyond the end of the largest file")]
+    TooLarge,
     /// No file has this name.
     #[error("no file has this name")]
     NoSuchName,
@@ -184,6 +191,10 @@ impl Client {
             self.results.push((id, Err(failure)));
             return;
         }
+        if operation.end().is_none_or(|end| end > self.size_max()) {
+            self.results.push((id, Err(Failure::TooLarge)));
+            return;
+        }
         let file = operation.file();
         let state = self.files.entry(file).or_default();
         let active = Active::new(id, operation);
@@ -192,6 +203,17 @@ impl Client {
         }
         self.state(file).queue.push_back(active);
         self.advance(now, file, out);
+    }
+
+    /// Goes. What was not synced is lost, and others wait no term for what it held.
+    pub fn leave(&mut self, out: &mut Outbox) {
+        let alive = Message::Alive {
+            sent: 0,
+            ready: Epoch(0),
+            leaving: true,
+        };
+        out.push((Node::Register, alive));
+        self.give_up();
     }
 
     /// The clock has moved on.
@@ -242,7 +264,7 @@ impl Client {
         }
         match (from, message) {
             (Node::Register, Message::Member { sent, view }) => {
-                self.valid_until = self.valid_until.max(sent + self.config.term);
+                self.valid_until = self.valid_until.max(sent.saturating_add(self.config.term));
                 self.adopt(view, out);
                 self.advance_all(now, out);
             }

@@ -1,15 +1,17 @@
 //! Numbers with a meaning: servers, clients, files, epochs, versions, keys.
 
+use serde::{Deserialize, Serialize};
+
 /// A server, by its number in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Server(pub u32);
 
 /// One life of a client: its number is never used again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Client(pub u32);
 
 /// A file, by its number in the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct File(pub u64);
 
 impl File {
@@ -24,15 +26,19 @@ pub const BLOCK_OF_NAMES: u64 = 0;
 pub const SIZE_BLOCK: u64 = 1 << 52;
 
 /// Counts the changes of who belongs to the pool.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Epoch(pub u64);
 
 /// Opens a server's memory to one-sided requests, in one epoch. It is told to those who have entered the epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key(pub u64);
 
 /// How new a block's bytes are: of two copies, the one with the greater version is newer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
 pub struct Version {
     /// In which epoch they were written.
     pub epoch: u64,
@@ -43,7 +49,7 @@ pub struct Version {
 }
 
 /// Somebody who sends and gets messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Node {
     /// The register of members: etcd, or what stands for it.
     Register,

@@ -5,7 +5,8 @@
 //! ```text
 //! client     operations, grants, cached blocks      register  members, epochs: what etcd does
 //! server     blocks, locks, the exchange of blocks
-//! message    what they tell one another
+//! message    what they tell one another             wire      how that looks between hosts
+//! net        all of it over TCP, on one host
 //! locks      who holds which blocks, who waits      placement  which server has what
 //! ```
 
@@ -16,6 +17,7 @@ pub mod ids;
 pub mod locks;
 pub mod message;
 mod mistakes;
+pub mod net;
 pub mod placement;
 pub mod random;
 pub mod range;
@@ -23,3 +25,4 @@ pub mod register;
 pub mod server;
 #[cfg(test)]
 mod sim;
+pub mod wire;

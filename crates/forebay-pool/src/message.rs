@@ -1,14 +1,16 @@
 //! What members of a pool tell one another.
 //!
 //! Between two members messages arrive in the order in which they were sent, once each, until their connection breaks; what was under way then is
-//! lost. Both learn of a new connection, and nothing that was sent before arrives after that. They have no
-//! form on a wire yet.
+//! lost. Both learn of a new connection, and nothing that was sent before arrives after that. Their form on a
+//! wire is in `wire`: the order of variants and fields here is a part of it.
+
+use serde::{Deserialize, Serialize};
 
 use crate::ids::{Client, Epoch, File, Key, Server, Version};
 use crate::range::{Range, Right};
 
 /// The members of the pool in one epoch.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct View {
     /// Which epoch.
     pub epoch: Epoch,
@@ -25,7 +27,7 @@ pub struct View {
 }
 
 /// Servers that died without handing on what they had.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
     /// The epoch that began by it.
     pub epoch: Epoch,
@@ -39,18 +41,19 @@ pub struct Loss {
 pub type Place = (File, u64);
 
 /// A block with its bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Block {
     /// Which.
     pub place: Place,
     /// How new.
     pub version: Version,
     /// What it holds.
+    #[serde(with = "crate::wire::bytes")]
     pub bytes: Vec<u8>,
 }
 
 /// A message.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Message {
     /// To the register: I am new, or still there. `ready` is the epoch whose blocks this server has.
     Alive {
@@ -58,7 +61,7 @@ pub enum Message {
         sent: u64,
         /// Of a server: all that it should have in this epoch is here, and all it had is where it should be.
         ready: Epoch,
-        /// It hands on what it has, and goes.
+        /// A server hands on what it has, and goes. A client has gone.
         leaving: bool,
     },
     /// From the register: you were a member when your message came.
@@ -195,6 +198,8 @@ pub enum Message {
         epoch: Epoch,
         /// Blocks with their versions.
         blocks: Vec<(Place, Version)>,
+        /// Nothing more is offered.
+        last: bool,
     },
     /// Between servers: of what was offered, this is newer than what the sender has.
     Want {
@@ -202,6 +207,8 @@ pub enum Message {
         epoch: Epoch,
         /// The blocks.
         places: Vec<Place>,
+        /// Nothing more is wanted.
+        last: bool,
     },
     /// Between servers: what was wanted.
     Give {
@@ -209,6 +216,8 @@ pub enum Message {
         epoch: Epoch,
         /// The blocks.
         blocks: Vec<Block>,
+        /// Nothing more was wanted.
+        last: bool,
     },
     /// Between servers: the sender has all that was offered.
     Taken {

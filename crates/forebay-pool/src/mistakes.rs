@@ -17,6 +17,10 @@ pub enum Mistake {
     ReleasesBeforeWritten,
     /// A client goes on using its grants when its term is over.
     TermsNeverEnd,
+    /// An operation that keeps blocks waits until what it needs besides has been given back, which waits for the operation.
+    WaitsForItsOwnRecall,
+    /// A client takes bytes of a block that it has dropped or written since it asked for them.
+    TakesLateBytes,
 }
 
 /// Whether a mistake is planted.
@@ -25,14 +29,8 @@ pub const fn is_made(_: Mistake) -> bool {
     false
 }
 
-/// Whether any is.
-#[cfg(not(test))]
-pub const fn any_is_made() -> bool {
-    false
-}
-
 #[cfg(test)]
-pub use planted::{any_is_made, is_made, plant};
+pub use planted::{is_made, plant};
 
 #[cfg(test)]
 mod planted {
@@ -47,11 +45,6 @@ mod planted {
     /// Plants a mistake into what this thread does from now on.
     pub fn plant(mistake: Option<Mistake>) {
         PLANTED.set(mistake);
-    }
-
-    /// Whether any is planted.
-    pub fn any_is_made() -> bool {
-        PLANTED.get().is_some()
     }
 
     /// Whether a mistake is planted.

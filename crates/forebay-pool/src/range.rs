@@ -1,12 +1,37 @@
 //! Runs of blocks, and what somebody may do with them.
 
+use serde::{Deserialize, Serialize};
+
+use crate::ids::SIZE_BLOCK;
+
 /// Blocks from `start` up to, and without, `end`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "(u64, u64)", into = "(u64, u64)")]
 pub struct Range {
     /// First block.
     pub start: u64,
     /// First block after the run.
     pub end: u64,
+}
+
+impl From<Range> for (u64, u64) {
+    fn from(range: Range) -> Self {
+        (range.start, range.end)
+    }
+}
+
+/// A run from elsewhere that has no blocks, or goes past the last block there is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("no run of blocks: {0} to {1}")]
+pub struct NoRange(u64, u64);
+
+impl TryFrom<(u64, u64)> for Range {
+    type Error = NoRange;
+
+    fn try_from((start, end): (u64, u64)) -> Result<Self, NoRange> {
+        let known = Range::new(start, end).filter(|range| range.end <= SIZE_BLOCK + 1);
+        known.ok_or(NoRange(start, end))
+    }
 }
 
 impl Range {
@@ -40,7 +65,7 @@ impl Range {
 }
 
 /// What a grant allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Right {
     /// To read, beside other readers.
     Shared,

@@ -108,6 +108,14 @@ impl Register {
             out.push((from, Message::Gone));
             return;
         }
+        if leaving && matches!(from, Node::Client(_)) {
+            // Its own word that it does nothing any more.
+            self.gone.insert(from);
+            if self.ends.remove(&from).is_some() {
+                self.begin(&[]);
+            }
+            return;
+        }
         let known = self.ends.insert(from, now + self.term).is_some();
         if let Node::Server(server) = from {
             if !known && !leaving {

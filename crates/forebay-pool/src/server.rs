@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::ids::{Client, Epoch, File, Key, Node, SIZE_BLOCK, Server as Id, Version};
 use crate::locks::{Outcome, Queue, Request};
 use crate::message::{Block, Message, Outbox, Place, View};
-use crate::mistakes::{Mistake, any_is_made, is_made};
+use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
 use crate::random::mix2;
 use crate::range::{Range, Right};
@@ -53,6 +53,7 @@ pub struct Server {
     ready: Epoch,
     leaving: bool,
     gone: bool,
+    false_claims: u64,
     told: Option<u64>,
 }
 
@@ -74,6 +75,7 @@ impl Server {
             ready: Epoch(0),
             leaving: false,
             gone: false,
+            false_claims: 0,
             told: None,
         }
     }
@@ -84,9 +86,19 @@ impl Server {
         self.told = None;
     }
 
+    /// Whether it hands on its blocks, or will as soon as the register knows.
+    pub fn is_leaving(&self) -> bool {
+        self.leaving
+    }
+
     /// Whether the pool goes on without it.
     pub fn is_gone(&self) -> bool {
         self.gone
+    }
+
+    /// How often a client has claimed what another has.
+    pub fn false_claims(&self) -> u64 {
+        self.false_claims
     }
 
     /// Number of blocks.
@@ -300,18 +312,12 @@ impl Server {
             ));
             return;
         }
-        if self.entered.insert(client) {
-            for (file, range, right) in claims {
-                let fits = self
-                    .queues
-                    .entry(*file)
-                    .or_default()
-                    .claim(client, *range, *right);
-                debug_assert!(
-                    fits || any_is_made(),
-                    "{client:?} claims what another has: {file:?} {range:?}"
-                );
-            }
+        if self.entered.insert(client) && !self.claim(client, claims) {
+            // No client of ours does this. It does not come in, and its term will end.
+            self.false_claims += 1;
+            self.entered.remove(&client);
+            out.push((Node::Register, Message::Expel { client }));
+            return;
         }
         let entered = Message::Entered {
             epoch: self.view.epoch,
@@ -323,6 +329,23 @@ impl Server {
                 self.of_client(now, client, message, out);
             }
         }
+    }
+
+    /// What a client says it holds. Says whether all of it fits beside what others hold; else it holds nothing.
+    fn claim(&mut self, client: Client, claims: &[(File, Range, Right)]) -> bool {
+        let fits = claims.iter().all(|(file, range, right)| {
+            let queue = self.queues.entry(*file).or_default();
+            queue.claim(client, *range, *right)
+        });
+        if !fits {
+            // Nobody waits yet, so nobody is granted anything by this.
+            for (file, ..) in claims {
+                if let Some(queue) = self.queues.get_mut(file) {
+                    queue.forget(client, 0, &mut self.stamp);
+                }
+            }
+        }
+        fits
     }
 
     fn answer(&self, file: File, outcome: Outcome<Client>, out: &mut Outbox) {

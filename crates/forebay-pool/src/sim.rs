@@ -253,6 +253,16 @@ impl World {
         self.checker.dead(id, &mut self.open);
     }
 
+    /// A client leaves, whatever it was doing.
+    pub fn leave_client(&mut self, id: ClientId) {
+        let mut out = Outbox::new();
+        if let Some(client) = self.clients.get_mut(&id) {
+            client.leave(&mut out);
+        }
+        self.send(Node::Client(id), out);
+        self.kill_client(id);
+    }
+
     pub fn kill_server(&mut self, id: ServerId) {
         self.servers.remove(&id);
     }

@@ -12,6 +12,7 @@ mod place;
 mod pmem;
 mod recovery;
 mod running;
+mod serving;
 mod sessions;
 mod state;
 mod writer;

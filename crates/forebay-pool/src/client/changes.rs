@@ -78,6 +78,9 @@ impl Client {
         bytes: &[u8],
         out: &mut Outbox,
     ) -> Step {
+        if size.size + bytes.len() as u64 > self.size_max() {
+            return Step::End(Err(Failure::TooLarge));
+        }
         let from = size.size / self.config.block_bytes;
         if active.wide.is_none_or(|wide| wide > from) {
             return self.change(file, |active| active.wide = Some(from));
@@ -449,7 +452,9 @@ impl Client {
     /// Changes a block in memory.
     pub(super) fn modify(&mut self, file: File, block: u64, how: impl FnOnce(&mut Vec<u8>)) {
         let change = self.count();
-        let cached: &mut Cached = self.state(file).cache.entry(block).or_default();
+        let state = self.state(file);
+        state.reading.remove(&block);
+        let cached: &mut Cached = state.cache.entry(block).or_default();
         how(cached.bytes.get_or_insert_default());
         cached.change = change;
         self.touch(file, block);

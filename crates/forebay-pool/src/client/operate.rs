@@ -4,6 +4,7 @@ use super::state::{Active, Asked, Phase};
 use super::{Answer, Client, Failure, Mode, Operation, names};
 use crate::ids::{File, Node, SIZE_BLOCK};
 use crate::message::Outbox;
+use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
 use crate::range::{Range, Right};
 
@@ -35,6 +36,16 @@ impl Operation {
             Operation::Open { .. } | Operation::Rename { .. } => File::NAMES,
         }
     }
+
+    /// Where it ends in its file, as far as it says; `None` if no number says it.
+    pub(super) fn end(&self) -> Option<u64> {
+        match self {
+            Operation::Read { offset, length, .. } => offset.checked_add(*length),
+            Operation::Write { offset, bytes, .. } => offset.checked_add(bytes.len() as u64),
+            Operation::Truncate { size, .. } => Some(*size),
+            _ => Some(0),
+        }
+    }
 }
 
 pub(super) fn blocks(offset: u64, length: u64, block_bytes: u64) -> Option<Range> {
@@ -45,6 +56,11 @@ pub(super) fn blocks(offset: u64, length: u64, block_bytes: u64) -> Option<Range
 }
 
 impl Client {
+    /// No file is larger, in bytes.
+    pub(super) fn size_max(&self) -> u64 {
+        SIZE_BLOCK.saturating_mul(self.config.block_bytes)
+    }
+
     /// Goes on with a file: gives back, works, gives back what the work kept.
     pub(super) fn advance(&mut self, now: u64, file: File, out: &mut Outbox) {
         self.give_back(file, out);
@@ -87,14 +103,13 @@ impl Client {
         let state = &self.files[&file];
         let is_here = needs.iter().all(|(range, right)| {
             state.locks.holds((), *range, *right)
-                && !state.is_recalled(*range, *right)
                 && (range.start..range.end).all(|block| state.cache.contains_key(&block))
         });
         let pinned = state.active.iter().flat_map(|under_way| &under_way.pinned);
         let in_the_way = { pinned }.any(|(held, right)| {
             *right == Right::Exclusive && needs.iter().any(|(range, _)| range.overlaps(*held))
         });
-        if !is_here || in_the_way {
+        if !is_here || in_the_way || state.is_any_recalled(&needs) {
             return false;
         }
         let result = self.read(file, *offset, *length, false);
@@ -155,6 +170,9 @@ impl Client {
     }
 
     /// Takes the grants in order, and keeps those that it has.
+    ///
+    /// It does not begin while any of them is about to go, so that what was recalled goes. Once it keeps one it takes the others even if they are
+    /// recalled: a recall that covers what it keeps waits for its end, so it must not wait for that recall.
     pub(super) fn gather(
         &mut self,
         file: File,
@@ -165,13 +183,18 @@ impl Client {
         let Some(active) = state.active.as_mut() else {
             return false;
         };
-        let pinned = std::mem::take(&mut active.pinned);
-        if pinned.is_empty() && state.asked.is_some() {
+        let kept = std::mem::take(&mut active.pinned);
+        let is_careless = is_made(Mistake::WaitsForItsOwnRecall);
+        let must_wait = state.asked.is_some() || !is_careless && state.is_any_recalled(needs);
+        if kept.is_empty() && must_wait {
             return false;
         }
         for (range, right) in needs {
+            let stops = is_careless
+                && state.is_any_recalled(&[(*range, *right)])
+                && !kept.contains(&(*range, *right));
             if let Some(missing) = state.locks.missing((), *range, *right) {
-                if state.asked.is_none() && !state.is_recalled(*range, *right) {
+                if state.asked.is_none() && !stops {
                     // All the rest at once: a part of it could be recalled before the next one is here.
                     let rest = Range {
                         end: range.end,
@@ -181,10 +204,7 @@ impl Client {
                 }
                 return false;
             }
-            let is_kept = pinned
-                .iter()
-                .any(|(held, as_right)| held.contains(*range) && *as_right >= *right);
-            if !is_kept && state.is_recalled(*range, *right) {
+            if stops {
                 return false;
             }
             if let Some(active) = state.active.as_mut() {
@@ -277,7 +297,9 @@ impl Client {
         if !self.fetch(file, SIZE_BLOCK, out) {
             return Step::Wait;
         }
-        let Some(size) = self.state(file).size() else {
+        let most = self.size_max();
+        let known = self.state(file).size();
+        let Some(size) = known.filter(|known| known.size.max(known.high) <= most) else {
             self.forget(file, SIZE_BLOCK);
             return Step::End(Err(Failure::Lost));
         };

@@ -142,6 +142,8 @@ impl Active {
 pub(super) struct State {
     pub locks: Locks<()>,
     pub cache: BTreeMap<u64, Cached>,
+    /// Blocks that are not here and were asked for, with the transfers that bring them. What another transfer brings is too old.
+    pub reading: BTreeMap<u64, u64>,
     pub recalls: Vec<(Range, bool)>,
     pub asked: Option<Asked>,
     pub queue: VecDeque<Active>,
@@ -163,11 +165,14 @@ impl State {
             .any(|(held, right)| held.overlaps(range) && !(keep && *right == Right::Shared))
     }
 
-    /// Whether a grant is about to go.
-    pub fn is_recalled(&self, range: Range, right: Right) -> bool {
-        self.recalls
-            .iter()
-            .any(|(recalled, keep)| recalled.overlaps(range) && !(*keep && right == Right::Shared))
+    /// Whether any of these grants is about to go.
+    pub fn is_any_recalled(&self, needs: &[(Range, Right)]) -> bool {
+        let goes = |(recalled, keep): &(Range, bool)| {
+            needs.iter().any(|(range, right)| {
+                recalled.overlaps(*range) && !(*keep && *right == Right::Shared)
+            })
+        };
+        self.recalls.iter().any(goes)
     }
 
     /// Blocks that the servers do not have yet as they are here.
@@ -177,8 +182,10 @@ impl State {
         owed.map(|(block, _)| *block).collect()
     }
 
-    /// Drops blocks, and says by which uses they were known.
+    /// Drops blocks, and says by which uses they were known. Bytes that are on their way to them are not theirs any more.
     pub fn drop_cached(&mut self, range: Range) -> Vec<u64> {
+        self.reading
+            .retain(|block, _| !range.contains(Range::one(*block)));
         let blocks: Vec<u64> = self
             .cache
             .range(range.start..range.end)

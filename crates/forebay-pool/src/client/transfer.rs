@@ -6,6 +6,7 @@ use super::Client;
 use super::state::{Cached, Size};
 use crate::ids::{File, Node, SIZE_BLOCK, Server, Version};
 use crate::message::{Block, Message, Outbox, Place};
+use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
 
 /// What is asked of servers.
@@ -123,7 +124,8 @@ impl Client {
         }
     }
 
-    /// The bytes of a block have come.
+    /// The bytes of a block have come. They count only if the block has been wanted ever since they were asked for: else its grant may have gone
+    /// meanwhile, or the block was written here.
     pub(super) fn arrived(&mut self, number: u64, block: Option<Block>) -> Option<File> {
         let number = self.request_of(number)?;
         let transfer = self.transfers.remove(&number)?;
@@ -131,8 +133,20 @@ impl Client {
             self.transfers.insert(number, transfer);
             return None;
         };
+        let reading = &mut self.state(file).reading;
+        if reading.get(&at) == Some(&number) {
+            reading.remove(&at);
+        } else if !is_made(Mistake::TakesLateBytes) {
+            return None;
+        }
         let used = self.count();
-        let bytes = block.map(|block| block.bytes);
+        let mut bytes = block.map(|block| block.bytes);
+        if let Some(held) = bytes
+            .as_mut()
+            .filter(|_| at != SIZE_BLOCK && file != File::NAMES)
+        {
+            held.resize(self.config.block_bytes as usize, 0);
+        }
         let size = bytes
             .as_deref()
             .and_then(Size::of)
@@ -226,13 +240,9 @@ impl Client {
         if self.state(file).cache.contains_key(&block) {
             return true;
         }
-        let place = (file, block);
-        let asked = self
-            .transfers
-            .values()
-            .any(|transfer| matches!(transfer.request, Request::Read(read) if read == place));
-        if !asked {
-            self.transfer(Request::Read(place), out);
+        if !self.state(file).reading.contains_key(&block) {
+            let number = self.transfer(Request::Read((file, block)), out);
+            self.state(file).reading.insert(block, number);
         }
         false
     }

@@ -1,7 +1,7 @@
 //! How servers move blocks when an epoch begins.
 //!
 //! Each server offers to each other server of the epoch what that one should have, with versions. The other wants what is newer than its own, gets
-//! it, and says that it has taken everything. A server is *ready* when all others have taken its offers, and it has taken
+//! it in parts, and says that it has taken everything. A server is *ready* when all others have taken its offers, and it has taken
 //! theirs; it then drops what it should not have. So an active epoch has each block in the newest version at all of its
 //! owners, and nowhere else: no old copy comes back later. No client writes meanwhile, since the epoch before is closed.
 
@@ -10,6 +10,17 @@ use std::collections::BTreeSet;
 use super::Server;
 use crate::ids::{Node, Server as Id, Version};
 use crate::message::{Block, Message, Outbox, Place};
+
+/// Blocks that one message offers at most, and blocks that one message brings at most. Few in tests, so that these have more than one message.
+const OFFERED: usize = if cfg!(test) { 5 } else { 4096 };
+const WANTED: usize = if cfg!(test) { 2 } else { 16 };
+
+/// Splits a list into parts, and says which is the last; there is always one.
+fn parts<T: Clone>(all: &[T], most: usize) -> impl Iterator<Item = (Vec<T>, bool)> {
+    let count = all.len().div_ceil(most).max(1);
+    let of = move |at: usize| &all[at * most..all.len().min((at + 1) * most)];
+    (0..count).map(move |at| (of(at).to_vec(), at + 1 == count))
+}
 
 /// How far the exchange has come.
 #[derive(Clone, Debug, Default)]
@@ -42,29 +53,43 @@ impl Server {
                 .blocks
                 .iter()
                 .filter(|(place, _)| self.owns(server, **place));
-            let blocks = blocks
+            let blocks: Vec<_> = blocks
                 .map(|(place, (version, _))| (*place, *version))
                 .collect();
-            out.push((Node::Server(server), Message::Offer { epoch, blocks }));
+            for (blocks, last) in parts(&blocks, OFFERED) {
+                let offer = Message::Offer {
+                    epoch,
+                    blocks,
+                    last,
+                };
+                out.push((Node::Server(server), offer));
+            }
         }
     }
 
     pub(super) fn of_server(&mut self, now: u64, peer: Id, message: Message, out: &mut Outbox) {
         let epoch = self.view.epoch;
         match message {
-            Message::Offer { blocks, .. } => {
+            Message::Offer { blocks, last, .. } => {
                 let places: Vec<Place> = blocks
                     .into_iter()
                     .filter(|(place, version)| self.is_newer(*place, *version))
                     .map(|(place, _)| place)
                     .collect();
-                if places.is_empty() {
-                    self.took(now, peer, out);
-                } else {
-                    out.push((Node::Server(peer), Message::Want { epoch, places }));
+                for (places, ends) in parts(&places, WANTED) {
+                    // Messages keep their order: when what was wanted last is here, so is all before it.
+                    let last = last && ends;
+                    if last || !places.is_empty() {
+                        let want = Message::Want {
+                            epoch,
+                            places,
+                            last,
+                        };
+                        out.push((Node::Server(peer), want));
+                    }
                 }
             }
-            Message::Want { places, .. } => {
+            Message::Want { places, last, .. } => {
                 let blocks = places.into_iter().filter_map(|place| {
                     let (version, bytes) = self.blocks.get(&place)?;
                     Some(Block {
@@ -74,9 +99,14 @@ impl Server {
                     })
                 });
                 let blocks = blocks.collect();
-                out.push((Node::Server(peer), Message::Give { epoch, blocks }));
+                let give = Message::Give {
+                    epoch,
+                    blocks,
+                    last,
+                };
+                out.push((Node::Server(peer), give));
             }
-            Message::Give { blocks, .. } => {
+            Message::Give { blocks, last, .. } => {
                 for block in blocks {
                     let held = self.blocks.get(&block.place);
                     if held.is_none_or(|(version, _)| *version < block.version) {
@@ -84,7 +114,9 @@ impl Server {
                             .insert(block.place, (block.version, block.bytes));
                     }
                 }
-                self.took(now, peer, out);
+                if last {
+                    self.took(now, peer, out);
+                }
             }
             Message::Taken { .. } => {
                 self.exchange.given.remove(&peer);

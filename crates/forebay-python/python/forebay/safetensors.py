@@ -1,77 +1,223 @@
-"""Tensors in the format of `safetensors`, as numpy arrays, each read straight into its memory."""
+"""Tensors in the format of `safetensors`: all that a file has lie over one view of it, and nothing is copied."""
 
 from __future__ import annotations
 
 import json
+import math
 import os
-from typing import Dict, Mapping, Optional, Union
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, Union
 
 import numpy as np
 
 import forebay
 
-from .numpy import _read_whole, _write_whole
+from .numpy import _memory, _write_whole
 
 __all__ = ["load_file", "save_file"]
 
-_DTYPES = {
-    "BOOL": "?", "U8": "u1", "I8": "i1", "U16": "<u2", "I16": "<i2", "F16": "<f2", "U32": "<u4", "I32": "<i4", "F32": "<f4",
-    "U64": "<u8", "I64": "<i8", "F64": "<f8", "C64": "<c8",
+_Path = Union[str, "os.PathLike[str]"]
+
+
+class _Kind(NamedTuple):
+    """A kind of numbers, as numpy, torch and `ml_dtypes` have it; `None`: not at all."""
+
+    numpy: Optional[str]
+    torch: Optional[str]
+    ml: Optional[str] = None
+    nbytes: int = 1
+
+
+# In the order in which `safetensors` itself writes tensors: from the last to the first.
+_KINDS = {
+    "BOOL": _Kind("?", "bool"),
+    "U8": _Kind("u1", "uint8"),
+    "I8": _Kind("i1", "int8"),
+    "F8_E5M2": _Kind(None, "float8_e5m2", "float8_e5m2"),
+    "F8_E4M3": _Kind(None, "float8_e4m3fn", "float8_e4m3fn"),
+    "F8_E8M0": _Kind(None, "float8_e8m0fnu", "float8_e8m0fnu"),
+    "I16": _Kind("<i2", "int16", nbytes=2),
+    "U16": _Kind("<u2", "uint16", nbytes=2),
+    "F16": _Kind("<f2", "float16", nbytes=2),
+    "BF16": _Kind(None, "bfloat16", "bfloat16", nbytes=2),
+    "I32": _Kind("<i4", "int32", nbytes=4),
+    "U32": _Kind("<u4", "uint32", nbytes=4),
+    "F32": _Kind("<f4", "float32", nbytes=4),
+    "C64": _Kind("<c8", "complex64", nbytes=8),
+    "F64": _Kind("<f8", "float64", nbytes=8),
+    "I64": _Kind("<i8", "int64", nbytes=8),
+    "U64": _Kind("<u8", "uint64", nbytes=8),
 }
-_NAMES = {np.dtype(code): name for name, code in _DTYPES.items()}
+_ORDER = {name: place for place, name in enumerate(_KINDS)}
 # As the format says: no header is longer.
 _HEADER_BYTES_MAX = 100_000_000
 
 
-def load_file(path: Union[str, "os.PathLike[str]"], session: Optional[forebay.Session] = None) -> Dict[str, np.ndarray]:
-    """All tensors of a file, by name. Kinds of numbers that numpy does not have (BF16, F8) are refused."""
+class _Tensor(NamedTuple):
+    name: str
+    kind: str
+    shape: Tuple[int, ...]
+    begin: int
+    end: int
+
+
+def load_file(
+    path: _Path, session: Optional[forebay.Session] = None, *, framework: str = "numpy", copy: bool = False
+) -> Dict[str, Any]:
+    """All tensors of a file, by name: arrays of numpy, or tensors of torch with `framework="torch"`.
+
+    Arrays are read-only, and what the file held when it was loaded, whatever happens to the file. All of them lie over one view: it keeps as much of
+    the session's memory as the file has, until the last of them has gone. With `copy` they have memory of their own, and may be written; so they are
+    for torch, which knows no tensors that may not.
+
+    BF16 and the kinds F8 are those of `ml_dtypes` where it is installed, else raw bytes: arrays of the dtype "V2" or "V1", with which numpy does not
+    calculate.
+    """
+    if framework not in ("numpy", "torch"):
+        raise ValueError(f"framework must be 'numpy' or 'torch', not {framework!r}")
     with forebay.open(path, "rb", session) as file:
-        length = int.from_bytes(file.read_at(8, 0), "little")
-        if not 2 <= length <= min(_HEADER_BYTES_MAX, file.size() - 8):
-            raise ValueError(f"{file.name}: this is no safetensors file")
+        tensors, start = _header(file)
+        make = _of_torch() if framework == "torch" else _of_numpy(copy)
+        length = max((tensor.end for tensor in tensors), default=0)
+        memory = _memory(file, start, length, copy or framework == "torch")
         try:
-            header = json.loads(file.read_at(length, 8))
-            entries = [(name, entry["dtype"], entry["shape"], entry["data_offsets"]) for name, entry in header.items() if name != "__metadata__"]
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{file.name}: the header is wrong: {error}") from None
-        tensors = {}
-        for name, kind, shape, (begin, end) in entries:
-            if kind not in _DTYPES:
-                raise ValueError(f"{file.name}: tensor {name!r} is of kind {kind}, which numpy does not have")
-            tensor = np.empty(shape, _DTYPES[kind])
-            if begin < 0 or tensor.nbytes != end - begin:
-                raise ValueError(f"{file.name}: tensor {name!r} has {end - begin} bytes where its shape wants {tensor.nbytes}")
-            if tensor.nbytes:
-                _read_whole(file, tensor, 8 + length + begin)
-            tensors[name] = tensor
-        return tensors
+            return {tensor.name: make(memory, tensor) for tensor in tensors}
+        except (ValueError, RuntimeError) as error:
+            raise ValueError(f"{file.name}: {error}") from error
 
 
 def save_file(
-    tensors: Mapping[str, np.ndarray],
-    path: Union[str, "os.PathLike[str]"],
+    tensors: Mapping[str, Any],
+    path: _Path,
     metadata: Optional[Mapping[str, str]] = None,
     session: Optional[forebay.Session] = None,
 ) -> None:
-    """Saves tensors by name, the widest kinds of numbers first, as `safetensors` itself does."""
-    arrays = {}
+    """Saves arrays of numpy, or tensors of torch, by name, in the order of `safetensors` itself."""
+    arrays: Dict[str, Tuple[str, Tuple[int, ...], np.ndarray]] = {}
     for name, tensor in tensors.items():
-        array = np.ascontiguousarray(tensor).reshape(np.shape(tensor))
-        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
-        if array.dtype not in _NAMES:
-            raise ValueError(f"tensor {name!r} is of kind {array.dtype}, which the format does not have")
-        arrays[name] = array
+        if type(tensor).__module__.partition(".")[0] == "torch":
+            kind, shape = str(tensor.dtype).partition(".")[2], tuple(tensor.shape)
+            kind = next((known for known, each in _KINDS.items() if each.torch == kind), kind)
+        else:
+            tensor = np.asarray(tensor)
+            tensor = tensor.astype(tensor.dtype.newbyteorder("<"), copy=False)
+            kind, shape = _kind_of(tensor.dtype), tensor.shape
+        if kind not in _KINDS:
+            raise ValueError(f"tensor {name!r} is of kind {tensor.dtype}, which the format does not have")
+        arrays[name] = kind, shape, _bytes_of(tensor)
     header: Dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
-    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))
+    order = sorted(arrays, key=lambda name: (-_ORDER[arrays[name][0]], name))
     end = 0
     for name in order:
-        array = arrays[name]
-        header[name] = {"dtype": _NAMES[array.dtype], "shape": list(array.shape), "data_offsets": [end, end + array.nbytes]}
-        end += array.nbytes
-    text = json.dumps(header, separators=(",", ":")).encode()
+        kind, shape, data = arrays[name]
+        header[name] = {"dtype": kind, "shape": list(shape), "data_offsets": [end, end + data.nbytes]}
+        end += data.nbytes
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
     with forebay.open(path, "wb", session) as file:
         at = _write_whole(file, len(text).to_bytes(8, "little") + text, 0)
         for name in order:
-            if arrays[name].nbytes:
-                at = _write_whole(file, arrays[name].reshape(-1).view(np.uint8), at)
+            if arrays[name][2].nbytes:
+                at = _write_whole(file, arrays[name][2], at)
+
+
+def _header(file: forebay.File) -> Tuple[List[_Tensor], int]:
+    """What a file's header says of its tensors, in the order of their bytes, and where these begin. A `ValueError` for whatever is wrong with it."""
+
+    def wrong(what: str) -> ValueError:
+        return ValueError(f"{file.name}: the header is wrong: {what}")
+
+    rest = file.size() - 8
+    length = int.from_bytes(file.read_at(8, 0), "little")
+    if not 2 <= length <= min(_HEADER_BYTES_MAX, rest):
+        raise ValueError(f"{file.name}: this is no safetensors file: a header of {length} bytes in a file of {max(rest + 8, 0)}")
+    try:
+        header = json.loads(file.read_at(length, 8).decode("utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise wrong(str(error)) from None
+    if not isinstance(header, dict):
+        raise wrong("it is no object")
+    header.pop("__metadata__", None)
+    tensors = []
+    for name, entry in header.items():
+        if not (isinstance(entry, dict) and isinstance(entry.get("dtype"), str) and _counts(entry.get("shape"))):
+            raise wrong(f"tensor {name!r} has no kind or no shape")
+        offsets = entry.get("data_offsets")
+        if not (_counts(offsets) and len(offsets) == 2):
+            raise wrong(f"tensor {name!r} has no place")
+        kind, shape, (begin, end) = entry["dtype"], tuple(entry["shape"]), offsets
+        if kind not in _KINDS:
+            raise ValueError(f"{file.name}: tensor {name!r} is of kind {kind}, which is not known here")
+        if end - begin != math.prod(shape) * _KINDS[kind].nbytes:
+            raise wrong(f"tensor {name!r} has {end - begin} bytes where its shape wants {math.prod(shape) * _KINDS[kind].nbytes}")
+        tensors.append(_Tensor(name, kind, shape, begin, end))
+    tensors.sort(key=lambda tensor: (tensor.begin, tensor.end))
+    at = 0
+    for tensor in tensors:
+        if tensor.begin != at:
+            raise wrong(f"tensor {tensor.name!r} begins at {tensor.begin}, and what is before it ends at {at}")
+        at = tensor.end
+    if at != rest - length:
+        raise wrong(f"tensors of {at} bytes in a file that has {rest - length} for them")
+    return tensors, 8 + length
+
+
+def _counts(value: object) -> bool:
+    """Whether it is a list of numbers that count something."""
+    return isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 1 << 62 for each in value)
+
+
+def _of_numpy(copy: bool) -> Any:
+    try:
+        import ml_dtypes
+    except ImportError:
+        ml_dtypes = None
+
+    def make(memory: Any, tensor: _Tensor) -> np.ndarray:
+        kind = _KINDS[tensor.kind]
+        dtype = np.dtype(kind.numpy or getattr(ml_dtypes, kind.ml or "", None) or f"V{kind.nbytes}")
+        if tensor.begin == tensor.end:
+            array = np.ndarray(tensor.shape, dtype)
+        else:
+            array = np.ndarray(tensor.shape, dtype, memory, tensor.begin)
+            if not array.flags.aligned:
+                array = array.copy()
+        if not copy:
+            array.flags.writeable = False
+        return array
+
+    return make
+
+
+def _of_torch() -> Any:
+    import torch
+
+    def make(memory: Any, tensor: _Tensor) -> Any:
+        dtype = getattr(torch, _KINDS[tensor.kind].torch or "", None)
+        if dtype is None:
+            raise ValueError(f"tensor {tensor.name!r} is of kind {tensor.kind}, which this torch does not have")
+        if tensor.begin == tensor.end:
+            return torch.empty(tensor.shape, dtype=dtype)
+        memory = memory[tensor.begin : tensor.end]
+        if tensor.begin % _KINDS[tensor.kind].nbytes:
+            memory = memory.copy()
+        return torch.frombuffer(memory, dtype=dtype).reshape(tensor.shape)
+
+    return make
+
+
+def _kind_of(dtype: np.dtype) -> str:
+    """The format's name of a kind of numbers of numpy's, or what numpy calls it."""
+    for name, kind in _KINDS.items():
+        if dtype == kind.numpy if kind.numpy else dtype.name == kind.ml:
+            return name
+    return dtype.name
+
+
+def _bytes_of(tensor: Any) -> np.ndarray:
+    """A tensor's bytes in the order of its items; copied only where they lie in another."""
+    if isinstance(tensor, np.ndarray):
+        return np.ascontiguousarray(tensor).reshape(-1).view(np.uint8)
+    import torch
+
+    flat = tensor.detach().cpu().contiguous().reshape(-1)
+    return flat.view(torch.uint8).numpy() if flat.numel() else np.empty(0, np.uint8)

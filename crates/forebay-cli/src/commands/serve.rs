@@ -1,0 +1,46 @@
+//! `forebay serve`: a server of a pool.
+
+use std::thread;
+use std::time::Duration;
+
+use forebay_pool::net::{Config, Ended, Serving};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::arguments::Serve;
+use crate::failure::{DONE, Failure};
+use crate::output;
+
+/// How often it is looked for signals, and whether the server has ended.
+const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// Serves until a signal.
+pub fn run(arguments: &Serve) -> Result<u8, Failure> {
+    let path = output::path(&arguments.config);
+    let text = std::fs::read_to_string(&arguments.config)
+        .map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
+    let config =
+        Config::parse(&text).map_err(|wrong| Failure::Usage(format!("{path}: {wrong}")))?;
+    let number = arguments.server;
+    let count = config.servers.len();
+    if !(1..=count).contains(&number) {
+        let why = format!("--server: {path} has the servers 1 to {count}");
+        return Err(Failure::Usage(why));
+    }
+    let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
+        .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
+    let failed = |why: Ended| Failure::Failed(why.to_string());
+    let serving = Serving::begin(&config, number - 1).map_err(failed)?;
+    let address = config.servers[number - 1];
+    output::note(format_args!(
+        "server {number} of {count} listens on {address}"
+    ));
+    while !serving.is_over() {
+        if signals.pending().next().is_some() {
+            serving.stop();
+        }
+        thread::sleep(LOOK_PAUSE);
+    }
+    serving.wait().map_err(failed)?;
+    Ok(DONE)
+}

@@ -1,0 +1,95 @@
+//! `forebay serve`: a server of a pool.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use forebay_pool::client::{Answer, Mode, Operation};
+use forebay_pool::net::{Config, Pool};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::place::Place;
+
+/// Nothing here takes so long, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+struct Server(Child);
+
+impl Server {
+    fn start(place: &Place, config: &str, number: &str) -> Server {
+        let mut command = place.forebay(&["serve", config, "--server", number]);
+        Server(command.stderr(Stdio::null()).spawn().expect("it runs"))
+    }
+
+    /// Tells it to go, and says how it ended.
+    fn stop(&mut self) -> Option<i32> {
+        kill_process(Pid::from_child(&self.0), Signal::TERM).expect("a signal");
+        self.0.wait().expect("its end").code()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn a_pool_is_served_and_a_server_hands_on_what_it_has() {
+    let place = Place::new("serve");
+    // Addresses that no other process uses.
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x80, c, d);
+    let [one, two] = [7411, 7412].map(|port| SocketAddr::from((host, port)));
+    let text = format!("servers = [\"{one}\", \"{two}\"]\nblock_bytes = 4096\n");
+    let path = place.file("pool.toml");
+    std::fs::write(&path, &text).expect("a file");
+    let path = path.to_string_lossy();
+    let mut first = Server::start(&place, &path, "1");
+    let mut second = Server::start(&place, &path, "2");
+    let config = Config::parse(&text).expect("a configuration");
+    let pool = Pool::join(&config, PATIENCE).expect("a pool");
+    let name = b"name".to_vec();
+    let opened = pool.run(Operation::Open { name, create: true });
+    let Ok(Answer::File(Some(file))) = opened else {
+        panic!("{opened:?}");
+    };
+    let bytes: Vec<u8> = (0..100_000).map(|at| (at % 251) as u8).collect();
+    let write = Operation::Write {
+        file,
+        offset: 0,
+        bytes: bytes.clone(),
+        mode: Mode::Remote,
+    };
+    assert_eq!(pool.run(write), Ok(Answer::Done));
+    assert_eq!(second.stop(), Some(0));
+    let read = Operation::Read {
+        file,
+        offset: 0,
+        length: 1 << 20,
+        mode: Mode::Remote,
+    };
+    assert_eq!(pool.run(read), Ok(Answer::Bytes(bytes)));
+    drop(pool);
+    assert_eq!(first.stop(), Some(0));
+}
+
+#[test]
+fn pools_that_cannot_be_are_refused() {
+    let place = Place::new("serve-bad");
+    let path = place.file("pool.toml");
+    let name = path.to_string_lossy();
+    let missing = place.run(&["serve", &name, "--server", "1"]);
+    assert_eq!(missing.code, 2, "{missing:?}");
+    std::fs::write(&path, "servers = [\"192.0.2.1:7411\"]\n").expect("a file");
+    let open = place.run(&["serve", &name, "--server", "1"]);
+    assert!(
+        open.code == 2 && open.stderr.contains("loopback"),
+        "{open:?}"
+    );
+    std::fs::write(&path, "servers = [\"127.0.0.1:7411\"]\n").expect("a file");
+    let third = place.run(&["serve", &name, "--server", "3"]);
+    assert_eq!(third.code, 2, "{third:?}");
+}

@@ -1,0 +1,155 @@
+//! A pool over TCP on one host: the machines of this crate, driven by sockets and a clock.
+//!
+//! ```text
+//! process   one thread: machines, links, time        Serving   a server's process
+//! link      connections: dialled, accepted, greeted   Pool      a client's process
+//! ```
+//!
+//! The servers are those of a [`Config`], and the first of them keeps the register besides. Nobody proves who he is, so all addresses must be
+//! loopback ones.
+
+mod link;
+mod pool;
+mod process;
+mod serving;
+
+use std::net::SocketAddr;
+
+use serde::{Deserialize, Serialize};
+
+use crate::random::mix2;
+pub use pool::Pool;
+pub use serving::Serving;
+
+/// What all members of a pool are told alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// Where servers listen. The first keeps the register.
+    pub servers: Vec<SocketAddr>,
+    /// Copies of each block.
+    #[serde(default = "one")]
+    pub copies: usize,
+    /// Size of a block.
+    #[serde(default = "block_bytes")]
+    pub block_bytes: u64,
+    /// After so long without a sign of life a member is given up, in milliseconds.
+    #[serde(default = "term_ms")]
+    pub term_ms: u64,
+    /// Blocks that a client keeps in memory if they are clean.
+    #[serde(default = "cache_blocks")]
+    pub cache_blocks: usize,
+}
+
+fn one() -> usize {
+    1
+}
+
+fn block_bytes() -> u64 {
+    64 << 10
+}
+
+fn term_ms() -> u64 {
+    10_000
+}
+
+fn cache_blocks() -> usize {
+    1024
+}
+
+/// What is wrong with a configuration.
+#[derive(Debug, thiserror::Error)]
+pub enum Wrong {
+    /// It is no TOML of this kind.
+    #[error("{0}")]
+    Form(#[from] toml::de::Error),
+    /// A value that cannot be.
+    #[error("{0}")]
+    Value(String),
+}
+
+impl Config {
+    /// A configuration from TOML.
+    pub fn parse(text: &str) -> Result<Config, Wrong> {
+        let config: Config = toml::from_str(text)?;
+        config.check()?;
+        Ok(config)
+    }
+
+    /// Refuses what cannot work.
+    pub fn check(&self) -> Result<(), Wrong> {
+        let sense = |makes: bool, what: &str| {
+            let wrong = || Wrong::Value(what.to_string());
+            if makes { Ok(()) } else { Err(wrong()) }
+        };
+        let mut all = self.servers.clone();
+        all.sort_unstable();
+        all.dedup();
+        sense(!all.is_empty(), "servers: there must be one at least")?;
+        sense(
+            all.len() == self.servers.len(),
+            "servers: one is there twice",
+        )?;
+        sense(
+            { all.iter() }.all(|server| server.ip().is_loopback() && server.port() != 0),
+            "servers: only loopback addresses with a port, since nobody proves who he is",
+        )?;
+        sense(
+            (1..=all.len()).contains(&self.copies),
+            "copies: from 1 to the number of servers",
+        )?;
+        sense(
+            self.block_bytes.is_power_of_two() && (512..=1 << 20).contains(&self.block_bytes),
+            "block_bytes: a power of two from 512 to 1048576",
+        )?;
+        sense(
+            (500..=3_600_000).contains(&self.term_ms),
+            "term_ms: from 500 to 3600000",
+        )
+    }
+
+    /// How often a member gives a sign of life, in milliseconds. What the register has decided is heard by the answers.
+    fn alive_every(&self) -> u64 {
+        (self.term_ms / 8).min(100)
+    }
+
+    /// Members of one pool have the same.
+    fn mark(&self) -> u64 {
+        let bytes = postcard::to_stdvec(self).unwrap_or_default();
+        bytes
+            .iter()
+            .fold(0, |mark, byte| mix2(mark, u64::from(*byte)))
+    }
+}
+
+/// Why a process cannot be a member, or is none any more.
+#[derive(Debug, thiserror::Error)]
+pub enum Ended {
+    /// The configuration does not say which server this is.
+    #[error("there is no server {0} in the configuration")]
+    NoSuchServer(usize),
+    /// Its address cannot be had.
+    #[error("cannot listen on {0}: {1}")]
+    Listen(SocketAddr, std::io::Error),
+    /// A member refuses it.
+    #[error("refused: {0}")]
+    Refused(String),
+    /// The pool has given it up: the register had no sign of life of it for a term.
+    #[error("the pool has given this member up")]
+    GivenUp,
+    /// The pool did not answer in time.
+    #[error("the pool does not answer")]
+    NoAnswer,
+    /// Chance cannot be had.
+    #[error("no random numbers: {0}")]
+    Random(std::io::Error),
+}
+
+fn random() -> Result<u64, Ended> {
+    use std::io::Read;
+    let mut bytes = [0; 8];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut file| file.read_exact(&mut bytes))
+        .map_err(Ended::Random)?;
+    Ok(u64::from_le_bytes(bytes))
+}

@@ -1,0 +1,257 @@
+//! A server's process: it listens, lets members in, and dials the servers before it in the list.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use super::link::{self, Dialler, Hello, Welcome};
+use super::process::{Event, Machine, Process};
+use super::{Config, Ended, random};
+use crate::ids::{Client, Node, Server as Id};
+use crate::register::Register;
+use crate::server::{self, Server};
+
+/// A server that runs.
+pub struct Serving {
+    inbox: Sender<Event>,
+    is_over: Arc<AtomicBool>,
+    thread: JoinHandle<Result<(), Ended>>,
+}
+
+impl Serving {
+    /// Begins to serve as the server with this place in the list, the first being 0. It is in the pool when all servers of the list have begun.
+    pub fn begin(config: &Config, index: usize) -> Result<Serving, Ended> {
+        let address = config.servers.get(index).copied();
+        let address = address.ok_or(Ended::NoSuchServer(index))?;
+        let listener = TcpListener::bind(address).map_err(|why| Ended::Listen(address, why))?;
+        let (inbox, events) = mpsc::channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        let life = Life {
+            config: config.clone(),
+            index,
+            inbox: inbox.clone(),
+            is_over: Arc::clone(&is_over),
+            secret: random()?,
+            birth: random()?.max(1),
+        };
+        let thread = thread::spawn(move || {
+            let result = life.serve(listener, &events);
+            life.is_over.store(true, Ordering::Relaxed);
+            // The listener's thread waits for somebody to come.
+            let _ = TcpStream::connect(address);
+            result
+        });
+        Ok(Serving {
+            inbox,
+            is_over,
+            thread,
+        })
+    }
+
+    /// Hands on what it has, and goes. A second call does not wait for that. The first server takes the pool with it.
+    pub fn stop(&self) {
+        // It may have ended already.
+        let _ = self.inbox.send(Event::Stop);
+    }
+
+    /// Whether it has ended.
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// Waits until it ends.
+    pub fn wait(self) -> Result<(), Ended> {
+        self.thread
+            .join()
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+struct Life {
+    config: Config,
+    index: usize,
+    inbox: Sender<Event>,
+    is_over: Arc<AtomicBool>,
+    secret: u64,
+    birth: u64,
+}
+
+impl Life {
+    fn serve(&self, listener: TcpListener, events: &Receiver<Event>) -> Result<(), Ended> {
+        let Some((me, birth)) = self.number(events)? else {
+            return Ok(());
+        };
+        let count = self.config.servers.len();
+        let door = Arc::new(Door {
+            mark: self.config.mark(),
+            birth,
+            me,
+            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(count))),
+            inbox: self.inbox.clone(),
+        });
+        let is_over = Arc::clone(&self.is_over);
+        thread::spawn(move || listen(&listener, &door, &is_over));
+        let hello = Hello {
+            pool: self.config.mark(),
+            birth,
+            dialler: Dialler::Server(me),
+        };
+        for address in &self.config.servers[..self.index] {
+            keep_dialling(
+                *address,
+                hello,
+                self.inbox.clone(),
+                Arc::clone(&self.is_over),
+            );
+        }
+        let term = self.config.term_ms;
+        let config = server::Config {
+            copies: self.config.copies,
+            alive_every: self.config.alive_every(),
+            patience: term * 2,
+            secret: self.secret,
+        };
+        let register = (self.index == 0).then(|| Register::new(term, count));
+        let machine = Machine::Server(Box::new(Server::new(me, config)));
+        let is_in = Arc::new(AtomicBool::new(false));
+        let keeper = Node::Server(Id(1));
+        Process::new((Node::Server(me), machine), register, keeper, is_in, term).run(events)
+    }
+
+    /// Its number in this life of the pool, and that life's mark; `None` if it is to stop.
+    fn number(&self, events: &Receiver<Event>) -> Result<Option<(Id, u64)>, Ended> {
+        if self.index == 0 {
+            return Ok(Some((Id(1), self.birth)));
+        }
+        let hello = Hello {
+            pool: self.config.mark(),
+            birth: 0,
+            dialler: Dialler::NewServer(self.index as u32),
+        };
+        let goes_on = || events.try_recv().is_err();
+        match link::dial_until(self.config.servers[0], &hello, &goes_on) {
+            Some(Ok((_, birth, Node::Server(me), _))) => Ok(Some((me, birth))),
+            Some(Ok(_)) => Err(Ended::Refused("it is not taken for a server".into())),
+            Some(Err(why)) => Err(Ended::Refused(why)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Dials a server again and again, until nobody listens any more.
+pub(super) fn keep_dialling(
+    to: SocketAddr,
+    hello: Hello,
+    inbox: Sender<Event>,
+    is_over: Arc<AtomicBool>,
+) {
+    thread::spawn(move || {
+        let goes_on = || !is_over.load(Ordering::Relaxed);
+        while let Some(met) = link::dial_until(to, &hello, &goes_on) {
+            let listens = match met {
+                Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &inbox),
+                Err(why) => {
+                    // It ends by this, or has ended.
+                    let _ = inbox.send(Event::Refused(why));
+                    false
+                }
+            };
+            if !listens {
+                return;
+            }
+        }
+    });
+}
+
+/// Numbers that the register's process gives. None is given twice.
+struct Numbers {
+    clients: u32,
+    lives: Vec<u32>,
+}
+
+impl Numbers {
+    fn new(servers: usize) -> Numbers {
+        Numbers {
+            clients: 0,
+            lives: vec![0; servers],
+        }
+    }
+
+    fn client(&mut self) -> Node {
+        self.clients += 1;
+        Node::Client(Client(self.clients))
+    }
+
+    fn server(&mut self, index: u32) -> Option<Node> {
+        let count = self.lives.len() as u32;
+        let life = self.lives.get_mut(index as usize).filter(|_| index > 0)?;
+        let number = 1 + index + *life * count;
+        *life += 1;
+        Some(Node::Server(Id(number)))
+    }
+}
+
+/// Decides on those who dial.
+struct Door {
+    mark: u64,
+    birth: u64,
+    me: Id,
+    numbers: Option<Mutex<Numbers>>,
+    inbox: Sender<Event>,
+}
+
+impl Door {
+    fn admit(&self, hello: Hello) -> Welcome {
+        if hello.pool != self.mark {
+            return Welcome::Never("its configuration is another one".to_string());
+        }
+        if hello.birth != 0 && hello.birth != self.birth {
+            return Welcome::Never("the pool that it belonged to is no more".to_string());
+        }
+        let numbers = self.numbers.as_ref();
+        let mut numbers =
+            numbers.map(|numbers| numbers.lock().unwrap_or_else(PoisonError::into_inner));
+        let you = match (hello.dialler, numbers.as_mut()) {
+            (Dialler::NewClient, Some(numbers)) => Some(numbers.client()),
+            (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
+            (Dialler::Client(client), _) if hello.birth != 0 => Some(Node::Client(client)),
+            (Dialler::Server(server), _) if hello.birth != 0 => Some(Node::Server(server)),
+            _ => None,
+        };
+        match you {
+            Some(you) => Welcome::In {
+                birth: self.birth,
+                you,
+                me: self.me,
+            },
+            None => Welcome::Never("only the first server gives numbers".to_string()),
+        }
+    }
+
+    fn meet(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        link::greet(&mut stream)?;
+        let hello: Hello = link::hear(&mut stream)?;
+        let welcome = self.admit(hello);
+        link::say(&mut stream, &welcome)?;
+        if let (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) =
+            (welcome, hello.dialler)
+        {
+            link::carry(stream, you, &self.inbox);
+        }
+        Ok(())
+    }
+}
+
+fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicBool) {
+    for stream in listener.incoming() {
+        if is_over.load(Ordering::Relaxed) {
+            return;
+        }
+        // Whoever could not be met tries again.
+        let Ok(stream) = stream else { continue };
+        let door = Arc::clone(door);
+        thread::spawn(move || door.meet(stream));
+    }
+}

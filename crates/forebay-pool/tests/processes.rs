@@ -1,0 +1,409 @@
+//! Pools of real processes on loopback: three servers, clients, deaths, and strangers who dial.
+
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio, exit};
+use std::sync::atomic::{AtomicU16, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use forebay_pool::client::{Answer, Failure, Mode, Operation};
+use forebay_pool::ids::File;
+use forebay_pool::net::{Config, Ended, Pool, Serving};
+use forebay_pool::random::mix;
+use forebay_pool::wire;
+
+/// Nothing here takes so long, however busy the machine is.
+const PATIENCE: Duration = Duration::from_secs(60);
+const UNIT: u64 = 512;
+
+/// A pool at addresses that no other process uses: loopback has sixteen million, and a part of them is this process's number.
+fn config(servers: u16) -> Config {
+    static PORT: AtomicU16 = AtomicU16::new(7400);
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x40, c, d);
+    let ports = PORT.fetch_add(servers, Ordering::Relaxed);
+    let at = |port| SocketAddr::from((host, port));
+    let config = Config {
+        servers: (ports..ports + servers).map(at).collect(),
+        copies: servers.min(2).into(),
+        block_bytes: UNIT,
+        term_ms: 10_000,
+        cache_blocks: 16,
+    };
+    config.check().unwrap();
+    config
+}
+
+const ROLE: &str = "TEST_POOL_ROLE";
+const CONFIG: &str = "TEST_POOL_CONFIG";
+const SOCKET: &str = "TEST_POOL_SOCKET";
+
+/// What the other processes of these tests do; nothing in the process that runs them.
+#[test]
+fn role() {
+    let Ok(role) = std::env::var(ROLE) else {
+        return;
+    };
+    let config = Config::parse(&std::env::var(CONFIG).unwrap()).unwrap();
+    match role.parse() {
+        Ok(index) => serve(&config, index),
+        Err(_) => operate(&config),
+    }
+}
+
+/// Serves until it reads something, and is killed with the test that started it.
+fn serve(config: &Config, index: usize) -> ! {
+    let serving = Serving::begin(config, index).unwrap();
+    let mut byte = [0];
+    if std::io::stdin().read(&mut byte).unwrap_or(0) == 0 {
+        exit(1);
+    }
+    serving.stop();
+    exit(if serving.wait().is_ok() { 0 } else { 1 })
+}
+
+/// Does what the socket says until it ends.
+fn operate(config: &Config) -> ! {
+    let mut socket = UnixStream::connect(std::env::var(SOCKET).unwrap()).unwrap();
+    let pool = Pool::join(config, PATIENCE).unwrap();
+    while let Ok(Some(bytes)) = wire::receive(&mut socket) {
+        let operation = postcard::from_bytes(&bytes).unwrap();
+        let result = postcard::to_stdvec(&pool.run(operation)).unwrap();
+        wire::send(&mut socket, &result).unwrap();
+    }
+    exit(0)
+}
+
+/// A process that does not outlive its test.
+struct Process(Child);
+
+impl Process {
+    fn start(config: &Config, role: &str, socket: &Path) -> Process {
+        let child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "role", "--nocapture"])
+            .env(ROLE, role)
+            .env(CONFIG, toml::to_string(config).unwrap())
+            .env(SOCKET, socket)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn();
+        Process(child.unwrap())
+    }
+
+    /// As a power cut would.
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A client in a process of its own.
+struct Client {
+    process: Process,
+    socket: UnixStream,
+}
+
+impl Client {
+    fn start(config: &Config) -> Client {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let process = Process::start(config, "client", &path);
+        let (socket, _) = listener.accept().unwrap();
+        Client { process, socket }
+    }
+
+    fn run(&mut self, operation: &Operation) -> Result<Answer, Failure> {
+        wire::send(&mut self.socket, &postcard::to_stdvec(operation).unwrap()).unwrap();
+        let bytes = wire::receive(&mut self.socket).unwrap().unwrap();
+        postcard::from_bytes(&bytes).unwrap()
+    }
+
+    fn read_all(&mut self, file: File) -> Vec<u8> {
+        match self.run(&read(file, 0, 1 << 20, Mode::Local)) {
+            Ok(Answer::Bytes(bytes)) => bytes,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn read(file: File, offset: u64, length: u64, mode: Mode) -> Operation {
+    Operation::Read {
+        file,
+        offset,
+        length,
+        mode,
+    }
+}
+
+fn write(file: File, offset: u64, bytes: Vec<u8>, mode: Mode) -> Operation {
+    Operation::Write {
+        file,
+        offset,
+        bytes,
+        mode,
+    }
+}
+
+fn open(name: &str) -> Operation {
+    let name = name.as_bytes().to_vec();
+    Operation::Open { name, create: true }
+}
+
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 += 1;
+        mix(self.0) % bound
+    }
+}
+
+/// Something to do, and what a single file says to it.
+fn step(file: File, chance: &mut Chance, model: &mut Vec<u8>) -> (Operation, Answer) {
+    let offset = chance.below(12_000);
+    let length = 1 + chance.below(3_000);
+    let mode = [Mode::Local, Mode::Remote][chance.below(2) as usize];
+    let bytes = vec![chance.below(255) as u8 + 1; length as usize];
+    let at = model.len() as u64;
+    match chance.below(20) {
+        0..8 => {
+            let end = (offset + length).min(at) as usize;
+            let seen = model.get(offset as usize..end).unwrap_or_default();
+            (
+                read(file, offset, length, mode),
+                Answer::Bytes(seen.to_vec()),
+            )
+        }
+        8..15 => {
+            let end = (offset + length) as usize;
+            model.resize(model.len().max(end), 0);
+            model[offset as usize..end].copy_from_slice(&bytes);
+            (write(file, offset, bytes, mode), Answer::Done)
+        }
+        15..17 if at < 30_000 => {
+            model.extend(&bytes);
+            (Operation::Append { file, bytes }, Answer::At(at))
+        }
+        17 => {
+            model.resize(offset as usize, 0);
+            let size = offset;
+            (Operation::Truncate { file, size }, Answer::Done)
+        }
+        18 => (Operation::Sync { file }, Answer::Done),
+        _ => (Operation::Size { file }, Answer::At(at)),
+    }
+}
+
+/// Both append at once: every record is there once, whole, and each client's in order.
+fn append_together(a: &mut Client, b: &mut Client, file: File) {
+    let base = a.run(&Operation::Size { file }).unwrap();
+    let Answer::At(base) = base else { panic!() };
+    thread::scope(|scope| {
+        for (who, client) in [(1, a), (2, &mut *b)] {
+            scope.spawn(move || {
+                for number in 0..40 {
+                    let bytes = [[who, number]; 50].as_flattened().to_vec();
+                    client.run(&Operation::Append { file, bytes }).unwrap();
+                }
+            });
+        }
+    });
+    let all = b.read_all(file);
+    let mut next = [0, 0];
+    for record in all[base as usize..].chunks(100) {
+        let [who, number] = [record[0], record[1]];
+        assert_eq!(record, [[who, number]; 50].as_flattened());
+        let expected = &mut next[usize::from(who) - 1];
+        assert_eq!(number, *expected, "client {who}");
+        *expected += 1;
+    }
+    assert_eq!(next, [40, 40]);
+}
+
+#[test]
+fn two_hosts_share_files_and_deaths_lose_nothing_that_was_synced() {
+    let config = config(3);
+    let none = Path::new("");
+    let server = |index: usize| Process::start(&config, &index.to_string(), none);
+    let mut servers: Vec<Process> = (0..3).map(server).collect();
+    let (mut a, mut b) = (Client::start(&config), Client::start(&config));
+    let Ok(Answer::File(Some(file))) = a.run(&open("one")) else {
+        panic!("no file")
+    };
+    assert_eq!(b.run(&open("one")), Ok(Answer::File(Some(file))));
+
+    let mut chance = Chance(3);
+    let mut model = Vec::new();
+    for number in 0..300 {
+        let (operation, expected) = step(file, &mut chance, &mut model);
+        let client = if chance.below(2) == 0 { &mut a } else { &mut b };
+        let answer = client.run(&operation);
+        assert!(answer == Ok(expected), "step {number}: {operation:?}");
+    }
+    append_together(&mut a, &mut b, file);
+
+    // One client dies with what it has not synced, and a server with one of two copies of each block.
+    let synced = vec![7; 3 * UNIT as usize];
+    let dirty = vec![8; UNIT as usize];
+    let size = Operation::Truncate {
+        file,
+        size: 6 * UNIT,
+    };
+    for operation in [
+        size,
+        write(file, 0, synced.clone(), Mode::Local),
+        Operation::Sync { file },
+        write(file, UNIT, dirty.clone(), Mode::Local),
+    ] {
+        a.run(&operation).unwrap();
+    }
+    let tail = b.run(&read(file, 3 * UNIT, 3 * UNIT, Mode::Remote));
+    a.process.kill();
+    servers[2].kill();
+    let all = b.read_all(file);
+    let unit = UNIT as usize;
+    assert_eq!(all[..unit], synced[..unit]);
+    assert!(all[unit..2 * unit] == synced[..unit] || all[unit..2 * unit] == dirty);
+    assert_eq!(all[2 * unit..3 * unit], synced[..unit]);
+    assert_eq!(Ok(Answer::Bytes(all[3 * unit..].to_vec())), tail);
+
+    // The dead server begins another life, and has its share again.
+    servers[2] = server(2);
+    assert_eq!(b.read_all(file), all);
+    // A server hands on what it has, and goes; a client that comes then sees the same.
+    servers[1].0.stdin.take().unwrap().write_all(b".").unwrap();
+    assert_eq!(servers[1].0.wait().unwrap().code(), Some(0));
+    let mut c = Client::start(&config);
+    assert_eq!(c.run(&open("one")), Ok(Answer::File(Some(file))));
+    assert_eq!(c.read_all(file), all);
+    c.run(&write(file, 0, dirty.clone(), Mode::Local)).unwrap();
+    assert_eq!(
+        b.run(&read(file, 0, UNIT, Mode::Local)),
+        Ok(Answer::Bytes(dirty))
+    );
+}
+
+#[test]
+fn strangers_are_turned_away_and_disturb_nobody() {
+    let config = config(1);
+    let serving = Serving::begin(&config, 0).unwrap();
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    let Ok(Answer::File(Some(file))) = pool.run(open("one")) else {
+        panic!("no file")
+    };
+    let sayings: [&[u8]; 4] = [
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"fbpool\x00\x02",
+        b"fbpool\x00\x01\xff\xff\xff\xff",
+        b"fbpool\x00\x01\x03\x00\x00\x00\x01\x02\x03",
+    ];
+    for saying in sayings {
+        let mut stranger = TcpStream::connect(config.servers[0]).unwrap();
+        stranger.set_read_timeout(Some(PATIENCE)).unwrap();
+        stranger.write_all(saying).unwrap();
+        // The mark, and then the end.
+        let mut heard = Vec::new();
+        let end = stranger.read_to_end(&mut heard);
+        assert!(
+            end.is_ok()
+                || end.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset)
+        );
+        assert!(heard.is_empty() || heard == wire::MARK);
+    }
+    let other = Config {
+        copies: 1,
+        block_bytes: 2 * UNIT,
+        ..config.clone()
+    };
+    let refused = Pool::join(&other, PATIENCE).err();
+    assert!(matches!(refused, Some(Ended::Refused(_))), "{refused:?}");
+    let bytes = vec![1; 2000];
+    pool.run(write(file, 100, bytes.clone(), Mode::Remote))
+        .unwrap();
+    let seen = pool.run(read(file, 100, 2000, Mode::Local));
+    assert_eq!(seen, Ok(Answer::Bytes(bytes)));
+    drop(pool);
+    serving.stop();
+    serving.wait().unwrap();
+}
+
+#[test]
+fn who_leaves_is_not_waited_for() {
+    let config = config(1);
+    let serving = Serving::begin(&config, 0).unwrap();
+    let first = Pool::join(&config, PATIENCE).unwrap();
+    let Ok(Answer::File(Some(file))) = first.run(open("one")) else {
+        panic!("no file")
+    };
+    first
+        .run(write(file, 0, vec![1; 100], Mode::Local))
+        .unwrap();
+    first.run(Operation::Sync { file }).unwrap();
+    let began = Instant::now();
+    drop(first);
+    let second = Pool::join(&config, PATIENCE).unwrap();
+    let seen = second.run(read(file, 0, 100, Mode::Local));
+    assert_eq!(seen, Ok(Answer::Bytes(vec![1; 100])));
+    // A dead one would hold all up for a term.
+    assert!(began.elapsed() < Duration::from_millis(config.term_ms));
+    serving.stop();
+    serving.wait().unwrap();
+}
+
+#[test]
+fn another_life_of_the_first_server_is_another_pool() {
+    let config = config(2);
+    let begin = |index| Serving::begin(&config, index);
+    let (first, second) = (begin(0).unwrap(), begin(1).unwrap());
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    first.stop();
+    first.wait().unwrap();
+    let until = Instant::now() + PATIENCE;
+    let again = loop {
+        match begin(0) {
+            Ok(again) => break again,
+            // The address is free in a moment.
+            Err(why) => assert!(Instant::now() < until, "{why}"),
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    let ended = second.wait();
+    assert!(matches!(ended, Err(Ended::Refused(_))), "{ended:?}");
+    while pool.run(open("one")) != Err(Failure::GivenUp) {
+        assert!(Instant::now() < until, "the old pool goes on");
+        thread::sleep(Duration::from_millis(5));
+    }
+    again.stop();
+    again.wait().unwrap();
+}
+
+#[test]
+fn configurations_that_cannot_work_are_refused() {
+    let good = "servers = [\"127.0.0.1:7411\", \"127.0.0.1:7412\"]\n";
+    assert_eq!(Config::parse(good).unwrap().copies, 1);
+    for bad in [
+        "",
+        "servers = []",
+        "servers = [\"192.0.2.1:7411\"]",
+        "servers = [\"127.0.0.1:0\"]",
+        "servers = [\"127.0.0.1:7411\", \"127.0.0.1:7411\"]",
+        &format!("{good}copies = 3"),
+        &format!("{good}block_bytes = 1000"),
+        &format!("{good}term_ms = 1"),
+        &format!("{good}colour = 1"),
+    ] {
+        assert!(Config::parse(bad).is_err(), "{bad}");
+    }
+}
