@@ -9,12 +9,17 @@ use std::io::{BufRead, BufReader};
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Engine, Store};
+use forebay::evict::evict_file;
 use forebay::keeper::check::check;
 use forebay::limits::BLOCK_BYTES;
 use forebay::memory::pins;
+use forebay::sim::device::{
+    CallKind, FaultPlan, Kinds, Outcome, Repeat, SimDisk, SimOptions, Wrapped,
+};
 use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
 use forebay::{Config, File, OpenOptions, Session, View};
@@ -266,6 +271,77 @@ fn missing_bytes_are_read_and_holes_are_zeros() {
     assert!(file.view(10 << 20..11 << 20).expect("a view").is_empty());
     let backwards = Range { start: 5, end: 4 };
     assert!(file.view(backwards).is_err());
+}
+
+/// A file on a simulated disk of which nothing is in memory, and its session of 64 frames.
+fn cold(plan: &Arc<FaultPlan>, content: &[u8]) -> (Session, File) {
+    let disk = SimDisk::new(SimOptions::default());
+    let config = Config {
+        memory: 64 * BLOCK,
+        ..Config::tiny()
+    };
+    let session = Session::open(config).expect("a session");
+    let device = Arc::new(Wrapped::new(disk.create(), Arc::clone(plan)));
+    let file = session.open_device(device, "sim", &options());
+    let file = file.expect("a file");
+    assert_eq!(file.write_at(content, 0).expect("written"), content.len());
+    file.sync_data().expect("synced");
+    drop_clean(&session, &file);
+    (session, file)
+}
+
+fn drop_clean(session: &Session, file: &File) {
+    let me = session.shared().me().expect("a slot");
+    evict_file(me, file.core().expect("managed").id);
+}
+
+#[test]
+fn missing_blocks_are_read_at_once() {
+    let reads = Kinds::of(&[CallKind::ReadDirect]);
+    let plan = FaultPlan::counting(reads);
+    let content = bytes(15, 20 * BLOCK + 5000);
+    let (session, file) = cold(&plan, &content);
+    let before = plan.calls();
+    let view = file.view(1000..u64::MAX).expect("a view");
+    assert!(view[..] == content[1000..]);
+    // Of 21 blocks eight at once.
+    assert_eq!(plan.calls() - before, 3);
+    drop(view);
+    // What is there in part, and newer, is left as it is.
+    drop_clean(&session, &file);
+    let mut newer = content;
+    for at in [3 * BLOCK + 77, 7 * BLOCK - 10, 20 * BLOCK] {
+        let at = at as usize;
+        newer[at..at + 20].fill(0xAB);
+        let written = file.write_at(&newer[at..at + 20], at as u64);
+        assert_eq!(written.expect("written"), 20);
+    }
+    let view = file.view(0..u64::MAX).expect("a view");
+    assert!(view[..] == newer[..]);
+    drop(view);
+    assert_eq!(pinned(&session), 0);
+    audit(&session, "after cold views");
+}
+
+/// A view is whole or an error, and what could be read before it harms nobody.
+#[test]
+fn a_device_that_fails_leaves_nothing_of_a_view() {
+    let reads = Kinds::of(&[CallKind::ReadDirect]);
+    let content = bytes(16, 20 * BLOCK);
+    for n in 0..4 {
+        let plan = FaultPlan::nth(n, reads, Outcome::Errno(libc::EIO), Repeat::Once);
+        let (session, file) = cold(&plan, &content);
+        let view = file.view(0..u64::MAX);
+        match view {
+            Err(error) => assert_eq!(error.errno(), libc::EIO),
+            Ok(view) => assert!(view[..] == content[..] && n == 3, "call {n}"),
+        }
+        assert_eq!((plan.tripped(), pinned(&session)), (u64::from(n < 3), 0));
+        let view = file.view(0..u64::MAX).expect("once more");
+        assert!(view[..] == content[..]);
+        drop(view);
+        audit(&session, "after a failure");
+    }
 }
 
 /// Blocks that came into memory out of order lie apart; their view is side by side all the same.

@@ -5,7 +5,9 @@
 //! change. Where frames lie side by side in the arena, the view is an address in it; elsewhere parts of the arena's file are mapped side
 //! by side, read-only. Where neither can be, it is a copy, and says so.
 //!
-//! What is missing in memory is read first, a block at a time. A view of several blocks is taken block by block, as a read is.
+//! What is missing in memory is read first, by large requests ([`cold`]). A view of several blocks is taken block by block, as a read is.
+
+pub mod cold;
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -16,10 +18,10 @@ use super::{File, Kind};
 use crate::error::{Error, Result};
 use crate::file::by_kernel::not_open_for;
 use crate::file::core::{Core, Halt};
-use crate::file::read::{BOUNCE, fill, read_device, run_over};
 use crate::file::room;
+use crate::file::view::cold::Cold;
 use crate::ids::{BlockIndex, FrameId};
-use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, HUGE_BYTES, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::pins::{self, Pin};
 use crate::memory::threads::{Me, Operation};
@@ -214,6 +216,10 @@ fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Opti
         if len == 0 {
             return Ok(Some(nothing()));
         }
+        let blocks = (BlockIndex::of(end - 1).0 - BlockIndex::of(range.start).0) + 1;
+        if blocks > pins::frames_max(core.shared.arena.superblock()) {
+            return Ok(None);
+        }
         let Some(holder) = core.shared.viewer(me) else {
             return Ok(None);
         };
@@ -221,9 +227,10 @@ fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Opti
             shared: Arc::clone(&core.shared),
             pins: Vec::with_capacity(len / BLOCK_BYTES + 2),
         };
+        let mut cold = Cold::up_to(BlockIndex::of(end - 1));
         let mut after = After::Done;
         for segment in segments(range.start, len) {
-            after = pin_block(core, me, holder, &segment, &mut pins.pins)?;
+            after = pin_block(core, me, holder, &segment, (&mut pins.pins, &mut cold))?;
             if after != After::Done {
                 break;
             }
@@ -264,11 +271,11 @@ pub fn pin_block(
     me: Me<'_>,
     holder: u32,
     segment: &Segment,
-    pins: &mut Vec<Pin>,
+    (pins, cold): (&mut Vec<Pin>, &mut Cold),
 ) -> std::result::Result<After, Halt> {
     loop {
         let step = core.operate(me, |operation| {
-            try_pin(core, operation, holder, segment, pins)
+            try_pin(core, operation, holder, segment, (pins, cold))
         })?;
         if let Some(after) = step {
             return Ok(after);
@@ -282,7 +289,7 @@ fn try_pin(
     operation: &Operation<'_>,
     holder: u32,
     segment: &Segment,
-    pins: &mut Vec<Pin>,
+    (pins, cold): (&mut Vec<Pin>, &mut Cold),
 ) -> std::result::Result<Option<After>, Halt> {
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();
@@ -292,16 +299,8 @@ fn try_pin(
     }
     let absent = crate::flush::select::pages_within_size(&guard, entry) & !guard.valid();
     if absent != 0 {
-        guard.await_bytes();
-        let as_a_whole = guard.valid() | guard.dirty() == 0 || guard.frame().is_some();
-        let span = if as_a_whole {
-            0..BLOCK_PAGES as u32
-        } else {
-            run_over(absent)
-        };
-        let seen = fill::Seen::of(&guard, entry);
-        drop(guard);
-        return bring(core, operation, segment, &span, seen).map(|()| None);
+        let missing = (segment.block, absent);
+        return cold.bring(core, operation, guard, missing).map(|()| None);
     }
     if guard.frame().is_none() {
         if guard.inflight() != 0 {
@@ -319,34 +318,6 @@ fn try_pin(
         }
         None => After::Full,
     }))
-}
-
-/// Brings what is missing of a block, by the protocol of those who fill.
-fn bring(
-    core: &Core,
-    operation: &Operation<'_>,
-    segment: &Segment,
-    span: &Range<u32>,
-    seen: fill::Seen,
-) -> std::result::Result<(), Halt> {
-    operation.park();
-    let buffer = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);
-    let read = read_device(core, segment, span, &buffer, seen.disk_end);
-    operation.unpark();
-    let kept = read.and_then(|()| {
-        let guard = core.lock_any(operation.me, segment.block)?;
-        if !seen.holds(&guard) {
-            return Err(Halt::Busy);
-        }
-        // SAFETY: the buffer holds a block's pages at their places, read since.
-        let kept = unsafe { fill::keep(&guard, core.entry(), span, buffer.piece().ptr) };
-        kept.map(|_| ()).map_err(|_| Halt::NoMemory)
-    });
-    BOUNCE.put(buffer);
-    let bytes = (span.len() * PAGE_BYTES) as u64;
-    let counter = Counter::DeviceReadBytes as usize;
-    operation.me.count(counter, bytes);
-    kept
 }
 
 /// Finds addresses at which the frames lie side by side. `None`: there are none.

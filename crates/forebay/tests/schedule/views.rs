@@ -9,6 +9,7 @@ crate::scenarios!(
     views_against_a_flush,
     views_against_a_direct_write,
     two_views_of_one_block,
+    views_of_what_is_read_at_once,
 );
 
 fn shape() -> Shape {
@@ -104,5 +105,30 @@ pub fn two_views_of_one_block() {
     let viewer = |block| world.spawn(move |member| member.end_view(member.view(0, block)));
     let writer = world.spawn(|member| member.write(0, 2, 0, 100));
     join([viewer(0), viewer(0), writer]);
+    world.check_at_rest();
+}
+
+/// Blocks that were read at once are kept one after the other: not one that has been written meanwhile, and has left memory again.
+pub fn views_of_what_is_read_at_once() {
+    let world = World::new(Shape {
+        frames: 8,
+        ..shape()
+    });
+    let member = world.member();
+    member.write(0, 1, 0, 2 * BLOCK as usize);
+    member.sync(0);
+    member.evict(0);
+    let _exploring = world.explore();
+    let viewer = world.spawn(|member| {
+        for held in member.view_all(0, 0, 2) {
+            member.end_view(Some(held));
+        }
+    });
+    let writer = world.spawn(|member| {
+        member.write(0, 2, BLOCK + 100, 2 * PAGE as usize);
+        member.sync(0);
+        member.evict(0);
+    });
+    join([viewer, writer]);
     world.check_at_rest();
 }

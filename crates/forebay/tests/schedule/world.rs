@@ -8,6 +8,7 @@ use forebay::config::{Config, Route};
 use forebay::device::DeviceFile;
 use forebay::file::core::{Core, Halt};
 use forebay::file::settle::{Durability, settle};
+use forebay::file::view::cold::Cold;
 use forebay::file::write::Intent;
 use forebay::file::{append, direct, read, resize, view, write};
 use forebay::flush::{Flusher, Scope};
@@ -347,22 +348,33 @@ impl Member {
 
     /// Pins a block and looks at its bytes; they are bytes that a read might have seen. `None`: as much is pinned as may be.
     pub fn view(&self, file: usize, block: u64) -> Option<Held> {
+        self.view_all(file, block, 1).pop()
+    }
+
+    /// As [`Member::view`], for blocks in a row, up to the first for which there is no room.
+    pub fn view_all(&self, file: usize, block: u64, blocks: usize) -> Vec<Held> {
         let subject = self.file(file);
-        let offset = block * BLOCK;
         let begin = subject.history.now();
-        let segment = segments(offset, BLOCK_BYTES).next().expect("a block");
-        let mut pins = Vec::new();
-        let after = view::pin_block(&subject.core, self.me(), 1, &segment, &mut pins);
-        if after.expect("a view") != view::After::Done {
-            return None;
+        let all: Vec<_> = segments(block * BLOCK, blocks * BLOCK_BYTES).collect();
+        let mut cold = Cold::up_to(all[blocks - 1].block);
+        let mut views = Vec::new();
+        for segment in &all {
+            let mut pins = Vec::new();
+            let into = (&mut pins, &mut cold);
+            let after = view::pin_block(&subject.core, self.me(), 1, segment, into);
+            if after.expect("a view") != view::After::Done {
+                break;
+            }
+            let mut held = Held {
+                pins,
+                bytes: Vec::new(),
+            };
+            held.bytes = held.look(self);
+            let offset = segment.block.start();
+            subject.history.saw(begin, offset, &held.bytes);
+            views.push(held);
         }
-        let mut held = Held {
-            pins,
-            bytes: Vec::new(),
-        };
-        held.bytes = held.look(self);
-        subject.history.saw(begin, offset, &held.bytes);
-        Some(held)
+        views
     }
 
     /// Looks at what is held, which has not changed, and lets it go.

@@ -1,0 +1,209 @@
+//! What a view misses: read from the device by large requests into memory of this thread, and kept block by block.
+//!
+//! A run of blocks of which memory has nothing is read at once. Each of them is kept under its header's lock when its turn comes, by
+//! the protocol of those who fill ([`fill::Seen`]); one of which something has left memory since is read again, alone. So no block is read
+//! more than twice for want of memory, however short that is.
+
+use std::ops::Range;
+
+use crate::device::{Piece, read_rest};
+use crate::error::Error;
+use crate::file::core::{Core, Halt};
+use crate::file::read::{fill, run_over};
+use crate::flush::select::pages_within_size;
+use crate::frame::header::Guard;
+use crate::ids::BlockIndex;
+use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
+use crate::memory::copy;
+use crate::memory::pins;
+use crate::memory::threads::{Me, Operation};
+use crate::stats::Counter;
+use crate::sync::Ordering;
+use crate::sys::memory::{AlignedBytes, Spare};
+
+/// Blocks that one request brings at most: 2 MiB.
+const BLOCKS_MAX: u32 = 8;
+/// The part of what may be pinned that one request brings at most: in a small session others need memory meanwhile.
+const PINNED_PARTS: u32 = 2;
+
+static BUFFERS: Spare = Spare::new();
+
+/// One block that has been read.
+#[derive(Debug)]
+struct Part {
+    block: BlockIndex,
+    seen: fill::Seen,
+    /// Its pages that were read.
+    span: Range<u32>,
+}
+
+/// Blocks that have been read at once.
+#[doc(hidden)]
+#[derive(Default)]
+pub struct Cold {
+    /// The block behind the last that will be asked for.
+    until: u32,
+    /// The block with which the buffer begins, and how many have been read into it.
+    first: u32,
+    count: u32,
+    /// Not kept yet.
+    parts: Vec<Part>,
+    buffer: Option<AlignedBytes>,
+}
+
+impl Drop for Cold {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            BUFFERS.put(buffer);
+        }
+    }
+}
+
+impl Cold {
+    /// Nothing has been read; blocks up to and with `last` will be asked for.
+    pub fn up_to(last: BlockIndex) -> Self {
+        let mut cold = Cold::default();
+        cold.until = last.0.saturating_add(1);
+        cold
+    }
+
+    /// Keeps what has been read of a block, or reads it, with those after it; `absent`: its pages that memory lacks.
+    ///
+    /// # Errors
+    /// [`Halt::NoMemory`]: what has been read stays, for when there is some. Those of reading.
+    pub fn bring(
+        &mut self,
+        core: &Core,
+        operation: &Operation<'_>,
+        guard: Guard<'_>,
+        (block, absent): (BlockIndex, u64),
+    ) -> Result<(), Halt> {
+        let place = self.parts.iter().position(|part| part.block == block);
+        if let Some(place) = place.filter(|&place| self.parts[place].seen.holds(&guard)) {
+            self.keep(core, &guard, place)?;
+            self.parts.remove(place);
+            return Ok(());
+        }
+        let most = if (self.first..self.first + self.count).contains(&block.0) {
+            // What was read of it came too late.
+            self.parts.retain(|part| part.block != block);
+            1
+        } else {
+            self.parts.clear();
+            (self.first, self.count) = (block.0, 1);
+            blocks_max(operation.me).min(self.until - block.0)
+        };
+        self.read(core, operation, guard, (block, absent), most)
+    }
+
+    fn bytes_of(&mut self, block: u32) -> Piece {
+        let buffer = self
+            .buffer
+            .get_or_insert_with(|| BUFFERS.take(BLOCKS_MAX as usize * BLOCK_BYTES, PAGE_BYTES));
+        let at = (block - self.first) as usize * BLOCK_BYTES;
+        buffer.part(at, buffer.len() - at)
+    }
+
+    fn keep(&mut self, core: &Core, guard: &Guard<'_>, place: usize) -> Result<(), Halt> {
+        let bytes = self.bytes_of(self.parts[place].block.0);
+        let span = &self.parts[place].span;
+        // SAFETY: the buffer is this thread's, and has the block's pages of the span at their places, read since.
+        let kept = unsafe { fill::keep(guard, core.entry(), span, bytes.ptr) };
+        kept.map(|_| ()).map_err(|_| Halt::NoMemory)
+    }
+
+    /// Reads a block, and up to `most` together with it of which memory has nothing.
+    fn read(
+        &mut self,
+        core: &Core,
+        operation: &Operation<'_>,
+        guard: Guard<'_>,
+        (block, absent): (BlockIndex, u64),
+        most: u32,
+    ) -> Result<(), Halt> {
+        guard.await_bytes();
+        let as_a_whole = is_empty(&guard) || guard.frame().is_some();
+        let span = if as_a_whole {
+            0..BLOCK_PAGES as u32
+        } else {
+            run_over(absent)
+        };
+        let seen = fill::Seen::of(&guard, core.entry());
+        drop(guard);
+        let start = span.start;
+        let mut disk_end = seen.disk_end;
+        self.parts.push(Part { block, seen, span });
+        let mut last = block;
+        while as_a_whole && last.0 + 1 < block.0 + most {
+            last = BlockIndex(last.0 + 1);
+            let Some(seen) = look(core, operation, last) else {
+                last = BlockIndex(last.0 - 1);
+                break;
+            };
+            disk_end = disk_end.max(seen.disk_end);
+            self.parts.push(Part {
+                block: last,
+                seen,
+                span: 0..BLOCK_PAGES as u32,
+            });
+        }
+        self.count = self.count.max(last.0 + 1 - self.first);
+        let end = if as_a_whole {
+            last.start() + BLOCK_BYTES as u64
+        } else {
+            let part = &self.parts[self.parts.len() - 1];
+            block.start() + u64::from(part.span.end) * PAGE_BYTES as u64
+        };
+        let offset = block.start() + u64::from(start) * PAGE_BYTES as u64;
+        let bytes = self.bytes_of(block.0);
+        let piece = Piece {
+            ptr: bytes.ptr.wrapping_add((offset - block.start()) as usize),
+            len: (end - offset) as usize,
+        };
+        operation.park();
+        let read = read_device(core, piece, offset, disk_end);
+        operation.unpark();
+        if read.is_err() {
+            self.parts.clear();
+        }
+        let counter = Counter::DeviceReadBytes as usize;
+        operation.me.count(counter, read? as u64);
+        Ok(())
+    }
+}
+
+/// Blocks that one request brings at most.
+fn blocks_max(me: Me<'_>) -> u32 {
+    let pinned = pins::frames_max(me.arena.superblock());
+    (pinned / PINNED_PARTS).clamp(1, BLOCKS_MAX)
+}
+
+/// Whether memory has nothing of a block.
+fn is_empty(guard: &Guard<'_>) -> bool {
+    guard.valid() | guard.dirty() | guard.inflight() == 0
+}
+
+/// How a block is described of which memory has nothing, and the device something.
+fn look(core: &Core, operation: &Operation<'_>, block: BlockIndex) -> Option<fill::Seen> {
+    let entry = core.entry();
+    if block.start() >= entry.disk_end.load(Ordering::Acquire) {
+        return None;
+    }
+    let guard = core.lock(operation.me, block).ok()?;
+    if !is_empty(&guard) || pages_within_size(&guard, entry) == 0 {
+        return None;
+    }
+    guard.await_bytes();
+    Some(fill::Seen::of(&guard, entry))
+}
+
+/// Fills a piece; zeros where the device file does not reach. How many bytes came from it.
+fn read_device(core: &Core, piece: Piece, offset: u64, disk_end: u64) -> Result<usize, Halt> {
+    let whole = Piece { ..piece };
+    let cached = core.device.read_cached(whole, offset).unwrap_or(0);
+    let got = read_rest(core.device.as_ref(), whole, offset, cached, disk_end)
+        .map_err(|error| Error::device("read from the device", &error))?;
+    // SAFETY: within the buffer, which is this thread's own.
+    unsafe { copy::zero(piece.ptr.add(got), piece.len - got) };
+    Ok(got)
+}
