@@ -256,10 +256,11 @@ impl Client {
                 self.advance_all(now, out);
             }
             (Node::Register, Message::Gone) => self.give_up(),
-            (_, Message::Behind { epoch }) if epoch > self.view.epoch => {
-                if is_due(self.told, now, self.config.alive_every / 4) {
-                    self.told = None;
-                }
+            (_, Message::Behind { epoch })
+                if epoch > self.view.epoch
+                    && is_due(self.told, now, self.config.alive_every / 4) =>
+            {
+                self.told = None;
             }
             (Node::Server(server), message) => self.of_server(now, server, message, out),
             _ => {}
