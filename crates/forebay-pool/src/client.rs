@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
-use crate::message::{Message, Outbox, View};
+use crate::message::{Message, Outbox, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
 use crate::range::Range;
@@ -207,12 +207,7 @@ impl Client {
 
     /// Goes. What was not synced is lost, and others wait no term for what it held.
     pub fn leave(&mut self, out: &mut Outbox) {
-        let alive = Message::Alive {
-            sent: 0,
-            ready: Epoch(0),
-            leaving: true,
-        };
-        out.push((Node::Register, alive));
+        out.push(alive(0, Epoch(0), true));
         self.give_up();
     }
 
@@ -221,17 +216,9 @@ impl Client {
         if self.gone {
             return;
         }
-        if self
-            .told
-            .is_none_or(|told| now >= told + self.config.alive_every)
-        {
+        if is_due(self.told, now, self.config.alive_every) {
             self.told = Some(now);
-            let alive = Message::Alive {
-                sent: now,
-                ready: Epoch(0),
-                leaving: false,
-            };
-            out.push((Node::Register, alive));
+            out.push(alive(now, Epoch(0), false));
         }
         if self.view.active && !self.is_member(now) {
             for state in self.files.values_mut() {
@@ -269,13 +256,11 @@ impl Client {
                 self.advance_all(now, out);
             }
             (Node::Register, Message::Gone) => self.give_up(),
-            (_, Message::Behind { epoch }) if epoch > self.view.epoch => {
-                let due = self
-                    .told
-                    .is_none_or(|told| now >= told + self.config.alive_every / 4);
-                if due {
-                    self.told = None;
-                }
+            (_, Message::Behind { epoch })
+                if epoch > self.view.epoch
+                    && is_due(self.told, now, self.config.alive_every / 4) =>
+            {
+                self.told = None;
             }
             (Node::Server(server), message) => self.of_server(now, server, message, out),
             _ => {}

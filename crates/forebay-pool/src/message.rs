@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::ids::{Client, Epoch, File, Key, Server, Version};
+use crate::ids::{Client, Epoch, File, Key, Node, Server, Version};
 use crate::range::{Range, Right};
 
 /// The members of the pool in one epoch.
@@ -227,4 +227,19 @@ pub enum Message {
 }
 
 /// Messages to be sent, in order.
-pub type Outbox = Vec<(crate::ids::Node, Message)>;
+pub type Outbox = Vec<(Node, Message)>;
+
+/// A member's sign of life to the register.
+pub(crate) fn alive(sent: u64, ready: Epoch, leaving: bool) -> (Node, Message) {
+    let alive = Message::Alive {
+        sent,
+        ready,
+        leaving,
+    };
+    (Node::Register, alive)
+}
+
+/// Whether one is due that comes `every` so many milliseconds, and was sent last at `told`.
+pub(crate) fn is_due(told: Option<u64>, now: u64, every: u64) -> bool {
+    told.is_none_or(|told| now >= told + every)
+}

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ids::{Client, Epoch, File, Key, Node, SIZE_BLOCK, Server as Id, Version};
 use crate::locks::{Outcome, Queue, Request};
-use crate::message::{Block, Message, Outbox, Place, View};
+use crate::message::{Block, Message, Outbox, Place, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
 use crate::random::mix2;
@@ -111,10 +111,7 @@ impl Server {
         if self.gone {
             return;
         }
-        if self
-            .told
-            .is_none_or(|told| now >= told + self.config.alive_every)
-        {
+        if is_due(self.told, now, self.config.alive_every) {
             self.tell(now, out);
         }
         let since = now.saturating_sub(self.config.patience);
@@ -231,6 +228,12 @@ impl Server {
                     self.answer(file, outcome, out);
                 }
             }
+            other => self.one_sided(client, other, out),
+        }
+    }
+
+    fn one_sided(&mut self, client: Client, message: Message, out: &mut Outbox) {
+        match message {
             Message::Read { key, number, place } if self.opens(key) => {
                 let block = self.blocks.get(&place).map(|(version, bytes)| Block {
                     place,
@@ -410,15 +413,7 @@ impl Server {
 
     fn tell(&mut self, now: u64, out: &mut Outbox) {
         self.told = Some(now);
-        let (sent, ready, leaving) = (now, self.ready, self.leaving);
-        out.push((
-            Node::Register,
-            Message::Alive {
-                sent,
-                ready,
-                leaving,
-            },
-        ));
+        out.push(alive(now, self.ready, self.leaving));
     }
 
     fn owns(&self, server: Id, (file, block): Place) -> bool {

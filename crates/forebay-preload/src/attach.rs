@@ -20,7 +20,7 @@ use libc::c_int;
 
 use crate::files;
 use crate::hooks::limits;
-use crate::inside::Inside;
+use crate::inside::{self, Inside};
 use crate::parting::{self, Mapped};
 use crate::raw::KeepErrno;
 use crate::signals;
@@ -353,7 +353,7 @@ pub fn try_session() -> Result<Option<&'static Session>, Error> {
     };
     let ways = ForGood {
         relocate,
-        turns: crate::inside::turns,
+        turns: inside::turns,
     };
     let Some(joined) = Session::join_for_good(&path, config, ways)? else {
         return Ok(None);
@@ -451,7 +451,7 @@ fn descriptors() -> c_int {
 /// Run by a child that has just been forked, before anything else of ours.
 pub fn in_child() {
     table::forget_who();
-    standing::forget();
+    standing::forget(&inside::thread().place);
     limits::in_child();
     table::set_alive();
     let _errno = KeepErrno::new();

@@ -19,7 +19,7 @@ pub use self::ends::*;
 use crate::attach;
 use crate::foreign;
 use crate::inodes::{self, Apart, Rare};
-use crate::inside::{Inside, NotCancelled};
+use crate::inside::{self, Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
     Given, Why, cut_by_kernel, give_all_and_watch, give_inheritable_to_kernel,
@@ -162,7 +162,7 @@ pub fn is_managed_elsewhere(description: &Description) -> bool {
         description.device.load(Relaxed),
         description.inode.load(Relaxed),
     );
-    attach::glance().is_some_and(|glance| glance.known(device, inode).is_some())
+    attach::glance().is_some_and(|glance| glance.is_known(device, inode))
 }
 
 /// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on; where the file
@@ -296,7 +296,7 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     if path.is_null() || Inside::is() || !attach::is_on() {
         return None;
     }
-    attach::fresh_glance()?;
+    attach::fresh_glance().filter(|glance| glance.knows_any())?;
     // SAFETY: the caller's path.
     let stat = unsafe { stat_path(dir, path) }?;
     let inode = (stat.st_dev, stat.st_ino);
@@ -343,7 +343,7 @@ pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
     };
     let _inside = Inside::enter();
     attach::notice_fork();
-    let _call = glance.stand_by(stat.st_dev, stat.st_ino);
+    let _call = glance.stand_by(&inside::thread().place, stat.st_dev, stat.st_ino);
     glance.known(stat.st_dev, stat.st_ino).is_some()
 }
 

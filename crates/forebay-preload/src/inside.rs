@@ -1,30 +1,71 @@
 //! Whether the calling thread is inside the engine: then hooks pass what they are asked straight on, and handlers of signals
 //! wait.
 
+use std::arch::{asm, global_asm};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU8, Ordering, Ordering::Relaxed, compiler_fence};
 
+use forebay::session::standing::Place;
 use libc::c_int;
 
 use crate::real;
 use crate::signals;
 
-/// Constant and without a destructor, so that it is plain memory. What a handler of the thread's changes as well is atomic.
-struct Thread {
+/// What every call looks at of its thread. Plain memory, zero at first ([`thread`]). What a handler of the thread's changes as well is
+/// atomic.
+#[repr(C)]
+pub struct Thread {
     /// How many times the thread has gone in.
     depth: Cell<u32>,
-    /// [`ASK`]: what is to be done before it goes in.
-    before: AtomicU8,
+    /// Whether the thread may go in at once. 0: it is not known whether the program has blocked signals of faults, or it has.
+    ready: AtomicU8,
     /// [`HOLDS`] and its like: what is to be done once it is out.
     after: AtomicU8,
     /// What is blocked otherwise, where all signals are blocked until it is out.
     mask: Cell<u64>,
     /// Signals of faults that the program has blocked, and that are not while it is inside.
     faults: Cell<u64>,
+    /// The thread, as locks name it; 0: not known yet.
+    pub who: Cell<u64>,
+    /// Its record for calls of the kernel's.
+    pub place: Place,
 }
 
-/// It is not known whether the program has blocked signals of faults, or it has.
-const ASK: u8 = 1;
+/// Bytes that the linker keeps for a [`Thread`]: one cache line.
+const THREAD_BYTES: usize = 64;
+const _: () = assert!(size_of::<Thread>() <= THREAD_BYTES && align_of::<Thread>() <= THREAD_BYTES);
+
+// Thread-local memory whose offset is known once the library has been loaded ("initial exec"), as it can be for one that is loaded with
+// the program. The compiler's own thread-local variables of a library ask a function for their address, in each use.
+global_asm!(
+    ".pushsection .tbss.forebay_preload_thread,\"awT\",@nobits",
+    ".globl forebay_preload_thread",
+    ".hidden forebay_preload_thread",
+    ".type forebay_preload_thread, @object",
+    ".size forebay_preload_thread, {bytes}",
+    ".balign {bytes}",
+    "forebay_preload_thread:",
+    ".zero {bytes}",
+    ".popsection",
+    bytes = const THREAD_BYTES,
+);
+
+/// The calling thread's.
+#[inline(always)]
+pub fn thread() -> &'static Thread {
+    let at: *const Thread;
+    // SAFETY: reads the thread's own address and an offset that the linker has filled in, and changes nothing. The memory is there as long
+    // as the thread runs, and is not handed to another one: cells are not `Sync`. Zeros are good for each field.
+    unsafe {
+        asm!(
+            "mov {at}, qword ptr fs:[0]",
+            "add {at}, qword ptr [rip + forebay_preload_thread@GOTTPOFF]",
+            at = out(reg) at,
+            options(pure, nomem, nostack),
+        );
+        &*at
+    }
+}
 
 /// A signal waits until the thread is out: all are blocked.
 const HOLDS: u8 = 1;
@@ -35,18 +76,6 @@ const OWES: u8 = 4;
 /// The thread has a slot in the session for a turn, which ends then.
 const TURN: u8 = 8;
 
-thread_local! {
-    static THREAD: Thread = const {
-        Thread {
-            depth: Cell::new(0),
-            before: AtomicU8::new(ASK),
-            after: AtomicU8::new(0),
-            mask: Cell::new(0),
-            faults: Cell::new(0),
-        }
-    };
-}
-
 /// From its making to its end the thread is inside.
 pub struct Inside(());
 
@@ -54,12 +83,11 @@ impl Inside {
     /// Goes in.
     #[inline(always)]
     pub fn enter() -> Self {
-        THREAD.with(|thread| {
-            if thread.before.load(Relaxed) != 0 {
-                prepare(thread);
-            }
-            thread.depth.set(thread.depth.get() + 1);
-        });
+        let thread = thread();
+        if thread.ready.load(Relaxed) == 0 {
+            prepare(thread);
+        }
+        thread.depth.set(thread.depth.get() + 1);
         // A handler of this thread's sees it before it sees anything that the engine does.
         compiler_fence(Ordering::SeqCst);
         Inside(())
@@ -68,7 +96,7 @@ impl Inside {
     /// Whether the calling thread is inside.
     #[inline(always)]
     pub fn is() -> bool {
-        THREAD.with(|thread| thread.depth.get() != 0)
+        thread().depth.get() != 0
     }
 }
 
@@ -76,13 +104,12 @@ impl Drop for Inside {
     #[inline(always)]
     fn drop(&mut self) {
         compiler_fence(Ordering::SeqCst);
-        THREAD.with(|thread| {
-            thread.depth.set(thread.depth.get() - 1);
-            compiler_fence(Ordering::SeqCst);
-            if thread.after.load(Relaxed) != 0 {
-                release(thread);
-            }
-        });
+        let thread = thread();
+        thread.depth.set(thread.depth.get() - 1);
+        compiler_fence(Ordering::SeqCst);
+        if thread.after.load(Relaxed) != 0 {
+            release(thread);
+        }
     }
 }
 
@@ -97,7 +124,7 @@ fn prepare(thread: &Thread) {
     }
     let blocked = signals::blocked_faults();
     if blocked == 0 {
-        thread.before.fetch_and(!ASK, Relaxed);
+        thread.ready.store(1, Relaxed);
         return;
     }
     thread.faults.set(blocked);
@@ -109,7 +136,7 @@ fn prepare(thread: &Thread) {
 
 /// The program may have changed what is blocked.
 pub fn ask_again() {
-    THREAD.with(|thread| thread.before.fetch_or(ASK, Relaxed));
+    thread().ready.store(0, Relaxed);
 }
 
 /// Whether any thread has ever been one that may be cancelled at any instruction.
@@ -145,25 +172,25 @@ pub fn stop_deferring(before: c_int) {
 
 /// Whether signals of faults that were sent have to wait, as the handler of one asks.
 pub fn keeps_faults() -> bool {
-    THREAD.with(|thread| thread.depth.get() != 0 || thread.after.load(Relaxed) & BLOCKS != 0)
+    let thread = thread();
+    thread.depth.get() != 0 || thread.after.load(Relaxed) & BLOCKS != 0
 }
 
 /// Notes in a handler that signals are blocked until the thread is out, and what is blocked then.
 pub fn hold_signals(mask: u64) {
-    THREAD.with(|thread| {
-        thread.mask.set(mask);
-        thread.after.fetch_or(HOLDS, Relaxed);
-    });
+    let thread = thread();
+    thread.mask.set(mask);
+    thread.after.fetch_or(HOLDS, Relaxed);
 }
 
 /// Notes in a handler that a signal of a fault, which was sent, waits until the thread is out.
 pub fn owe_fault() {
-    THREAD.with(|thread| thread.after.fetch_or(OWES, Relaxed));
+    thread().after.fetch_or(OWES, Relaxed);
 }
 
 /// The thread, which is inside, has got a slot for a turn.
 pub fn turns() {
-    THREAD.with(|thread| thread.after.fetch_or(TURN, Relaxed));
+    thread().after.fetch_or(TURN, Relaxed);
 }
 
 #[cold]

@@ -13,7 +13,7 @@ use libc::c_int;
 use crate::attach;
 use crate::foreign;
 use crate::inodes::{self, Apart, Rare};
-use crate::inside::{Inside, NotCancelled};
+use crate::inside::{self, Inside, NotCancelled};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, Description, FOREIGN, Kind, REACHED, STICKS, State, Word};
@@ -311,7 +311,8 @@ pub unsafe fn cut_by_kernel<T>(
         };
         let inside = Inside::enter();
         attach::notice_fork();
-        let standing = attach::glance().map(|glance| glance.stand_by(device, inode));
+        let standing =
+            attach::glance().map(|glance| glance.stand_by(&inside::thread().place, device, inode));
         // SAFETY: the same.
         let known = unsafe { crate::files::is_known_at(dir, path, (device, inode)) };
         if !known || gives == GIVES {

@@ -10,8 +10,6 @@ use std::sync::atomic::Ordering;
 
 use forebay::file::core::{Core, Halt};
 use forebay::limits::FILE_BYTES_MAX;
-use forebay::session::glance::Glance;
-use forebay::session::standing::Call;
 use libc::{c_int, off_t};
 
 pub use self::vectored::{How, vectored};
@@ -22,7 +20,7 @@ use crate::hooks::seek::device_error;
 use crate::inodes::{self, Use};
 use crate::inside::{self, Inside, NotCancelled};
 use crate::raw::{self, KeepErrno};
-use crate::table::{self, Description, Kind, OffsetLock, State, Word};
+use crate::table::{self, Description, Kind, State, Word};
 
 /// Bytes that one call moves at most (the kernel's `MAX_RW_COUNT`).
 pub const CALL_BYTES_MAX: usize = 0x7fff_f000;
@@ -40,7 +38,7 @@ pub enum Turn {
     Managed(Word),
 }
 
-/// As [`turn`], for calls on candidates that [`ByKernel::begin`] looks after: it looks whether their files are managed
+/// As [`turn`], for calls on candidates that [`by_kernel`] looks after: it looks whether their files are managed
 /// elsewhere, and once is enough.
 #[inline]
 pub fn turn_to_begin(fd: c_int) -> Turn {
@@ -92,39 +90,27 @@ pub fn fail(errno: c_int) -> isize {
     -1
 }
 
-/// A call of the kernel's on a candidate: known of by whoever begins to manage the file meanwhile.
-pub struct ByKernel {
-    _call: Option<Call<'static>>,
-    _offset: Option<OffsetLock<'static>>,
-    /// Let go last: a handler that wrote to the same descriptor would wait for its own thread's offset.
-    _inside: Inside,
-}
-
-impl ByKernel {
-    /// Begins one. `None`: the file has become managed, or the descriptor stands for another one. With `moves`, the call uses the
-    /// description's own offset.
-    ///
-    /// Inlined, so that the result is not copied just after it was put together.
-    #[inline(always)]
-    pub fn begin(fd: c_int, word: Word, moves: bool) -> Option<Self> {
-        // The record is the parent's in a child.
-        attach::notice_fork();
-        let inside = Inside::enter();
-        let description = word.description();
-        let offset = moves.then(|| description.lock());
-        let (device, inode) = (
-            description.device.load(Ordering::Relaxed),
-            description.inode.load(Ordering::Relaxed),
-        );
-        let begin = |glance: &'static Glance| glance.stand_by(device, inode);
-        let call = ByKernel {
-            _call: attach::glance().map(begin),
-            _offset: offset,
-            _inside: inside,
-        };
-        // Looked at once more: from here on whoever manages the file waits for this call, and a `dup2` for one that moves the offset.
-        (table::word(fd) == word && !files::is_managed_elsewhere(description)).then_some(call)
-    }
+/// Makes a call of the kernel's on a candidate: known of by whoever begins to manage the file meanwhile. `None`: it has not been made; the
+/// file has become managed, or the descriptor stands for another one. With `moves`, the call uses the description's own offset.
+///
+/// Inlined, and each guard a variable of its own: a structure of them would be copied, just after it was put together, more slowly than
+/// everything else is done.
+#[inline(always)]
+pub fn by_kernel<T>(fd: c_int, word: Word, moves: bool, call: impl FnOnce() -> T) -> Option<T> {
+    // The record is the parent's in a child.
+    attach::notice_fork();
+    // Left last: a handler that wrote to the same descriptor would wait for its own thread's offset.
+    let _inside = Inside::enter();
+    let description = word.description();
+    let _offset = moves.then(|| description.lock());
+    let (device, inode) = (
+        description.device.load(Ordering::Relaxed),
+        description.inode.load(Ordering::Relaxed),
+    );
+    let place = &inside::thread().place;
+    let _call = attach::glance().map(|glance| glance.stand_by(place, device, inode));
+    // Looked at once more: from here on whoever manages the file waits for this call, and a `dup2` for one that moves the offset.
+    (table::word(fd) == word && !files::is_managed_elsewhere(description)).then(call)
 }
 
 /// Whether a candidate's file is to be managed before a write of `len` bytes.

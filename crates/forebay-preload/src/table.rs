@@ -16,7 +16,7 @@ use libc::c_int;
 pub use holders::{hold, let_go};
 pub use room::{WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, part, wiped};
 
-use crate::inside::Inside;
+use crate::inside::{Inside, thread};
 use crate::{raw, streams};
 
 /// Descriptors in the table at most.
@@ -364,11 +364,13 @@ impl Description {
         }
     }
 
-    /// Notes a write of a candidate. Returns the calls and bytes so far, this one included.
+    /// Notes a write of a candidate. Returns the calls and bytes so far, this one included. Threads that write at once may lose a count:
+    /// the file is managed a little later then.
     pub fn note_write(&self, len: usize) -> (u64, u64) {
         const CALL: u64 = 1 << 48;
         let len = (len as u64).min(CALL / 4);
-        let word = self.written.fetch_add(CALL + len, Relaxed) + CALL + len;
+        let word = self.written.load(Relaxed).wrapping_add(CALL + len);
+        self.written.store(word, Relaxed);
         (word >> 48, word & (CALL - 1))
     }
 
@@ -451,14 +453,10 @@ fn is_gone(holder: u64) -> bool {
     unsafe { raw::call(libc::SYS_tgkill, args) == -(libc::ESRCH as isize) }
 }
 
-thread_local! {
-    static WHO: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
 /// The calling thread, as locks name it.
 #[inline(always)]
 fn who() -> u64 {
-    match WHO.get() {
+    match thread().who.get() {
         0 => who_anew(),
         who => who,
     }
@@ -467,7 +465,7 @@ fn who() -> u64 {
 #[cold]
 fn who_anew() -> u64 {
     let who = u64::from(raw::process_id()) << 32 | u64::from(raw::thread_id());
-    WHO.set(who);
+    thread().who.set(who);
     who
 }
 
@@ -486,5 +484,5 @@ pub fn is_alone() -> bool {
 
 /// A forked child's thread is another one.
 pub fn forget_who() {
-    WHO.set(0);
+    thread().who.set(0);
 }

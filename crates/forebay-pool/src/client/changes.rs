@@ -157,6 +157,7 @@ impl Client {
         ))
     }
 
+    /// A truncation, step by step: the size is durable before what is beyond it goes, and says that it has gone when it has.
     pub(super) fn cut(
         &mut self,
         file: File,
@@ -165,100 +166,93 @@ impl Client {
         out: &mut Outbox,
     ) -> Step {
         let first = new.div_ceil(self.config.block_bytes);
+        let edge = Some(new / self.config.block_bytes).filter(|edge| *edge < first);
+        let discard = match step {
+            0 if !self.cut_here(file, new, first) => return Step::Wait,
+            1 if self.is_owed(file, SIZE_BLOCK, out) => return Step::Wait,
+            1 => Some(self.transfer(Request::Discard(file, first), out)),
+            2 if !self.cut_edge(file, edge, new, out) => return Step::Wait,
+            3 if !self.is_cut_there(file, (edge, new), discard, out) => return Step::Wait,
+            3 => {
+                if let Some(size) = self.state(file).size() {
+                    self.set_size(file, Size { high: new, ..size });
+                }
+                discard
+            }
+            0..=2 => discard,
+            _ if self.is_owed(file, SIZE_BLOCK, out) => return Step::Wait,
+            _ => match active.operation {
+                Operation::Truncate { size, .. } if size == new => {
+                    return Step::End(Ok(Answer::Done));
+                }
+                _ => return self.enter_phase(file, Phase::Gather),
+            },
+        };
+        let (size, step) = (new, step + 1);
+        self.enter_phase(
+            file,
+            Phase::Cut {
+                size,
+                step,
+                discard,
+            },
+        )
+    }
+
+    /// Cuts the file in this client's memory, unless blocks are being written.
+    fn cut_here(&mut self, file: File, new: u64, first: u64) -> bool {
+        let state = self.state(file);
+        let mut beyond = state.cache.range(first..);
+        let under_way = beyond.any(|(_, cached)| cached.flushing.is_some());
+        let Some(size) = state.size().filter(|_| !under_way) else {
+            return false;
+        };
         let beyond = Range {
             start: first,
             end: SIZE_BLOCK,
         };
-        match step {
-            0 => {
-                let state = self.state(file);
-                let under_way = state
-                    .cache
-                    .range(first..)
-                    .any(|(_, cached)| cached.flushing.is_some());
-                let Some(size) = state.size().filter(|_| !under_way) else {
-                    return Step::Wait;
-                };
-                for used in state.drop_cached(beyond) {
-                    self.cached.remove(&used);
-                }
-                self.set_size(
-                    file,
-                    Size {
-                        size: new,
-                        high: size.high.max(size.size),
-                        ..size
-                    },
-                );
-                self.enter_phase(
-                    file,
-                    Phase::Cut {
-                        size: new,
-                        step: 1,
-                        discard: None,
-                    },
-                )
-            }
-            1 => {
-                if self.is_owed(file, SIZE_BLOCK, out) {
-                    return Step::Wait;
-                }
-                let number = self.transfer(Request::Discard(file, first), out);
-                self.enter_phase(
-                    file,
-                    Phase::Cut {
-                        size: new,
-                        step: 2,
-                        discard: Some(number),
-                    },
-                )
-            }
-            2 => {
-                let edge = new / self.config.block_bytes;
-                if edge < first && !self.fetch(file, edge, out) {
-                    return Step::Wait;
-                }
-                if edge < first && !self.state(file).cache[&edge].is_dirty() {
-                    self.zero_tail(file, edge, new % self.config.block_bytes);
-                }
-                self.enter_phase(
-                    file,
-                    Phase::Cut {
-                        size: new,
-                        step: 3,
-                        discard,
-                    },
-                )
-            }
-            3 => {
-                let edge = new / self.config.block_bytes;
-                if edge < first {
-                    self.zero_tail(file, edge, new % self.config.block_bytes);
-                    if self.is_owed(file, edge, out) {
-                        return Step::Wait;
-                    }
-                }
-                if discard.is_some_and(|number| self.is_under_way(number)) {
-                    return Step::Wait;
-                }
-                if let Some(size) = self.state(file).size() {
-                    self.set_size(file, Size { high: new, ..size });
-                }
-                self.enter_phase(
-                    file,
-                    Phase::Cut {
-                        size: new,
-                        step: 4,
-                        discard,
-                    },
-                )
-            }
-            _ if self.is_owed(file, SIZE_BLOCK, out) => Step::Wait,
-            _ => match active.operation {
-                Operation::Truncate { size, .. } if size == new => Step::End(Ok(Answer::Done)),
-                _ => self.enter_phase(file, Phase::Gather),
-            },
+        for used in state.drop_cached(beyond) {
+            self.cached.remove(&used);
         }
+        let high = size.high.max(size.size);
+        let size = Size {
+            size: new,
+            high,
+            ..size
+        };
+        self.set_size(file, size);
+        true
+    }
+
+    /// Zeros what is beyond the end in the last block, once that is here.
+    fn cut_edge(&mut self, file: File, edge: Option<u64>, new: u64, out: &mut Outbox) -> bool {
+        let Some(edge) = edge else {
+            return true;
+        };
+        if !self.fetch(file, edge, out) {
+            return false;
+        }
+        if !self.state(file).cache[&edge].is_dirty() {
+            self.zero_tail(file, edge, new % self.config.block_bytes);
+        }
+        true
+    }
+
+    /// Whether the servers have the last block as it is now, and nothing beyond it.
+    fn is_cut_there(
+        &mut self,
+        file: File,
+        (edge, new): (Option<u64>, u64),
+        discard: Option<u64>,
+        out: &mut Outbox,
+    ) -> bool {
+        if let Some(edge) = edge {
+            self.zero_tail(file, edge, new % self.config.block_bytes);
+            if self.is_owed(file, edge, out) {
+                return false;
+            }
+        }
+        !discard.is_some_and(|number| self.is_under_way(number))
     }
 
     /// Whether the servers lack a block as it is here; begins to write it.

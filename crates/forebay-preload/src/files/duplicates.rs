@@ -49,7 +49,7 @@ pub fn duplicated(from: c_int, to: c_int) -> c_int {
 /// Other threads may use `to` meanwhile (a log that is rotated). At each moment its word names the old file or the new one, and where one of
 /// them is the engine's, no call on it reaches the kernel: the new file's word is there before the kernel's descriptor changes, unless the old
 /// file is the engine's and the new one is not. Nobody begins to manage a file meanwhile, since that takes `Rare`; a call of the kernel's that
-/// moves the old file's offset is over, or looks at the word again ([`crate::serve::ByKernel`]).
+/// moves the old file's offset is over, or looks at the word again ([`crate::serve::by_kernel`]).
 pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if !table::word(from).is_file() && !table::word(to).is_file() {
         return call();

@@ -4,6 +4,7 @@
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
+use forebay::session::glance::Glance;
 use libc::{c_char, c_int, c_uint, c_void, gid_t, mode_t, size_t, uid_t};
 
 use crate::attach;
@@ -32,6 +33,9 @@ impl Held {
             return Held::NOTHING;
         }
         let _errno = KeepErrno::new();
+        if !attach::fresh_glance().is_some_and(Glance::knows_any) {
+            return Held::NOTHING;
+        }
         let nofollow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
         let mut stat = MaybeUninit::<libc::stat>::uninit();
         // SAFETY: the caller's promise; the target is ours, initialised where the call succeeds.

@@ -5,8 +5,8 @@ use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 use crate::files::{self, Why};
 use crate::program::Parts;
 use crate::real;
-use crate::serve::{self, Answer, ByKernel, CALL_BYTES_MAX, How, Turn};
-use crate::table::{self, Word};
+use crate::serve::{self, Answer, CALL_BYTES_MAX, How, Turn};
+use crate::table::{self, Kind, Word};
 
 /// Answers a call by what the descriptor is: `real` is the kernel's answer, `engine` the engine's.
 #[inline(always)]
@@ -23,9 +23,9 @@ fn answer(
             Turn::Failed(errno) => return serve::fail(errno),
             Turn::Candidate(word) => {
                 if !grows(word)
-                    && let Some(_call) = ByKernel::begin(fd, word, moves)
+                    && let Some(moved) = serve::by_kernel(fd, word, moves, &mut real)
                 {
-                    return real();
+                    return moved;
                 }
                 if let Err(errno) = files::attach(fd, word) {
                     return serve::fail(errno);
@@ -42,6 +42,111 @@ fn answer(
 
 /// # Safety
 /// As for `pread`.
+#[inline(always)]
+unsafe fn read_really(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        match at {
+            Some(at) => real::pread64(fd, to, len, at),
+            None => real::read(fd, to, len),
+        }
+    }
+}
+
+/// # Safety
+/// As for `pwrite`.
+#[inline(always)]
+unsafe fn write_really(fd: c_int, from: *const c_void, len: size_t, at: Option<off_t>) -> ssize_t {
+    // SAFETY: the caller's arguments.
+    unsafe {
+        match at {
+            Some(at) => real::pwrite64(fd, from, len, at),
+            None => real::write(fd, from, len),
+        }
+    }
+}
+
+/// # Safety
+/// As for `pread`.
+#[inline(always)]
+unsafe fn read_some(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) -> ssize_t {
+    let word = table::word(fd);
+    // SAFETY: the caller's arguments, in each of them.
+    unsafe {
+        match word.kind() {
+            Kind::None => read_really(fd, to, len, at),
+            Kind::Candidate => read_candidate(fd, word, to, len, at),
+            _ => read_ours(fd, to, len, at),
+        }
+    }
+}
+
+/// # Safety
+/// As for `pwrite`.
+#[inline(always)]
+unsafe fn write_some(fd: c_int, from: *const c_void, len: size_t, at: Option<off_t>) -> ssize_t {
+    let word = table::word(fd);
+    // SAFETY: the caller's arguments, in each of them.
+    unsafe {
+        match word.kind() {
+            Kind::None => write_really(fd, from, len, at),
+            Kind::Candidate => write_candidate(fd, word, from, len, at),
+            _ => write_ours(fd, from, len, at),
+        }
+    }
+}
+
+/// Reads from a file that is not managed, as most are: a function of its own, which prepares nothing for the engine.
+///
+/// # Safety
+/// As for `pread`.
+#[inline(never)]
+unsafe fn read_candidate(
+    fd: c_int,
+    word: Word,
+    to: *mut c_void,
+    len: size_t,
+    at: Option<off_t>,
+) -> ssize_t {
+    // SAFETY: the caller's arguments, in both.
+    unsafe {
+        let read = || read_really(fd, to, len, at);
+        match serve::by_kernel(fd, word, at.is_none(), read) {
+            Some(moved) => moved,
+            None => read_ours(fd, to, len, at),
+        }
+    }
+}
+
+/// As [`read_candidate`]. A file that has grown is no such file any more.
+///
+/// # Safety
+/// As for `pwrite`.
+#[inline(never)]
+unsafe fn write_candidate(
+    fd: c_int,
+    word: Word,
+    from: *const c_void,
+    len: size_t,
+    at: Option<off_t>,
+) -> ssize_t {
+    // SAFETY: the caller's arguments, in both.
+    unsafe {
+        let write = || write_really(fd, from, len, at);
+        if !serve::has_grown(word, len)
+            && let Some(moved) = serve::by_kernel(fd, word, at.is_none(), write)
+        {
+            return moved;
+        }
+        match files::attach(fd, word) {
+            Ok(()) => write_ours(fd, from, len, at),
+            Err(errno) => serve::fail(errno),
+        }
+    }
+}
+
+/// # Safety
+/// As for `pread`.
 #[inline(never)]
 unsafe fn read_ours(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) -> ssize_t {
     // SAFETY: the caller's arguments, in each of them.
@@ -49,10 +154,7 @@ unsafe fn read_ours(fd: c_int, to: *mut c_void, len: size_t, at: Option<off_t>) 
         answer(
             fd,
             at.is_none(),
-            || match at {
-                Some(at) => real::pread64(fd, to, len, at),
-                None => real::read(fd, to, len),
-            },
+            || read_really(fd, to, len, at),
             |_| false,
             |word| serve::read(fd, word, to.cast(), len, at),
         )
@@ -68,10 +170,7 @@ unsafe fn write_ours(fd: c_int, from: *const c_void, len: size_t, at: Option<off
         answer(
             fd,
             at.is_none(),
-            || match at {
-                Some(at) => real::pwrite64(fd, from, len, at),
-                None => real::write(fd, from, len),
-            },
+            || write_really(fd, from, len, at),
             |word| serve::has_grown(word, len),
             |word| serve::write(fd, word, from.cast(), len, at),
         )
@@ -82,45 +181,25 @@ export! {
     /// `read`.
     fn read | __read(fd: c_int, to: *mut c_void, len: size_t) -> ssize_t {
         // SAFETY: the caller's arguments.
-        unsafe {
-            if table::word(fd) == Word::NONE {
-                return real::read(fd, to, len);
-            }
-            read_ours(fd, to, len, None)
-        }
+        unsafe { read_some(fd, to, len, None) }
     }
 
     /// `write`.
     fn write | __write(fd: c_int, from: *const c_void, len: size_t) -> ssize_t {
         // SAFETY: the caller's arguments.
-        unsafe {
-            if table::word(fd) == Word::NONE {
-                return real::write(fd, from, len);
-            }
-            write_ours(fd, from, len, None)
-        }
+        unsafe { write_some(fd, from, len, None) }
     }
 
     /// `pread`.
     fn pread64 | pread | __pread64(fd: c_int, to: *mut c_void, len: size_t, at: off_t) -> ssize_t {
         // SAFETY: the caller's arguments.
-        unsafe {
-            if table::word(fd) == Word::NONE {
-                return real::pread64(fd, to, len, at);
-            }
-            read_ours(fd, to, len, Some(at))
-        }
+        unsafe { read_some(fd, to, len, Some(at)) }
     }
 
     /// `pwrite`.
     fn pwrite64 | pwrite | __pwrite64(fd: c_int, from: *const c_void, len: size_t, at: off_t) -> ssize_t {
         // SAFETY: the caller's arguments.
-        unsafe {
-            if table::word(fd) == Word::NONE {
-                return real::pwrite64(fd, from, len, at);
-            }
-            write_ours(fd, from, len, Some(at))
-        }
+        unsafe { write_some(fd, from, len, Some(at)) }
     }
 
     /// `read` as fortified programs call it.

@@ -36,14 +36,14 @@ unsafe fn open_with(
         unsafe { files::await_closed(dir, path) };
     }
     let really = |flags| {
-        let begun = Instant::now();
+        let mut begun = None;
         loop {
             let fd = really(flags);
             // A keeper that does not get on has its lease for longer than one look takes: no program is to hear of it.
             // SAFETY: the caller's path.
             let again = fd < 0
                 && crate::raw::errno() == libc::EWOULDBLOCK
-                && begun.elapsed() < LEASE_ENDS
+                && begun.get_or_insert_with(Instant::now).elapsed() < LEASE_ENDS
                 && unsafe { files::await_closed(dir, path) };
             if !again {
                 return fd;

@@ -9,20 +9,40 @@ use libc::{c_int, off_t};
 use crate::files;
 use crate::inside::NotCancelled;
 use crate::real;
-use crate::serve::{self, Answer, ByKernel, Turn};
-use crate::table::{self, State, Word};
+use crate::serve::{self, Answer, Turn};
+use crate::table::{self, Kind, State, Word};
 
 export! {
     /// `lseek`.
     fn lseek64 | lseek | __lseek(fd: c_int, offset: off_t, whence: c_int) -> off_t {
         // SAFETY: takes no memory.
         unsafe {
-            if table::word(fd) == Word::NONE {
+            let word = table::word(fd);
+            if word == Word::NONE {
                 return real::lseek64(fd, offset, whence);
+            }
+            if word.kind() == Kind::Candidate
+                && matches!(whence, libc::SEEK_SET | libc::SEEK_CUR)
+                && let Some(at) = seek_candidate(fd, word, offset, whence)
+            {
+                return at;
             }
         }
         seek_ours(fd, offset, whence)
     }
+}
+
+/// Nobody's bytes are asked for: the offset is the kernel's for as long as the description is, whoever may manage the file elsewhere.
+/// `None`: it is not.
+#[inline]
+fn seek_candidate(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Option<off_t> {
+    let description = word.description();
+    let _lock = description.lock();
+    if description.state() != State::Kernels {
+        return None;
+    }
+    // SAFETY: takes no memory.
+    Some(unsafe { real::lseek64(fd, offset, whence) })
 }
 
 /// From here on a file system may have no place for bytes.
@@ -37,17 +57,15 @@ fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
             Turn::Failed(errno) => return serve::fail(errno) as off_t,
             Turn::Candidate(word) => {
                 if matches!(whence, libc::SEEK_SET | libc::SEEK_CUR) {
-                    // Nobody's bytes are asked for: the offset is the kernel's for as long as the description is, whoever
-                    // may manage the file elsewhere.
-                    let description = word.description();
-                    let _lock = description.lock();
-                    if description.state() == State::Kernels {
-                        // SAFETY: takes no memory.
-                        return unsafe { real::lseek64(fd, offset, whence) };
+                    if let Some(at) = seek_candidate(fd, word, offset, whence) {
+                        return at;
                     }
-                } else if let Some(_call) = ByKernel::begin(fd, word, true) {
+                } else {
                     // SAFETY: takes no memory.
-                    return unsafe { real::lseek64(fd, offset, whence) };
+                    let seek = || unsafe { real::lseek64(fd, offset, whence) };
+                    if let Some(at) = serve::by_kernel(fd, word, true, seek) {
+                        return at;
+                    }
                 }
                 if let Err(errno) = files::attach(fd, word) {
                     return serve::fail(errno) as off_t;

@@ -13,7 +13,7 @@ use crate::hooks::seek::device_error;
 use crate::inside::NotCancelled;
 use crate::raw::KeepErrno;
 use crate::real;
-use crate::serve::{self, Answer, ByKernel, Turn};
+use crate::serve::{self, Answer, Turn};
 use crate::table::{self, Kind, State, Word};
 
 export! {
@@ -80,9 +80,10 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
             Turn::Real => return unsafe { real::ftruncate64(fd, len) },
             Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
-                if let Some(_call) = ByKernel::begin(fd, word, false) {
-                    // SAFETY: takes no memory.
-                    return unsafe { real::ftruncate64(fd, len) };
+                // SAFETY: takes no memory.
+                let cut = || unsafe { real::ftruncate64(fd, len) };
+                if let Some(result) = serve::by_kernel(fd, word, false, cut) {
+                    return result;
                 }
             }
             Turn::Managed(word) => match set_len(fd, word, len) {
@@ -99,7 +100,9 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
 pub fn cut_if_managed(fd: c_int, len: off_t) {
     let word = table::word(fd);
     let is_managed = match word.kind() {
-        Kind::Candidate => ByKernel::begin(fd, word, false).is_none() && table::word(fd) == word,
+        Kind::Candidate => {
+            serve::by_kernel(fd, word, false, || ()).is_none() && table::word(fd) == word
+        }
         kind => kind == Kind::Managed,
     };
     if is_managed && word.writes() {
@@ -169,8 +172,8 @@ fn allocate(fd: c_int, mode: c_int, offset: off_t, len: off_t, real: impl Fn() -
             Turn::Real => return real(),
             Turn::Failed(errno) => return serve::fail(errno) as c_int,
             Turn::Candidate(word) => {
-                if let Some(_call) = ByKernel::begin(fd, word, false) {
-                    return real();
+                if let Some(result) = serve::by_kernel(fd, word, false, &real) {
+                    return result;
                 }
             }
             Turn::Managed(word) => {

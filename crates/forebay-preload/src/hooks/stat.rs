@@ -50,6 +50,12 @@ impl Asked {
     }
 }
 
+/// Whether the session may know anything of a file that the program asks about.
+#[inline]
+fn may_be_known() -> bool {
+    attach::is_on() && !Inside::is() && attach::glance().is_some_and(Glance::knows_any)
+}
+
 /// What the session knows of a file, if it has any bytes of it.
 ///
 /// # Safety
@@ -125,10 +131,10 @@ unsafe fn patch(asked: Asked, ask: impl Fn() -> c_int, to: *mut Stat) -> c_int {
 /// As for [`patch`].
 #[inline]
 unsafe fn patch_once(asked: &Asked, result: c_int, to: *mut Stat) -> bool {
-    if result == 0 && attach::is_on() {
+    if result == 0 {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
-        if to.st_mode & libc::S_IFMT == libc::S_IFREG {
+        if to.st_mode & libc::S_IFMT == libc::S_IFREG && may_be_known() {
             // SAFETY: the kernel has taken the path.
             let known = unsafe { known(to.st_dev, to.st_ino, asked) };
             if let Some(known) = known
@@ -170,11 +176,11 @@ unsafe fn patch_extended(asked: Asked, ask: impl Fn() -> c_int, to: *mut StatX) 
 /// # Safety
 /// As for [`patch`].
 unsafe fn patch_extended_once(asked: &Asked, result: c_int, to: *mut StatX) -> bool {
-    if result == 0 && attach::is_on() {
+    if result == 0 {
         // SAFETY: the caller's promise.
         let to = unsafe { &mut *to };
         let device = libc::makedev(to.stx_dev_major, to.stx_dev_minor);
-        if c_uint::from(to.stx_mode) & libc::S_IFMT == libc::S_IFREG {
+        if c_uint::from(to.stx_mode) & libc::S_IFMT == libc::S_IFREG && may_be_known() {
             // SAFETY: the kernel has taken the path.
             let known = unsafe { known(device, to.stx_ino, asked) };
             if let Some(known) = known

@@ -5,6 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay::session::glance::Glance;
+use forebay::session::standing::Place;
 
 use crate::scene::Scene;
 use crate::sys::*;
@@ -21,7 +22,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             let seen = std::fs::metadata(&file).expect("a file");
             let (glance, _) = Glance::at(Path::new(argument)).expect("a session");
             let glance: &'static Glance = Box::leak(Box::new(glance));
-            let _call = glance.stand_by(seen.dev(), seen.ino());
+            let place = Place::default();
+            let _call = glance.stand_by(&place, seen.dev(), seen.ino());
             std::fs::write(dir.join("begun"), "").expect("a mark");
             loop {
                 std::thread::park();

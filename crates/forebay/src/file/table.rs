@@ -5,6 +5,7 @@
 //! device file has changed meanwhile, that is dropped.
 
 mod dropped;
+mod search;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -13,6 +14,8 @@ use std::sync::Arc;
 
 pub use self::dropped::forget_closed;
 use self::dropped::reclaim;
+use self::search::place_of;
+pub use self::search::{find, is_any};
 use crate::device::{DeviceFile, DeviceStat};
 use crate::error::{Error, Result};
 use crate::evict;
@@ -309,6 +312,7 @@ fn enter(
     take_sizes(entry, stat, holey);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
     entry.opens.store(1, Ordering::Relaxed);
+    search::entered(me.arena);
     entry.state.store(LIVE, Ordering::Release);
 }
 
@@ -453,38 +457,6 @@ pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
         }
         unlock(me);
     }
-}
-
-/// The entry of an inode, for those who have nothing open of it: by numbers alone, without its birth time. What is known of
-/// it may be out of date by the time it is looked at.
-#[inline]
-pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {
-    let count = arena.counts().files;
-    let mut at = place_of(inode, count);
-    for _ in 0..count {
-        let id = FileId(at);
-        let entry = arena.file_unchecked(id);
-        match entry.state.load(Ordering::Acquire) & 7 {
-            ABSENT => return None,
-            LIVE if entry.inode.load(Ordering::Relaxed) == inode
-                && entry.device.load(Ordering::Relaxed) == device =>
-            {
-                return Some(id);
-            }
-            _ => {}
-        }
-        at += 1;
-        if at == count {
-            at = 0;
-        }
-    }
-    None
-}
-
-/// Where a search for an inode begins.
-#[inline]
-fn place_of(inode: u64, count: u32) -> u32 {
-    (inode.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32 % count
 }
 
 /// Whether an entry is far from where searches for its file begin.

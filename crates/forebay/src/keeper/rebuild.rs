@@ -121,6 +121,7 @@ impl<'a> Rebuild<'a, '_> {
     /// Entries that a dead thread was filling in are dropped; trees are forgotten. What a file owes is not set to zero
     /// meanwhile: a sync looks at it outside of any operation, and would take a file that owes much for a clean one.
     fn prepare_files(&mut self) {
+        let mut live = 0;
         for id in (0..self.arena().counts().files).map(FileId) {
             let entry = self.arena().file_unchecked(id);
             let state = entry.state.load(Ordering::Acquire);
@@ -130,6 +131,7 @@ impl<'a> Rebuild<'a, '_> {
                 entry.state.store(GONE, Ordering::Release);
                 self.findings.corruptions += u32::from(!entering);
             }
+            live += u32::from(state == LIVE);
             for word in [
                 &entry.size,
                 &entry.disk_end,
@@ -147,6 +149,9 @@ impl<'a> Rebuild<'a, '_> {
             }
             entry.asks.forget(|thread| (self.dead.threads)(thread));
         }
+        // More are possible: somebody who is in no operation may be making one.
+        let entries = &self.arena().superblock().entries;
+        entries.fetch_max(live, Ordering::SeqCst);
     }
 
     fn headers(&mut self) {

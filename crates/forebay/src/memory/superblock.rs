@@ -56,6 +56,9 @@ pub struct Superblock {
     pub nodes_backed: AtomicU32,
     /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
     pub guard: AtomicU32,
+    /// Entries of the file table that are complete, or about to be: 0 means that nothing is known of any file. Never too few; deaths leave
+    /// some counted that are none.
+    pub entries: AtomicU32,
     /// Limits: read by writers, changed with the budget.
     pub limits: Line,
     /// Limit on `owed_pages` at which writers wait.
@@ -337,6 +340,7 @@ mod tests {
             offset_of!(Superblock, headers_backed),
             offset_of!(Superblock, nodes_backed),
             offset_of!(Superblock, guard),
+            offset_of!(Superblock, entries),
             offset_of!(Superblock, fences),
             offset_of!(Superblock, owed_pages_max),
             offset_of!(Superblock, shortage),

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use super::Session;
 use super::adopt::path_of;
-use super::standing::{self, Call};
+use super::standing::{self, Call, Place as Standing};
 use super::{left, reached};
 use crate::file::gone::{Place, is_another, may_be_gone};
 use crate::file::{closing, table};
@@ -123,11 +123,22 @@ impl Glance {
         u64::from(self.arena.counts().frames) * crate::limits::BLOCK_BYTES as u64
     }
 
-    /// What the session knows of an inode, if it manages it or has bytes of it in memory.
+    /// Whether it may know anything of any file: one load.
     #[inline]
+    pub fn knows_any(&self) -> bool {
+        table::is_any(&self.arena)
+    }
+
+    /// What the session knows of an inode, if it manages it or has bytes of it in memory.
     pub fn known(&self, device: u64, inode: u64) -> Option<Known> {
         let id = table::find(&self.arena, device, inode)?;
         known_entry(&self.arena, id)
+    }
+
+    /// Whether it knows of an inode what [`Glance::known`] says.
+    #[inline]
+    pub fn is_known(&self, device: u64, inode: u64) -> bool {
+        self.knows_any() && self.known(device, inode).is_some()
     }
 
     /// As [`Glance::known`], for the file at a place: what is known of an earlier file of its number is not known of it.
@@ -176,10 +187,10 @@ impl Glance {
     }
 
     /// A call of the kernel's on a file that is not known begins, and ends when the result is dropped. Whether the file is known is
-    /// to be looked at again.
+    /// to be looked at again. The place is the calling thread's own.
     #[inline]
-    pub fn stand_by(&'static self, device: u64, inode: u64) -> Call<'static> {
-        standing::begin(&self.arena, (device, inode))
+    pub fn stand_by(&'static self, place: &Standing, device: u64, inode: u64) -> Call<'static> {
+        standing::begin(&self.arena, place, (device, inode))
     }
 
     /// Somebody is about to reach a file past the engine. Whether it is known is to be looked at afterwards.

@@ -29,14 +29,20 @@ const SHORT: Duration = Duration::from_millis(1);
 /// How often a thread that has got no record goes without before it asks again.
 const WITHOUT: u32 = 1000;
 
-thread_local! {
-    /// The arena in which the thread has a record, and the record's number + 1; 0: none, and how often it goes without.
-    static MINE: Cell<(usize, usize, u32)> = const { Cell::new((0, 0, 0)) };
+/// Where a thread notes its record. Whoever calls keeps it in memory of the thread's own; zeros are good.
+#[derive(Default)]
+pub struct Place {
+    /// The arena in which the thread has a record; 0: none.
+    arena: Cell<usize>,
+    /// The record's number + 1; 0: none.
+    record: Cell<u32>,
+    /// How often it goes without then.
+    without: Cell<u32>,
 }
 
-/// Run by a forked child: the records are its parent's.
-pub fn forget() {
-    MINE.set((0, 0, 0));
+/// Run by a forked child, with the place of its thread: the records are its parent's.
+pub fn forget(place: &Place) {
+    place.arena.set(0);
     OWN_IN.store(0, SeqCst);
 }
 
@@ -84,24 +90,28 @@ fn word(superblock: &Superblock, inode: u64) -> &AtomicU32 {
 
 /// The calling thread's record. `None`: it has to go without.
 #[inline]
-fn record(arena: &'static Arena) -> Option<&'static Stander> {
+fn record(arena: &'static Arena, place: &Place) -> Option<&'static Stander> {
     let superblock = arena.superblock();
-    let (of, record, without) = MINE.get();
-    if of != std::ptr::from_ref(superblock).addr() || record == 0 && without == 0 {
-        return take(superblock);
+    let (record, without) = (place.record.get(), place.without.get());
+    let is_known = place.arena.get() == std::ptr::from_ref(superblock).addr();
+    if !is_known || record == 0 && without == 0 {
+        return take(superblock, place);
     }
     if record == 0 {
-        MINE.set((of, 0, without - 1));
+        place.without.set(without - 1);
     }
-    superblock.standers.get(record.wrapping_sub(1))
+    superblock.standers.get(record.wrapping_sub(1) as usize)
 }
 
 #[cold]
-fn take(superblock: &'static Superblock) -> Option<&'static Stander> {
+fn take(superblock: &'static Superblock, place: &Place) -> Option<&'static Stander> {
     let record = standers::take(superblock);
-    let place = record.map_or(0, |(index, _)| index + 1);
     let of = std::ptr::from_ref(superblock).addr();
-    MINE.set((of, place, WITHOUT));
+    place.arena.set(of);
+    place
+        .record
+        .set(record.map_or(0, |(index, _)| index as u32 + 1));
+    place.without.set(WITHOUT);
     if let Some((index, record)) = record {
         if OWN_IN.swap(of, SeqCst) != of {
             OWN.iter().for_each(|own| own.store(0, SeqCst));
@@ -112,11 +122,11 @@ fn take(superblock: &'static Superblock) -> Option<&'static Stander> {
 }
 
 /// A call of the kernel's on a file that is not known begins. Whether it is known is to be looked at again. The arena is one that is
-/// never unmapped: the kernel follows the thread's list of robust mutexes into it.
+/// never unmapped: the kernel follows the thread's list of robust mutexes into it. The place is the thread's.
 #[inline]
-pub fn begin(arena: &'static Arena, (device, inode): (u64, u64)) -> Call<'static> {
+pub fn begin(arena: &'static Arena, place: &Place, (device, inode): (u64, u64)) -> Call<'static> {
     let superblock = arena.superblock();
-    if let Some(record) = record(arena)
+    if let Some(record) = record(arena, place)
         && record.begin(inode)
         && (word(superblock, inode).load(Ordering::SeqCst) == 0 || retry(arena, record, inode))
     {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{lock, unlock};
+use super::{lock, search, unlock};
 use crate::evict;
 use crate::frame::slots;
 use crate::ids::FileId;
@@ -56,6 +56,7 @@ fn drop_idle(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
         tracking::forget(me, id);
         shared.drop_device(id);
         entry.state.store(GONE, Ordering::Release);
+        search::dropped(me.arena);
         end_searches(me.arena, id);
     }
     unlock(me);

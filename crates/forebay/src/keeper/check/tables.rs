@@ -136,6 +136,11 @@ impl Check<'_> {
         for id in (0..self.arena.counts().files).map(FileId) {
             self.one_file(id, &mut seen, &mut found);
         }
+        let (entries, files) = (&self.arena.superblock().entries, self.report.files);
+        let entries = entries.load(Ordering::Acquire);
+        self.must(entries >= files, || {
+            format!("{entries} entries are counted, and {files} are files")
+        });
         let mut lost = Vec::new();
         for (id, look) in self.linked() {
             match found.get(&id) {

@@ -2,6 +2,7 @@
 
 use super::check;
 use crate::config::Config;
+use crate::file::OpenOptions;
 use crate::ids::{FrameId, HeaderId};
 use crate::memory::regions::Owner;
 use crate::session::Session;
@@ -22,4 +23,22 @@ fn a_frame_without_a_header_is_named() {
     owner.store(Owner::Linked(HeaderId(9)).pack(), Ordering::Relaxed);
     let problems = check(arena).unwrap_err();
     assert!(problems[0].starts_with("frame 3 is Linked"), "{problems:?}");
+}
+
+#[test]
+fn files_that_are_not_counted_are_named() {
+    let session = Session::open(Config::tiny()).unwrap();
+    let arena = &session.shared().arena;
+    let entries = &arena.superblock().entries;
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session.open_file(dir.path().join("a"), &options).unwrap();
+    file.write_at(b"bytes", 0).unwrap();
+    assert!(entries.load(Ordering::Relaxed) >= 1);
+    check(arena).unwrap();
+    let counted = entries.swap(0, Ordering::Relaxed);
+    let problems = check(arena).unwrap_err();
+    assert!(problems[0].starts_with("0 entries"), "{problems:?}");
+    entries.store(counted, Ordering::Relaxed);
 }

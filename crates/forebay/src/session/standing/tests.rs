@@ -18,7 +18,10 @@ fn session() -> (Session, &'static Arena) {
 }
 
 fn call(arena: &'static Arena, file: (u64, u64)) -> Call<'static> {
-    begin(arena, file)
+    thread_local! {
+        static MINE: Place = Place::default();
+    }
+    MINE.with(|place| begin(arena, place, file))
 }
 
 #[test]
