@@ -7,6 +7,8 @@
 //! Such a stream cannot be one of wide characters: with the first call for these it becomes one of libc's own ([`widen`]), and its
 //! file the kernel's. Only what can be of use becomes one: streams that write, and those of files that the session manages.
 
+mod locks;
+
 use std::ffi::CStr;
 use std::sync::atomic::{
     AtomicBool, AtomicPtr, AtomicU8, AtomicUsize, Ordering, Ordering::Relaxed,
@@ -222,6 +224,7 @@ fn make(fd: c_int, mode: &Mode) -> Option<*mut FILE> {
             return None;
         }
         (*stream).fileno = fd;
+        locks::leave_out(&mut *stream);
     }
     if mode.ends {
         // SAFETY: takes no memory.

@@ -190,6 +190,7 @@ cases! {
     streams_of_cpp: "iostreams";
     streams_that_are_left_open: "streams-left";
     streams_of_threads: "streams-threads";
+    streams_lock_as_libcs_do: "streams-lock";
     the_engine_sends_files: "moved-sendfile";
     the_engine_copies_ranges: "moved-copying";
     the_engine_splices: "moved-splice";

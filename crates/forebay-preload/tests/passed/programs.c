@@ -70,6 +70,7 @@ static const struct {
     {"streams-turn", streams_turn},
     {"streams-left", streams_are_left},
     {"streams-threads", streams_of_threads},
+    {"streams-lock", streams_lock},
     {"iostreams", iostreams},
     {"moved-sendfile", moved_by_sendfile},
     {"moved-copying", moved_by_copying},

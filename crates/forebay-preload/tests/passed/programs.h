@@ -51,6 +51,7 @@ void streams_adopt(void);
 void streams_turn(void);
 void streams_are_left(void);
 void streams_of_threads(void);
+void streams_lock(void);
 void iostreams(void);
 void moved_by_sendfile(void);
 void moved_by_copying(void);

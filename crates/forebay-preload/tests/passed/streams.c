@@ -264,3 +264,64 @@ void streams_turn(void)
     show_file(path);
     show_file(other_path);
 }
+
+enum { WRITERS = 4, BYTES_EACH = 50000 };
+
+static FILE *shared;
+
+static void *write_single_bytes(void *byte)
+{
+    for (int i = 0; i < BYTES_EACH; i++)
+        MUST(fputc((int)(intptr_t)byte, shared) != EOF);
+    return NULL;
+}
+
+static void write_by_threads(void)
+{
+    static char back[WRITERS * BYTES_EACH + 1];
+    long counts[WRITERS] = {0};
+    pthread_t threads[WRITERS];
+    rewind(shared);
+    for (intptr_t i = 0; i < WRITERS; i++)
+        MUST(pthread_create(&threads[i], NULL, write_single_bytes, (void *)i) == 0);
+    for (int i = 0; i < WRITERS; i++)
+        MUST(pthread_join(threads[i], NULL) == 0);
+    rewind(shared);
+    size_t got = fread(back, 1, sizeof back, shared);
+    for (size_t i = 0; i < got; i++)
+        counts[(int)back[i]]++;
+    printf("%zu bytes: %ld, %ld, %ld, %ld\n", got, counts[0], counts[1], counts[2], counts[3]);
+}
+
+/* Whether calls for single bytes lock it (_IO_FLAGS2_NEED_LOCK). */
+static void show_lock(const char *what, FILE *file)
+{
+    printf("%s: locks %d\n", what, (file->_flags2 & 0x80) != 0);
+}
+
+void streams_lock(void)
+{
+    char name[4100];
+    snprintf(name, sizeof name, "%s/single-bytes", directory);
+    shared = fopen(name, "w+");
+    MUST(shared && fwrite(bytes, 1, 200000, shared) == 200000 && fflush(shared) == 0);
+    show_lock("before threads", shared);
+    write_by_threads();
+    show_lock("after threads", shared);
+    MUST(fclose(shared) == 0 && (shared = fopen(name, "r+")));
+    show_lock("opened after threads", shared);
+    write_by_threads();
+    fflush(stdout);
+    pid_t child = fork();
+    MUST(child >= 0);
+    if (!child) {
+        MUST(fclose(shared) == 0 && fclose(stdin) == 0 && open("/dev/null", O_RDONLY) == 0);
+        MUST(shared = fopen(name, "r+"));
+        show_lock("opened by a child", shared);
+        write_by_threads();
+        exit(0);
+    }
+    int status;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    MUST(fclose(shared) == 0 && unlink(name) == 0);
+}
