@@ -224,7 +224,7 @@ fn make(fd: c_int, mode: &Mode) -> Option<*mut FILE> {
             return None;
         }
         (*stream).fileno = fd;
-        locks::leave_out(&mut *stream);
+        locks::unlock_if_alone(&mut *stream);
     }
     if mode.ends {
         // SAFETY: takes no memory.

@@ -23,7 +23,7 @@ unsafe extern "C" {
 /// Takes the mark from a stream that was made just now, if libc has not made a thread yet.
 ///
 /// It is in libc's list, so the first thread's making gives it the mark back.
-pub(super) fn leave_out(new: &mut Stream) {
+pub(super) fn unlock_if_alone(new: &mut Stream) {
     if has_one_thread() {
         new.flags2 &= !NEEDS_LOCK;
     }
@@ -38,8 +38,8 @@ fn has_one_thread() -> bool {
         &raw const _IO_2_1_stderr_,
     ];
     let linked = standard.iter().find_map(|&stream| {
-        // SAFETY: libc's own variables, initialised and there as long as the process. Another thread may change them at the same time,
-        // under a lock that cannot be had here: the mark has been there since before that thread was made.
+        // SAFETY: libc's own variables, initialised and there as long as the process. Another thread may write to them at the same time,
+        // so they are read once each, as whole words. Only a thread can do so, and the mark has been there since before it was made.
         let (flags, flags2) = unsafe {
             (
                 (&raw const (*stream).flags).read_volatile(),
