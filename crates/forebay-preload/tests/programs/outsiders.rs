@@ -128,12 +128,12 @@ impl Member {
         self.answers()
     }
 
-    fn begins(&mut self, what: &str) {
+    pub fn begins(&mut self, what: &str) {
         let input = self.input.as_mut().expect("input");
         writeln!(input, "{what}").expect("a line");
     }
 
-    fn answers(&mut self) -> String {
+    pub fn answers(&mut self) -> String {
         loop {
             let line = self.lines.next().expect("an answer").expect("text");
             if let Some((_, answer)) = line.split_once('@') {
@@ -850,65 +850,5 @@ fn a_program_that_was_not_given_the_library() {
     assert!(run(bare).stdout == pattern(1, LEN));
     assert_eq!(member.does(&format!("read 4 {LEN}")), "more");
     member.does(&format!("write 2 {LEN}"));
-    member.ends();
-}
-
-/// A guard that is killed or stopped just when it opens the file of an event, and waits for a lease there, has its opener refused by the
-/// kernel. Here somebody else's guard, which refuses the first two, does for it.
-#[test]
-fn who_is_refused_for_the_guards_sake_tries_again() {
-    let Some(scene) = strict("refused") else {
-        return;
-    };
-    let mut member = Member::of(&scene);
-    // From here on it knows of the guard.
-    member.does("open own");
-    member.does(&format!("write 1 {LEN}"));
-    std::fs::write(scene.path("a"), "text").expect("a file");
-    let flags = libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC;
-    // SAFETY: takes no memory.
-    let group = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
-    let path = c(&scene.path("a"));
-    // SAFETY: a string of ours.
-    let marked = unsafe {
-        libc::fanotify_mark(
-            group,
-            libc::FAN_MARK_ADD,
-            libc::FAN_OPEN_PERM,
-            libc::AT_FDCWD,
-            path.as_ptr(),
-        )
-    };
-    assert_eq!(marked, 0);
-    member.begins("look a");
-    for response in [libc::FAN_DENY, libc::FAN_DENY, libc::FAN_ALLOW] {
-        // SAFETY: all zeros are one of these.
-        let mut event: libc::fanotify_event_metadata = unsafe { std::mem::zeroed() };
-        let len = size_of_val(&event);
-        let mut source = libc::pollfd {
-            fd: group,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: ours, and one.
-        let comes = unsafe { libc::poll(&raw mut source, 1, LONG.as_millis() as i32) };
-        assert_eq!(comes, 1, "it does not try again");
-        // SAFETY: the target is ours, as long as said.
-        let got = unsafe { libc::read(group, (&raw mut event).cast(), len) };
-        assert_eq!(got, len as isize);
-        let answer = libc::fanotify_response {
-            fd: event.fd,
-            response,
-        };
-        // SAFETY: made for us by the read; the answer is ours.
-        unsafe {
-            libc::close(event.fd);
-            libc::write(group, (&raw const answer).cast(), size_of_val(&answer));
-        }
-    }
-    // SAFETY: ours.
-    unsafe { libc::close(group) };
-    member.answers();
-    assert_eq!(member.does("read 4 0"), "text");
     member.ends();
 }

@@ -7,8 +7,9 @@ use std::sync::LazyLock;
 
 use forebay::config::Coherence;
 
-use crate::outsiders::{Member, is_managed, strict};
+use crate::outsiders::{LONG, Member, is_managed, strict};
 use crate::scene::Scene;
+use crate::sys::c;
 
 const LEN: usize = 300_000;
 
@@ -168,5 +169,65 @@ fn without_privilege_who_opens_past_the_library_is_found_afterwards() {
     crate::outsiders::in_the_end("it is the kernel's", || !is_managed(&scene, "a"));
     assert_eq!(raw.does("raw end"), LEN.to_string());
     raw.ends();
+    member.ends();
+}
+
+/// A guard that is killed or stopped just when it opens the file of an event, and waits for a lease there, has its opener refused by the
+/// kernel. Here somebody else's guard, which refuses the first two, does for it.
+#[test]
+fn who_is_refused_for_the_guards_sake_tries_again() {
+    let Some(scene) = strict("refused") else {
+        return;
+    };
+    let mut member = Member::of(&scene);
+    // From here on it knows of the guard.
+    member.does("open own");
+    member.does(&format!("write 1 {LEN}"));
+    std::fs::write(scene.path("a"), "text").expect("a file");
+    let flags = libc::FAN_CLASS_CONTENT | libc::FAN_CLOEXEC;
+    // SAFETY: takes no memory.
+    let group = unsafe { libc::fanotify_init(flags, libc::O_RDONLY as u32) };
+    let path = c(&scene.path("a"));
+    // SAFETY: a string of ours.
+    let marked = unsafe {
+        libc::fanotify_mark(
+            group,
+            libc::FAN_MARK_ADD,
+            libc::FAN_OPEN_PERM,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+        )
+    };
+    assert_eq!(marked, 0);
+    member.begins("look a");
+    for response in [libc::FAN_DENY, libc::FAN_DENY, libc::FAN_ALLOW] {
+        // SAFETY: all zeros are one of these.
+        let mut event: libc::fanotify_event_metadata = unsafe { std::mem::zeroed() };
+        let len = size_of_val(&event);
+        let mut source = libc::pollfd {
+            fd: group,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: ours, and one.
+        let comes = unsafe { libc::poll(&raw mut source, 1, LONG.as_millis() as i32) };
+        assert_eq!(comes, 1, "it does not try again");
+        // SAFETY: the target is ours, as long as said.
+        let got = unsafe { libc::read(group, (&raw mut event).cast(), len) };
+        assert_eq!(got, len as isize);
+        let answer = libc::fanotify_response {
+            fd: event.fd,
+            response,
+        };
+        // SAFETY: made for us by the read; the answer is ours.
+        unsafe {
+            libc::close(event.fd);
+            libc::write(group, (&raw const answer).cast(), size_of_val(&answer));
+        }
+    }
+    // SAFETY: ours.
+    unsafe { libc::close(group) };
+    member.answers();
+    assert_eq!(member.does("read 4 0"), "text");
     member.ends();
 }
