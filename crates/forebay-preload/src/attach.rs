@@ -19,6 +19,7 @@ use forebay::{Config, Error, Session};
 use libc::c_int;
 
 use crate::files;
+use crate::golang;
 use crate::hooks::limits;
 use crate::inside::{self, Inside};
 use crate::parting::{self, Mapped};
@@ -55,7 +56,7 @@ const RESTING: u32 = 2;
 pub fn at_start() {
     // SAFETY: a string that ends in a null byte; nobody changes the environment during start.
     let has = |name: &CStr| unsafe { !libc::getenv(name.as_ptr()).is_null() };
-    if !has(c"FOREBAY_SESSION") || has(CONFINED_MARK) {
+    if !has(c"FOREBAY_SESSION") || has(CONFINED_MARK) || golang::is_the_program() {
         return;
     }
     // SAFETY: as above.

@@ -11,6 +11,7 @@ mod alloc;
 mod attach;
 mod files;
 mod foreign;
+mod golang;
 mod hooks;
 mod inodes;
 mod inside;

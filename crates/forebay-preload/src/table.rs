@@ -4,6 +4,7 @@
 //! Everything else is decided by the word's kind, and by the description that it names.
 
 pub mod holders;
+mod note;
 mod room;
 
 use std::sync::atomic::{
@@ -18,6 +19,7 @@ pub use room::{WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, part, 
 
 use crate::inside::{Inside, thread};
 use crate::{raw, streams};
+use note::WORDS;
 
 /// Descriptors in the table at most.
 const DESCRIPTORS_MAX: usize = 1 << 20;
@@ -125,8 +127,6 @@ impl Word {
     }
 }
 
-static WORDS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());
-static LEN: AtomicUsize = AtomicUsize::new(0);
 /// No descriptor from this on has had a word.
 static END: AtomicUsize = AtomicUsize::new(0);
 static DESCRIPTIONS: AtomicPtr<Description> = AtomicPtr::new(std::ptr::null_mut());
@@ -154,11 +154,11 @@ pub fn set_alive() {
 #[inline(always)]
 fn place(fd: c_int) -> Option<&'static AtomicU64> {
     let index = fd as u32 as usize;
-    if index >= LEN.load(Relaxed) {
+    if index >= WORDS.len.load(Relaxed) {
         return None;
     }
     // SAFETY: below the length of the table, which is mapped for good; words are atomics.
-    Some(unsafe { &*WORDS.load(Relaxed).add(index) })
+    Some(unsafe { &*WORDS.first.load(Relaxed).add(index) })
 }
 
 /// A descriptor's word.
@@ -169,12 +169,12 @@ pub fn word(fd: c_int) -> Word {
 
 /// From now on every descriptor is none of ours, until [`show`] is called with the result. For a process of one thread.
 pub fn hide() -> usize {
-    LEN.swap(0, Ordering::AcqRel)
+    WORDS.len.swap(0, Ordering::AcqRel)
 }
 
 /// What [`hide`] has hidden is there again.
 pub fn show(len: usize) {
-    LEN.store(len, Ordering::Release);
+    WORDS.len.store(len, Ordering::Release);
 }
 
 /// Whether the table has room for the descriptor.

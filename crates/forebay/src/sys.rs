@@ -39,6 +39,7 @@ pub mod liveness;
 pub mod lock;
 pub mod membarrier;
 pub mod memory;
+pub mod notes;
 pub mod priority;
 pub mod signals;
 pub mod socket;

@@ -15,6 +15,26 @@ use crate::real;
 /// By then the kernel has taken a lease back from whoever does not give it up.
 const LEASE_ENDS: Duration = Duration::from_secs(60);
 
+/// What the kernel refuses (`EPERM`) because the keeper's guard is killed, or stopped, just when it opens the file to look at it and waits for a
+/// lease there: not the program's fault, and over at the next attempt.
+#[derive(Default)]
+pub struct Refused(u32);
+
+impl Refused {
+    /// How often the same may happen to one opening.
+    const TRIES: u32 = 3;
+
+    /// Whether an opening that has failed, as `errno` says, is to be tried again for that.
+    pub fn is_to_be_tried_again(&mut self) -> bool {
+        let may_be = crate::raw::errno() == libc::EPERM
+            && self.0 < Self::TRIES
+            && attach::is_on()
+            && attach::known_glance().is_some_and(Glance::is_guarded);
+        self.0 += u32::from(may_be);
+        may_be
+    }
+}
+
 /// Opens, and enters what was opened into the table. A truncation of a file that the session has bytes of goes through the
 /// engine.
 ///
@@ -37,15 +57,17 @@ unsafe fn open_with(
     }
     let really = |flags| {
         let mut begun = None;
+        let mut refused = Refused::default();
         loop {
             let fd = really(flags);
             // A keeper that does not get on has its lease for longer than one look takes: no program is to hear of it.
             // SAFETY: the caller's path.
-            let again = fd < 0
-                && crate::raw::errno() == libc::EWOULDBLOCK
-                && begun.get_or_insert_with(Instant::now).elapsed() < LEASE_ENDS
-                && unsafe { files::await_closed(dir, path) };
-            if !again {
+            let mut leased = || {
+                crate::raw::errno() == libc::EWOULDBLOCK
+                    && begun.get_or_insert_with(Instant::now).elapsed() < LEASE_ENDS
+                    && unsafe { files::await_closed(dir, path) }
+            };
+            if fd >= 0 || !(refused.is_to_be_tried_again() || leased()) {
                 return fd;
             }
         }

@@ -8,7 +8,8 @@ use crate::hooks::limits;
 use crate::inside::Inside;
 
 use super::holders::{self, FAMILY, Family, OWN};
-use super::{ALIVE, DESCRIPTIONS, DESCRIPTIONS_MAX, DESCRIPTORS_MAX, Description, LEN, WORDS};
+use super::note::WORDS;
+use super::{ALIVE, DESCRIPTIONS, DESCRIPTIONS_MAX, DESCRIPTORS_MAX, Description};
 
 const PAGE_BYTES: usize = 4096;
 /// The words of the wiped page, see [`wiped`]; the first one counts lives.
@@ -41,9 +42,10 @@ pub fn at_start() {
         return;
     }
     ALIVE.store(alive.cast(), Relaxed);
-    WORDS.store(alive.wrapping_byte_add(PAGE_BYTES).cast(), Relaxed);
+    let first = alive.wrapping_byte_add(PAGE_BYTES).cast();
+    WORDS.first.store(first, Relaxed);
     super::set_alive();
-    LEN.store(len, Ordering::Release);
+    WORDS.len.store(len, Ordering::Release);
 }
 
 /// Reserves the table of descriptions, for the first one: whoever has been forked before that has a table of its own. `false`:

@@ -23,6 +23,7 @@ mod numbers;
 mod outsiders;
 mod overflow;
 mod own_tables;
+mod raw;
 mod reached;
 mod rights;
 mod role;

@@ -107,9 +107,13 @@ pub struct Member {
 
 impl Member {
     pub fn of(scene: &Scene) -> Self {
-        let mut role = scene.role("obeys", "");
-        role.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut program = role.spawn().expect("a program");
+        Self::from(scene.role("obeys", ""))
+    }
+
+    /// Another program that obeys.
+    pub fn from(mut command: Command) -> Self {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = command.spawn().expect("a program");
         let lines = BufReader::new(program.stdout.take().expect("output")).lines();
         Member {
             input: program.stdin.take(),
@@ -124,12 +128,12 @@ impl Member {
         self.answers()
     }
 
-    fn begins(&mut self, what: &str) {
+    pub fn begins(&mut self, what: &str) {
         let input = self.input.as_mut().expect("input");
         writeln!(input, "{what}").expect("a line");
     }
 
-    fn answers(&mut self) -> String {
+    pub fn answers(&mut self) -> String {
         loop {
             let line = self.lines.next().expect("an answer").expect("text");
             if let Some((_, answer)) = line.split_once('@') {

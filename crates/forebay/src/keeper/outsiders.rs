@@ -17,6 +17,8 @@
 
 mod arrivals;
 mod freezers;
+mod library;
+mod members;
 mod mend;
 mod pace;
 mod who;
@@ -55,7 +57,7 @@ pub const NONE: u32 = 0;
 /// Outsiders are heard of.
 const HEARS: u32 = 1;
 /// Outsiders wait.
-const HOLDS: u32 = 2;
+pub const HOLDS: u32 = 2;
 
 /// What the worker is to see to, of one file.
 const SETTLE: u32 = 1;
@@ -309,7 +311,7 @@ impl Guard {
     /// Until the keeper ends.
     fn stand(&self, shared: &Shared, stand_in: Option<&StandIn>) {
         let mut heard = Instant::now();
-        let mut members = who::Members::default();
+        let mut members = members::Members::default();
         let mut pace = pace::Pace::new();
         let mut answers = 0;
         while !self.ended.load(Relaxed) {

@@ -13,6 +13,7 @@ use super::{left, reached};
 use crate::file::gone::{Place, is_another, may_be_gone};
 use crate::file::{closing, table};
 use crate::ids::FileId;
+use crate::keeper::outsiders;
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry, LIVE};
 use crate::memory::mapping::Mapping;
@@ -217,6 +218,11 @@ impl Glance {
             let inode = (asked.device, asked.inode);
             left::note(&self.arena, inode, reason, path.as_os_str().as_bytes());
         }
+    }
+
+    /// Whether outsiders that open a file wait for a guard of the keeper's.
+    pub fn is_guarded(&self) -> bool {
+        self.arena.superblock().guard.load(Ordering::Acquire) == outsiders::HOLDS
     }
 
     /// Whether the keeper is at any file whose close did not wait.

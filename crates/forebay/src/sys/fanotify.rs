@@ -29,8 +29,8 @@ pub struct Group {
 pub struct Event {
     /// The file, opened for this purpose. Its number is the event's name.
     pub file: OwnedFd,
-    /// The process, as this one's pid namespace numbers it; 0 if it does not.
-    pub pid: i32,
+    /// The thread, as this process's pid namespace numbers it; 0 if it does not.
+    pub thread: i32,
 }
 
 impl Group {
@@ -43,6 +43,7 @@ impl Group {
         let flags = libc::FAN_CLASS_CONTENT
             | libc::FAN_CLOEXEC
             | libc::FAN_NONBLOCK
+            | libc::FAN_REPORT_TID
             | libc::FAN_UNLIMITED_QUEUE
             | libc::FAN_UNLIMITED_MARKS;
         let files = libc::O_RDONLY | libc::O_LARGEFILE | libc::O_CLOEXEC;
@@ -181,7 +182,7 @@ impl Group {
                 events.push(Event {
                     // SAFETY: the kernel has made it for this process, and for this event alone.
                     file: unsafe { OwnedFd::from_raw_fd(event.fd) },
-                    pid: event.pid,
+                    thread: event.pid,
                 });
             }
         }

@@ -8,6 +8,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use forebay::sys::notes;
+
 /// Its file name.
 const NAME: &str = "libforebay_preload.so";
 /// Where it is looked for, seen from the directory of this executable.
@@ -112,6 +114,7 @@ fn interpreter_of_script(line: &[u8]) -> Option<PathBuf> {
 fn elf(file: &File, head: &[u8]) -> Result<(), String> {
     const X86_64: u64 = 62;
     const INTERPRETER: u64 = 3;
+    const NOTES: u64 = 4;
     let number = |bytes: &[u8], at: usize, len: usize| -> u64 {
         let digits = bytes.get(at..at + len).unwrap_or_default().iter().rev();
         digits.fold(0, |sum, &byte| sum << 8 | u64::from(byte))
@@ -124,29 +127,41 @@ fn elf(file: &File, head: &[u8]) -> Result<(), String> {
         number(head, 54, 2),
         number(head, 56, 2),
     );
+    let mut loader = None;
     for index in 0..count.min(512) {
         let mut header = [0; 56];
         let at = table.saturating_add(index * entry);
         if !copy(file, head, &mut header, at) {
             return Ok(());
         }
-        if number(&header, 0, 4) != INTERPRETER {
+        let kind = number(&header, 0, 4);
+        if !matches!(kind, INTERPRETER | NOTES) {
             continue;
         }
-        let mut loader = vec![0; number(&header, 32, 8).min(4096) as usize];
-        if !copy(file, head, &mut loader, number(&header, 8, 8)) {
+        let mut bytes = vec![0; number(&header, 32, 8).min(4096) as usize];
+        if !copy(file, head, &mut bytes, number(&header, 8, 8)) {
             return Ok(());
         }
-        let loader = String::from_utf8_lossy(&loader);
-        let loader = loader.trim_end_matches('\0');
-        return match loader.contains("ld-musl") {
-            true => Err(format!(
-                "is loaded by {loader}, and the library is made for the GNU C library"
-            )),
-            false => Ok(()),
-        };
+        if kind == INTERPRETER {
+            loader = Some(bytes);
+        } else if notes::each(&bytes).any(|note| note.is_go()) {
+            return Err(
+                "is a program in Go, which makes its system calls itself, past the library; `forebay mount` serves such programs"
+                    .into(),
+            );
+        }
     }
-    Err("is linked statically, and nobody loads libraries into such programs".into())
+    let Some(loader) = loader else {
+        return Err("is linked statically, and nobody loads libraries into such programs".into());
+    };
+    let loader = String::from_utf8_lossy(&loader);
+    let loader = loader.trim_end_matches('\0');
+    if loader.contains("ld-musl") {
+        return Err(format!(
+            "is loaded by {loader}, and the library is made for the GNU C library"
+        ));
+    }
+    Ok(())
 }
 
 /// Bytes of a file of which the first have been read. `false`: there are none.
@@ -198,6 +213,11 @@ mod tests {
                 "GNU C library",
             ),
             (b"\x7fELF\x01".to_vec(), 0o755, "x86-64"),
+            (
+                program(4, b"\x04\0\0\0\x04\0\0\0\x04\0\0\0Go\0\0name"),
+                0o755,
+                "Go",
+            ),
         ] {
             let judged = judged(&bytes, mode);
             assert!(

@@ -7,7 +7,7 @@ use super::{Args, Passed, close as closing, give, give_path, joined};
 use crate::files::{self, Given, Why};
 use crate::foreign;
 use crate::hooks::close;
-use crate::hooks::open::open64;
+use crate::hooks::open::{Refused, open64};
 use crate::raw::{self, KeepErrno};
 use crate::streams::{self, Mode};
 
@@ -31,8 +31,14 @@ fn nothing(_args: &Args) -> usize {
 /// # Safety
 /// As for that.
 pub unsafe fn open_really(path: *const c_char, mode: *const c_char) -> *mut FILE {
-    // SAFETY: libc's function of this type, with the caller's arguments.
-    unsafe { std::mem::transmute::<usize, Open>(OPEN.real())(path, mode) }
+    let mut refused = Refused::default();
+    loop {
+        // SAFETY: libc's function of this type, with the caller's arguments.
+        let stream = unsafe { std::mem::transmute::<usize, Open>(OPEN.real())(path, mode) };
+        if !stream.is_null() || !refused.is_to_be_tried_again() {
+            return stream;
+        }
+    }
 }
 
 /// libc's `freopen`.

@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use super::{Guard, SETTLE, Waiting, locked, mend, who};
+use super::{Guard, SETTLE, Waiting, locked, members, mend};
 use crate::device::DeviceFile;
 use crate::file::gone::{Place, unless_gone};
 use crate::file::table;
@@ -55,16 +55,17 @@ impl Guard {
     }
 
     /// Looks at those who have come to open a file.
-    pub(super) fn look_at_arrivals(&self, shared: &Shared, members: &mut who::Members) {
+    pub(super) fn look_at_arrivals(&self, shared: &Shared, members: &mut members::Members) {
         let Some(gate) = &self.gate else { return };
         let arrivals = gate.waiting();
         if arrivals.is_err() {
             // Somebody's descriptor comes free once he is let in.
+            members.forget_threads();
             std::thread::sleep(NO_ROOM_PAUSE);
         }
         for event in arrivals.unwrap_or_default() {
-            let passes =
-                !shared.keeps.load(Relaxed) || members.has(&shared.arena, event.pid, self.arena);
+            let passes = !shared.keeps.load(Relaxed)
+                || members.open(&shared.arena, event.thread, self.arena);
             let inode = match passes {
                 true => None,
                 false => stat::stat(event.file.as_fd()).ok(),

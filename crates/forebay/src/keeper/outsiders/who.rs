@@ -1,32 +1,39 @@
-//! Which processes are outside the session: those that do not have its arena mapped.
+//! Which processes are outside the session: those that do not have its arena mapped. Members are outside with what they have opened or
+//! mapped past their library (`docs/decisions/0039-raw-calls.md`).
 //!
 //! That is evidence of the kernel's: a program gets the mapping before it opens its first file, a forked child has its parent's, and
 //! nobody has it any more after executing a program without the library. A process that has nothing of any file mapped is in the middle of
 //! executing a program, or of its end: its memory is another already, and its descriptors are about to be closed. It is looked at again.
+//! So is a member with a descriptor that its library does not know: it may be about to.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::ffi::CString;
+use std::ops::Range;
 use std::time::Duration;
 use std::{fs, io};
 
-use crate::ids::ThreadId;
-use crate::memory::arena::Arena;
+use super::library;
 use crate::memory::mounts::parse_mountinfo;
-use crate::memory::threads;
-use crate::sync::Ordering;
 use crate::sys::stat;
 
 /// What a process has mapped.
 #[derive(Default)]
-struct Mapped {
-    is_member: bool,
+pub struct Mapped {
+    /// Whether it is in the session.
+    pub is_member: bool,
     has_program: bool,
     wanted: Vec<(u64, u64)>,
+    /// Where the preload library begins, for those that are members by it.
+    pub library: Option<u64>,
+    /// Code that makes system calls for the library, or that the library sees to it for: its own, libc's and the loader's.
+    pub code: Vec<Range<u64>>,
 }
 
 /// How often a process is looked at that has no program, and how long apart.
 const LOOKS: u32 = 100;
 const LOOK_PAUSE: Duration = Duration::from_millis(2);
+/// How often a member is looked at with a descriptor that its library does not know.
+const MEMBER_LOOKS: u32 = 10;
 
 /// Files that are looked for.
 struct Wanted<'a> {
@@ -59,55 +66,6 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// Members that have been seen, each by a thread of its own that lives: as long as that does, nobody has to look again.
-#[derive(Default)]
-pub struct Members(HashMap<i32, (ThreadId, u32)>);
-
-/// Members that are remembered at most.
-const MEMBERS_MAX: usize = 1024;
-
-impl Members {
-    /// As [`is_member`].
-    pub fn has(&mut self, arena: &Arena, pid: i32, inode: (u64, u64)) -> bool {
-        if let Some((thread, life)) = self.0.get(&pid)
-            && threads::life(arena, *thread) == Some(*life)
-        {
-            return true;
-        }
-        let is_member = is_member(pid, inode);
-        if is_member {
-            self.remember(arena, pid);
-        }
-        is_member
-    }
-
-    fn remember(&mut self, arena: &Arena, pid: i32) {
-        if self.0.len() >= MEMBERS_MAX {
-            self.0.clear();
-        }
-        let its = |id: &ThreadId| {
-            let slot = arena.thread(*id);
-            slot.is_some_and(|slot| slot.pid.load(Ordering::Relaxed) == pid as u32)
-        };
-        let slots = (1..arena.counts().threads).map(ThreadId).filter(its);
-        let alive = slots.filter_map(|id| Some((id, threads::life(arena, id)?)));
-        if let Some(thread) = alive.last() {
-            self.0.insert(pid, thread);
-        }
-    }
-}
-
-/// Whether a process is in the session, by its number in `/proc`.
-pub fn is_member(pid: i32, arena: (u64, u64)) -> bool {
-    if pid <= 0 {
-        return false;
-    }
-    let nothing = HashSet::new();
-    pid as u32 == std::process::id()
-        || mapped(pid as u32, &Wanted::by_mounts(&nothing, ""), arena)
-            .is_ok_and(|mapped| mapped.is_member)
-}
-
 /// Those of the files, named by device and inode, that a program outside has open or mapped, as far as this user may see. Where this
 /// process has no descriptors to look with, all of them.
 pub fn used_outside(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> HashSet<(u64, u64)> {
@@ -126,7 +84,7 @@ fn look(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> io::Result<HashSet<(
             if look != 0 {
                 std::thread::sleep(LOOK_PAUSE);
             }
-            used_by(pid, &wanted, arena)
+            used_by(pid, &wanted, arena, look)
         });
         used.extend(first_certain(looks)?);
     }
@@ -136,15 +94,39 @@ fn look(wanted: &HashSet<(u64, u64)>, arena: (u64, u64)) -> io::Result<HashSet<(
 /// What a process outside uses, and whether that is certain.
 type Uses = (Vec<(u64, u64)>, bool);
 
-fn used_by(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64)) -> io::Result<Uses> {
+fn used_by(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64), look: u32) -> io::Result<Uses> {
     let mapped = mapped(pid, wanted, arena)?;
-    if mapped.is_member {
-        return Ok((Vec::new(), true));
-    }
     let mut used = mapped.wanted;
-    used.extend(open(pid, wanted)?);
-    let is_certain = mapped.has_program || used.is_empty();
+    if !mapped.is_member {
+        used.extend(open(pid, wanted)?.into_iter().map(|(_, inode)| inode));
+        let is_certain = mapped.has_program || used.is_empty();
+        return Ok((used, is_certain));
+    }
+    // Programs that are members by the engine's own interfaces say themselves what is managed.
+    let Some(library) = mapped.library else {
+        return Ok((Vec::new(), true));
+    };
+    let is_certain = !used.is_empty() || look >= MEMBER_LOOKS;
+    let open = open(pid, wanted)?;
+    if let Some(known) = (!open.is_empty())
+        .then(|| library::Known::of(pid, library))
+        .flatten()
+    {
+        let unknown = open
+            .into_iter()
+            .filter(|&(fd, _)| !known.has(fd) && has_bytes(pid, fd));
+        used.extend(unknown.map(|(_, inode)| inode));
+    }
+    let is_certain = is_certain || used.is_empty();
     Ok((used, is_certain))
+}
+
+/// Whether a descriptor does more than name its file (`O_PATH`).
+fn has_bytes(pid: u32, fd: u32) -> bool {
+    let info = fs::read_to_string(format!("/proc/{pid}/fdinfo/{fd}")).unwrap_or_default();
+    let flags = info.lines().find_map(|line| line.strip_prefix("flags:"));
+    let flags = flags.and_then(|flags| i32::from_str_radix(flags.trim(), 8).ok());
+    flags.is_none_or(|flags| flags & libc::O_PATH == 0)
 }
 
 /// The first of several looks that is certain, else the last one.
@@ -170,18 +152,28 @@ fn unless_refused<T: Default>(got: io::Result<T>) -> io::Result<T> {
     }
 }
 
-fn open(pid: u32, wanted: &Wanted<'_>) -> io::Result<Vec<(u64, u64)>> {
+/// The process's descriptors of these files.
+fn open(pid: u32, wanted: &Wanted<'_>) -> io::Result<Vec<(u32, (u64, u64))>> {
     let dir = format!("/proc/{pid}/fd");
     let descriptors = unless_refused(fs::read_dir(&dir).map(Some))?;
     let descriptors = descriptors.into_iter().flatten().flatten();
     let inodes = descriptors.filter_map(|entry| {
         let name = entry.file_name();
-        let path = CString::new(format!("{dir}/{}", name.to_str()?)).ok()?;
-        stat::inode_of(&path).ok()
+        let name = name.to_str()?;
+        let path = CString::new(format!("{dir}/{name}")).ok()?;
+        Some((name.parse().ok()?, stat::inode_of(&path).ok()?))
     });
     Ok(inodes
-        .filter(|inode| wanted.inodes.contains(inode))
+        .filter(|(_, inode)| wanted.inodes.contains(inode))
         .collect())
+}
+
+/// What a process has mapped beside files that are looked for.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`.
+pub fn mapped_by(pid: u32, arena: (u64, u64)) -> io::Result<Mapped> {
+    mapped(pid, &Wanted::by_mounts(&HashSet::new(), ""), arena)
 }
 
 fn mapped(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64)) -> io::Result<Mapped> {
@@ -191,32 +183,61 @@ fn mapped(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64)) -> io::Result<Mapped
 
 fn mapped_in(maps: &str, wanted: &Wanted<'_>, arena: (u64, u64)) -> Mapped {
     let mut mapped = Mapped::default();
-    for line in maps.lines() {
-        let Some(number) = inode_in(line) else {
-            continue;
-        };
+    for line in maps.lines().filter_map(Line::of) {
         mapped.has_program = true;
-        let device = device_in(line);
-        if number == arena.1 && device == Some(arena.0) {
+        if (line.device, line.inode) == (Some(arena.0), arena.1) {
             mapped.is_member = true;
-            return mapped;
+            continue;
         }
-        mapped.wanted.extend(wanted.mapped_as(device, number));
+        mapped
+            .wanted
+            .extend(wanted.mapped_as(line.device, line.inode));
+        if line.name.starts_with(LIBRARY) && line.offset == 0 {
+            mapped.library.get_or_insert(line.range.start);
+        }
+        if line.executable && CALLS.iter().any(|name| line.name.starts_with(name)) {
+            mapped.code.push(line.range);
+        }
     }
     mapped
 }
 
-/// `ADDRESS PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`
-fn inode_in(line: &str) -> Option<u64> {
-    let inode = line.split_ascii_whitespace().nth(4)?.parse().ok()?;
-    (inode != 0).then_some(inode)
+/// How the preload library's file is called.
+const LIBRARY: &str = "libforebay_preload.so";
+/// ... and those whose code makes the calls that it knows of: its own, libc's and the loader's, of old ones too.
+const CALLS: [&str; 5] = [LIBRARY, "libc.so", "libc-", "libpthread", "ld-"];
+
+/// Of a mapping of a file: `BEGIN-END PERMISSIONS OFFSET MAJOR:MINOR INODE PATH`.
+struct Line<'a> {
+    range: Range<u64>,
+    executable: bool,
+    offset: u64,
+    device: Option<u64>,
+    inode: u64,
+    /// The last part of the path.
+    name: &'a str,
 }
 
-fn device_in(line: &str) -> Option<u64> {
-    let device = line.split_ascii_whitespace().nth(3)?;
-    let (major, minor) = device.split_once(':')?;
-    let number = |text| u32::from_str_radix(text, 16).ok();
-    Some(libc::makedev(number(major)?, number(minor)?))
+impl<'a> Line<'a> {
+    fn of(line: &'a str) -> Option<Self> {
+        let mut words = line.split_ascii_whitespace();
+        let number = |text| u64::from_str_radix(text, 16).ok();
+        let (begin, end) = words.next()?.split_once('-')?;
+        let (permissions, offset) = (words.next()?, words.next()?);
+        let device = words.next()?.split_once(':');
+        let device = device.and_then(|(major, minor)| {
+            Some(libc::makedev(number(major)? as u32, number(minor)? as u32))
+        });
+        let inode = words.next()?.parse().ok().filter(|&inode| inode != 0)?;
+        Some(Line {
+            range: number(begin)?..number(end)?,
+            executable: permissions.contains('x'),
+            offset: number(offset)?,
+            device,
+            inode,
+            name: line.rsplit_once('/').map_or("", |(_, name)| name),
+        })
+    }
 }
 
 #[cfg(test)]
@@ -230,9 +251,13 @@ mod tests {
 
     #[test]
     fn lines_of_the_kernel_are_read() {
-        assert_eq!(inode_in(LINE), Some(4711));
-        assert_eq!(device_in(LINE), Some(libc::makedev(0, 0x1b)));
-        assert_eq!(inode_in("7ffd-7ffe rw-p 00000000 00:00 0   [stack]"), None);
+        let line = Line::of(LINE).expect("a file's");
+        assert_eq!(
+            (line.device, line.inode),
+            (Some(libc::makedev(0, 0x1b)), 4711)
+        );
+        assert_eq!((line.name, line.executable), ("a b", false));
+        assert!(Line::of("7ffd-7ffe rw-p 00000000 00:00 0   [stack]").is_none());
     }
 
     /// Small numbers are on every file system: shared memory of some other program is none of the file's.
@@ -254,6 +279,20 @@ mod tests {
         assert_eq!(of(subvolume), [(subvolume, 4711)]);
     }
 
+    #[test]
+    fn code_that_makes_calls_is_told_from_other_code() {
+        let maps = "\
+            10-20 r--p 00000000 08:01 5  /x/libforebay_preload.so\n20-30 r-xp 00010000 08:01 5  /x/libforebay_preload.so\n\
+            40-50 r-xp 00001000 08:01 6  /lib/x86_64-linux-gnu/libc.so.6\n50-60 r-xp 00001000 08:01 7  /usr/bin/tool\n\
+            60-70 r-xp 00001000 08:01 8  /lib/ld-linux-x86-64.so.2 (deleted)\n70-80 rw-s 00000000 00:1b 9  /dev/shm/arena\n";
+        let inodes = HashSet::new();
+        let nothing = Wanted::by_mounts(&inodes, "");
+        let mapped = mapped_in(maps, &nothing, (libc::makedev(0, 0x1b), 9));
+        assert!(mapped.is_member);
+        assert_eq!(mapped.library, Some(0x10));
+        assert_eq!(mapped.code, [0x20..0x30, 0x40..0x50, 0x60..0x70]);
+    }
+
     /// A process that executes a program has its new memory while it still has the old descriptors.
     #[test]
     fn who_has_no_program_is_looked_at_again() {
@@ -272,20 +311,18 @@ mod tests {
     }
 
     #[test]
-    fn who_has_a_file_open_is_found_and_this_process_is_a_member() {
+    fn who_has_a_file_open_is_found_and_not_this_process() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let seen = file.as_file().metadata().expect("stat");
         let inode = (seen.dev(), seen.ino());
         let wanted = HashSet::from([inode]);
         let nowhere = (0, 0);
-        assert!(is_member(std::process::id() as i32, nowhere));
         assert!(used_outside(&wanted, nowhere).is_empty());
         let mut outsider = Command::new("cat")
             .stdin(Stdio::piped())
             .stdout(file.reopen().expect("opened again"))
             .spawn()
             .expect("cat");
-        assert!(!is_member(outsider.id() as i32, nowhere));
         assert_eq!(used_outside(&wanted, nowhere), wanted);
         drop(outsider.stdin.take());
         outsider.wait().expect("its end");

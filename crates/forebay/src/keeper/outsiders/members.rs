@@ -1,0 +1,208 @@
+//! Whether who comes to open a file is a member of the session, and comes by its library.
+//!
+//! A member may make system calls by an instruction of its own, as Go's runtime and some libraries do. The kernel says where the
+//! instruction is by which a thread that waits has called (`/proc/TID/syscall`): the library's calls, and those that it sees, are
+//! made by its own code, libc's or the loader's. Whoever calls by other code is an outsider in this.
+
+use std::collections::HashMap;
+use std::fs::{self, File};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+
+use super::who;
+use crate::ids::ThreadId;
+use crate::memory::arena::Arena;
+use crate::memory::threads;
+use crate::sync::{Ordering, relax};
+
+/// Members and threads that are remembered at most; a thread takes a descriptor.
+const MEMBERS_MAX: usize = 1024;
+const THREADS_MAX: usize = 64;
+/// How often a thread is looked at that is on its way into its wait, or was let in by somebody else: for some 20 ms.
+const LOOKS: u32 = 450;
+/// From this round on [`relax`] gives the processor away.
+const GIVES_WAY: u32 = 64;
+
+/// Members that have been seen.
+#[derive(Default)]
+pub struct Members {
+    processes: HashMap<i32, Process>,
+    threads: HashMap<i32, Thread>,
+}
+
+/// A member, and a thread of its own: as long as that lives, nobody has to look again. Executing another program ends it.
+struct Process {
+    thread: ThreadId,
+    life: u32,
+    code: Code,
+}
+
+/// By which code a process's calls are to be made; nothing is asked of those that are members without the library.
+struct Code(Option<Vec<Range<u64>>>);
+
+/// A thread that has been seen, for as long as it lives: what its descriptor leads to is no other one's.
+struct Thread {
+    process: i32,
+    call: File,
+}
+
+impl Members {
+    /// Whether a thread that waits to open a file, by its number in `/proc`, does so as a member.
+    pub fn open(&mut self, arena: &Arena, thread: i32, inode: (u64, u64)) -> bool {
+        if thread <= 0 {
+            return false;
+        }
+        if is_own(thread) {
+            return true;
+        }
+        for _ in 0..2 {
+            let Some(seen) = self.thread(thread) else {
+                return false;
+            };
+            let (process, at) = (seen.process, seen.calls_from());
+            match at {
+                Ok(at) => return self.may_call(arena, process, inode, at),
+                // It has ended, and another one has its number.
+                Err(_) => self.threads.remove(&thread),
+            };
+        }
+        false
+    }
+
+    /// Gives the descriptors back that threads take.
+    pub fn forget_threads(&mut self) {
+        self.threads.clear();
+    }
+
+    /// `None`: there is none of this number.
+    fn thread(&mut self, thread: i32) -> Option<&Thread> {
+        if !self.threads.contains_key(&thread) {
+            if self.threads.len() >= THREADS_MAX {
+                self.threads.clear();
+            }
+            let call = File::open(format!("/proc/{thread}/syscall")).ok()?;
+            let status = fs::read_to_string(format!("/proc/{thread}/status")).ok()?;
+            let process = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+            let process = process.trim().parse().ok()?;
+            self.threads.insert(thread, Thread { process, call });
+        }
+        self.threads.get(&thread)
+    }
+
+    /// Whether a process is a member, and calls from this address as one.
+    fn may_call(&mut self, arena: &Arena, pid: i32, inode: (u64, u64), at: Option<u64>) -> bool {
+        if let Some(known) = self.processes.get(&pid)
+            && threads::life(arena, known.thread) == Some(known.life)
+        {
+            return known.code.permits(at);
+        }
+        let Ok(mapped) = who::mapped_by(pid as u32, inode) else {
+            return false;
+        };
+        if !mapped.is_member {
+            return false;
+        }
+        let code = Code(mapped.library.map(|_| mapped.code));
+        let permits = code.permits(at);
+        self.remember(arena, pid, code);
+        permits
+    }
+
+    fn remember(&mut self, arena: &Arena, pid: i32, code: Code) {
+        if self.processes.len() >= MEMBERS_MAX {
+            self.processes.clear();
+        }
+        let its = |id: &ThreadId| {
+            let slot = arena.thread(*id);
+            slot.is_some_and(|slot| slot.pid.load(Ordering::Relaxed) == pid as u32)
+        };
+        let slots = (1..arena.counts().threads).map(ThreadId).filter(its);
+        let alive = slots.filter_map(|id| Some((id, threads::life(arena, id)?)));
+        if let Some((thread, life)) = alive.last() {
+            self.processes.insert(pid, Process { thread, life, code });
+        }
+    }
+}
+
+impl Code {
+    /// Whether a call from this address is the library's, or one that it knows of. What cannot be told is.
+    fn permits(&self, at: Option<u64>) -> bool {
+        match (&self.0, at) {
+            (Some(code), Some(at)) => code.iter().any(|range| range.contains(&at)),
+            _ => true,
+        }
+    }
+}
+
+impl Thread {
+    /// Where the instruction is by which the thread, which waits in a system call, has made it. 0: it does not come to wait. `None`: this
+    /// process may not know.
+    ///
+    /// # Errors
+    /// It has ended.
+    fn calls_from(&self) -> io::Result<Option<u64>> {
+        let mut text = [0; 256];
+        for round in 0..LOOKS {
+            let read = match self.call.read_at(&mut text, 0) {
+                Err(error) if error.raw_os_error() == Some(libc::ESRCH) => return Err(error),
+                Err(_) => return Ok(None),
+                Ok(read) => &text[..read],
+            };
+            // It comes to wait after it has been told of.
+            if !read.starts_with(b"running") {
+                return Ok(address_in(read));
+            }
+            relax(GIVES_WAY + round);
+        }
+        Ok(Some(0))
+    }
+}
+
+/// `NUMBER ARGUMENTS STACK ADDRESS`, or `-1 STACK ADDRESS`.
+fn address_in(line: &[u8]) -> Option<u64> {
+    let line = std::str::from_utf8(line).ok()?;
+    let address = line.split_ascii_whitespace().next_back()?;
+    u64::from_str_radix(address.strip_prefix("0x")?, 16).ok()
+}
+
+/// Whether a thread is this process's.
+fn is_own(thread: i32) -> bool {
+    // SAFETY: no signal is sent, only asked whether one could be.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, 0) == 0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_a_thread_calls_from_is_read() {
+        let line = b"257 0xffffff9c 0x55e6 0x0 0x0 0x0 0x0 0x7ffcc97c5530 0x7fa9f3189011\n";
+        assert_eq!(address_in(line), Some(0x7fa9_f318_9011));
+        assert_eq!(address_in(b"-1 0x7ffc 0x7fa9\n"), Some(0x7fa9));
+        assert_eq!(address_in(b""), None);
+        let code = Code(Some(vec![16..32, 48..64]));
+        assert_eq!(
+            [15, 16, 31, 32, 63].map(|at| code.permits(Some(at))),
+            [false, true, true, false, true]
+        );
+        assert!(code.permits(None) && Code(None).permits(Some(1)));
+    }
+
+    #[test]
+    fn a_thread_that_waits_is_told_from_one_that_has_ended() {
+        let mut child = std::process::Command::new("cat")
+            .stdin(std::process::Stdio::piped())
+            .spawn()
+            .expect("cat");
+        let mut members = Members::default();
+        let seen = members.thread(child.id() as i32).expect("its thread");
+        assert_eq!(seen.process, child.id() as i32);
+        assert!(seen.calls_from().expect("it lives").is_some());
+        drop(child.stdin.take());
+        child.wait().expect("its end");
+        assert!(seen.calls_from().is_err());
+        assert!(is_own(std::process::id() as i32) && !is_own(child.id() as i32));
+    }
+}
