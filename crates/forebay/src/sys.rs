@@ -42,6 +42,7 @@ pub mod memory;
 pub mod priority;
 pub mod signals;
 pub mod socket;
+pub mod spawn;
 pub mod stand_in;
 pub mod stat;
 

@@ -21,6 +21,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
+use crate::file::table;
 use crate::file::{closing, gone};
 use crate::flush::{Flusher, Scope, errors};
 use crate::frame::slots;
@@ -392,9 +393,12 @@ impl Session {
 
     /// Whether [`Session::settle_where`] may have anything to wait for.
     pub fn may_owe(&self) -> bool {
-        let mut files = live_files(&self.shared.arena);
-        files.any(|(_, entry)| unfinished::owes_or_is_closing(entry))
-            || !threads::dead(&self.shared.arena).is_empty()
+        // To look at the table costs a page fault for each page of it.
+        let owes = || {
+            let mut files = live_files(&self.shared.arena);
+            files.any(|(_, entry)| unfinished::owes_or_is_closing(entry))
+        };
+        table::is_any(&self.shared.arena) && owes() || !threads::dead(&self.shared.arena).is_empty()
     }
 
     /// The processes in the session, this one included.
