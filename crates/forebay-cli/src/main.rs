@@ -14,7 +14,7 @@ mod settings;
 
 use std::process::ExitCode;
 
-use clap::{ColorChoice, CommandFactory, FromArgMatches};
+use clap::{Args, ColorChoice, CommandFactory, FromArgMatches};
 
 use arguments::{Cli, Command};
 use failure::{Failure, USAGE};
@@ -28,10 +28,12 @@ fn main() -> ExitCode {
     } else {
         ColorChoice::Auto
     };
-    let parsed = Cli::command()
-        .color(color)
-        .try_get_matches()
-        .and_then(|matches| Cli::from_arg_matches(&matches));
+    let all = || {
+        let command = Cli::command().color(color);
+        let matches = command.try_get_matches()?;
+        Cli::from_arg_matches(&matches)
+    };
+    let parsed = run_alone().map_or_else(all, Ok);
     let cli = match parsed {
         Ok(cli) => cli,
         Err(message) => {
@@ -50,6 +52,21 @@ fn main() -> ExitCode {
             ExitCode::from(failure.exit_code())
         }
     }
+}
+
+/// The command line if it is one of `forebay run` and nothing is wrong with it. The options of all other commands cost more than the
+/// rest of that command; help and complaints are made with them.
+fn run_alone() -> Option<Cli> {
+    let mut words = std::env::args_os().skip(1);
+    if words.next()? != "run" {
+        return None;
+    }
+    let run = arguments::Run::augment_args(clap::Command::new("run").no_binary_name(true));
+    let matches = run.try_get_matches_from(words).ok()?;
+    Some(Cli {
+        no_color: false,
+        command: Command::Run(arguments::Run::from_arg_matches(&matches).ok()?),
+    })
 }
 
 fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {

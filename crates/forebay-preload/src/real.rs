@@ -1,7 +1,8 @@
 //! The functions behind ours: each is found when it is first called.
 //!
-//! Until then its pointer leads to a stand-in, which looks for it ([`symbols`]). Other libraries' constructors may run before ours, and
-//! then that finds nothing: where there is a raw system call that does the same it is made, else the linker is asked.
+//! Until then its pointer is null, and a stand-in looks for it ([`symbols`]). Other libraries' constructors may run before ours, and
+//! then that finds nothing: where there is a raw system call that does the same it is made, else the linker is asked. Pointers that began
+//! as addresses would have to be written by the linker, in each process.
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
@@ -44,7 +45,11 @@ macro_rules! real {
             #[allow(non_snake_case)]
             pub unsafe fn $name($($arg: $type),*) -> $out {
                 let pointer = pointers::$name.load(Relaxed);
-                // SAFETY: the pointer is that of a function of this type: libc's, or the stand-in below.
+                if pointer.is_null() {
+                    // SAFETY: the caller's promise.
+                    return unsafe { stand_ins::$name($($arg),*) };
+                }
+                // SAFETY: the pointer is that of libc's function, which has this type.
                 unsafe {
                     let function: unsafe extern "C-unwind" fn($($type),*) -> $out = std::mem::transmute(pointer);
                     function($($arg),*)
@@ -56,7 +61,7 @@ macro_rules! real {
         #[allow(non_upper_case_globals)]
         mod pointers {
             use super::*;
-            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(stand_ins::$name as *mut c_void);)*
+            $(pub static $name: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());)*
         }
 
         #[allow(non_snake_case)]
@@ -65,6 +70,7 @@ macro_rules! real {
             $(
                 /// # Safety
                 /// As for the function of that name.
+                #[cold]
                 pub unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $out {
                     const NAME: Name = Name::new(concat!(stringify!($name), "\0"));
                     if store(&pointers::$name, symbols::find(NAME)) {

@@ -30,8 +30,8 @@ const STREAMS: usize = 1 << 16;
 /// The stream over each descriptor, should it be one of ours.
 static OF_DESCRIPTOR: [AtomicPtr<FILE>; STREAMS] =
     [const { AtomicPtr::new(std::ptr::null_mut()) }; STREAMS];
-/// No descriptor above this has had one.
-static HIGHEST: AtomicUsize = AtomicUsize::new(0);
+/// No descriptor from this one on has had one.
+static END: AtomicUsize = AtomicUsize::new(0);
 /// Streams whose functions have been called: bytes have been read or written.
 static USED: [AtomicBool; STREAMS] = [const { AtomicBool::new(false) }; STREAMS];
 /// libc's streams are not what is written below.
@@ -231,7 +231,7 @@ fn make(fd: c_int, mode: &Mode) -> Option<*mut FILE> {
         unsafe { hooks::seek::lseek64(fd, 0, libc::SEEK_END) };
     }
     USED[fd as usize].store(false, Relaxed);
-    HIGHEST.fetch_max(fd as usize, Relaxed);
+    END.fetch_max(fd as usize + 1, Relaxed);
     OF_DESCRIPTOR[fd as usize].store(file, Ordering::Release);
     watch_wide();
     Some(file)
@@ -239,7 +239,7 @@ fn make(fd: c_int, mode: &Mode) -> Option<*mut FILE> {
 
 /// The descriptor of a stream, if it is one of ours.
 pub fn descriptor(file: *mut FILE) -> Option<c_int> {
-    if HIGHEST.load(Relaxed) == 0 || file.is_null() {
+    if END.load(Relaxed) == 0 || file.is_null() {
         return None;
     }
     let _errno = KeepErrno::new();
@@ -340,8 +340,7 @@ unsafe extern "C-unwind" fn close(cookie: *mut c_void) -> c_int {
 
 /// The program ends: what its streams have not written yet goes to the files before these are finished.
 pub fn flush_all() {
-    let end = HIGHEST.load(Relaxed);
-    for of in OF_DESCRIPTOR.iter().take(end + 1) {
+    for of in OF_DESCRIPTOR.iter().take(END.load(Relaxed)) {
         let file = of.load(Ordering::Acquire);
         if file.is_null() {
             continue;

@@ -6,7 +6,7 @@
 //! Debug builds ask `dlsym` each time, and stop where it says otherwise.
 
 use std::cell::UnsafeCell;
-use std::ffi::CStr;
+use std::ffi::{CStr, c_char};
 use std::ptr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -15,10 +15,12 @@ use libc::{c_int, c_void, size_t};
 /// Libraries behind ours at most; with more, `dlsym` is asked.
 const LIBRARIES_MAX: usize = 128;
 
-/// A name and its hash.
+/// A name and its hash. Two words, so that code hands it on in registers: a record in memory would have an address in it, which the linker
+/// writes in each process.
 #[derive(Clone, Copy)]
 pub struct Name {
-    name: &'static CStr,
+    /// Ends in a null byte, and stays.
+    name: *const c_char,
     hash: u32,
 }
 
@@ -35,12 +37,16 @@ impl Name {
             hash = hash.wrapping_mul(33).wrapping_add(bytes[at] as u32);
             at += 1;
         }
-        Name { name, hash }
+        Name {
+            name: name.as_ptr(),
+            hash,
+        }
     }
 
     /// As C has it.
     pub fn as_c(self) -> &'static CStr {
-        self.name
+        // SAFETY: made of a `'static` string of C.
+        unsafe { CStr::from_ptr(self.name) }
     }
 }
 
@@ -192,7 +198,7 @@ pub fn find(name: Name) -> *mut c_void {
         match library.find(name) {
             Found::Nothing => {}
             Found::Function(function) => {
-                debug_assert_eq!(function, by_linker(name), "{:?}", name.name);
+                debug_assert_eq!(function, by_linker(name), "{:?}", name.as_c());
                 return function;
             }
             Found::Chooser => return by_linker(name),
@@ -213,7 +219,7 @@ pub fn find_anywhere(name: Name) -> *mut c_void {
 
 fn by_linker(name: Name) -> *mut c_void {
     // SAFETY: a name that ends in a null byte.
-    unsafe { libc::dlsym(libc::RTLD_NEXT, name.name.as_ptr()) }
+    unsafe { libc::dlsym(libc::RTLD_NEXT, name.name) }
 }
 
 impl Library {
@@ -259,7 +265,7 @@ impl Library {
         // SAFETY: the caller's promise; names end in null bytes.
         let (symbol, is_it) = unsafe {
             let symbol = self.symbols.add(index).read();
-            let same = CStr::from_ptr(self.strings.add(symbol.st_name as usize)) == name.name;
+            let same = CStr::from_ptr(self.strings.add(symbol.st_name as usize)) == name.as_c();
             let is_default = self.versions.is_null() || {
                 let version = self.versions.add(index).read();
                 version & !HIDDEN < 2 || version & HIDDEN == 0

@@ -43,6 +43,7 @@ pub mod notes;
 pub mod priority;
 pub mod signals;
 pub mod socket;
+pub mod spawn;
 pub mod stand_in;
 pub mod stat;
 

@@ -60,8 +60,7 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
     let held = signals::hold_back()
         .map_err(|error| Failure::Failed(format!("cannot hold signals back: {error}")))?;
     let begun = Instant::now();
-    let started = program::start(&arguments.command, |command| {
-        held.spare(command);
+    let started = program::start(&arguments.command, &held, |command| {
         exported.apply(command);
         match &front {
             Some(front) => environment::with_library(command, &front.library),
@@ -79,7 +78,7 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
         let exported = front.exported.clone();
         keeper::Care::new(&config, exported, arguments.linger, Some(held))
     });
-    let end = program::wait(&child, &held, || {
+    let end = program::wait(child, &held, || {
         if let (Some(front), Some(care)) = (&front, &mut care) {
             care.look(&front.session);
         }

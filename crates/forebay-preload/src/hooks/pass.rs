@@ -92,51 +92,42 @@ extern "C" fn negative() -> isize {
     -(raw::errno() as isize)
 }
 
-/// A call that is passed on.
-pub struct Passed {
-    name: Name,
-    /// Null until it is found.
-    real: AtomicPtr<c_void>,
-    /// Does what must be done before. Where else to go than to the real function, or 0.
-    before: fn(&Args) -> usize,
-}
+/// Where the function behind a call that is passed on is. Null until it is found.
+pub struct Real(AtomicPtr<c_void>);
 
-impl Passed {
-    const fn new(name: &'static str, before: fn(&Args) -> usize) -> Self {
-        Passed {
-            name: Name::new(name),
-            real: AtomicPtr::new(std::ptr::null_mut()),
-            before,
-        }
+impl Real {
+    const fn new() -> Self {
+        Real(AtomicPtr::new(std::ptr::null_mut()))
     }
 
-    fn real(&self) -> usize {
-        let real = self.real.load(Ordering::Relaxed);
+    /// The function, which has this name.
+    fn get(&self, name: Name) -> usize {
+        let real = self.0.load(Ordering::Relaxed);
         if real.is_null() {
-            self.find()
+            self.find(name)
         } else {
             real.addr()
         }
     }
 
     #[cold]
-    fn find(&self) -> usize {
-        if let Some(plain) = plain(self.name.as_c()) {
-            self.real.store(plain, Ordering::Relaxed);
+    fn find(&self, name: Name) -> usize {
+        if let Some(plain) = plain(name.as_c()) {
+            self.0.store(plain, Ordering::Relaxed);
             return plain.addr();
         }
         let _errno = raw::KeepErrno::new();
-        let mut found = symbols::find_anywhere(self.name);
+        let mut found = symbols::find_anywhere(name);
         let mut libraries = LIBRARIES.iter();
         while found.is_null()
             && let Some(library) = libraries.next()
         {
-            found = find_in(library, self.name.as_c());
+            found = find_in(library, name.as_c());
         }
         if found.is_null() {
             return missing as *const () as usize;
         }
-        self.real.store(found, Ordering::Relaxed);
+        self.0.store(found, Ordering::Relaxed);
         found.addr()
     }
 }
@@ -181,24 +172,25 @@ extern "C" fn missing() -> isize {
 /// to. Those of libaio and liburing are looked for when they are called: the library may be loaded later.
 #[cold]
 pub fn find_all() {
-    for passed in calls::ALL.iter().chain(&stdio::CALLED) {
-        if !passed.name.as_c().to_bytes().starts_with(b"io_") {
-            passed.real();
+    let find = |name: Name, real: &Real| {
+        if !name.as_c().to_bytes().starts_with(b"io_") {
+            real.get(name);
         }
-    }
+    };
+    calls::each(find);
+    stdio::each(find);
 }
 
 /// Finds what children call between a fork and the program that they execute.
 pub fn before_fork() {
-    const NAMES: [&[u8]; 4] = [b"execve", b"execvp", b"sigprocmask", b"pthread_sigmask"];
-    for passed in calls::ALL {
-        if NAMES.contains(&passed.name.as_c().to_bytes()) {
-            passed.real();
-        }
-    }
+    use calls::{execve, execvp, pthread_sigmask, sigprocmask};
+    execve::REAL.get(execve::NAME);
+    execvp::REAL.get(execvp::NAME);
+    sigprocmask::REAL.get(sigprocmask::NAME);
+    pthread_sigmask::REAL.get(pthread_sigmask::NAME);
 }
 
-/// Where all stubs come together; r11 is the [`Passed`].
+/// Where all stubs come together; r11 is a function that looks at the arguments and says where to go on, by way of [`pass`].
 ///
 /// # Safety
 /// For stubs only.
@@ -232,8 +224,7 @@ unsafe extern "C" fn common() {
         "movaps [rsp + 176], xmm7",
         "2:",
         "mov rdi, rsp",
-        "mov rsi, r11",
-        "call {before}",
+        "call r11",
         "mov r11, rax",
         "mov rax, [rsp + 48]",
         "test al, al",
@@ -257,24 +248,26 @@ unsafe extern "C" fn common() {
         ".cfi_def_cfa rsp, 8",
         "jmp r11",
         ".cfi_endproc",
-        before = sym before,
     )
 }
 
-extern "C-unwind" fn before(args: &Args, passed: &Passed) -> usize {
+/// Does what must be done `before` a call; that says where else to go than to the real function, or 0. What is known of the call comes in
+/// registers, out of the stub's code ([`Name`]).
+#[inline(never)]
+fn pass(args: &Args, before: fn(&Args) -> usize, name: Name, real: &Real) -> usize {
     if !inside::at_any_time() {
-        return decide(args, passed);
+        return decide(args, before, name, real);
     }
     let was = inside::defer_cancellation();
-    let onward = decide(args, passed);
+    let onward = decide(args, before, name, real);
     inside::stop_deferring(was);
     onward
 }
 
 #[inline(never)]
-fn decide(args: &Args, passed: &Passed) -> usize {
-    match (passed.before)(args) {
-        0 => passed.real(),
+fn decide(args: &Args, before: fn(&Args) -> usize, name: Name, real: &Real) -> usize {
+    match before(args) {
+        0 => real.get(name),
         elsewhere => elsewhere,
     }
 }

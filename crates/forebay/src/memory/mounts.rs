@@ -46,11 +46,21 @@ impl Mount {
 /// The mounts in a mountinfo text, in mounting order. Lines that do not parse are left out: the
 /// kernel may add fields.
 pub fn parse_mountinfo(text: &str) -> Vec<Mount> {
-    text.lines().filter_map(parse_line).collect()
+    parse_mountinfo_of(text, |_| true)
 }
 
-fn parse_line(line: &str) -> Option<Mount> {
+/// Those whose file system has a name that is wanted. The others cost little.
+pub fn parse_mountinfo_of(text: &str, wanted: impl Fn(&str) -> bool) -> Vec<Mount> {
+    text.lines()
+        .filter_map(|line| parse_line(line, &wanted))
+        .collect()
+}
+
+fn parse_line(line: &str, wanted: impl Fn(&str) -> bool) -> Option<Mount> {
     let (left, right) = line.split_once(" - ")?;
+    if !wanted(right.split(' ').next()?) {
+        return None;
+    }
     let mut left = left.split(' ').skip(2);
     let (major, minor) = left.next()?.split_once(':')?;
     let (root, point, options) = (left.next()?, left.next()?, left.next()?);
@@ -106,6 +116,15 @@ mod tests {
         assert_eq!(mounts[1].root, Path::new("/docker/ab"));
         assert_eq!(mounts[1].super_option("memory"), Some(""));
         assert!(mounts[1].is_read_only());
+    }
+
+    #[test]
+    fn mounts_of_a_kind() {
+        let text =
+            "25 24 0:23 / /dev/shm rw - tmpfs none rw\n33 31 0:31 / /b rw - ext4 /dev/vda rw\n";
+        let mounts = parse_mountinfo_of(text, |kind| kind == "tmpfs");
+        assert_eq!(mounts.len(), 1);
+        assert_eq!(mounts[0].kind, "tmpfs");
     }
 
     #[test]

@@ -21,7 +21,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::core::Core;
 use crate::file::settle::{Durability, settle};
-use crate::file::{closing, gone};
+use crate::file::{closing, gone, table};
 use crate::flush::{Flusher, Scope, errors};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
@@ -390,11 +390,11 @@ impl Session {
         Ok(unsettled)
     }
 
-    /// Whether [`Session::settle_where`] may have anything to wait for.
+    /// Whether [`Session::settle_where`] may have anything to wait for. Each page of the table would cost a fault, were it empty, too.
     pub fn may_owe(&self) -> bool {
-        let mut files = live_files(&self.shared.arena);
-        files.any(|(_, entry)| unfinished::owes_or_is_closing(entry))
-            || !threads::dead(&self.shared.arena).is_empty()
+        let arena = &self.shared.arena;
+        let owes = |(_, entry)| unfinished::owes_or_is_closing(entry);
+        table::is_any(arena) && live_files(arena).any(owes) || !threads::dead(arena).is_empty()
     }
 
     /// The processes in the session, this one included.

@@ -82,6 +82,11 @@ impl Held {
         unsafe { command.pre_exec(move || mask(libc::SIG_SETMASK, &before).map(drop)) };
     }
 
+    /// What was held back before, for the program that is started.
+    pub(super) fn before(&self) -> &libc::sigset_t {
+        &self.before
+    }
+
     /// As [`Held::wait`], for so long at most.
     pub fn wait_for(&self, patience: std::time::Duration) -> Option<Taken> {
         let timeout = libc::timespec {

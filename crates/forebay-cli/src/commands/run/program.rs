@@ -3,12 +3,12 @@
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::Command;
 use std::time::Duration;
 
 use forebay::sys::signals::{self, Held, Taken};
+use forebay::sys::spawn::spawn;
 use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 /// Numbers that the standard library has no names for.
@@ -50,26 +50,30 @@ pub fn find(name: &OsStr) -> PathBuf {
 ///
 /// # Errors
 /// [`NotStarted`]
-pub fn start(arguments: &[OsString], prepare: impl Fn(&mut Command)) -> Result<Child, NotStarted> {
+pub fn start(
+    arguments: &[OsString],
+    held: &Held,
+    prepare: impl Fn(&mut Command),
+) -> Result<Pid, NotStarted> {
     let (name, rest) = arguments.split_first().ok_or_else(|| NotStarted {
         code: 127,
         why: "no program was named".into(),
     })?;
     // Looked for once, and not by the child in one directory after the other.
     let mut command = Command::new(find(name));
-    command.arg0(name).args(rest);
+    command.args(rest);
     prepare(&mut command);
-    let started = match command.spawn() {
+    let started = match spawn(&command, name, held) {
         // A script that does not say whose: the shell's, as for `execvp`.
         Err(error) if error.raw_os_error() == Some(ENOEXEC) => {
             let mut shell = Command::new("/bin/sh");
             shell.arg(find(name)).args(rest);
             prepare(&mut shell);
-            shell.spawn()
+            spawn(&shell, "/bin/sh".as_ref(), held)
         }
         started => started,
     };
-    started.map_err(|error| {
+    started.and_then(pid_of).map_err(|error| {
         let missing = error.kind() == io::ErrorKind::NotFound;
         NotStarted {
             // An interpreter that is missing is not the program's absence.
@@ -83,6 +87,10 @@ pub fn start(arguments: &[OsString], prepare: impl Fn(&mut Command)) -> Result<C
     })
 }
 
+fn pid_of(number: i32) -> io::Result<Pid> {
+    Pid::from_raw(number).ok_or_else(|| io::ErrorKind::Other.into())
+}
+
 /// The kernel's word for a file of no format that it knows.
 const ENOEXEC: i32 = 8;
 
@@ -91,8 +99,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Waits for the program's end. What is sent to us goes on to it; what the terminal sends has reached it already. Calls `look_around`
 /// now and then.
-pub fn wait(child: &Child, held: &Held, mut look_around: impl FnMut()) -> End {
-    let pid = Pid::from_child(child);
+pub fn wait(pid: Pid, held: &Held, mut look_around: impl FnMut()) -> End {
     loop {
         if let Some(end) = look(pid) {
             return end;

@@ -3,21 +3,27 @@
 use std::arch::naked_asm;
 
 use super::{
-    Args, Onward, Passed, actions, asynchronous, common, confined, control, environment, identity,
-    names, print, programs, raw_call, sockets, stdio, threads, transfer,
+    Args, Onward, Real, actions, asynchronous, common, confined, control, environment, identity,
+    names, pass, print, programs, raw_call, sockets, stdio, threads, transfer,
 };
+use crate::symbols::Name;
 
 macro_rules! pass {
     ($($symbol:ident: $before:path;)*) => {
         $(
             #[allow(non_snake_case)]
-            mod $symbol {
+            pub mod $symbol {
                 use super::*;
 
-                pub static PASSED: Passed = Passed::new(concat!(stringify!($symbol), "\0"), before);
+                pub static REAL: Real = Real::new();
+                pub const NAME: Name = Name::new(concat!(stringify!($symbol), "\0"));
 
                 fn before(args: &Args) -> usize {
                     $before(args).address()
+                }
+
+                extern "C-unwind" fn step(args: &Args) -> usize {
+                    pass(args, before, NAME, &REAL)
                 }
 
                 /// # Safety
@@ -26,17 +32,19 @@ macro_rules! pass {
                 #[unsafe(naked)]
                 unsafe extern "C" fn $symbol() {
                     naked_asm!(
-                        "lea r11, [rip + {passed}]",
+                        "lea r11, [rip + {step}]",
                         "jmp {common}",
-                        passed = sym PASSED,
+                        step = sym step,
                         common = sym common,
                     )
                 }
             }
         )*
 
-        /// All of them.
-        pub static ALL: &[&Passed] = &[$(&$symbol::PASSED),*];
+        /// Looks at all of them. No list: that would be addresses, too.
+        pub fn each(mut look: impl FnMut(Name, &Real)) {
+            $(look($symbol::NAME, &$symbol::REAL);)*
+        }
     };
 }
 

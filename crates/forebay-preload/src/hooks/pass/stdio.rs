@@ -3,27 +3,31 @@
 
 use libc::{FILE, c_char, c_int};
 
-use super::{Args, Passed, close as closing, give, give_path, joined};
+use super::{Args, Real, close as closing, give, give_path, joined};
 use crate::files::{self, Given, Why};
 use crate::foreign;
 use crate::hooks::close;
 use crate::hooks::open::{Refused, open64};
 use crate::raw::{self, KeepErrno};
 use crate::streams::{self, Mode};
+use crate::symbols::Name;
 
 type Open = unsafe extern "C-unwind" fn(*const c_char, *const c_char) -> *mut FILE;
 type Adopt = unsafe extern "C-unwind" fn(c_int, *const c_char) -> *mut FILE;
 type Reopen = unsafe extern "C-unwind" fn(*const c_char, *const c_char, *mut FILE) -> *mut FILE;
 
-static OPEN: Passed = Passed::new("fopen64\0", nothing);
-static ADOPT: Passed = Passed::new("fdopen\0", nothing);
-static REOPEN: Passed = Passed::new("freopen64\0", nothing);
+static OPEN: Real = Real::new();
+static ADOPT: Real = Real::new();
+static REOPEN: Real = Real::new();
+const FOPEN: Name = Name::new("fopen64\0");
+const FDOPEN: Name = Name::new("fdopen\0");
+const FREOPEN: Name = Name::new("freopen64\0");
 
-/// What is looked for at start beside what is jumped to.
-pub static CALLED: [&Passed; 3] = [&OPEN, &ADOPT, &REOPEN];
-
-fn nothing(_args: &Args) -> usize {
-    0
+/// What is called, beside what is jumped to.
+pub fn each(mut look: impl FnMut(Name, &Real)) {
+    look(FOPEN, &OPEN);
+    look(FDOPEN, &ADOPT);
+    look(FREOPEN, &REOPEN);
 }
 
 /// libc's `fopen`.
@@ -34,7 +38,7 @@ pub unsafe fn open_really(path: *const c_char, mode: *const c_char) -> *mut FILE
     let mut refused = Refused::default();
     loop {
         // SAFETY: libc's function of this type, with the caller's arguments.
-        let stream = unsafe { std::mem::transmute::<usize, Open>(OPEN.real())(path, mode) };
+        let stream = unsafe { std::mem::transmute::<usize, Open>(OPEN.get(FOPEN))(path, mode) };
         if !stream.is_null() || !refused.is_to_be_tried_again() {
             return stream;
         }
@@ -51,7 +55,7 @@ pub unsafe fn reopen_really(
     file: *mut FILE,
 ) -> *mut FILE {
     // SAFETY: as above.
-    unsafe { std::mem::transmute::<usize, Reopen>(REOPEN.real())(path, mode, file) }
+    unsafe { std::mem::transmute::<usize, Reopen>(REOPEN.get(FREOPEN))(path, mode, file) }
 }
 
 export! {
@@ -149,7 +153,7 @@ unsafe fn adopt(fd: c_int, mode: *const c_char) -> *mut FILE {
         return failed(errno);
     }
     // SAFETY: libc's function of this type, with the caller's arguments.
-    unsafe { std::mem::transmute::<usize, Adopt>(ADOPT.real())(fd, mode) }
+    unsafe { std::mem::transmute::<usize, Adopt>(ADOPT.get(FDOPEN))(fd, mode) }
 }
 
 /// `fclose(stream)`. One of ours closes its descriptor by the hook of `close`.

@@ -6,7 +6,7 @@
 
 use super::PlaceKind;
 use crate::limits::HUGE_BYTES;
-use crate::memory::mounts::{Mount, parse_mountinfo};
+use crate::memory::mounts::{Mount, parse_mountinfo_of};
 use std::ffi::CString;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -256,8 +256,14 @@ pub(super) fn parents(config_dir: Option<&Path>) -> Vec<PathBuf> {
     parents
 }
 
+/// The mounts of memory file systems: no other has room for an arena, or an option `huge`.
 fn mounts_here() -> Vec<Mount> {
-    parse_mountinfo(&read_whole("/proc/self/mountinfo").unwrap_or_default())
+    let text = read_whole("/proc/self/mountinfo").unwrap_or_default();
+    parse_mountinfo_of(&text, is_of_memory)
+}
+
+fn is_of_memory(kind: &str) -> bool {
+    matches!(kind, "tmpfs" | "hugetlbfs")
 }
 
 /// A file of the kernel's, which does not say how long it is, in as few pieces as may be.
@@ -269,8 +275,7 @@ fn read_whole(path: &str) -> std::io::Result<String> {
 
 /// Whether a mount is of a memory file system, and no other mount hides it.
 fn is_visible(mount: &Mount) -> bool {
-    matches!(mount.kind.as_str(), "tmpfs" | "hugetlbfs")
-        && device_of(&mount.point) == Some(mount.device)
+    is_of_memory(&mount.kind) && device_of(&mount.point) == Some(mount.device)
 }
 
 /// The site of a mount, unless another mount hides it or it is no memory file system.

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_void;
 
-use super::super::{Args, Passed, common, or};
+use super::super::{Args, Real, common, or, pass};
 use super::{Stream, instead, oriented, used, used_wide};
 use crate::streams::WIDE;
+use crate::symbols::Name;
 use crate::table::STANDARD;
 
 /// Stubs that cost a comparison and a jump while a flag is 0: no standard descriptor is one of ours, or no stream is either.
@@ -18,18 +19,23 @@ macro_rules! standard {
             mod $symbol {
                 use super::*;
 
-                static PASSED: Passed = Passed::new(concat!(stringify!($symbol), "\0"), before);
-                /// Where it goes: to `look` first, and from then on to the real function.
-                static GOAL: AtomicPtr<c_void> = AtomicPtr::new(look as *mut c_void);
+                static REAL: Real = Real::new();
+                const NAME: Name = Name::new(concat!(stringify!($symbol), "\0"));
+                /// Where it goes: to `look` while it is null, and from then on to the real function.
+                static GOAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
                 fn before(args: &Args) -> usize {
                     let given = $used(args, $stream);
                     if given.is_err() {
-                        return or(given, instead(PASSED.name.as_c()));
+                        return or(given, instead(NAME.as_c()));
                     }
-                    let real = PASSED.real();
+                    let real = REAL.get(NAME);
                     GOAL.store(std::ptr::with_exposed_provenance_mut(real), Ordering::Relaxed);
                     real
+                }
+
+                extern "C-unwind" fn step(args: &Args) -> usize {
+                    pass(args, before, NAME, &REAL)
                 }
 
                 /// # Safety
@@ -37,9 +43,9 @@ macro_rules! standard {
                 #[unsafe(naked)]
                 unsafe extern "C" fn look() {
                     naked_asm!(
-                        "lea r11, [rip + {passed}]",
+                        "lea r11, [rip + {step}]",
                         "jmp {common}",
-                        passed = sym PASSED,
+                        step = sym step,
                         common = sym common,
                     )
                 }
@@ -52,7 +58,10 @@ macro_rules! standard {
                     naked_asm!(
                         "cmp byte ptr [rip + {flag}], 0",
                         "jne {look}",
-                        "jmp qword ptr [rip + {goal}]",
+                        "mov r11, [rip + {goal}]",
+                        "test r11, r11",
+                        "jz {look}",
+                        "jmp r11",
                         flag = sym $flag,
                         look = sym look,
                         goal = sym GOAL,
