@@ -149,7 +149,10 @@ impl Store {
         }
         // One that is damaged stays, as it does when the store is opened; what was done is committed all the same.
         let _ = self.inner.free_orphans();
-        self.inner.commit(true)
+        let done = self.inner.commit(true);
+        // A window may outlive the store: nobody would make durable what it commits.
+        self.inner.write().read_only.get_or_insert(Errno::EROFS);
+        done
     }
 }
 

@@ -95,10 +95,11 @@ impl View {
     pub fn parts(&self) -> impl Iterator<Item = &[u8]> {
         self.parts.iter().flat_map(|part| {
             let (stored, hole) = match *part {
-                // SAFETY: initialised, as all of a store is; nobody writes to them as long as they are pinned, which they
-                // are as long as `self` lives, and so is the mapping.
                 Part::Stored(at, length) => {
-                    (Some(unsafe { std::slice::from_raw_parts(at, length) }), 0)
+                    // SAFETY: initialised, as all of a store is; nobody writes to them as long as they are pinned, which they
+                    // are as long as `self` lives, and so is the mapping.
+                    let bytes = unsafe { std::slice::from_raw_parts(at, length) };
+                    (Some(bytes), 0)
                 }
                 Part::Hole(length) => (None, length),
             };

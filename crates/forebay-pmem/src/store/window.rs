@@ -80,7 +80,7 @@ impl Window {
     /// `detach`), or with these bytes by copying them there from a view (`bfault`).
     ///
     /// # Errors
-    /// Those of [`Store::write`]. The window has what is not in the file then, and may be committed again.
+    /// Those of [`Store::write`], and `EROFS` when the store has been closed. The window has what is not in the file then, and may be committed again.
     pub fn commit(&mut self) -> Result<()> {
         let inner = Arc::clone(&self.inner);
         let _turn = inner.turn(self.inode);

@@ -235,9 +235,29 @@ impl Pair {
             }
             Op::Sync => store.sync().map(|()| None),
             Op::Reopen => return Some(self.reopen().map(|()| None)),
+            Op::View { file: f, .. } => {
+                let file = file(f)?;
+                return Some(self.view(file, op));
+            }
             other => return self.done_to_file(other),
         };
         Some(done)
+    }
+
+    fn view(&mut self, file: u64, op: &Op) -> std::result::Result<Option<u64>, Errno> {
+        let Op::View { at, length, .. } = op else {
+            return Ok(None);
+        };
+        let (at, mut bytes) = (u64::from(*at), vec![0x55; usize::from(*length)]);
+        let view = self.store().view(file, at, bytes.len())?;
+        let read = self.store().read(file, at, &mut bytes)?;
+        bytes.truncate(read);
+        assert_eq!((view.len(), &*view.to_slice()), (read, &bytes[..]));
+        self.views.push_back((view, bytes));
+        if self.views.len() > VIEWS_MAX {
+            self.views.pop_front();
+        }
+        Ok(None)
     }
 
     fn done_to_file(&mut self, op: &Op) -> Option<std::result::Result<Option<u64>, Errno>> {
@@ -245,60 +265,6 @@ impl Pair {
         let name = |choice: &u8| name(*choice).as_bytes();
         let store = self.store.as_ref()?;
         let done = match op {
-            Op::Write {
-                file: f,
-                at,
-                length,
-                fill,
-            } => {
-                let bytes = content(*fill, usize::from(*length));
-                part(
-                    store.write(file(f)?, u64::from(*at), &bytes),
-                    bytes.len(),
-                    &mut self.written,
-                )
-            }
-            Op::Window {
-                file: f,
-                at,
-                length,
-                fill,
-            } => {
-                let bytes = content(*fill, usize::from(*length));
-                let written = by_windows(store, file(f)?, u64::from(*at), &bytes);
-                part(written, bytes.len(), &mut self.written)
-            }
-            Op::View {
-                file: f,
-                at,
-                length,
-            } => {
-                let (file, at) = (file(f)?, u64::from(*at));
-                let view = store.view(file, at, usize::from(*length));
-                view.and_then(|view| {
-                    let mut bytes = vec![0x55; usize::from(*length)];
-                    let read = store.read(file, at, &mut bytes)?;
-                    bytes.truncate(read);
-                    assert_eq!((view.len(), &*view.to_slice()), (read, &bytes[..]));
-                    self.views.push_back((view, bytes));
-                    if self.views.len() > VIEWS_MAX {
-                        self.views.pop_front();
-                    }
-                    Ok(None)
-                })
-            }
-            Op::Append {
-                file: f,
-                length,
-                fill,
-            } => {
-                let bytes = content(*fill, usize::from(*length));
-                part(
-                    store.append(file(f)?, &bytes).map(|(_, written)| written),
-                    bytes.len(),
-                    &mut self.written,
-                )
-            }
             Op::Truncate { file: f, size } => {
                 let changes = Changes {
                     size: Some(u64::from(*size)),
@@ -330,6 +296,50 @@ impl Pair {
                 store.removexattr(file(f)?, name(n)).map(|()| None)
             }
             Op::Chmod { file: f, mode } => chmod(store, file(f)?, *mode),
+            other => return self.written(other),
+        };
+        Some(done)
+    }
+
+    fn written(&mut self, op: &Op) -> Option<std::result::Result<Option<u64>, Errno>> {
+        let file = |choice: &u8| self.model.file(*choice).map(|file| self.inodes[&file]);
+        let store = self.store.as_ref()?;
+        let done = match op {
+            Op::Write {
+                file: f,
+                at,
+                length,
+                fill,
+            } => {
+                let bytes = content(*fill, usize::from(*length));
+                part(
+                    store.write(file(f)?, u64::from(*at), &bytes),
+                    bytes.len(),
+                    &mut self.written,
+                )
+            }
+            Op::Window {
+                file: f,
+                at,
+                length,
+                fill,
+            } => {
+                let bytes = content(*fill, usize::from(*length));
+                let written = by_windows(store, file(f)?, u64::from(*at), &bytes);
+                part(written, bytes.len(), &mut self.written)
+            }
+            Op::Append {
+                file: f,
+                length,
+                fill,
+            } => {
+                let bytes = content(*fill, usize::from(*length));
+                part(
+                    store.append(file(f)?, &bytes).map(|(_, written)| written),
+                    bytes.len(),
+                    &mut self.written,
+                )
+            }
             _ => return None,
         };
         Some(done)

@@ -149,6 +149,21 @@ fn windows_refuse_what_writes_refuse() {
     write(&store, other, 0, b"x");
 }
 
+#[test]
+fn views_and_windows_may_outlive_the_store() {
+    let (medium, store, file) = store(1500);
+    write(&store, file, 0, &content(1, 9000));
+    let view = store.view(file, 0, 9000).expect("a view");
+    let mut window = store.window(file, 0, 9000).expect("a window");
+    window.fill(2);
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(window.commit(), Err(Errno::EROFS));
+    assert!(*view.to_slice() == content(1, 9000));
+    drop((view, window));
+    let again = open(&medium).expect("it opens");
+    assert!(all(&again, file) == content(1, 9000));
+}
+
 /// Views keep room that a commit does not give back, and a full store says so instead of waiting.
 #[test]
 fn what_views_show_counts_as_in_use() {
