@@ -299,7 +299,7 @@ fn programs_are_executed_from_a_store() {
 
 #[test]
 fn absent_names_are_there_once_they_are_made() {
-    let Some(mut scene) = Scene::begin_store("absent", "32MiB", &[]) else {
+    let Some(scene) = Scene::begin_store("absent", "32MiB", &[]) else {
         return;
     };
     let (name, other) = (scene.point.join("name"), scene.point.join("other"));
