@@ -1,7 +1,7 @@
 # The everyday commands. `make help` lists them; each is a script that can be run by itself.
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check soak bench bench-programs fuzz miri deny tidy fmt install-c
+.PHONY: help demo test check soak test-vm bench bench-programs fuzz miri deny tidy fmt install-c
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -20,6 +20,9 @@ check: ## the checks alone: format, lints, docs, source rules, dependencies
 soak: ## the tests with many more random cases, and the long ones; SOAK_CASES=N to choose
 	@scripts/install-test-deps.sh
 	@scripts/soak.sh
+
+test-vm: ## stores on the persistent memory of an emulated machine, and power cuts: some minutes
+	@scripts/test-vm.sh
 
 bench: ## measurements against the kernel; ARGS='...' are passed on
 	@cargo run --release --quiet --package forebay-bench -- $(ARGS)

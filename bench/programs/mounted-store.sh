@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Times calls on a mounted store, on a store by its API, and on ext4, XFS and tmpfs in the same memory, in turn: mounted-store.sh [ROUNDS].
+# Times calls on a mounted store, on a store by its API, on another by its views and windows, and on ext4, XFS and tmpfs in the same memory, in turn: mounted-store.sh [ROUNDS].
 # As root. $FOREBAY: the program. $CALLS: the example `calls` of forebay-pmem, which makes the API's calls. Both are release builds.
-# Prints medians in microseconds per call, and ratios of them.
+# Prints medians in microseconds per call, and ratios of them. The two threads of a row "beside fsync" are a writer, which is timed, and one that syncs all the time.
 set -Eeuo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 rounds=${1:-5}
@@ -12,8 +12,8 @@ calls=$(realpath "${CALLS:-target/release/examples/calls}")
 scratch=$(mktemp -d)
 TMPDIR=$scratch mounts_begin
 trap '"$forebay" umount --lazy "$MOUNTS/store" 2>/dev/null || :; mounts_end; rm -rf "$scratch"' EXIT
-gcc -O2 -o "$scratch/mounted" bench/programs/mounted.c
-mounts_tmpfs memory 2G
+gcc -O3 -pthread -o "$scratch/mounted" bench/programs/mounted.c
+mounts_tmpfs memory 3G
 mounts_tmpfs tmpfs 512M
 mounts_make ext4 "$MOUNTS/memory" 512M mkfs.ext4 -q
 mounts_make xfs "$MOUNTS/memory" 512M mkfs.xfs -q
@@ -23,12 +23,14 @@ export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch
 "$forebay" mount --daemon "$MOUNTS/memory/store" "$MOUNTS/store" 2>/dev/null
 # The API has a store of its own: one process has a store open.
 "$forebay" pmem create --size 512MiB "$MOUNTS/memory/api" >/dev/null
-sides=(store api ext4 xfs tmpfs)
+"$forebay" pmem create --size 512MiB "$MOUNTS/memory/zero" >/dev/null
+sides=(store api zero ext4 xfs tmpfs)
 # The first time warms every side's memory, and does not count.
 for ((round = 0; round <= rounds; round++)); do
     for side in "${sides[@]}"; do
         case $side in
             api) "$calls" "$MOUNTS/memory/api" ;;
+            zero) "$calls" "$MOUNTS/memory/zero" --zero-copy ;;
             *) "$scratch/mounted" "$MOUNTS/$side" ;;
         esac | sed "s/^/$round $side /" >>"$scratch/all"
     done
@@ -42,11 +44,12 @@ for line in open(sys.argv[1]):
     number, side, name, ns = line.split()
     if number != "0":
         found.setdefault(name, {}).setdefault(side, []).append(float(ns))
-print("| call | mounted, us | API, us | ext4, us | XFS, us | tmpfs, us | ext4 / mounted | ext4 / API | tmpfs / API |\n|---|---|---|---|---|---|---|---|---|")
-for name, sides in found.items():
-    middle = {side: statistics.median(all) / 1000 for side, all in sides.items()}
-    times = " | ".join(f"{time:.1f}" for time in middle.values())
-    pairs = [("ext4", "store"), ("ext4", "api"), ("tmpfs", "api")]
-    ratios = " | ".join(f"{middle[one] / middle[other]:.2f}" for one, other in pairs)
-    print(f"| {name} | {times} | {ratios} |")
+sides = ["store", "api", "zero", "ext4", "xfs", "tmpfs"]
+pairs = [("ext4", "store"), ("ext4", "api"), ("ext4", "zero"), ("tmpfs", "zero")]
+print("| call | mounted | API | views, windows | ext4 | XFS | tmpfs | " + " | ".join(" / ".join(pair) for pair in pairs) + " |")
+for name, times in found.items():
+    middle = {side: statistics.median(all) / 1000 for side, all in times.items()}
+    row = [f"{middle[side]:.1f}" if side in middle else "" for side in sides]
+    row += [f"{middle[one] / middle[other]:.2f}" if other in middle else "" for one, other in pairs]
+    print(f"| {name} | " + " | ".join(row) + " |")
 PROGRAM

@@ -3,6 +3,9 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,6 +62,50 @@ static void syncs(int fd, char *memory, size_t size, long calls, const char *nam
     tell(name, begun, calls);
 }
 
+/* What a program does with bytes besides: it makes them before it writes, and uses what it has read. */
+static void used(int fd, char *memory, size_t size)
+{
+    volatile uint64_t kept;
+    double begun = now();
+    for (long i = 0; i < BYTES / (long)size; i++) {
+        memset(memory, i, size);
+        must(pwrite(fd, memory, size, i * size) == (ssize_t)size, "pwrite");
+    }
+    tell("fill_and_write_2MiB", begun, BYTES / size);
+    begun = now();
+    for (long i = 0; i < BYTES / (long)size; i++) {
+        must(pread(fd, memory, size, i * size) == (ssize_t)size, "pread");
+        uint64_t sum = 0;
+        for (size_t at = 0; at < size / 8; at++)
+            sum += ((uint64_t *)memory)[at];
+        kept = sum;
+    }
+    (void)kept;
+    tell("read_and_sum_2MiB", begun, BYTES / size);
+}
+
+static atomic_int is_over;
+
+static void *syncing(void *fd)
+{
+    while (!is_over)
+        must(fsync(*(int *)fd) == 0, "fsync");
+    return NULL;
+}
+
+static void beside_syncs(int fd, char *memory, size_t size)
+{
+    pthread_t thread;
+    must(pthread_create(&thread, NULL, syncing, &fd) == 0, "pthread_create");
+    double begun = now();
+    long calls = BYTES / size / 4;
+    for (long i = 0; i < calls; i++)
+        must(pwrite(fd, memory, size, i * size) == (ssize_t)size, "pwrite");
+    tell("write_4KiB_beside_fsync", begun, calls);
+    is_over = 1;
+    pthread_join(thread, NULL);
+}
+
 static void names(void)
 {
     char name[32], other[32];
@@ -109,6 +156,8 @@ int main(int count, char **words)
     must(fsync(fd) == 0, "fsync");
     syncs(fd, memory, 4 << 10, 200, "write_4KiB_fsync");
     syncs(fd, memory, 1 << 20, 20, "write_1MiB_fsync");
+    used(fd, memory, 2 << 20);
+    beside_syncs(fd, memory, 4 << 10);
     close(fd);
     unlink("file");
     must(mkdir("d", 0755) == 0, "mkdir");

@@ -251,7 +251,7 @@ pub(crate) fn copy_pieces(
 }
 
 /// Memory of the thread's own.
-pub(crate) fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answer<T> {
+fn with_buffer<T>(len: usize, work: impl FnOnce(&mut [u8]) -> Answer<T>) -> Answer<T> {
     BUFFER.with_borrow_mut(|buffer| {
         if buffer.len() < len {
             buffer.resize(len, 0);

@@ -250,11 +250,11 @@ impl Mounted {
         points::end(&self.point, lazy)
     }
 
-    /// How many openings of files there are.
-    pub fn open_files(&self) -> usize {
+    /// How many openings of files there are, of a directory's; of a store's the kernel does not tell.
+    pub fn open_files(&self) -> Option<usize> {
         match &self.behind {
-            Behind::Directory(directory) => directory.files.every().len(),
-            Behind::Store(store) => store.open_files(),
+            Behind::Directory(directory) => Some(directory.files.every().len()),
+            Behind::Store(_) => None,
         }
     }
 

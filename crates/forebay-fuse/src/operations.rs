@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, INodeNo, InitFlags,
-    KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
+    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
     ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
     ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
@@ -17,11 +17,11 @@ use rustix::fs::AtFlags;
 
 use crate::changes::Changes;
 use crate::contents::{Manner, Part, REQUEST_BYTES_MAX};
-use crate::failed::guarded;
+use crate::failed::{Failed, guarded};
 use crate::names::Special;
 use crate::replies::{
-    ONLY, attributes, believed, done, entry, list_with_attributes, opened, room, told_bytes,
-    written,
+    ONLY, absent, attributes, believed, done, entry, list_with_attributes, opened, room,
+    told_bytes, written,
 };
 use crate::served::Served;
 
@@ -30,6 +30,21 @@ const BACKGROUND_MAX: u16 = 64;
 
 /// A file system that takes requests.
 pub(crate) struct Serving<F>(pub(crate) Arc<F>);
+
+impl<F: Served> Serving<F> {
+    /// The handle that a request is about.
+    fn handle(number: INodeNo, told: FileHandle) -> u64 {
+        match F::ALONE {
+            true => number.0,
+            false => told.0,
+        }
+    }
+
+    fn part(number: INodeNo, told: FileHandle, offset: u64) -> Part {
+        let handle = Self::handle(number, told);
+        Part { handle, offset }
+    }
+}
 
 impl<F: Served> Filesystem for Serving<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
@@ -52,7 +67,12 @@ impl<F: Served> Filesystem for Serving<F> {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(&*self.0, guarded(|| self.0.look_up(parent.0, name)), reply);
+        match guarded(|| self.0.look_up(parent.0, name)) {
+            Err(Failed(libc::ENOENT)) if F::ALONE => {
+                reply.entry(&self.0.believed(), &absent(), ONLY);
+            }
+            found => entry(&*self.0, found, reply),
+        }
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -187,6 +207,10 @@ impl<F: Served> Filesystem for Serving<F> {
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        // Said once: the kernel tells of no opening from then on, and of no close.
+        if F::ALONE {
+            return reply.error(Errno::ENOSYS);
+        }
         opened(guarded(|| self.0.open(ino.0, flags.0)), F::AS_OPENED, reply);
     }
 
@@ -218,7 +242,7 @@ impl<F: Served> Filesystem for Serving<F> {
     fn read(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         size: u32,
@@ -227,10 +251,7 @@ impl<F: Served> Filesystem for Serving<F> {
         reply: ReplyData,
     ) {
         let mut reply = Some(reply);
-        let at = Part {
-            handle: fh.0,
-            offset,
-        };
+        let at = Self::part(ino, fh, offset);
         let read = guarded(|| {
             self.0.read(at, size, |bytes| {
                 if let Some(reply) = reply.take() {
@@ -246,7 +267,7 @@ impl<F: Served> Filesystem for Serving<F> {
     fn write(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         data: &[u8],
@@ -260,10 +281,7 @@ impl<F: Served> Filesystem for Serving<F> {
             mapped: write_flags.contains(WriteFlags::FUSE_WRITE_CACHE),
             kills: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
-        let at = Part {
-            handle: fh.0,
-            offset,
-        };
+        let at = Self::part(ino, fh, offset);
         written(guarded(|| self.0.write(at, data, how)), reply);
     }
 
@@ -275,6 +293,9 @@ impl<F: Served> Filesystem for Serving<F> {
         _lock_owner: LockOwner,
         reply: ReplyEmpty,
     ) {
+        if F::ALONE {
+            return reply.error(Errno::ENOSYS);
+        }
         done(guarded(|| self.0.flush(fh.0)), reply);
     }
 
@@ -298,15 +319,21 @@ impl<F: Served> Filesystem for Serving<F> {
     fn fsync(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        done(guarded(|| self.0.sync(fh.0, datasync)), reply);
+        done(
+            guarded(|| self.0.sync(Self::handle(ino, fh), datasync)),
+            reply,
+        );
     }
 
     fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        if F::ALONE {
+            return reply.error(Errno::ENOSYS);
+        }
         let handle = guarded(|| self.0.open_directory(ino.0));
         opened(handle, FopenFlags::empty(), reply);
     }
@@ -314,13 +341,13 @@ impl<F: Served> Filesystem for Serving<F> {
     fn readdir(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
         let listed = guarded(|| {
-            self.0.list(fh.0, offset, |entry| {
+            self.0.list(Self::handle(ino, fh), offset, |entry| {
                 reply.add(INodeNo(entry.inode), entry.next, entry.kind, entry.name)
             })
         });
@@ -338,7 +365,9 @@ impl<F: Served> Filesystem for Serving<F> {
         offset: u64,
         mut reply: ReplyDirectoryPlus,
     ) {
-        let listed = guarded(|| list_with_attributes(&*self.0, (ino.0, fh.0), offset, &mut reply));
+        let listed = guarded(|| {
+            list_with_attributes(&*self.0, (ino.0, Self::handle(ino, fh)), offset, &mut reply)
+        });
         match listed {
             Ok(()) => reply.ok(),
             Err(failed) => reply.error(failed.into()),
@@ -360,12 +389,15 @@ impl<F: Served> Filesystem for Serving<F> {
     fn fsyncdir(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        done(guarded(|| self.0.sync_directory(fh.0)), reply);
+        done(
+            guarded(|| self.0.sync_directory(Self::handle(ino, fh))),
+            reply,
+        );
     }
 
     fn statfs(&self, _req: &Request, ino: INodeNo, reply: ReplyStatfs) {
@@ -403,34 +435,28 @@ impl<F: Served> Filesystem for Serving<F> {
     fn fallocate(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        let at = Part {
-            handle: fh.0,
-            offset,
-        };
+        let at = Self::part(ino, fh, offset);
         done(guarded(|| self.0.allocate(at, length, mode)), reply);
     }
 
     fn lseek(
         &self,
         _req: &Request,
-        _ino: INodeNo,
+        ino: INodeNo,
         fh: FileHandle,
         offset: i64,
         whence: i32,
         reply: ReplyLseek,
     ) {
         // The kernel lets no negative one pass.
-        let at = Part {
-            handle: fh.0,
-            offset: offset.max(0) as u64,
-        };
+        let at = Self::part(ino, fh, offset.max(0) as u64);
         match guarded(|| self.0.seek(at, whence)) {
             Ok(found) => reply.offset(found as i64),
             Err(failed) => reply.error(failed.into()),
@@ -440,24 +466,18 @@ impl<F: Served> Filesystem for Serving<F> {
     fn copy_file_range(
         &self,
         _req: &Request,
-        _from: INodeNo,
+        from: INodeNo,
         from_fh: FileHandle,
         from_offset: u64,
-        _to: INodeNo,
+        to: INodeNo,
         to_fh: FileHandle,
         to_offset: u64,
         len: u64,
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let from = Part {
-            handle: from_fh.0,
-            offset: from_offset,
-        };
-        let to = Part {
-            handle: to_fh.0,
-            offset: to_offset,
-        };
+        let from = Self::part(from, from_fh, from_offset);
+        let to = Self::part(to, to_fh, to_offset);
         written(guarded(|| self.0.copy(from, to, len)), reply);
     }
 }

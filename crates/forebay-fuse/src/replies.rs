@@ -1,6 +1,6 @@
 //! Answers to the kernel's requests, by their kinds.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use fuser::{
     FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus,
@@ -24,6 +24,28 @@ pub(crate) fn believed(served: &impl Served, told: &FileAttr) -> Duration {
     match told.kind == FileType::RegularFile && has_privileges {
         true => Duration::ZERO,
         false => served.believed(),
+    }
+}
+
+/// What the kernel takes for a name that is not there, and believes.
+pub(crate) fn absent() -> FileAttr {
+    let never = SystemTime::UNIX_EPOCH;
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: never,
+        mtime: never,
+        ctime: never,
+        crtime: never,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
     }
 }
 

@@ -21,6 +21,9 @@ pub(crate) type Place<'a> = (u64, &'a OsStr);
 
 /// A file system.
 pub(crate) trait Served: Send + Sync + 'static {
+    /// Whether nobody but the kernel changes it, and it does not care what is open. Then a handle is a file's number, the kernel tells of
+    /// no opening and no close, and believes that a name is absent for as long as that it is there.
+    const ALONE: bool;
     /// What it takes of the kernel's, besides what every mount does.
     const ALSO: &'static [InitFlags];
     /// What the kernel may do with files that are open.

@@ -9,8 +9,6 @@
 
 mod served;
 
-use std::sync::atomic::{AtomicUsize, Ordering};
-
 use forebay_pmem::{Attributes, BLOCK, Creator, SetTime, Store, Time};
 use fuser::{FileAttr, INodeNo, Request, TimeOrNow};
 use rustix::fs::FileType;
@@ -26,20 +24,11 @@ const CAPABILITIES: &[u8] = b"security.capability";
 /// A store that is served.
 pub(crate) struct Stored {
     store: Store,
-    /// Openings of files.
-    opened: AtomicUsize,
 }
 
 impl Stored {
     pub(crate) fn new(store: Store) -> Self {
-        Stored {
-            store,
-            opened: AtomicUsize::new(0),
-        }
-    }
-
-    pub(crate) fn open_files(&self) -> usize {
-        self.opened.load(Ordering::Relaxed)
+        Stored { store }
     }
 
     /// Everything that was done is durable when this returns.

@@ -32,7 +32,7 @@ mod types;
 pub use check::{Finding, Report, check};
 pub use errno::{Errno, OpenError, Result};
 pub use layout::BLOCK;
-pub use store::{Information, Store, create, create_with, information, is_store};
+pub use store::{Information, Store, View, Window, create, create_with, information, is_store};
 pub use types::{
     Attributes, Changes, CreateOptions, Creator, Entry, FLUSH_INTERVAL_DEFAULT, FLUSH_INTERVAL_MIN,
     LINKS_MAX, NAME_MAX, OnExisting, OpenOptions, ROOT, SIZE_MAX, SetTime, Statistics, Time,

@@ -31,6 +31,8 @@ pub const LINE: usize = 64;
 pub enum For {
     /// Bytes of files.
     Data,
+    /// Bytes of files that a program has stored into a window.
+    Window,
     /// A record of the log.
     Log,
     /// Metadata where it belongs, after its record.
@@ -59,6 +61,8 @@ pub trait Medium: Send + Sync {
     fn length(&self) -> u64;
     /// How it keeps them.
     fn durability(&self) -> Durability;
+    /// Where these bytes lie in this process's memory, until the medium is dropped. `writable`: they are about to be stored to.
+    fn address(&self, at: u64, length: usize, writable: bool) -> *mut u8;
     /// Copies out what was stored last, durable or not.
     fn read(&self, at: u64, into: &mut [u8]);
     /// Stores by way of the CPU's cache.

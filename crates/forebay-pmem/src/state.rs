@@ -10,20 +10,26 @@
 
 mod bits;
 mod held;
+mod lent;
+mod pieces;
+mod pins;
 
 use std::sync::Arc;
 
 use crate::errno::{Errno, Result};
 use crate::layout::inode::{INODE_BYTES, Inode};
 use crate::layout::superblock::Superblock;
-use crate::layout::{BITS, BLOCK, Geometry, INODES_PER_BLOCK, Kind};
+use crate::layout::{BITS, Geometry, INODES_PER_BLOCK, Kind};
 use crate::log::Log;
-use crate::medium::{For, Medium};
+use crate::medium::Medium;
 use crate::pages::{PageMap, Pages};
 use crate::space::{Run, Space};
 use crate::types::Time;
 use bits::{load_bits, set_bits};
 use held::Held;
+use pieces::Piece;
+pub(crate) use pieces::Source;
+use pins::Pins;
 
 /// Whether what is asked for may use what is kept back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -44,9 +50,10 @@ struct Operation {
     freed_metadata: Vec<u64>,
     inodes_taken: Vec<u64>,
     inodes_freed: Vec<u64>,
-    /// Bytes that were written over in place, the latest last: where in the medium, and what was there.
-    overwritten: Vec<(u64, Vec<u8>)>,
-    wrote_data: bool,
+    /// Blocks of windows that are a file's now.
+    adopted: Vec<Run>,
+    /// Bytes to be stored when it stays.
+    pieces: Vec<Piece>,
 }
 
 /// What a batch frees when it is durable, and when the log is empty.
@@ -66,6 +73,8 @@ pub struct Batch {
     pub freed: Freed,
     /// Whether bytes of files belong to it.
     pub wrote_data: bool,
+    /// Blocks that programs have stored to themselves: what they left in the CPU's cache is to be written back.
+    pub windows: Vec<Run>,
 }
 
 /// Everything behind the store's lock.
@@ -81,6 +90,8 @@ pub struct State {
     /// Freed blocks that wait for a batch or for the log.
     waiting: u64,
     wrote_data: bool,
+    windows: Vec<Run>,
+    pub(crate) pins: Pins,
     operation: Operation,
     pub(crate) held: Held,
     clock: fn() -> Time,
@@ -108,6 +119,8 @@ impl State {
             freed: Freed::default(),
             waiting: 0,
             wrote_data: false,
+            windows: Vec::new(),
+            pins: Pins::new(blocks),
             operation: Operation::default(),
             held: Held::default(),
             clock,
@@ -256,24 +269,9 @@ impl State {
         }
     }
 
-    /// Stores bytes of a file into a block that is fresh.
-    pub fn store_data(&mut self, block: u64, at: usize, bytes: &[u8]) {
-        assert!(
-            self.is_fresh(block),
-            "block {block}: what is committed is never written over"
-        );
-        self.operation.wrote_data = true;
-        let at = block * BLOCK as u64 + at as u64;
-        self.medium.stream(at, bytes, For::Data);
-    }
-
-    /// Stores bytes over others of the running batch; if the operation fails, the others come back.
-    pub fn overwrite_data(&mut self, block: u64, at: usize, bytes: &[u8]) {
-        let mut old = vec![0; bytes.len()];
-        let place = block * BLOCK as u64 + at as u64;
-        self.medium.read(place, &mut old);
-        self.operation.overwritten.push((place, old));
-        self.store_data(block, at, bytes);
+    /// Whether bytes may be stored into this block: nothing that is committed knows of it, and no view shows it.
+    pub fn is_writable(&mut self, block: u64) -> bool {
+        self.is_fresh(block) && !self.pins.is_pinned(block)
     }
 
     // ---- inodes ----
@@ -364,27 +362,27 @@ impl State {
 
     // ---- ends of operations and batches ----
 
-    /// The operation stays, unless its batch would be too large for the log: then it is undone.
-    pub fn keep(&mut self) -> bool {
+    /// The operation stays, unless its batch would be too large for the log: then it is undone. `given` are the bytes that
+    /// [`Source::Given`] means.
+    pub fn keep(&mut self, given: &[u8]) -> bool {
         if self.pages.record_lines() > Log::record_lines_max(self.geometry().log_lines()) {
             self.undo();
             return false;
         }
-        self.keep_large();
+        self.keep_large(given);
         true
     }
 
     /// The operation stays, however large: what a new store begins with does not go through a log.
-    pub fn keep_large(&mut self) {
+    pub fn keep_large(&mut self, given: &[u8]) {
         let operation = std::mem::take(&mut self.operation);
-        if operation.wrote_data {
-            self.medium.fence(For::Data);
-            self.wrote_data = true;
-        }
+        // Before anything is released: bytes may come from a block that this operation frees.
+        self.wrote_data |= self.store_pieces(&operation.pieces, given);
+        self.windows.extend(operation.adopted);
         for block in operation.freed {
             if self.is_fresh(block) {
                 self.set_fresh(block, false);
-                self.blocks.release(block);
+                self.release_unseen(block);
             } else {
                 self.freed.data.push(block);
             }
@@ -408,15 +406,12 @@ impl State {
     pub fn undo(&mut self) {
         let operation = std::mem::take(&mut self.operation);
         self.pages.undo();
-        for (place, old) in operation.overwritten.iter().rev() {
-            self.medium.stream(*place, old, For::Data);
-        }
-        if operation.wrote_data {
-            self.medium.fence(For::Data);
-        }
         for block in operation.taken {
             self.set_fresh(block, false);
             self.blocks.release(block);
+        }
+        for run in operation.adopted {
+            (run.start..run.start + run.length).for_each(|block| self.set_fresh(block, false));
         }
         for block in operation.freshened {
             self.set_fresh(block, false);
@@ -440,6 +435,7 @@ impl State {
             pages: self.pages.collect(),
             freed,
             wrote_data: std::mem::take(&mut self.wrote_data),
+            windows: std::mem::take(&mut self.windows),
         })
     }
 
@@ -451,8 +447,15 @@ impl State {
 
     /// These blocks may be used again.
     pub fn release(&mut self, blocks: &[u64]) {
-        blocks.iter().for_each(|block| self.blocks.release(*block));
+        blocks.iter().for_each(|block| self.release_unseen(*block));
         self.waiting -= blocks.len() as u64;
+    }
+
+    /// A block may be used again, when no view shows it any more.
+    fn release_unseen(&mut self, block: u64) {
+        if !self.pins.keeps(block) {
+            self.blocks.release(block);
+        }
     }
 }
 

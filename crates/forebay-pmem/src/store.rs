@@ -11,11 +11,15 @@ mod commit;
 mod create;
 mod flusher;
 mod open;
+mod view;
+mod window;
 
 use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 pub use create::{create, create_with};
 pub use open::{Information, information, is_store};
+pub use view::View;
+pub use window::Window;
 
 use crate::errno::{Errno, Result};
 use crate::log::Log;
@@ -92,7 +96,16 @@ impl Inner {
 
     /// Runs an operation: it stays as a whole, or has not been. Where the batch has no room for it, or the
     /// store has none that a commit would not give back, a commit comes first.
-    fn change<R>(&self, mut operation: impl FnMut(&mut State) -> Result<R>) -> Result<R> {
+    fn change<R>(&self, operation: impl FnMut(&mut State) -> Result<R>) -> Result<R> {
+        self.change_giving(&[], operation)
+    }
+
+    /// The same with bytes, which are stored if the operation stays.
+    fn change_giving<R>(
+        &self,
+        given: &[u8],
+        mut operation: impl FnMut(&mut State) -> Result<R>,
+    ) -> Result<R> {
         let mut committed = false;
         loop {
             let mut state = self.write();
@@ -100,7 +113,7 @@ impl Inner {
                 return Err(why);
             }
             let error = match operation(&mut state) {
-                Ok(result) if state.keep() => return Ok(result),
+                Ok(result) if state.keep(given) => return Ok(result),
                 // Larger than what the log takes at once.
                 Ok(_) => Errno::ENOSPC,
                 Err(error) => {
@@ -136,7 +149,10 @@ impl Store {
         }
         // One that is damaged stays, as it does when the store is opened; what was done is committed all the same.
         let _ = self.inner.free_orphans();
-        self.inner.commit(true)
+        let done = self.inner.commit(true);
+        // A window may outlive the store: nobody would make durable what it commits.
+        self.inner.write().read_only.get_or_insert(Errno::EROFS);
+        done
     }
 }
 

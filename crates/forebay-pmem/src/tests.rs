@@ -12,3 +12,4 @@ mod random;
 mod sim;
 mod turns;
 mod watched;
+mod zero_copy;

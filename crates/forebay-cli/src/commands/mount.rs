@@ -147,14 +147,23 @@ fn announce(
     written.map_err(|error| Failure::Failed(format!("--ready-fd: {error}")))
 }
 
+/// Says how many files are open, where that is known.
+fn open_files(mounted: &Mounted) -> String {
+    match mounted.open_files() {
+        Some(1) => "1 file open".to_owned(),
+        Some(number) => format!("{number} files open"),
+        None => "files open".to_owned(),
+    }
+}
+
 /// The first signal: nobody new finds it.
 fn unmount(mounted: &Mounted, point: &Path) {
     let point = output::path(point);
     let ended = match mounted.unmount(false) {
         Err(NotEnded::Busy) => {
             output::note(format_args!(
-                "{point} is in use, {} files are open: nobody new finds it, and it ends when they are closed; another signal ends it now",
-                mounted.open_files()
+                "{point} is in use, {}: nobody new finds it, and it ends when they are closed; another signal ends it now",
+                open_files(mounted)
             ));
             mounted.unmount(true)
         }
@@ -173,12 +182,9 @@ fn unmount(mounted: &Mounted, point: &Path) {
 
 /// The second: whoever still uses it finds it broken. Nothing that was acknowledged is lost by it, and a store is synced.
 fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
-    let open = mounted.open_files();
+    let open = open_files(mounted);
     let failed = mounted.flush();
-    output::note(format_args!(
-        "{} ended while {open} files were open",
-        output::path(point)
-    ));
+    output::note(format_args!("{} ended with {open}", output::path(point)));
     match failed {
         Ok(0) => FAILED,
         Ok(failed) => not_written(failed),

@@ -72,7 +72,7 @@ fn a_second_signal_ends_it_at_once() {
         .signal(Signal::TERM);
     let said = scene.await_end(1);
     assert!(
-        said.contains("in use") && said.contains("ended while 1 files were open"),
+        said.contains("in use") && said.contains("ended with 1 file open"),
         "{said}"
     );
     assert!(file.write_all(b"nobody hears").is_err());

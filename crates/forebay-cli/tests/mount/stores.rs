@@ -296,3 +296,37 @@ fn programs_are_executed_from_a_store() {
     assert_eq!(output.expect("it runs").stdout, b"it runs\n");
     scene.end();
 }
+
+#[test]
+fn absent_names_are_there_once_they_are_made() {
+    let Some(scene) = Scene::begin_store("absent", "32MiB", &[]) else {
+        return;
+    };
+    let (name, other) = (scene.point.join("name"), scene.point.join("other"));
+    fs::write(&other, "bytes").expect("written");
+    type Make = fn(&std::path::Path, &std::path::Path) -> std::io::Result<()>;
+    let makings: [Make; 5] = [
+        |name, _| fs::write(name, "bytes"),
+        |name, _| fs::create_dir(name),
+        |name, other| fs::hard_link(other, name),
+        |name, _| std::os::unix::fs::symlink("target", name),
+        |name, other| fs::rename(other, name),
+    ];
+    for make in makings {
+        for _ in 0..2 {
+            let absent = fs::symlink_metadata(&name).expect_err("absent");
+            assert_eq!(absent.raw_os_error(), Some(2));
+            assert!(File::open(&name).is_err());
+        }
+        make(&name, &other).expect("made");
+        let made = fs::symlink_metadata(&name).expect("there");
+        let listed = fs::read_dir(&scene.point).expect("listed");
+        let listed = listed.map(|entry| entry.expect("read").file_name());
+        assert!(listed.into_iter().any(|entry| entry == "name"));
+        match made.is_dir() {
+            true => fs::remove_dir(&name).expect("removed"),
+            false => fs::remove_file(&name).expect("removed"),
+        }
+    }
+    scene.end();
+}

@@ -15,6 +15,7 @@ use crate::names::{Listed, Special};
 use crate::served::{Place, Served};
 
 impl Served for Directory {
+    const ALONE: bool = false;
     const ALSO: &'static [InitFlags] = &[
         InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
         InitFlags::FUSE_POSIX_ACL,

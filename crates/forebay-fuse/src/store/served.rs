@@ -3,7 +3,6 @@
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use forebay_pmem::{Errno, OnExisting, ROOT, Whence};
@@ -12,7 +11,7 @@ use rustix::fs::{AtFlags, FileType, RenameFlags, StatVfs, StatVfsMountFlags};
 
 use super::{Stored, creator, told};
 use crate::changes::Changes;
-use crate::contents::{Manner, Part, copy_pieces, with_buffer};
+use crate::contents::{Manner, Part, copy_pieces};
 use crate::directory::kind_of;
 use crate::failed::{Answer, Failed};
 use crate::names::{Listed, Special};
@@ -24,6 +23,7 @@ const BELIEVED: Duration = Duration::from_secs(24 * 60 * 60);
 const KEPT: [&[u8]; 3] = [b"user.", b"trusted.", b"security."];
 
 impl Served for Stored {
+    const ALONE: bool = true;
     const ALSO: &'static [InitFlags] = &[InitFlags::FUSE_CACHE_SYMLINKS];
     const AS_OPENED: FopenFlags = FopenFlags::FOPEN_KEEP_CACHE.union(FopenFlags::FOPEN_NOFLUSH);
 
@@ -136,7 +136,6 @@ impl Served for Stored {
     fn close_directory(&self, _handle: u64) {}
 
     fn open(&self, number: u64, _flags: i32) -> Answer<u64> {
-        self.opened.fetch_add(1, Ordering::Relaxed);
         Ok(number)
     }
 
@@ -160,11 +159,10 @@ impl Served for Stored {
     }
 
     fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
-        with_buffer(len as usize, |buffer| {
-            let n = self.store.read(at.handle, at.offset, buffer)?;
-            give(&buffer[..n]);
-            Ok(())
-        })
+        // From where the bytes lie straight to the kernel.
+        let view = self.store.view(at.handle, at.offset, len as usize)?;
+        give(&view.to_slice());
+        Ok(())
     }
 
     fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
@@ -188,9 +186,7 @@ impl Served for Stored {
         Ok(self.store.fsync(handle)?)
     }
 
-    fn release(&self, _handle: u64) {
-        self.opened.fetch_sub(1, Ordering::Relaxed);
-    }
+    fn release(&self, _handle: u64) {}
 
     fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()> {
         // The kernel does not say whose this request is to take them away from: root's are taken too.

@@ -124,7 +124,7 @@ impl Mapped {
     }
 
     /// Where `length` bytes at `at` lie.
-    fn address(&self, at: u64, length: usize) -> *mut u8 {
+    fn place(&self, at: u64, length: usize) -> *mut u8 {
         let end = at.checked_add(length as u64);
         assert!(
             end.is_some_and(|end| end <= self.length as u64),
@@ -150,14 +150,22 @@ impl Medium for Mapped {
         self.durability
     }
 
+    fn address(&self, at: u64, length: usize, writable: bool) -> *mut u8 {
+        let place = self.place(at, length);
+        if writable && length >= POPULATED_MIN {
+            populate(place, length);
+        }
+        place
+    }
+
     fn read(&self, at: u64, into: &mut [u8]) {
-        let from = self.address(at, into.len());
+        let from = self.place(at, into.len());
         // SAFETY: within the mapping, which lives; nobody writes these bytes meanwhile (the store's lock).
         unsafe { std::ptr::copy_nonoverlapping(from, into.as_mut_ptr(), into.len()) };
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {
-        let to = self.address(at, bytes.len());
+        let to = self.place(at, bytes.len());
         if bytes.len() >= POPULATED_MIN {
             populate(to, bytes.len());
         }
@@ -169,7 +177,7 @@ impl Medium for Mapped {
         match self.durability {
             Durability::Fdatasync => self.write(at, bytes),
             Durability::Dax => {
-                let to = self.address(at, bytes.len());
+                let to = self.place(at, bytes.len());
                 // SAFETY: as for `write`.
                 unsafe { machine::stream(to, bytes, self.by) };
             }
@@ -178,7 +186,7 @@ impl Medium for Mapped {
 
     fn flush(&self, at: u64, length: u64, _purpose: For) {
         if self.durability == Durability::Dax {
-            let at = self.address(at, length as usize);
+            let at = self.place(at, length as usize);
             // SAFETY: within the mapping, which lives.
             unsafe { machine::flush(at, length as usize, self.by) };
         }

@@ -1,8 +1,8 @@
 //! Bytes of a file: reading them, and writing them to blocks that nothing committed has.
 //!
 //! A page that is committed is never written over: it gets a new block, with what stays of the old one, and
-//! the old one is freed in the same operation. A page of the running batch is written in place, and so is one
-//! that counts as zeros (allocated, never written). Bytes between the end of a file and the end of its last
+//! the old one is freed in the same operation. A page of the running batch is written in place, unless a view shows it, and so is
+//! one that counts as zeros (allocated, never written). Bytes between the end of a file and the end of its last
 //! page are zeros, always.
 
 use crate::errno::Result;
@@ -10,7 +10,7 @@ use crate::layout::BLOCK;
 use crate::layout::inode::Inode;
 use crate::map::{self, UNWRITTEN, block_of};
 use crate::space::Run;
-use crate::state::{Room, State};
+use crate::state::{Room, Source, State};
 
 /// Copies bytes out; what was never written is zeros. The caller keeps to the file's size.
 pub fn read(state: &State, inode: &Inode, offset: u64, into: &mut [u8]) -> Result<()> {
@@ -48,40 +48,90 @@ enum Base {
     Old(u64),
 }
 
-/// Writes bytes; `inode` is changed (not its size and times), and for the caller to store.
-pub fn write(state: &mut State, inode: &mut Inode, offset: u64, bytes: &[u8]) -> Result<()> {
-    let size = BLOCK as u64;
-    let first = offset / size;
-    let count = (offset + bytes.len() as u64).div_ceil(size) - first;
+/// Writes what the caller of the operation has given, from its byte `from` on, or zeros where that is `None`; `inode` is changed (not
+/// its size and times), and for the caller to store.
+pub fn write(
+    state: &mut State,
+    inode: &mut Inode,
+    offset: u64,
+    length: usize,
+    from: Option<usize>,
+) -> Result<()> {
+    let (first, count) = pages_of(offset, length);
     let mut pointers = pointers_of(state, inode, first, count)?;
     let bases = place(state, inode, first, &mut pointers)?;
     map::set(state, inode, first, &pointers)?;
-    free_old(state, &bases)?;
-    let mut page = 0;
+    free_all(state, bases.iter().filter_map(|base| base.replaced()))?;
+    let mut at = (offset % BLOCK as u64) as usize;
     let mut done = 0;
-    while done < bytes.len() {
-        let at = if page == 0 {
-            (offset % size) as usize
-        } else {
-            0
-        };
-        let whole = whole_pages(&pointers[page..], &bases[page..], at, bytes.len() - done);
-        if whole > 0 {
-            let part = &bytes[done..done + whole * BLOCK];
-            match bases[page] {
-                Base::Same => state.overwrite_data(pointers[page], 0, part),
-                _ => state.store_data(pointers[page], 0, part),
-            }
-            page += whole;
-            done += part.len();
-            continue;
-        }
-        let part = &bytes[done..bytes.len().min(done + BLOCK - at)];
-        store_part(state, pointers[page], bases[page], at, part);
-        page += 1;
-        done += part.len();
+    for (block, base) in pointers.into_iter().zip(bases) {
+        let part = (BLOCK - at).min(length - done);
+        let source = from.map_or(Source::Zeros, |from| Source::Given(from + done));
+        store_around(state, block, base, 0..at);
+        state.store_data(block, at, part, source);
+        store_around(state, block, base, at + part..BLOCK);
+        done += part;
+        at = 0;
     }
     Ok(())
+}
+
+/// Gives pages the blocks of a window, from `block` on, which have the bytes already; around these goes what the pages had.
+pub fn attach(
+    state: &mut State,
+    inode: &mut Inode,
+    offset: u64,
+    length: usize,
+    block: u64,
+) -> Result<()> {
+    let (first, count) = pages_of(offset, length);
+    let old = pointers_of(state, inode, first, count)?;
+    let run = Run {
+        start: block,
+        length: count,
+    };
+    state.adopt(run)?;
+    let new: Vec<u64> = (block..block + count).collect();
+    map::set(state, inode, first, &new)?;
+    inode.blocks += old.iter().filter(|pointer| **pointer == 0).count() as u64;
+    let replaced = old.iter().filter(|pointer| **pointer != 0);
+    free_all(state, replaced.map(|pointer| block_of(*pointer)))?;
+    let base = |pointer: u64| match pointer & UNWRITTEN != 0 || pointer == 0 {
+        true => Base::Zeros,
+        false => Base::Old(pointer),
+    };
+    let begin = (offset % BLOCK as u64) as usize;
+    let end = (begin + length - 1) % BLOCK + 1;
+    let last = count as usize - 1;
+    store_around(state, new[0], base(old[0]), 0..begin);
+    store_around(state, new[last], base(old[last]), end..BLOCK);
+    Ok(())
+}
+
+/// First page of a range, and how many it touches.
+fn pages_of(offset: u64, length: usize) -> (u64, u64) {
+    let size = BLOCK as u64;
+    let first = offset / size;
+    (first, (offset + length as u64).div_ceil(size) - first)
+}
+
+impl Base {
+    fn replaced(&self) -> Option<u64> {
+        match self {
+            Base::Old(block) => Some(*block),
+            _ => None,
+        }
+    }
+}
+
+/// Puts what a page has beside its new bytes into its block.
+fn store_around(state: &mut State, block: u64, base: Base, part: std::ops::Range<usize>) {
+    let source = match base {
+        Base::Same => return,
+        Base::Zeros => Source::Zeros,
+        Base::Old(old) => Source::Medium(old * BLOCK as u64 + part.start as u64),
+    };
+    state.store_data(block, part.start, part.len(), source);
 }
 
 /// Makes a part of a page zeros, unless it is already.
@@ -90,7 +140,7 @@ pub fn clear(state: &mut State, inode: &mut Inode, offset: u64, length: usize) -
     if length == 0 || pointer == 0 || pointer & UNWRITTEN != 0 {
         return Ok(());
     }
-    write(state, inode, offset, &vec![0; length])
+    write(state, inode, offset, length, None)
 }
 
 fn pointers_of(state: &State, inode: &Inode, first: u64, count: u64) -> Result<Vec<u64>> {
@@ -119,7 +169,7 @@ fn place(
             state.freshen(block);
             *pointer = block;
             Base::Zeros
-        } else if state.is_fresh(block) {
+        } else if state.is_writable(block) {
             Base::Same
         } else {
             *pointer = 0;
@@ -158,17 +208,18 @@ fn place(
     Ok(bases)
 }
 
-fn free_old(state: &mut State, bases: &[Base]) -> Result<()> {
+/// Frees blocks, consecutive ones by one call.
+fn free_all(state: &mut State, blocks: impl Iterator<Item = u64>) -> Result<()> {
     let mut run: Option<Run> = None;
-    for base in bases {
-        let Base::Old(block) = *base else { continue };
+    for block in blocks {
         match &mut run {
             Some(run) if run.start + run.length == block => run.length += 1,
             _ => {
-                if let Some(run) = run.replace(Run {
+                let next = Run {
                     start: block,
                     length: 1,
-                }) {
+                };
+                if let Some(run) = run.replace(next) {
                     state.free_data(run)?;
                 }
             }
@@ -178,30 +229,4 @@ fn free_old(state: &mut State, bases: &[Base]) -> Result<()> {
         Some(run) => state.free_data(run),
         None => Ok(()),
     }
-}
-
-/// How many of the pages are written whole, in the same way, and lie at consecutive blocks.
-fn whole_pages(pointers: &[u64], bases: &[Base], at: usize, bytes: usize) -> usize {
-    if at != 0 || bytes < BLOCK {
-        return 0;
-    }
-    let pages = &pointers[..bytes / BLOCK];
-    let in_place = |index: usize| bases[index] == Base::Same;
-    let follows = |index: &usize| {
-        pages[*index] == pages[0] + *index as u64 && in_place(*index) == in_place(0)
-    };
-    (0..pages.len()).take_while(follows).count()
-}
-
-fn store_part(state: &mut State, block: u64, base: Base, at: usize, part: &[u8]) {
-    if base == Base::Same {
-        state.overwrite_data(block, at, part);
-        return;
-    }
-    let mut page = [0; BLOCK];
-    if let Base::Old(old) = base {
-        state.medium.read(old * BLOCK as u64, &mut page);
-    }
-    page[at..at + part.len()].copy_from_slice(part);
-    state.store_data(block, 0, &page);
 }

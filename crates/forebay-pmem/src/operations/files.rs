@@ -5,6 +5,7 @@ use crate::errno::{Errno, Result};
 use crate::layout::BLOCK;
 use crate::layout::inode::Inode;
 use crate::map::{self, UNWRITTEN};
+use crate::space::Run;
 use crate::state::{Room, State};
 use crate::types::{Attributes, Changes, SIZE_MAX, SetTime, Time, Whence};
 
@@ -31,11 +32,72 @@ pub fn read(state: &State, number: u64, offset: u64, into: &mut [u8]) -> Result<
     Ok(there)
 }
 
-/// Writes bytes at an offset.
-pub fn write(state: &mut State, number: u64, offset: u64, bytes: &[u8]) -> Result<()> {
+/// Writes so many bytes at an offset, of those that the caller has given with the operation, from the first on.
+pub fn write(state: &mut State, number: u64, offset: u64, length: usize) -> Result<()> {
     let mut inode = regular(state, number)?;
-    let end = end_of(offset, bytes.len() as u64)?;
-    bytes::write(state, &mut inode, offset, bytes)?;
+    let end = end_of(offset, length as u64)?;
+    bytes::write(state, &mut inode, offset, length, Some(0))?;
+    grow(state, number, inode, end)
+}
+
+/// Puts the blocks of a window, from `block` on, into a file's place: its bytes at `offset` are those.
+pub fn attach(
+    state: &mut State,
+    number: u64,
+    offset: u64,
+    length: usize,
+    block: u64,
+) -> Result<()> {
+    let mut inode = regular(state, number)?;
+    let end = end_of(offset, length as u64)?;
+    bytes::attach(state, &mut inode, offset, length, block)?;
+    grow(state, number, inode, end)
+}
+
+/// Lends blocks for a window on up to `length` bytes of a file, behind those of the page before if that can be had.
+pub fn lend(state: &mut State, number: u64, offset: u64, length: usize) -> Result<Run> {
+    let inode = regular(state, number)?;
+    let end = end_of(offset, length as u64)?;
+    let first = offset / PAGE;
+    let goal = block_before(state, &inode, first)?.map(|block| block + 1);
+    state.lend(goal, end.div_ceil(PAGE) - first)
+}
+
+/// The block of the page before this one, if there is one.
+fn block_before(state: &State, inode: &Inode, page: u64) -> Result<Option<u64>> {
+    let before = match page {
+        0 => 0,
+        _ => map::get(state, inode, page - 1)?,
+    };
+    Ok((before != 0).then(|| map::block_of(before)))
+}
+
+/// A stretch of a file's pages: blocks that have them, or a hole.
+pub type Stretch = (Option<u64>, u64);
+
+/// Where the pages lie that have up to `length` bytes at `offset`, and how many bytes there are.
+pub fn stretches(
+    state: &State,
+    number: u64,
+    offset: u64,
+    length: usize,
+) -> Result<(Vec<Stretch>, usize)> {
+    let inode = regular(state, number)?;
+    let there = inode.size.saturating_sub(offset).min(length as u64);
+    let mut stretches = Vec::new();
+    if there == 0 {
+        return Ok((stretches, 0));
+    }
+    let pages = offset / PAGE..(offset + there).div_ceil(PAGE);
+    map::runs(state, &inode, pages, |_, first, length| {
+        let is_hole = first == 0 || first & UNWRITTEN != 0;
+        stretches.push(((!is_hole).then_some(first), length));
+        true
+    })?;
+    Ok((stretches, there as usize))
+}
+
+fn grow(state: &mut State, number: u64, mut inode: Inode, end: u64) -> Result<()> {
     inode.size = inode.size.max(end);
     stamp(state, &mut inode);
     state.put(number, &inode)
@@ -184,12 +246,7 @@ pub fn allocate(state: &mut State, number: u64, pages: std::ops::Range<u64>) -> 
     })?;
     for (mut page, mut length) in holes {
         while length > 0 {
-            let before = if page == 0 {
-                0
-            } else {
-                map::get(state, &inode, page - 1)?
-            };
-            let goal = (before != 0).then(|| map::block_of(before) + 1);
+            let goal = block_before(state, &inode, page)?.map(|block| block + 1);
             let run = state.take_run(goal, length, Room::New)?;
             let pointers: Vec<u64> = (run.start..run.start + run.length)
                 .map(|block| block | UNWRITTEN)

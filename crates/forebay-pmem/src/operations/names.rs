@@ -138,7 +138,7 @@ pub fn make_nameless(state: &mut State, parent: u64, by: Creator) -> Result<Attr
     Ok(attributes(number, &inode))
 }
 
-/// Makes a symbolic link.
+/// Makes a symbolic link; the caller gives the target with the operation too.
 pub fn make_link(
     state: &mut State,
     parent: u64,
@@ -157,7 +157,7 @@ pub fn make_link(
     };
     let made = make(state, parent, name, by, 0)?;
     let mut inode = state.inode(made.inode)?;
-    bytes::write(state, &mut inode, 0, target)?;
+    bytes::write(state, &mut inode, 0, target.len(), Some(0))?;
     inode.size = target.len() as u64;
     state.put(made.inode, &inode)?;
     Ok(attributes(made.inode, &inode))

@@ -113,8 +113,9 @@ impl Store {
         target: &[u8],
         by: Creator,
     ) -> Result<Attributes> {
-        self.inner
-            .change(|state| names::make_link(state, parent, name, target, by))
+        self.inner.change_giving(target, |state| {
+            names::make_link(state, parent, name, target, by)
+        })
     }
 
     /// The target of a symbolic link.
@@ -186,7 +187,7 @@ impl Store {
             let part = &bytes[done..done + piece];
             match self
                 .inner
-                .change(|state| files::write(state, inode, at, part))
+                .change_giving(part, |state| files::write(state, inode, at, piece))
             {
                 Ok(()) => done += piece,
                 // Smaller pieces may have room, where each frees what it replaces.
@@ -307,7 +308,7 @@ fn with_kind(by: Creator, kind: u32) -> Creator {
 }
 
 /// Bytes of the next piece of a write: to the end of the aligned part of so many pages that it begins in.
-fn piece(offset: u64, bytes: usize, pages: u64) -> usize {
+pub(super) fn piece(offset: u64, bytes: usize, pages: u64) -> usize {
     let size = pages * PAGE;
     bytes.min((size - offset % size) as usize)
 }

@@ -11,6 +11,7 @@
 
 use super::{Inner, LogState};
 use crate::errno::{Errno, Result};
+use crate::layout::BLOCK;
 use crate::log;
 use crate::medium::{For, Medium};
 use crate::operations::orphans;
@@ -48,7 +49,11 @@ impl Inner {
         truncate: bool,
     ) -> Result<()> {
         if let Some(batch) = batch {
-            if batch.wrote_data {
+            for run in &batch.windows {
+                let (at, length) = (run.start * BLOCK as u64, run.length * BLOCK as u64);
+                medium.flush(at, length, For::Window);
+            }
+            if batch.wrote_data || !batch.windows.is_empty() {
                 medium.sync(For::Data)?;
             }
             log.log.append(&batch.pages)?;
@@ -83,5 +88,15 @@ impl Inner {
                 orphans::free_first(state, first)
             })?;
         }
+    }
+}
+
+#[cfg(test)]
+impl super::Store {
+    /// What `statfs` tells when nothing waits for a commit.
+    pub(crate) fn statfs_when_committed(&self) -> Result<crate::types::Statistics> {
+        self.inner.free_orphans()?;
+        self.inner.commit(true)?;
+        Ok(self.statfs())
     }
 }

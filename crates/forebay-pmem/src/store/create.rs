@@ -147,7 +147,7 @@ fn fill(state: &mut State) -> Result<()> {
         ..Inode::default()
     };
     state.put(ROOT, &root)?;
-    state.keep_large();
+    state.keep_large(&[]);
     Ok(())
 }
 

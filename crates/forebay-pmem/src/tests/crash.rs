@@ -49,6 +49,12 @@ fn parts_of(model: &Model, op: &Op) -> Vec<Tree> {
             at,
             length,
             fill,
+        }
+        | Op::Window {
+            file,
+            at,
+            length,
+            fill,
         } => (model.file(*file), Some(*at as usize), *length, *fill),
         Op::Append { file, length, fill } => (model.file(*file), None, *length, *fill),
         _ => return Vec::new(),
@@ -82,7 +88,7 @@ fn record(
         medium.mark(number + 1, durable);
         // An operation of these workloads needs less.
         let nearly_full = pair.store().statfs().blocks_available < 16;
-        parts.push(if nearly_full {
+        parts.push(if nearly_full || matches!(op, Op::Window { .. }) {
             parts_of(&pair.model, op)
         } else {
             Vec::new()
@@ -286,6 +292,42 @@ fn rounds() -> Vec<Op> {
     first.into_iter().chain((0..16).flat_map(round)).collect()
 }
 
+/// Windows over what is durable, over one another, across pages in part, beside views of what they replace.
+fn windows() -> Vec<Op> {
+    let round = |turn: u8| {
+        let at = u32::from(turn % 5) * 1000;
+        [
+            Op::View {
+                file: 0,
+                at,
+                length: 9000,
+            },
+            Op::Window {
+                file: 0,
+                at,
+                length: 9000,
+                fill: turn,
+            },
+            Op::Sync,
+            Op::Window {
+                file: 0,
+                at: at + 500,
+                length: 300,
+                fill: turn.wrapping_add(9),
+            },
+            Op::Write {
+                file: 0,
+                at: 4000,
+                length: 200,
+                fill: turn.wrapping_add(20),
+            },
+            Op::Sync,
+        ]
+    };
+    let first = [Op::Create { dir: 0, name: 5 }, Op::Sync];
+    first.into_iter().chain((0..10).flat_map(round)).collect()
+}
+
 /// Records of two fifths of the log each: the next one begins where one is that the tail has just passed.
 fn large_records() -> Vec<Op> {
     let making = (0..7).flat_map(|name| {
@@ -315,12 +357,15 @@ fn rounds_of_the_log_recover() {
     for durability in [Durability::Dax, Durability::Fdatasync] {
         must_hold(small_store(), durability, &rounds(), 8, 3);
         must_hold(small_store(), durability, &large_records(), 8, 3);
+        must_hold(small_store(), durability, &windows(), 8, 3);
     }
 }
 
 /// Flushes, fences and syncs that are needed on each kind of medium.
-const NEEDED: [(Durability, Call, For); 10] = [
+const NEEDED: [(Durability, Call, For); 12] = [
     (Durability::Dax, Call::Fence, For::Data),
+    (Durability::Dax, Call::Flush, For::Window),
+    (Durability::Dax, Call::Sync, For::Data),
     (Durability::Dax, Call::Sync, For::Log),
     (Durability::Dax, Call::Flush, For::Home),
     (Durability::Dax, Call::Sync, For::Home),
@@ -334,7 +379,7 @@ const NEEDED: [(Durability, Call, For); 10] = [
 
 fn is_missed(durability: Durability, call: Call, purpose: For) -> bool {
     (0..6).any(|seed| {
-        [rounds(), large_records()].iter().any(|ops| {
+        [rounds(), large_records(), windows()].iter().any(|ops| {
             let recorded = record(small_store(), durability, Some((call, purpose)), ops);
             explore(&recorded, 24, seed).1.is_some()
         })

@@ -1,6 +1,6 @@
 //! Drives a store and the model by the same operations, and compares them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 
@@ -9,7 +9,7 @@ use super::sim::{Random, Simulated};
 use crate::check::check_medium;
 use crate::errno::{Errno, OpenError, Result};
 use crate::medium::{Durability, Medium};
-use crate::store::{Store, make};
+use crate::store::{Store, View, make};
 use crate::types::{Changes, CreateOptions, Creator, OnExisting, OpenOptions, ROOT, Time, Whence};
 
 /// The maker of everything.
@@ -119,7 +119,12 @@ pub struct Pair {
     inodes: BTreeMap<usize, u64>,
     /// Bytes that the last write wrote, if not all.
     written: Option<usize>,
+    /// Views, and what they showed first.
+    views: VecDeque<(View, Vec<u8>)>,
 }
+
+/// Most views that are kept.
+const VIEWS_MAX: usize = 3;
 
 /// How an operation ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,6 +144,7 @@ impl Pair {
             model: Model::new(),
             inodes: BTreeMap::from([(0, ROOT)]),
             written: None,
+            views: VecDeque::new(),
         }
     }
 
@@ -157,6 +163,11 @@ impl Pair {
         let mut model = self.model.clone();
         self.written = None;
         let done = self.done(op);
+        for (view, bytes) in &self.views {
+            if *view.to_slice() != **bytes {
+                return Err(format!("{op:?}: a view has changed"));
+            }
+        }
         if done == Some(Err(Errno::ENOSPC)) {
             return Ok(Outcome::Full);
         }
@@ -224,9 +235,29 @@ impl Pair {
             }
             Op::Sync => store.sync().map(|()| None),
             Op::Reopen => return Some(self.reopen().map(|()| None)),
+            Op::View { file: f, .. } => {
+                let file = file(f)?;
+                return Some(self.view(file, op));
+            }
             other => return self.done_to_file(other),
         };
         Some(done)
+    }
+
+    fn view(&mut self, file: u64, op: &Op) -> std::result::Result<Option<u64>, Errno> {
+        let Op::View { at, length, .. } = op else {
+            return Ok(None);
+        };
+        let (at, mut bytes) = (u64::from(*at), vec![0x55; usize::from(*length)]);
+        let view = self.store().view(file, at, bytes.len())?;
+        let read = self.store().read(file, at, &mut bytes)?;
+        bytes.truncate(read);
+        assert_eq!((view.len(), &*view.to_slice()), (read, &bytes[..]));
+        self.views.push_back((view, bytes));
+        if self.views.len() > VIEWS_MAX {
+            self.views.pop_front();
+        }
+        Ok(None)
     }
 
     fn done_to_file(&mut self, op: &Op) -> Option<std::result::Result<Option<u64>, Errno>> {
@@ -234,31 +265,6 @@ impl Pair {
         let name = |choice: &u8| name(*choice).as_bytes();
         let store = self.store.as_ref()?;
         let done = match op {
-            Op::Write {
-                file: f,
-                at,
-                length,
-                fill,
-            } => {
-                let bytes = content(*fill, usize::from(*length));
-                part(
-                    store.write(file(f)?, u64::from(*at), &bytes),
-                    bytes.len(),
-                    &mut self.written,
-                )
-            }
-            Op::Append {
-                file: f,
-                length,
-                fill,
-            } => {
-                let bytes = content(*fill, usize::from(*length));
-                part(
-                    store.append(file(f)?, &bytes).map(|(_, written)| written),
-                    bytes.len(),
-                    &mut self.written,
-                )
-            }
             Op::Truncate { file: f, size } => {
                 let changes = Changes {
                     size: Some(u64::from(*size)),
@@ -290,14 +296,62 @@ impl Pair {
                 store.removexattr(file(f)?, name(n)).map(|()| None)
             }
             Op::Chmod { file: f, mode } => chmod(store, file(f)?, *mode),
+            other => return self.written(other),
+        };
+        Some(done)
+    }
+
+    fn written(&mut self, op: &Op) -> Option<std::result::Result<Option<u64>, Errno>> {
+        let file = |choice: &u8| self.model.file(*choice).map(|file| self.inodes[&file]);
+        let store = self.store.as_ref()?;
+        let done = match op {
+            Op::Write {
+                file: f,
+                at,
+                length,
+                fill,
+            } => {
+                let bytes = content(*fill, usize::from(*length));
+                part(
+                    store.write(file(f)?, u64::from(*at), &bytes),
+                    bytes.len(),
+                    &mut self.written,
+                )
+            }
+            Op::Window {
+                file: f,
+                at,
+                length,
+                fill,
+            } => {
+                let bytes = content(*fill, usize::from(*length));
+                let written = by_windows(store, file(f)?, u64::from(*at), &bytes);
+                part(written, bytes.len(), &mut self.written)
+            }
+            Op::Append {
+                file: f,
+                length,
+                fill,
+            } => {
+                let bytes = content(*fill, usize::from(*length));
+                part(
+                    store.append(file(f)?, &bytes).map(|(_, written)| written),
+                    bytes.len(),
+                    &mut self.written,
+                )
+            }
             _ => return None,
         };
         Some(done)
     }
 
     fn reopen(&mut self) -> Result<()> {
+        self.views.clear();
+        let free = self.store().statfs_when_committed()?.blocks_free;
         self.store.take().map_or(Ok(()), Store::close)?;
         let store = open(&self.medium).map_err(|_| Errno::EIO)?;
+        // Neither views nor windows have left anything that is not free.
+        assert_eq!(store.statfs().blocks_free, free);
         self.store = Some(store);
         Ok(())
     }
@@ -333,6 +387,32 @@ fn chmod(store: &Store, inode: u64, mode: u16) -> Result<Option<u64>> {
         ..Changes::default()
     };
     store.setattr(inode, &changes).map(|_| None)
+}
+
+/// Writes by windows, as many as it takes; the last one is asked for too much, and another one is not committed.
+fn by_windows(store: &Store, file: u64, at: u64, bytes: &[u8]) -> Result<usize> {
+    let mut done = 0;
+    while done < bytes.len() {
+        let rest = &bytes[done..];
+        let window = store.window(file, at + done as u64, rest.len() + 100);
+        let written = window.and_then(|mut window| {
+            window.truncate(rest.len());
+            let length = window.len();
+            window.copy_from_slice(&rest[..length]);
+            if let Ok(mut unused) = store.window(file, at, 5000) {
+                unused.fill(0xee);
+            }
+            window.commit()?;
+            assert!(window.is_empty());
+            Ok(length)
+        });
+        match written {
+            Ok(length) => done += length,
+            Err(Errno::ENOSPC) if done > 0 => break,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
 }
 
 /// Notes what was written if it is not all.
@@ -423,6 +503,12 @@ fn expect_of_file(model: &mut Model, op: &Op, written: Option<usize>) -> Option<
             at,
             length,
             fill,
+        }
+        | Op::Window {
+            file,
+            at,
+            length,
+            fill,
         } => {
             model.write(model.file(*file)?, *at as usize, &bytes(*fill, *length));
         }
@@ -498,7 +584,7 @@ fn operation(random: &mut Random, bytes_max: u32) -> Op {
         1 => random.below(64) as u16,
         _ => random.below(bytes_max.min(20_000) as usize) as u16,
     };
-    match random.below(24) {
+    match random.below(28) {
         0..4 => Op::Create { dir, name },
         4 => Op::Mkdir { dir, name },
         5 => Op::Symlink { dir, name, length },
@@ -538,6 +624,13 @@ fn operation(random: &mut Random, bytes_max: u32) -> Op {
         20 => Op::RemoveAttribute { file, name },
         21 => Op::Chmod { file, mode: length },
         22 => Op::Sync,
+        23 | 24 => Op::Window {
+            file,
+            at,
+            length,
+            fill,
+        },
+        25 | 26 => Op::View { file, at, length },
         _ => {
             if random.below(4) == 0 {
                 Op::Reopen

@@ -58,6 +58,19 @@ pub enum Op {
         length: u16,
         fill: u8,
     },
+    /// A write by windows.
+    Window {
+        file: u8,
+        at: u32,
+        length: u16,
+        fill: u8,
+    },
+    /// Takes a view, and keeps it for a while.
+    View {
+        file: u8,
+        at: u32,
+        length: u16,
+    },
     Append {
         file: u8,
         length: u16,

@@ -7,13 +7,17 @@
 //! fence stands in for. *File*: sectors of 512 bytes reach the disk at any time, flushes and fences do
 //! nothing, and a sync brings everything.
 //!
+//! What a program stores to a window is noticed when the store does something next, and is a store like others.
+//!
 //! A call of one kind can be left out: that is the bug which a canary plants.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use crate::errno::Result;
 use crate::medium::{Durability, For, Medium};
+
+const PAGE: usize = 4096;
 
 /// Calls that can be left out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,8 +50,64 @@ pub enum Event {
 }
 
 struct Inside {
+    /// What was stored last, as far as it is known: a program stores to its windows without a word.
     bytes: Vec<u8>,
+    /// What was stored last. Views and windows lead here, so it is touched by address only.
+    memory: *mut [u8],
+    /// Pages that windows have been in.
+    windows: BTreeSet<usize>,
     events: Option<Vec<Event>>,
+}
+
+// SAFETY: what `memory` leads to is this value's own, and lives as long.
+unsafe impl Send for Inside {}
+
+impl Inside {
+    fn new(bytes: Vec<u8>, events: Option<Vec<Event>>) -> Self {
+        Self {
+            memory: Box::into_raw(bytes.clone().into_boxed_slice()),
+            bytes,
+            windows: BTreeSet::new(),
+            events,
+        }
+    }
+
+    fn place(&self, at: usize, length: usize) -> *mut u8 {
+        assert!(at + length <= self.bytes.len(), "{length} bytes at {at}");
+        self.memory.cast::<u8>().wrapping_add(at)
+    }
+
+    /// Notes what programs have stored to windows: word by word, as it reaches memory.
+    fn notice(&mut self) {
+        for start in self.windows.iter().map(|page| page * PAGE) {
+            // SAFETY: within the memory, which lives; a test does not store to a window while something else happens to the store.
+            let now = unsafe { std::slice::from_raw_parts(self.place(start, PAGE), PAGE) };
+            if now == &self.bytes[start..start + PAGE] {
+                continue;
+            }
+            for (at, word) in (start..).step_by(8).zip(now.chunks(8)) {
+                if *word == self.bytes[at..at + 8] {
+                    continue;
+                }
+                self.bytes[at..at + 8].copy_from_slice(word);
+                if let Some(events) = &mut self.events {
+                    let (bytes, streamed) = (word.to_vec(), None);
+                    events.push(Event::Store {
+                        at,
+                        bytes,
+                        streamed,
+                    });
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        // SAFETY: made by `Box::into_raw`, and dropped once; views and windows have kept the medium, and are gone.
+        drop(unsafe { Box::from_raw(self.memory) });
+    }
 }
 
 /// Simulated memory.
@@ -59,10 +119,7 @@ pub struct Simulated {
 
 impl Simulated {
     pub fn new(bytes: Vec<u8>, durability: Durability) -> Arc<Self> {
-        let inside = Mutex::new(Inside {
-            bytes,
-            events: None,
-        });
+        let inside = Mutex::new(Inside::new(bytes, None));
         Arc::new(Self {
             durability,
             omitted: None,
@@ -76,10 +133,7 @@ impl Simulated {
         durability: Durability,
         omitted: Option<(Call, For)>,
     ) -> Arc<Self> {
-        let inside = Mutex::new(Inside {
-            bytes,
-            events: Some(Vec::new()),
-        });
+        let inside = Mutex::new(Inside::new(bytes, Some(Vec::new())));
         Arc::new(Self {
             durability,
             omitted,
@@ -105,9 +159,10 @@ impl Simulated {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
-        self.inside
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
+        let inside = self.inside.lock();
+        let mut inside = inside.unwrap_or_else(|poisoned| poisoned.into_inner());
+        inside.notice();
+        inside
     }
 
     fn event(&self, event: Event) {
@@ -120,6 +175,9 @@ impl Simulated {
         let at = at as usize;
         let mut inside = self.lock();
         inside.bytes[at..at + bytes.len()].copy_from_slice(bytes);
+        let to = inside.place(at, bytes.len());
+        // SAFETY: within the memory, which lives; no view and no window has these bytes, or the store has a bug that tests see.
+        unsafe { bytes.as_ptr().copy_to(to, bytes.len()) };
         if let Some(events) = &mut inside.events {
             events.push(Event::Store {
                 at,
@@ -137,6 +195,16 @@ impl Medium for Simulated {
 
     fn durability(&self) -> Durability {
         self.durability
+    }
+
+    fn address(&self, at: u64, length: usize, writable: bool) -> *mut u8 {
+        let (at, mut inside) = (at as usize, self.lock());
+        if writable {
+            inside
+                .windows
+                .extend(at / PAGE..(at + length).div_ceil(PAGE));
+        }
+        inside.place(at, length)
     }
 
     fn read(&self, at: u64, into: &mut [u8]) {

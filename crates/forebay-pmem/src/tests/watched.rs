@@ -47,6 +47,10 @@ impl Medium for Watched {
         self.inside.durability()
     }
 
+    fn address(&self, at: u64, length: usize, writable: bool) -> *mut u8 {
+        self.inside.address(at, length, writable)
+    }
+
     fn read(&self, at: u64, into: &mut [u8]) {
         self.read.fetch_add(into.len() as u64, Ordering::Relaxed);
         self.inside.read(at, into);
