@@ -38,6 +38,11 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
 
 /// Starts the writer and waits until it has acknowledged so many records. Returns the last, once it has been killed.
 fn kill_after(scene: &Scene, count: u32) -> u32 {
+    kill_at(scene, count, || ())
+}
+
+/// The same, after something else.
+fn kill_at(scene: &Scene, count: u32, before: impl Fn()) -> u32 {
     let mut program = scene
         .role("records", "1000000")
         .stdout(Stdio::piped())
@@ -51,6 +56,7 @@ fn kill_after(scene: &Scene, count: u32) -> u32 {
         };
         last = number;
         if last == count {
+            before();
             program.kill().expect("a kill");
         }
     }
@@ -89,6 +95,22 @@ fn killed_programs_lose_nothing() {
             std::thread::sleep(Duration::from_millis(10));
         }
         check(&scene.path("a"), last);
+    }
+}
+
+/// Killed in the first moments of its file, which has another name by then: the descriptors that it has sent are on their way.
+#[test]
+fn killed_programs_lose_nothing_of_what_the_keeper_has_not_looked_at() {
+    for round in 0..20 {
+        let scene = Scene::new("killed-soon", 0);
+        let last = kill_at(&scene, 1 + round % 3, || {
+            std::fs::rename(scene.path("a"), scene.path("b")).expect("renamed");
+        });
+        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        while !is_whole(&scene.path("b"), last) && std::time::Instant::now() < deadline {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        check(&scene.path("b"), last);
     }
 }
 

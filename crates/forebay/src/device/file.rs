@@ -2,7 +2,7 @@
 //!
 //! A program's own descriptor is never used for more than finding the inode: the
 //! two are opened again through `/proc/self/fd`, by the client, and may be handed to the keeper. All
-//! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`].
+//! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`](super::KernelReason) ([`opening`]).
 //!
 //! **Times.** Reserving, trimming and waiting are no changes that a program should see. The kernel
 //! sets the modification time all the same, so it is put back, unless the size changed meanwhile.
@@ -23,14 +23,15 @@
 //! had queued but that had not reached the file system is not under way yet and cannot be waited for.
 
 mod cached;
+mod opening;
 mod received;
 mod united;
 
-use super::file_system::{FileSystem, Nature, lookup};
-use super::{Caps, DeviceFile, DeviceStat, KernelReason, Piece};
+use super::file_system::Nature;
+use super::{Caps, DeviceFile, DeviceStat, Piece};
 use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
-use crate::sys::{block, extents, file, handle, lease, memory, stat};
+use crate::sys::{extents, file, lease, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
@@ -56,59 +57,6 @@ pub struct RealFile {
 pub type Relocate<'r> = &'r dyn Fn(OwnedFd) -> OwnedFd;
 
 impl RealFile {
-    /// Opens the file behind a caller's descriptor twice more. The descriptor itself is not used
-    /// any further.
-    pub fn reopen(fd: BorrowedFd<'_>) -> Result<Self, KernelReason> {
-        Self::reopen_at(fd, &|fd| fd)
-    }
-
-    /// As [`RealFile::reopen`], with descriptors of the caller's choice.
-    pub fn reopen_at(fd: BorrowedFd<'_>, relocate: Relocate<'_>) -> Result<Self, KernelReason> {
-        // The flusher may have rights that the writer has not, and would leave the bits as they are.
-        if stat::stat(fd).is_ok_and(|stat| stat.regular && stat.set_id) {
-            return Err(KernelReason::SetId);
-        }
-        Self::reopen_managed(fd, relocate)
-    }
-
-    /// As [`RealFile::reopen`], for a file that has been managed before.
-    pub(crate) fn reopen_managed(
-        fd: BorrowedFd<'_>,
-        relocate: Relocate<'_>,
-    ) -> Result<Self, KernelReason> {
-        let (direct, buffered) = open_both(fd, true, relocate)?;
-        Self::from_descriptors(direct, buffered)
-    }
-
-    /// Opens the file for reading alone: no writable descriptor of it comes into being, so that it may be a program that
-    /// runs, or one that the caller may not write.
-    pub fn reopen_for_reading(
-        fd: BorrowedFd<'_>,
-        relocate: Relocate<'_>,
-    ) -> Result<Self, KernelReason> {
-        let (direct, buffered) = open_both(fd, false, relocate)?;
-        let file = Self::over(direct, buffered, false)?;
-        file.probe_reading()?;
-        Ok(file)
-    }
-
-    fn over(direct: OwnedFd, buffered: OwnedFd, writable: bool) -> Result<Self, KernelReason> {
-        let (stat, file_system) = preflight(direct.as_fd())?;
-        let generation = handle::hash(direct.as_fd()).unwrap_or(0);
-        let birth = since_1970(stat.birth_ns.unwrap_or(0)) ^ generation;
-        let caps = caps_of(&stat, &file_system, birth);
-        Ok(Self {
-            direct,
-            buffered,
-            caps,
-            nature: file_system.nature,
-            writable,
-            united: RwLock::new(false),
-            uncached: AtomicU32::new(0),
-            companion: OnceLock::new(),
-        })
-    }
-
     /// Drops `companion` with this file, and not before.
     pub fn accompany(&self, companion: impl Send + Sync + 'static) {
         let _ = self.companion.set(Box::new(companion));
@@ -119,47 +67,11 @@ impl RealFile {
         (self.direct, self.buffered)
     }
 
-    fn stat_again(&self) -> Result<Stat, KernelReason> {
-        stat::stat(self.direct.as_fd()).map_err(|error| KernelReason::of_probe("statx", &error))
-    }
-
-    /// Tries what is not known from tables and `statx`, of what reading needs.
-    fn probe_reading(&self) -> Result<(), KernelReason> {
-        let file_system = self.caps.file_system;
-        if self.stat_again()?.direct_align.is_none() {
-            let page = memory::AlignedBytes::new(PAGE_BYTES, PAGE_BYTES);
-            self.read_direct(page.piece(), 0)
-                .map_err(|error| match error.raw_os_error() {
-                    Some(libc::EINVAL) => KernelReason::NoDirectIo { file_system },
-                    _ => KernelReason::of_probe("direct read", &error),
-                })?;
-        }
-        Ok(())
-    }
-
-    /// The same, and what writing needs.
-    fn probe(&self) -> Result<(), KernelReason> {
-        self.probe_reading()?;
-        let file_system = self.caps.file_system;
-        if self.nature == Nature::Unknown {
-            let end = self.stat_again()?.len.saturating_sub(1);
-            self.reserve(end, 1)
-                .map_err(|error| match error.raw_os_error() {
-                    Some(libc::EOPNOTSUPP) => KernelReason::NoReserve { file_system },
-                    _ => KernelReason::of_probe("fallocate", &error),
-                })?;
-            self.trim()
-                .map_err(|error| KernelReason::of_probe("ftruncate", &error))?;
-        }
-        self.is_allocated(0, 1)
-            .map_err(|error| KernelReason::of_probe("FIEMAP", &error))?;
-        Ok(())
-    }
-
-    /// Runs `change`, which leaves the contents as they are, and puts the modification time back.
-    fn quietly(&self, change: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    /// Runs `change`, which leaves the contents as they are, and puts the modification time back. `change` is told what the file was
+    /// like right before.
+    fn quietly(&self, change: impl FnOnce(&Stat) -> io::Result<()>) -> io::Result<()> {
         let before = stat::stat(self.buffered.as_fd())?;
-        let result = change();
+        let result = change(&before);
         let after = stat::stat(self.buffered.as_fd())?;
         if after.len == before.len && after.mtime_ns != before.mtime_ns {
             match file::set_modified(self.buffered.as_fd(), before.mtime_ns) {
@@ -237,88 +149,6 @@ impl RealFile {
     }
 }
 
-fn open_both(
-    fd: BorrowedFd<'_>,
-    writable: bool,
-    relocate: Relocate<'_>,
-) -> Result<(OwnedFd, OwnedFd), KernelReason> {
-    let (_, file_system) = preflight(fd)?;
-    let open = |direct| {
-        file::open_again(fd, direct, writable)
-            .map(relocate)
-            .map_err(|error| KernelReason::of_open(&error, file_system.name))
-    };
-    // Without O_DIRECT first, so that "may not be written" is not mistaken for "no direct I/O".
-    let buffered = open(false)?;
-    let direct = open(true)?;
-    Ok((direct, buffered))
-}
-
-/// What can be told from any descriptor of the file, without opening it.
-fn preflight(fd: BorrowedFd<'_>) -> Result<(Stat, FileSystem), KernelReason> {
-    let stat = stat::stat(fd).map_err(|error| KernelReason::of_probe("statx", &error))?;
-    if !stat.regular {
-        return Err(KernelReason::NotRegular);
-    }
-    let magic = stat::file_system_magic(fd);
-    let magic = magic.map_err(|error| KernelReason::of_probe("statfs", &error))?;
-    let file_system = lookup(magic);
-    match refusal(fd, &stat, &file_system) {
-        Some(reason) => Err(reason),
-        None => Ok((stat, file_system)),
-    }
-}
-
-fn refusal(fd: BorrowedFd<'_>, stat: &Stat, file_system: &FileSystem) -> Option<KernelReason> {
-    let name = file_system.name;
-    if stat.append_only {
-        return Some(KernelReason::AppendOnly);
-    }
-    if stat.immutable {
-        return Some(KernelReason::Immutable);
-    }
-    if stat.compressed {
-        return Some(KernelReason::CopyOnWrite { file_system: name });
-    }
-    let flags =
-        || stat::inode_flags(fd).map_err(|error| KernelReason::of_probe("FS_IOC_GETFLAGS", &error));
-    if let Err(reason) = file_system.admit(flags) {
-        return Some(reason);
-    }
-    match stat.direct_align {
-        Some((0, _) | (_, 0)) => Some(KernelReason::NoDirectIo { file_system: name }),
-        Some((memory, offset)) if memory.max(offset) as usize > PAGE_BYTES => {
-            Some(KernelReason::CoarseAlignment {
-                bytes: memory.max(offset),
-            })
-        }
-        _ => None,
-    }
-}
-
-fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
-    let (major, minor) = (stat.device_major, stat.device_minor);
-    let (memory_align, offset_align) = stat.direct_align.unwrap_or_else(|| {
-        // Never guessed as 512: a page is right for every device that passes.
-        let bytes = block::logical_block_bytes(major, minor).unwrap_or(PAGE_BYTES as u32);
-        (bytes, bytes)
-    });
-    // A device number that is no block device's stands for several, or for a layer over others:
-    // what lies beneath may well compute checksums.
-    let stable_writes = !block::exists(major, minor)
-        || file_system.nature == Nature::CopyOnWriteUnlessFlagged
-        || block::stable_writes(major, minor).unwrap_or(false);
-    Caps {
-        offset_align,
-        memory_align,
-        stable_writes,
-        device: stat.device,
-        inode: stat.inode,
-        birth,
-        file_system: file_system.name,
-    }
-}
-
 /// Times before 1970 count as 1970.
 pub(crate) fn since_1970(ns: i128) -> u64 {
     u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
@@ -383,10 +213,10 @@ impl DeviceFile for RealFile {
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         let fd = self.buffered.as_fd();
-        self.quietly(|| {
+        self.quietly(|before| {
             file::allocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)?;
-            // ext4 has no clones, so it is not asked.
-            let may_share = self.nature != Nature::InPlaceWithExtents;
+            // ext4 has no clones, so it is not asked. What had no space has none in common with a clone.
+            let may_share = self.nature != Nature::InPlaceWithExtents && before.allocated != 0;
             if !may_share || !self.has_shared_space(offset, len)? {
                 return Ok(());
             }
@@ -402,8 +232,8 @@ impl DeviceFile for RealFile {
         if beyond.is_empty() {
             return Ok(());
         }
-        self.quietly(|| {
-            if self.stat()?.len != len {
+        self.quietly(|before| {
+            if before.len != len {
                 // Somebody is writing: the space is in use, or will be trimmed another time.
                 return Ok(());
             }
@@ -446,7 +276,7 @@ impl DeviceFile for RealFile {
     fn wait_in_flight(&self) -> io::Result<()> {
         let by_allocating = self.nature != Nature::CopyOnWriteUnlessFlagged;
         let by_truncating = !by_allocating || self.nature == Nature::Unknown;
-        self.quietly(|| {
+        self.quietly(|_| {
             if by_allocating {
                 let byte = self.settled_byte()?;
                 file::allocate(self.buffered.as_fd(), libc::FALLOC_FL_KEEP_SIZE, byte, 1)?;

@@ -46,6 +46,7 @@ fn hasten(core: &Core, me: Me<'_>) {
         return;
     }
     entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+    core.shared.have_taken(core.id);
     core.shared.wake_keeper();
     let mut owed = u64::MAX;
     let mut progress = Instant::now();

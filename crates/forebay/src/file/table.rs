@@ -45,31 +45,31 @@ pub fn open(
     device: &Arc<dyn DeviceFile>,
     path: &[u8],
 ) -> Result<FileId> {
-    let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
     limits::look_at_file_bytes();
-    // Not under the lock: it asks the file system.
-    let holey = is_known(me.arena, device.as_ref()) || may_have_holes(device.as_ref(), &stat);
+    let mut seen = None;
     let (mut round, mut waiting) = (0, Waiting::begin());
     loop {
         if lock(me) {
             let mut gone = Vec::new();
-            let found = find_or_enter(shared, me, device, (&stat, holey), path, &mut gone);
-            let added = match found {
-                // A call that does not wait.
-                Ok(Some(id)) => shared
-                    .add_open(id)
-                    .and_then(|()| freshen(shared, me, id, device.as_ref())),
-                _ => Ok(()),
+            let found = find_or_enter(shared, me, device, seen.as_ref(), path, &mut gone);
+            let (id, added) = match &found {
+                // Calls that do not wait. What has just been entered is as its device file is.
+                Ok(Found::Known(id)) => {
+                    let added = shared.add_open(*id);
+                    let freshened = || freshen(shared, me, *id, device.as_ref());
+                    (Some(*id), added.and_then(|()| freshened()))
+                }
+                Ok(Found::Entered(id)) => (Some(*id), shared.add_open(*id)),
+                _ => (None, Ok(())),
             };
             unlock(me);
             gone.iter().for_each(|&id| gone::forget(shared, me, id));
-            let found = found?;
-            if let (Err(error), Some(id)) = (added, found) {
+            if let (Err(error), Some(id)) = (added, id) {
                 close(shared, id);
                 return Err(error);
             }
-            match found {
-                Some(id) => {
+            match found? {
+                Found::Known(id) | Found::Entered(id) => {
                     let flags = &me.arena.file_unchecked(id).flags;
                     flags.fetch_and(!(VANISHED | TOLD), Ordering::AcqRel);
                     if device.is_writable() {
@@ -82,10 +82,15 @@ pub fn open(
                     }
                     return Ok(id);
                 }
-                None if round < 64 => {
+                Found::Unseen(stat) => {
+                    let holey = may_have_holes(device.as_ref(), &stat);
+                    seen = Some((stat, holey));
+                    continue;
+                }
+                Found::Full if round < 64 => {
                     reclaim(shared, me, false);
                 }
-                None => {
+                Found::Full => {
                     return Err(Error::Session(format!(
                         "all {} entries of the file table are in use; close some files",
                         me.arena.counts().files
@@ -162,15 +167,27 @@ fn unlock(me: Me<'_>) {
     me.arena.superblock().table_lock.store(0, Ordering::Release);
 }
 
-/// Under the table lock.
+/// What a look through the table has come to.
+enum Found {
+    /// An entry that was there.
+    Known(FileId),
+    /// A new one.
+    Entered(FileId),
+    /// There is none, and what the file is like has to be asked without the table's lock first.
+    Unseen(DeviceStat),
+    /// There is none, and no room.
+    Full,
+}
+
+/// Under the table lock. `seen`: what the file was like, and whether it may have holes.
 fn find_or_enter(
     shared: &Shared,
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
-    (seen, holey): (&DeviceStat, bool),
+    seen: Option<&(DeviceStat, bool)>,
     path: &[u8],
     gone: &mut Vec<FileId>,
-) -> Result<Option<FileId>> {
+) -> Result<Found> {
     let caps = device.caps();
     let count = me.arena.counts().files;
     let start = place_of(caps.inode, count);
@@ -182,7 +199,7 @@ fn find_or_enter(
         match state & 7 {
             LIVE if is_same(entry, device.as_ref()) => {
                 entry.opens.fetch_add(1, Ordering::AcqRel);
-                return Ok(Some(id));
+                return Ok(Found::Known(id));
             }
             LIVE if is_gone(shared, id, entry, device.as_ref()) => {
                 entry.inode.store(0, Ordering::Release);
@@ -201,18 +218,19 @@ fn find_or_enter(
             _ => {}
         }
     }
-    let Some(id) = vacant else { return Ok(None) };
-    // Somebody may have had an entry, have written, and have gone since the caller looked.
+    let Some(id) = vacant else {
+        return Ok(Found::Full);
+    };
     let stat = device.stat().map_err(|e| Error::device("stat", &e))?;
-    let holey = holey || stat != *seen;
+    let holey = match seen {
+        // Somebody may have had an entry, have written, and have gone since the caller looked.
+        Some((seen, holey)) => *holey || stat != *seen,
+        // Nothing that is there has to be written over.
+        None if stat.len == 0 => false,
+        None => return Ok(Found::Unseen(stat)),
+    };
     enter(me, id, device.as_ref(), (&stat, holey), path);
-    Ok(Some(id))
-}
-
-/// Whether the device file has an entry now.
-fn is_known(arena: &Arena, device: &dyn DeviceFile) -> bool {
-    let found = find(arena, device.caps().device, device.caps().inode);
-    found.is_some_and(|id| is_same(arena.file_unchecked(id), device))
+    Ok(Found::Entered(id))
 }
 
 /// Whether the entry's file had the numbers that this device file has.

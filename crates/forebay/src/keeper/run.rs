@@ -108,6 +108,7 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
     if shared.keeps.load(Relaxed) {
         // First: who would leave a file to this keeper flushes it instead. The next one's socket has the same name.
         house.desk = None;
+        shared.end_lanes();
         closing::await_none(shared);
         closing::give_all_up(shared);
         finish_unused_files(shared, me);
@@ -143,6 +144,7 @@ impl House {
             gone::tend(shared, me);
             shared.unpin_dead(me);
         }
+        shared.tend_lanes();
         let owed = superblock.owed_about() != 0;
         let pause = if owed { BUSY_TICK } else { IDLE_TICK };
         self.serve(shared, pause);
@@ -252,6 +254,9 @@ pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Fl
         let seen = shared.work().load(Ordering::Acquire);
         let mut worked = false;
         if shared.keeps.load(Relaxed) {
+            if streams::owes_too_much(shared) {
+                shared.take_from_lanes();
+            }
             worked |= leased.write_some(shared, me, &mut flusher);
             worked |= write_hurried(shared, me, &mut flusher);
             worked |= write_eagerly(shared, me, &mut flusher, &mut cursor);

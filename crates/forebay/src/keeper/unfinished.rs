@@ -99,8 +99,10 @@ fn adopt_by(
     let begun = Instant::now();
     for id in (0..shared.arena.counts().files).map(FileId) {
         let entry = shared.arena.file_unchecked(id);
-        // Whether it is wanted is asked last: who closes a file with its last byte written would have it opened again.
+        // Whether it is wanted is asked first, since a keeper looks everywhere for a file that it does not have; and last: who closes a
+        // file with its last byte written would have it opened again.
         if entry.state.load(Ordering::Acquire) == LIVE
+            && is_wanted(id, entry)
             && shared.device(id).is_none()
             && is_wanted(id, entry)
             && let Some(device) = {

@@ -247,11 +247,7 @@ impl Session {
             Standing::Given(_) => true,
             Standing::Managed | Standing::Idle | Standing::New => false,
         };
-        let device = if writable {
-            RealFile::reopen_at(fd, &relocate)
-        } else {
-            RealFile::reopen_for_reading(fd, &relocate)
-        };
+        let device = RealFile::reopen_known(fd, &asked, writable, &relocate);
         let device = device.map_err(Unmanaged::Reason)?;
         shared.claim(&device, &path).map_err(Unmanaged::Reason)?;
         if outside {

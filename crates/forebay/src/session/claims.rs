@@ -12,7 +12,7 @@
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -63,6 +63,11 @@ fn mixed(words: [u64; 3]) -> u64 {
     })
 }
 
+/// A file's share of a list.
+fn share_of(caps: &Caps) -> u64 {
+    mixed([caps.device, caps.inode, caps.birth]) >> (64 - FILE_BITS)
+}
+
 impl Claims {
     /// Where descriptors are put from now on.
     pub fn relocate(&self, relocate: fn(OwnedFd) -> OwnedFd) {
@@ -109,7 +114,7 @@ impl Claims {
 
     /// Marks a file that the session has claimed already.
     pub fn hold(self: &Arc<Self>, session: u64, caps: &Caps, path: &Path) -> Claim {
-        let share = mixed([caps.device, caps.inode, caps.birth]) >> (64 - FILE_BITS);
+        let share = share_of(caps);
         let byte = (share << SESSION_BITS) | (mixed([session, 0, 0]) >> (64 - SESSION_BITS));
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.entry(share)
@@ -133,6 +138,16 @@ impl Claims {
         }
     }
 
+    /// Runs `f` with the descriptors by which this process has marked a file: the marks last for as long as anybody has these.
+    pub fn with_marks<T>(&self, caps: &Caps, f: impl FnOnce(&[BorrowedFd<'_>]) -> T) -> T {
+        let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        let marked = held.get(&share_of(caps));
+        let directory = marked.and_then(|held| held.directory.as_ref());
+        let list = marked.and_then(|_| self.list());
+        let marks: Vec<_> = directory.into_iter().chain(list).map(AsFd::as_fd).collect();
+        f(&marks)
+    }
+
     fn is_others(&self, share: u64) -> bool {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(held) = held.get(&share) else {
@@ -145,9 +160,10 @@ impl Claims {
         ];
         let mut lists = self.list().into_iter().chain(&held.directory);
         lists.any(|list| {
-            around.iter().any(|&(start, len)| {
-                lock::is_any_held_elsewhere(list.as_fd(), start, len).unwrap_or(false)
-            })
+            let is_held =
+                |start, len| lock::is_any_held_elsewhere(list.as_fd(), start, len).unwrap_or(false);
+            // Mostly nobody has any of it, and one question says so.
+            is_held(start, end - start) && around.iter().any(|&(start, len)| is_held(start, len))
         })
     }
 }

@@ -61,6 +61,13 @@ impl Shared {
         }
     }
 
+    /// Has the keeper take a file that was handed over, should it not have needed it so far. Waits for nobody.
+    pub fn have_taken(&self, file: FileId) {
+        if !self.keeps.load(Relaxed) && self.arena_path.is_some() {
+            self.line.have_taken(self, file);
+        }
+    }
+
     /// Tells a keeper elsewhere that a description has been closed.
     pub fn released(&self, file: FileId, handed: &AtomicU32) {
         let epoch = handed.load(Relaxed);

@@ -7,12 +7,14 @@
 //! client's own process needs no socket.
 
 mod desk;
+mod lanes;
 mod line;
 
 use std::path::{Path, PathBuf};
 
 use crate::ids::FileId;
 pub use desk::Desk;
+pub use lanes::KeptLanes;
 pub use line::Line;
 
 /// Message: file, what, the session's random name.
@@ -36,6 +38,10 @@ const WATCH: u32 = 9;
 const LOOK: u32 = 10;
 /// As [`RELEASE`], of a description that this keeper has not been handed.
 const UNUSED: u32 = 11;
+/// The keeper shall have the receiving end of a lane.
+const LANE: u32 = 12;
+/// The keeper shall take what is in lanes.
+const TAKE: u32 = 13;
 /// Beside a message that changes what the keeper counts: nobody waits for an answer, and there is none.
 const QUIETLY: u32 = 1 << 31;
 const DONE: u8 = b'+';

@@ -21,7 +21,7 @@ use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::claims::Claims;
-use crate::session::handoff::{self, Line};
+use crate::session::handoff::{self, KeptLanes, Line};
 use crate::session::lent::Lent;
 use crate::session::members;
 use crate::session::opens::Opens;
@@ -55,6 +55,7 @@ pub struct Shared {
     /// `superblock.kept` when a writer of this process has waited for the keeper in vain; `u64::MAX`: none has.
     pub keeper_stalled_at: AtomicU64,
     pub(super) line: Line,
+    pub(super) lanes: KeptLanes,
     pub(super) lent: Lent,
     pub(super) opens: Opens,
     pub(super) viewers: Viewers,
@@ -92,6 +93,7 @@ impl Shared {
             keeps: AtomicBool::new(false),
             keeper_stalled_at: AtomicU64::new(u64::MAX),
             line: Line::default(),
+            lanes: KeptLanes::default(),
             lent: Lent::default(),
             opens: Opens::default(),
             viewers: Viewers::default(),
@@ -143,10 +145,19 @@ impl Shared {
         table::is_same(self.arena.file_unchecked(file), device.as_ref())
     }
 
-    /// The device file of an entry, if this process has it open.
+    /// The device file of an entry, if this process has it open; a keeper's clients may have left it where the keeper finds it.
     pub fn device(&self, file: FileId) -> Option<Arc<dyn DeviceFile>> {
-        let device = self.devices().get(&file).cloned();
-        device.filter(|device| self.is_of(file, device))
+        let known = || {
+            let device = self.devices().get(&file).cloned();
+            device.filter(|device| self.is_of(file, device))
+        };
+        known().or_else(|| {
+            if !self.keeps.load(Relaxed) {
+                return None;
+            }
+            self.take_from_lanes();
+            known()
+        })
     }
 
     /// Keeps a device file for an entry; the first one stays.

@@ -5,6 +5,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// One setting of a device's queue. A partition has no queue of its own; its parent's holds.
 fn queue_setting(major: u32, minor: u32, name: &str) -> Option<u64> {
@@ -26,6 +27,32 @@ pub fn exists(major: u32, minor: u32) -> bool {
 /// no way to ask for it that user space could see: `None`.
 pub fn stable_writes(major: u32, minor: u32) -> Option<bool> {
     queue_setting(major, minor, "stable_writes").map(|value| value != 0)
+}
+
+/// Whether pages may have to stay as they are while the device writes them: it says so, or is no block device. An answer is good for a
+/// second: it takes five system calls, and a program that makes many files makes them on one device.
+pub fn may_need_stable_pages(major: u32, minor: u32) -> bool {
+    /// The device's number, the second of the answer, and the answer; 0: none. Threads may answer at the same time.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    // The kernel's own device numbers have so many bits.
+    let device = u64::from(major << 20 | minor & 0xf_ffff);
+    let asked = device << 32 | (second() & 0x7fff_ffff) << 1;
+    let last = LAST.load(Relaxed);
+    if last & !1 == asked {
+        return last & 1 != 0;
+    }
+    let stable = !exists(major, minor) || stable_writes(major, minor).unwrap_or(false);
+    LAST.store(asked | u64::from(stable), Relaxed);
+    stable
+}
+
+/// Seconds since the machine began, 1 at least.
+fn second() -> u64 {
+    // SAFETY: plain numbers, for which zero is a value.
+    let mut now: libc::timespec = unsafe { std::mem::zeroed() };
+    // SAFETY: the target is ours.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &raw mut now) };
+    now.tv_sec as u64 + 1
 }
 
 /// Logical block size in bytes: what `BLKSSZGET` says.

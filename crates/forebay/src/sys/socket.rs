@@ -8,7 +8,7 @@ use std::path::Path;
 use super::{check, check_bytes, retry};
 
 /// Descriptors in one message at most.
-pub const DESCRIPTORS_MAX: usize = 2;
+pub const DESCRIPTORS_MAX: usize = 4;
 /// Room for the control message, aligned as its header wants.
 type Control = [u64; 8];
 
@@ -56,6 +56,17 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     // SAFETY: the address is ours and as long as said.
     retry(|| check(unsafe { libc::connect(socket.as_raw_fd(), pointer, len) }))?;
     Ok(socket)
+}
+
+/// Two sockets that are connected to each other. Neither waits for anybody.
+pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
+    let kind = libc::SOCK_SEQPACKET | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK;
+    let mut ends = [0; 2];
+    // SAFETY: the target is ours, and holds two numbers.
+    check(unsafe { libc::socketpair(libc::AF_UNIX, kind, 0, ends.as_mut_ptr()) })?;
+    // SAFETY: the descriptors are new and nobody else's.
+    let [one, other] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+    Ok((one, other))
 }
 
 /// The next connection, if one waits.
@@ -137,7 +148,7 @@ pub fn send_at_once(
     let with = if descriptors.is_empty() { 0 } else { space };
     let message = message(&mut vector, &mut control, with);
     if with > 0 {
-        // SAFETY: the control buffer is large enough for two descriptors and lives to the end of this function.
+        // SAFETY: the control buffer is large enough for so many descriptors and lives to the end of this function.
         unsafe {
             let header = libc::CMSG_FIRSTHDR(&raw const message);
             (*header).cmsg_level = libc::SOL_SOCKET;
@@ -163,8 +174,50 @@ pub fn send_at_once(
     }
 }
 
+/// Takes a message away, with its descriptors, which are closed unless they are open elsewhere. `false`: there was none.
+pub fn discard(socket: BorrowedFd<'_>) -> bool {
+    take_byte(socket, 0)
+}
+
+/// Whether no message waits in a socket whose other end is open.
+pub fn is_empty(socket: BorrowedFd<'_>) -> bool {
+    !take_byte(socket, libc::MSG_PEEK)
+}
+
+/// Receives the beginning of a message, without room for descriptors: the kernel closes those that it cannot give.
+fn take_byte(socket: BorrowedFd<'_>, flags: libc::c_int) -> bool {
+    let mut byte = 0u8;
+    let got = retry(|| {
+        // SAFETY: the target is ours and as long as said.
+        check_bytes(unsafe {
+            let flags = flags | libc::MSG_DONTWAIT;
+            libc::recv(socket.as_raw_fd(), (&raw mut byte).cast(), 1, flags)
+        })
+    });
+    matches!(got, Ok(1..))
+}
+
 /// Receives a message and its descriptors. Returns 0 bytes when the other end is gone.
 pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    receive_as(socket, bytes, 0)
+}
+
+/// As [`receive`], if a message waits.
+///
+/// # Errors
+/// `WouldBlock`: none does.
+pub fn receive_at_once(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+) -> io::Result<(usize, Vec<OwnedFd>)> {
+    receive_as(socket, bytes, libc::MSG_DONTWAIT)
+}
+
+fn receive_as(
+    socket: BorrowedFd<'_>,
+    bytes: &mut [u8],
+    flags: libc::c_int,
+) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut control: Control = [0; 8];
     let mut vector = libc::iovec {
         iov_base: bytes.as_mut_ptr().cast(),
@@ -174,7 +227,8 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, V
     let got = retry(|| {
         // SAFETY: everything the message points to is alive, and ours, and as long as said.
         check_bytes(unsafe {
-            libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC)
+            let flags = flags | libc::MSG_CMSG_CLOEXEC;
+            libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags)
         })
     })?;
     let mut descriptors = Vec::new();

@@ -8,6 +8,7 @@ use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// `FS_IOC_GETFLAGS`: the file's blocks are mapped by extents (ext4).
 pub const FLAG_EXTENTS: u32 = 0x0008_0000;
@@ -53,7 +54,12 @@ pub struct Stat {
     pub immutable: bool,
     /// Compressed by the file system.
     pub compressed: bool,
+    /// The mount that the file was reached by: a number that no other mount ever has (Linux 6.8).
+    pub mount: Option<u64>,
 }
+
+/// `STATX_MNT_ID_UNIQUE`.
+const MOUNT_ID_UNIQUE: libc::c_uint = 0x4000;
 
 /// `statx` of an open file.
 pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
@@ -64,7 +70,7 @@ pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
 pub fn stat_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<Stat> {
     let follow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
     let flags = libc::AT_EMPTY_PATH | follow;
-    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN;
+    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN | MOUNT_ID_UNIQUE;
     let mut out = MaybeUninit::<libc::statx>::zeroed();
     retry(|| {
         // SAFETY: the path ends in a null byte and is only read; `out` is ours and lives during the call.
@@ -76,12 +82,26 @@ pub fn stat_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<Stat> {
 
 /// Device and inode of what a path leads to, as the kernel has them in memory: nobody elsewhere is asked.
 pub fn inode_of(path: &CStr) -> io::Result<(u64, u64)> {
+    inode_at(libc::AT_FDCWD, path)
+}
+
+/// Device and inode of an open file, likewise.
+pub fn inode(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    inode_at(fd.as_raw_fd(), c"")
+}
+
+fn inode_at(dir: RawFd, path: &CStr) -> io::Result<(u64, u64)> {
     let mut out = MaybeUninit::<libc::statx>::zeroed();
-    let flags = libc::AT_STATX_DONT_SYNC;
+    let empty = if path.is_empty() {
+        libc::AT_EMPTY_PATH
+    } else {
+        0
+    };
+    let flags = libc::AT_STATX_DONT_SYNC | empty;
     retry(|| {
-        let (cwd, mask) = (libc::AT_FDCWD, libc::STATX_INO);
+        let mask = libc::STATX_INO;
         // SAFETY: the path ends in a null byte and is only read; `out` is ours and lives during the call.
-        check(unsafe { libc::statx(cwd, path.as_ptr(), flags, mask, out.as_mut_ptr()) })
+        check(unsafe { libc::statx(dir, path.as_ptr(), flags, mask, out.as_mut_ptr()) })
     })?;
     // SAFETY: as above.
     let found = from_statx(&unsafe { out.assume_init() });
@@ -114,6 +134,7 @@ fn from_statx(x: &libc::statx) -> Stat {
         append_only: attribute(libc::STATX_ATTR_APPEND),
         immutable: attribute(libc::STATX_ATTR_IMMUTABLE),
         compressed: attribute(libc::STATX_ATTR_COMPRESSED),
+        mount: answered(MOUNT_ID_UNIQUE).then_some(x.stx_mnt_id),
     }
 }
 
@@ -121,7 +142,24 @@ fn nanoseconds(time: &libc::statx_timestamp) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// The magic number of the file system that a file lies on (`statfs` `f_type`).
+/// The magic number of the file system that a file lies on. Asked once for each mount, as far as mounts can be told apart: XFS answers in
+/// 2 to 40 µs, as it tidies up its inodes before it counts them.
+pub fn magic_of(fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<u32> {
+    /// The lower half of a mount's number, and its file system's; 0: none. Threads may ask at the same time.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    let Some(mount) = stat.mount else {
+        return file_system_magic(fd);
+    };
+    let last = LAST.load(Relaxed);
+    if last >> 32 == mount & u64::from(u32::MAX) && last != 0 {
+        return Ok(last as u32);
+    }
+    let magic = file_system_magic(fd)?;
+    LAST.store(mount << 32 | u64::from(magic), Relaxed);
+    Ok(magic)
+}
+
+/// The same, asked now (`statfs` `f_type`).
 pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
     let mut out = MaybeUninit::<libc::statfs>::zeroed();
     // SAFETY: `out` is ours and lives during the call.

@@ -21,18 +21,26 @@ use crate::sync::Ordering;
 use crate::sys::socket;
 
 use super::{
-    DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED, RELEASE,
-    RELEASE_READER, UNITE, UNUSED, WATCH, decode, socket_path,
+    DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED,
+    RELEASE, RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, decode, socket_path,
 };
 
 struct Client {
     socket: OwnedFd,
+    /// Its name among those of this desk.
+    key: u64,
     /// Descriptions that the client has open, and those of them that only read.
     opens: HashMap<FileId, u32>,
     readers: HashMap<FileId, u32>,
 }
 
 impl Client {
+    fn count(&mut self, files: Vec<FileId>) {
+        for file in files {
+            *self.opens.entry(file).or_default() += 1;
+        }
+    }
+
     /// Gives back what the client had open.
     fn leave(&self, shared: &Arc<Shared>) {
         for (file, count) in &self.opens {
@@ -59,6 +67,8 @@ pub struct Desk {
     listener: OwnedFd,
     path: PathBuf,
     clients: Vec<Client>,
+    /// The last client's key.
+    last_key: u64,
     /// A descriptor to give up when there are no others: whoever is turned away knows it at once.
     spare: Option<OwnedFd>,
 }
@@ -77,6 +87,7 @@ impl Desk {
             listener,
             path,
             clients: Vec::new(),
+            last_key: 0,
         })
     }
 
@@ -88,8 +99,10 @@ impl Desk {
             match socket::accept(self.listener.as_fd()) {
                 Ok(connection) => {
                     if matches!(socket::peer_uid(connection.as_fd()), Ok(peer) if peer == uid) {
+                        self.last_key += 1;
                         self.clients.push(Client {
                             socket: connection,
+                            key: self.last_key,
                             opens: HashMap::new(),
                             readers: HashMap::new(),
                         });
@@ -120,6 +133,7 @@ impl Desk {
         self.clients.retain_mut(|client| {
             let stays = answer_all(shared, client);
             if !stays {
+                client.count(shared.end_lanes_of(client.key));
                 client.leave(shared);
             }
             stays
@@ -147,6 +161,7 @@ fn take(word: &crate::sync::AtomicU32, count: u32) {
 
 /// Answers what a client has sent. `false`: it is gone, or talks nonsense.
 fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
+    client.count(shared.taken_from(client.key));
     loop {
         let mut message = [0; MESSAGE_BYTES];
         let (got, descriptors) = match socket::receive(client.socket.as_fd(), &mut message) {
@@ -186,6 +201,11 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 UNITE => unite(shared, file),
                 WATCH => ask_guard(shared, descriptors, Guard::watch),
                 LOOK => ask_guard(shared, descriptors, Guard::is_used_outside),
+                LANE => keep_lane(shared, client, descriptors),
+                TAKE => {
+                    shared.take_from_lanes();
+                    true
+                }
                 LEFT => {
                     one_fewer(&mut client.opens, file);
                     closing::forget_if_lost(shared, file);
@@ -277,7 +297,16 @@ fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
     settle::settle(&core, me, Durability::Written, &seen).is_ok()
 }
 
-fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
+fn manage(shared: &Shared, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
+    let taken = take_over(shared, file, fds);
+    if taken {
+        client.count(vec![file]);
+    }
+    taken
+}
+
+/// Keeps a file's descriptors, if they are what they should be.
+pub(super) fn take_over(shared: &Shared, file: FileId, fds: Vec<OwnedFd>) -> bool {
     let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
         return false;
     };
@@ -289,9 +318,15 @@ fn manage(shared: &Arc<Shared>, client: &mut Client, file: FileId, fds: Vec<Owne
         let entry = shared.arena.file_unchecked(file);
         shared.share_claim(&device, &path_of(entry));
         shared.keep_device(file, Arc::new(device));
-        *client.opens.entry(file).or_default() += 1;
     }
     same
+}
+
+fn keep_lane(shared: &Shared, client: &Client, fds: Vec<OwnedFd>) -> bool {
+    let Ok([out]) = <[OwnedFd; 1]>::try_from(fds) else {
+        return false;
+    };
+    shared.keep_lane(client.key, out)
 }
 
 /// What a client says is checked: the descriptors must be of the inode that the entry describes.

@@ -14,9 +14,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
+use super::lanes::Lanes;
 use super::{
-    DONE, FLUSH, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, RELEASE,
-    RELEASE_READER, UNITE, UNUSED, WATCH, encode, socket_path,
+    DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, RELEASE,
+    RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, encode, socket_path,
 };
 use crate::device::DeviceFile;
 use crate::ids::FileId;
@@ -52,6 +53,8 @@ struct Contact {
     unanswered: u32,
     /// What could not be told yet, as the socket holds no more.
     untold: VecDeque<[u8; MESSAGE_BYTES]>,
+    /// `None`: the keeper takes none.
+    lanes: Option<Lanes>,
 }
 
 /// What has become of a message.
@@ -82,6 +85,14 @@ impl Line {
             return false;
         }
         let message = encode(file, MANAGE, shared.session_name_word());
+        let put = |marks: &[BorrowedFd<'_>]| {
+            let all: Vec<_> = [direct, buffered].iter().chain(marks).copied().collect();
+            self.put_into_lane(epoch, (file, &message), &all)
+        };
+        self.open_lane(shared, epoch);
+        if shared.claims.with_marks(device.caps(), put) {
+            return true;
+        }
         // Refused is an answer, too; and what has been sent the keeper counts before whatever follows.
         let reached = self.ask(shared, epoch, message, &[direct, buffered]) != Fate::Unsent;
         if !reached {
@@ -90,9 +101,67 @@ impl Line {
         reached
     }
 
+    /// Sees to it that there is a lane to the keeper of this epoch, if it takes any.
+    fn open_lane(&self, shared: &Shared, epoch: u32) {
+        let mut contact = self.contact();
+        if is_silent(shared) {
+            return;
+        }
+        if contact.as_ref().is_none_or(|known| known.epoch != epoch) {
+            *contact = self.connect(shared, epoch);
+        }
+        if let Some(known) = contact.as_mut()
+            && known.lanes.as_ref().is_some_and(Lanes::may_grow)
+            && let Ok((into, out)) = socket::pair()
+        {
+            known.open_lane(shared, (self.placed(into), self.placed(out)));
+        }
+    }
+
+    /// Puts a file's descriptors where the keeper finds them once it needs them. `false`: there is no such place.
+    fn put_into_lane(
+        &self,
+        epoch: u32,
+        (file, message): (FileId, &[u8; MESSAGE_BYTES]),
+        descriptors: &[BorrowedFd<'_>],
+    ) -> bool {
+        let mut contact = self.contact();
+        let known = contact.as_mut().filter(|known| known.epoch == epoch);
+        let lanes = known.and_then(|known| known.lanes.as_mut());
+        lanes.is_some_and(|lanes| lanes.put(file, message, descriptors))
+    }
+
+    /// Takes a file's descriptors out of a lane. `false`: the keeper has them, or they were in none.
+    fn take_back(&self, file: FileId, epoch: u32) -> bool {
+        let mut contact = self.contact();
+        let known = contact.as_mut().filter(|known| known.epoch == epoch);
+        let lanes = known.and_then(|known| known.lanes.as_mut());
+        lanes.is_some_and(|lanes| lanes.take_back(file))
+    }
+
+    /// Has the keeper take a file's descriptors, should they be in a lane. Waits for nobody.
+    pub fn have_taken(&self, shared: &Shared, file: FileId) {
+        let contact = self.contact();
+        let Some(known) = contact.as_ref() else {
+            return;
+        };
+        if known
+            .lanes
+            .as_ref()
+            .is_some_and(|lanes| lanes.may_have(file))
+        {
+            let message = encode(file, TAKE | QUIETLY, shared.session_name_word());
+            // Else it takes them in its own time.
+            let _ = socket::send_at_once(known.socket.as_fd(), &message, &[]);
+        }
+    }
+
     /// Says that this process has one description fewer of the file. When this returns the keeper has closed its own of a file
     /// that nobody has open any more, unless it is stopped.
     pub fn release(&self, shared: &Shared, file: FileId, epoch: u32) {
+        if self.take_back(file, epoch) {
+            return;
+        }
         self.tell(shared, file, RELEASE, epoch);
     }
 
@@ -168,6 +237,10 @@ impl Line {
     /// cannot be reached any more.
     pub fn say_left(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
         let message = encode(file, LEFT, shared.session_name_word());
+        // In a lane it could not be what the keeper has united.
+        if self.take_back(file, epoch) {
+            return false;
+        }
         let contact = self.contact();
         contact.as_ref().is_some_and(|contact| {
             contact.epoch == epoch
@@ -246,6 +319,7 @@ impl Line {
                         socket: self.placed(socket),
                         unanswered: 0,
                         untold: VecDeque::new(),
+                        lanes: Some(Lanes::default()),
                     });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -261,6 +335,21 @@ impl Line {
 }
 
 impl Contact {
+    /// Makes a lane of a pair of sockets, if the keeper takes its end.
+    fn open_lane(&mut self, shared: &Shared, pair: (OwnedFd, OwnedFd)) {
+        let message = encode(FileId(0), LANE, shared.session_name_word());
+        match self.ask(shared, &message, &[pair.1.as_fd()]) {
+            Ok(Fate::Answered(DONE)) => {
+                if let Some(lanes) = &mut self.lanes {
+                    lanes.add(pair);
+                }
+            }
+            Ok(Fate::Answered(_)) => self.lanes = None,
+            // Should the connection be of no use any more, whatever is asked next notices.
+            _ => {}
+        }
+    }
+
     /// # Errors
     /// Where the connection is of no use any more.
     fn ask(

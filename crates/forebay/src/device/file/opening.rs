@@ -1,0 +1,204 @@
+//! Opening a file for the engine: what is asked of it, and why it may stay with the kernel.
+//!
+//! Each question is asked once: files that live for milliseconds are managed as well.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::AtomicU32;
+use std::sync::{OnceLock, RwLock};
+
+use super::{RealFile, Relocate, since_1970};
+use crate::device::file_system::{FileSystem, Nature, lookup};
+use crate::device::{Caps, DeviceFile, KernelReason};
+use crate::limits::PAGE_BYTES;
+use crate::sys::stat::Stat;
+use crate::sys::{block, file, handle, memory, stat};
+
+impl RealFile {
+    /// Opens the file behind a caller's descriptor twice more. The descriptor itself is not used
+    /// any further.
+    pub fn reopen(fd: BorrowedFd<'_>) -> Result<Self, KernelReason> {
+        Self::reopen_at(fd, &|fd| fd)
+    }
+
+    /// As [`RealFile::reopen`], with descriptors of the caller's choice.
+    pub fn reopen_at(fd: BorrowedFd<'_>, relocate: Relocate<'_>) -> Result<Self, KernelReason> {
+        Self::reopen_known(fd, &ask(fd)?, true, relocate)
+    }
+
+    /// The same, of a file whose attributes have just been asked for; or, if it is not to be `writable`, for reading alone: no writable
+    /// descriptor of it comes into being, so that it may be a program that runs, or one that the caller may not write.
+    pub fn reopen_known(
+        fd: BorrowedFd<'_>,
+        stat: &Stat,
+        writable: bool,
+        relocate: Relocate<'_>,
+    ) -> Result<Self, KernelReason> {
+        // The flusher may have rights that the writer has not, and would leave the bits as they are.
+        if writable && stat.regular && stat.set_id {
+            return Err(KernelReason::SetId);
+        }
+        Self::open_twice(fd, stat, writable, relocate)
+    }
+
+    /// As [`RealFile::reopen`], for a file that has been managed before.
+    pub(crate) fn reopen_managed(
+        fd: BorrowedFd<'_>,
+        relocate: Relocate<'_>,
+    ) -> Result<Self, KernelReason> {
+        Self::open_twice(fd, &ask(fd)?, true, relocate)
+    }
+
+    fn open_twice(
+        fd: BorrowedFd<'_>,
+        stat: &Stat,
+        writable: bool,
+        relocate: Relocate<'_>,
+    ) -> Result<Self, KernelReason> {
+        let file_system = admit(fd, stat)?;
+        let open = |direct| {
+            file::open_again(fd, direct, writable)
+                .map(relocate)
+                .map_err(|error| KernelReason::of_open(&error, file_system.name))
+        };
+        // Without O_DIRECT first, so that "may not be written" is not mistaken for "no direct I/O".
+        let buffered = open(false)?;
+        let direct = open(true)?;
+        // Another thread may have closed the descriptor, and its number may be another file's by now.
+        for opened in [&buffered, &direct] {
+            let inode = stat::inode(opened.as_fd());
+            let inode = inode.map_err(|error| KernelReason::of_probe("statx", &error))?;
+            if inode != (stat.device, stat.inode) {
+                return Err(KernelReason::WrongDescriptors { what: TWO_FILES });
+            }
+        }
+        Self::over(direct, buffered, (stat, file_system), writable)
+    }
+
+    /// Over two descriptions of the file that `stat` and its file system tell of.
+    pub(super) fn over(
+        direct: OwnedFd,
+        buffered: OwnedFd,
+        (stat, file_system): (&Stat, FileSystem),
+        writable: bool,
+    ) -> Result<Self, KernelReason> {
+        let generation = handle::hash(direct.as_fd()).unwrap_or(0);
+        let birth = since_1970(stat.birth_ns.unwrap_or(0)) ^ generation;
+        let caps = caps_of(stat, &file_system, birth);
+        let file = Self {
+            direct,
+            buffered,
+            caps,
+            nature: file_system.nature,
+            writable,
+            united: RwLock::new(false),
+            uncached: AtomicU32::new(0),
+            companion: OnceLock::new(),
+        };
+        file.probe_reading(stat)?;
+        if writable && file.nature == Nature::Unknown {
+            file.probe_writing()?;
+        }
+        Ok(file)
+    }
+
+    /// Tries what is not known from tables and `statx`, of what reading needs.
+    fn probe_reading(&self, stat: &Stat) -> Result<(), KernelReason> {
+        if stat.direct_align.is_some() {
+            return Ok(());
+        }
+        let file_system = self.caps.file_system;
+        let page = memory::AlignedBytes::new(PAGE_BYTES, PAGE_BYTES);
+        self.read_direct(page.piece(), 0)
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EINVAL) => KernelReason::NoDirectIo { file_system },
+                _ => KernelReason::of_probe("direct read", &error),
+            })?;
+        Ok(())
+    }
+
+    /// The same of what writing needs, on a file system that no table knows.
+    fn probe_writing(&self) -> Result<(), KernelReason> {
+        let file_system = self.caps.file_system;
+        let end = ask(self.direct.as_fd())?.len.saturating_sub(1);
+        self.reserve(end, 1)
+            .map_err(|error| match error.raw_os_error() {
+                Some(libc::EOPNOTSUPP) => KernelReason::NoReserve { file_system },
+                _ => KernelReason::of_probe("fallocate", &error),
+            })?;
+        self.trim()
+            .map_err(|error| KernelReason::of_probe("ftruncate", &error))?;
+        self.is_allocated(0, 1)
+            .map_err(|error| KernelReason::of_probe("FIEMAP", &error))?;
+        Ok(())
+    }
+}
+
+/// What is wrong with descriptors of different files.
+pub(super) const TWO_FILES: &str = "they are of two files";
+
+pub(super) fn ask(fd: BorrowedFd<'_>) -> Result<Stat, KernelReason> {
+    stat::stat(fd).map_err(|error| KernelReason::of_probe("statx", &error))
+}
+
+/// What can be told from any descriptor of the file, without opening it.
+pub(super) fn admit(fd: BorrowedFd<'_>, stat: &Stat) -> Result<FileSystem, KernelReason> {
+    if !stat.regular {
+        return Err(KernelReason::NotRegular);
+    }
+    let magic = stat::magic_of(fd, stat);
+    let magic = magic.map_err(|error| KernelReason::of_probe("statfs", &error))?;
+    let file_system = lookup(magic);
+    match refusal(fd, stat, &file_system) {
+        Some(reason) => Err(reason),
+        None => Ok(file_system),
+    }
+}
+
+fn refusal(fd: BorrowedFd<'_>, stat: &Stat, file_system: &FileSystem) -> Option<KernelReason> {
+    let name = file_system.name;
+    if stat.append_only {
+        return Some(KernelReason::AppendOnly);
+    }
+    if stat.immutable {
+        return Some(KernelReason::Immutable);
+    }
+    if stat.compressed {
+        return Some(KernelReason::CopyOnWrite { file_system: name });
+    }
+    let flags =
+        || stat::inode_flags(fd).map_err(|error| KernelReason::of_probe("FS_IOC_GETFLAGS", &error));
+    if let Err(reason) = file_system.admit(flags) {
+        return Some(reason);
+    }
+    match stat.direct_align {
+        Some((0, _) | (_, 0)) => Some(KernelReason::NoDirectIo { file_system: name }),
+        Some((memory, offset)) if memory.max(offset) as usize > PAGE_BYTES => {
+            Some(KernelReason::CoarseAlignment {
+                bytes: memory.max(offset),
+            })
+        }
+        _ => None,
+    }
+}
+
+fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
+    let (major, minor) = (stat.device_major, stat.device_minor);
+    let (memory_align, offset_align) = stat.direct_align.unwrap_or_else(|| {
+        // Never guessed as 512: a page is right for every device that passes.
+        let bytes = block::logical_block_bytes(major, minor).unwrap_or(PAGE_BYTES as u32);
+        (bytes, bytes)
+    });
+    // A device number that is no block device's stands for several, or for a layer over others:
+    // what lies beneath may well compute checksums.
+    let stable_writes = file_system.nature == Nature::CopyOnWriteUnlessFlagged
+        || block::may_need_stable_pages(major, minor);
+    Caps {
+        offset_align,
+        memory_align,
+        stable_writes,
+        device: stat.device,
+        inode: stat.inode,
+        birth,
+        file_system: file_system.name,
+    }
+}

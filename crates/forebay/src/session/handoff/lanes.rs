@@ -1,0 +1,192 @@
+//! Lanes: descriptors that the keeper need not have yet.
+//!
+//! A lane is a pair of sockets that a client makes. The client sends a file's descriptors into it, by one message that nobody answers.
+//! The keeper has the receiving end as well, so what lies in a lane outlives the client, however that ends: the kernel keeps a message,
+//! and the descriptors in it, for as long as somebody has that end. Whoever receives the message has the file: the keeper, once it needs
+//! it; or the client, if it closes the file before that. So a file that lives for a moment costs a client no waiting, and the keeper
+//! nothing.
+//!
+//! With a file's descriptors go those by which the client has claimed it for the session (`session::claims`): the claim lasts until the
+//! keeper has one of its own.
+//!
+//! A lane holds one message at most, and only its client sends, one thread at a time (the lock of the client's line). Where a client has
+//! more files than lanes it hands the others over, and waits for the answer.
+//!
+//! The keeper looks into lanes where it misses a file ([`Shared::device`]), where much is owed, and now and then. Files that it has taken
+//! it counts as if they had been handed over.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::{MANAGE, MESSAGE_BYTES, decode, desk};
+use crate::ids::FileId;
+use crate::session::shared::Shared;
+use crate::sync::time::Instant;
+use crate::sys::socket;
+
+/// Lanes of one client at most.
+const LANES_MAX: usize = 4;
+/// How long a lane is left alone that is never seen empty: most files are closed before.
+const LEFT_ALONE: Duration = Duration::from_millis(20);
+
+/// A client's lane.
+struct Lane {
+    into: OwnedFd,
+    out: OwnedFd,
+    /// The file whose descriptors were put into it last, unless it has been taken back.
+    file: Option<FileId>,
+}
+
+/// A client's lanes to one keeper.
+#[derive(Default)]
+pub(super) struct Lanes(Vec<Lane>);
+
+impl Lanes {
+    /// Whether a lane more may be of use.
+    pub fn may_grow(&self) -> bool {
+        self.0.len() < LANES_MAX && self.0.iter().all(|lane| lane.file.is_some())
+    }
+
+    /// A lane that the keeper has got the receiving end of.
+    pub fn add(&mut self, (into, out): (OwnedFd, OwnedFd)) {
+        let file = None;
+        self.0.push(Lane { into, out, file });
+    }
+
+    /// Puts a file's descriptors into an empty lane. `false`: there is none.
+    pub fn put(
+        &mut self,
+        file: FileId,
+        message: &[u8; MESSAGE_BYTES],
+        descriptors: &[BorrowedFd<'_>],
+    ) -> bool {
+        let unused = self.0.iter().position(|lane| lane.file.is_none());
+        // The keeper has taken what was in it.
+        let emptied = || {
+            let mut lanes = self.0.iter();
+            lanes.position(|lane| socket::is_empty(lane.out.as_fd()))
+        };
+        let Some(lane) = unused.or_else(emptied).map(|at| &mut self.0[at]) else {
+            return false;
+        };
+        let put = socket::send_at_once(lane.into.as_fd(), message, descriptors).is_ok();
+        lane.file = put.then_some(file);
+        put
+    }
+
+    /// Whether a file's descriptors may lie in a lane.
+    pub fn may_have(&self, file: FileId) -> bool {
+        self.0.iter().any(|lane| lane.file == Some(file))
+    }
+
+    /// Takes a file's descriptors back. `false`: the keeper has them.
+    pub fn take_back(&mut self, file: FileId) -> bool {
+        let lane = self.0.iter_mut().find(|lane| lane.file == Some(file));
+        lane.is_some_and(|lane| {
+            lane.file = None;
+            socket::discard(lane.out.as_fd())
+        })
+    }
+}
+
+/// The keeper's end of a lane.
+struct Kept {
+    client: u64,
+    out: OwnedFd,
+    /// Since when it has not been seen empty.
+    full: Option<Instant>,
+    /// Files taken from it that the client's count does not have yet.
+    taken: Vec<FileId>,
+}
+
+impl Kept {
+    fn take(&mut self, shared: &Shared) {
+        self.full = None;
+        let mut message = [0; MESSAGE_BYTES];
+        while let Ok((MESSAGE_BYTES, mut descriptors)) =
+            socket::receive_at_once(self.out.as_fd(), &mut message)
+        {
+            let (file, what, session) = decode(&message);
+            let _marks = descriptors.split_off(descriptors.len().min(2));
+            let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
+            if ours && what == MANAGE && desk::take_over(shared, file, descriptors) {
+                self.taken.push(file);
+            }
+        }
+    }
+}
+
+/// All lanes of a keeper's clients.
+#[derive(Default)]
+pub struct KeptLanes(Mutex<Vec<Kept>>);
+
+impl KeptLanes {
+    fn lanes(&self) -> MutexGuard<'_, Vec<Kept>> {
+        // What a panic elsewhere has left untaken is taken the next time.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Shared {
+    /// Keeps the end of a client's lane. `false`: it has enough of them.
+    pub(super) fn keep_lane(&self, client: u64, out: OwnedFd) -> bool {
+        let mut lanes = self.lanes.lanes();
+        let has_room = lanes.iter().filter(|lane| lane.client == client).count() < LANES_MAX;
+        if has_room {
+            lanes.push(Kept {
+                client,
+                out,
+                full: None,
+                taken: Vec::new(),
+            });
+        }
+        has_room
+    }
+
+    /// The keeper takes all that is in lanes.
+    pub fn take_from_lanes(&self) {
+        for lane in self.lanes.lanes().iter_mut() {
+            lane.take(self);
+        }
+    }
+
+    /// The keeper takes what has been in lanes for long. Called often.
+    pub fn tend_lanes(&self) {
+        let mut lanes = self.lanes.lanes();
+        for lane in lanes.iter_mut() {
+            if socket::is_empty(lane.out.as_fd()) {
+                lane.full = None;
+            } else if lane.full.get_or_insert_with(Instant::now).elapsed() >= LEFT_ALONE {
+                lane.take(self);
+            }
+        }
+    }
+
+    /// The files that were taken from a client's lanes since the last time.
+    pub(super) fn taken_from(&self, client: u64) -> Vec<FileId> {
+        let mut lanes = self.lanes.lanes();
+        let theirs = lanes.iter_mut().filter(|lane| lane.client == client);
+        theirs
+            .flat_map(|lane| std::mem::take(&mut lane.taken))
+            .collect()
+    }
+
+    /// A client is gone: takes what is in its lanes, and forgets them. The files that were taken since the last time.
+    pub(super) fn end_lanes_of(&self, client: u64) -> Vec<FileId> {
+        let mut lanes = self.lanes.lanes();
+        let theirs = lanes.extract_if(.., |lane| lane.client == client);
+        let taken = theirs.flat_map(|mut lane| {
+            lane.take(self);
+            lane.taken
+        });
+        taken.collect()
+    }
+
+    /// The keeper ends: takes what is in lanes, and forgets them all.
+    pub fn end_lanes(&self) {
+        for mut lane in self.lanes.lanes().drain(..) {
+            lane.take(self);
+        }
+    }
+}
