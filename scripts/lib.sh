@@ -213,6 +213,9 @@ checks() {
 suites() {
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
     suite 'with sim' cargo test --package forebay --features sim --no-fail-fast -- "$@"
+    # Apart: the library has one name in both builds, and the tests of the plain one would load this.
+    suite 'programs on failing devices' cargo test --target-dir "${CARGO_TARGET_DIR:-target}/sim" \
+        --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
     if [ -e crates/forebay/tests/schedule.rs ] || [ -e crates/forebay/tests/schedule/main.rs ]; then
         suite 'schedules' \
             cargo test --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"

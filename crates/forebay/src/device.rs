@@ -23,6 +23,19 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
+/// Where a test has said so, a real device fails here (`crate::sim::faults`).
+#[cfg(feature = "sim")]
+macro_rules! may_fail {
+    ($file:expr, $call:ident) => {
+        crate::sim::faults::pass($file.caps.inode, crate::sim::faults::Call::$call)?
+    };
+}
+#[cfg(not(feature = "sim"))]
+macro_rules! may_fail {
+    ($file:expr, $call:ident) => {};
+}
+use may_fail;
+
 /// What a device file wants and can do, found once when it is opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caps {

@@ -10,6 +10,7 @@
 
 pub mod device;
 pub mod explore;
+pub mod faults;
 pub mod fuzz;
 pub mod planted;
 pub mod tasks;
@@ -25,6 +26,9 @@ pub use planted::{Bug, plant, plant_everywhere, planted};
 thread_local! {
     static COUNTDOWN: Cell<u64> = const { Cell::new(u64::MAX) };
     static COUNT: Cell<u64> = const { Cell::new(0) };
+    /// The same of accesses that may change a word.
+    static CHANGES_LEFT: Cell<u64> = const { Cell::new(u64::MAX) };
+    static CHANGES: Cell<u64> = const { Cell::new(0) };
     pub(crate) static CRASHED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -57,12 +61,31 @@ pub fn point() {
         return;
     }
     if left == 0 && !CRASHED.get() {
-        CRASHED.set(true);
-        COUNTDOWN.set(u64::MAX);
-        // Not `panic_any`: the hook would print every death.
-        std::panic::resume_unwind(Box::new(Crash));
+        die();
     }
     COUNTDOWN.set(left.saturating_sub(1));
+}
+
+fn die() -> ! {
+    CRASHED.set(true);
+    COUNTDOWN.set(u64::MAX);
+    CHANGES_LEFT.set(u64::MAX);
+    // Not `panic_any`: the hook would print every death.
+    std::panic::resume_unwind(Box::new(Crash))
+}
+
+/// [`point`] before an access that may change the word: deaths between two of these leave the same behind.
+#[inline]
+pub fn point_of_change() {
+    point();
+    CHANGES.set(CHANGES.get() + 1);
+    let left = CHANGES_LEFT.get();
+    if left == 0 && !CRASHED.get() {
+        die();
+    }
+    if left != u64::MAX {
+        CHANGES_LEFT.set(left.saturating_sub(1));
+    }
 }
 
 /// [`point`] in the middle of a copy.
@@ -80,9 +103,20 @@ pub fn pause() {
 /// when it died, `Some` when it finished first.
 pub fn crash_after<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {
     COUNTDOWN.set(n);
+    until_death(f)
+}
+
+/// As [`crash_after`], before the `n`-th access that may change a word.
+pub fn crash_after_changes<T>(n: u64, f: impl FnOnce() -> T) -> Option<T> {
+    CHANGES_LEFT.set(n);
+    until_death(f)
+}
+
+fn until_death<T>(f: impl FnOnce() -> T) -> Option<T> {
     CRASHED.set(false);
     let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(f));
     COUNTDOWN.set(u64::MAX);
+    CHANGES_LEFT.set(u64::MAX);
     CRASHED.set(false);
     match result {
         Ok(value) => Some(value),
@@ -99,6 +133,11 @@ pub fn crashed() -> bool {
 /// Shared accesses made by this thread so far.
 pub fn count() -> u64 {
     COUNT.get()
+}
+
+/// Those that may have changed a word.
+pub fn changes() -> u64 {
+    CHANGES.get()
 }
 
 /// Whether schedule exploration drives this thread.

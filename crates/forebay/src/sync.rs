@@ -15,6 +15,13 @@ fn point() {
     crate::sim::point();
 }
 
+/// Before an access that may change the word.
+#[inline(always)]
+fn point_of_change() {
+    #[cfg(feature = "sim")]
+    crate::sim::point_of_change();
+}
+
 /// Whether a test has planted this bug; never, in a plain build.
 #[cfg(feature = "sim")]
 macro_rules! planted {
@@ -49,12 +56,12 @@ macro_rules! atomic {
             }
             #[inline(always)]
             pub fn store(&self, value: $int, order: Ordering) {
-                point();
+                point_of_change();
                 self.0.store(value, order)
             }
             #[inline(always)]
             pub fn swap(&self, value: $int, order: Ordering) -> $int {
-                point();
+                point_of_change();
                 self.0.swap(value, order)
             }
             #[inline(always)]
@@ -65,32 +72,32 @@ macro_rules! atomic {
                 success: Ordering,
                 failure: Ordering,
             ) -> Result<$int, $int> {
-                point();
+                point_of_change();
                 self.0.compare_exchange(current, new, success, failure)
             }
             #[inline(always)]
             pub fn fetch_add(&self, value: $int, order: Ordering) -> $int {
-                point();
+                point_of_change();
                 self.0.fetch_add(value, order)
             }
             #[inline(always)]
             pub fn fetch_sub(&self, value: $int, order: Ordering) -> $int {
-                point();
+                point_of_change();
                 self.0.fetch_sub(value, order)
             }
             #[inline(always)]
             pub fn fetch_or(&self, value: $int, order: Ordering) -> $int {
-                point();
+                point_of_change();
                 self.0.fetch_or(value, order)
             }
             #[inline(always)]
             pub fn fetch_and(&self, value: $int, order: Ordering) -> $int {
-                point();
+                point_of_change();
                 self.0.fetch_and(value, order)
             }
             #[inline(always)]
             pub fn fetch_max(&self, value: $int, order: Ordering) -> $int {
-                point();
+                point_of_change();
                 self.0.fetch_max(value, order)
             }
             /// Address of the word, for futex calls.

@@ -8,10 +8,14 @@
 
 use std::cell::Cell;
 use std::mem::MaybeUninit;
-use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, Ordering::SeqCst,
-};
+use std::sync::atomic::{AtomicPtr, Ordering, Ordering::Relaxed, Ordering::SeqCst};
+#[cfg(not(test))]
+use std::sync::atomic::{AtomicU32, AtomicU64};
 
+// `tests/holders` explores this file: each access of a word is a place there at which others may get their turn.
+#[cfg(test)]
+use crate::explored::{AtomicU32, AtomicU64, liveness};
+#[cfg(not(test))]
 use forebay::sys::liveness;
 use libc::c_int;
 
@@ -249,6 +253,8 @@ fn drop_holder(index: u32) -> bool {
     if flags & REACHED != 0 && flags & STICKS == 0 {
         foreign::reach_no_more(it.device.load(Relaxed), it.inode.load(Relaxed));
     }
+    // Until whoever takes it says whose it is, it is nobody's: a child that comes late must not take it for what it was.
+    it.inode.store(0, Relaxed);
     let last = it.holders.fetch_sub(ENDING, SeqCst) == ENDING;
     NEXT_FREE.fetch_min(index as usize, Relaxed);
     last
@@ -470,6 +476,11 @@ fn inherits(fd: c_int, word: Word, doubts: bool) -> bool {
     if it.holders.fetch_update(SeqCst, Relaxed, more).is_err() {
         return false;
     }
+    // Between the look and the count it may have been let go of and taken for another file.
+    if doubts && !is_it() {
+        drop_holder(index);
+        return false;
+    }
     own(index).store(1, Relaxed);
     let is_new = match (family(), SELF.load(Relaxed)) {
         (Some(family), slot @ 1..) => family.set_bit(slot - 1, index),
@@ -480,4 +491,16 @@ fn inherits(fd: c_int, word: Word, doubts: bool) -> bool {
         drop_holder(index);
     }
     true
+}
+
+/// What a process has for itself: a forked child gets a copy. For explorations.
+#[cfg(test)]
+pub fn private() -> impl Iterator<Item = &'static AtomicU32> {
+    CHILDREN.iter().chain([&SELF, &THREADS, &UNDER_WAY])
+}
+
+/// What the calling thread has for its next child, which begins with a copy of it. For explorations.
+#[cfg(test)]
+pub fn given() -> &'static std::thread::LocalKey<Cell<(u32, u64)>> {
+    &GIVEN
 }

@@ -10,6 +10,8 @@ mod closing;
 mod compiled;
 mod deaths;
 mod environments;
+#[cfg(feature = "sim")]
+mod faults;
 mod forks;
 mod frozen;
 #[path = "../../../forebay/tests/here/mod.rs"]

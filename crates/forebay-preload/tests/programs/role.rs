@@ -47,5 +47,7 @@ fn run() {
         || crate::stops::play(role, &argument, &dir)
         || crate::stripes::play(role, &argument, &dir)
         || crate::threads::play(role, &argument, &dir);
+    #[cfg(feature = "sim")]
+    let played = played || crate::faults::play(role, &argument, &dir);
     assert!(played, "there is no role {role}");
 }

@@ -28,7 +28,7 @@ mod received;
 mod united;
 
 use super::file_system::Nature;
-use super::{Caps, DeviceFile, DeviceStat, Piece};
+use super::{Caps, DeviceFile, DeviceStat, Piece, may_fail};
 use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
 use crate::sys::{extents, file, lease, stat};
@@ -163,6 +163,7 @@ impl DeviceFile for RealFile {
     /// EIO to a direct read of it ("Direct I/O collision with buffered writes" in its log). Through the cache it can be read,
     /// and a device that is broken says so there as well.
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
+        may_fail!(self, Read);
         match file::read_at(self.direct.as_fd(), piece, offset) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                 self.through_cache(|fd| file::read_at(fd, piece, offset))
@@ -180,6 +181,7 @@ impl DeviceFile for RealFile {
     }
 
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        may_fail!(self, WriteDirect);
         file::write_at(self.direct.as_fd(), pieces, offset)
     }
 
@@ -200,18 +202,22 @@ impl DeviceFile for RealFile {
     }
 
     fn sync_data(&self) -> io::Result<()> {
+        may_fail!(self, Sync);
         file::sync_data(self.buffered.as_fd())
     }
 
     fn sync_all(&self) -> io::Result<()> {
+        may_fail!(self, Sync);
         file::sync_all(self.buffered.as_fd())
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
+        may_fail!(self, SetLen);
         file::truncate(self.buffered.as_fd(), len)
     }
 
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        may_fail!(self, Reserve);
         let fd = self.buffered.as_fd();
         self.quietly(|before| {
             file::allocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)?;
@@ -245,6 +251,7 @@ impl DeviceFile for RealFile {
     }
 
     fn punch(&self, offset: u64, len: u64) -> io::Result<()> {
+        may_fail!(self, Punch);
         let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         file::allocate(self.buffered.as_fd(), mode, offset, len)
     }

@@ -222,6 +222,14 @@ impl Header {
         (holder != 0).then_some(ThreadId(holder))
     }
 
+    /// Whether the lock is held, for as long as two looks take, by a thread that `cannot` hold it.
+    pub fn is_held_by_nobody(&self, cannot: impl Fn(ThreadId) -> bool) -> bool {
+        let seen = self.lock.load(Ordering::Acquire);
+        let holder = (seen & HOLDER_MASK) as u32;
+        // A later hold has another version.
+        holder != 0 && cannot(ThreadId(holder)) && self.lock.load(Ordering::Acquire) == seen
+    }
+
     /// The state word.
     #[inline]
     pub fn state(&self) -> State {

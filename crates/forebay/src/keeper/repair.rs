@@ -14,6 +14,12 @@ use crate::sync::Ordering;
 
 /// Looks for the dead, and repairs what they left. The caller is idle or parked.
 pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
+    repair(shared, me, false)
+}
+
+/// As [`if_needed`]. Where the caller has waited for `long`, and nobody has died, locks that nobody has are opened as well, which says that
+/// words of the arena are wrong: a recovery will not believe it.
+fn repair(shared: &Shared, me: Me<'_>, long: bool) -> Option<Findings> {
     let arena = me.arena;
     let mut owed = threads::gate_is_abandoned(arena)
         || arena.superblock().orphans.load(Ordering::Acquire) != 0
@@ -25,6 +31,14 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
             // It died between operations and owned nothing.
             threads::bury(me, id);
         }
+    }
+    if !owed && long && threads::has_lock_of_nobody(arena) {
+        let findings = after_death(shared, me)?;
+        arena
+            .superblock()
+            .corruptions
+            .fetch_add(1, Ordering::Relaxed);
+        return Some(findings);
     }
     if owed { after_death(shared, me) } else { None }
 }
@@ -118,12 +132,12 @@ fn has_orphans_of_ours(shared: &Shared, arena: &Arena) -> bool {
         })
 }
 
-/// Makes waits anywhere in the engine call [`if_needed`].
+/// Makes waits anywhere in the engine look for the dead.
 pub fn install(shared: &Arc<Shared>) {
     let session = Arc::downgrade(shared);
-    shared.arena.set_rescue(Box::new(move |me| {
+    shared.arena.set_rescue(Box::new(move |me, long| {
         if let Some(shared) = session.upgrade() {
-            if_needed(&shared, me);
+            repair(&shared, me, long);
         }
     }));
 }

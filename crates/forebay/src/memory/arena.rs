@@ -34,7 +34,7 @@ pub struct Arena {
 }
 
 /// Repairs after a death if there has been one; see [`Arena::set_rescue`].
-type Rescue = Box<dyn Fn(Me<'_>) + Send + Sync>;
+type Rescue = Box<dyn Fn(Me<'_>, bool) + Send + Sync>;
 
 impl Arena {
     /// Makes a new arena in a zeroed mapping of at least `Layout::new(counts).len` bytes. Backs the fixed
@@ -141,8 +141,13 @@ impl Arena {
 
     /// Called by whoever waits for another thread, idle or parked: it may have died.
     pub fn rescue(&self, me: Me<'_>) {
+        self.rescue_from(me, false);
+    }
+
+    /// The same; `long`: the wait has been one for long, so that words may be wrong.
+    pub fn rescue_from(&self, me: Me<'_>, long: bool) {
         if let Some(rescue) = self.rescue.get() {
-            rescue(me);
+            rescue(me, long);
         }
     }
 

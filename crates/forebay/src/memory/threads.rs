@@ -17,7 +17,9 @@ pub use stops::{
     FileStop, SessionStop, Waiting, stop_file, stop_session, stop_session_for_rebuild,
 };
 pub use taking::{take, take_for_good};
-pub use work::{died_working, flushes, gate_is_abandoned, is_named, is_working, works_on};
+pub use work::{
+    died_working, flushes, gate_is_abandoned, has_lock_of_nobody, is_named, is_working, works_on,
+};
 
 use crate::ids::{FileId, ThreadId};
 use crate::limits;
@@ -77,6 +79,8 @@ const SIMULATED: u32 = 2;
 const PARKED: u64 = 1 << 32;
 /// An operation on no file: as of one beyond any that there is.
 const NO_FILE: u64 = u32::MAX as u64;
+/// Looks at what another thread has before its lock is doubted.
+const LONG_WAIT: u32 = 128;
 /// No file, but something that a death leaves half done.
 const SETTLING: u32 = u32::MAX;
 /// How long a stop waits for the others before it gives up.
@@ -338,7 +342,8 @@ impl<'a> Me<'a> {
     pub fn wait(self, round: u32) {
         relax(round);
         if round == 8 || round.is_multiple_of(64) {
-            self.arena.rescue(self);
+            let long = round >= LONG_WAIT && round.is_power_of_two();
+            self.arena.rescue_from(self, long);
         }
     }
 

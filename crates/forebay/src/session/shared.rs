@@ -394,6 +394,10 @@ impl Shared {
 /// the arena waits for a recovery.
 impl Drop for Shared {
     fn drop(&mut self) {
+        #[cfg(feature = "sim")]
+        if crate::sim::crashed() {
+            return;
+        }
         members::leave(self.instance);
         let (Some(path), Some(file)) = (&self.arena_path, self.arena.mapping().file()) else {
             return;

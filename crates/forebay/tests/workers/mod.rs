@@ -25,7 +25,7 @@ use std::time::{Duration, Instant};
 use forebay::sim::{self, Bug};
 use forebay::{Config, OpenOptions, Session};
 use forebay_model::{
-    Driver, Op, Outcome, PartitionPlan, Profile, Target, fill, from_lines, generate,
+    Driver, Op, Outcome, PartitionPlan, Profile, SplitMix64, Target, fill, from_lines, generate,
 };
 use serde::{Deserialize, Serialize};
 
@@ -54,6 +54,10 @@ pub enum Work {
     Commands { files: usize },
     /// Recovers an arena.
     Recover { path: PathBuf },
+    /// Nothing, until its input ends.
+    Rest,
+    /// Does to file `me` whatever can be done, for so many milliseconds, whatever comes of it.
+    Suffer { me: usize, seed: u64, ms: u64 },
 }
 
 /// A worker's orders.
@@ -332,6 +336,27 @@ impl Worker {
         line.strip_prefix("ok ").expect("an answer").to_owned()
     }
 
+    /// Ends its input, and waits for its end no longer than this. `None`: it does not end.
+    pub fn end_within(&mut self, time: Duration) -> Option<ExitStatus> {
+        drop(self.input.take());
+        let begun = Instant::now();
+        loop {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            if begun.elapsed() > time {
+                return None;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// All that it has said so far.
+    pub fn said(&mut self) -> &[String] {
+        self.seen.extend(self.lines.try_iter());
+        &self.seen
+    }
+
     /// Kills it, as `kill -9` does.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -376,7 +401,7 @@ impl Drop for Worker {
 }
 
 /// Where the threads of a process are in the kernel, for messages about hangs.
-fn stacks(pid: u32) -> String {
+pub fn stacks(pid: u32) -> String {
     let mut text = String::new();
     for task in std::fs::read_dir(format!("/proc/{pid}/task"))
         .into_iter()
@@ -546,6 +571,12 @@ fn work(spec: &Spec) -> Result<(), String> {
             Ok(())
         }
         Work::Recover { .. } => Ok(()),
+        Work::Rest => {
+            begin();
+            hear();
+            Ok(())
+        }
+        &Work::Suffer { me, seed, ms } => suffer(&session, &spec.dir, me, seed, ms),
     }
 }
 
@@ -599,6 +630,43 @@ fn appends(session: &Session, dir: &Path, me: usize, count: usize) -> Result<(),
         }
     }
     file.close().map_err(|e| e.to_string())
+}
+
+fn suffer(session: &Session, dir: &Path, me: usize, seed: u64, ms: u64) -> Result<(), String> {
+    const WINDOW: u64 = 3 << 20;
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let path = dir.join(format!("file-{me}"));
+    let open = || session.open_file(&path, &options);
+    let mut file = open().map_err(|e| e.to_string())?;
+    begin();
+    let mut dice = SplitMix64::new(seed);
+    let mut bytes = vec![0; 600_000];
+    let (begun, mut done, mut refused) = (Instant::now(), 0, 0);
+    while begun.elapsed() < Duration::from_millis(ms) {
+        let longest = [100, 5000, 600_000][dice.below(3) as usize];
+        let (offset, len) = (dice.below(WINDOW), 1 + dice.below(longest) as usize);
+        let result = match dice.below(40) {
+            0..16 => file.write_at(&bytes[..len], offset).map(drop),
+            16..30 => file.read_at(&mut bytes[..len], offset).map(drop),
+            30..32 => file.append(&bytes[..len.min(5000)]).map(drop),
+            32 => file.set_len(offset),
+            33 => file.punch(offset, len as u64),
+            34 => file.sync_data(),
+            35 => file.sync_all(),
+            36 => file.flush(),
+            37 => file.len().map(drop),
+            38 => file.view(offset..offset + len as u64).map(drop),
+            _ => open().map(|new| {
+                let _ = std::mem::replace(&mut file, new).close();
+            }),
+        };
+        done += u32::from(result.is_ok());
+        refused += u32::from(result.is_err());
+    }
+    say(&format!("ok {done} done, {refused} refused"));
+    let _ = file.close();
+    Ok(())
 }
 
 /// Dies in the middle, if it is to.

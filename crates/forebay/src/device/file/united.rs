@@ -6,6 +6,7 @@
 //! direct again is refused (`EINVAL`) and made once more.
 
 use super::RealFile;
+use crate::device::may_fail;
 use crate::sys::{file, lease, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -53,6 +54,7 @@ impl RealFile {
         request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
         then: impl Fn(BorrowedFd<'_>) -> io::Result<()>,
     ) -> io::Result<T> {
+        may_fail!(self, Cached);
         {
             let united = self.united.read().unwrap_or_else(PoisonError::into_inner);
             if !*united {

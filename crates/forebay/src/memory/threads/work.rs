@@ -1,7 +1,7 @@
 //! What a thread is at work on, by its slot and by the words that name it.
 
 use super::{PARKED, SETTLING, is_gone};
-use crate::ids::{FileId, ThreadId};
+use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::memory::arena::Arena;
 use crate::memory::files::ENTERING;
 use crate::sync::{AtomicU32, Ordering};
@@ -37,6 +37,39 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
                     || names(&entry.append_lock)
                     || entry.state.load(Ordering::Acquire) == entering
             })
+}
+
+/// Whether a lock is held that no thread has: nobody of that number lives, or it is in no operation, in which alone headers are held. No
+/// death explains it where nobody has died; the word was written over. Looks at all headers.
+pub fn has_lock_of_nobody(arena: &Arena) -> bool {
+    let is_nobodys = |word: &AtomicU32| {
+        let holder = word.load(Ordering::Acquire);
+        // Who has gave it back before he went.
+        holder != 0 && is_gone(arena, ThreadId(holder)) && word.load(Ordering::Acquire) == holder
+    };
+    let superblock = arena.superblock();
+    // A rebuild locks headers, and is in no operation.
+    let rebuilds = superblock.rebuilds.load(Ordering::Acquire);
+    let is_rebuilt = || {
+        superblock.gate.load(Ordering::Acquire) != 0
+            || superblock.rebuilds.load(Ordering::Acquire) != rebuilds
+    };
+    let headers = (0..superblock.headers_backed.load(Ordering::Acquire)).map(HeaderId);
+    let cannot_hold = |id| is_gone(arena, id) || !is_in_operation(arena, id);
+    let found = is_nobodys(&superblock.table_lock)
+        || is_nobodys(&arena.stream_lists().lock)
+        || (0..arena.counts().files)
+            .filter_map(|file| arena.file(FileId(file)))
+            .any(|entry| is_nobodys(&entry.gate) || is_nobodys(&entry.append_lock))
+        || headers
+            .map_while(|id| arena.header(id))
+            .any(|header| header.is_held_by_nobody(cannot_hold));
+    found && !is_rebuilt()
+}
+
+fn is_in_operation(arena: &Arena, id: ThreadId) -> bool {
+    let word = arena.thread_unchecked(id).op.load(Ordering::Acquire);
+    word != 0 && word & PARKED == 0
 }
 
 /// Whether the session is stopped by somebody who is gone: what its rebuild has left is not to be entered before another

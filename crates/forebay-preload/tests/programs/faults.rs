@@ -1,0 +1,287 @@
+//! A device that fails under a real program: the n-th call on its file, for each n, of the program and of the keeper together.
+//!
+//! The program looks at each answer. Whenever a sync says 0, the file holds what was written, by a read of the kernel's that the library
+//! does not see; and a sync of the device's that failed is told.
+
+use std::path::Path;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use forebay::sim::faults::{Call, Orders, obey, orders};
+
+use crate::scene::Scene;
+use crate::sys::*;
+
+/// The longest that the file becomes.
+const LEN: usize = 700_000;
+
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    match role {
+        "writes-and-syncs" => Writer::open(dir).write_and_sync(),
+        "cuts-and-appends" => Writer::open(dir).cut_and_append(),
+        "closes-and-opens" => Writer::open(dir).close_and_open(argument),
+        _ => return false,
+    }
+    true
+}
+
+/// The file as the kernel has it now, by a call that the library does not see.
+fn in_kernel(fd: i32) -> Vec<u8> {
+    let mut bytes = vec![0u8; LEN + 1];
+    let result: isize;
+    // SAFETY: the kernel's calling convention; it writes to memory of ours.
+    unsafe {
+        std::arch::asm!("syscall", inlateout("rax") libc::SYS_pread64 as isize => result,
+            in("rdi") fd, in("rsi") bytes.as_mut_ptr(), in("rdx") bytes.len(), in("r10") 0,
+            lateout("rcx") _, lateout("r11") _);
+    }
+    assert!(result >= 0, "a read: {result}");
+    bytes.truncate(result as usize);
+    bytes
+}
+
+/// A program that writes to a file and knows what must be in it.
+struct Writer {
+    dir: std::path::PathBuf,
+    fd: i32,
+    known: Vec<u8>,
+    /// Which bytes may be otherwise, since a call on them has failed.
+    doubtful: Vec<bool>,
+    /// So may the length.
+    ragged: bool,
+    seed: u8,
+    errors: u32,
+}
+
+impl Writer {
+    fn open(dir: &Path) -> Writer {
+        Writer {
+            dir: dir.to_owned(),
+            fd: open(&dir.join("a"), libc::O_RDWR).expect("open"),
+            known: Vec::new(),
+            doubtful: Vec::new(),
+            ragged: false,
+            seed: 1,
+            errors: 0,
+        }
+    }
+
+    fn doubt(&mut self, from: usize, to: usize) {
+        self.doubtful.resize(self.doubtful.len().max(to), false);
+        self.doubtful[from..to].fill(true);
+    }
+
+    fn write(&mut self, at: usize, len: usize) {
+        self.seed = self.seed.wrapping_mul(29).wrapping_add(7);
+        let bytes = pattern(self.seed, len);
+        match pwrite(self.fd, &bytes, at as i64) {
+            Ok(done) => {
+                let end = at + done;
+                self.known.resize(self.known.len().max(end), 0);
+                self.known[at..end].copy_from_slice(&bytes[..done]);
+            }
+            Err(_) => {
+                self.errors += 1;
+                self.ragged |= at + len > self.known.len();
+                self.doubt(at, at + len);
+            }
+        }
+    }
+
+    fn cut(&mut self, len: usize) {
+        // SAFETY: takes no memory.
+        if unsafe { libc::ftruncate(self.fd, len as i64) } == 0 {
+            self.known.resize(len, 0);
+            self.ragged = false;
+        } else {
+            self.errors += 1;
+            self.ragged = true;
+            self.doubt(len.min(self.known.len()), LEN);
+        }
+    }
+
+    /// A sync that says 0 has said so of everything.
+    fn sync(&mut self) {
+        // SAFETY: takes no memory.
+        if unsafe { libc::fsync(self.fd) } != 0 {
+            self.errors += 1;
+            return;
+        }
+        let found = in_kernel(self.fd);
+        self.compare(&found, "in the kernel, synced");
+    }
+
+    fn compare(&self, found: &[u8], place: &str) {
+        if !self.ragged {
+            assert_eq!(found.len(), self.known.len(), "the length {place}");
+        }
+        let doubtful = |at: usize| self.doubtful.get(at).copied().unwrap_or(false);
+        let common = found.len().min(self.known.len());
+        let wrong = (0..common).find(|&at| found[at] != self.known[at] && !doubtful(at));
+        assert_eq!(wrong, None, "a byte {place} is another");
+    }
+
+    /// What the program reads is what it has written, whatever the device does; where that fails, it says so.
+    fn read(&mut self) {
+        match pread(self.fd, LEN + 1, 0) {
+            Ok(found) => self.compare(&found, "read"),
+            Err(_) => self.errors += 1,
+        }
+    }
+
+    /// Nothing was said to be synced that the device has refused, and in the end everything can be.
+    fn end(mut self) {
+        // More than fail in a row.
+        for _ in 0..8 {
+            self.sync();
+        }
+        let orders = orders().expect("orders");
+        let failed = orders.failed.load(SeqCst);
+        orders.countdown.store(0, SeqCst);
+        orders.more.store(0, SeqCst);
+        if failed == Call::Sync as u32 {
+            assert_ne!(self.errors, 0, "a sync has failed, and nobody heard of it");
+        }
+        self.read();
+        // SAFETY: takes no memory.
+        let synced = unsafe { libc::fsync(self.fd) };
+        assert_eq!(synced, 0, "a device that works again");
+        self.compare(&in_kernel(self.fd), "in the end");
+        if close(self.fd).is_err() {
+            self.errors += 1;
+        }
+        println!("{} errors", self.errors);
+    }
+
+    fn write_and_sync(mut self) {
+        for piece in 0..12 {
+            self.write(piece * 20_000, 20_000);
+        }
+        self.sync();
+        for at in [5, 4096, 70_000, 239_990] {
+            self.write(at, 100);
+        }
+        self.sync();
+        self.write(300_000, 262_144);
+        self.read();
+        self.sync();
+        self.end();
+    }
+
+    fn cut_and_append(mut self) {
+        self.write(0, 300_000);
+        self.cut(123_457);
+        self.sync();
+        for _ in 0..5 {
+            self.write(self.known.len(), 9_999);
+        }
+        self.cut(150_000);
+        self.write(200_000, 5_000);
+        self.sync();
+        self.cut(10);
+        self.read();
+        self.write(4_000, 4_000);
+        self.end();
+    }
+
+    fn close_and_open(mut self, argument: &str) {
+        for round in 0..3 {
+            self.write(round * 50_000, 140_001);
+            if argument == "forks" {
+                in_child(|| drop(std::fs::metadata("/")));
+            }
+            if close(self.fd).is_err() {
+                self.errors += 1;
+            }
+            self.fd = open(&self.dir.join("a"), libc::O_RDWR).expect("open");
+            self.read();
+        }
+        // Somebody else reads it by way of the kernel, which a switch must not lie about.
+        // SAFETY: a plain call, without memory.
+        if unsafe { libc::flock(self.fd, libc::LOCK_EX) } == 0 {
+            self.compare(&in_kernel(self.fd), "given to the kernel");
+        } else {
+            self.errors += 1;
+        }
+        self.end();
+    }
+}
+
+/// This process's orders: its keepers obey them. One test at a time has them.
+fn own_orders() -> (&'static Path, &'static Orders) {
+    static ORDERS: OnceLock<(tempfile::TempPath, &'static Orders)> = OnceLock::new();
+    let (path, orders) = ORDERS.get_or_init(|| {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.into_temp_path();
+        let orders = obey(&path).expect("orders");
+        (path, orders)
+    });
+    (path, orders)
+}
+
+/// Plays a role with a device whose `first`-th call fails, and `more` after it. Whether there was such a call.
+fn suffer(role: &str, argument: &str, first: u64, more: u64, errno: i32) -> bool {
+    static ONE: Mutex<()> = Mutex::new(());
+    let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (path, orders) = own_orders();
+    let scene = Scene::with("faults", 0, |config| {
+        // A keeper that is at it, too.
+        config.flush_after = Some(std::time::Duration::from_millis(1));
+        config.flush_interval = Some(std::time::Duration::from_millis(2));
+    });
+    std::fs::write(scene.path("a"), "").expect("a file");
+    let inode =
+        std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(scene.path("a")).expect("it"));
+    orders.inode.store(inode, SeqCst);
+    orders.errno.store(errno as u32, SeqCst);
+    orders.failed.store(0, SeqCst);
+    orders.calls.store(0, SeqCst);
+    orders.more.store(more, SeqCst);
+    orders.countdown.store(first, SeqCst);
+    let mut program = scene.role(role, argument);
+    let output = program.env("FOREBAY__SIM_FAULT", path).output();
+    let output = output.expect("a program");
+    let failed = orders.failed.load(SeqCst);
+    assert!(
+        output.status.success(),
+        "{role} {argument}: call {first} of {} fails ({failed}) with {errno}, and {more} more: {}\n{}\n{}",
+        orders.calls.load(SeqCst),
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    orders.inode.store(0, SeqCst);
+    failed != 0
+}
+
+const ROLES: [(&str, &str); 4] = [
+    ("writes-and-syncs", ""),
+    ("cuts-and-appends", ""),
+    ("closes-and-opens", ""),
+    ("closes-and-opens", "forks"),
+];
+
+fn suffer_all(from: u64, stride: usize) {
+    let mut count = 0;
+    for (role, argument) in ROLES {
+        for (more, errno) in [(0, libc::EIO), (3, libc::EIO), (1, libc::ENOSPC)] {
+            let each = (1 + from % stride as u64..).step_by(stride);
+            count += each
+                .take_while(|&first| suffer(role, argument, first, more, errno))
+                .count();
+        }
+    }
+    println!("{count} programs on a device that failed");
+    assert!(count > 20, "only {count} met a fault");
+}
+
+#[test]
+fn no_sync_lies_about_a_device_that_fails() {
+    suffer_all(forebay_model::fresh_seed(), 9);
+}
+
+#[test]
+#[ignore = "minutes"]
+fn no_sync_lies_whichever_call_fails() {
+    suffer_all(0, 1);
+}
