@@ -72,17 +72,17 @@ pub static FAMILY: AtomicPtr<Family> = AtomicPtr::new(std::ptr::null_mut());
 /// Descriptors of each description in this process; a child finds zeros.
 pub static OWN: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 /// The process's slot, plus one; 0: it has none.
-static SELF: AtomicU32 = AtomicU32::new(0);
+pub(super) static SELF: AtomicU32 = AtomicU32::new(0);
 /// Whether the process has had another thread.
-static THREADS: AtomicU32 = AtomicU32::new(0);
+pub(super) static THREADS: AtomicU32 = AtomicU32::new(0);
 /// Slots of children that are being forked, plus one.
-static CHILDREN: [AtomicU32; FORKS] = [const { AtomicU32::new(0) }; FORKS];
+pub(super) static CHILDREN: [AtomicU32; FORKS] = [const { AtomicU32::new(0) }; FORKS];
 /// How many of these there are.
-static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
+pub(super) static UNDER_WAY: AtomicU32 = AtomicU32::new(0);
 
 thread_local! {
     /// The slot that this thread's next child is to have, plus one, and its state.
-    static GIVEN: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
+    pub(super) static GIVEN: Cell<(u32, u64)> = const { Cell::new((0, 0)) };
 }
 
 fn family() -> Option<&'static Family> {
@@ -491,16 +491,4 @@ fn inherits(fd: c_int, word: Word, doubts: bool) -> bool {
         drop_holder(index);
     }
     true
-}
-
-/// What a process has for itself: a forked child gets a copy. For explorations.
-#[cfg(test)]
-pub fn private() -> impl Iterator<Item = &'static AtomicU32> {
-    CHILDREN.iter().chain([&SELF, &THREADS, &UNDER_WAY])
-}
-
-/// What the calling thread has for its next child, which begins with a copy of it. For explorations.
-#[cfg(test)]
-pub fn given() -> &'static std::thread::LocalKey<Cell<(u32, u64)>> {
-    &GIVEN
 }

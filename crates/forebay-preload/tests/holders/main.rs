@@ -97,9 +97,9 @@ fn fork() {
     note(&format!("forks {child}, told {told}, {fds:?}"));
     now().processes[child].inherited = fds.keys().copied().collect();
     now().processes[child].fds = fds;
-    let given = holders::given().get();
+    let given = table::given().get();
     spawn(child, move || {
-        holders::given().set(given);
+        table::given().set(given);
         in_child(given.0 != 0);
         let own = now().processes[me()].fds.keys().copied().collect();
         live(own, 10, true);

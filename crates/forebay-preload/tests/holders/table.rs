@@ -89,9 +89,20 @@ pub fn replace(fd: i32, before: Word, after: Word) -> bool {
     same
 }
 
+/// What a process has for itself, beside its counts: a forked child gets a copy.
+fn private() -> impl Iterator<Item = &'static AtomicU32> {
+    let words = [&holders::SELF, &holders::THREADS, &holders::UNDER_WAY];
+    holders::CHILDREN.iter().chain(words)
+}
+
+/// What the calling thread has for its next child, which begins with a copy of it.
+pub fn given() -> &'static std::thread::LocalKey<std::cell::Cell<(u32, u64)>> {
+    &holders::GIVEN
+}
+
 pub fn private_now() -> [u32; PRIVATE] {
     let mut all = [0; PRIVATE];
-    let words = holders::private().map(|word| word.raw().load(SeqCst));
+    let words = private().map(|word| word.raw().load(SeqCst));
     let next = std::iter::once(NEXT_FREE.load(SeqCst) as u32);
     let counts = COUNTS.iter().map(|word| word.raw().load(SeqCst));
     all.iter_mut()
@@ -102,7 +113,7 @@ pub fn private_now() -> [u32; PRIVATE] {
 
 pub fn put_private(all: [u32; PRIVATE]) {
     let (words, counts) = all.split_at(WORDS);
-    for (word, value) in holders::private().zip(words) {
+    for (word, value) in private().zip(words) {
         word.raw().store(*value, SeqCst);
     }
     NEXT_FREE.store(words[WORDS - 1] as usize, SeqCst);

@@ -272,7 +272,7 @@ fn suffer_all(from: u64, stride: usize) {
         }
     }
     println!("{count} programs on a device that failed");
-    assert!(count > 20, "only {count} met a fault");
+    assert!(count > 8, "only {count} met a fault");
 }
 
 #[test]
