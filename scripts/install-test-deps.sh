@@ -25,6 +25,7 @@ rsync       rsync        programs under Forebay: copies of trees
 db_bench    rocksdb-tools programs under Forebay: a key-value store
 python3:h5py python3-h5py programs under Forebay: arrays in files
 psql        postgresql   programs under Forebay: a database server of many processes
+openssl     openssl      certificates for members of pools
 '
 . scripts/install.sh 'test tools'
 

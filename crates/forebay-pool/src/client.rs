@@ -9,9 +9,11 @@
 //! A client uses its grants until a term has passed since it *sent* the last message that the register has answered. After that its operations fail
 //! with [`Failure::CutOff`]. Its writes that are under way then land only as long as the epoch lasts.
 
+mod attributes;
 mod changes;
 mod names;
 mod operate;
+mod operation;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -19,13 +21,13 @@ mod transfer;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
-
 use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
 use crate::message::{Message, Outbox, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
 use crate::range::Range;
+pub use attributes::{Changes, Facts, Kind};
+pub use operation::{Answer, Entry, Failure, Mode, Operation};
 use state::{Active, State};
 use transfer::Transfer;
 
@@ -43,82 +45,10 @@ pub struct Config {
     pub alive_every: u64,
     /// Clean blocks above this number are dropped, those that were used longest ago first.
     pub cache_blocks: usize,
+    /// The pool has a home: nothing is lost with servers, and a sync waits until what was written is durable there.
+    pub has_home: bool,
     /// Grants are asked for in aligned runs of so many blocks, where nobody else is in the way.
     pub wish_blocks: u64,
-}
-
-/// How a request goes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Mode {
-    /// By the local cache.
-    Local,
-    /// Past it: nothing stays, and a write is at the servers when it returns.
-    Remote,
-}
-
-/// What a program wants. Offsets and lengths are in bytes.
-#[expect(missing_docs, reason = "the fields are what the operation says")]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Operation {
-    /// Bytes from an offset, up to the file's end.
-    Read {
-        file: File,
-        offset: u64,
-        length: u64,
-        mode: Mode,
-    },
-    /// Bytes at an offset.
-    Write {
-        file: File,
-        offset: u64,
-        bytes: Vec<u8>,
-        mode: Mode,
-    },
-    /// Bytes at the file's end.
-    Append { file: File, bytes: Vec<u8> },
-    /// A new size.
-    Truncate { file: File, size: u64 },
-    /// What was written before is at the servers when this returns.
-    Sync { file: File },
-    /// The file's size.
-    Size { file: File },
-    /// A file by its name; if there is none, a new one or nothing.
-    Open { name: Vec<u8>, create: bool },
-    /// A new name, which then stands for this file alone.
-    Rename { from: Vec<u8>, to: Vec<u8> },
-}
-
-/// What became of it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Answer {
-    /// Of a read.
-    Bytes(Vec<u8>),
-    /// Of a write, a truncation, a sync or a rename.
-    Done,
-    /// Where an append wrote, or how long a file is.
-    At(u64),
-    /// Of an open.
-    File(Option<File>),
-}
-
-/// Why it did not happen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
-pub enum Failure {
-    /// The register does not answer: nothing was done.
-    #[error("the pool's register does not answer, and this client's term is over")]
-    CutOff,
-    /// The pool has given this client up. What was not synced is lost; this operation may have been done.
-    #[error("the pool has given this client up: what was not synced is lost")]
-    GivenUp,
-    /// A block was on servers that died. Nothing was done.
-    #[error("a server died that had the only copy of these blocks")]
-    Lost,
-    /// No file can be so large.
-    #[error("beyond the end of the largest file")]
-    TooLarge,
-    /// No file has this name.
-    #[error("no file has this name")]
-    NoSuchName,
 }
 
 /// A client.
@@ -191,13 +121,18 @@ impl Client {
             self.results.push((id, Err(failure)));
             return;
         }
+        if !operation.is_named() {
+            self.results.push((id, Err(Failure::NoSuchName)));
+            return;
+        }
         if operation.end().is_none_or(|end| end > self.size_max()) {
             self.results.push((id, Err(Failure::TooLarge)));
             return;
         }
         let file = operation.file();
+        let made = self.next_file(&operation);
         let state = self.files.entry(file).or_default();
-        let active = Active::new(id, operation);
+        let active = Active::new(id, operation, made);
         if state.active.is_some() && self.passes_by(file, &active) {
             return;
         }

@@ -17,12 +17,14 @@ pub struct File(pub u64);
 impl File {
     /// The file whose blocks hold the names of all others.
     pub const NAMES: File = File(0);
+    /// The directory that all others are below. It is always there.
+    pub const ROOT: File = File(1);
 }
 
 /// The block by which all blocks of names are placed.
 pub const BLOCK_OF_NAMES: u64 = 0;
 
-/// The block that holds a file's size. It comes after all others, in the order in which locks are taken.
+/// The block that holds a file's size and attributes. It comes after all others, in the order in which locks are taken.
 pub const SIZE_BLOCK: u64 = 1 << 52;
 
 /// Counts the changes of who belongs to the pool.

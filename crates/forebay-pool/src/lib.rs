@@ -6,13 +6,15 @@
 //! client     operations, grants, cached blocks      register  members, epochs: what etcd does
 //! server     blocks, locks, the exchange of blocks
 //! message    what they tell one another             wire      how that looks between hosts
-//! net        all of it over TCP, on one host
+//! net        all of it over TCP                          files     files by their names, for programs
 //! locks      who holds which blocks, who waits      placement  which server has what
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod client;
+pub mod files;
+pub mod home;
 pub mod ids;
 pub mod locks;
 pub mod message;

@@ -176,7 +176,7 @@ pub enum Message {
         /// The blocks.
         blocks: Vec<Block>,
     },
-    /// One-sided: the file's blocks from this one on, up to its size, are no more.
+    /// One-sided: the file's blocks from this one on are no more.
     Discard {
         /// Of the epoch.
         key: Key,
@@ -186,8 +186,17 @@ pub enum Message {
         file: File,
         /// The first block.
         from: u64,
+        /// Its size goes as well: the file is no more.
+        whole: bool,
     },
-    /// What was written or discarded is in place.
+    /// One-sided: what was written to this server is durable, where the pool has a home.
+    Persist {
+        /// Of the epoch.
+        key: Key,
+        /// The client's number.
+        number: u64,
+    },
+    /// What was written, discarded or made durable is so.
     Done {
         /// The client's number.
         number: u64,

@@ -21,6 +21,8 @@ pub enum Mistake {
     WaitsForItsOwnRecall,
     /// A client takes bytes of a block that it has dropped or written since it asked for them.
     TakesLateBytes,
+    /// A server says that it has a block that is not in the pool's home.
+    SkipsHome,
 }
 
 /// Whether a mistake is planted.

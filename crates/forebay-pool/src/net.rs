@@ -1,25 +1,34 @@
-//! A pool over TCP on one host: the machines of this crate, driven by sockets and a clock.
+//! A pool over TCP: the machines of this crate, driven by sockets and a clock.
 //!
 //! ```text
 //! process   one thread: machines, links, time        Serving   a server's process
 //! link      connections: dialled, accepted, greeted   Pool      a client's process
+//! stream    their bytes, plain or by TLS              security  certificates
 //! ```
 //!
-//! The servers are those of a [`Config`], and the first of them keeps the register besides. Nobody proves who he is, so all addresses must be
-//! loopback ones.
+//! The servers are those of a [`Config`], and the first of them keeps the register besides. Without
+//! certificates nobody proves who he is, and all addresses must be loopback ones.
 
 mod link;
+mod places;
 mod pool;
 mod process;
+mod security;
 mod serving;
+mod status;
+mod stream;
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
 use crate::random::mix2;
+pub use places::DIRECTORY;
 pub use pool::Pool;
+pub use security::Tls;
 pub use serving::Serving;
+pub use status::Status;
 
 /// What all members of a pool are told alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,6 +48,15 @@ pub struct Config {
     /// Blocks that a client keeps in memory if they are clean.
     #[serde(default = "cache_blocks")]
     pub cache_blocks: usize,
+    /// A directory that all servers see, where blocks outlive them. Without it they die with the last server that has a copy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub home: Option<PathBuf>,
+    /// Bytes of blocks that a server of a pool with a home keeps in memory, in MiB.
+    #[serde(default = "memory_mib")]
+    pub memory_mib: u64,
+    /// By what members prove who they are. Without it all must be on one host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tls: Option<Tls>,
 }
 
 fn one() -> usize {
@@ -57,6 +75,10 @@ fn cache_blocks() -> usize {
     1024
 }
 
+fn memory_mib() -> u64 {
+    1024
+}
+
 /// What is wrong with a configuration.
 #[derive(Debug, thiserror::Error)]
 pub enum Wrong {
@@ -68,11 +90,35 @@ pub enum Wrong {
     Value(String),
 }
 
+impl Wrong {
+    /// Says in which file.
+    fn of(self, path: &Path) -> Wrong {
+        Wrong::Value(format!("{}: {self}", path.display()))
+    }
+}
+
 impl Config {
     /// A configuration from TOML.
     pub fn parse(text: &str) -> Result<Config, Wrong> {
         let config: Config = toml::from_str(text)?;
         config.check()?;
+        Ok(config)
+    }
+
+    /// A configuration from a file. Paths in it are relative to its directory.
+    ///
+    /// # Errors
+    /// That it cannot be read, or what is wrong with it.
+    pub fn load(path: &Path) -> Result<Config, Wrong> {
+        let text = std::fs::read_to_string(path).map_err(|why| Wrong::Value(why.to_string()));
+        let config = text.and_then(|text| Config::parse(&text));
+        let mut config = config.map_err(|why| why.of(path))?;
+        if let Some(around) = path.parent() {
+            let tls = { config.tls.iter_mut() }
+                .flat_map(|tls| [&mut tls.certificate, &mut tls.key, &mut tls.authority]);
+            tls.chain(&mut config.home)
+                .for_each(|file| *file = around.join(&*file));
+        }
         Ok(config)
     }
 
@@ -91,8 +137,12 @@ impl Config {
             "servers: one is there twice",
         )?;
         sense(
-            { all.iter() }.all(|server| server.ip().is_loopback() && server.port() != 0),
-            "servers: only loopback addresses with a port, since nobody proves who he is",
+            all.iter().all(|server| server.port() != 0),
+            "servers: each needs a port",
+        )?;
+        sense(
+            self.tls.is_some() || all.iter().all(|server| server.ip().is_loopback()),
+            "servers: without [tls] only loopback addresses, since nobody proves who he is",
         )?;
         sense(
             (1..=all.len()).contains(&self.copies),
@@ -101,6 +151,10 @@ impl Config {
         sense(
             self.block_bytes.is_power_of_two() && (512..=1 << 20).contains(&self.block_bytes),
             "block_bytes: a power of two from 512 to 1048576",
+        )?;
+        sense(
+            (1..=1 << 30).contains(&self.memory_mib),
+            "memory_mib: from 1 to 1073741824",
         )?;
         sense(
             (500..=3_600_000).contains(&self.term_ms),
@@ -115,7 +169,13 @@ impl Config {
 
     /// Members of one pool have the same.
     fn mark(&self) -> u64 {
-        let bytes = postcard::to_stdvec(self).unwrap_or_default();
+        // Each has a certificate of its own, and may see the home at another path.
+        let alike = Config {
+            tls: None,
+            home: self.home.as_ref().map(|_| PathBuf::new()),
+            ..self.clone()
+        };
+        let bytes = postcard::to_stdvec(&alike).unwrap_or_default();
         bytes
             .iter()
             .fold(0, |mark, byte| mix2(mark, u64::from(*byte)))
@@ -131,6 +191,12 @@ pub enum Ended {
     /// Its address cannot be had.
     #[error("cannot listen on {0}: {1}")]
     Listen(SocketAddr, std::io::Error),
+    /// Its certificates cannot be used.
+    #[error("[tls]: {0}")]
+    Tls(String),
+    /// The pool's home cannot be used.
+    #[error("home: {0}")]
+    Home(crate::home::Foreign),
     /// A member refuses it.
     #[error("refused: {0}")]
     Refused(String),

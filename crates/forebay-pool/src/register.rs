@@ -26,6 +26,8 @@ pub struct Register {
     dead: Vec<Server>,
     /// The pool begins when it has so many servers.
     servers_min: usize,
+    /// Where its epochs begin.
+    origin: Epoch,
 }
 
 impl Register {
@@ -41,7 +43,15 @@ impl Register {
             placements: Vec::new(),
             dead: Vec::new(),
             servers_min,
+            origin: Epoch(0),
         }
+    }
+
+    /// A register whose epochs come after this one: what was written in an earlier life of the pool is older.
+    pub fn after(mut self, origin: Epoch) -> Self {
+        self.view.epoch = origin;
+        self.origin = origin;
+        self
     }
 
     /// The members of the pool.
@@ -145,7 +155,7 @@ impl Register {
             .copied()
             .collect();
         let all = || self.ends.keys().filter_map(server_of);
-        if old.epoch == Epoch(0) && all().count() < self.servers_min {
+        if old.epoch == self.origin && all().count() < self.servers_min {
             return;
         }
         let mut losses = old.losses.clone();

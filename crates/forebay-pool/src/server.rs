@@ -8,17 +8,22 @@
 //!
 //! Whoever does not answer a recall, or does not enter, is reported to the register, which lets its term end.
 
+mod blocks;
 mod exchange;
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::Arc;
 
-use crate::ids::{Client, Epoch, File, Key, Node, SIZE_BLOCK, Server as Id, Version};
+use crate::home::Home;
+use crate::ids::{Client, Epoch, File, Key, Node, Server as Id};
 use crate::locks::{Outcome, Queue, Request};
-use crate::message::{Block, Message, Outbox, Place, View, alive, is_due};
+use crate::message::{Message, Outbox, Place, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
 use crate::random::mix2;
 use crate::range::{Range, Right};
+use blocks::Blocks;
 
 /// What a server is told when it begins.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +32,8 @@ pub struct Config {
     pub copies: usize,
     /// How often the register is told that the server is there, in milliseconds.
     pub alive_every: u64,
+    /// How long the register waits for a sign of life, by this server's clock: less than the register's own time.
+    pub term: u64,
     /// How long a client may take to answer, in milliseconds.
     pub patience: u64,
     /// What keys are made of. Nobody else knows it.
@@ -41,7 +48,12 @@ pub struct Server {
     view: View,
     /// When this epoch became active here.
     active_since: u64,
-    blocks: BTreeMap<Place, (Version, Vec<u8>)>,
+    blocks: Blocks,
+    /// Requests that wait for the home, or until the register says that this server is a member still.
+    failed: Vec<(Client, Message)>,
+    trouble: Option<String>,
+    /// Nothing changes the home after this: another server may have been given what is here.
+    valid_until: u64,
     queues: BTreeMap<File, Queue<Client>>,
     entered: BTreeSet<Client>,
     stamp: u64,
@@ -65,7 +77,10 @@ impl Server {
             config,
             view: View::default(),
             active_since: 0,
-            blocks: BTreeMap::new(),
+            blocks: Blocks::default(),
+            failed: Vec::new(),
+            trouble: None,
+            valid_until: 0,
             queues: BTreeMap::new(),
             entered: BTreeSet::new(),
             stamp: 0,
@@ -77,6 +92,14 @@ impl Server {
             gone: false,
             false_claims: 0,
             told: None,
+        }
+    }
+
+    /// A server whose blocks outlive it: of what is in the home, up to `limit` bytes are in memory.
+    pub fn with_home(self, home: Arc<dyn Home>, limit: u64) -> Self {
+        Server {
+            blocks: Blocks::over(home, limit),
+            ..self
         }
     }
 
@@ -101,9 +124,19 @@ impl Server {
         self.false_claims
     }
 
-    /// Number of blocks.
-    pub fn blocks(&self) -> usize {
-        self.blocks.len()
+    /// Blocks in memory, and their bytes.
+    pub fn blocks(&self) -> (usize, u64) {
+        (self.blocks.len(), self.blocks.bytes())
+    }
+
+    /// The epoch, as far as this server knows.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// What the home has failed by, while requests wait for it.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
     }
 
     /// The clock has moved on.
@@ -113,6 +146,10 @@ impl Server {
         }
         if is_due(self.told, now, self.config.alive_every) {
             self.tell(now, out);
+        }
+        self.trouble = None;
+        for (client, message) in std::mem::take(&mut self.failed) {
+            self.one_sided(now, client, message, out);
         }
         let since = now.saturating_sub(self.config.patience);
         let mut late: BTreeSet<Client> = self
@@ -183,7 +220,10 @@ impl Server {
             }
         }
         match (from, message) {
-            (Node::Register, Message::Member { view, .. }) => self.adopt(now, view, out),
+            (Node::Register, Message::Member { sent, view }) => {
+                self.valid_until = self.valid_until.max(sent.saturating_add(self.config.term));
+                self.adopt(now, view, out);
+            }
             (Node::Register, Message::Gone) => self.gone = true,
             (Node::Server(peer), message) => self.of_server(now, peer, message, out),
             (Node::Client(client), message) => self.of_client(now, client, message, out),
@@ -228,54 +268,65 @@ impl Server {
                     self.answer(file, outcome, out);
                 }
             }
-            other => self.one_sided(client, other, out),
+            other => self.one_sided(now, client, other, out),
         }
     }
 
-    fn one_sided(&mut self, client: Client, message: Message, out: &mut Outbox) {
-        match message {
-            Message::Read { key, number, place } if self.opens(key) => {
-                let block = self.blocks.get(&place).map(|(version, bytes)| Block {
-                    place,
-                    version: *version,
-                    bytes: bytes.clone(),
-                });
-                out.push((Node::Client(client), Message::Bytes { number, block }));
+    fn one_sided(&mut self, now: u64, client: Client, message: Message, out: &mut Outbox) {
+        let (Message::Read { key, .. }
+        | Message::Write { key, .. }
+        | Message::Discard { key, .. }
+        | Message::Persist { key, .. }) = message
+        else {
+            return;
+        };
+        if !self.opens(key) {
+            let epoch = self.view.epoch;
+            out.push((Node::Client(client), Message::Behind { epoch }));
+            return;
+        }
+        if self.blocks.has_home() && now >= self.valid_until {
+            // The register answers again, or another epoch comes.
+            self.failed.push((client, message));
+            return;
+        }
+        match self.serve(&message) {
+            Ok(answer) => out.push((Node::Client(client), answer)),
+            Err(why) => {
+                self.trouble = Some(why.to_string());
+                self.failed.push((client, message));
             }
-            Message::Write {
-                key,
-                number,
-                blocks,
-            } if self.opens(key) => {
-                for block in blocks {
-                    self.blocks
-                        .insert(block.place, (block.version, block.bytes));
-                }
-                out.push((Node::Client(client), Message::Done { number }));
+        }
+    }
+
+    /// Does a one-sided request.
+    fn serve(&mut self, message: &Message) -> io::Result<Message> {
+        let number = match message {
+            Message::Read { number, place, .. } => {
+                let (number, block) = (*number, self.blocks.get(*place)?);
+                return Ok(Message::Bytes { number, block });
+            }
+            Message::Write { number, blocks, .. } => {
+                { blocks.iter() }.try_for_each(|block| self.blocks.put(block.clone()))?;
+                *number
             }
             Message::Discard {
-                key,
                 number,
                 file,
                 from,
-            } if self.opens(key) => {
-                let places = self.blocks.range((file, from)..(file, SIZE_BLOCK));
-                let places: Vec<Place> = places.map(|(place, _)| *place).collect();
-                for place in places {
-                    self.blocks.remove(&place);
-                }
-                out.push((Node::Client(client), Message::Done { number }));
+                whole,
+                ..
+            } => {
+                self.blocks.discard(*file, *from, *whole)?;
+                *number
             }
-            Message::Read { .. } | Message::Write { .. } | Message::Discard { .. } => {
-                out.push((
-                    Node::Client(client),
-                    Message::Behind {
-                        epoch: self.view.epoch,
-                    },
-                ));
+            Message::Persist { number, .. } => {
+                self.blocks.sync()?;
+                *number
             }
-            _ => {}
-        }
+            _ => 0,
+        };
+        Ok(Message::Done { number })
     }
 
     /// Whether a one-sided request with this key is served. Only who has entered an active epoch knows its key.
@@ -399,6 +450,7 @@ impl Server {
             self.queues.clear();
             self.entered.clear();
             self.waiting.clear();
+            self.failed.clear();
             self.stamp = 0;
             self.begin_exchange(now, out);
         }

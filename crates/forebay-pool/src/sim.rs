@@ -5,22 +5,29 @@
 //! to 1 %, and those of clients and servers may jump ahead. What programs see is held against [`check::Checker`].
 
 mod check;
+mod home;
+mod names;
 mod scenes;
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::sync::Arc;
 
-use crate::client::{self, Answer, Client, Failure, Operation};
-use crate::ids::{Client as ClientId, File, Node, Server as ServerId};
+use crate::client::{self, Answer, Client, Failure, Kind, Operation};
+use crate::home::Home;
+use crate::ids::{Client as ClientId, Epoch, File, Node, Server as ServerId};
 use crate::message::{Message, Outbox};
 use crate::random::Random;
 use crate::register::Register;
 use crate::server::{self, Server};
 use check::Checker;
+use home::Memory;
 
 /// In milliseconds, by the register's clock.
 const TERM: u64 = 400;
 /// In milliseconds.
 const TICK: u64 = 20;
+/// Of a pool at first.
+const CLIENTS: u32 = 3;
 
 struct Event {
     at: u64,
@@ -83,6 +90,8 @@ pub struct World {
     /// When the last message of each direction arrives.
     last: BTreeMap<(Node, Node), u64>,
     pub copies: usize,
+    home: Option<Arc<Memory>>,
+    life: u64,
     next: u32,
     /// Operations that have not ended, by number: whose, and when they began.
     pub open: BTreeMap<u64, (ClientId, Operation)>,
@@ -90,6 +99,8 @@ pub struct World {
     pub messages: u64,
     pub failures: BTreeMap<String, u64>,
     pub files: BTreeSet<File>,
+    /// Whether files that are made are used: what a dead client has made of their sizes nobody can say.
+    pub takes_files: bool,
     is_traced: bool,
 }
 
@@ -98,8 +109,10 @@ fn pair(a: Node, b: Node) -> (Node, Node) {
 }
 
 impl World {
-    pub fn new(seed: u64, servers: u32, clients: u32, copies: usize) -> World {
+    pub fn new(seed: u64, servers: u32, copies: usize, has_home: bool) -> World {
         let mut world = World {
+            home: has_home.then(Arc::default),
+            life: 0,
             random: Random::new(seed),
             now: 0,
             delay_max: 5,
@@ -120,15 +133,35 @@ impl World {
             messages: 0,
             failures: BTreeMap::new(),
             files: BTreeSet::new(),
+            takes_files: true,
             is_traced: std::env::var_os("TEST_TRACE").is_some(),
         };
-        for _ in 0..servers {
-            world.add_server();
-        }
-        for _ in 0..clients {
-            world.add_client();
-        }
+        world.populate(servers);
         world
+    }
+
+    fn populate(&mut self, servers: u32) {
+        for _ in 0..servers {
+            self.add_server();
+        }
+        for _ in 0..CLIENTS {
+            self.add_client();
+        }
+    }
+
+    /// Everything dies, and another life of the pool begins with what is in its home.
+    pub fn restart(&mut self, servers: u32) {
+        for id in self.clients.keys().copied().collect::<Vec<_>>() {
+            self.kill_client(id);
+        }
+        self.servers.clear();
+        // Who belongs to another life of the pool is not listened to.
+        self.events.clear();
+        self.life += 1;
+        let register = Register::new(TERM, servers as usize);
+        self.register = register.after(Epoch(self.life << 32));
+        self.register_away_until = 0;
+        self.populate(servers);
     }
 
     pub fn add_server(&mut self) -> ServerId {
@@ -137,10 +170,16 @@ impl World {
         let config = server::Config {
             copies: self.copies,
             alive_every: TERM / 8,
+            term: TERM * 9 / 10,
             patience: TERM * 2,
             secret: self.random.number(),
         };
-        self.servers.insert(id, Server::new(id, config));
+        let mut server = Server::new(id, config);
+        if let Some(home) = &self.home {
+            // Room for six blocks.
+            server = server.with_home(Arc::clone(home) as Arc<dyn Home>, 200);
+        }
+        self.servers.insert(id, server);
         self.join(Node::Server(id));
         id
     }
@@ -154,6 +193,7 @@ impl World {
             term: TERM * 9 / 10,
             alive_every: TERM / 8,
             cache_blocks: 6,
+            has_home: self.home.is_some(),
             wish_blocks: if self.random.chance(500) { 4 } else { 1 },
         };
         self.clients.insert(id, Client::new(id, config));
@@ -293,8 +333,16 @@ impl World {
             let Some((_, operation)) = self.open.remove(&number) else {
                 continue;
             };
-            if let Ok(Answer::File(Some(file))) = result {
-                self.files.insert(file);
+            match (&operation, &result) {
+                (_, Ok(Answer::Made(entry, true)))
+                    if entry.kind == Kind::File && self.takes_files =>
+                {
+                    self.files.insert(entry.file);
+                }
+                (Operation::Remove { file }, _) => {
+                    self.files.remove(file);
+                }
+                _ => {}
             }
             if let Err(failure) = result {
                 *self.failures.entry(format!("{failure:?}")).or_default() += 1;

@@ -15,7 +15,7 @@ use crate::ids::SIZE_BLOCK;
 use crate::message::{Block, Message, Place};
 
 /// What a connection begins with; the last two bytes are the version, and go up whenever [`Message`] changes.
-pub const MARK: [u8; 8] = *b"fbpool\x00\x01";
+pub const MARK: [u8; 8] = *b"fbpool\x00\x02";
 
 /// No frame is longer.
 pub const FRAME_MAX: usize = 64 << 20;

@@ -1,37 +1,34 @@
 //! Pools of real processes on loopback: three servers, clients, deaths, and strangers who dial.
 
+mod common;
+
 use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::process::{Child, Command, Stdio, exit};
-use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use forebay_pool::client::{Answer, Failure, Mode, Operation};
+use common::{PATIENCE, addresses};
+use forebay_pool::client::{Answer, Facts, Failure, Mode, Operation};
 use forebay_pool::ids::File;
 use forebay_pool::net::{Config, Ended, Pool, Serving};
 use forebay_pool::random::mix;
 use forebay_pool::wire;
 
-/// Nothing here takes so long, however busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
 const UNIT: u64 = 512;
 
-/// A pool at addresses that no other process uses: loopback has sixteen million, and a part of them is this process's number.
 fn config(servers: u16) -> Config {
-    static PORT: AtomicU16 = AtomicU16::new(7400);
-    let [a, b, c, d] = std::process::id().to_be_bytes();
-    let host = Ipv4Addr::new(127, (a ^ b) | 0x40, c, d);
-    let ports = PORT.fetch_add(servers, Ordering::Relaxed);
-    let at = |port| SocketAddr::from((host, port));
     let config = Config {
-        servers: (ports..ports + servers).map(at).collect(),
+        servers: addresses(servers),
         copies: servers.min(2).into(),
         block_bytes: UNIT,
         term_ms: 10_000,
         cache_blocks: 16,
+        home: None,
+        memory_mib: 1024,
+        tls: None,
     };
     config.check().unwrap();
     config
@@ -157,8 +154,22 @@ fn write(file: File, offset: u64, bytes: Vec<u8>, mode: Mode) -> Operation {
 }
 
 fn open(name: &str) -> Operation {
-    let name = name.as_bytes().to_vec();
-    Operation::Open { name, create: true }
+    Operation::Make {
+        parent: File::ROOT,
+        name: name.as_bytes().to_vec(),
+        facts: Facts::default(),
+    }
+}
+
+fn file_of(opened: Result<Answer, Failure>) -> File {
+    match opened {
+        Ok(Answer::Made(entry, _)) => entry.file,
+        other => panic!("no file: {other:?}"),
+    }
+}
+
+fn size_of(file: File) -> Operation {
+    Operation::Attributes { file }
 }
 
 struct Chance(u64);
@@ -202,14 +213,15 @@ fn step(file: File, chance: &mut Chance, model: &mut Vec<u8>) -> (Operation, Ans
             (Operation::Truncate { file, size }, Answer::Done)
         }
         18 => (Operation::Sync { file }, Answer::Done),
-        _ => (Operation::Size { file }, Answer::At(at)),
+        _ => (size_of(file), Answer::Attributes(at, Facts::default())),
     }
 }
 
 /// Both append at once: every record is there once, whole, and each client's in order.
 fn append_together(a: &mut Client, b: &mut Client, file: File) {
-    let base = a.run(&Operation::Size { file }).unwrap();
-    let Answer::At(base) = base else { panic!() };
+    let Ok(Answer::Attributes(base, _)) = a.run(&size_of(file)) else {
+        panic!()
+    };
     thread::scope(|scope| {
         for (who, client) in [(1, a), (2, &mut *b)] {
             scope.spawn(move || {
@@ -239,10 +251,8 @@ fn two_hosts_share_files_and_deaths_lose_nothing_that_was_synced() {
     let server = |index: usize| Process::start(&config, &index.to_string(), none);
     let mut servers: Vec<Process> = (0..3).map(server).collect();
     let (mut a, mut b) = (Client::start(&config), Client::start(&config));
-    let Ok(Answer::File(Some(file))) = a.run(&open("one")) else {
-        panic!("no file")
-    };
-    assert_eq!(b.run(&open("one")), Ok(Answer::File(Some(file))));
+    let file = file_of(a.run(&open("one")));
+    assert_eq!(file_of(b.run(&open("one"))), file);
 
     let mut chance = Chance(3);
     let mut model = Vec::new();
@@ -286,7 +296,7 @@ fn two_hosts_share_files_and_deaths_lose_nothing_that_was_synced() {
     servers[1].0.stdin.take().unwrap().write_all(b".").unwrap();
     assert_eq!(servers[1].0.wait().unwrap().code(), Some(0));
     let mut c = Client::start(&config);
-    assert_eq!(c.run(&open("one")), Ok(Answer::File(Some(file))));
+    assert_eq!(file_of(c.run(&open("one"))), file);
     assert_eq!(c.read_all(file), all);
     c.run(&write(file, 0, dirty.clone(), Mode::Local)).unwrap();
     assert_eq!(
@@ -300,14 +310,12 @@ fn strangers_are_turned_away_and_disturb_nobody() {
     let config = config(1);
     let serving = Serving::begin(&config, 0).unwrap();
     let pool = Pool::join(&config, PATIENCE).unwrap();
-    let Ok(Answer::File(Some(file))) = pool.run(open("one")) else {
-        panic!("no file")
-    };
+    let file = file_of(pool.run(open("one")));
     let sayings: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\n\r\n",
-        b"fbpool\x00\x02",
-        b"fbpool\x00\x01\xff\xff\xff\xff",
-        b"fbpool\x00\x01\x03\x00\x00\x00\x01\x02\x03",
+        b"fbpool\x00\x01",
+        b"fbpool\x00\x02\xff\xff\xff\xff",
+        b"fbpool\x00\x02\x03\x00\x00\x00\x01\x02\x03",
     ];
     for saying in sayings {
         let mut stranger = TcpStream::connect(config.servers[0]).unwrap();
@@ -344,9 +352,7 @@ fn who_leaves_is_not_waited_for() {
     let config = config(1);
     let serving = Serving::begin(&config, 0).unwrap();
     let first = Pool::join(&config, PATIENCE).unwrap();
-    let Ok(Answer::File(Some(file))) = first.run(open("one")) else {
-        panic!("no file")
-    };
+    let file = file_of(first.run(open("one")));
     first
         .run(write(file, 0, vec![1; 100], Mode::Local))
         .unwrap();

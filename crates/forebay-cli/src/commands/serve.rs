@@ -17,10 +17,8 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Serves until a signal.
 pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     let path = output::path(&arguments.config);
-    let text = std::fs::read_to_string(&arguments.config)
-        .map_err(|error| Failure::Usage(format!("{path}: {error}")))?;
     let config =
-        Config::parse(&text).map_err(|wrong| Failure::Usage(format!("{path}: {wrong}")))?;
+        Config::load(&arguments.config).map_err(|wrong| Failure::Usage(wrong.to_string()))?;
     let number = arguments.server;
     let count = config.servers.len();
     if !(1..=count).contains(&number) {

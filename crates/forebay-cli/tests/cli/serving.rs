@@ -4,7 +4,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
-use forebay_pool::client::{Answer, Mode, Operation};
+use forebay_pool::client::{Answer, Entry, Facts, Mode, Operation};
+use forebay_pool::ids::File;
 use forebay_pool::net::{Config, Pool};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -51,9 +52,12 @@ fn a_pool_is_served_and_a_server_hands_on_what_it_has() {
     let mut second = Server::start(&place, &path, "2");
     let config = Config::parse(&text).expect("a configuration");
     let pool = Pool::join(&config, PATIENCE).expect("a pool");
-    let name = b"name".to_vec();
-    let opened = pool.run(Operation::Open { name, create: true });
-    let Ok(Answer::File(Some(file))) = opened else {
+    let opened = pool.run(Operation::Make {
+        parent: File::ROOT,
+        name: b"name".to_vec(),
+        facts: Facts::default(),
+    });
+    let Ok(Answer::Made(Entry { file, .. }, true)) = opened else {
         panic!("{opened:?}");
     };
     let bytes: Vec<u8> = (0..100_000).map(|at| (at % 251) as u8).collect();

@@ -1,20 +1,27 @@
 //! What operations do to blocks and sizes: writes, appends, truncations, and the bytes themselves.
 
+use super::attributes::Inode;
 use super::operate::{Step, blocks};
-use super::state::{Active, Cached, Phase, Size, State};
+use super::state::{Active, Cached, Phase, State};
 use super::transfer::Request;
 use super::{Answer, Client, Failure, Mode, Operation};
-use crate::ids::{File, SIZE_BLOCK};
+use crate::ids::{Epoch, File, SIZE_BLOCK};
 use crate::message::Outbox;
 use crate::placement::{key_of_block, owners};
 use crate::range::Range;
+
+/// All that a file can have.
+pub(super) const WHOLE: Range = Range {
+    start: 0,
+    end: SIZE_BLOCK + 1,
+};
 
 impl Client {
     pub(super) fn write_at(
         &mut self,
         file: File,
         active: &Active,
-        size: Size,
+        inode: Inode,
         (offset, bytes): (u64, &[u8]),
         mode: Mode,
         out: &mut Outbox,
@@ -23,25 +30,25 @@ impl Client {
         if bytes.is_empty() {
             return Step::End(Ok(Answer::Done));
         }
-        let extends = end > size.size;
+        let extends = end > inode.size;
         if extends && !active.extends && active.wide.is_none() {
             return self.change(file, |active| active.extends = true);
         }
-        if extends && let Some(step) = self.clean_tail(file, active, size, offset) {
+        if extends && let Some(step) = self.clean_tail(file, active, inode, offset) {
             return step;
         }
-        match self.put(file, size, offset, bytes, out) {
+        match self.put(file, inode, offset, bytes, out) {
             Ok(false) => return Step::Wait,
             Err(failure) => return Step::End(Err(failure)),
             Ok(true) => {}
         }
         if extends {
-            self.set_size(
+            self.set_inode(
                 file,
-                Size {
+                Inode {
                     size: end,
                     high: end,
-                    ..size
+                    ..inode
                 },
             );
         }
@@ -74,52 +81,52 @@ impl Client {
         &mut self,
         file: File,
         active: &Active,
-        size: Size,
+        inode: Inode,
         bytes: &[u8],
         out: &mut Outbox,
     ) -> Step {
-        if size.size + bytes.len() as u64 > self.size_max() {
+        if inode.size + bytes.len() as u64 > self.size_max() {
             return Step::End(Err(Failure::TooLarge));
         }
-        let from = size.size / self.config.block_bytes;
+        let from = inode.size / self.config.block_bytes;
         if active.wide.is_none_or(|wide| wide > from) {
             return self.change(file, |active| active.wide = Some(from));
         }
-        if let Some(step) = self.clean_tail(file, active, size, size.size) {
+        if let Some(step) = self.clean_tail(file, active, inode, inode.size) {
             return step;
         }
-        match self.put(file, size, size.size, bytes, out) {
+        match self.put(file, inode, inode.size, bytes, out) {
             Ok(false) => return Step::Wait,
             Err(failure) => return Step::End(Err(failure)),
             Ok(true) => {}
         }
-        let end = size.size + bytes.len() as u64;
-        self.set_size(
+        let end = inode.size + bytes.len() as u64;
+        self.set_inode(
             file,
-            Size {
+            Inode {
                 size: end,
                 high: end,
-                ..size
+                ..inode
             },
         );
-        Step::End(Ok(Answer::At(size.size)))
+        Step::End(Ok(Answer::At(inode.size)))
     }
 
-    pub(super) fn truncate(&mut self, file: File, active: &Active, size: Size, new: u64) -> Step {
-        if new > size.size {
-            if let Some(step) = self.clean_tail(file, active, size, size.size) {
+    pub(super) fn truncate(&mut self, file: File, active: &Active, inode: Inode, new: u64) -> Step {
+        if new > inode.size {
+            if let Some(step) = self.clean_tail(file, active, inode, inode.size) {
                 return step;
             }
-            self.set_size(
+            self.set_inode(
                 file,
-                Size {
+                Inode {
                     size: new,
                     high: new,
-                    ..size
+                    ..inode
                 },
             );
         }
-        if new >= size.size {
+        if new >= inode.size {
             return Step::End(Ok(Answer::Done));
         }
         self.enter_phase(
@@ -137,20 +144,20 @@ impl Client {
         &mut self,
         file: File,
         active: &Active,
-        size: Size,
+        inode: Inode,
         offset: u64,
     ) -> Option<Step> {
-        if size.high <= size.size {
+        if inode.high <= inode.size {
             return None;
         }
-        let from = offset.min(size.size) / self.config.block_bytes;
+        let from = offset.min(inode.size) / self.config.block_bytes;
         if active.wide.is_none_or(|wide| wide > from) {
             return Some(self.change(file, |active| active.wide = Some(from)));
         }
         Some(self.enter_phase(
             file,
             Phase::Cut {
-                size: size.size,
+                size: inode.size,
                 step: 0,
                 discard: None,
             },
@@ -170,18 +177,18 @@ impl Client {
         let discard = match step {
             0 if !self.cut_here(file, new, first) => return Step::Wait,
             1 if self.is_owed(file, SIZE_BLOCK, out) => return Step::Wait,
-            1 => Some(self.transfer(Request::Discard(file, first), out)),
+            1 => Some(self.transfer(Request::Discard(file, first, false), out)),
             2 if !self.cut_edge(file, edge, new, out) => return Step::Wait,
             3 if !self.is_cut_there(file, (edge, new), discard, out) => return Step::Wait,
             3 => {
-                if let Some(size) = self.state(file).size() {
-                    self.set_size(file, Size { high: new, ..size });
+                if let Some(inode) = self.state(file).inode() {
+                    self.set_inode(file, Inode { high: new, ..inode });
                 }
                 discard
             }
             0..=2 => discard,
             _ if self.is_owed(file, SIZE_BLOCK, out) => return Step::Wait,
-            _ => match active.operation {
+            _ => match *active.operation {
                 Operation::Truncate { size, .. } if size == new => {
                     return Step::End(Ok(Answer::Done));
                 }
@@ -204,7 +211,7 @@ impl Client {
         let state = self.state(file);
         let mut beyond = state.cache.range(first..);
         let under_way = beyond.any(|(_, cached)| cached.flushing.is_some());
-        let Some(size) = state.size().filter(|_| !under_way) else {
+        let Some(inode) = state.inode().filter(|_| !under_way) else {
             return false;
         };
         let beyond = Range {
@@ -214,13 +221,13 @@ impl Client {
         for used in state.drop_cached(beyond) {
             self.cached.remove(&used);
         }
-        let high = size.high.max(size.size);
-        let size = Size {
+        let high = inode.high.max(inode.size);
+        let inode = Inode {
             size: new,
             high,
-            ..size
+            ..inode
         };
-        self.set_size(file, size);
+        self.set_inode(file, inode);
         true
     }
 
@@ -253,6 +260,28 @@ impl Client {
             }
         }
         !discard.is_some_and(|number| self.is_under_way(number))
+    }
+
+    /// A file goes, as soon as nothing of it is being written.
+    pub(super) fn remove(&mut self, file: File, out: &mut Outbox) -> Step {
+        let state = self.state(file);
+        if { state.cache.values() }.any(|cached| cached.flushing.is_some()) {
+            return Step::Wait;
+        }
+        for used in state.drop_cached(WHOLE) {
+            self.cached.remove(&used);
+        }
+        let discard = self.transfer(Request::Discard(file, 0, true), out);
+        self.enter_phase(file, Phase::Remove { discard })
+    }
+
+    pub(super) fn removed(&mut self, file: File, discard: u64) -> Step {
+        if self.is_under_way(discard) {
+            return Step::Wait;
+        }
+        // Nobody needs its grants any more: as if somebody else had wanted them.
+        self.state(file).recalls.push((WHOLE, false));
+        Step::End(Ok(Answer::Done))
     }
 
     /// Whether the servers lack a block as it is here; begins to write it.
@@ -305,6 +334,13 @@ impl Client {
                 }
             }
         }
+        let active = self.state(file).active.as_ref();
+        let syncs =
+            active.is_some_and(|active| matches!(*active.operation, Operation::Sync { .. }));
+        if syncs && self.config.has_home {
+            let transfer = self.transfer(Request::Persist(file), out);
+            return self.enter_phase(file, Phase::Persist { transfer });
+        }
         Step::End(Ok(answer))
     }
 
@@ -315,13 +351,12 @@ impl Client {
     }
 
     /// Whether a block that no server has was on servers that died.
-    pub(super) fn is_lost(&self, file: File, block: u64, size: Size) -> bool {
+    pub(super) fn is_lost(&self, file: File, block: u64, born: Epoch) -> bool {
+        if self.config.has_home {
+            return false;
+        }
         let key = key_of_block(file, block);
-        let after = self
-            .view
-            .losses
-            .iter()
-            .filter(|loss| loss.epoch > size.born);
+        let after = self.view.losses.iter().filter(|loss| loss.epoch > born);
         { after }.any(|loss| {
             owners(&loss.before, key, self.config.copies)
                 .iter()
@@ -337,8 +372,8 @@ impl Client {
         drop: bool,
     ) -> Result<Answer, Failure> {
         let unit = self.config.block_bytes;
-        let size = self.state(file).size().ok_or(Failure::Lost)?;
-        let length = length.min(size.size.saturating_sub(offset));
+        let inode = self.inode(file)?;
+        let length = length.min(inode.size.saturating_sub(offset));
         let mut bytes = vec![0; length as usize];
         for block in blocks(offset, length, unit)
             .into_iter()
@@ -360,7 +395,7 @@ impl Client {
                             .copy_from_slice(source);
                     }
                 }
-                None if self.is_lost(file, block, size) => return Err(Failure::Lost),
+                None if self.is_lost(file, block, inode.born) => return Err(Failure::Lost),
                 None => {}
             }
             let clean = self
@@ -388,7 +423,7 @@ impl Client {
     pub(super) fn put(
         &mut self,
         file: File,
-        size: Size,
+        inode: Inode,
         offset: u64,
         bytes: &[u8],
         out: &mut Outbox,
@@ -411,7 +446,7 @@ impl Client {
                 .is_none_or(|cached| cached.bytes.is_none())
         };
         if written().any(|block| {
-            !is_whole(block) && is_hole(self, block) && self.is_lost(file, block, size)
+            !is_whole(block) && is_hole(self, block) && self.is_lost(file, block, inode.born)
         }) {
             return Err(Failure::Lost);
         }
@@ -439,8 +474,8 @@ impl Client {
         }
     }
 
-    pub(super) fn set_size(&mut self, file: File, size: Size) {
-        self.modify(file, SIZE_BLOCK, |held| *held = size.bytes());
+    pub(super) fn set_inode(&mut self, file: File, inode: Inode) {
+        self.modify(file, SIZE_BLOCK, |held| *held = inode.bytes());
     }
 
     /// Changes a block in memory.

@@ -1,158 +1,360 @@
-//! Names of files: blocks of the file [`File::NAMES`], by hash. They are written through, two of a rename in one request.
+//! Names of files: each directory's are one block of the file [`File::NAMES`]. All of these lie on the same servers and are written through, those of
+//! one operation in one request: so an operation on names is done for all or not at all, and outlives its client.
+//!
+//! A block holds records: the directory that a name is in, what the name stands for, and the name. Two directories may
+//! share a block, by chance. A record with an empty name says that the directory is there; the root always is.
+//!
+//! An operation says what it believes that names stand for, and fails with [`Failure::Changed`] where that is not so: the blocks that it needs
+//! are known before it begins.
 
+use super::attributes::{Facts, Inode};
 use super::operate::Step;
-use super::state::{Active, Phase, Size};
+use super::state::{Active, Phase};
 use super::transfer::Request;
-use super::{Answer, Client, Failure, Operation};
+use super::{Answer, Client, Entry, Failure, Kind, Operation};
 use crate::ids::{Epoch, File, SIZE_BLOCK};
 use crate::message::Outbox;
-use crate::random::mix2;
+use crate::random::mix;
+use crate::range::{Range, Right};
+use crate::wire::BLOCK_MAX;
 
-/// Blocks that names are spread over.
-const BLOCKS: u64 = 1 << 16;
+/// Blocks that directories are spread over. Few in tests, so that directories share them.
+const BLOCKS: u64 = if cfg!(test) { 3 } else { 1 << 48 };
+/// Bytes of a record before its name: the directory, the file, its kind, the name's length.
+const HEAD: usize = 8 + 8 + 1 + 2;
 
-/// The block that holds a name.
-pub(super) fn block_of(name: &[u8]) -> u64 {
-    name.iter()
-        .fold(name.len() as u64, |hash, byte| mix2(hash, u64::from(*byte)))
-        % BLOCKS
+/// The block that holds a directory's names.
+fn block_of(directory: File) -> u64 {
+    mix(directory.0) % BLOCKS
 }
 
-type Entry = (Vec<u8>, File);
+/// Blocks that an operation on names needs, in order. `made` is the directory that it may make.
+pub(super) fn needs(operation: &Operation, made: File) -> Vec<(Range, Right)> {
+    let is_directory = |entry: &Entry| entry.kind == Kind::Directory;
+    let (right, directories) = match operation {
+        Operation::LookUp { parent, .. } | Operation::List { parent } => {
+            (Right::Shared, vec![*parent])
+        }
+        Operation::Make { parent, facts, .. } => {
+            let made = Some(made).filter(|_| facts.kind == Kind::Directory);
+            (
+                Right::Exclusive,
+                [*parent].into_iter().chain(made).collect(),
+            )
+        }
+        Operation::Unlink { parent, entry, .. } => {
+            let gone = Some(entry.file).filter(|_| is_directory(entry));
+            (
+                Right::Exclusive,
+                [*parent].into_iter().chain(gone).collect(),
+            )
+        }
+        Operation::Rename {
+            from, to, replaced, ..
+        } => {
+            let gone = replaced.filter(is_directory).map(|entry| entry.file);
+            (
+                Right::Exclusive,
+                [from.0, to.0].into_iter().chain(gone).collect(),
+            )
+        }
+        _ => (Right::Shared, Vec::new()),
+    };
+    let mut blocks: Vec<u64> = directories.into_iter().map(block_of).collect();
+    blocks.sort_unstable();
+    blocks.dedup();
+    { blocks.into_iter() }
+        .map(|block| (Range::one(block), right))
+        .collect()
+}
 
-fn entries(mut bytes: &[u8]) -> Vec<Entry> {
-    let mut found = Vec::new();
-    while let Some((head, rest)) = bytes.split_at_checked(12) {
-        let word =
-            |at: usize| u32::from_le_bytes([head[at], head[at + 1], head[at + 2], head[at + 3]]);
-        let Some((name, rest)) = rest.split_at_checked(word(0) as usize) else {
-            break;
+/// A record, with where it begins and ends in its block.
+struct Record<'a> {
+    directory: File,
+    entry: Entry,
+    name: &'a [u8],
+    begin: usize,
+    end: usize,
+}
+
+/// The records of a block, up to the first that makes no sense.
+fn records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    let mut begin = 0;
+    std::iter::from_fn(move || {
+        let head = bytes.get(begin..begin + HEAD)?;
+        let word = |at: usize| Some(u64::from_le_bytes(head[at..at + 8].try_into().ok()?));
+        let length = usize::from(u16::from_le_bytes([head[17], head[18]]));
+        let end = begin + HEAD + length;
+        let kind = match head[16] {
+            0 => Kind::File,
+            1 => Kind::Directory,
+            2 => Kind::Symlink,
+            _ => return None,
         };
-        found.push((
-            name.to_vec(),
-            File(u64::from(word(4)) | u64::from(word(8)) << 32),
-        ));
-        bytes = rest;
-    }
-    found
+        let record = Record {
+            directory: File(word(0)?),
+            entry: Entry {
+                file: File(word(8)?),
+                kind,
+            },
+            name: bytes.get(begin + HEAD..end)?,
+            begin,
+            end,
+        };
+        begin = end;
+        Some(record)
+    })
 }
 
-fn bytes_of(entries: &[Entry]) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    for (name, file) in entries {
-        bytes.extend((name.len() as u32).to_le_bytes());
-        bytes.extend(file.0.to_le_bytes());
-        bytes.extend(name);
+fn add(held: &mut Vec<u8>, directory: File, name: &[u8], entry: Entry) {
+    held.extend(directory.0.to_le_bytes());
+    held.extend(entry.file.0.to_le_bytes());
+    held.push(entry.kind as u8);
+    held.extend((name.len() as u16).to_le_bytes());
+    held.extend(name);
+}
+
+/// What says of a directory that it is there.
+fn itself(directory: File) -> Entry {
+    Entry {
+        file: directory,
+        kind: Kind::Directory,
     }
-    bytes
+}
+
+impl Operation {
+    /// Whether its names can be names.
+    pub(super) fn is_named(&self) -> bool {
+        let is_name = |name: &[u8]| (1..=255).contains(&name.len());
+        match self {
+            Operation::LookUp { name, .. }
+            | Operation::Make { name, .. }
+            | Operation::Unlink { name, .. } => is_name(name),
+            Operation::Rename { from, to, .. } => is_name(&from.1) && is_name(&to.1),
+            _ => true,
+        }
+    }
 }
 
 impl Client {
+    /// The number of the file that an operation makes, should it make one.
+    pub(super) fn next_file(&mut self, operation: &Operation) -> File {
+        if matches!(operation, Operation::Make { .. }) {
+            self.files_made += 1;
+        }
+        File(u64::from(self.me.0 + 1) << 32 | u64::from(self.files_made))
+    }
+
     pub(super) fn execute_names(&mut self, active: &Active, out: &mut Outbox) -> Step {
-        let (blocks, wanted) = match &active.operation {
-            Operation::Open { name, .. } => (vec![block_of(name)], name),
-            Operation::Rename { from, to } => (vec![block_of(from), block_of(to)], from),
-            _ => return Step::Wait,
-        };
-        let here: Vec<bool> = blocks
-            .iter()
+        let needed = needs(&active.operation, active.made);
+        let blocks: Vec<u64> = needed.iter().map(|(range, _)| range.start).collect();
+        let here: Vec<bool> = { blocks.iter() }
             .map(|block| self.fetch(File::NAMES, *block, out))
             .collect();
         if here.contains(&false) {
             return Step::Wait;
         }
-        let born = Size {
-            size: 0,
-            high: 0,
-            born: Epoch(0),
-        };
         let is_hole = |block: &u64| self.files[&File::NAMES].cache[block].bytes.is_none();
-        if blocks
-            .iter()
-            .any(|block| is_hole(block) && self.is_lost(File::NAMES, *block, born))
+        if { blocks.iter() }
+            .any(|block| is_hole(block) && self.is_lost(File::NAMES, *block, Epoch(0)))
         {
             return Step::End(Err(Failure::Lost));
         }
-        let found = self
-            .names_in(blocks[0])
-            .into_iter()
-            .find(|(name, _)| name == wanted);
-        match (&active.operation, found) {
-            (Operation::Open { create: true, .. }, None) => self.make_file(out),
-            (Operation::Open { .. }, found) => {
-                Step::End(Ok(Answer::File(found.map(|(_, file)| file))))
+        match &*active.operation {
+            Operation::LookUp { .. } | Operation::List { .. } => {
+                Step::End(self.look(&active.operation))
             }
-            (Operation::Rename { from, to }, Some((_, file))) => {
-                if from != to {
-                    self.set_name(from, None);
-                    self.set_name(to, Some(file));
-                }
-                self.write_names(&blocks, Answer::Done)
-            }
-            _ => Step::End(Err(Failure::NoSuchName)),
+            Operation::Make {
+                parent,
+                name,
+                facts,
+            } => self.make(*parent, name, facts, active.made, out),
+            Operation::Unlink {
+                parent,
+                name,
+                entry,
+            } => match self.unlink(*parent, name, *entry) {
+                Ok(()) => self.write_names(&blocks, Answer::Done),
+                Err(failure) => Step::End(Err(failure)),
+            },
+            Operation::Rename {
+                from,
+                entry,
+                to,
+                replaced,
+            } => match self.rename((from.0, &from.1), *entry, (to.0, &to.1), *replaced) {
+                Ok(()) => self.write_names(&blocks, Answer::Done),
+                Err(failure) => Step::End(Err(failure)),
+            },
+            _ => Step::Wait,
         }
     }
 
-    fn make_file(&mut self, out: &mut Outbox) -> Step {
-        self.files_made += 1;
-        let file = File(u64::from(self.me.0 + 1) << 32 | u64::from(self.files_made));
-        let size = Size {
-            size: 0,
-            high: 0,
-            born: self.view.epoch,
-        };
-        // Nobody knows the file yet: its size needs no grant.
-        let parts = vec![((file, SIZE_BLOCK), 0, size.bytes())];
-        let transfer = self.transfer(Request::Write(parts), out);
-        // The answer to the transfer must come back to the names.
-        self.enter_phase(File::NAMES, Phase::Create { file, transfer })
+    /// What changes nothing. The block is here.
+    pub(super) fn look(&self, operation: &Operation) -> Result<Answer, Failure> {
+        match operation {
+            Operation::LookUp { parent, name } => Ok(Answer::Entry(self.entry(*parent, name))),
+            Operation::List { parent } if self.is_there(*parent) => {
+                let of = records(self.names(*parent));
+                let all =
+                    of.filter(|record| record.directory == *parent && !record.name.is_empty());
+                Ok(Answer::Names(
+                    all.map(|record| (record.name.to_vec(), record.entry))
+                        .collect(),
+                ))
+            }
+            _ => Err(Failure::Gone),
+        }
     }
 
-    pub(super) fn name_made(
+    fn make(
         &mut self,
-        file: File,
-        transfer: u64,
-        active: &Active,
+        parent: File,
+        name: &[u8],
+        facts: &Facts,
+        made: File,
         out: &mut Outbox,
     ) -> Step {
-        let Operation::Open { name, .. } = &active.operation else {
-            return Step::Wait;
-        };
-        if self.is_under_way(transfer) {
-            return Step::Wait;
+        if !self.is_there(parent) {
+            return Step::End(Err(Failure::Gone));
         }
-        let block = block_of(name);
-        if !self.fetch(File::NAMES, block, out) {
-            return Step::Wait;
+        if let Some(found) = self.entry(parent, name) {
+            return Step::End(Ok(Answer::Made(found, false)));
         }
-        self.set_name(name, Some(file));
-        self.write_names(&[block], Answer::File(Some(file)))
+        if self.names(parent).len() + HEAD + name.len() > BLOCK_MAX {
+            return Step::End(Err(Failure::Full));
+        }
+        let inode = Inode::new(self.view.epoch, *facts);
+        // Nobody knows the file yet: its size needs no grant.
+        let parts = vec![((made, SIZE_BLOCK), 0, inode.bytes())];
+        // The answer to the transfer comes back to the names.
+        let transfer = self.transfer(Request::Write(parts), out);
+        self.enter_phase(File::NAMES, Phase::Create { transfer })
     }
 
-    fn names_in(&self, block: u64) -> Vec<Entry> {
-        let cached = self
-            .files
-            .get(&File::NAMES)
-            .and_then(|state| state.cache.get(&block));
-        cached
+    pub(super) fn name_made(&mut self, transfer: u64, active: &Active, out: &mut Outbox) -> Step {
+        let Operation::Make {
+            parent,
+            name,
+            facts,
+        } = &*active.operation
+        else {
+            return Step::Wait;
+        };
+        let needed = needs(&active.operation, active.made);
+        let blocks: Vec<u64> = needed.iter().map(|(range, _)| range.start).collect();
+        let here: Vec<bool> = { blocks.iter() }
+            .map(|block| self.fetch(File::NAMES, *block, out))
+            .collect();
+        if self.is_under_way(transfer) || here.contains(&false) {
+            return Step::Wait;
+        }
+        let entry = Entry {
+            file: active.made,
+            kind: facts.kind,
+        };
+        self.set_name(*parent, name, Some(entry));
+        if facts.kind == Kind::Directory {
+            self.set_name(entry.file, b"", Some(itself(entry.file)));
+        }
+        self.write_names(&blocks, Answer::Made(entry, true))
+    }
+
+    fn unlink(&mut self, parent: File, name: &[u8], entry: Entry) -> Result<(), Failure> {
+        match self.entry(parent, name) {
+            None => return Err(Failure::NoSuchName),
+            Some(found) if found != entry => return Err(Failure::Changed),
+            Some(_) => {}
+        }
+        self.end_directory(entry)?;
+        self.set_name(parent, name, None);
+        Ok(())
+    }
+
+    fn rename(
+        &mut self,
+        from: (File, &[u8]),
+        entry: Entry,
+        to: (File, &[u8]),
+        replaced: Option<Entry>,
+    ) -> Result<(), Failure> {
+        match self.entry(from.0, from.1) {
+            None => return Err(Failure::NoSuchName),
+            Some(found) if found != entry => return Err(Failure::Changed),
+            Some(_) => {}
+        }
+        if !self.is_there(to.0) {
+            return Err(Failure::Gone);
+        }
+        if self.entry(to.0, to.1) != replaced {
+            return Err(Failure::Changed);
+        }
+        if from == to {
+            return Ok(());
+        }
+        if self.names(to.0).len() + HEAD + to.1.len() > BLOCK_MAX {
+            return Err(Failure::Full);
+        }
+        if let Some(replaced) = replaced {
+            self.end_directory(replaced)?;
+        }
+        self.set_name(from.0, from.1, None);
+        self.set_name(to.0, to.1, Some(entry));
+        Ok(())
+    }
+
+    /// A directory that is to go must be empty, and takes no names any more.
+    fn end_directory(&mut self, entry: Entry) -> Result<(), Failure> {
+        if entry.kind != Kind::Directory {
+            return Ok(());
+        }
+        let is_name = |record: Record| record.directory == entry.file && !record.name.is_empty();
+        if records(self.names(entry.file)).any(is_name) {
+            return Err(Failure::NotEmpty);
+        }
+        self.set_name(entry.file, b"", None);
+        Ok(())
+    }
+
+    /// The block of a directory's names, which is here.
+    fn names(&self, directory: File) -> &[u8] {
+        let state = self.files.get(&File::NAMES);
+        let cached = state.and_then(|state| state.cache.get(&block_of(directory)));
+        { cached }
             .and_then(|cached| cached.bytes.as_deref())
-            .map(entries)
             .unwrap_or_default()
     }
 
-    fn set_name(&mut self, name: &[u8], file: Option<File>) {
-        let block = block_of(name);
-        let mut names = self.names_in(block);
-        names.retain(|(other, _)| other != name);
-        names.extend(file.map(|file| (name.to_vec(), file)));
-        self.modify(File::NAMES, block, |held| *held = bytes_of(&names));
+    fn entry(&self, directory: File, name: &[u8]) -> Option<Entry> {
+        let mut all = records(self.names(directory));
+        let found = all.find(|record| record.directory == directory && record.name == name)?;
+        Some(found.entry)
+    }
+
+    fn is_there(&self, directory: File) -> bool {
+        directory == File::ROOT || self.entry(directory, b"").is_some()
+    }
+
+    fn set_name(&mut self, directory: File, name: &[u8], entry: Option<Entry>) {
+        self.modify(File::NAMES, block_of(directory), |held| {
+            let old = { records(held) }
+                .find(|record| record.directory == directory && record.name == name)
+                .map(|record| record.begin..record.end);
+            if let Some(old) = old {
+                held.drain(old);
+            }
+            if let Some(entry) = entry {
+                add(held, directory, name, entry);
+            }
+        });
     }
 
     fn write_names(&mut self, blocks: &[u64], answer: Answer) -> Step {
         let state = &self.files[&File::NAMES];
-        let changes = blocks
-            .iter()
-            .filter_map(|block| Some((*block, state.cache.get(block)?.change)));
+        let changes = blocks.iter().filter_map(|block| {
+            let cached = state.cache.get(block).filter(|cached| cached.is_dirty());
+            Some((*block, cached?.change))
+        });
         let targets = changes.collect();
         self.enter_phase(
             File::NAMES,

@@ -1,8 +1,9 @@
 //! How an operation goes on: it takes grants and blocks, and when all are here it happens at once.
 
+use super::attributes::{Facts, Inode};
 use super::state::{Active, Asked, Phase};
 use super::{Answer, Client, Failure, Mode, Operation, names};
-use crate::ids::{File, Node, SIZE_BLOCK};
+use crate::ids::{Epoch, File, Node, SIZE_BLOCK};
 use crate::message::Outbox;
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
@@ -25,15 +26,21 @@ const SIZE: Range = Range {
 
 impl Operation {
     /// The file whose grants it needs.
-    pub(super) fn file(&self) -> File {
+    pub(crate) fn file(&self) -> File {
         match self {
             Operation::Read { file, .. }
             | Operation::Write { file, .. }
             | Operation::Append { file, .. }
             | Operation::Truncate { file, .. }
             | Operation::Sync { file }
-            | Operation::Size { file } => *file,
-            Operation::Open { .. } | Operation::Rename { .. } => File::NAMES,
+            | Operation::Attributes { file }
+            | Operation::Change { file, .. }
+            | Operation::Remove { file } => *file,
+            Operation::LookUp { .. }
+            | Operation::List { .. }
+            | Operation::Make { .. }
+            | Operation::Unlink { .. }
+            | Operation::Rename { .. } => File::NAMES,
         }
     }
 
@@ -90,15 +97,18 @@ impl Client {
 
     /// An operation that finds everything here happens beside the one that is under way, unless that one needs the same blocks.
     pub(super) fn passes_by(&mut self, file: File, active: &Active) -> bool {
-        let Operation::Read {
-            offset,
-            length,
-            mode: Mode::Local,
-            ..
-        } = &active.operation
-        else {
+        let reads = matches!(
+            *active.operation,
+            Operation::Read {
+                mode: Mode::Local,
+                ..
+            } | Operation::Attributes { .. }
+                | Operation::LookUp { .. }
+                | Operation::List { .. }
+        );
+        if !reads {
             return false;
-        };
+        }
         let needs = self.needs(active);
         let state = &self.files[&file];
         let is_here = needs.iter().all(|(range, right)| {
@@ -112,7 +122,13 @@ impl Client {
         if !is_here || in_the_way || state.is_any_recalled(&needs) {
             return false;
         }
-        let result = self.read(file, *offset, *length, false);
+        let result = match &*active.operation {
+            Operation::Read { offset, length, .. } => self.read(file, *offset, *length, false),
+            Operation::Attributes { .. } => self
+                .inode(file)
+                .map(|inode| Answer::Attributes(inode.size, inode.facts)),
+            names => self.look(names),
+        };
         self.results.push((active.id, result));
         true
     }
@@ -120,20 +136,17 @@ impl Client {
     /// What it needs, in order.
     pub(super) fn needs(&self, active: &Active) -> Vec<(Range, Right)> {
         let of = |offset, length| blocks(offset, length, self.config.block_bytes);
-        let wide = |from| {
-            vec![(
-                Range {
-                    start: from,
-                    end: SIZE_BLOCK + 1,
-                },
-                Right::Exclusive,
-            )]
+        let wide = |start| {
+            let end = SIZE_BLOCK + 1;
+            vec![(Range { start, end }, Right::Exclusive)]
         };
-        match (&active.operation, active.wide) {
+        match (&*active.operation, active.wide) {
             (Operation::Sync { .. }, _) => Vec::new(),
-            (Operation::Size { .. }, _) | (Operation::Append { .. }, None) => {
+            (Operation::Attributes { .. }, _) | (Operation::Append { .. }, None) => {
                 vec![(SIZE, Right::Shared)]
             }
+            (Operation::Change { .. }, _) => vec![(SIZE, Right::Exclusive)],
+            (Operation::Remove { .. }, _) => wide(0),
             (Operation::Read { offset, length, .. }, _) => {
                 let blocks = of(*offset, *length).map(|range| (range, Right::Shared));
                 blocks.into_iter().chain([(SIZE, Right::Shared)]).collect()
@@ -149,23 +162,7 @@ impl Client {
                 let blocks = of(*offset, bytes.len() as u64).map(|range| (range, Right::Exclusive));
                 blocks.into_iter().chain([(SIZE, size)]).collect()
             }
-            (Operation::Open { name, create }, None) => {
-                let right = if *create {
-                    Right::Exclusive
-                } else {
-                    Right::Shared
-                };
-                vec![(Range::one(names::block_of(name)), right)]
-            }
-            (Operation::Rename { from, to }, None) => {
-                let mut blocks = [names::block_of(from), names::block_of(to)].to_vec();
-                blocks.sort_unstable();
-                blocks.dedup();
-                blocks
-                    .into_iter()
-                    .map(|block| (Range::one(block), Right::Exclusive))
-                    .collect()
-            }
+            (names, None) => names::needs(names, active.made),
         }
     }
 
@@ -257,10 +254,14 @@ impl Client {
                 step,
                 discard,
             } => self.cut(file, &active, (size, step, discard), out),
-            Phase::Create {
-                file: made,
-                transfer,
-            } => self.name_made(made, transfer, &active, out),
+            Phase::Create { transfer } => self.name_made(transfer, &active, out),
+            Phase::Persist { transfer } => {
+                if self.is_under_way(transfer) || !self.is_member(now) {
+                    return Step::Wait;
+                }
+                Step::End(Ok(Answer::Done))
+            }
+            Phase::Remove { discard } => self.removed(file, discard),
             Phase::Gather => {
                 let needs = self.needs(&active);
                 if !self.gather(file, &needs, out) || !self.is_member(now) {
@@ -273,13 +274,10 @@ impl Client {
 
     /// All grants are here.
     pub(super) fn execute(&mut self, file: File, active: &Active, out: &mut Outbox) -> Step {
-        if matches!(
-            active.operation,
-            Operation::Open { .. } | Operation::Rename { .. }
-        ) {
+        if file == File::NAMES {
             return self.execute_names(active, out);
         }
-        if let Operation::Sync { .. } = active.operation {
+        if let Operation::Sync { .. } = *active.operation {
             let state = self.state(file);
             let owed = state.cache.iter().filter(|(_, cached)| cached.is_dirty());
             let targets = owed
@@ -297,21 +295,28 @@ impl Client {
         if !self.fetch(file, SIZE_BLOCK, out) {
             return Step::Wait;
         }
-        let most = self.size_max();
-        let known = self.state(file).size();
-        let Some(size) = known.filter(|known| known.size.max(known.high) <= most) else {
-            self.forget(file, SIZE_BLOCK);
-            return Step::End(Err(Failure::Lost));
+        let mut inode = match self.inode(file) {
+            Ok(inode) => inode,
+            Err(failure) => return Step::End(Err(failure)),
         };
-        match active.operation.clone() {
-            Operation::Size { .. } => Step::End(Ok(Answer::At(size.size))),
+        match &*active.operation {
+            Operation::Attributes { .. } => {
+                Step::End(Ok(Answer::Attributes(inode.size, inode.facts)))
+            }
+            Operation::Change { changes, .. } => {
+                inode.facts.change(changes);
+                self.set_inode(file, inode);
+                Step::End(Ok(Answer::Done))
+            }
+            Operation::Remove { .. } => self.remove(file, out),
             Operation::Read {
                 offset,
                 length,
                 mode,
                 ..
             } => {
-                let length = length.min(size.size.saturating_sub(offset));
+                let offset = *offset;
+                let length = (*length).min(inode.size.saturating_sub(offset));
                 let range = blocks(offset, length, self.config.block_bytes);
                 let here: Vec<bool> =
                     { range.into_iter().flat_map(|range| range.start..range.end) }
@@ -320,18 +325,37 @@ impl Client {
                 if here.contains(&false) {
                     return Step::Wait;
                 }
-                Step::End(self.read(file, offset, length, mode == Mode::Remote))
+                Step::End(self.read(file, offset, length, *mode == Mode::Remote))
             }
             Operation::Write {
                 offset,
                 bytes,
                 mode,
                 ..
-            } => self.write_at(file, active, size, (offset, &bytes), mode, out),
-            Operation::Append { bytes, .. } => self.append(file, active, size, &bytes, out),
-            Operation::Truncate { size: new, .. } => self.truncate(file, active, size, new),
+            } => self.write_at(file, active, inode, (*offset, bytes), *mode, out),
+            Operation::Append { bytes, .. } => self.append(file, active, inode, bytes, out),
+            Operation::Truncate { size: new, .. } => self.truncate(file, active, inode, *new),
             _ => Step::Wait,
         }
+    }
+
+    /// A file's size block, which is here.
+    pub(super) fn inode(&mut self, file: File) -> Result<Inode, Failure> {
+        let most = self.size_max();
+        let state = self.files.get(&file);
+        let cached = state.and_then(|state| state.cache.get(&SIZE_BLOCK));
+        let found = match cached.and_then(|cached| cached.bytes.as_deref()) {
+            None if self.is_lost(file, SIZE_BLOCK, Epoch(0)) => Err(Failure::Lost),
+            None if file == File::ROOT => Ok(Inode::new(Epoch(0), Facts::OF_ROOT)),
+            None => Err(Failure::Gone),
+            Some(bytes) => Inode::of(bytes)
+                .filter(|inode| inode.size.max(inode.high) <= most)
+                .ok_or(Failure::Lost),
+        };
+        if found.is_err() {
+            self.forget(file, SIZE_BLOCK);
+        }
+        found
     }
 
     pub(super) fn change(&mut self, file: File, set: impl FnOnce(&mut Active)) -> Step {

@@ -1,7 +1,9 @@
 //! What a client knows of one file: grants, cached blocks, and the operations that wait.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
 
+use super::attributes::Inode;
 use super::{Answer, Operation};
 use crate::ids::{Epoch, File, SIZE_BLOCK};
 use crate::locks::Locks;
@@ -26,35 +28,6 @@ pub(super) struct Cached {
 impl Cached {
     pub fn is_dirty(&self) -> bool {
         self.written < self.change
-    }
-}
-
-/// A file's size, as it is kept in the block [`SIZE_BLOCK`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Size {
-    /// In bytes.
-    pub size: u64,
-    /// Beyond this there is nothing at the servers. Greater than `size` while a truncation is under way, or if its client died.
-    pub high: u64,
-    /// When the file was made.
-    pub born: Epoch,
-}
-
-impl Size {
-    pub fn bytes(self) -> Vec<u8> {
-        [self.size, self.high, self.born.0]
-            .iter()
-            .flat_map(|word| word.to_le_bytes())
-            .collect()
-    }
-
-    pub fn of(bytes: &[u8]) -> Option<Size> {
-        let word = |at: usize| Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?));
-        Some(Size {
-            size: word(0)?,
-            high: word(8)?,
-            born: Epoch(word(16)?),
-        })
     }
 }
 
@@ -107,14 +80,18 @@ pub(super) enum Phase {
         discard: Option<u64>,
     },
     /// A new file's size is written; then its name is.
-    Create { file: File, transfer: u64 },
+    Create { transfer: u64 },
+    /// The servers have what was to be synced, and make it durable.
+    Persist { transfer: u64 },
+    /// The servers discard all that a file has; then its grants go back.
+    Remove { discard: u64 },
 }
 
 /// An operation.
 #[derive(Clone, Debug)]
 pub(super) struct Active {
     pub id: u64,
-    pub operation: Operation,
+    pub operation: Arc<Operation>,
     pub phase: Phase,
     /// Grants that it keeps until it is done.
     pub pinned: Vec<(Range, Right)>,
@@ -122,17 +99,20 @@ pub(super) struct Active {
     pub extends: bool,
     /// It needs everything from this block on.
     pub wide: Option<u64>,
+    /// The file that it makes, should there be none.
+    pub made: File,
 }
 
 impl Active {
-    pub fn new(id: u64, operation: Operation) -> Self {
+    pub fn new(id: u64, operation: Operation, made: File) -> Self {
         Active {
             id,
-            operation,
+            operation: Arc::new(operation),
             phase: Phase::Gather,
             pinned: Vec::new(),
             extends: false,
             wide: None,
+            made,
         }
     }
 }
@@ -153,8 +133,8 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn size(&self) -> Option<Size> {
-        Size::of(self.cache.get(&SIZE_BLOCK)?.bytes.as_ref()?)
+    pub fn inode(&self) -> Option<Inode> {
+        Inode::of(self.cache.get(&SIZE_BLOCK)?.bytes.as_ref()?)
     }
 
     /// Whether an operation under way needs what a recall would take.

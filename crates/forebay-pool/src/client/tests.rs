@@ -30,6 +30,7 @@ impl Desk {
             term: TERM,
             alive_every: 100,
             cache_blocks: 64,
+            has_home: false,
             wish_blocks: 1,
         };
         let mut desk = Desk {
@@ -105,7 +106,7 @@ impl Desk {
                 self.tell(SERVER, granted);
             }
             Message::Read { number, place, .. } => {
-                let size = [2 * UNIT, 2 * UNIT, 1].map(u64::to_le_bytes);
+                let size = [2 * UNIT, 2 * UNIT, 1, 0, 0, 0, 0, 0].map(u64::to_le_bytes);
                 let block = Block {
                     place,
                     version: Version::default(),

@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 
 use super::Client;
-use super::state::{Cached, Size};
+use super::attributes::Inode;
+use super::state::Cached;
 use crate::ids::{File, Node, SIZE_BLOCK, Server, Version};
 use crate::message::{Block, Message, Outbox, Place};
 use crate::mistakes::{Mistake, is_made};
@@ -15,7 +16,10 @@ pub(super) enum Request {
     Read(Place),
     /// Blocks of one file that go together, with the changes that they hold.
     Write(Vec<(Place, u64, Vec<u8>)>),
-    Discard(File, u64),
+    /// The blocks of a file from this one on; its size block too, if the file is to be no more.
+    Discard(File, u64, bool),
+    /// Asked for by an operation of this file.
+    Persist(File),
 }
 
 /// A request, and who has not answered.
@@ -45,7 +49,7 @@ impl Client {
         let servers = match request {
             Request::Read(place) => of(*place, self.config.copies).into_iter().take(1).collect(),
             Request::Write(blocks) => of(blocks[0].0, self.config.copies),
-            Request::Discard(..) => all.clone(),
+            Request::Discard(..) | Request::Persist(_) => all.clone(),
         };
         servers.into_iter().collect()
     }
@@ -79,12 +83,14 @@ impl Client {
                     number,
                     place: *place,
                 },
-                Request::Discard(file, from) => Message::Discard {
+                Request::Discard(file, from, whole) => Message::Discard {
                     key,
                     number,
                     file: *file,
                     from: *from,
+                    whole: *whole,
                 },
+                Request::Persist(_) => Message::Persist { key, number },
                 Request::Write(blocks) => {
                     let blocks = blocks.iter().map(|(place, change, bytes)| Block {
                         place: *place,
@@ -149,8 +155,8 @@ impl Client {
         }
         let size = bytes
             .as_deref()
-            .and_then(Size::of)
-            .map_or(0, |size| size.size);
+            .and_then(Inode::of)
+            .map_or(0, |inode| inode.size);
         let state = self.state(file);
         if at == SIZE_BLOCK {
             state.size_written = size;
@@ -176,7 +182,9 @@ impl Client {
             return None;
         }
         match self.transfers.remove(&number)?.request {
-            Request::Read((file, _)) | Request::Discard(file, _) => Some(file),
+            Request::Read((file, _)) | Request::Discard(file, ..) | Request::Persist(file) => {
+                Some(file)
+            }
             // A new file's size: the operation is one of names.
             Request::Write(blocks) if blocks[0].1 == 0 => Some(File::NAMES),
             Request::Write(blocks) => {
@@ -189,7 +197,7 @@ impl Client {
                         cached.flushing = None;
                         cached.written = change;
                         if block == SIZE_BLOCK {
-                            state.size_written = Size::of(&bytes).map_or(0, |size| size.size);
+                            state.size_written = Inode::of(&bytes).map_or(0, |inode| inode.size);
                         }
                     }
                 }

@@ -4,7 +4,7 @@
 //! the register is meant or speaks, and a message. What a connection brings after a newer one of the same peer is there counts no more.
 
 use std::io::{self, BufReader, BufWriter, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -14,6 +14,8 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::process::Event;
+use super::security::Security;
+use super::stream::Stream;
 use crate::ids::{Client, Node, Server};
 use crate::message::Message;
 use crate::wire;
@@ -68,12 +70,11 @@ pub(super) enum Welcome {
 }
 
 /// One connection's way out.
-#[derive(Debug)]
 pub(super) struct Link {
     pub generation: u64,
     frames: Sender<Vec<u8>>,
     queued: Arc<AtomicUsize>,
-    stream: TcpStream,
+    stream: Stream,
 }
 
 impl Link {
@@ -102,8 +103,7 @@ impl Link {
     }
 
     fn end(&self) {
-        // It may have ended already.
-        let _ = self.stream.shutdown(Shutdown::Both);
+        self.stream.end();
     }
 }
 
@@ -114,49 +114,56 @@ impl Drop for Link {
 }
 
 /// Sends something with a form of its own.
-pub(super) fn say<T: Serialize>(to: &mut TcpStream, what: &T) -> io::Result<()> {
+pub(super) fn say<T: Serialize>(to: &mut Stream, what: &T) -> io::Result<()> {
     let bytes = postcard::to_stdvec(what).map_err(io::Error::other)?;
     wire::send(to, &bytes)
 }
 
 /// Waits for something with a form of its own.
-pub(super) fn hear<T: for<'de> Deserialize<'de>>(from: &mut TcpStream) -> io::Result<T> {
+pub(super) fn hear<T: for<'de> Deserialize<'de>>(from: &mut Stream) -> io::Result<T> {
     let bytes = wire::receive(from)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     postcard::from_bytes(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-/// Begins a connection, from either side: neither waits long for the other.
-pub(super) fn greet(stream: &mut TcpStream) -> io::Result<()> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(GREETING))?;
-    stream.set_write_timeout(Some(GREETING))?;
-    wire::send_mark(stream)?;
-    wire::expect_mark(stream)
+/// Takes somebody in: neither side waits long for the other.
+pub(super) fn accept(socket: TcpStream, security: &Security) -> io::Result<Stream> {
+    let mut stream = Stream::accept(socket, security, GREETING)?;
+    wire::send_mark(&mut stream)?;
+    wire::expect_mark(&mut stream)?;
+    Ok(stream)
 }
 
 /// Dials once.
-pub(super) fn dial(to: SocketAddr, hello: &Hello) -> io::Result<(TcpStream, Welcome)> {
-    let mut stream = TcpStream::connect_timeout(&to, GREETING)?;
-    greet(&mut stream)?;
-    say(&mut stream, hello)?;
+pub(super) fn dial(door: &Dialled<'_>) -> io::Result<(Stream, Welcome)> {
+    let mut stream = Stream::dial(door.to, door.security, GREETING)?;
+    wire::send_mark(&mut stream)?;
+    wire::expect_mark(&mut stream)?;
+    say(&mut stream, door.hello)?;
     let welcome = hear(&mut stream)?;
     Ok((stream, welcome))
 }
 
+/// Who is dialled, and how.
+#[derive(Clone, Copy)]
+pub(super) struct Dialled<'a> {
+    pub to: SocketAddr,
+    pub security: &'a Security,
+    pub hello: &'a Hello,
+}
+
 /// Dials until somebody lets it in, or refuses it for ever; `None` if nobody wants to know any more.
 pub(super) fn dial_until(
-    to: SocketAddr,
-    hello: &Hello,
+    door: Dialled<'_>,
     goes_on: &dyn Fn() -> bool,
-) -> Option<Result<(TcpStream, u64, Node, Server), String>> {
+) -> Option<Result<(Stream, u64, Node, Server), String>> {
     while goes_on() {
-        match dial(to, hello) {
+        match dial(&door) {
             Ok((stream, Welcome::In { birth, you, me })) => {
                 return Some(Ok((stream, birth, you, me)));
             }
             Ok((_, Welcome::Never(why))) => return Some(Err(why)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Some(Err(error.to_string()));
+                return Some(Err(format!("{}: {error}", door.to)));
             }
             Ok((_, Welcome::Later)) | Err(_) => thread::sleep(PAUSE),
         }
@@ -165,14 +172,11 @@ pub(super) fn dial_until(
 }
 
 /// Carries a connection until it ends: a thread writes, and this one reads. Says whether anybody still listens.
-pub(super) fn carry(stream: TcpStream, peer: Node, inbox: &Sender<Event>) -> bool {
+pub(super) fn carry(stream: Stream, peer: Node, inbox: &Sender<Event>) -> bool {
     static GENERATIONS: AtomicU64 = AtomicU64::new(1);
     let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
-    let began = stream
-        .set_read_timeout(None)
-        .and_then(|()| stream.set_write_timeout(None))
-        .and_then(|()| Ok((stream.try_clone()?, stream.try_clone()?)));
-    let Ok((own, write)) = began else {
+    let began = { stream.wait_for_ever() }.and_then(|()| Ok((stream.writer()?, stream.writer()?)));
+    let Ok((own, mut write)) = began else {
         return true;
     };
     let (frames, outbox) = mpsc::channel();
@@ -185,8 +189,8 @@ pub(super) fn carry(stream: TcpStream, peer: Node, inbox: &Sender<Event>) -> boo
     };
     let writer = thread::spawn(move || {
         // An error is the connection's end, which the reader sees.
-        let _ = write_all(&write, &outbox, &queued);
-        let _ = write.shutdown(Shutdown::Both);
+        let _ = write_all(&mut write, &outbox, &queued);
+        write.end();
     });
     let mut listens = inbox.send(Event::Up { peer, link }).is_ok();
     let mut reader = BufReader::with_capacity(1 << 16, stream);
@@ -209,7 +213,7 @@ pub(super) fn carry(stream: TcpStream, peer: Node, inbox: &Sender<Event>) -> boo
         };
         listens = inbox.send(arrived).is_ok();
     }
-    let _ = reader.get_ref().shutdown(Shutdown::Both);
+    reader.get_ref().end();
     listens = inbox.send(Event::Down { peer, generation }).is_ok() && listens;
     // It ends when the link is dropped.
     let _ = writer.join();
@@ -217,7 +221,7 @@ pub(super) fn carry(stream: TcpStream, peer: Node, inbox: &Sender<Event>) -> boo
 }
 
 fn write_all(
-    stream: &TcpStream,
+    stream: &mut Stream,
     frames: &Receiver<Vec<u8>>,
     queued: &AtomicUsize,
 ) -> io::Result<()> {

@@ -1,13 +1,14 @@
 //! A client's process, or its part in one.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::link::{self, Dialler, Hello};
-use super::process::{Event, Machine, Process};
+use super::link::{self, Dialled, Dialler, Hello};
+use super::process::{self, Event, Machine, Process};
+use super::security::Security;
 use super::serving::keep_dialling;
 use super::{Config, Ended};
 use crate::client::{self, Answer, Client, Failure, Operation};
@@ -15,6 +16,7 @@ use crate::ids::Node;
 
 /// A membership in a pool. Any number of threads may use it.
 pub struct Pool {
+    process: Arc<Mutex<Process>>,
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<Result<(), Ended>>>,
@@ -31,7 +33,13 @@ impl Pool {
             dialler,
         };
         let first = hello(0, Dialler::NewClient);
-        let met = link::dial_until(config.servers[0], &first, &is_time).ok_or(Ended::NoAnswer)?;
+        let security = Security::of(config.tls.as_ref())?;
+        let door = Dialled {
+            to: config.servers[0],
+            security: &security,
+            hello: &first,
+        };
+        let met = link::dial_until(door, &is_time).ok_or(Ended::NoAnswer)?;
         let (_, birth, you, keeper) = met.map_err(Ended::Refused)?;
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
@@ -40,7 +48,8 @@ impl Pool {
         let is_over = Arc::new(AtomicBool::new(false));
         for address in &config.servers {
             let hello = hello(birth, Dialler::Client(me));
-            keep_dialling(*address, hello, inbox.clone(), Arc::clone(&is_over));
+            let to = (*address, security.clone());
+            keep_dialling(to, hello, inbox.clone(), Arc::clone(&is_over));
         }
         let term = config.term_ms;
         let machine = client::Config {
@@ -50,19 +59,22 @@ impl Pool {
             term: term * 9 / 10,
             alive_every: config.alive_every(),
             cache_blocks: config.cache_blocks,
+            has_home: config.home.is_some(),
             wish_blocks: 16,
         };
         let machine = Machine::Client(Box::new(Client::new(me, machine)));
         let is_in = Arc::new(AtomicBool::new(false));
         let keeper = Node::Server(keeper);
-        let mut process = Process::new((you, machine), None, keeper, Arc::clone(&is_in), term);
-        let over = Arc::clone(&is_over);
+        let process = Process::new((you, machine), None, keeper, Arc::clone(&is_in), term);
+        let process = Arc::new(Mutex::new(process));
+        let (over, own) = (Arc::clone(&is_over), Arc::clone(&process));
         let thread = thread::spawn(move || {
-            let result = process.run(&events);
+            let result = Process::run(&own, &events);
             over.store(true, Ordering::Relaxed);
             result
         });
         let pool = Pool {
+            process,
             inbox,
             is_over,
             thread: Some(thread),
@@ -78,12 +90,9 @@ impl Pool {
 
     /// Does an operation, and waits for its end.
     pub fn run(&self, operation: Operation) -> Result<Answer, Failure> {
-        let (asker, answer) = mpsc::channel();
-        let begin = Event::Begin { operation, asker };
-        if self.inbox.send(begin).is_err() {
-            return Err(Failure::GivenUp);
-        }
-        answer.recv().unwrap_or(Err(Failure::GivenUp))
+        // What is here is done by this thread, under the lock; the rest is waited for without it.
+        let begun = process::locked(&self.process).begin(operation);
+        begun.unwrap_or_else(|outcome| outcome.recv().unwrap_or(Err(Failure::GivenUp)))
     }
 }
 

@@ -1,14 +1,15 @@
 //! One process of a pool: its machines, what comes to them, and time.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Ended;
 use super::link::Link;
+use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
 use crate::ids::Node;
 use crate::message::{Message, Outbox};
@@ -18,8 +19,8 @@ use crate::server::Server;
 /// How long a member that goes waits until its last words are on their way.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
-/// Where an operation's result goes.
-pub(super) type Asker = Sender<Result<Answer, Failure>>;
+/// What becomes of an operation.
+pub(super) type Outcome = Result<Answer, Failure>;
 
 /// What happens to a process.
 pub(super) enum Event {
@@ -35,8 +36,6 @@ pub(super) enum Event {
         to_register: bool,
         message: Message,
     },
-    /// A program wants something.
-    Begin { operation: Operation, asker: Asker },
     /// A peer will never let it in.
     Refused(String),
     /// It is to go: a server hands on what it has first.
@@ -59,9 +58,13 @@ pub(super) struct Process {
     /// The process that keeps the register.
     keeper: Node,
     links: BTreeMap<Node, Link>,
-    askers: BTreeMap<u64, Asker>,
+    /// Where results of operations go that have not ended.
+    askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
+    is_over: bool,
     is_in: Arc<AtomicBool>,
+    /// What a server says of itself.
+    status: Arc<Mutex<Status>>,
     began: Instant,
     tick: Duration,
 }
@@ -82,29 +85,48 @@ impl Process {
             links: BTreeMap::new(),
             askers: BTreeMap::new(),
             asked: 0,
+            is_over: false,
             is_in,
+            status: Arc::default(),
             began: Instant::now(),
             tick: Duration::from_millis((term_ms / 50).clamp(5, 100)),
         }
     }
 
-    /// Goes on until it is told to stop, or the pool does not want it any more.
-    pub fn run(&mut self, inbox: &Receiver<Event>) -> Result<(), Ended> {
+    /// A process that says there how it is.
+    pub fn with_status(self, status: Arc<Mutex<Status>>) -> Process {
+        Process { status, ..self }
+    }
+
+    /// Goes on until it is told to stop, or the pool does not want it any more. Others may call [`Process::begin`] meanwhile.
+    pub fn run(process: &Mutex<Process>, inbox: &Receiver<Event>) -> Result<(), Ended> {
+        let result = Process::go_on(process, inbox);
+        let mut process = locked(process);
+        process.is_over = true;
+        process.askers.clear();
+        process.links.clear();
+        result
+    }
+
+    fn go_on(process: &Mutex<Process>, inbox: &Receiver<Event>) -> Result<(), Ended> {
+        let tick = locked(process).tick;
         let mut next = Instant::now();
         loop {
+            let event = inbox.recv_timeout(next.saturating_duration_since(Instant::now()));
+            let mut process = locked(process);
             if Instant::now() >= next {
-                self.tick();
-                next = Instant::now() + self.tick;
+                process.tick();
+                next = Instant::now() + tick;
             }
-            match inbox.recv_timeout(next.saturating_duration_since(Instant::now())) {
-                Ok(Event::Stop) if self.stop() => return Ok(()),
+            match event {
+                Ok(Event::Stop) if process.stop() => return Ok(()),
                 Ok(Event::Refused(why)) => return Err(Ended::Refused(why)),
-                Ok(event) => self.take(event),
+                Ok(event) => process.take(event),
                 Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
-            self.answer();
-            if let Machine::Server(server) = &self.machine
+            process.answer(None);
+            if let Machine::Server(server) = &process.machine
                 && server.is_gone()
             {
                 return if server.is_leaving() {
@@ -114,6 +136,26 @@ impl Process {
                 };
             }
         }
+    }
+
+    /// Does an operation at once, where all that it needs is here; else its outcome comes by the channel.
+    pub fn begin(&mut self, operation: Operation) -> Result<Outcome, Receiver<Outcome>> {
+        if self.is_over {
+            return Ok(Err(Failure::GivenUp));
+        }
+        self.asked += 1;
+        let number = self.asked;
+        let now = self.now();
+        let mut out = Outbox::new();
+        if let Machine::Client(client) = &mut self.machine {
+            client.begin(now, number, operation, &mut out);
+        }
+        self.dispatch(self.me, out);
+        self.answer(Some(number)).ok_or_else(|| {
+            let (asker, outcome) = mpsc::channel();
+            self.askers.insert(number, asker);
+            outcome
+        })
     }
 
     fn now(&self) -> u64 {
@@ -127,7 +169,10 @@ impl Process {
         }
         let mut out = Outbox::new();
         match &mut self.machine {
-            Machine::Server(server) => server.tick(now, &mut out),
+            Machine::Server(server) => {
+                server.tick(now, &mut out);
+                *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status_of(server);
+            }
             Machine::Client(client) => client.tick(now, &mut out),
         }
         self.dispatch(self.me, out);
@@ -147,7 +192,7 @@ impl Process {
                 let mut out = Outbox::new();
                 client.leave(&mut out);
                 self.dispatch(self.me, out);
-                self.answer();
+                self.answer(None);
                 let until = Instant::now() + LAST_WORDS;
                 while !self.links.values().all(Link::is_idle) && Instant::now() < until {
                     thread::sleep(Duration::from_millis(1));
@@ -188,14 +233,6 @@ impl Process {
                 let is_meant = !of_register || peer == self.keeper;
                 if is_meant && self.is_here(to) && self.is_current(peer, generation) {
                     return self.deliver(from, to, message);
-                }
-            }
-            Event::Begin { operation, asker } => {
-                self.asked += 1;
-                self.askers.insert(self.asked, asker);
-                let now = self.now();
-                if let Machine::Client(client) = &mut self.machine {
-                    client.begin(now, self.asked, operation, &mut out);
                 }
             }
             Event::Refused(_) | Event::Stop => {}
@@ -253,16 +290,41 @@ impl Process {
         }
     }
 
-    fn answer(&mut self) {
+    /// Hands on what has ended; the outcome of `own` is returned.
+    fn answer(&mut self, own: Option<u64>) -> Option<Outcome> {
         let now = self.now();
-        if let Machine::Client(client) = &mut self.machine {
-            self.is_in.store(client.is_member(now), Ordering::Relaxed);
-            for (number, result) in client.results() {
-                if let Some(asker) = self.askers.remove(&number) {
-                    // Perhaps nobody waits any more.
-                    let _ = asker.send(result);
-                }
+        let Machine::Client(client) = &mut self.machine else {
+            return None;
+        };
+        self.is_in.store(client.is_member(now), Ordering::Relaxed);
+        let mut found = None;
+        for (number, result) in client.results() {
+            if own == Some(number) {
+                found = Some(result);
+            } else if let Some(asker) = self.askers.remove(&number) {
+                // Perhaps nobody waits any more.
+                let _ = asker.send(result);
             }
         }
+        found
     }
+}
+
+fn status_of(server: &Server) -> Status {
+    let (blocks, bytes) = server.blocks();
+    let view = server.view();
+    Status {
+        epoch: view.epoch.0,
+        is_active: view.active,
+        servers: view.servers.len(),
+        clients: view.clients.len(),
+        blocks,
+        bytes,
+        trouble: server.trouble().map(str::to_owned),
+    }
+}
+
+/// A process whose thread has panicked is as it was left.
+pub(super) fn locked(process: &Mutex<Process>) -> MutexGuard<'_, Process> {
+    process.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,15 +1,19 @@
 //! A server's process: it listens, lets members in, and dials the servers before it in the list.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use super::link::{self, Dialler, Hello, Welcome};
+use super::link::{self, Dialled, Dialler, Hello, Welcome};
 use super::process::{Event, Machine, Process};
+use super::security::Security;
+use super::status::Status;
 use super::{Config, Ended, random};
-use crate::ids::{Client, Node, Server as Id};
+use crate::home::Directory;
+use crate::ids::{Client, Epoch, Node, Server as Id};
 use crate::register::Register;
 use crate::server::{self, Server};
 
@@ -17,6 +21,7 @@ use crate::server::{self, Server};
 pub struct Serving {
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
+    status: Arc<Mutex<Status>>,
     thread: JoinHandle<Result<(), Ended>>,
 }
 
@@ -28,11 +33,14 @@ impl Serving {
         let listener = TcpListener::bind(address).map_err(|why| Ended::Listen(address, why))?;
         let (inbox, events) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
+        let status = Arc::default();
         let life = Life {
+            security: Security::of(config.tls.as_ref())?,
             config: config.clone(),
             index,
             inbox: inbox.clone(),
             is_over: Arc::clone(&is_over),
+            status: Arc::clone(&status),
             secret: random()?,
             birth: random()?.max(1),
         };
@@ -46,6 +54,7 @@ impl Serving {
         Ok(Serving {
             inbox,
             is_over,
+            status,
             thread,
         })
     }
@@ -54,6 +63,12 @@ impl Serving {
     pub fn stop(&self) {
         // It may have ended already.
         let _ = self.inbox.send(Event::Stop);
+    }
+
+    /// How it is.
+    pub fn status(&self) -> Status {
+        let status = self.status.lock();
+        status.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Whether it has ended.
@@ -71,9 +86,11 @@ impl Serving {
 
 struct Life {
     config: Config,
+    security: Security,
     index: usize,
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
+    status: Arc<Mutex<Status>>,
     secret: u64,
     birth: u64,
 }
@@ -84,11 +101,13 @@ impl Life {
             return Ok(());
         };
         let count = self.config.servers.len();
+        let life = self.begin_life()?;
         let door = Arc::new(Door {
             mark: self.config.mark(),
             birth,
             me,
-            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(count))),
+            security: self.security.clone(),
+            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
             inbox: self.inbox.clone(),
         });
         let is_over = Arc::clone(&self.is_over);
@@ -100,7 +119,7 @@ impl Life {
         };
         for address in &self.config.servers[..self.index] {
             keep_dialling(
-                *address,
+                (*address, self.security.clone()),
                 hello,
                 self.inbox.clone(),
                 Arc::clone(&self.is_over),
@@ -110,14 +129,35 @@ impl Life {
         let config = server::Config {
             copies: self.config.copies,
             alive_every: self.config.alive_every(),
+            // Clocks may differ by one in a hundred.
+            term: term * 9 / 10,
             patience: term * 2,
             secret: self.secret,
         };
-        let register = (self.index == 0).then(|| Register::new(term, count));
-        let machine = Machine::Server(Box::new(Server::new(me, config)));
+        let origin = Epoch(life.unwrap_or(0) << 32);
+        let register = (self.index == 0).then(|| Register::new(term, count).after(origin));
+        let mut server = Server::new(me, config);
+        if let Some(home) = &self.config.home {
+            let home = Directory::new(home, me.0);
+            server = server.with_home(Arc::new(home), self.config.memory_mib << 20);
+        }
+        let machine = Machine::Server(Box::new(server));
         let is_in = Arc::new(AtomicBool::new(false));
         let keeper = Node::Server(Id(1));
-        Process::new((Node::Server(me), machine), register, keeper, is_in, term).run(events)
+        let process = Process::new((Node::Server(me), machine), register, keeper, is_in, term);
+        let process = process.with_status(Arc::clone(&self.status));
+        Process::run(&Mutex::new(process), events)
+    }
+
+    /// The first server begins the pool's life; which one, only the home knows.
+    fn begin_life(&self) -> Result<Option<u64>, Ended> {
+        match &self.config.home {
+            Some(home) if self.index == 0 => {
+                let life = Directory::begin_life(home, self.config.block_bytes);
+                life.map(Some).map_err(Ended::Home)
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Its number in this life of the pool, and that life's mark; `None` if it is to stop.
@@ -131,7 +171,12 @@ impl Life {
             dialler: Dialler::NewServer(self.index as u32),
         };
         let goes_on = || events.try_recv().is_err();
-        match link::dial_until(self.config.servers[0], &hello, &goes_on) {
+        let door = Dialled {
+            to: self.config.servers[0],
+            security: &self.security,
+            hello: &hello,
+        };
+        match link::dial_until(door, &goes_on) {
             Some(Ok((_, birth, Node::Server(me), _))) => Ok(Some((me, birth))),
             Some(Ok(_)) => Err(Ended::Refused("it is not taken for a server".into())),
             Some(Err(why)) => Err(Ended::Refused(why)),
@@ -142,14 +187,19 @@ impl Life {
 
 /// Dials a server again and again, until nobody listens any more.
 pub(super) fn keep_dialling(
-    to: SocketAddr,
+    (to, security): (SocketAddr, Security),
     hello: Hello,
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
 ) {
     thread::spawn(move || {
         let goes_on = || !is_over.load(Ordering::Relaxed);
-        while let Some(met) = link::dial_until(to, &hello, &goes_on) {
+        let door = Dialled {
+            to,
+            security: &security,
+            hello: &hello,
+        };
+        while let Some(met) = link::dial_until(door, &goes_on) {
             let listens = match met {
                 Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &inbox),
                 Err(why) => {
@@ -165,23 +215,39 @@ pub(super) fn keep_dialling(
     });
 }
 
-/// Numbers that the register's process gives. None is given twice.
+/// Clients of one life of a pool with a home; for more another life is taken, whose numbers nobody has had either.
+const CLIENTS_OF_A_LIFE: u32 = 1 << 16;
+
+/// Numbers that the register's process gives. None is given twice, not in another life either: a file is called after its maker.
 struct Numbers {
     clients: u32,
     lives: Vec<u32>,
+    home: Option<(PathBuf, u64)>,
 }
 
 impl Numbers {
-    fn new(servers: usize) -> Numbers {
+    fn new(config: &Config, life: Option<u64>) -> Numbers {
+        let home = config.home.clone().map(|home| (home, config.block_bytes));
+        let first = u32::try_from(life.unwrap_or(0)).ok();
+        let first = first.and_then(|life| life.checked_mul(CLIENTS_OF_A_LIFE));
         Numbers {
-            clients: 0,
-            lives: vec![0; servers],
+            // After the last number there is none.
+            clients: first.unwrap_or(u32::MAX),
+            lives: vec![0; config.servers.len()],
+            home,
         }
     }
 
-    fn client(&mut self) -> Node {
-        self.clients += 1;
-        Node::Client(Client(self.clients))
+    fn client(&mut self) -> Option<Node> {
+        let next = self.clients.checked_add(1)?;
+        self.clients = match &self.home {
+            Some((home, block_bytes)) if next.is_multiple_of(CLIENTS_OF_A_LIFE) => {
+                let life = Directory::begin_life(home, *block_bytes).ok()?;
+                u32::try_from(life).ok()?.checked_mul(CLIENTS_OF_A_LIFE)? + 1
+            }
+            _ => next,
+        };
+        Some(Node::Client(Client(self.clients)))
     }
 
     fn server(&mut self, index: u32) -> Option<Node> {
@@ -198,6 +264,7 @@ struct Door {
     mark: u64,
     birth: u64,
     me: Id,
+    security: Security,
     numbers: Option<Mutex<Numbers>>,
     inbox: Sender<Event>,
 }
@@ -214,7 +281,7 @@ impl Door {
         let mut numbers =
             numbers.map(|numbers| numbers.lock().unwrap_or_else(PoisonError::into_inner));
         let you = match (hello.dialler, numbers.as_mut()) {
-            (Dialler::NewClient, Some(numbers)) => Some(numbers.client()),
+            (Dialler::NewClient, Some(numbers)) => numbers.client(),
             (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
             (Dialler::Client(client), _) if hello.birth != 0 => Some(Node::Client(client)),
             (Dialler::Server(server), _) if hello.birth != 0 => Some(Node::Server(server)),
@@ -230,8 +297,8 @@ impl Door {
         }
     }
 
-    fn meet(&self, mut stream: TcpStream) -> std::io::Result<()> {
-        link::greet(&mut stream)?;
+    fn meet(&self, socket: TcpStream) -> std::io::Result<()> {
+        let mut stream = link::accept(socket, &self.security)?;
         let hello: Hello = link::hear(&mut stream)?;
         let welcome = self.admit(hello);
         link::say(&mut stream, &welcome)?;

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 
 use super::Server;
 use crate::ids::{Node, Server as Id, Version};
-use crate::message::{Block, Message, Outbox, Place};
+use crate::message::{Message, Outbox, Place};
 
 /// Blocks that one message offers at most, and blocks that one message brings at most. Few in tests, so that these have more than one message.
 const OFFERED: usize = if cfg!(test) { 5 } else { 4096 };
@@ -49,12 +49,8 @@ impl Server {
     pub(super) fn offer(&self, server: Id, out: &mut Outbox) {
         if self.exchange.given.contains(&server) {
             let epoch = self.view.epoch;
-            let blocks = self
-                .blocks
-                .iter()
-                .filter(|(place, _)| self.owns(server, **place));
-            let blocks: Vec<_> = blocks
-                .map(|(place, (version, _))| (*place, *version))
+            let blocks: Vec<_> = { self.blocks.versions() }
+                .filter(|(place, _)| self.owns(server, *place))
                 .collect();
             for (blocks, last) in parts(&blocks, OFFERED) {
                 let offer = Message::Offer {
@@ -90,15 +86,10 @@ impl Server {
                 }
             }
             Message::Want { places, last, .. } => {
-                let blocks = places.into_iter().filter_map(|place| {
-                    let (version, bytes) = self.blocks.get(&place)?;
-                    Some(Block {
-                        place,
-                        version: *version,
-                        bytes: bytes.clone(),
-                    })
-                });
-                let blocks = blocks.collect();
+                // What has gone from memory since it was offered is in the home.
+                let blocks = { places.into_iter() }
+                    .filter_map(|place| self.blocks.get(place).ok().flatten())
+                    .collect();
                 let give = Message::Give {
                     epoch,
                     blocks,
@@ -108,10 +99,8 @@ impl Server {
             }
             Message::Give { blocks, last, .. } => {
                 for block in blocks {
-                    let held = self.blocks.get(&block.place);
-                    if held.is_none_or(|(version, _)| *version < block.version) {
-                        self.blocks
-                            .insert(block.place, (block.version, block.bytes));
+                    if self.is_newer(block.place, block.version) {
+                        self.blocks.take(block);
                     }
                 }
                 if last {
@@ -128,8 +117,8 @@ impl Server {
 
     /// Whether a version is newer than what is here. What is on its way is not counted: its sender may die.
     fn is_newer(&self, place: Place, version: Version) -> bool {
-        let held = self.blocks.get(&place);
-        held.is_none_or(|(held, _)| *held < version)
+        let held = self.blocks.version(place);
+        held.is_none_or(|held| held < version)
     }
 
     fn took(&mut self, now: u64, peer: Id, out: &mut Outbox) {
@@ -143,12 +132,13 @@ impl Server {
         let exchange = &self.exchange;
         if exchange.given.is_empty() && exchange.taken.is_empty() && self.ready < self.view.epoch {
             self.ready = self.view.epoch;
-            let places: Vec<Place> = self.blocks.keys().copied().collect();
-            for place in places {
-                if !self.owns(self.me, place) {
-                    self.blocks.remove(&place);
-                }
-            }
+            let others: Vec<Place> = { self.blocks.versions() }
+                .map(|(place, _)| place)
+                .filter(|place| !self.owns(self.me, *place))
+                .collect();
+            others
+                .into_iter()
+                .for_each(|place| self.blocks.forget(place));
             self.tell(now, out);
         }
     }

@@ -8,7 +8,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::client::{Answer, Failure, Mode, Operation};
+use super::names::Names;
+use crate::client::{Answer, Facts, Failure, Mode, Operation};
 use crate::ids::{Client, File};
 
 pub const CELL: u64 = 8;
@@ -28,7 +29,9 @@ struct Cell {
 #[derive(Default)]
 pub struct Checker {
     files: BTreeMap<File, Vec<Cell>>,
-    names: BTreeMap<Vec<u8>, File>,
+    pub names: Names,
+    facts: BTreeMap<File, Facts>,
+    removed: BTreeSet<File>,
     over: BTreeSet<Client>,
     /// Counts begins and returns.
     step: u64,
@@ -67,18 +70,22 @@ impl Checker {
             .map(|(number, _)| *number)
             .collect();
         for number in theirs {
-            if let Some((
-                _,
-                Operation::Write {
-                    file,
-                    offset,
-                    bytes,
-                    ..
-                },
-            )) = open.remove(&number)
-            {
-                self.perhaps(file, offset, &bytes);
+            if let Some((_, operation)) = open.remove(&number) {
+                self.undecided(&operation);
             }
+        }
+    }
+
+    /// Its client has died before it returned.
+    fn undecided(&mut self, operation: &Operation) {
+        match operation {
+            Operation::Write {
+                file,
+                offset,
+                bytes,
+                ..
+            } => self.perhaps(*file, *offset, bytes),
+            other => self.names.perhaps(other),
         }
     }
 
@@ -107,20 +114,11 @@ impl Checker {
                 Some("succeeds after its term is over".to_string())
             }
             Ok(answer) => self.success(client, number, operation, answer).err(),
-            Err(Failure::NoSuchName) => self.no_such_name(operation).err(),
             Err(Failure::GivenUp) => {
-                if let Operation::Write {
-                    file,
-                    offset,
-                    bytes,
-                    ..
-                } = operation
-                {
-                    self.perhaps(*file, *offset, bytes);
-                }
+                self.undecided(operation);
                 None
             }
-            Err(_) => None,
+            Err(failure) => self.failure(operation, *failure).err(),
         };
         if let Some(fault) = fault {
             let fault = format!(
@@ -130,11 +128,10 @@ impl Checker {
         }
     }
 
-    fn no_such_name(&self, operation: &Operation) -> Result<(), String> {
-        match operation {
-            Operation::Rename { from, .. } if self.names.contains_key(from) => {
-                Err("the name is there".to_string())
-            }
+    fn failure(&mut self, operation: &Operation, failure: Failure) -> Result<(), String> {
+        match (operation.file(), failure) {
+            (File::NAMES, failure) => self.names.failure(operation, failure),
+            (file, Failure::Gone) => same("is gone", self.removed.contains(&file), true),
             _ => Ok(()),
         }
     }
@@ -147,6 +144,10 @@ impl Checker {
         answer: &Answer,
     ) -> Result<(), String> {
         let begun = self.begun.get(&number).copied().unwrap_or(0);
+        if self.removed.contains(&operation.file()) && !matches!(operation, Operation::Sync { .. })
+        {
+            return Err("the file was removed".to_string());
+        }
         match (operation, answer) {
             (
                 Operation::Read {
@@ -174,11 +175,20 @@ impl Checker {
                 self.write(client, *file, *at, bytes, false);
                 same("appended at", *at, size)
             }
-            (Operation::Size { file }, Answer::At(at)) => same(
-                "size",
-                *at,
-                self.files.entry(*file).or_default().len() as u64 * CELL,
-            ),
+            (Operation::Attributes { file }, Answer::Attributes(at, facts)) => {
+                let cells = self.files.entry(*file).or_default().len() as u64;
+                same("size", *at, cells * CELL)?;
+                same("facts", Some(facts), self.facts.get(file))
+            }
+            (Operation::Change { file, changes }, Answer::Done) => {
+                let facts = self.facts.entry(*file).or_default();
+                facts.modified = changes.modified.unwrap_or(facts.modified);
+                Ok(())
+            }
+            (Operation::Remove { file }, Answer::Done) => {
+                self.removed.insert(*file);
+                Ok(())
+            }
             (Operation::Truncate { file, size }, Answer::Done) => {
                 let cells = self.files.entry(*file).or_default();
                 cells.resize((size / CELL) as usize, Cell::default());
@@ -193,25 +203,18 @@ impl Checker {
                 }
                 Ok(())
             }
-            (Operation::Open { name, create }, Answer::File(file)) => {
-                let known = self.names.get(name).copied();
-                if let (None, true, Some(file)) = (known, create, file) {
-                    self.names.insert(name.clone(), *file);
-                    return same(
-                        "an old file",
-                        self.files.insert(*file, Vec::new()).is_some(),
-                        false,
-                    );
-                }
-                same("the name of", *file, known)
-            }
-            (Operation::Rename { from, to }, Answer::Done) => {
-                let file = self.names.remove(from).ok_or("renames what is not there")?;
-                self.names.insert(to.clone(), file);
-                Ok(())
-            }
-            _ => Err("an answer of another kind".to_string()),
+            _ => self.of_names(operation, answer),
         }
+    }
+
+    fn of_names(&mut self, operation: &Operation, answer: &Answer) -> Result<(), String> {
+        self.names.success(operation, answer)?;
+        if let (Operation::Make { facts, .. }, Answer::Made(entry, true)) = (operation, answer) {
+            self.facts.insert(entry.file, *facts);
+            let old = self.files.insert(entry.file, Vec::new());
+            return same("an old file", old.is_some(), false);
+        }
+        Ok(())
     }
 
     fn write(&mut self, client: Client, file: File, offset: u64, bytes: &[u8], synced: bool) {

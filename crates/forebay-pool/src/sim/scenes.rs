@@ -7,8 +7,8 @@ use forebay_model::fresh_seed;
 
 use super::World;
 use super::check::CELL;
-use crate::client::{Mode, Operation};
-use crate::ids::{Client, File, Node};
+use crate::client::{Changes, Entry, Facts, Kind, Mode, Operation};
+use crate::ids::{Client, File, Node, Server as ServerId};
 use crate::mistakes::{Mistake, plant};
 use crate::server::Server;
 
@@ -27,19 +27,22 @@ enum Scene {
     Clients,
     /// All of it.
     All,
+    /// The pool has a home: servers die when they like, now and then all of them at once, and clients.
+    Home,
 }
 
-const SCENES: [Scene; 5] = [
+const SCENES: [Scene; 6] = [
     Scene::Quiet,
     Scene::Breaks,
     Scene::Servers,
     Scene::Clients,
     Scene::All,
+    Scene::Home,
 ];
 
 impl Scene {
     fn kills_clients(self) -> bool {
-        matches!(self, Scene::Clients | Scene::All)
+        matches!(self, Scene::Clients | Scene::All | Scene::Home)
     }
 
     fn kills_servers(self) -> bool {
@@ -62,37 +65,89 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
     } else {
         Mode::Local
     };
-    let names = [b"one".to_vec(), b"two".to_vec(), b"three".to_vec()];
-    let name = |random: &mut crate::random::Random| names[random.below(3) as usize].clone();
     match random.below(100) {
-        0..40 => Operation::Read {
+        0..36 => Operation::Read {
             file,
             offset,
             length: cells * CELL,
             mode,
         },
-        40..80 => Operation::Write {
+        36..72 => Operation::Write {
             file,
             offset,
             bytes: bytes(value, cells),
             mode,
         },
-        80..88 => Operation::Sync { file },
-        _ if scene.kills_clients() => Operation::Size { file },
-        88..92 => Operation::Append {
+        72..80 => Operation::Sync { file },
+        80..90 => of_names(world, value),
+        _ if scene.kills_clients() => Operation::Attributes { file },
+        90..94 => Operation::Append {
             file,
             bytes: bytes(value, 1 + cells % 5),
         },
-        92..95 => Operation::Truncate { file, size: offset },
-        95..97 => Operation::Rename {
-            from: name(random),
-            to: name(random),
+        94..97 => Operation::Truncate { file, size: offset },
+        97 => Operation::Change {
+            file,
+            changes: Changes {
+                modified: Some(value as i64),
+                ..Changes::default()
+            },
         },
-        97..99 => Operation::Open {
-            name: name(random),
-            create: random.chance(700),
+        98 if Some(&file) != files.first() => Operation::Remove { file },
+        _ => Operation::Attributes { file },
+    }
+}
+
+/// Something with names. What it believes they stand for is mostly true.
+fn of_names(world: &mut World, value: u64) -> Operation {
+    let directories = world.checker.names.directories();
+    let mut place = || {
+        let parent = directories[world.random.below(directories.len() as u64) as usize];
+        let names: [&[u8]; 4] = [b"one", b"two", b"three", b"four"];
+        let name = names[world.random.below(4) as usize].to_vec();
+        let entry = world.checker.names.entry(parent, &name);
+        (parent, name, entry)
+    };
+    let (parent, name, entry) = place();
+    let (other, other_name, replaced) = place();
+    let random = &mut world.random;
+    let kind = if random.chance(500) {
+        Kind::Directory
+    } else {
+        Kind::File
+    };
+    let is_wrong = random.chance(50);
+    let believed = entry.filter(|_| !is_wrong).unwrap_or(Entry {
+        file: File(value),
+        kind,
+    });
+    match random.below(10) {
+        0..3 => Operation::Make {
+            parent,
+            name,
+            facts: Facts {
+                kind,
+                modified: value as i64,
+                ..Facts::default()
+            },
         },
-        _ => Operation::Size { file },
+        3..5 => Operation::LookUp { parent, name },
+        5 => Operation::List { parent },
+        6..8 => Operation::Unlink {
+            parent,
+            name,
+            entry: believed,
+        },
+        // As programs must: directories stay where they are.
+        _ if believed.kind == Kind::Directory && parent != other => {
+            Operation::LookUp { parent, name }
+        }
+        _ => Operation::Rename {
+            from: (parent, name),
+            entry: believed,
+            to: (other, other_name),
+            replaced,
+        },
     }
 }
 
@@ -149,6 +204,9 @@ fn befall(world: &mut World, scene: Scene) {
             world.register_away(until);
         }
     }
+    if scene == Scene::Home {
+        befall_home(world, &servers, server);
+    }
     if scene.kills_servers() && is_settled(world) {
         match world.random.below(60) {
             0 if servers.len() > 2 => {
@@ -165,6 +223,22 @@ fn befall(world: &mut World, scene: Scene) {
             }
             _ => {}
         }
+    }
+}
+
+/// Servers die when they like, and now and then everybody does.
+fn befall_home(world: &mut World, servers: &[ServerId], server: ServerId) {
+    match world.random.below(100) {
+        0 => {
+            world.kill_server(server);
+            world.add_server();
+        }
+        1 if servers.len() > 1 => world.kill_server(server),
+        2 if servers.len() < 4 => {
+            world.add_server();
+        }
+        3 if world.random.chance(300) => world.restart(2),
+        _ => {}
     }
 }
 
@@ -212,11 +286,12 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
         1 + (seed % 2) as usize
     };
     let servers = if scene.kills_servers() { 3 } else { 2 };
-    let mut world = World::new(seed, servers, 3, copies);
+    let mut world = World::new(seed, servers, copies, scene == Scene::Home);
     if scene == Scene::Quiet {
         world.delay_max = 1 + seed % 40;
     }
     let file = make_file(&mut world).map_err(Fault::Stuck)?;
+    world.takes_files = !scene.kills_clients();
     for step in 0..steps {
         go_on(&mut world, scene, step);
         seen(&world)?;
@@ -234,8 +309,12 @@ fn make_file(world: &mut World) -> Result<File, String> {
             return Err("the pool does not begin".to_string());
         }
     }
-    let name = b"one".to_vec();
-    world.begin(first, Operation::Open { name, create: true });
+    let make = Operation::Make {
+        parent: File::ROOT,
+        name: b"first".to_vec(),
+        facts: Facts::default(),
+    };
+    world.begin(first, make);
     world.run(world.now + 1000);
     let file = world.files.first().copied();
     let file = file.ok_or_else(|| format!("no file was made: {:?}", world.failures))?;
@@ -298,8 +377,9 @@ fn come_to_rest(world: &mut World, scene: Scene, file: File) -> Result<(), Fault
             "never ends: {alive:?}; view {view:?}"
         )));
     }
+    let of_names = ["NoSuchName", "Changed", "NotEmpty", "Gone"];
     let allowed =
-        |failure: &str| failure == "NoSuchName" || scene.kills_clients() && failure != "Lost";
+        |failure: &str| of_names.contains(&failure) || scene.kills_clients() && failure != "Lost";
     match world.failures.keys().find(|failure| !allowed(failure)) {
         Some(failure) => Err(Fault::Stuck(format!("fails without a reason: {failure}"))),
         None => Ok(()),
@@ -307,7 +387,7 @@ fn come_to_rest(world: &mut World, scene: Scene, file: File) -> Result<(), Fault
 }
 
 fn scene_of(seed: u64) -> Scene {
-    SCENES[(seed % 5) as usize]
+    SCENES[(seed % SCENES.len() as u64) as usize]
 }
 
 fn holds(seeds: impl Iterator<Item = u64>, steps: u64) {
@@ -374,6 +454,7 @@ fn planted_mistakes_are_found() {
         (Mistake::TermsNeverEnd, Ill::Wrong, short),
         (Mistake::WaitsForItsOwnRecall, Ill::Stuck, long),
         (Mistake::TakesLateBytes, Ill::Wrong, long),
+        (Mistake::SkipsHome, Ill::Wrong, short),
     ];
     for (mistake, ill, steps) in mistakes {
         plant(Some(mistake));

@@ -1,0 +1,131 @@
+//! What programs ask a client for, and what they are answered.
+
+use serde::{Deserialize, Serialize};
+
+use super::attributes::{Changes, Facts, Kind};
+use crate::ids::File;
+
+/// How a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Mode {
+    /// By the local cache.
+    Local,
+    /// Past it: nothing stays, and a write is at the servers when it returns.
+    Remote,
+}
+
+/// What a program wants. Offsets and lengths are in bytes.
+#[expect(missing_docs, reason = "the fields are what the operation says")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Operation {
+    /// Bytes from an offset, up to the file's end.
+    Read {
+        file: File,
+        offset: u64,
+        length: u64,
+        mode: Mode,
+    },
+    /// Bytes at an offset.
+    Write {
+        file: File,
+        offset: u64,
+        bytes: Vec<u8>,
+        mode: Mode,
+    },
+    /// Bytes at the file's end.
+    Append { file: File, bytes: Vec<u8> },
+    /// A new size.
+    Truncate { file: File, size: u64 },
+    /// What was written before is at the servers when this returns.
+    Sync { file: File },
+    /// The file's size and what else is known of it.
+    Attributes { file: File },
+    /// What is known of the file, but its size, is changed.
+    Change { file: File, changes: Changes },
+    /// The file has no name any more: its blocks are given back, and whoever has it open finds that it is gone.
+    Remove { file: File },
+    /// A file by its name in a directory.
+    LookUp { parent: File, name: Vec<u8> },
+    /// All names in a directory.
+    List { parent: File },
+    /// A file by its name in a directory; if there is none, a new one, which has the bytes of `facts` and nothing else.
+    Make {
+        parent: File,
+        name: Vec<u8>,
+        facts: Facts,
+    },
+    /// A name goes, if it stands for this file. A directory must be empty, and is gone afterwards.
+    Unlink {
+        parent: File,
+        name: Vec<u8>,
+        entry: Entry,
+    },
+    /// A file gets another name, if its own still stands for it, and if the other one stands for what `replaced` says. A directory
+    /// that is replaced must be empty. Directories do not move into others: what is below one would have to be looked for.
+    Rename {
+        from: (File, Vec<u8>),
+        entry: Entry,
+        to: (File, Vec<u8>),
+        replaced: Option<Entry>,
+    },
+}
+
+/// What became of it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Answer {
+    /// Of a read.
+    Bytes(Vec<u8>),
+    /// It is done, and that is all there is to say.
+    Done,
+    /// Where an append wrote.
+    At(u64),
+    /// A file's size in bytes, and what else is known of it.
+    Attributes(u64, Facts),
+    /// What a name stands for.
+    Entry(Option<Entry>),
+    /// What the name to be made stands for, and whether that is new.
+    Made(Entry, bool),
+    /// Names, in no order.
+    Names(Vec<(Vec<u8>, Entry)>),
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Which file.
+    pub file: File,
+    /// What it is.
+    pub kind: Kind,
+}
+
+/// Why it did not happen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+pub enum Failure {
+    /// The register does not answer: nothing was done.
+    #[error("the pool's register does not answer, and this client's term is over")]
+    CutOff,
+    /// The pool has given this client up. What was not synced is lost; this operation may have been done.
+    #[error("the pool has given this client up: what was not synced is lost")]
+    GivenUp,
+    /// A block was on servers that died. Nothing was done.
+    #[error("a server died that had the only copy of these blocks")]
+    Lost,
+    /// No file can be so large.
+    #[error("beyond the end of the largest file")]
+    TooLarge,
+    /// No file has this name.
+    #[error("no file has this name")]
+    NoSuchName,
+    /// It stands for another file, or for none: look again.
+    #[error("the name does not stand for this file any more")]
+    Changed,
+    /// A directory that is to go has names.
+    #[error("the directory is not empty")]
+    NotEmpty,
+    /// There is no such file any more.
+    #[error("the file has been removed")]
+    Gone,
+    /// The names of one directory are one block, and these would be too many.
+    #[error("the directory is full")]
+    Full,
+}

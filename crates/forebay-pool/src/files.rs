@@ -1,0 +1,270 @@
+//! Files of a pool by their names: what programs and mounts use.
+//!
+//! [`Files`] is a membership with a name space. Each call does one operation of [`client::Operation`](crate::client::Operation), or looks again and
+//! repeats it where somebody else was quicker. Calls by number are what a file system needs; [`Files::open`] and what follows it
+//! take paths. Paths begin at the pool's root, with or without a `/`.
+//!
+//! What it does not do: say who may do what. Whoever is in the pool may do everything.
+
+mod paths;
+
+use std::time::Duration;
+
+use crate::client::{Answer, Changes, Entry, Facts, Failure, Kind, Mode, Operation};
+use crate::ids::File;
+use crate::net::{Config, Ended, Pool};
+pub use paths::{Open, OpenOptions};
+
+/// Why a call has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    /// The pool says so.
+    #[error(transparent)]
+    Pool(#[from] Failure),
+    /// Something has this name already.
+    #[error("something has this name already")]
+    Exists,
+    /// A part of a path, or what should list names, is none.
+    #[error("not a directory")]
+    NotADirectory,
+    /// It has names, not bytes.
+    #[error("is a directory")]
+    IsADirectory,
+    /// Directories do not move into other directories.
+    #[error("a directory stays in the directory that it is in")]
+    Crosses,
+    /// A name is too long.
+    #[error("a name has at most 255 bytes")]
+    TooLong,
+    /// Symbolic links that lead to one another.
+    #[error("too many symbolic links")]
+    Loop,
+    /// A name that no file can have.
+    #[error("not a name")]
+    Invalid,
+}
+
+impl Error {
+    /// The number that a system call would fail with.
+    pub fn errno(self) -> i32 {
+        match self {
+            Error::Pool(Failure::CutOff) => libc::ETIMEDOUT,
+            Error::Pool(Failure::GivenUp) => libc::ENOTCONN,
+            Error::Pool(Failure::Lost) => libc::EIO,
+            Error::Pool(Failure::TooLarge) => libc::EFBIG,
+            Error::Pool(Failure::NoSuchName) => libc::ENOENT,
+            Error::Pool(Failure::Changed) => libc::EAGAIN,
+            Error::Pool(Failure::NotEmpty) => libc::ENOTEMPTY,
+            Error::Pool(Failure::Gone) => libc::ESTALE,
+            Error::Pool(Failure::Full) => libc::ENOSPC,
+            Error::Exists => libc::EEXIST,
+            Error::NotADirectory => libc::ENOTDIR,
+            Error::IsADirectory => libc::EISDIR,
+            Error::Crosses => libc::EXDEV,
+            Error::TooLong => libc::ENAMETOOLONG,
+            Error::Loop => libc::ELOOP,
+            Error::Invalid => libc::EINVAL,
+        }
+    }
+}
+
+/// What a call returns.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// The operation's answer is always of its kind; anything else is no answer.
+const NO_ANSWER: Error = Error::Pool(Failure::Lost);
+
+/// The files of a pool. Any number of threads may use it.
+pub struct Files {
+    pool: Pool,
+}
+
+impl Files {
+    /// Joins a pool, and waits at most `patience` until it is in.
+    ///
+    /// # Errors
+    /// Why it is not let in.
+    pub fn join(config: &Config, patience: Duration) -> std::result::Result<Self, Ended> {
+        Pool::join(config, patience).map(|pool| Files { pool })
+    }
+
+    /// The membership, for operations of its own.
+    pub fn pool(&self) -> &Pool {
+        &self.pool
+    }
+
+    fn run(&self, operation: Operation) -> Result<Answer> {
+        Ok(self.pool.run(operation)?)
+    }
+
+    fn done(&self, operation: Operation) -> Result<()> {
+        self.run(operation).map(drop)
+    }
+
+    /// What a name in a directory stands for.
+    pub fn look_up(&self, parent: File, name: &[u8]) -> Result<Option<Entry>> {
+        let name = checked(name)?.to_vec();
+        match self.run(Operation::LookUp { parent, name })? {
+            Answer::Entry(entry) => Ok(entry),
+            _ => Err(NO_ANSWER),
+        }
+    }
+
+    /// All names in a directory, in no order.
+    pub fn list(&self, parent: File) -> Result<Vec<(Vec<u8>, Entry)>> {
+        match self.run(Operation::List { parent })? {
+            Answer::Names(names) => Ok(names),
+            _ => Err(NO_ANSWER),
+        }
+    }
+
+    /// What a name stands for, and whether that was made by this call.
+    pub fn make(&self, parent: File, name: &[u8], facts: Facts) -> Result<(Entry, bool)> {
+        let make = Operation::Make {
+            parent,
+            name: checked(name)?.to_vec(),
+            facts,
+        };
+        match self.run(make)? {
+            Answer::Made(entry, is_new) => Ok((entry, is_new)),
+            _ => Err(NO_ANSWER),
+        }
+    }
+
+    /// Takes a name away, and says what it stood for. That is not given back yet: see [`Files::remove`].
+    pub fn unlink(&self, parent: File, name: &[u8], directory: bool) -> Result<Entry> {
+        again(|| {
+            let entry = self.look_up(parent, name)?.ok_or(Failure::NoSuchName)?;
+            match (entry.kind == Kind::Directory, directory) {
+                (true, false) => return Err(Error::IsADirectory),
+                (false, true) => return Err(Error::NotADirectory),
+                _ => {}
+            }
+            let name = name.to_vec();
+            self.done(Operation::Unlink {
+                parent,
+                name,
+                entry,
+            })?;
+            Ok(entry)
+        })
+    }
+
+    /// Renames, and says what has been replaced. That is not given back yet: see [`Files::remove`].
+    pub fn rename(
+        &self,
+        from: (File, &[u8]),
+        to: (File, &[u8]),
+        replaces: bool,
+    ) -> Result<Option<Entry>> {
+        again(|| {
+            let entry = self.look_up(from.0, from.1)?.ok_or(Failure::NoSuchName)?;
+            let replaced = self.look_up(to.0, to.1)?;
+            let is_directory = entry.kind == Kind::Directory;
+            if is_directory && from.0 != to.0 {
+                return Err(Error::Crosses);
+            }
+            match replaced {
+                Some(_) if !replaces => return Err(Error::Exists),
+                Some(other) if other.kind == Kind::Directory && !is_directory => {
+                    return Err(Error::IsADirectory);
+                }
+                Some(other) if other.kind != Kind::Directory && is_directory => {
+                    return Err(Error::NotADirectory);
+                }
+                _ => {}
+            }
+            self.done(Operation::Rename {
+                from: (from.0, from.1.to_vec()),
+                entry,
+                to: (to.0, to.1.to_vec()),
+                replaced,
+            })?;
+            Ok(replaced.filter(|other| *other != entry))
+        })
+    }
+
+    /// Gives back what a file without a name has. Whoever has it open finds that it is gone.
+    pub fn remove(&self, file: File) -> Result<()> {
+        self.done(Operation::Remove { file })
+    }
+
+    /// Size in bytes, and what else is known.
+    pub fn attributes(&self, file: File) -> Result<(u64, Facts)> {
+        match self.run(Operation::Attributes { file })? {
+            Answer::Attributes(size, facts) => Ok((size, facts)),
+            _ => Err(NO_ANSWER),
+        }
+    }
+
+    /// Changes what is known, but the size.
+    pub fn change(&self, file: File, changes: Changes) -> Result<()> {
+        self.done(Operation::Change { file, changes })
+    }
+
+    /// Bytes from an offset, up to the file's end.
+    pub fn read(&self, file: File, offset: u64, length: u64) -> Result<Vec<u8>> {
+        let mode = Mode::Local;
+        let read = Operation::Read {
+            file,
+            offset,
+            length,
+            mode,
+        };
+        match self.run(read)? {
+            Answer::Bytes(bytes) => Ok(bytes),
+            _ => Err(NO_ANSWER),
+        }
+    }
+
+    /// Writes at an offset.
+    pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<()> {
+        let (bytes, mode) = (bytes.to_vec(), Mode::Local);
+        self.done(Operation::Write {
+            file,
+            offset,
+            bytes,
+            mode,
+        })
+    }
+
+    /// Writes at the end, and says where that was.
+    pub fn append(&self, file: File, bytes: &[u8]) -> Result<u64> {
+        let bytes = bytes.to_vec();
+        match self.run(Operation::Append { file, bytes })? {
+            Answer::At(at) => Ok(at),
+            _ => Err(NO_ANSWER),
+        }
+    }
+
+    /// Gives a file another size.
+    pub fn truncate(&self, file: File, size: u64) -> Result<()> {
+        self.done(Operation::Truncate { file, size })
+    }
+
+    /// What was written before is at the servers when this returns.
+    pub fn sync(&self, file: File) -> Result<()> {
+        self.done(Operation::Sync { file })
+    }
+}
+
+fn checked(name: &[u8]) -> Result<&[u8]> {
+    match name.len() {
+        0 => Err(Error::Invalid),
+        _ if name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) => {
+            Err(Error::Invalid)
+        }
+        1..=255 => Ok(name),
+        _ => Err(Error::TooLong),
+    }
+}
+
+/// Repeats what others have made untrue while it was under way. Each time somebody has got further, so not all repeat for ever.
+fn again<T>(mut work: impl FnMut() -> Result<T>) -> Result<T> {
+    loop {
+        match work() {
+            Err(Error::Pool(Failure::Changed)) => {}
+            result => return result,
+        }
+    }
+}

@@ -1,0 +1,63 @@
+//! What a server's process says of itself: for logs and for collectors of metrics.
+
+use std::fmt::Write;
+
+/// A server, as it was at its last tick.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// The epoch.
+    pub epoch: u64,
+    /// Whether every block is where it belongs, so that clients are served.
+    pub is_active: bool,
+    /// Servers of the epoch.
+    pub servers: usize,
+    /// Clients that were there when it began.
+    pub clients: usize,
+    /// Blocks in this server's memory.
+    pub blocks: usize,
+    /// Their bytes.
+    pub bytes: u64,
+    /// What the home fails by, while requests wait for it.
+    pub trouble: Option<String>,
+}
+
+impl Status {
+    /// In the text form that Prometheus reads.
+    pub fn metrics(&self) -> String {
+        let mut text = String::new();
+        let lines = [
+            ("epoch", "Changes of who belongs to the pool.", self.epoch),
+            (
+                "active",
+                "1 while clients are served.",
+                self.is_active.into(),
+            ),
+            ("servers", "Servers of the epoch.", self.servers as u64),
+            (
+                "clients",
+                "Clients that were there when the epoch began.",
+                self.clients as u64,
+            ),
+            (
+                "blocks",
+                "Blocks in this server's memory.",
+                self.blocks as u64,
+            ),
+            ("block_bytes", "Their bytes.", self.bytes),
+            (
+                "home_fails",
+                "1 while requests wait for the home.",
+                self.trouble.is_some().into(),
+            ),
+        ];
+        for (name, help, value) in lines {
+            let name = format!("forebay_pool_{name}");
+            // Writing to a string does not fail.
+            let _ = write!(
+                text,
+                "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n"
+            );
+        }
+        text
+    }
+}

@@ -1,0 +1,166 @@
+//! The blocks of a server: in memory, and in the pool's home if it has one.
+//!
+//! With a home, memory is a cache of it: a block is in the home before it is in memory, and goes from memory when there are
+//! too many, those first that were used longest ago. Without a home nothing goes from memory.
+//!
+//! A call that the home fails has done nothing, and is made again later.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use crate::home::Home;
+use crate::ids::{File, SIZE_BLOCK, Version};
+use crate::message::{Block, Place};
+use crate::mistakes::{Mistake, is_made};
+
+#[derive(Clone, Debug)]
+struct Held {
+    version: Version,
+    bytes: Vec<u8>,
+    used: u64,
+}
+
+/// Blocks.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Blocks {
+    all: BTreeMap<Place, Held>,
+    /// Which was used when; with a home only.
+    order: BTreeMap<u64, Place>,
+    uses: u64,
+    bytes: u64,
+    /// So many bytes stay in memory.
+    limit: u64,
+    home: Option<Arc<dyn Home>>,
+}
+
+impl Blocks {
+    /// Memory of `limit` bytes over a home.
+    pub fn over(home: Arc<dyn Home>, limit: u64) -> Blocks {
+        Blocks {
+            home: Some(home),
+            limit,
+            ..Blocks::default()
+        }
+    }
+
+    pub fn has_home(&self) -> bool {
+        self.home.is_some()
+    }
+
+    /// Blocks in memory.
+    pub fn len(&self) -> usize {
+        self.all.len()
+    }
+
+    /// Bytes in memory.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A block, from the home if it is not in memory.
+    pub fn get(&mut self, place: Place) -> io::Result<Option<Block>> {
+        if !self.all.contains_key(&place)
+            && let Some(home) = &self.home
+            && let Some((version, bytes)) = home.load(place)?
+        {
+            self.hold(Block {
+                place,
+                version,
+                bytes,
+            });
+        }
+        self.touch(place);
+        let found = self.all.get(&place).map(|held| Block {
+            place,
+            version: held.version,
+            bytes: held.bytes.clone(),
+        });
+        self.evict();
+        Ok(found)
+    }
+
+    /// The version of a block in memory.
+    pub fn version(&self, place: Place) -> Option<Version> {
+        Some(self.all.get(&place)?.version)
+    }
+
+    /// What is in memory, in order.
+    pub fn versions(&self) -> impl Iterator<Item = (Place, Version)> + '_ {
+        self.all.iter().map(|(place, held)| (*place, held.version))
+    }
+
+    /// Takes a block from a client.
+    pub fn put(&mut self, block: Block) -> io::Result<()> {
+        if let Some(home) = &self.home
+            && !is_made(Mistake::SkipsHome)
+        {
+            home.store(&block)?;
+        }
+        self.take(block);
+        Ok(())
+    }
+
+    /// Takes a block from another server, which has put it into the home.
+    pub fn take(&mut self, block: Block) {
+        self.hold(block);
+        self.evict();
+    }
+
+    fn hold(&mut self, block: Block) {
+        self.forget(block.place);
+        self.bytes += block.bytes.len() as u64;
+        let held = Held {
+            version: block.version,
+            bytes: block.bytes,
+            used: 0,
+        };
+        self.all.insert(block.place, held);
+        self.touch(block.place);
+    }
+
+    fn touch(&mut self, place: Place) {
+        if self.home.is_some()
+            && let Some(held) = self.all.get_mut(&place)
+        {
+            self.uses += 1;
+            self.order.remove(&held.used);
+            held.used = self.uses;
+            self.order.insert(self.uses, place);
+        }
+    }
+
+    /// Takes a block out of memory: it is somebody else's now, or another one comes.
+    pub fn forget(&mut self, place: Place) {
+        if let Some(held) = self.all.remove(&place) {
+            self.order.remove(&held.used);
+            self.bytes -= held.bytes.len() as u64;
+        }
+    }
+
+    /// A file's blocks from this one on go, its size block too if it is `whole`.
+    pub fn discard(&mut self, file: File, from: u64, whole: bool) -> io::Result<()> {
+        if let Some(home) = &self.home {
+            home.discard(file, from, whole)?;
+        }
+        let end = SIZE_BLOCK + u64::from(whole);
+        let places = self.all.range((file, from)..(file, end));
+        let places: Vec<Place> = places.map(|(place, _)| *place).collect();
+        places.into_iter().for_each(|place| self.forget(place));
+        Ok(())
+    }
+
+    /// All that was put is durable when this returns. Without a home nothing is.
+    pub fn sync(&self) -> io::Result<()> {
+        self.home.as_ref().map_or(Ok(()), |home| home.sync())
+    }
+
+    fn evict(&mut self) {
+        while self.home.is_some()
+            && self.bytes > self.limit
+            && let Some((_, place)) = self.order.pop_first()
+        {
+            self.forget(place);
+        }
+    }
+}

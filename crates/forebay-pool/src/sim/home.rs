@@ -1,0 +1,53 @@
+//! A home in memory. What is stored there is durable at once, and now and then it fails.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use crate::home::Home;
+use crate::ids::{File, SIZE_BLOCK, Version};
+use crate::message::{Block, Place};
+
+/// The blocks, and a count of calls.
+type Held = (BTreeMap<Place, (Version, Vec<u8>)>, u64);
+
+#[derive(Debug, Default)]
+pub struct Memory(Mutex<Held>);
+
+impl Memory {
+    /// Every so often a call fails, and has done nothing.
+    fn call(&self) -> io::Result<MutexGuard<'_, Held>> {
+        let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.1 += 1;
+        if held.1.is_multiple_of(97) {
+            return Err(io::Error::other("no room"));
+        }
+        Ok(held)
+    }
+}
+
+impl Home for Memory {
+    fn load(&self, place: Place) -> io::Result<Option<(Version, Vec<u8>)>> {
+        Ok(self.call()?.0.get(&place).cloned())
+    }
+
+    fn store(&self, block: &Block) -> io::Result<()> {
+        let blocks = &mut self.call()?.0;
+        let there = blocks.get(&block.place);
+        if there.is_none_or(|(version, _)| *version < block.version) {
+            blocks.insert(block.place, (block.version, block.bytes.clone()));
+        }
+        Ok(())
+    }
+
+    fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<()> {
+        let end = SIZE_BLOCK + u64::from(whole);
+        let goes = |place: &Place| place.0 == file && (from..end).contains(&place.1);
+        self.call()?.0.retain(|place, _| !goes(place));
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        self.call().map(drop)
+    }
+}

@@ -1,0 +1,268 @@
+//! Files of a pool by their names, as programs use them, and who is let in to use them.
+
+mod common;
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::Arc;
+use std::thread;
+
+use common::{PATIENCE, addresses};
+use forebay_pool::client::{Failure, Kind};
+use forebay_pool::files::{Error, Files, OpenOptions};
+use forebay_pool::ids::File;
+use forebay_pool::net::{Config, Ended, Serving, Tls};
+
+const CREATE: OpenOptions = OpenOptions {
+    create: true,
+    create_new: false,
+    truncate: false,
+    mode: 0o640,
+};
+
+fn config(servers: u16) -> Config {
+    let all: Vec<String> = { addresses(servers).into_iter() }
+        .map(|address| format!("\"{address}\""))
+        .collect();
+    Config::parse(&format!(
+        "servers = [{}]\nblock_bytes = 4096",
+        all.join(",")
+    ))
+    .unwrap()
+}
+
+fn serve(config: &Config) -> Vec<Serving> {
+    (0..config.servers.len())
+        .map(|index| Serving::begin(config, index).unwrap())
+        .collect()
+}
+
+fn join(config: &Config) -> Arc<Files> {
+    Arc::new(Files::join(config, PATIENCE).unwrap())
+}
+
+/// In order, since a pool lists in none.
+fn names(files: &Files, directory: File) -> Vec<String> {
+    let listed = files.list(directory).unwrap().into_iter();
+    let mut names: Vec<String> = listed
+        .map(|(name, _)| String::from_utf8(name).unwrap())
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn names_are_the_same_on_all_hosts() {
+    let config = config(2);
+    let _servers = serve(&config);
+    let (a, b) = (join(&config), join(&config));
+    a.make_directory(b"work", 0o755).unwrap();
+    a.make_directory(b"/work/deep", 0o755).unwrap();
+    let written = a.open(b"work/deep/one", CREATE).unwrap();
+    written.write_at(&[7; 10_000], 5).unwrap();
+    let read = b.open(b"work/./deep/../deep/one", OpenOptions::default());
+    let read = read.unwrap();
+    let mut bytes = vec![0; 20_000];
+    assert_eq!(read.read_at(&mut bytes, 0), Ok(10_005));
+    assert!(bytes[..5] == [0; 5] && bytes[5..10_005].iter().all(|byte| *byte == 7));
+    let (size, facts) = b.attributes(read.number()).unwrap();
+    assert_eq!((size, facts.mode, facts.kind), (10_005, 0o640, Kind::File));
+
+    // What one does to names the other sees at once, and files stay what they are.
+    b.rename_path(b"work/deep/one", b"two").unwrap();
+    assert_eq!(names(&a, File::ROOT), ["two", "work"]);
+    written.append(b"end").unwrap();
+    assert_eq!(b.find(b"two").unwrap().file, read.number());
+    assert_eq!(read.size(), Ok(10_008));
+
+    let fails = |result: Result<(), Error>, why: Error| assert_eq!(result, Err(why));
+    fails(b.delete(b"work"), Failure::NotEmpty.into());
+    fails(b.delete(b"work/none"), Failure::NoSuchName.into());
+    fails(b.make_directory(b"two", 0o755), Error::Exists);
+    fails(b.make_directory(b"two/three", 0o755), Error::NotADirectory);
+    fails(
+        b.make_directory(b"no/three", 0o755),
+        Failure::NoSuchName.into(),
+    );
+    fails(b.rename_path(b"work/deep", b"deep"), Error::Crosses);
+    fails(b.rename_path(b"two", b"work"), Error::IsADirectory);
+    fails(b.make_directory(&[b'x'; 256], 0o755), Error::TooLong);
+    b.make_directory(&[b'x'; 255], 0o755).unwrap();
+
+    // What has been removed is gone for everybody, and so is what was in a directory that is.
+    a.delete(b"two").unwrap();
+    assert_eq!(read.size(), Err(Failure::Gone.into()));
+    assert_eq!(read.write_at(b"x", 0), Err(Failure::Gone.into()));
+    let deep = b.find(b"work/deep").unwrap().file;
+    a.delete(b"work/deep").unwrap();
+    fails(
+        b.make(deep, b"late", Default::default()).map(drop),
+        Failure::Gone.into(),
+    );
+}
+
+#[test]
+fn of_many_who_make_one_name_one_makes_it() {
+    let config = config(2);
+    let _servers = serve(&config);
+    let hosts = [join(&config), join(&config)];
+    let new = OpenOptions {
+        create_new: true,
+        ..CREATE
+    };
+    let made = thread::scope(|scope| {
+        let all: Vec<_> = (0..4)
+            .map(|at| {
+                let files = &hosts[at % 2];
+                scope.spawn(move || {
+                    let made = |number: &u64| {
+                        let opened = files.open(format!("n{number}").as_bytes(), new);
+                        assert!(opened.is_ok() || opened.err() == Some(Error::Exists));
+                        files.open(format!("n{number}").as_bytes(), new).is_err()
+                    };
+                    let again = (0..50).filter(made).count();
+                    let renamed = |number: &u64| {
+                        let (from, to) = (format!("n{number}"), format!("m{number}"));
+                        let (from, to) = (from.as_bytes(), to.as_bytes());
+                        files
+                            .rename((File::ROOT, from), (File::ROOT, to), false)
+                            .is_ok()
+                    };
+                    (again, (0..50).filter(renamed).count())
+                })
+            })
+            .collect();
+        all.into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect::<Vec<_>>()
+    });
+    // Others may have renamed what was made before it was made again: then it is made twice, and renamed at most once.
+    assert!(made.iter().all(|(again, _)| *again > 0), "{made:?}");
+    let renamed: usize = made.iter().map(|(_, renamed)| renamed).sum();
+    let left = names(&hosts[0], File::ROOT);
+    let moved = left.iter().filter(|name| name.starts_with('m')).count();
+    assert_eq!(renamed, moved, "{made:?}");
+}
+
+fn openssl(directory: &Path, arguments: &[&str]) {
+    let mut command = Command::new("openssl");
+    let done = command.args(arguments).current_dir(directory).output();
+    let done = done.unwrap();
+    assert!(
+        done.status.success(),
+        "{arguments:?}: {}",
+        String::from_utf8_lossy(&done.stderr)
+    );
+}
+
+/// An authority, and a member that it has let in.
+fn authority(directory: &Path, name: &str, address: &str) -> Tls {
+    let file = |kind: &str| format!("{name}-{kind}");
+    let (ca, ca_key) = (file("ca.pem"), file("ca.key"));
+    let new = [
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:P-256",
+        "-nodes",
+        "-days",
+        "2",
+    ];
+    let mut make = vec![
+        "req",
+        "-x509",
+        "-keyout",
+        &ca_key,
+        "-out",
+        &ca,
+        "-subj",
+        "/CN=authority",
+    ];
+    make.extend(new);
+    openssl(directory, &make);
+    let (certificate, key) = (file("member.pem"), file("member.key"));
+    let names = format!("subjectAltName=IP:{address}");
+    let mut make = vec![
+        "req",
+        "-x509",
+        "-keyout",
+        &key,
+        "-out",
+        &certificate,
+        "-subj",
+        "/CN=member",
+    ];
+    make.extend(new);
+    make.extend(["-CA", &ca, "-CAkey", &ca_key, "-addext", &names]);
+    make.extend(["-addext", "basicConstraints=critical,CA:FALSE"]);
+    openssl(directory, &make);
+    Tls {
+        certificate: directory.join(certificate),
+        key: directory.join(key),
+        authority: directory.join(ca),
+    }
+}
+
+#[test]
+fn members_prove_who_they_are_and_others_are_kept_out() {
+    let directory = tempfile::tempdir().unwrap();
+    let plain = config(2);
+    let address = plain.servers[0].ip().to_string();
+    let tls = authority(directory.path(), "ours", &address);
+    let by = |tls: &Tls| Config {
+        tls: Some(tls.clone()),
+        ..plain.clone()
+    };
+    let ours = by(&tls);
+    let _servers = serve(&ours);
+    let (a, b) = (join(&ours), join(&ours));
+    let written = a.open(b"large", CREATE).unwrap();
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 251) as u8).collect();
+    written.write_at(&bytes, 0).unwrap();
+    written.sync().unwrap();
+    let mut read = vec![0; bytes.len()];
+    let opened = b.open(b"large", OpenOptions::default()).unwrap();
+    assert_eq!(opened.read_at(&mut read, 0), Ok(bytes.len()));
+    assert!(read == bytes);
+
+    // A stranger with a certificate of another authority believes ours, and is not believed.
+    let theirs = authority(directory.path(), "theirs", &address);
+    let stranger = Tls {
+        authority: tls.authority.clone(),
+        ..theirs.clone()
+    };
+    let refused = Files::join(&by(&stranger), PATIENCE).err();
+    assert!(matches!(refused, Some(Ended::Refused(_))), "{refused:?}");
+    // One who believes another authority does not believe us.
+    let distrusts = Tls {
+        authority: theirs.authority.clone(),
+        ..tls.clone()
+    };
+    let refused = Files::join(&by(&distrusts), PATIENCE).err();
+    assert!(matches!(refused, Some(Ended::Refused(_))), "{refused:?}");
+    // A server whose certificate is another address's is not believed either.
+    let elsewhere = authority(directory.path(), "elsewhere", "192.0.2.1");
+    let other = Config {
+        servers: addresses(1),
+        ..by(&elsewhere)
+    };
+    let _server = serve(&other);
+    let refused = Files::join(&other, PATIENCE).err();
+    assert!(matches!(refused, Some(Ended::Refused(_))), "{refused:?}");
+    // And who speaks in plain text is heard by nobody.
+    let unheard = Files::join(&plain, std::time::Duration::from_secs(2)).err();
+    assert!(unheard.is_some());
+    // All that disturbs nobody.
+    assert_eq!(opened.size(), Ok(bytes.len() as u64));
+
+    let missing = Tls {
+        key: directory.path().join("none"),
+        ..tls
+    };
+    let nowhere = Config {
+        servers: addresses(1),
+        ..by(&missing)
+    };
+    let refused = Serving::begin(&nowhere, 0).err();
+    assert!(matches!(refused, Some(Ended::Tls(_))), "{refused:?}");
+}
