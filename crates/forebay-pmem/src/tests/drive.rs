@@ -631,13 +631,8 @@ fn operation(random: &mut Random, bytes_max: u32) -> Op {
             fill,
         },
         25 | 26 => Op::View { file, at, length },
-        _ => {
-            if random.below(4) == 0 {
-                Op::Reopen
-            } else {
-                Op::Sync
-            }
-        }
+        _ if random.below(4) == 0 => Op::Reopen,
+        _ => Op::Sync,
     }
 }
 
