@@ -285,6 +285,28 @@ fn a_window_of_a_full_session_is_memory_of_the_process() {
     assert!(window.iter().all(|&byte| byte == 5));
 }
 
+/// Memory that somebody else is about to give is waited for, a moment; then the window's thread gives it.
+#[test]
+fn a_window_waits_for_memory_that_is_coming() {
+    let session = Session::join(config(&session_name("windows-coming"))).expect("a session");
+    let (tell, told) = std::sync::mpsc::channel();
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let shared = session.shared().clone();
+    let giver = std::thread::spawn(move || {
+        let me = shared.me().expect("a slot");
+        tell.send(me.id.0).expect("told");
+        let _ = ended.recv();
+    });
+    let superblock = session.shared().arena.superblock();
+    assert_eq!(superblock.frames_free.load(Ordering::Relaxed), 0);
+    let id = told.recv().expect("a number");
+    superblock.giver.store(id, Ordering::Release);
+    let window = session.window(MIB).expect("a window");
+    assert_eq!(window.counts(), (0, 4, 0));
+    drop(end);
+    giver.join().expect("ended");
+}
+
 #[test]
 fn what_cannot_take_frames_gets_copies_or_says_no() {
     let dir = here::directory();

@@ -19,13 +19,17 @@ use crate::memory::pins::{self, Pin};
 use crate::memory::threads::Me;
 use crate::memory::{copy, regions};
 use crate::session::shared::Shared;
-use crate::sync::{Ordering, planted};
+use crate::sync::{Ordering, patience, planted};
 use crate::sys::addresses::{Access, Addresses};
 
 /// Blocks of a huge page.
 const RUN: usize = HUGE_FRAMES as usize;
-/// Looks for memory that others are about to give, or that can be evicted, before a window does without.
-const ROUNDS_MAX: u32 = 64;
+/// Rounds in which others may take what was made free for a window, before it does without.
+const ROUNDS_MAX: u32 = 1000;
+/// Rounds in which somebody else who gives memory to the arena is waited for, asleep: some milliseconds. Then the window's thread does it.
+const WAITS_MAX: u32 = 100;
+/// Waits of [`Me::wait`] that sleep.
+const SLEEPS_FROM: u32 = 256;
 
 /// One block of a window.
 pub enum Block {
@@ -282,19 +286,21 @@ fn show(
 /// Takes up to `count` frames, eight side by side where that is what is asked for and can be had. Waits for no device.
 fn take(shared: &Shared, me: Me<'_>, holder: u32, count: usize) -> Vec<Pin> {
     let mut taken = Vec::with_capacity(count);
-    for round in 0..ROUNDS_MAX {
+    let mut waits = 0;
+    for _ in 0..ROUNDS_MAX {
         take_free(me, holder, count, &mut taken);
-        let pinned = me.arena.superblock().frames_pinned.load(Ordering::Relaxed);
-        let may_be = pins::frames_max(me.arena.superblock());
-        if taken.len() == count || pinned >= may_be {
+        let superblock = me.arena.superblock();
+        let pinned = superblock.frames_pinned.load(Ordering::Relaxed);
+        if taken.len() == count || pinned >= pins::frames_max(superblock) {
             break;
         }
-        let is_late = round + 1 == ROUNDS_MAX;
+        let is_late = waits >= patience(WAITS_MAX);
         if provision::more(shared, me, is_late) {
             continue;
         }
-        if provision::is_under_way(me) {
-            me.wait(round);
+        if !is_late && provision::is_under_way(me) {
+            me.wait(SLEEPS_FROM + waits);
+            waits += 1;
         } else if evict::evict(me, (count - taken.len()) as u32, 0) == 0 {
             break;
         }
