@@ -3,7 +3,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay::memory::pins;
-use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
 use forebay_model::{Op, SplitMix64};
 
@@ -25,8 +24,6 @@ fn pinned(world: &World) -> u32 {
 
 /// As many windows with fates of their own.
 const SEEDS: u64 = 4;
-/// The place in [`scenes`] of a block that a file ends in.
-const SHORT_FILE: usize = 2;
 
 /// A write by a window over each kind of block.
 fn scenes() -> Vec<Scene> {
@@ -108,31 +105,4 @@ fn commits_begun() {
 fn every_death_in_a_commit() {
     let seed = seed();
     deaths(&scenes(), u64::MAX, seed, |scene, n| one(scene, n, seed));
-}
-
-/// Bytes beyond the end that a dead window's pin would keep from being cut show once the file is longer.
-fn is_cut(scene: &Scene, n: u64) {
-    let mut world = world(scene, n);
-    if world.die(&scene.act, n).is_some() {
-        return;
-    }
-    world.engine.windows.take().expect("a window").forget();
-    world.repair();
-    world.adopt(&under_way(&scene.act));
-    world.must(&set_len(2 * BLOCK));
-    world.sync_and_compare();
-}
-
-#[test]
-fn what_the_dead_were_giving_is_cut() {
-    let scene = &scenes()[SHORT_FILE];
-    let find = || {
-        let all = std::slice::from_ref(scene);
-        catch_unwind(AssertUnwindSafe(|| deaths(all, u64::MAX, 1, is_cut))).is_err()
-    };
-    assert!(!find(), "fails without a bug");
-    plant(Some(Bug::HalfAttached));
-    let found = find();
-    plant(None);
-    assert!(found, "nobody noticed what was not cut");
 }
