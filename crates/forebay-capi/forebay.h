@@ -18,6 +18,10 @@ typedef struct forebay_session forebay_session;
 // it. Used by any number of threads at once; given back once, by forebay_view_close.
 typedef struct forebay_view forebay_view;
 
+// Memory of the session that a program fills and gives to files. What is given costs no copy where it is whole blocks (256 KiB of the file) that
+// lie in the window as they do in the file. Its calls are made one at a time; given back once, by forebay_window_close.
+typedef struct forebay_window forebay_window;
+
 // A session's counters at one moment. Bytes unless the name says otherwise. Later versions may add fields at the end, which `size` tells.
 typedef struct forebay_stats {
   // Bytes of this structure: what the caller has room for, then what the library has filled in.
@@ -317,6 +321,82 @@ int forebay_view_is_copy(const struct forebay_view *view);
 // The caller's part:
 // `view` is NULL or a handle that is not closed yet, and no other thread uses it or its bytes any more.
 void forebay_view_close(struct forebay_view *view);
+
+// Makes a window of `count` zeros. It counts as the session's memory, together with what views hold: at most half of that. What does not go into that
+// is memory of the process's own, and to give it to a file is a copy.
+//
+// Returns NULL on failure. errno is EINVAL for no bytes or too many, ENOMEM when there are no such addresses.
+//
+// The caller's part:
+// `session` is an open handle.
+struct forebay_window *forebay_window_open(const struct forebay_session *session,
+                                           size_t count);
+
+// The first byte of a window, which may be read and written. Valid until forebay_window_slide and forebay_window_close. A forked child has nothing
+// there, and ends with SIGSEGV if it looks.
+//
+// Returns NULL on failure.
+//
+// The caller's part:
+// `window` is an open handle.
+void *forebay_window_bytes(const struct forebay_window *window);
+
+// Gives `count` bytes from the window's byte `start` on to a file at `offset`: afterwards the file has them as if forebay_pwrite had written them, and
+// no later store into the window reaches it, whoever makes it. The first store into each page of what was given is slow: the system copies the page.
+// forebay_window_refill and forebay_window_detach spare that.
+//
+// Returns how many bytes: all, unless an error came after some; -1 on failure. errno is EINVAL for bytes that the window does not have and for a
+// negative offset, or what forebay_pwrite says.
+//
+// The caller's part:
+// `window` and `file` are open handles; no other thread stores into the bytes during the call, lest it is unknown which of them the file has.
+ssize_t forebay_window_commit(const struct forebay_window *window,
+                              const struct forebay_file *file,
+                              int64_t offset,
+                              size_t start,
+                              size_t count);
+
+// Makes what was given writable again at once, with the bytes that the window shows: to change some of them and give them again. Where the session
+// has no memory for it, blocks stay as they were, and the next commit of them is a copy.
+//
+// Returns 0, or -1 on failure.
+//
+// The caller's part:
+// `window` is an open handle, into whose bytes no other thread stores during the call.
+int forebay_window_refill(const struct forebay_window *window);
+
+// Has zeros where blocks were given, without a copy: to fill the window anew. All else stays as it is.
+//
+// Returns 0, or -1 on failure.
+//
+// The caller's part:
+// As for forebay_window_refill.
+int forebay_window_detach(const struct forebay_window *window);
+
+// Empties a window, and moves its first byte to where a byte at `offset` lies in a file's blocks: a commit at this offset is a copy only of what lies
+// in blocks in part. Its bytes are zeros at other addresses then: forebay_window_bytes says where.
+//
+// Returns 0, or -1 on failure. errno is EINVAL for a negative offset, or what forebay_window_open says.
+//
+// The caller's part:
+// `window` is an open handle, at whose bytes nobody looks any more.
+int forebay_window_slide(const struct forebay_window *window,
+                         int64_t offset);
+
+// How many bytes have gone to files from a window without a copy.
+//
+// Returns -1 on failure.
+//
+// The caller's part:
+// `window` is an open handle.
+int64_t forebay_window_attached(const struct forebay_window *window);
+
+// Gives a window back; its bytes must not be used any more, and what was given to files is theirs. NULL is no window, and nothing is done. In a forked
+// child nothing is done either: its parent has the window.
+//
+// The caller's part:
+// `window` is NULL or a handle that is not closed yet, and no other thread uses it or its bytes any more.
+void forebay_window_close(struct forebay_window *window);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -28,6 +28,7 @@ static const char *const *options;
 static forebay_session *session;
 static forebay_file *file, *log_file;
 static forebay_view *view;
+static forebay_window *window;
 static volatile int stop;
 
 static void refused(int64_t answer)
@@ -49,6 +50,9 @@ static void child(void)
     MUST(!forebay_open(session, path, O_RDONLY, 0) && errno == ENOTCONN);
     refused(forebay_view_length(view));
     forebay_view_close(view);
+    refused(forebay_window_commit(window, file, 0, 0, 1));
+    MUST(!forebay_window_bytes(window));
+    forebay_window_close(window);
     MUST(forebay_close(file) == 0 && forebay_session_close(session) == 0);
 
     forebay_session *own = forebay_session_open(name, options);
@@ -102,7 +106,8 @@ int main(int argc, char **argv)
     MUST(file);
     MUST(forebay_pwrite(file, "parent", 6, 0) == 6);
     view = forebay_view_open(file, 0, 6);
-    MUST(view && forebay_view_is_copy(view) == 0);
+    window = forebay_window_open(session, 1000);
+    MUST(view && window && forebay_view_is_copy(view) == 0);
     snprintf(log_path, sizeof log_path, "%s.log", path);
     log_file = forebay_open(session, log_path, O_WRONLY | O_CREAT | O_APPEND, 0644);
     MUST(log_file);
@@ -125,6 +130,7 @@ int main(int argc, char **argv)
     MUST(pthread_join(thread, NULL) == 0);
     MUST(forebay_pread(file, seen, 12, 0) == 12 && !memcmp(seen, "parent child", 12));
     forebay_view_close(view);
+    forebay_window_close(window);
     MUST(forebay_close(file) == 0 && forebay_close(log_file) == 0 && forebay_session_close(session) == 0);
     return 0;
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 /// The sources of the header, in its order.
-const SOURCES: [&str; 5] = ["border", "session", "stats", "file", "view"];
+const SOURCES: [&str; 6] = ["border", "session", "stats", "file", "view", "window"];
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

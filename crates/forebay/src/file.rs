@@ -2,7 +2,7 @@
 //!
 //! [`table`] finds a file's entry; [`core`] is how every operation waits; [`quick`] is the short way of small requests;
 //! [`write`](mod@write), [`direct`], [`read`](mod@read), [`append`], [`resize`], [`settle`] and [`closing`] carry operations out,
-//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; [`gone`] drops what nobody can read again; [`inode`] is for front ends, [`view`] gives bytes without a copy. The rest the kernel serves.
+//! [`hasten`] has the keeper help; [`reserve`] asks for space, [`room`] makes room; [`gone`] drops what nobody can read again; [`inode`] is for front ends, [`view`] gives bytes without a copy and [`window`] takes them so. The rest the kernel serves.
 
 pub mod append;
 mod bounce;
@@ -26,6 +26,7 @@ mod space;
 pub mod table;
 mod throttle;
 pub mod view;
+pub mod window;
 pub mod write;
 
 use std::fs;
@@ -45,6 +46,7 @@ use self::read::follow::Read;
 use self::settle::Durability;
 pub use self::space::Sought;
 pub use self::view::View;
+pub use self::window::Window;
 use crate::error::{Error, Result};
 use crate::memory::threads::Me;
 

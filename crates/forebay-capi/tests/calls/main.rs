@@ -9,3 +9,4 @@ mod own;
 mod programs;
 mod remote;
 mod views;
+mod windows;

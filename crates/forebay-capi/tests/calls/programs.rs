@@ -67,6 +67,26 @@ fn the_example_under_a_sanitizer() {
     copies(copy);
 }
 
+/// Numbers that are saved from a window, in whole blocks and a rest.
+#[test]
+fn the_example_of_windows() {
+    let dir = directory();
+    let mut arguments = vec!["-fsanitize=address,undefined".to_owned()];
+    arguments.extend(shared());
+    let mut save = program("gcc", "examples/save.c", &as_strs(&arguments), dir.path());
+    let to = dir.path().join("to");
+    save.arg(&to).arg("300000").args(OPTIONS);
+    save.arg(format!("session={}", session_name()));
+    let output = good(&mut save);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said, "2359296 bytes without a copy\n");
+    let saved = std::fs::read(&to).expect("there");
+    let numbers = saved
+        .chunks(8)
+        .map(|bytes| u64::from_le_bytes(bytes.try_into().expect("eight")));
+    assert!(numbers.eq(0..300_000));
+}
+
 /// What `pkg-config` would say is read by hand: it need not be here.
 #[test]
 fn the_example_linked_statically() {

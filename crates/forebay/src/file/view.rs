@@ -11,6 +11,7 @@ pub mod cold;
 
 use std::fmt;
 use std::ops::{Deref, Range};
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
@@ -30,11 +31,11 @@ use crate::scrap::split::{Segment, segments};
 use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::Ordering;
-use crate::sys::addresses::Addresses;
+use crate::sys::addresses::{Access, Addresses};
 use crate::sys::forks::Owned;
 use crate::sys::memory::AlignedBytes;
 
-/// Mappings that all views of this process may have. The kernel gives a process 65,530.
+/// Mappings that all views and windows of this process may have. The kernel gives a process 65,530.
 const MAPPINGS_MAX: usize = 16_384;
 
 static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
@@ -134,9 +135,32 @@ impl Drop for Pins {
 }
 
 /// Addresses that count as so many mappings.
-struct Counted {
-    addresses: Addresses,
+pub(super) struct Counted {
+    pub(super) addresses: Addresses,
     mappings: usize,
+}
+
+impl Counted {
+    /// As [`Addresses::reserve`]. `None`: views and windows of this process have as many mappings as they may, or the system has none.
+    pub(super) fn reserve(mappings: usize, len: usize, align: usize, like: usize) -> Option<Self> {
+        if MAPPINGS.fetch_add(mappings, Relaxed) + mappings > MAPPINGS_MAX {
+            MAPPINGS.fetch_sub(mappings, Relaxed);
+            return None;
+        }
+        let Ok(addresses) = Addresses::reserve(len, align, like) else {
+            MAPPINGS.fetch_sub(mappings, Relaxed);
+            return None;
+        };
+        Some(Counted {
+            addresses,
+            mappings,
+        })
+    }
+
+    /// As which it was reserved.
+    pub(super) fn mappings(&self) -> usize {
+        self.mappings
+    }
 }
 
 impl Drop for Counted {
@@ -349,7 +373,7 @@ fn lay_out(pins: Pins, start: u64, len: usize) -> std::io::Result<Option<View>> 
 }
 
 /// Frames in a row: the place of the first in the view, and how many.
-fn runs_of(frames: &[FrameId]) -> Vec<(usize, usize)> {
+pub(super) fn runs_of(frames: &[FrameId]) -> Vec<(usize, usize)> {
     let mut runs: Vec<(usize, usize)> = Vec::new();
     for (place, frame) in frames.iter().enumerate() {
         match runs.last_mut() {
@@ -368,26 +392,13 @@ fn map_side_by_side(arena: &Arena, frames: &[FrameId]) -> Option<Counted> {
     let like = arena
         .frame_offset(frames[first])
         .wrapping_sub(first * BLOCK_BYTES);
-    let mappings = runs.len() + 2;
-    if MAPPINGS.fetch_add(mappings, Relaxed) + mappings > MAPPINGS_MAX {
-        MAPPINGS.fetch_sub(mappings, Relaxed);
-        return None;
-    }
-    let addresses = Addresses::reserve(frames.len() * BLOCK_BYTES, HUGE_BYTES, like);
-    let Ok(addresses) = addresses else {
-        MAPPINGS.fetch_sub(mappings, Relaxed);
-        return None;
-    };
-    let counted = Counted {
-        addresses,
-        mappings,
-    };
+    let counted = Counted::reserve(runs.len() + 2, frames.len() * BLOCK_BYTES, HUGE_BYTES, like)?;
     for (first, count) in runs {
         let (at, len) = (first * BLOCK_BYTES, count * BLOCK_BYTES);
         let offset = arena.frame_offset(frames[first]);
         let shown = counted
             .addresses
-            .show(at, len, std::os::fd::AsFd::as_fd(file), offset);
+            .show(at, len, file.as_fd(), offset, Access::Read);
         shown.ok()?;
     }
     Some(counted)

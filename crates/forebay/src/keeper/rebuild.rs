@@ -250,6 +250,9 @@ impl<'a> Rebuild<'a, '_> {
             guard.set_dirty(0);
             guard.set_frame(None);
         }
+        if let Some(frame) = guard.frame() {
+            self.end_attaching(frame);
+        }
         let in_frame = guard.frame().is_some();
         for page in 0..BLOCK_PAGES {
             let word = guard.page(page);

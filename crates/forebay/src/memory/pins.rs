@@ -6,7 +6,10 @@
 //!
 //! ```text
 //! linked, 0 pins <--> linked, pins --(let_go)--> viewed (no header's), pins --(the last unpin)--> free
+//!                          ^--(attached)-- viewed, 1 pin <--(hold)-- held by a thread
 //! ```
+//!
+//! The second line is a window's frame (`file::window`): it has bytes that no header has yet.
 //!
 //! Pins are added under the lock of the header whose frame it is; they go without a lock. So a frame without a header gets no new ones, and
 //! one atomic step says who is last. Records are the truth: a rebuild counts them anew. Those of a process that is gone are taken back by
@@ -91,6 +94,37 @@ pub fn pin(guard: &Guard<'_>, holder: u32) -> Option<Pin> {
         word: pack(holder, frame),
         frame,
     })
+}
+
+/// Holds a frame that the calling thread has taken, and that no header has, for the process with this number: the frame is as one that its
+/// header has left. `None`: as many are pinned as may be, and the frame is the thread's as before. In an operation.
+pub fn hold(me: Me<'_>, holder: u32, frame: FrameId) -> Option<Pin> {
+    let arena = me.arena;
+    let (word, owner) = (arena.pins(frame)?, arena.frame_owner(frame)?);
+    let pinned = &arena.superblock().frames_pinned;
+    let has_room = pinned.fetch_add(1, Ordering::AcqRel) < frames_max(arena.superblock());
+    // Before the record: a frame that a dead thread holds is free, and free frames have no pins.
+    owner.store(Owner::Viewed.pack(), Ordering::Release);
+    let record = has_room.then(|| take_record(me, pack(holder, frame)));
+    let Some(record) = record.flatten() else {
+        owner.store(Owner::Held(me.id).pack(), Ordering::Release);
+        pinned.fetch_sub(1, Ordering::AcqRel);
+        return None;
+    };
+    word.store(LEFT | 1, Ordering::Release);
+    Some(Pin {
+        record,
+        word: pack(holder, frame),
+        frame,
+    })
+}
+
+/// A frame from [`hold`] is a header's now, with its pin: whoever writes there gives the block a new one. The last step of making it so: where
+/// a rebuild finds a header with a frame that says otherwise, somebody has died before it. Under the lock of that header.
+pub fn attached(arena: &Arena, frame: FrameId) {
+    if let Some(word) = arena.pins(frame) {
+        word.fetch_and(COUNT, Ordering::AcqRel);
+    }
 }
 
 fn take_record(me: Me<'_>, word: u64) -> Option<u32> {

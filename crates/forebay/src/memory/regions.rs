@@ -25,7 +25,9 @@ mod small;
 mod stock;
 
 pub use allocator::Allocator;
-pub use frames::{FreeFrames, free_frame, link_frame, regions_for, shows_free, take_frame};
+pub use frames::{
+    FreeFrames, free_frame, link_frame, regions_for, shows_free, take_frame, take_run, take_run_at,
+};
 pub use hints::{FrameHints, Hints, Shares};
 pub use owner::Owner;
 pub use shortage::{LOW_PARTS, Shortage, URGENT_PARTS, look};

@@ -1,12 +1,15 @@
-//! A frame of a block's own, before its bytes change: where views hold the one that it has, the block gets a new one.
+//! A frame of a block's own, before its bytes change: where views hold the one that it has, the block gets a new one ([`own_frame`]). And a
+//! frame that comes from a window with all of the block's bytes in it ([`attach`]).
 //!
-//! Source: FLAC, page versions. What views hold stays as it is and is no header's any more (`memory::pins`).
+//! Source: FLAC, page versions and page attaching. What views hold stays as it is and is no header's any more (`memory::pins`).
 
 use crate::frame::header::Guard;
+use crate::ids::FrameId;
 use crate::limits::PAGE_BYTES;
+use crate::memory::files::FileEntry;
 use crate::memory::{copy, pins, regions};
-use crate::scrap::absorb::{NoMemory, pages_of};
-use crate::sync::planted;
+use crate::scrap::absorb::{NoMemory, announce, forget_runs, pages_of, recharge};
+use crate::sync::{Ordering, planted};
 
 /// Whether views hold the block's frame.
 #[inline]
@@ -47,4 +50,39 @@ fn next_version(guard: &Guard<'_>) -> Result<(), NoMemory> {
     regions::link_frame(arena, frame, guard.id);
     pins::let_go(guard.me, old);
     Ok(())
+}
+
+/// Makes a window's frame the block's. It holds all of the block's bytes, and nobody changes them from before the call on. `size_end` is the
+/// least size that the file has with these bytes. Nothing of the block is in flight: a device reads from the frame that it has had.
+///
+/// The order is that of `docs/states.md`: pages are announced as dirty, the frame is where their bytes are, they are valid, the file has its
+/// length, and last the frame is as any that a view holds.
+pub fn attach(guard: &Guard<'_>, file: &FileEntry, frame: FrameId, size_end: u64) {
+    let (arena, old) = (guard.arena(), guard.frame());
+    let small = match old {
+        None if guard.valid() | guard.dirty() != 0 => guard.small_pages(),
+        _ => 0,
+    };
+    announce(guard, file, u64::MAX);
+    guard.set_frame(Some(frame));
+    regions::link_frame(arena, frame, guard.id);
+    let newly = !guard.valid();
+    guard.set_valid(u64::MAX);
+    forget_runs(guard, newly);
+    for page in pages_of(small) {
+        let word = guard.page(page);
+        guard.set_page(page, word.with_small(None));
+        if let Some(left) = word.small() {
+            regions::free_small(guard.me, guard.stock(), left);
+        }
+    }
+    if file.size.load(Ordering::Relaxed) < size_end {
+        file.size.fetch_max(size_end, Ordering::AcqRel);
+    }
+    pins::attached(arena, frame);
+    if let Some(old) = old {
+        pins::let_go(guard.me, old);
+    }
+    recharge(guard, file);
+    guard.touch();
 }

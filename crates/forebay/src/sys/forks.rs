@@ -62,6 +62,12 @@ impl<T> Owned<T> {
         self.is_ours().then_some(&*self.value)
     }
 
+    /// The value, to be changed; `None` in a child of the process that made it.
+    #[inline]
+    pub fn get_mut(&mut self) -> Option<&mut T> {
+        self.is_ours().then_some(&mut *self.value)
+    }
+
     /// The value, for good; `None` in a child of the process that made it, where it stays as it is.
     pub fn take(mut self) -> Option<T> {
         if !self.is_ours() {

@@ -2,6 +2,7 @@
 #![allow(dead_code)]
 
 pub mod watch;
+pub mod windows;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -71,6 +72,8 @@ pub struct Engine {
     pub files: Vec<Vec<Option<File>>>,
     /// Reads ahead a little after each operation, so that what it has under way meets the next ones.
     pub ahead: Option<Prefetcher>,
+    /// Positional writes are commits of this window.
+    pub windows: Option<windows::Windows>,
 }
 
 impl Engine {
@@ -95,6 +98,7 @@ impl Engine {
             store,
             files,
             ahead: None,
+            windows: None,
         }
     }
 
@@ -207,7 +211,16 @@ impl Engine {
                 len,
                 seed,
             } => {
-                let f = self.handle(file, handle);
+                let f = self.files[usize::from(file)][usize::from(handle)].as_ref();
+                let f = f.expect("an open handle");
+                if let Some(windows) = &mut self.windows
+                    && !appends(f)
+                    && windows.takes(len as usize)
+                {
+                    let what = (offset, len as usize, seed);
+                    let written = windows.write(&self.session, f, what)?;
+                    return Ok(Outcome::Wrote(written as u64));
+                }
                 let bytes = Self::bytes_for(f, appends(f), len, seed, offset)?;
                 Ok(Outcome::Wrote(f.write_at(&bytes, offset)? as u64))
             }

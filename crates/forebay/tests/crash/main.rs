@@ -15,3 +15,4 @@ mod scenes;
 mod streams;
 mod two;
 mod views;
+mod windows;

@@ -22,3 +22,4 @@ mod readers;
 mod streams;
 mod tables;
 mod views;
+mod windows;

@@ -10,14 +10,14 @@ use forebay::file::core::{Core, Halt};
 use forebay::file::settle::{Durability, settle};
 use forebay::file::view::cold::Cold;
 use forebay::file::write::Intent;
-use forebay::file::{append, direct, read, resize, view, write};
+use forebay::file::{append, direct, read, resize, view, window, write};
 use forebay::flush::{Flusher, Scope};
 use forebay::frame::header::State;
-use forebay::ids::{FrameId, HeaderId, ThreadId};
+use forebay::ids::{BlockIndex, FrameId, HeaderId, ThreadId};
 use forebay::limits::BLOCK_BYTES;
 use forebay::memory::layout::Counts;
 use forebay::memory::pins::{self, Pin};
-use forebay::memory::regions::Owner;
+use forebay::memory::regions::{self, Owner};
 use forebay::memory::threads::{self, Me};
 use forebay::route::Scrap;
 use forebay::scrap::segments;
@@ -375,6 +375,36 @@ impl Member {
             views.push(held);
         }
         views
+    }
+
+    /// Fills a frame as a window does, and gives it to a block; `seed` must be new. `None`: no frame is to be had.
+    pub fn give(&self, file: usize, seed: u32, block: u64) -> Option<Held> {
+        let (subject, me, offset) = (self.file(file), self.me(), block * BLOCK);
+        let pin = {
+            let _alone = me.enter_arena();
+            let frame = regions::take_frame(me)?;
+            let pin = pins::hold(me, 1, frame);
+            if pin.is_none() {
+                regions::free_frame(me, frame);
+            }
+            pin?
+        };
+        let mut bytes = vec![0; BLOCK_BYTES];
+        fill(seed, offset, &mut bytes);
+        let frame = me.arena.frame_bytes(pin.frame).expect("a frame");
+        let len = BLOCK_BYTES;
+        // SAFETY: a frame that nobody else has.
+        unsafe { Piece { ptr: frame, len }.copy_in(&bytes) };
+        let frame = pin.frame;
+        let held = Held {
+            pins: vec![pin],
+            bytes,
+        };
+        let begun = subject.history.begin(offset, offset + BLOCK, seed);
+        let given = window::commit::attach_block(&subject.core, me, BlockIndex::of(offset), frame);
+        given.expect("a commit");
+        subject.history.ack(begun);
+        Some(held)
     }
 
     /// Looks at what is held, which has not changed, and lets it go.

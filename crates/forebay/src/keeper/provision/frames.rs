@@ -264,30 +264,8 @@ fn take_free(me: Me<'_>, frames: u32) -> Vec<FrameId> {
 
 /// Takes all frames of a huge page, or none.
 fn take_piece(me: Me<'_>, first: FrameId) -> bool {
-    let arena = me.arena;
-    let (free, held) = (Owner::Free.pack(), Owner::Held(me.id).pack());
     let _alone = me.enter_arena();
-    let frames = (first.0..first.0 + HUGE_FRAMES).map(FrameId);
-    let take = |frame: &FrameId| {
-        arena.frame_owner(*frame).is_some_and(|owner| {
-            owner
-                .compare_exchange(free, held, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok()
-        })
-    };
-    let taken: Vec<FrameId> = frames.clone().take_while(take).collect();
-    if taken.len() < HUGE_FRAMES as usize {
-        for frame in taken {
-            set_owner(arena, frame, Owner::Free);
-            arena.frame_hints().set(frame);
-        }
-        return false;
-    }
-    frames.for_each(|frame| arena.frame_hints().clear(frame));
-    let region = arena.shares().region_of(first);
-    let count = arena.superblock().frames_free.of(region);
-    count.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
-    true
+    regions::take_run_at(me, first)
 }
 
 /// Takes the memory of a huge page that this thread has taken, from whose frames nobody copies any more. `false`: it cannot be taken.

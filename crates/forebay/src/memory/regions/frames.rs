@@ -84,11 +84,53 @@ pub fn take_frame(me: Me<'_>) -> Option<FrameId> {
         });
         if taken.is_some() {
             let free = count.fetch_sub(1, Ordering::Relaxed);
-            wake_at_half(arena, free);
+            wake_at_half(arena, free, 1);
             return taken;
         }
     }
     None
+}
+
+/// Takes eight free frames side by side on a huge page of their own: the first of them. `None`: there are none, though single ones may be.
+pub fn take_run(me: Me<'_>) -> Option<FrameId> {
+    let arena = me.arena;
+    regions_from_own(me).find_map(|region| {
+        let count = arena.superblock().frames_free.of(region);
+        if (count.load(Ordering::Relaxed) as i32) < HUGE_FRAMES as i32 {
+            return None;
+        }
+        arena
+            .frame_hints()
+            .take_huge(region, |first| take_run_at(me, first))
+    })
+}
+
+/// Takes all frames of a huge page, or none. In an operation.
+pub fn take_run_at(me: Me<'_>, first: FrameId) -> bool {
+    let arena = me.arena;
+    let frames = (first.0..first.0 + HUGE_FRAMES).map(FrameId);
+    let take = |frame: &FrameId| {
+        let owner = arena.frame_owner(*frame);
+        owner.is_some_and(|owner| claim(owner, me.id))
+    };
+    let taken: Vec<FrameId> = frames.clone().take_while(take).collect();
+    if taken.len() < HUGE_FRAMES as usize {
+        for frame in taken {
+            if let Some(owner) = arena.frame_owner(frame) {
+                owner.store(Owner::Free.pack(), Ordering::Release);
+            }
+            arena.frame_hints().set(frame);
+        }
+        return false;
+    }
+    frames.for_each(|frame| arena.frame_hints().clear(frame));
+    let count = arena
+        .superblock()
+        .frames_free
+        .of(arena.shares().region_of(first));
+    let free = count.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
+    wake_at_half(arena, free, HUGE_FRAMES);
+    true
 }
 
 /// Whether some frame is shown to be free. Not what is counted: whoever takes one, or gives one back, does so and counts it in two steps,
@@ -97,11 +139,12 @@ pub fn shows_free(arena: &Arena) -> bool {
     arena.superblock().free_about() != 0 && arena.frame_hints().count_about(1) != 0
 }
 
-/// Wakes whoever gives memory ahead of need, if half of a region's share of what is kept ready is gone.
-fn wake_at_half(arena: &Arena, free: u32) {
+/// Wakes whoever gives memory ahead of need, if half of a region's share of what is kept ready has gone with the last `taken` frames of `free`.
+fn wake_at_half(arena: &Arena, free: u32, taken: u32) {
     let superblock = arena.superblock();
     let ready = superblock.frames_ready.load(Ordering::Relaxed);
-    if ready != 0 && free == (ready / 2 / arena.shares().regions()).max(1) {
+    let half = (ready / 2 / arena.shares().regions()).max(1);
+    if ready != 0 && free >= half && free - half < taken {
         superblock.wake_ready();
     }
 }

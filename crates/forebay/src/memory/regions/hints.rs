@@ -77,6 +77,8 @@ impl<'a> Hints<'a> {
 
 /// Bits of a word.
 const WORD_BITS: u32 = u64::BITS;
+// A huge page has a byte of its word.
+const _: () = assert!(HUGE_FRAMES == u8::BITS);
 /// Words of a cache line: regions share none.
 const LINE_WORDS: u32 = 8;
 
@@ -180,6 +182,24 @@ impl<'a> FrameHints<'a> {
         let bit = part.take(0, |bit| claim(self.shares.frame_at(region, bit)))?;
         Some(self.shares.frame_at(region, bit))
     }
+
+    /// The first frame of a huge page of a region that the map shows whole, the lowest that `claim` accepts. The map stays as it is.
+    pub fn take_huge(
+        &self,
+        region: u32,
+        mut claim: impl FnMut(FrameId) -> bool,
+    ) -> Option<FrameId> {
+        let (first, count) = (region * self.shares.words, self.shares.words);
+        let words = self.hints.words.get(first as usize..)?;
+        let huge = (0u32..).step_by(WORD_BITS as usize).zip(words);
+        huge.take(count as usize).find_map(|(at, word)| {
+            let seen = word.load(Ordering::Relaxed).to_le_bytes();
+            let whole = (0u32..).zip(seen).filter(|&(_, bits)| bits == u8::MAX);
+            whole
+                .map(|(place, _)| self.shares.frame_at(region, at + place * HUGE_FRAMES))
+                .find(|&frame| claim(frame))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -219,5 +239,37 @@ mod tests {
             }
         }
         assert_eq!(taken.len(), 96);
+    }
+
+    #[test]
+    fn huge_pages_are_found_that_are_free_as_a_whole() {
+        let shares = Shares::new(96, 4);
+        let words: Vec<_> = (0..Shares::words_max(96))
+            .map(|_| AtomicU64::new(0))
+            .collect();
+        let hints = FrameHints::new(&words, shares);
+        (0..96).for_each(|frame| hints.set(FrameId(frame)));
+        hints.clear(FrameId(3));
+        hints.clear(FrameId(95));
+        let found = |region| {
+            let mut seen = Vec::new();
+            let none = hints.take_huge(region, |first| {
+                seen.push(first.0);
+                false
+            });
+            assert_eq!(none, None);
+            seen
+        };
+        let all: Vec<_> = (0..4).map(found).collect();
+        assert_eq!(
+            all,
+            [
+                vec![32, 64],
+                vec![8, 40, 72],
+                vec![16, 48, 80],
+                vec![24, 56]
+            ]
+        );
+        assert_eq!(hints.take_huge(1, |first| first.0 > 8), Some(FrameId(40)));
     }
 }
