@@ -6,6 +6,8 @@ mod library;
 use std::process::{Command, Stdio};
 
 /// Page faults of `/bin/true` without a file in a session that is not there, the least of several starts.
+// `wait4` waits for the child, and says what it has used.
+#[allow(clippy::zombie_processes)]
 fn faults(library: Option<&str>) -> i64 {
     let start = || {
         let mut command = Command::new("/bin/true");
@@ -33,7 +35,7 @@ fn faults(library: Option<&str>) -> i64 {
     (0..20).map(|_| start()).min().expect("starts")
 }
 
-/// The optimised library has 23 more than the plain program; 34 before what every start touches lay side by side (`start.ld`).
+/// The optimised library has 21 more than the plain program; 35 before what every start touches lay side by side (`start.ld`).
 #[test]
 fn a_start_touches_few_pages() {
     let library = library::built();
@@ -41,6 +43,6 @@ fn a_start_touches_few_pages() {
     let (plain, with) = (faults(None), faults(Some(library)));
     let more = with - plain;
     eprintln!("{plain} page faults without the library, {more} more with it");
-    let most = if cfg!(debug_assertions) { 45 } else { 26 };
+    let most = if cfg!(debug_assertions) { 45 } else { 25 };
     assert!(more <= most, "{more} page faults more than {plain}");
 }
