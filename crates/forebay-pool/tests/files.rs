@@ -56,11 +56,11 @@ fn names_are_the_same_on_all_hosts() {
     let config = config(2);
     let _servers = serve(&config);
     let (a, b) = (join(&config), join(&config));
-    a.make_directory(b"work", 0o755).unwrap();
-    a.make_directory(b"/work/deep", 0o755).unwrap();
-    let written = a.open(b"work/deep/one", CREATE).unwrap();
+    a.make_directory(b"area", 0o755).unwrap();
+    a.make_directory(b"/area/deep", 0o755).unwrap();
+    let written = a.open(b"area/deep/one", CREATE).unwrap();
     written.write_at(&[7; 10_000], 5).unwrap();
-    let read = b.open(b"work/./deep/../deep/one", OpenOptions::default());
+    let read = b.open(b"area/./deep/../deep/one", OpenOptions::default());
     let read = read.unwrap();
     let mut bytes = vec![0; 20_000];
     assert_eq!(read.read_at(&mut bytes, 0), Ok(10_005));
@@ -69,23 +69,23 @@ fn names_are_the_same_on_all_hosts() {
     assert_eq!((size, facts.mode, facts.kind), (10_005, 0o640, Kind::File));
 
     // What one does to names the other sees at once, and files stay what they are.
-    b.rename_path(b"work/deep/one", b"two").unwrap();
-    assert_eq!(names(&a, File::ROOT), ["two", "work"]);
+    b.rename_path(b"area/deep/one", b"two").unwrap();
+    assert_eq!(names(&a, File::ROOT), ["area", "two"]);
     written.append(b"end").unwrap();
     assert_eq!(b.find(b"two").unwrap().file, read.number());
     assert_eq!(read.size(), Ok(10_008));
 
     let fails = |result: Result<(), Error>, why: Error| assert_eq!(result, Err(why));
-    fails(b.delete(b"work"), Failure::NotEmpty.into());
-    fails(b.delete(b"work/none"), Failure::NoSuchName.into());
+    fails(b.delete(b"area"), Failure::NotEmpty.into());
+    fails(b.delete(b"area/none"), Failure::NoSuchName.into());
     fails(b.make_directory(b"two", 0o755), Error::Exists);
     fails(b.make_directory(b"two/three", 0o755), Error::NotADirectory);
     fails(
         b.make_directory(b"no/three", 0o755),
         Failure::NoSuchName.into(),
     );
-    fails(b.rename_path(b"work/deep", b"deep"), Error::Crosses);
-    fails(b.rename_path(b"two", b"work"), Error::IsADirectory);
+    fails(b.rename_path(b"area/deep", b"deep"), Error::Crosses);
+    fails(b.rename_path(b"two", b"area"), Error::IsADirectory);
     fails(b.make_directory(&[b'x'; 256], 0o755), Error::TooLong);
     b.make_directory(&[b'x'; 255], 0o755).unwrap();
 
@@ -93,8 +93,8 @@ fn names_are_the_same_on_all_hosts() {
     a.delete(b"two").unwrap();
     assert_eq!(read.size(), Err(Failure::Gone.into()));
     assert_eq!(read.write_at(b"x", 0), Err(Failure::Gone.into()));
-    let deep = b.find(b"work/deep").unwrap().file;
-    a.delete(b"work/deep").unwrap();
+    let deep = b.find(b"area/deep").unwrap().file;
+    a.delete(b"area/deep").unwrap();
     fails(
         b.make(deep, b"late", Default::default()).map(drop),
         Failure::Gone.into(),

@@ -16,6 +16,9 @@ pub fn is_the_program() -> bool {
 }
 
 /// Looks at the first of what is loaded, the program, and says that it is enough.
+///
+/// # Safety
+/// For `dl_iterate_phdr` alone: `info` is the loader's, and `is_go` leads to a `bool` of the caller's that nobody else looks at.
 unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, is_go: *mut c_void) -> c_int {
     // SAFETY: the loader's own, which are there during the call; so is the caller's answer. Nobody else knows of that.
     let (info, is_go) = unsafe { (&*info, &mut *is_go.cast::<bool>()) };

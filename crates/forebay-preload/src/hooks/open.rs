@@ -61,10 +61,10 @@ unsafe fn open_with(
         loop {
             let fd = really(flags);
             // A keeper that does not get on has its lease for longer than one look takes: no program is to hear of it.
-            // SAFETY: the caller's path.
             let mut leased = || {
                 crate::raw::errno() == libc::EWOULDBLOCK
                     && begun.get_or_insert_with(Instant::now).elapsed() < LEASE_ENDS
+                    // SAFETY: the caller's path.
                     && unsafe { files::await_closed(dir, path) }
             };
             if fd >= 0 || !(refused.is_to_be_tried_again() || leased()) {

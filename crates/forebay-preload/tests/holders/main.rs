@@ -172,7 +172,7 @@ fn kill() {
 fn family(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     table::begin_anew();
-    let several = seed % 3 != 0;
+    let several = !seed.is_multiple_of(3);
     let turns = run(seed, bug, move || {
         holders::begin();
         if several {

@@ -285,10 +285,10 @@ pub fn look() {
             }
         }
     }
-    if let Some(wrong) = wrong {
-        if now.mixed.is_none() {
-            now.history.push("here it is seen".into());
-            now.mixed = Some(wrong);
-        }
+    if let Some(wrong) = wrong
+        && now.mixed.is_none()
+    {
+        now.history.push("here it is seen".into());
+        now.mixed = Some(wrong);
     }
 }

@@ -152,3 +152,9 @@ pub fn die_of(signal: i32) {
         let _ = mask(libc::SIG_UNBLOCK, &set);
     }
 }
+
+/// Whether a thread, by the kernel's number for it, is this process's.
+pub fn is_own_thread(thread: i32) -> bool {
+    // SAFETY: plain numbers; no signal is sent, only asked whether one could be.
+    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, 0) == 0 }
+}

@@ -15,6 +15,7 @@ use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::memory::threads;
 use crate::sync::{Ordering, relax};
+use crate::sys::signals::is_own_thread;
 
 /// Members and threads that are remembered at most; a thread takes a descriptor.
 const MEMBERS_MAX: usize = 1024;
@@ -54,7 +55,7 @@ impl Members {
         if thread <= 0 {
             return false;
         }
-        if is_own(thread) {
+        if is_own_thread(thread) {
             return true;
         }
         for _ in 0..2 {
@@ -167,12 +168,6 @@ fn address_in(line: &[u8]) -> Option<u64> {
     u64::from_str_radix(address.strip_prefix("0x")?, 16).ok()
 }
 
-/// Whether a thread is this process's.
-fn is_own(thread: i32) -> bool {
-    // SAFETY: no signal is sent, only asked whether one could be.
-    unsafe { libc::syscall(libc::SYS_tgkill, std::process::id(), thread, 0) == 0 }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -204,6 +199,6 @@ mod tests {
         drop(child.stdin.take());
         child.wait().expect("its end");
         assert!(seen.calls_from().is_err());
-        assert!(is_own(std::process::id() as i32) && !is_own(child.id() as i32));
+        assert!(is_own_thread(std::process::id() as i32) && !is_own_thread(child.id() as i32));
     }
 }
