@@ -219,7 +219,7 @@ pub struct Umount {
 /// Lends memory to a pool, as one of its servers.
 ///
 /// The file lists the servers, and the pool begins when all of them serve. The first one keeps the register besides: with it the pool ends. The
-/// others hand on their blocks at SIGTERM, and then go; a second signal ends them at once. Addresses of other hosts need the table [tls]: without it
+/// others hand on their blocks at SIGTERM, and then go; a second signal ends them at once. Addresses of other hosts need the table `tls`: without it
 /// nobody proves who he is, and only loopback addresses are taken. Blocks outlive their servers if the file names a home, a directory that all
 /// servers see. Clients are programs that use the library forebay-pool: no mount shows a pool yet.
 ///

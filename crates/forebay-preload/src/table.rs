@@ -12,6 +12,7 @@ use std::sync::atomic::{
 };
 
 use forebay::limits::LARGE_SYNCS;
+use forebay::sys::liveness;
 use libc::c_int;
 
 pub use holders::{hold, let_go};

@@ -9,17 +9,15 @@
 use std::cell::Cell;
 use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicPtr, Ordering, Ordering::Relaxed, Ordering::SeqCst};
-#[cfg(not(test))]
-use std::sync::atomic::{AtomicU32, AtomicU64};
 
-// `tests/holders` explores this file: each access of a word is a place there at which others may get their turn.
-#[cfg(test)]
-use crate::explored::{AtomicU32, AtomicU64, liveness};
-#[cfg(not(test))]
-use forebay::sys::liveness;
 use libc::c_int;
 
-use super::{DESCRIPTIONS_MAX, NEXT_FREE, REACHED, STICKS, Word, description, each, replace};
+// All words and lives come by way of the parent: `tests/holders` explores this file under a parent of its own, where each access of a
+// word is a place at which others may get their turn.
+use super::{
+    AtomicU32, AtomicU64, DESCRIPTIONS_MAX, NEXT_FREE, REACHED, STICKS, Word, description, each,
+    liveness, replace,
+};
 use crate::{files, foreign, raw};
 
 /// Slots: processes that live at once, of one family.

@@ -7,7 +7,7 @@ pub mod holders;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-use crate::explored::{AtomicU32, AtomicU64, Bug, Object, me, note, now, planted, point};
+use crate::explored::{AtomicU32, AtomicU64, Bug, Object, liveness, me, note, now, planted, point};
 
 /// Few, so that they are used again and again.
 const DESCRIPTIONS_MAX: usize = 64;
