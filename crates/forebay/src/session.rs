@@ -41,7 +41,7 @@ use crate::keeper::hosting::Hosting;
 use crate::keeper::recover::{Report, Saved, recover};
 use crate::keeper::run;
 use crate::keeper::{budget, provision, repair};
-use crate::memory::arena::Arena;
+use crate::memory::arena::{Arena, OTHER_BUILD};
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::dir::UserDir;
@@ -302,6 +302,11 @@ impl Session {
         let Ok(mapping) = Mapping::attach(file) else {
             return Ok(None);
         };
+        if Arena::is_of_another_build(&mapping) {
+            // It is never going to be ours, so nobody waits for it.
+            let path = dir.arena_path(&config.session);
+            return Err(Error::Arena(format!("{}: {OTHER_BUILD}", path.display())));
+        }
         Ok(Arena::open(mapping).ok())
     }
 

@@ -12,7 +12,7 @@ mod workers;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use disks::Disk;
 use forebay::keeper::recover::{Report, Saved, recover};
@@ -434,6 +434,30 @@ fn an_arena_that_was_never_made_is_removed() {
         drop(Session::open(config).expect("a session"));
         assert!(!path.exists());
     }
+}
+
+/// A program that was updated while others of its session run on.
+#[test]
+fn an_arena_of_another_build_is_not_waited_for_while_it_is_used() {
+    let mut bytes = vec![0; 2 << 20];
+    bytes[..8].copy_from_slice(&forebay::memory::superblock::MAGIC.to_le_bytes());
+    bytes[7] ^= 0x40;
+    let (config, path) = odd_arena(&bytes);
+    let used = fs::File::open(&path).expect("it is there");
+    used.lock_shared()
+        .expect("as whoever is in a session has it");
+    let begun = Instant::now();
+    let error = Session::open(config.clone())
+        .map(drop)
+        .expect_err("it is another build's");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{error}");
+    assert!(error.to_string().contains("another build"), "{error}");
+    assert!(
+        error.to_string().contains(path.to_str().expect("plain")),
+        "{error}"
+    );
+    drop(used);
+    fs::remove_file(&path).expect("removed");
 }
 
 #[test]

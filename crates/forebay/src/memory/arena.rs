@@ -23,6 +23,10 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::ops::Range;
 use std::sync::OnceLock;
 
+/// What is said of an arena that another build has made.
+pub const OTHER_BUILD: &str = "an arena of another build, whose layout may differ; end its programs, or recover it, with that build, \
+     or choose another session (--session NAME)";
+
 /// A mapped arena.
 pub struct Arena {
     mapping: Mapping,
@@ -97,23 +101,30 @@ impl Arena {
         Ok(arena)
     }
 
+    /// Whether a mapping has an arena that another build has made, which only that build can read.
+    pub fn is_of_another_build(mapping: &Mapping) -> bool {
+        if mapping.len() < size_of::<Superblock>() {
+            return false;
+        }
+        // SAFETY: as in `open`.
+        let superblock = unsafe { &*mapping.base().cast::<Superblock>() };
+        let magic = superblock.magic.load(Ordering::Acquire);
+        magic != MAGIC && magic as u32 == MARK
+    }
+
     /// Opens an arena that exists. Refuses one of another layout, or with counts that do not fit its length.
     pub fn open(mapping: Mapping) -> Result<Self, Error> {
         if mapping.len() < size_of::<Superblock>() {
             return Err(Error::Arena("shorter than a superblock".into()));
         }
+        if Self::is_of_another_build(&mapping) {
+            return Err(Error::Arena(OTHER_BUILD.into()));
+        }
         // SAFETY: the mapping is at least a superblock long and page-aligned; the type is all atomics,
         // valid for any bytes, and others may write them; the borrow ends before the mapping can.
         let superblock = unsafe { &*mapping.base().cast::<Superblock>() };
-        match superblock.magic.load(Ordering::Acquire) {
-            MAGIC => {}
-            other if other as u32 == MARK => {
-                return Err(Error::Arena(
-                    "an arena of another build, whose layout may differ; end its programs, or recover it, with that build"
-                        .into(),
-                ));
-            }
-            _ => return Err(Error::Arena("not an arena, or not finished".into())),
+        if superblock.magic.load(Ordering::Acquire) != MAGIC {
+            return Err(Error::Arena("not an arena, or not finished".into()));
         }
         let counts = superblock.counts();
         let plausible = counts.threads > 1 && counts.files > 0 && counts.frames > 0;
