@@ -29,7 +29,7 @@ started=()
 clean() {
     for host in "${hosts[@]}"; do "$forebay" umount --lazy "$scratch/$host/mount" 2>/dev/null; done
     ((${#started[@]} == 0)) || kill -KILL "${started[@]}" 2>/dev/null
-    wait
+    wait 2>/dev/null
     for host in "${hosts[@]}"; do ip netns delete "$net-$host" 2>/dev/null; done
     ip netns delete "$net-bridge" 2>/dev/null
     rm -rf --one-file-system "$scratch"
@@ -42,8 +42,8 @@ trap clean EXIT
 network() {
     ip netns add "$net-bridge" && ip -n "$net-bridge" link add bridge type bridge && ip -n "$net-bridge" link set bridge up || return 1
     for host in "${hosts[@]}"; do
-        ip netns add "$net-$host" && ip -n "$net-$host" link add link type veth peer name "host$host" netns "$net-bridge" &&
-            ip -n "$net-$host" address add "10.77.0.$host/24" dev link && ip -n "$net-$host" link set link up &&
+        ip netns add "$net-$host" && ip -n "$net-$host" link add name eth0 type veth peer name "host$host" netns "$net-bridge" &&
+            ip -n "$net-$host" address add "10.77.0.$host/24" dev eth0 && ip -n "$net-$host" link set eth0 up &&
             ip -n "$net-$host" link set lo up &&
             ip -n "$net-bridge" link set "host$host" master bridge up || return 1
     done
@@ -94,7 +94,7 @@ stranger() {
 expect 'a host that the authority does not know is not let in' stranger
 expect 'and the others go on' cmp "$one/log" "$two/log"
 cut_off() {
-    ip -n "$net-1" link set link down && sleep 4 && ip -n "$net-1" link set link up
+    ip -n "$net-1" link set eth0 down && sleep 4 && ip -n "$net-1" link set eth0 up
 }
 printf 'kept' >"$one/kept" && sync "$one/kept"
 expect 'the network is away for more than a term' cut_off

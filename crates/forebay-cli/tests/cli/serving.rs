@@ -103,7 +103,7 @@ fn metrics_are_told_and_the_log_says_what_happens() {
     let begun = Instant::now();
     let said = loop {
         let said = asked().unwrap_or_default();
-        if said.contains("forebay_pool_active 1") {
+        if said.contains("\nforebay_pool_active 1\n") {
             break said;
         }
         assert!(begun.elapsed() < PATIENCE, "{said}");
