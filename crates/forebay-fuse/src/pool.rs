@@ -39,10 +39,13 @@ struct Known {
     is_dirty: bool,
 }
 
+/// What a directory has.
+type Names = Vec<(Vec<u8>, Entry)>;
+
 /// An open directory: the names that it had when it was read from its beginning.
 struct Listing {
     number: u64,
-    names: Mutex<Arc<Vec<(Vec<u8>, Entry)>>>,
+    names: Mutex<Arc<Names>>,
 }
 
 /// A pool that is served.

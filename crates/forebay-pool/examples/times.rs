@@ -1,4 +1,4 @@
-//! What requests of a pool take on one host, beside bare TCP: medians, and the fastest of ten rounds. The table is in `docs/pool.md`.
+//! What requests of a pool take on one host, beside bare TCP: medians, and the fastest of ten rounds.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
