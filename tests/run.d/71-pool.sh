@@ -73,7 +73,8 @@ authority = "../ca.pem"
 END
 done
 for host in 1 2; do
-    on "$host" "$forebay" serve "$scratch/$host/pool.toml" --server "$host" 2>/dev/null &
+    # No function: its process would be the one that is killed, and not the server.
+    nsenter --net="/run/netns/$net-$host" "$forebay" serve "$scratch/$host/pool.toml" --server "$host" 2>/dev/null &
     started+=($!)
 done
 for host in 1 2; do
