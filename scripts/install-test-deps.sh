@@ -32,6 +32,7 @@ openssl     openssl      certificates for members of pools
 # Each by itself: one that cannot be had takes no other with it.
 wanted='
 fusermount3 fuse3        mounts of users without rights
+ip          iproute2     pools whose hosts are network namespaces
 sqldiff     sqlite3-tools programs under Forebay: what comes with sqlite
 stress-ng   stress-ng    programs under Forebay: calls of every kind
 python3:torch python3-torch programs under Forebay: tensors in files (150 MB to fetch)

@@ -141,7 +141,7 @@ pub struct Daemon {
     pub settings: Settings,
 }
 
-/// Shows a directory at another place, its files managed for whoever uses them there; or a store in persistent memory.
+/// Shows a directory at another place, its files managed for whoever uses them there; or a store in persistent memory; or a pool's files.
 ///
 /// A directory is for programs that the library cannot be loaded into: statically linked ones, Go's, those in containers. They read and write
 /// by the session of the configuration, and share its files with programs under `forebay run`. Serves in the foreground until it is
@@ -152,6 +152,9 @@ pub struct Daemon {
 /// A store (`forebay pmem create` makes one) needs no session. What has been written to it is durable when it has been
 /// synced, or after --flush-interval at the latest.
 ///
+/// A pool's files (`forebay serve`) are the same on all hosts that mount it, at once. pool:NAME is NAME.toml in ~/.config/forebay/pools, or else
+/// in /etc/forebay/pools. What has been written outlives this host when it has been synced.
+///
 /// Exit codes: 0 unmounted, 1 it cannot be mounted or bytes could not be written, 2 usage.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -159,10 +162,12 @@ pub struct Daemon {
   forebay mount --daemon /data /mnt/data
   forebay mount --daemon --allow-other -o ro,noexec /data /mnt/data
   forebay mount --daemon --flush-interval 100ms /dev/dax0.0 /mnt/store
+  forebay mount --daemon pool:work /mnt/work
+  forebay mount pool:./pool.toml /mnt/work
   docker run -v /mnt/data:/data ...          a container whose files are managed")]
 pub struct Mount {
-    /// The directory; or the file or the device of a store in persistent memory
-    #[arg(value_name = "DIR|STORE", value_hint = clap::ValueHint::AnyPath)]
+    /// The directory; the file or the device of a store in persistent memory; or pool:NAME, or pool:PATH with the path of its configuration
+    #[arg(value_name = "DIR|STORE|pool:NAME", value_hint = clap::ValueHint::AnyPath)]
     pub source: PathBuf,
     /// Where it is to be seen: a directory outside of it
     #[arg(value_name = "MOUNTPOINT", value_hint = clap::ValueHint::DirPath)]
@@ -180,9 +185,9 @@ pub struct Mount {
     #[arg(short = 'o', value_name = "OPTION,...", value_delimiter = ',')]
     pub options: Vec<String>,
     /// How long the kernel may believe what it knows of names, modes and lengths, where others change them beside the mount; 0 for
-    /// not at all. A store nobody changes beside its mount
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds_or_none)]
-    pub believe: f64,
+    /// not at all. By default 1 for a directory, and 0 for a pool. A store nobody changes beside its mount
+    #[arg(long, value_name = "SECONDS", value_parser = seconds_or_none)]
+    pub believe: Option<f64>,
     /// Write the line that says that it can be used to this descriptor as well
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<u32>,
@@ -221,7 +226,7 @@ pub struct Umount {
 /// The file lists the servers, and the pool begins when all of them serve. The first one keeps the register besides: with it the pool ends. The
 /// others hand on their blocks at SIGTERM, and then go; a second signal ends them at once. Addresses of other hosts need the table `tls`: without it
 /// nobody proves who he is, and only loopback addresses are taken. Blocks outlive their servers if the file names a home, a directory that all
-/// servers see. Clients are programs that use the library forebay-pool: no mount shows a pool yet.
+/// servers see.
 ///
 /// Exit codes: 0 it has handed everything on, 1 the pool refused it or gave it up, 2 usage.
 #[derive(Args, Debug)]
@@ -241,6 +246,9 @@ pub struct Serve {
     /// Which server of the list this is; the first is 1
     #[arg(long, value_name = "N")]
     pub server: usize,
+    /// Answer collectors of metrics there, in Prometheus' text form, to everybody who asks
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<std::net::SocketAddr>,
 }
 
 /// Shows the counters of all sessions of this user, or of one.

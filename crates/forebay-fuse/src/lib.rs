@@ -1,9 +1,9 @@
 //! Mounts: a directory through the engine, for programs that the preload library cannot be loaded into: static ones, containers, whatever makes
-//! system calls by itself; and a store in persistent memory, for all. They are file systems (FUSE) that a process of ours serves.
+//! system calls by itself; a store in persistent memory, and the files of a pool, for all. They are file systems (FUSE) that a process of ours serves.
 //!
 //! [`mount`] begins and ends one; [`points`] knows what is mounted where. `operations` takes the kernel's
-//! requests, `replies` answers them, `served` says what a file system has to know for that. `store` is one: a store.
-//! `directory` is the other: `names` its directories, `contents` the bytes of files, `changes` modes, owners, times and attributes;
+//! requests, `replies` answers them, `served` says what a file system has to know for that. `store` is one: a store; `pool` another.
+//! `directory` is the third: `names` its directories, `contents` the bytes of files, `changes` modes, owners, times and attributes;
 //! `nodes` knows which file a number of the kernel's is, `handles` what is open, `caller` acts as somebody else.
 //!
 //! What programs see of it, sentence by sentence, is in `docs/mount.md`; why it is done so in
@@ -20,6 +20,7 @@ mod names;
 mod nodes;
 mod operations;
 pub mod points;
+mod pool;
 mod replies;
 mod served;
 mod store;

@@ -16,6 +16,7 @@ use std::{fs, io};
 use forebay::Session;
 use forebay::sys::socket;
 use forebay_pmem::Store;
+use forebay_pool::files::Files;
 use fuser::{BackgroundSession, Config, SessionACL};
 use rustix::fs::Mode;
 use rustix::mount::MountFlags;
@@ -25,6 +26,7 @@ use crate::directory::{Directory, open_root};
 use crate::failed::Failed;
 use crate::operations::Serving;
 use crate::points::{self, HELPER, NotEnded, State, as_option};
+use crate::pool::Pooled;
 use crate::served::Served;
 use crate::store::Stored;
 
@@ -120,13 +122,24 @@ impl Options {
     }
 }
 
+/// What can be mounted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A directory, through a session.
+    Directory,
+    /// A store, in a file or in a device.
+    Store,
+    /// The files of a pool.
+    Pool,
+}
+
 /// What is mounted, and where.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// The directory, or the store.
+    /// The directory, the store, or `pool:` and a name.
     pub source: PathBuf,
-    /// Whether it is a store: in a file, or in a device.
-    pub is_store: bool,
+    /// Which of these.
+    pub kind: Kind,
     /// The mount point.
     pub point: PathBuf,
 }
@@ -137,44 +150,60 @@ impl Places {
     /// # Errors
     /// Why they will not do, and what would.
     pub fn of(source: &Path, point: &Path) -> Result<Self, String> {
-        let shown = |path: &Path| path.display().to_string();
-        let resolved = |path: &Path| {
-            points::resolved(path).map_err(|error| format!("{}: {error}", shown(path)))
+        let source =
+            points::resolved(source).map_err(|error| format!("{}: {error}", source.display()))?;
+        let kind = if source.is_dir() {
+            Kind::Directory
+        } else {
+            Kind::Store
         };
-        let source = resolved(source)?;
-        let places = Places {
-            is_store: !source.is_dir(),
-            source,
-            point: resolved(point)?,
-        };
-        let state = points::state(&places.point)
-            .map_err(|error| format!("the list of mounts cannot be read: {error}"))?;
-        let point = shown(&places.point);
-        match state {
-            State::Dead => {
-                return Err(format!(
-                    "{point} is a mount whose process has died; run `forebay umount {point}` first"
-                ));
-            }
-            State::Alive => {
-                return Err(format!(
-                    "{point} is a mount of Forebay's already; run `forebay umount {point}` first"
-                ));
-            }
-            State::Free | State::Foreign => {}
-        }
-        if !places.point.is_dir() {
-            return Err(format!("{point} is no directory"));
-        }
+        let places = Places::at(source, kind, point)?;
         let Places { source, point, .. } = &places;
         if point.starts_with(source) || source.starts_with(point) {
             return Err(format!(
                 "{} and {} lie one in the other, and the mount would serve itself, or hide what it shows; mount it elsewhere",
-                shown(source),
-                shown(point)
+                source.display(),
+                point.display()
             ));
         }
         Ok(places)
+    }
+
+    /// Looks at where a pool is to be mounted; `source` is how programs see what it is.
+    ///
+    /// # Errors
+    /// Why it will not do, and what would.
+    pub fn of_pool(source: &Path, point: &Path) -> Result<Self, String> {
+        Places::at(source.to_owned(), Kind::Pool, point)
+    }
+
+    fn at(source: PathBuf, kind: Kind, point: &Path) -> Result<Self, String> {
+        let point =
+            points::resolved(point).map_err(|error| format!("{}: {error}", point.display()))?;
+        let state = points::state(&point)
+            .map_err(|error| format!("the list of mounts cannot be read: {error}"))?;
+        let shown = point.display();
+        match state {
+            State::Dead => {
+                return Err(format!(
+                    "{shown} is a mount whose process has died; run `forebay umount {shown}` first"
+                ));
+            }
+            State::Alive => {
+                return Err(format!(
+                    "{shown} is a mount of Forebay's already; run `forebay umount {shown}` first"
+                ));
+            }
+            State::Free | State::Foreign => {}
+        }
+        if !point.is_dir() {
+            return Err(format!("{shown} is no directory"));
+        }
+        Ok(Places {
+            source,
+            kind,
+            point,
+        })
     }
 }
 
@@ -182,6 +211,7 @@ impl Places {
 enum Behind {
     Directory(Arc<Directory>),
     Store(Arc<Stored>),
+    Pool(Arc<Pooled>),
 }
 
 /// A mount that this process serves.
@@ -237,6 +267,20 @@ impl Mounted {
         })
     }
 
+    /// Mounts the files of a pool and serves them from now on.
+    ///
+    /// # Errors
+    /// Why that cannot be, and what to do about it.
+    pub fn begin_pool(files: Files, places: &Places, options: &Options) -> Result<Self, String> {
+        let pooled = Arc::new(Pooled::new(files, options.believed));
+        let serving = attach_and_serve(&pooled, places, options)?;
+        Ok(Mounted {
+            behind: Behind::Pool(pooled),
+            serving,
+            point: places.point.clone(),
+        })
+    }
+
     /// Whether it has been unmounted, and nobody has anything open there any more.
     pub fn is_over(&self) -> bool {
         self.serving.guard.is_finished()
@@ -250,15 +294,17 @@ impl Mounted {
         points::end(&self.point, lazy)
     }
 
-    /// How many openings of files there are, of a directory's; of a store's the kernel does not tell.
+    /// How many openings of files there are, of a directory's and of a pool's; of a store's the kernel does not tell.
     pub fn open_files(&self) -> Option<usize> {
         match &self.behind {
             Behind::Directory(directory) => Some(directory.files.every().len()),
             Behind::Store(_) => None,
+            Behind::Pool(pool) => Some(pool.open_files()),
         }
     }
 
-    /// Hands what is open to the devices. How many files could not be: their bytes stay in the session's memory, and are tried again.
+    /// Hands what is open to the devices, or to the pool's servers. How many files could not be: a session keeps their bytes and tries again, a pool does
+    /// not.
     ///
     /// # Errors
     /// Of a store, why it cannot be made durable.
@@ -266,6 +312,7 @@ impl Mounted {
         match &self.behind {
             Behind::Directory(directory) => Ok(directory.flush_all()),
             Behind::Store(store) => store.sync_all().map(|()| 0).map_err(not_durable),
+            Behind::Pool(pool) => Ok(pool.sync_all()),
         }
     }
 
@@ -277,6 +324,7 @@ impl Mounted {
         let failed = match &self.behind {
             Behind::Directory(directory) => directory.flush_all(),
             Behind::Store(_) => 0,
+            Behind::Pool(pool) => pool.sync_all(),
         };
         match self.serving.join() {
             Ok(()) => {}

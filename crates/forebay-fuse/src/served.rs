@@ -1,5 +1,5 @@
-//! What a mount shows: a file system, as the kernel's requests need it. There are two: a directory through the engine
-//! ([`crate::directory`]), and a store in persistent memory ([`crate::store`]).
+//! What a mount shows: a file system, as the kernel's requests need it. There are three: a directory through the engine
+//! ([`crate::directory`]), a store in persistent memory ([`crate::store`]), and a pool ([`crate::pool`]).
 //!
 //! Files have the kernel's numbers, what is open has handles; each answers what a call of the system's would. Who may do what
 //! the kernel has checked before.

@@ -144,6 +144,57 @@ fn of_many_who_make_one_name_one_makes_it() {
     assert_eq!(renamed, moved, "{made:?}");
 }
 
+#[test]
+fn a_pool_with_a_home_begins_again_with_what_was_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        home: Some(directory.path().join("home")),
+        memory_mib: 1,
+        ..config(2)
+    };
+    let bytes: Vec<u8> = (0..3_000_000_u32).map(|at| (at % 253) as u8).collect();
+    for life in 0..3_u8 {
+        let servers: Vec<Serving> = (0..2).map(|index| begin(&config, index)).collect();
+        let files = join(&config);
+        let number = [b'0' + life];
+        assert_eq!(names(&files, File::ROOT).len(), usize::from(life));
+        let written = files.open(&number, CREATE).unwrap();
+        written.write_at(&bytes, life.into()).unwrap();
+        written.sync().unwrap();
+        let mut numbers = Vec::new();
+        for earlier in 0..=life {
+            let open = files.open(&[b'0' + earlier], OpenOptions::default());
+            let open = open.unwrap();
+            let mut read = vec![0; bytes.len() + 10];
+            let length = bytes.len() + usize::from(earlier);
+            assert_eq!(open.read_at(&mut read, 0), Ok(length));
+            assert!(read[usize::from(earlier)..length] == bytes);
+            numbers.push(open.number());
+        }
+        numbers.dedup();
+        assert_eq!(numbers.len(), usize::from(life) + 1, "a number comes twice");
+        drop((written, files));
+        // The first server takes the pool with it, and the other has nobody to hand its blocks to: it is told twice.
+        for server in servers {
+            server.stop();
+            server.stop();
+            server.wait().unwrap();
+        }
+    }
+}
+
+/// As soon as the address is free: the life before may have it for a moment.
+fn begin(config: &Config, index: usize) -> Serving {
+    let until = std::time::Instant::now() + PATIENCE;
+    loop {
+        match Serving::begin(config, index) {
+            Ok(serving) => return serving,
+            Err(why) => assert!(std::time::Instant::now() < until, "{why}"),
+        }
+        thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
 fn openssl(directory: &Path, arguments: &[&str]) {
     let mut command = Command::new("openssl");
     let done = command.args(arguments).current_dir(directory).output();

@@ -7,6 +7,7 @@
 mod buffer;
 mod errors;
 mod file;
+mod pool;
 mod session;
 mod view;
 
@@ -18,6 +19,8 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<session::NativeSession>()?;
     module.add_class::<file::NativeFile>()?;
+    module.add_class::<pool::NativePool>()?;
+    module.add_class::<pool::NativePoolFile>()?;
     module.add("NativeView", view::native_view(module.py())?)?;
     module.add_function(wrap_pyfunction!(view::view_facts, module)?)?;
     module.add_function(wrap_pyfunction!(view::view_release, module)?)

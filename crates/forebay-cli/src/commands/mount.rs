@@ -1,18 +1,20 @@
-//! `forebay mount`: serves a directory through the session, or a store.
+//! `forebay mount`: serves a directory through the session, a store, or the files of a pool.
 //!
 //! Life: the places are looked at, the session joined, then the directory is mounted, and only then does this command say so. It serves until
 //! somebody unmounts or a signal comes. The keeper is another process: should this one be killed, the session has what it has acknowledged.
-//! A store has neither session nor keeper.
+//! A store and a pool have neither session nor keeper.
 
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use forebay::sys::file::inherited_for_writing;
 use forebay::{Config, Session};
-use forebay_fuse::mount::{Mounted, Options, Places};
+use forebay_fuse::mount::{Kind, Mounted, Options, Places};
 use forebay_fuse::points::NotEnded;
+use forebay_pool::files::Files;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -24,11 +26,20 @@ use crate::{limits, output};
 
 /// How often it is looked whether it was unmounted, and whether there is a keeper.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
+/// How long a pool is waited for, whose servers may be starting.
+const JOIN_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Serves until the end of the mount.
 pub fn run(arguments: Mount) -> Result<u8, Failure> {
     let options = options(&arguments)?;
-    let places = Places::of(&arguments.source, &arguments.point).map_err(Failure::Failed)?;
+    let pool = { arguments.source.to_str() }.and_then(|source| source.strip_prefix("pool:"));
+    let places = match pool {
+        Some(_) => Places::of_pool(&arguments.source, &arguments.point),
+        None => Places::of(&arguments.source, &arguments.point),
+    };
+    let places = places.map_err(Failure::Failed)?;
+    let pool = pool.map(forebay_pool::net::Config::of_name).transpose();
+    let pool = pool.map_err(|wrong| Failure::Usage(wrong.to_string()))?;
     let config = crate::settings::load_to_join(arguments.settings.options()?)?;
     if arguments.daemon {
         return in_background(&arguments, &places, &config);
@@ -42,13 +53,16 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     limits::raise();
     let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP])
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
-    let mut kept = match places.is_store {
-        true => None,
-        false => Some(Kept::join(&arguments, &config).map_err(Failure::Failed)?),
+    let mut kept = match places.kind {
+        Kind::Store | Kind::Pool => None,
+        Kind::Directory => Some(Kept::join(&arguments, &config).map_err(Failure::Failed)?),
     };
-    let mounted = match &kept {
-        Some(kept) => Mounted::begin(kept.session.clone(), &places, &options),
-        None => Mounted::begin_store(&places, &options, config.flush_interval),
+    let mounted = match (&kept, &pool) {
+        (Some(kept), _) => Mounted::begin(kept.session.clone(), &places, &options),
+        (None, Some(pool)) => {
+            join(pool, &places).and_then(|files| Mounted::begin_pool(files, &places, &options))
+        }
+        (None, None) => Mounted::begin_store(&places, &options, config.flush_interval),
     };
     let mounted = mounted.map_err(Failure::Failed)?;
     announce(&places, &config.session, ready)?;
@@ -72,6 +86,13 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     }
 }
 
+fn join(pool: &forebay_pool::net::Config, places: &Places) -> Result<Files, String> {
+    Files::join(pool, JOIN_PATIENCE).map_err(|why| {
+        let source = output::path(&places.source);
+        format!("{source}: {why}; are all its servers running (`forebay serve`)?")
+    })
+}
+
 /// The session of a directory's mount.
 struct Kept {
     session: Session,
@@ -89,8 +110,15 @@ impl Kept {
 }
 
 fn options(arguments: &Mount) -> Result<Options, Failure> {
+    let is_pool = arguments
+        .source
+        .as_os_str()
+        .as_bytes()
+        .starts_with(b"pool:");
+    // What other hosts do to a pool is to be seen at once.
+    let believed = arguments.believe.unwrap_or(if is_pool { 0.0 } else { 1.0 });
     let mut options = Options {
-        believed: Duration::from_secs_f64(arguments.believe),
+        believed: Duration::from_secs_f64(believed),
         ..Options::default()
     };
     for word in &arguments.options {
@@ -111,9 +139,10 @@ fn in_background(arguments: &Mount, places: &Places, config: &Config) -> Result<
     let mut command = Command::new(program);
     command
         .args(["mount", "--background", "--ready-fd", "1", "--linger"])
-        .arg(arguments.linger.to_string())
-        .arg("--believe")
-        .arg(arguments.believe.to_string());
+        .arg(arguments.linger.to_string());
+    if let Some(believe) = arguments.believe {
+        command.arg("--believe").arg(believe.to_string());
+    }
     let flags = [
         (arguments.read_only, "--read-only"),
         (arguments.allow_other, "--allow-other"),
@@ -134,9 +163,10 @@ fn announce(
     ready: Option<std::os::fd::OwnedFd>,
 ) -> Result<(), Failure> {
     let (source, point) = (output::path(&places.source), output::path(&places.point));
-    let by = match places.is_store {
-        true => "a store".to_owned(),
-        false => format!("session {session}"),
+    let by = match places.kind {
+        Kind::Store => "a store".to_owned(),
+        Kind::Pool => "a pool".to_owned(),
+        Kind::Directory => format!("session {session}"),
     };
     let line = format!("{source} mounted on {point}, {by}");
     output::note(&line);
@@ -197,7 +227,7 @@ fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
 
 fn not_written(failed: usize) -> u8 {
     output::note(format_args!(
-        "{failed} files could not be written to their devices: the session has their bytes and tries again; `forebay stat` says why"
+        "{failed} files could not be written. A session has their bytes and tries again (`forebay stat` says why); what was written to a pool's since their last sync is lost"
     ));
     FAILED
 }

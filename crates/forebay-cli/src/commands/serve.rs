@@ -1,9 +1,12 @@
 //! `forebay serve`: a server of a pool.
 
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use forebay_pool::net::{Config, Ended, Serving};
+use forebay_pool::net::{Config, Ended, Serving, Status};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -13,6 +16,9 @@ use crate::output;
 
 /// How often it is looked for signals, and whether the server has ended.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
+
+/// How long somebody who asks for metrics may take.
+const ASKING: Duration = Duration::from_secs(2);
 
 /// Serves until a signal.
 pub fn run(arguments: &Serve) -> Result<u8, Failure> {
@@ -33,7 +39,16 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     output::note(format_args!(
         "server {number} of {count} listens on {address}"
     ));
+    let told = Arc::new(Mutex::new(Status::default()));
+    if let Some(address) = arguments.metrics {
+        answer_metrics(address, &told)?;
+    }
     while !serving.is_over() {
+        let status = serving.status();
+        tell(
+            &mut told.lock().unwrap_or_else(PoisonError::into_inner),
+            status,
+        );
         if signals.pending().next().is_some() {
             serving.stop();
         }
@@ -41,4 +56,51 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     }
     serving.wait().map_err(failed)?;
     Ok(DONE)
+}
+
+/// Says what has changed, for whoever reads the log.
+fn tell(before: &mut Status, now: Status) {
+    let epoch = |status: &Status| (status.epoch, status.is_active);
+    if epoch(before) != epoch(&now) && now.is_active {
+        output::note(format_args!(
+            "epoch {}: {} servers, {} clients",
+            now.epoch, now.servers, now.clients
+        ));
+    }
+    match (&before.trouble, &now.trouble) {
+        (None, Some(why)) => output::note(format_args!(
+            "the home fails, and requests wait until it works: {why}"
+        )),
+        (Some(_), None) => output::note("the home works again"),
+        _ => {}
+    }
+    *before = now;
+}
+
+/// Answers every request for anything with the metrics, one after another.
+fn answer_metrics(address: SocketAddr, status: &Arc<Mutex<Status>>) -> Result<(), Failure> {
+    let listener = TcpListener::bind(address);
+    let listener =
+        listener.map_err(|why| Failure::Failed(format!("--metrics: {address}: {why}")))?;
+    let status = Arc::clone(status);
+    thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let metrics = { status.lock().unwrap_or_else(PoisonError::into_inner) }.metrics();
+            // Whoever does not listen has no answer.
+            let _ = answer(stream, &metrics);
+        }
+    });
+    Ok(())
+}
+
+fn answer(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
+    stream.set_read_timeout(Some(ASKING))?;
+    stream.set_write_timeout(Some(ASKING))?;
+    let mut line = [0; 1024];
+    let _ = stream.read(&mut line)?;
+    write!(
+        stream,
+        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    )
 }

@@ -1,8 +1,9 @@
 //! `forebay serve`: a server of a pool.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay_pool::client::{Answer, Entry, Facts, Mode, Operation};
 use forebay_pool::ids::File;
@@ -78,6 +79,43 @@ fn a_pool_is_served_and_a_server_hands_on_what_it_has() {
     assert_eq!(pool.run(read), Ok(Answer::Bytes(bytes)));
     drop(pool);
     assert_eq!(first.stop(), Some(0));
+}
+
+#[test]
+fn metrics_are_told_and_the_log_says_what_happens() {
+    let place = Place::new("serve-metrics");
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x80, c, d);
+    let path = place.file("pool.toml");
+    let text = format!("servers = [\"{host}:7413\"]\nhome = \"home\"\n");
+    std::fs::write(&path, &text).expect("a file");
+    let metrics = format!("{host}:7414");
+    let mut command = place.forebay(&["serve", "--server", "1", "--metrics", &metrics]);
+    let child = command.arg(&path).stderr(Stdio::piped()).spawn();
+    let mut server = Server(child.expect("it runs"));
+    let asked = || -> std::io::Result<String> {
+        let mut stream = TcpStream::connect(&metrics)?;
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n")?;
+        let mut said = String::new();
+        stream.read_to_string(&mut said)?;
+        Ok(said)
+    };
+    let begun = Instant::now();
+    let said = loop {
+        let said = asked().unwrap_or_default();
+        if said.contains("\nforebay_pool_active 1\n") {
+            break said;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{said}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(said.starts_with("HTTP/1.1 200 OK\r\n"), "{said}");
+    assert!(said.contains("\nforebay_pool_servers 1\n"), "{said}");
+    let mut log = server.0.stderr.take().expect("a log");
+    assert_eq!(server.stop(), Some(0));
+    let mut told = String::new();
+    log.read_to_string(&mut told).expect("text");
+    assert!(told.contains("1 servers, 0 clients"), "{told}");
 }
 
 #[test]

@@ -11,6 +11,7 @@ mod names;
 #[path = "../cli/place.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod place;
+mod pools;
 mod scene;
 mod shared;
 mod stores;

@@ -53,11 +53,20 @@ fn why_not() -> Option<String> {
     (!may_mount).then(|| "this root may not mount".into())
 }
 
+/// Whether anything can be mounted; if not, that is said.
+pub fn can_mount() -> bool {
+    let why = why_not();
+    let can = why.is_none();
+    if let Some(why) = why {
+        skipped(why);
+    }
+    can
+}
+
 impl Scene {
     /// A mounted directory; `None`, and said so, where none can be had.
     pub fn begin(name: &str, arguments: &[&str]) -> Option<Self> {
-        if let Some(why) = why_not() {
-            skipped(why);
+        if !can_mount() {
             return None;
         }
         let mut scene = Self::unmounted(name);
@@ -67,8 +76,7 @@ impl Scene {
 
     /// A mounted store, as [`Scene::begin`].
     pub fn begin_store(name: &str, size: &str, arguments: &[&str]) -> Option<Self> {
-        if let Some(why) = why_not() {
-            skipped(why);
+        if !can_mount() {
             return None;
         }
         let mut scene = Self::unmounted(name);

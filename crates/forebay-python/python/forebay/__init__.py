@@ -16,11 +16,11 @@ import io
 import os
 import threading
 import weakref
-from typing import Any, Dict, Optional, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
-from ._forebay import NativeFile, NativeSession, NativeView, __version__, view_facts, view_release
+from ._forebay import NativeFile, NativePool, NativePoolFile, NativeSession, NativeView, __version__, view_facts, view_release
 
-__all__ = ["File", "Session", "View", "open", "default_session", "__version__"]
+__all__ = ["File", "Pool", "PoolFile", "Session", "View", "open", "default_session", "__version__"]
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -125,7 +125,7 @@ class File(io.RawIOBase):
     Offsets and sizes are bytes. Errors are `OSError` with `errno` and `filename`.
     """
 
-    def __init__(self, native: NativeFile, name: str, mode: str) -> None:
+    def __init__(self, native: Union[NativeFile, NativePoolFile], name: str, mode: str) -> None:
         super().__init__()
         self._native = native
         self.name = name
@@ -271,6 +271,80 @@ class File(io.RawIOBase):
             raise io.UnsupportedOperation(f"file not open to {what}")
 
 
+class PoolFile(File):
+    """An open file of a pool. What is written is in this process's memory until it is synced, closed, or wanted by another host."""
+
+    def view(self, offset: int = 0, length: Optional[int] = None) -> View:
+        raise io.UnsupportedOperation("files of pools have no views")
+
+    def punch(self, offset: int, length: int) -> None:
+        raise io.UnsupportedOperation("files of pools have no holes to be made")
+
+    @property
+    def kernel_reason(self) -> Optional[str]:
+        """Always `None`: the kernel knows nothing of pools."""
+        return None
+
+    def __repr__(self) -> str:
+        state = " closed" if self.closed else ""
+        return f"<forebay.PoolFile name={self.name!r} mode={self.mode!r}{state}>"
+
+
+class Pool:
+    """A process's membership in a pool: files in other hosts' memory, by paths that begin at the pool's root.
+
+    `name` is `NAME` for `~/.config/forebay/pools/NAME.toml` or `/etc/forebay/pools/NAME.toml`, or the configuration's path with a `/` in it.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._native = NativePool(name)
+        self.name = name
+
+    def open(self, path: _Path, mode: str = "rb", *, permissions: int = 0o666) -> PoolFile:
+        """A file of the pool; modes as of `forebay.open`."""
+        path = os.fsdecode(path)
+        native = self._native.open(path, _how(mode), permissions)
+        return PoolFile(native, f"pool://{self.name}/{path.lstrip('/')}", mode)
+
+    def listdir(self, path: _Path = "/") -> List[str]:
+        """The names in a directory."""
+        return self._native.list(os.fsdecode(path))
+
+    def mkdir(self, path: _Path, permissions: int = 0o777) -> None:
+        """Makes a directory."""
+        self._native.make_directory(os.fsdecode(path), permissions)
+
+    def remove(self, path: _Path) -> None:
+        """Removes a file or an empty directory."""
+        self._native.remove(os.fsdecode(path))
+
+    def rename(self, old: _Path, new: _Path) -> None:
+        """Renames; a file that has the new name is replaced."""
+        self._native.rename(os.fsdecode(old), os.fsdecode(new))
+
+    def close(self) -> None:
+        """Leaves the pool, once its files are closed as well. What was not synced by then is lost."""
+        self._native.close()
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+_pools: Dict[str, Pool] = {}
+
+
+def _pool_of(rest: str) -> Tuple[Pool, str]:
+    """The pool of `NAME/path`, joined when it is first needed, and the path."""
+    name, _, path = rest.partition("/")
+    with _lock:
+        if name not in _pools:
+            _pools[name] = Pool(name)
+        return _pools[name], path
+
+
 _default: Optional[Session] = None
 _lock = threading.Lock()
 _files: weakref.WeakSet[File] = weakref.WeakSet()
@@ -286,7 +360,10 @@ def default_session() -> Session:
 
 
 def open(path: _Path, mode: str = "rb", session: Optional[Session] = None) -> File:
-    """Opens a file: modes are those of the built-in `open`, and always binary."""
+    """Opens a file: modes are those of the built-in `open`, and always binary. `pool://NAME/path` is a file of a pool."""
+    if isinstance(path, str) and path.startswith("pool://"):
+        pool, path = _pool_of(path[len("pool://") :])
+        return pool.open(path, mode)
     if session is None:
         session = default_session()
     return session.open(path, mode)
@@ -300,14 +377,17 @@ def _close_all() -> None:
         except Exception:
             # Its bytes stay in the session's memory.
             pass
+    for pool in _pools.values():
+        pool.close()
     if _default is not None:
         _default.close()
 
 
 def _after_fork() -> None:
-    """A child begins without a session."""
-    global _default, _lock, _files
+    """A child begins without a session, and in no pool."""
+    global _default, _lock, _files, _pools
     _default = None
+    _pools = {}
     _lock = threading.Lock()
     _files = weakref.WeakSet()
 

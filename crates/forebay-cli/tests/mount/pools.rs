@@ -1,0 +1,348 @@
+//! Mounted pools: two hosts, each with a mount of its own, that share names and bytes.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+
+use forebay_fuse::points;
+use forebay_model::{Op, Profile, StdFiles, drive, generate};
+use rustix::io::Errno;
+
+use crate::place::{Place, Process};
+use crate::scene::{self, wait_until};
+
+/// A pool of two servers that is mounted twice.
+struct Hosts {
+    place: Place,
+    config: PathBuf,
+    servers: Vec<Process>,
+    mounts: Vec<(PathBuf, Process)>,
+}
+
+impl Hosts {
+    /// `None`, and said so, where nothing can be mounted.
+    fn begin(name: &str, port: u16) -> Option<Hosts> {
+        Self::begin_with(name, port, "copies = 2")
+    }
+
+    fn begin_with(name: &str, port: u16, more: &str) -> Option<Hosts> {
+        if !scene::can_mount() {
+            return None;
+        }
+        let place = Place::new(name);
+        // Addresses that no other process uses.
+        let [a, b, c, d] = std::process::id().to_be_bytes();
+        let host = Ipv4Addr::new(127, (a ^ b) | 0x20, c, d);
+        let [one, two] = [port, port + 1].map(|port| SocketAddr::from((host, port)));
+        let text = format!(
+            "servers = [\"{one}\", \"{two}\"]\n{more}\nblock_bytes = 4096\nterm_ms = 3000\n"
+        );
+        let config = place.file("pool.toml");
+        fs::write(&config, text).expect("a file");
+        let mut hosts = Hosts {
+            place,
+            config,
+            servers: Vec::new(),
+            mounts: Vec::new(),
+        };
+        hosts.serve();
+        for point in ["a", "b"] {
+            hosts.mount(point);
+        }
+        Some(hosts)
+    }
+
+    fn serve(&mut self) {
+        for number in ["1", "2"] {
+            let mut command = self.place.forebay(&["serve"]);
+            command.arg(&self.config).args(["--server", number]);
+            let child = command.stderr(Stdio::null()).spawn();
+            self.servers.push(Process::new(child.expect("it runs")));
+        }
+    }
+
+    fn mount(&mut self, point: &str) {
+        let point = self.place.file(point);
+        if !point.exists() {
+            fs::create_dir(&point).expect("a directory");
+        }
+        let mut command = self.place.forebay(&["mount"]);
+        command
+            .arg(format!("pool:{}", self.config.display()))
+            .arg(&point);
+        let child = command.stderr(Stdio::piped()).spawn();
+        let mut process = Process::new(child.expect("it runs"));
+        let said = process.first_line();
+        assert!(said.contains(", a pool"), "{said}");
+        self.mounts.push((point, process));
+    }
+
+    fn points(&self) -> [PathBuf; 2] {
+        [self.mounts[0].0.clone(), self.mounts[1].0.clone()]
+    }
+
+    /// Unmounts one, which has to end in good order.
+    fn umount(&mut self, at: usize) {
+        let (point, process) = self.mounts.remove(at);
+        wait_until("nobody has anything open", || {
+            let mut command = self.place.forebay(&["umount"]);
+            command.arg(&point).status().expect("it runs").success()
+        });
+        let (status, said) = process.wait();
+        assert_eq!(status.code(), Some(0), "{said}");
+    }
+}
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for (point, _) in &self.mounts {
+            let _ = points::end(point, true);
+        }
+    }
+}
+
+fn number_of(result: std::io::Result<impl Sized>) -> Option<Errno> {
+    result.err().and_then(|error| Errno::from_io_error(&error))
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let listed = fs::read_dir(directory).expect("listed");
+    let mut names: Vec<String> = listed
+        .map(|entry| {
+            entry
+                .expect("an entry")
+                .file_name()
+                .into_string()
+                .expect("a name")
+        })
+        .collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn two_hosts_see_the_same_names_and_bytes_at_once() {
+    let Some(mut hosts) = Hosts::begin("pool-names", 7421) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    fs::create_dir(a.join("dir")).expect("made");
+    fs::write(a.join("dir/file"), vec![7; 300_000]).expect("written");
+    assert_eq!(
+        fs::read(b.join("dir/file")).expect("read"),
+        vec![7; 300_000]
+    );
+    // Both have it open: what one writes, appends and cuts the other reads.
+    let (ours, theirs) = (a.join("dir/file"), b.join("dir/file"));
+    let open = |path: &Path| OpenOptions::new().read(true).write(true).open(path);
+    let (ours, theirs) = (open(&ours).expect("open"), open(&theirs).expect("open"));
+    let mut byte = [0; 3];
+    for round in 0..50_u8 {
+        ours.write_all_at(&[round; 3], 4095).expect("written");
+        theirs.read_exact_at(&mut byte, 4095).expect("read");
+        assert_eq!(byte, [round; 3]);
+        theirs.set_len(10_000 + u64::from(round)).expect("cut");
+        let len = ours.metadata().expect("known").len();
+        assert_eq!(len, 10_000 + u64::from(round));
+    }
+    append_together(&a, &b);
+
+    fs::set_permissions(b.join("dir/file"), fs::Permissions::from_mode(0o604)).expect("changed");
+    let told = fs::metadata(a.join("dir/file")).expect("known");
+    assert_eq!((told.mode() & 0o7777, told.nlink()), (0o604, 1));
+    symlink("dir/file", a.join("link")).expect("linked");
+    assert_eq!(
+        fs::read_link(b.join("link")).expect("read"),
+        Path::new("dir/file")
+    );
+    fs::rename(b.join("dir/file"), b.join("other")).expect("renamed");
+    assert_eq!(names(&a), ["dir", "link", "log", "other"]);
+    assert_eq!(
+        number_of(fs::remove_dir(b.join("log"))),
+        Some(Errno::NOTDIR)
+    );
+    fs::write(a.join("dir/x"), b"x").expect("written");
+    assert_eq!(
+        number_of(fs::remove_dir(b.join("dir"))),
+        Some(Errno::NOTEMPTY)
+    );
+
+    // A file that is open here stays when its name goes here; where it is open elsewhere it is gone.
+    fs::remove_file(a.join("other")).expect("removed");
+    ours.read_exact_at(&mut byte, 4095).expect("read");
+    assert_eq!(byte, [49; 3]);
+    assert_eq!(number_of(fs::metadata(b.join("other"))), Some(Errno::NOENT));
+    drop(ours);
+    wait_until("its bytes go", || {
+        number_of(theirs.read_at(&mut [0; 3], 0)) == Some(Errno::STALE)
+    });
+    drop(theirs);
+
+    // What is not there is refused as such.
+    let refused = fs::hard_link(a.join("log"), a.join("hard"));
+    assert_eq!(number_of(refused), Some(Errno::OPNOTSUPP));
+    assert_eq!(number_of(fs::rename(a.join("dir"), a.join("dir2"))), None);
+    fs::create_dir(a.join("around")).expect("made");
+    let refused = fs::rename(a.join("dir2"), a.join("around/dir"));
+    assert_eq!(number_of(refused), Some(Errno::XDEV));
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
+/// Both append at once: all records are there, whole.
+fn append_together(a: &Path, b: &Path) {
+    thread::scope(|scope| {
+        for (who, point) in [(b'a', a), (b'b', b)] {
+            scope.spawn(move || {
+                let mut options = OpenOptions::new();
+                let log = options.append(true).create(true).open(point.join("log"));
+                let mut log = log.expect("open");
+                for _ in 0..60 {
+                    log.write_all(&[who; 100]).expect("appended");
+                }
+            });
+        }
+    });
+    let all = fs::read(a.join("log")).expect("read");
+    assert_eq!(all.len(), 2 * 60 * 100);
+    let whole = |record: &[u8]| record.iter().all(|byte| *byte == record[0]);
+    assert!(all.chunks(100).all(whole));
+}
+
+#[test]
+fn files_behave_as_files_do() {
+    let Some(mut hosts) = Hosts::begin("pool-model", 7431) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    for (seed, profile, count) in [
+        (1, &Profile::TINY, 150),
+        (2, &Profile::TINY, 150),
+        (3, &Profile::LARGE, 30),
+    ] {
+        let mut ops = generate(seed, profile, count);
+        // A pool has no holes to be made.
+        ops.retain(|op| !matches!(op, Op::Punch { .. }));
+        let (files, handles) = Op::extent(&ops);
+        let mut target = StdFiles::new(&a, files.max(3), handles.max(2)).expect("files");
+        if let Err(mismatch) = drive(&ops, &mut target) {
+            panic!("seed {seed}: {mismatch}");
+        }
+        for name in names(&a) {
+            let read = |point: &Path| fs::read(point.join(&name)).expect("read");
+            assert!(read(&a) == read(&b), "{name} differs");
+        }
+    }
+    // And as programs have them.
+    let program = "set -e; cd \"$1\"; mkdir -p t/u; seq 1 20000 > t/u/n; cp t/u/n t/m; mv t/m t/u/m;
+        cmp t/u/n t/u/m; tar cf t.tar t; mkdir x; tar xf t.tar -C x; diff -r t x/t; rm -r t x t.tar";
+    let run = Command::new("sh")
+        .args(["-c", program, "sh"])
+        .arg(&b)
+        .output();
+    let run = run.expect("a shell");
+    assert!(run.status.success(), "{run:?}");
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
+#[test]
+fn what_was_synced_outlives_a_host_and_a_server() {
+    let Some(mut hosts) = Hosts::begin("pool-deaths", 7441) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    let mut synced = File::create(a.join("synced")).expect("made");
+    synced.write_all(&[5; 100_000]).expect("written");
+    synced.sync_all().expect("synced");
+    fs::write(a.join("closed"), b"perhaps").expect("written");
+    // The host dies, and a server with one of two copies of each block.
+    hosts.mounts.remove(0).1.kill();
+    hosts.servers.remove(1).kill();
+    let mut bytes = Vec::new();
+    let mut back = File::open(b.join("synced")).expect("open");
+    back.read_to_end(&mut bytes).expect("read");
+    assert_eq!(bytes, vec![5; 100_000]);
+    // Names were synced by the calls that made them; bytes that were not are the old ones, none.
+    assert_eq!(names(&b), ["closed", "synced"]);
+    let closed = fs::read(b.join("closed")).expect("read");
+    assert!(closed.is_empty() || closed == b"perhaps");
+    let point = hosts.place.file("a");
+    let run = hosts.place.forebay(&["umount"]).arg(&point).status();
+    assert!(run.expect("it runs").success());
+    // A host that comes back sees the same.
+    hosts.mount("a");
+    assert_eq!(fs::read(point.join("synced")).expect("read"), bytes);
+    drop(back);
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
+#[test]
+fn what_is_unmounted_has_been_synced_and_no_pool_is_an_error() {
+    let Some(mut hosts) = Hosts::begin("pool-ends", 7451) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    fs::write(a.join("left"), vec![3; 50_000]).expect("written");
+    hosts.umount(0);
+    assert_eq!(fs::read(b.join("left")).expect("read"), vec![3; 50_000]);
+    hosts.umount(0);
+    let point = hosts.place.file("a");
+    let mut command = hosts.place.forebay(&["mount", "pool:nowhere"]);
+    let run = command
+        .env("FOREBAY_POOLS", "/nowhere")
+        .arg(&point)
+        .output();
+    let run = run.expect("it runs");
+    assert_eq!(run.status.code(), Some(2));
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert!(said.contains("/nowhere/nowhere.toml"), "{said}");
+    assert_eq!(
+        fs::metadata(a.join("left"))
+            .map_err(|error| error.kind())
+            .err(),
+        Some(ErrorKind::NotFound)
+    );
+}
+
+#[test]
+fn with_a_home_a_pool_outlives_all_its_servers() {
+    // Memory for 256 blocks.
+    let more = "home = \"home\"\nmemory_mib = 1";
+    let Some(mut hosts) = Hosts::begin_with("pool-home", 7461, more) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    let bytes: Vec<u8> = (0..6_000_000_u32).map(|at| (at % 253) as u8).collect();
+    fs::create_dir(a.join("dir")).expect("made");
+    let mut large = File::create(a.join("dir/large")).expect("made");
+    large.write_all(&bytes).expect("written");
+    large.sync_all().expect("synced");
+    drop(large);
+    fs::write(b.join("other"), b"unlike").expect("written");
+    fs::remove_file(a.join("other")).expect("removed");
+    for process in hosts.servers.drain(..) {
+        process.kill();
+    }
+    wait_until("the pool has ended", || {
+        let error = number_of(fs::metadata(b.join("new")));
+        [Some(Errno::NOTCONN), Some(Errno::TIMEDOUT)].contains(&error)
+    });
+    for (point, process) in hosts.mounts.drain(..) {
+        process.kill();
+        let run = hosts.place.forebay(&["umount"]).arg(&point).status();
+        assert!(run.expect("it runs").success());
+    }
+    hosts.serve();
+    hosts.mount("a");
+    assert_eq!(names(&a), ["dir"]);
+    assert!(fs::read(a.join("dir/large")).expect("read") == bytes);
+    fs::write(a.join("dir/new"), b"new").expect("written");
+    assert_eq!(names(&a.join("dir")), ["large", "new"]);
+    hosts.umount(0);
+}

@@ -1,0 +1,334 @@
+//! The file system: the files of a pool.
+//!
+//! A file's number is the pool's own. The kernel keeps no copies of bytes and believes nothing of names and attributes: other hosts change them.
+//! What this host has read is in the memory of this process, under the pool's grants.
+//!
+//! Written bytes are this host's until somebody else wants them, or they are synced. The time of a write is told to the pool at
+//! `fsync` and at `close`; this mount shows it at once. A file whose last name goes while it is open here stays until it is
+//! closed here. Other hosts that have it open find that it is gone (`ESTALE`).
+
+mod served;
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use forebay_pool::client::{Changes as PoolChanges, Entry, Facts, Failure, Kind};
+use forebay_pool::files::{Error, Files};
+use forebay_pool::ids::File;
+use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
+
+use crate::changes::{Changes, timespec_of};
+use crate::contents::{SET_GROUP, without_privileges};
+use crate::directory::time;
+use crate::failed::{Answer, Failed};
+use crate::handles::Handles;
+
+const SECTOR: u64 = 512;
+const NS: i64 = 1_000_000_000;
+
+/// What this mount knows of a file beside the pool.
+#[derive(Default)]
+struct Known {
+    openings: usize,
+    /// It has no name any more.
+    is_gone: bool,
+    /// When it was written last, until the pool knows.
+    modified: Option<i64>,
+    /// It was written since it was synced last.
+    is_dirty: bool,
+}
+
+/// What a directory has.
+type Names = Vec<(Vec<u8>, Entry)>;
+
+/// An open directory: the names that it had when it was read from its beginning.
+struct Listing {
+    number: u64,
+    names: Mutex<Arc<Names>>,
+}
+
+/// A pool that is served.
+pub(crate) struct Pooled {
+    files: Files,
+    believed: Duration,
+    known: Mutex<HashMap<File, Known>>,
+    listings: Handles<Listing>,
+}
+
+impl Pooled {
+    pub(crate) fn new(files: Files, believed: Duration) -> Self {
+        Pooled {
+            files,
+            believed,
+            known: Mutex::default(),
+            listings: Handles::new(),
+        }
+    }
+
+    fn known(&self) -> MutexGuard<'_, HashMap<File, Known>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Openings of files.
+    pub(crate) fn open_files(&self) -> usize {
+        self.known().values().map(|known| known.openings).sum()
+    }
+
+    /// Whatever was written here is at the servers. How many files could not be.
+    pub(crate) fn sync_all(&self) -> usize {
+        let known = self.known();
+        let dirty: Vec<File> = { known.iter() }
+            .filter(|(_, known)| known.is_dirty)
+            .map(|(file, _)| *file)
+            .collect();
+        drop(known);
+        let failed = dirty
+            .into_iter()
+            .filter(|file| self.sync_file(*file).is_err());
+        failed.count()
+    }
+
+    fn sync_file(&self, file: File) -> Answer<()> {
+        self.publish(file)?;
+        let before = self.known().get_mut(&file).map(|known| {
+            // What is written from now on is not this sync's.
+            std::mem::take(&mut known.is_dirty)
+        });
+        let synced = self.files.sync(file);
+        if synced.is_err()
+            && let (Some(true), Some(known)) = (before, self.known().get_mut(&file))
+        {
+            known.is_dirty = true;
+        }
+        self.tidy(file);
+        Ok(synced?)
+    }
+
+    /// It was written.
+    fn written(&self, file: File) {
+        let mut all = self.known();
+        let known = all.entry(file).or_default();
+        known.modified = Some(now());
+        known.is_dirty = true;
+    }
+
+    /// Tells the pool when a file was written last.
+    fn publish(&self, file: File) -> Answer<()> {
+        let known = self
+            .known()
+            .get_mut(&file)
+            .map(|known| known.modified.take());
+        let Some(Some(modified)) = known else {
+            return Ok(());
+        };
+        let changes = PoolChanges {
+            modified: Some(modified),
+            changed: Some(modified),
+            ..PoolChanges::default()
+        };
+        match self.files.change(file, changes) {
+            // Its times do not matter any more.
+            Ok(()) | Err(Error::Pool(Failure::Gone)) => Ok(()),
+            Err(error) => {
+                if let Some(known) = self.known().get_mut(&file) {
+                    known.modified = known.modified.or(Some(modified));
+                }
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Forgets what there is nothing to know of.
+    fn tidy(&self, file: File) {
+        let mut all = self.known();
+        if all
+            .get(&file)
+            .is_some_and(|known| known.openings == 0 && !known.is_dirty)
+        {
+            all.remove(&file);
+        }
+    }
+
+    fn closed(&self, file: File) {
+        let is_last = self.known().get_mut(&file).is_some_and(|known| {
+            known.openings = known.openings.saturating_sub(1);
+            known.openings == 0 && known.is_gone
+        });
+        if is_last {
+            self.known().remove(&file);
+            // Nobody hears of a failure. What stays then takes room, and is seen by nobody.
+            let _ = self.files.remove(file);
+        } else {
+            // Nobody hears of this one either; the next sync tries again.
+            let _ = self.publish(file);
+            self.tidy(file);
+        }
+    }
+
+    /// Its last name has gone.
+    fn unnamed(&self, entry: Entry) -> Answer<()> {
+        let mut all = self.known();
+        match all.get_mut(&entry.file) {
+            Some(known) if known.openings > 0 => known.is_gone = true,
+            _ => {
+                all.remove(&entry.file);
+                drop(all);
+                self.files.remove(entry.file)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn told(&self, file: File) -> Answer<FileAttr> {
+        let (size, facts) = self.files.attributes(file)?;
+        let mut told = told(file, size, &facts);
+        if let Some(known) = self.known().get(&file) {
+            if let Some(modified) = known.modified {
+                told.mtime = moment(modified);
+                told.ctime = told.mtime;
+            }
+            told.nlink -= u32::from(known.is_gone);
+        }
+        Ok(told)
+    }
+
+    fn changed(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
+        let file = File(number);
+        let now = now();
+        let mut mode = changes.mode.map(|mode| (mode & 0o7777) as u16);
+        let gives = changes.uid.is_some() || changes.gid.is_some();
+        if gives || changes.len.is_some() && !changes.by_root {
+            let facts = self.files.attributes(file)?.1;
+            let kept = without_privileges(facts.mode.into()) as u16;
+            if facts.kind == Kind::File && kept != facts.mode {
+                mode = mode.or(Some(kept));
+            }
+        }
+        if let Some(len) = changes.len {
+            self.files.truncate(file, len)?;
+            self.written(file);
+            self.publish(file)?;
+        }
+        if changes.modified.is_some() {
+            // What a program says counts from now on.
+            self.publish(file)?;
+        }
+        let changes = PoolChanges {
+            mode,
+            uid: changes.uid,
+            gid: changes.gid,
+            accessed: changes.accessed.map(|time| set_time(time, now)),
+            modified: changes.modified.map(|time| set_time(time, now)),
+            changed: Some(now),
+        };
+        self.files.change(file, changes)?;
+        self.owes(file);
+        self.told(file)
+    }
+
+    fn kill_privileges(&self, file: File) -> Answer<()> {
+        let mode = self.files.attributes(file)?.1.mode;
+        let kept = without_privileges(mode.into()) as u16;
+        if mode != kept {
+            let changes = PoolChanges {
+                mode: Some(kept),
+                ..PoolChanges::default()
+            };
+            self.files.change(file, changes)?;
+            self.owes(file);
+        }
+        Ok(())
+    }
+
+    /// Of a new file. A directory that gives its group gives it to what is made in it.
+    fn facts(&self, by: &Request, parent: u64, kind: Kind, mode: u32) -> Answer<Facts> {
+        let around = self.files.attributes(File(parent))?.1;
+        let gives = u32::from(around.mode) & SET_GROUP != 0;
+        let inherits = gives && kind == Kind::Directory;
+        let now = now();
+        Ok(Facts {
+            kind,
+            mode: (mode & 0o7777) as u16 | if inherits { SET_GROUP as u16 } else { 0 },
+            uid: by.uid(),
+            gid: if gives { around.gid } else { by.gid() },
+            accessed: now,
+            modified: now,
+            changed: now,
+        })
+    }
+
+    /// A directory has other names now. That its times could not be changed is no reason to say that the names were not.
+    fn touched(&self, directory: u64) {
+        let now = now();
+        let changes = PoolChanges {
+            modified: Some(now),
+            changed: Some(now),
+            ..PoolChanges::default()
+        };
+        if self.files.change(File(directory), changes).is_ok() {
+            self.owes(File(directory));
+        }
+    }
+
+    /// The servers do not have it as it is.
+    fn owes(&self, file: File) {
+        self.known().entry(file).or_default().is_dirty = true;
+    }
+}
+
+fn now() -> i64 {
+    nanoseconds(SystemTime::now())
+}
+
+fn nanoseconds(time: SystemTime) -> i64 {
+    let time = timespec_of(time);
+    (time.tv_sec)
+        .saturating_mul(NS)
+        .saturating_add(time.tv_nsec)
+}
+
+fn set_time(time: TimeOrNow, now: i64) -> i64 {
+    match time {
+        TimeOrNow::Now => now,
+        TimeOrNow::SpecificTime(time) => nanoseconds(time),
+    }
+}
+
+fn moment(ns: i64) -> SystemTime {
+    time(ns.div_euclid(NS), ns.rem_euclid(NS) as u64)
+}
+
+fn kind_of(kind: Kind) -> FileType {
+    match kind {
+        Kind::File => FileType::RegularFile,
+        Kind::Directory => FileType::Directory,
+        Kind::Symlink => FileType::Symlink,
+    }
+}
+
+fn told(file: File, size: u64, facts: &Facts) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(file.0),
+        size,
+        blocks: size.div_ceil(SECTOR),
+        atime: moment(facts.accessed),
+        mtime: moment(facts.modified),
+        ctime: moment(facts.changed),
+        crtime: UNIX_EPOCH,
+        kind: kind_of(facts.kind),
+        perm: facts.mode,
+        nlink: if facts.kind == Kind::Directory { 2 } else { 1 },
+        uid: facts.uid,
+        gid: facts.gid,
+        rdev: 0,
+        blksize: 4096,
+        flags: 0,
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Failed(error.errno())
+    }
+}

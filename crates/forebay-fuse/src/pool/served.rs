@@ -1,0 +1,300 @@
+//! A pool, as requests need it.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use forebay_pool::client::{Failure, Kind};
+use forebay_pool::ids::File;
+use fuser::{FileAttr, FopenFlags, InitFlags, Request};
+use rustix::fs::{AtFlags, RenameFlags, StatVfs, StatVfsMountFlags};
+
+use super::{Listing, Pooled, kind_of};
+use crate::changes::Changes;
+use crate::contents::{Manner, Part, copy_pieces};
+use crate::failed::{Answer, Failed};
+use crate::names::{Listed, Special};
+use crate::served::{Place, Served};
+
+/// Bytes of a symbolic link at most.
+const TARGET_MAX: u64 = 4095;
+const NAME_MAX: u64 = 255;
+const BLOCK: u64 = 4096;
+
+impl Pooled {
+    fn make(
+        &self,
+        by: &Request,
+        (parent, name): Place<'_>,
+        kind: Kind,
+        mode: u32,
+    ) -> Answer<(File, bool)> {
+        let facts = self.facts(by, parent, kind, mode)?;
+        let (entry, is_new) = self.files.make(File(parent), name.as_bytes(), facts)?;
+        if is_new {
+            self.touched(parent);
+        } else if entry.kind != kind {
+            return Err(Failed(libc::EEXIST));
+        }
+        Ok((entry.file, is_new))
+    }
+
+    /// As [`Pooled::make`]; what is there already is an error.
+    fn make_new(&self, by: &Request, place: Place<'_>, kind: Kind, mode: u32) -> Answer<File> {
+        match self.make(by, place, kind, mode)? {
+            (file, true) => Ok(file),
+            (_, false) => Err(Failed(libc::EEXIST)),
+        }
+    }
+}
+
+impl Served for Pooled {
+    const ALONE: bool = false;
+    const ALSO: &'static [InitFlags] = &[InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP];
+    /// No copies of files in the kernel; several threads may write one file at once.
+    const AS_OPENED: FopenFlags =
+        FopenFlags::FOPEN_DIRECT_IO.union(FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES);
+
+    fn believed(&self) -> Duration {
+        self.believed
+    }
+
+    fn look_up(&self, parent: u64, name: &OsStr) -> Answer<FileAttr> {
+        let found = self.files.look_up(File(parent), name.as_bytes())?;
+        let entry = found.ok_or(Failed(libc::ENOENT))?;
+        match self.told(entry.file) {
+            // Its name has gone a moment ago, and so has it.
+            Err(Failed(libc::ESTALE)) => Err(Failed(libc::ENOENT)),
+            told => told,
+        }
+    }
+
+    fn forget(&self, _number: u64, _lookups: u64) {}
+
+    fn attributes(&self, number: u64) -> Answer<FileAttr> {
+        self.told(File(number))
+    }
+
+    fn change(&self, number: u64, changes: &Changes) -> Answer<FileAttr> {
+        self.changed(number, changes)
+    }
+
+    fn make_directory(&self, by: &Request, place: Place<'_>, mode: u32) -> Answer<FileAttr> {
+        self.told(self.make_new(by, place, Kind::Directory, mode)?)
+    }
+
+    fn make_special(&self, by: &Request, place: Place<'_>, special: &Special) -> Answer<FileAttr> {
+        if special.mode & libc::S_IFMT != libc::S_IFREG {
+            return Err(Failed(libc::EOPNOTSUPP));
+        }
+        self.told(self.make_new(by, place, Kind::File, special.mode)?)
+    }
+
+    fn make_symlink(&self, by: &Request, place: Place<'_>, target: &Path) -> Answer<FileAttr> {
+        let file = self.make_new(by, place, Kind::Symlink, 0o777)?;
+        self.files.write(file, 0, target.as_os_str().as_bytes())?;
+        // Its name is at the servers, so its target is to be.
+        self.files.sync(file)?;
+        self.told(file)
+    }
+
+    fn read_link(&self, number: u64) -> Answer<Vec<u8>> {
+        Ok(self.files.read(File(number), 0, TARGET_MAX)?)
+    }
+
+    fn link(&self, _number: u64, _parent: u64, _name: &OsStr) -> Answer<FileAttr> {
+        Err(Failed(libc::EOPNOTSUPP))
+    }
+
+    fn unlink(&self, parent: u64, name: &OsStr, flags: AtFlags) -> Answer<()> {
+        let directory = flags.contains(AtFlags::REMOVEDIR);
+        let entry = self
+            .files
+            .unlink(File(parent), name.as_bytes(), directory)?;
+        self.touched(parent);
+        self.unnamed(entry)
+    }
+
+    fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
+        let replaces = match RenameFlags::from_bits_retain(flags) {
+            flags if flags.is_empty() => true,
+            RenameFlags::NOREPLACE => false,
+            _ => return Err(Failed(libc::EINVAL)),
+        };
+        let old = (File(from.0), from.1.as_bytes());
+        let new = (File(to.0), to.1.as_bytes());
+        let replaced = self.files.rename(old, new, replaces)?;
+        self.touched(from.0);
+        if from.0 != to.0 {
+            self.touched(to.0);
+        }
+        replaced.map_or(Ok(()), |entry| self.unnamed(entry))
+    }
+
+    fn open_directory(&self, number: u64) -> Answer<u64> {
+        Ok(self.listings.add(Listing {
+            number,
+            names: Mutex::default(),
+        }))
+    }
+
+    fn list(
+        &self,
+        handle: u64,
+        from: u64,
+        mut take: impl FnMut(&Listed<'_>) -> bool,
+    ) -> Answer<()> {
+        let listing = self.listings.get(handle)?;
+        let names = {
+            let mut held = listing.names.lock().unwrap_or_else(PoisonError::into_inner);
+            if from == 0 {
+                *held = Arc::new(match self.files.list(File(listing.number)) {
+                    // Nothing is in it any more.
+                    Err(forebay_pool::files::Error::Pool(Failure::Gone)) => Vec::new(),
+                    names => names?,
+                });
+            }
+            Arc::clone(&held)
+        };
+        // Where the directory itself is the pool does not say, and programs take the number of `..` from elsewhere.
+        let dots = [(".", listing.number), ("..", File::ROOT.0)];
+        let dots =
+            { dots.iter() }.map(|(name, number)| (name.as_bytes(), *number, Kind::Directory));
+        let named = { names.iter() }.map(|(name, entry)| (&**name, entry.file.0, entry.kind));
+        let all = dots.chain(named).zip(1..).skip(from as usize);
+        for ((name, inode, kind), next) in all {
+            let listed = Listed {
+                name: OsStr::from_bytes(name),
+                inode,
+                kind: kind_of(kind),
+                next,
+            };
+            if take(&listed) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn sync_directory(&self, handle: u64) -> Answer<()> {
+        // Names are at the servers when the calls that change them return; its times are not.
+        let listing = self.listings.get(handle)?;
+        self.sync_file(File(listing.number))
+    }
+
+    fn close_directory(&self, handle: u64) {
+        self.listings.take(handle);
+    }
+
+    fn open(&self, number: u64, _flags: i32) -> Answer<u64> {
+        self.known().entry(File(number)).or_default().openings += 1;
+        Ok(number)
+    }
+
+    fn create(
+        &self,
+        by: &Request,
+        place: Place<'_>,
+        mode: u32,
+        flags: i32,
+    ) -> Answer<(FileAttr, u64)> {
+        let (file, is_new) = self.make(by, place, Kind::File, mode)?;
+        if !is_new && flags & libc::O_EXCL != 0 {
+            return Err(Failed(libc::EEXIST));
+        }
+        let told = self.told(file)?;
+        Ok((told, self.open(file.0, flags)?))
+    }
+
+    fn read(&self, at: Part, len: u32, give: impl FnOnce(&[u8])) -> Answer<()> {
+        give(&self.files.read(File(at.handle), at.offset, len.into())?);
+        Ok(())
+    }
+
+    fn write(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
+        let file = File(at.handle);
+        if how.kills {
+            self.kill_privileges(file)?;
+        }
+        if how.flags & libc::O_APPEND != 0 && !how.mapped {
+            self.files.append(file, bytes)?;
+        } else {
+            self.files.write(file, at.offset, bytes)?;
+        }
+        self.written(file);
+        if how.flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+            self.sync_file(file)?;
+        }
+        Ok(bytes.len() as u32)
+    }
+
+    fn flush(&self, handle: u64) -> Answer<()> {
+        self.publish(File(handle))
+    }
+
+    fn sync(&self, handle: u64, _data_only: bool) -> Answer<()> {
+        self.sync_file(File(handle))
+    }
+
+    fn release(&self, handle: u64) {
+        self.closed(File(handle));
+    }
+
+    fn allocate(&self, _at: Part, _len: u64, _mode: i32) -> Answer<()> {
+        // Room cannot be promised. The C library writes zeros instead.
+        Err(Failed(libc::EOPNOTSUPP))
+    }
+
+    fn seek(&self, _at: Part, _whence: i32) -> Answer<u64> {
+        // The kernel then takes each file for one without holes.
+        Err(Failed(libc::ENOSYS))
+    }
+
+    fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
+        let target = File(to.handle);
+        self.kill_privileges(target)?;
+        let copied = copy_pieces(len, |buffer, done| {
+            let (offset, most) = (from.offset + done, buffer.len() as u64);
+            let bytes = self.files.read(File(from.handle), offset, most)?;
+            self.files.write(target, to.offset + done, &bytes)?;
+            Ok(bytes.len())
+        });
+        self.written(target);
+        copied
+    }
+
+    fn attribute(&self, _number: u64, _name: &OsStr, _memory: &mut [u8]) -> Answer<usize> {
+        Err(Failed(libc::EOPNOTSUPP))
+    }
+
+    fn attribute_names(&self, _number: u64, _memory: &mut [u8]) -> Answer<usize> {
+        Ok(0)
+    }
+
+    fn set_attribute(&self, _number: u64, _name: &OsStr, _value: &[u8], _flags: i32) -> Answer<()> {
+        Err(Failed(libc::EOPNOTSUPP))
+    }
+
+    fn remove_attribute(&self, _number: u64, _name: &OsStr) -> Answer<()> {
+        Err(Failed(libc::EOPNOTSUPP))
+    }
+
+    fn room(&self, _number: u64) -> Answer<StatVfs> {
+        // How much the servers have room for nobody counts.
+        Ok(StatVfs {
+            f_bsize: BLOCK,
+            f_frsize: BLOCK,
+            f_blocks: 0,
+            f_bfree: 0,
+            f_bavail: 0,
+            f_files: 0,
+            f_ffree: 0,
+            f_favail: 0,
+            f_fsid: 0,
+            f_flag: StatVfsMountFlags::empty(),
+            f_namemax: NAME_MAX,
+        })
+    }
+}

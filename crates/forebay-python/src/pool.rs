@@ -1,0 +1,230 @@
+//! Pools and their files, as Python has them.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
+
+use forebay::sys::forks::Owned;
+use forebay_pool::client::Kind;
+use forebay_pool::files::{Error, Files, Open, OpenOptions};
+use forebay_pool::net::Config;
+use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::buffer::{Buffer, filled};
+use crate::errors::{closed, inherited};
+
+/// How long a pool is waited for, whose servers may be starting.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn failed(error: Error, path: &[u8]) -> PyErr {
+    let path = OsString::from_vec(path.to_vec());
+    PyOSError::new_err((error.errno(), error.to_string(), path))
+}
+
+/// What `forebay.Pool` holds.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub struct NativePool {
+    owned: Owned<RwLock<Option<Arc<Files>>>>,
+}
+
+impl NativePool {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        path: &[u8],
+        work: impl FnOnce(&Arc<Files>) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let owned = self.owned.get().ok_or_else(|| inherited("pool"))?;
+        let files = owned.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let files = files.ok_or_else(|| closed("pool"))?;
+        py.detach(|| work(&files))
+            .map_err(|error| failed(error, path))
+    }
+}
+
+#[pymethods]
+impl NativePool {
+    /// Joins.
+    #[new]
+    fn new(py: Python<'_>, name: &str) -> PyResult<Self> {
+        let config =
+            Config::of_name(name).map_err(|wrong| PyValueError::new_err(wrong.to_string()))?;
+        let joined = py.detach(|| Files::join(&config, PATIENCE));
+        let files = joined.map_err(|why| PyOSError::new_err((107, format!("{name}: {why}"))))?;
+        Ok(NativePool {
+            owned: Owned::new(RwLock::new(Some(Arc::new(files))))?,
+        })
+    }
+
+    /// `how` as of a session.
+    fn open(
+        &self,
+        py: Python<'_>,
+        path: PathBuf,
+        how: &str,
+        mode: u16,
+    ) -> PyResult<NativePoolFile> {
+        let has = |letter| how.contains(letter);
+        let options = OpenOptions {
+            create: has('c'),
+            create_new: has('x'),
+            truncate: has('t'),
+            mode,
+        };
+        let bytes = path.as_os_str().as_bytes();
+        let open = self.with(py, bytes, |files| files.open(bytes, options))?;
+        Ok(NativePoolFile {
+            owned: Owned::new(RwLock::new(Some(open)))?,
+            is_written: AtomicBool::new(false),
+            path: bytes.to_vec(),
+        })
+    }
+
+    /// Names in a directory.
+    fn list(&self, py: Python<'_>, path: PathBuf) -> PyResult<Vec<OsString>> {
+        let bytes = path.as_os_str().as_bytes();
+        let names = self.with(py, bytes, |files| {
+            let entry = files.find(bytes)?;
+            if entry.kind != Kind::Directory {
+                return Err(Error::NotADirectory);
+            }
+            files.list(entry.file)
+        })?;
+        Ok(names
+            .into_iter()
+            .map(|(name, _)| OsString::from_vec(name))
+            .collect())
+    }
+
+    fn make_directory(&self, py: Python<'_>, path: PathBuf, mode: u16) -> PyResult<()> {
+        let bytes = path.as_os_str().as_bytes();
+        self.with(py, bytes, |files| files.make_directory(bytes, mode))
+    }
+
+    /// A file, or an empty directory.
+    fn remove(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let bytes = path.as_os_str().as_bytes();
+        self.with(py, bytes, |files| files.delete(bytes))
+    }
+
+    fn rename(&self, py: Python<'_>, from: PathBuf, to: PathBuf) -> PyResult<()> {
+        let (from, to) = (from.as_os_str().as_bytes(), to.as_os_str().as_bytes());
+        self.with(py, from, |files| files.rename_path(from, to))
+    }
+
+    /// Leaves, once its files are closed. Nothing happens to what belongs to a parent.
+    fn close(&self, py: Python<'_>) {
+        let Some(owned) = self.owned.get() else {
+            return;
+        };
+        py.detach(|| drop(owned.write().unwrap_or_else(PoisonError::into_inner).take()));
+    }
+}
+
+/// What `forebay.PoolFile` holds.
+#[pyclass(frozen, module = "forebay._forebay")]
+pub struct NativePoolFile {
+    /// Calls hold it for reading, and closing waits for them.
+    owned: Owned<RwLock<Option<Open>>>,
+    is_written: AtomicBool,
+    path: Vec<u8>,
+}
+
+impl NativePoolFile {
+    fn with<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Open) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        let owned = self.owned.get().ok_or_else(|| inherited("file"))?;
+        let done = py.detach(|| {
+            let held = owned.read().unwrap_or_else(PoisonError::into_inner);
+            held.as_ref().map(work)
+        });
+        let result = done.ok_or_else(|| closed("file"))?;
+        result.map_err(|error| failed(error, &self.path))
+    }
+}
+
+#[pymethods]
+impl NativePoolFile {
+    fn read_at<'py>(
+        &self,
+        py: Python<'py>,
+        size: usize,
+        offset: u64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        // Memory for what there is, not for what is asked for.
+        let rest = self.size(py)?.saturating_sub(offset);
+        let size = size.min(usize::try_from(rest).unwrap_or(usize::MAX));
+        filled(py, size, |bytes| {
+            self.with(py, |file| file.read_at(bytes, offset))
+        })
+    }
+
+    fn readinto_at(
+        &self,
+        py: Python<'_>,
+        buffer: &Bound<'_, PyAny>,
+        offset: u64,
+    ) -> PyResult<usize> {
+        let mut buffer = Buffer::writable(buffer)?;
+        let bytes = buffer.bytes_mut();
+        self.with(py, |file| file.read_at(bytes, offset))
+    }
+
+    fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        self.is_written.store(true, Ordering::Relaxed);
+        self.with(py, |file| file.write_at(bytes, offset))?;
+        Ok(bytes.len())
+    }
+
+    fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let buffer = Buffer::of(data)?;
+        let bytes = buffer.bytes();
+        self.is_written.store(true, Ordering::Relaxed);
+        self.with(py, |file| file.append(bytes))
+    }
+
+    /// What was written is at the servers, and in the pool's home if it has one.
+    fn sync(&self, py: Python<'_>, _data_only: bool) -> PyResult<()> {
+        self.is_written.store(false, Ordering::Relaxed);
+        let synced = self.with(py, Open::sync);
+        if synced.is_err() {
+            self.is_written.store(true, Ordering::Relaxed);
+        }
+        synced
+    }
+
+    /// Other hosts see what was written at once: there is nothing to hand on.
+    fn flush(&self) {}
+
+    fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
+        self.is_written.store(true, Ordering::Relaxed);
+        self.with(py, |file| file.set_len(size))
+    }
+
+    fn size(&self, py: Python<'_>) -> PyResult<u64> {
+        self.with(py, Open::size)
+    }
+
+    /// Closes, after the calls that are under way. What was written is synced: it would go with this process else.
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let Some(owned) = self.owned.get() else {
+            return Ok(());
+        };
+        let is_written = self.is_written.swap(false, Ordering::Relaxed);
+        let closed = py.detach(|| {
+            let mut held = owned.write().unwrap_or_else(PoisonError::into_inner);
+            let open = held.take().filter(|_| is_written);
+            open.map_or(Ok(()), |open| open.sync())
+        });
+        closed.map_err(|error| failed(error, &self.path))
+    }
+}

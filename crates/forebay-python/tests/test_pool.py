@@ -1,0 +1,87 @@
+"""Files of pools: a pool of two servers, which `forebay serve` serves, and two processes that use it."""
+
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+import forebay
+
+
+def _forebay():
+    program = os.environ.get("TEST_FOREBAY")
+    if not program:
+        pytest.skip("TEST_FOREBAY does not say where the program is")
+    return program
+
+
+def _free_ports(count):
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@pytest.fixture
+def pool(tmp_path, monkeypatch):
+    program = _forebay()
+    servers = ", ".join(f'"127.0.0.1:{port}"' for port in _free_ports(2))
+    config = tmp_path / "work.toml"
+    config.write_text(f"servers = [{servers}]\nblock_bytes = 4096\n")
+    monkeypatch.setenv("FOREBAY_POOLS", str(tmp_path))
+    serving = [subprocess.Popen([program, "serve", config, "--server", n], stderr=subprocess.DEVNULL) for n in "12"]
+    with forebay.Pool("work") as joined:
+        yield joined
+    for each in serving:
+        each.kill()
+        each.wait()
+
+
+def test_a_file_by_its_url_is_every_process_s(pool):
+    pool.mkdir("dir")
+    data = bytes(range(256)) * 100
+    with forebay.open("pool://work/dir/file", "wb") as file:
+        assert file.write(data) == len(data)
+    program = """
+import forebay
+with forebay.open("pool://work/dir/file", "r+b") as file:
+    data = file.read()
+    file.write_at(b"child", 3)
+    file.append(b"end")
+print(len(data), sum(data))
+"""
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.split() == [str(len(data)), str(sum(data))]
+    with pool.open("dir/file") as file:
+        assert file.read(8) == data[:3] + b"child"
+        assert file.size() == len(data) + 3
+        with pytest.raises(OSError):
+            file.view()
+    assert pool.listdir("dir") == ["file"]
+    pool.rename("dir/file", "other")
+    pool.remove("dir")
+    assert pool.listdir() == ["other"]
+    with pytest.raises(FileNotFoundError) as missing:
+        forebay.open("pool://work/none")
+    assert missing.value.filename == "none"
+    with pytest.raises(FileExistsError):
+        pool.open("other", "xb")
+    with pytest.raises(ValueError, match="no pool is called nowhere"):
+        forebay.Pool("nowhere")
+
+
+def test_a_child_that_was_forked_has_no_pool(pool):
+    child = os.fork()
+    if child == 0:
+        try:
+            pool.listdir()
+        except OSError as refused:
+            os._exit(0 if "fork" in str(refused) else 2)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert pool.listdir() == []
