@@ -87,12 +87,8 @@ pub enum Bug {
     FreePinned,
     /// A writer takes space for its own that somebody else has reserved beyond a gap.
     BorrowedSpace,
-    /// A window gives a block its frame while the device reads from the one that the block has.
-    AttachInFlight,
     /// A window lets stores reach what it has given.
     OpenWindow,
-    /// A rebuild lets the dead hold what they were giving from a window.
-    HalfAttached,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.

@@ -6,9 +6,7 @@ use std::time::Duration;
 use forebay::sim::{Bug, plant};
 
 use crate::explore::{Budget, explore};
-use crate::{
-    ahead, appends, direct, flushing, gates, readers, stocks, streams, tables, views, windows,
-};
+use crate::{ahead, appends, direct, flushing, gates, readers, stocks, streams, tables, views};
 
 /// As many schedules as on every day, but no hurry: what a busy machine cannot look at is no proof of anything.
 const BUDGET: Budget = Budget {
@@ -53,7 +51,6 @@ canaries! {
     a_direct_write_that_waits_for_no_flight: NoLanding by direct::direct_against_a_flight;
     a_writer_that_changes_what_a_view_holds: WriteInPlace by views::views_against_a_writer;
     a_frame_freed_under_its_view: FreePinned by views::views_against_eviction;
-    a_block_given_under_the_device: AttachInFlight by windows::commits_against_a_flush;
     a_tree_that_is_not_told: UntoldDirt by streams::writers_against_writeback;
     an_offset_chosen_before_the_lock: EarlyEnd by gates::two_append;
     an_append_that_looks_for_no_growth: BlindToGrowth by appends::an_append_against_a_longer_write;

@@ -37,7 +37,6 @@ pub fn readers_against_reuse() {
         frames: 1,
         headers: 2,
         len: BLOCK,
-        ..Shape::default()
     });
     let _exploring = {
         let member = world.member();

@@ -6,7 +6,7 @@ use super::Rebuild;
 use crate::ids::FrameId;
 use crate::memory::pins::{COUNT, LEFT, records, unpack};
 use crate::memory::regions::Owner;
-use crate::sync::{Ordering, planted};
+use crate::sync::Ordering;
 
 impl Rebuild<'_, '_> {
     /// Counts pins, before headers are gone over: what is cut there must not be what a view holds.
@@ -33,12 +33,8 @@ impl Rebuild<'_, '_> {
     /// A header has a frame that is still as one without a header: who was giving it from a window has died before the file had its length.
     /// Its window is gone with it, and must not keep what lies beyond the end from being cut.
     pub(super) fn end_attaching(&mut self, frame: FrameId) {
-        let pins = self.pins_of(frame);
-        if pins & LEFT == 0 {
+        if self.pins_of(frame) & LEFT == 0 {
             return;
-        }
-        if planted!(HalfAttached) {
-            return self.set_pins(frame, pins & COUNT);
         }
         self.set_pins(frame, 0);
         self.forget_records_of(frame);
