@@ -343,7 +343,7 @@ fn a_full_memory_file_system_is_named_with_its_remedy() {
     let mut ballast = std::fs::File::create(tmpfs.dir().join("ballast")).expect("a file");
     while std::io::Write::write_all(&mut ballast, &[1; 65536]).is_ok() {}
     let filled = ballast.metadata().expect("a length").len();
-    for free in [9 * MIB / 4, 5 * MIB / 2] {
+    for free in [4 * MIB, 5 * MIB] {
         ballast.set_len(filled - free).expect("shorter");
         let error = Session::open(config.clone())
             .err()
