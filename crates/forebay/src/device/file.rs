@@ -2,7 +2,7 @@
 //!
 //! A program's own descriptor is never used for more than finding the inode: the
 //! two are opened again through `/proc/self/fd`, by the client, and may be handed to the keeper. All
-//! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`](super::KernelReason) ([`opening`]).
+//! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`](super::KernelReason) (`opening`).
 //!
 //! **Times.** Reserving, trimming and waiting are no changes that a program should see. The kernel
 //! sets the modification time all the same, so it is put back, unless the size changed meanwhile.
