@@ -6,10 +6,12 @@
 
 mod buffer;
 mod errors;
+mod exporter;
 mod file;
 mod pool;
 mod session;
 mod view;
+mod window;
 
 use pyo3::prelude::*;
 
@@ -21,7 +23,15 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<file::NativeFile>()?;
     module.add_class::<pool::NativePool>()?;
     module.add_class::<pool::NativePoolFile>()?;
-    module.add("NativeView", view::native_view(module.py())?)?;
+    let py = module.py();
+    module.add("NativeView", exporter::native::<forebay::View>(py)?)?;
     module.add_function(wrap_pyfunction!(view::view_facts, module)?)?;
-    module.add_function(wrap_pyfunction!(view::view_release, module)?)
+    module.add_function(wrap_pyfunction!(view::view_release, module)?)?;
+    module.add("NativeWindow", exporter::native::<window::Held>(py)?)?;
+    module.add_function(wrap_pyfunction!(window::window_facts, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_commit, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_refill, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_detach, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_slide, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_release, module)?)
 }
