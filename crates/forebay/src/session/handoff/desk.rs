@@ -161,7 +161,6 @@ fn take(word: &crate::sync::AtomicU32, count: u32) {
 
 /// Answers what a client has sent. `false`: it is gone, or talks nonsense.
 fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
-    client.count(shared.taken_from(client.key));
     loop {
         let mut message = [0; MESSAGE_BYTES];
         let (got, descriptors) = match socket::receive(client.socket.as_fd(), &mut message) {
@@ -171,6 +170,8 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
         if got != MESSAGE_BYTES {
             return false;
         }
+        // What was taken from a lane before this was sent is counted before it is heeded: it may be the end of just that.
+        client.count(shared.taken_from(client.key));
         let (file, what, session) = decode(&message);
         let (what, quietly) = (what & !QUIETLY, what & QUIETLY != 0);
         let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
