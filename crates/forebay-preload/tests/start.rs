@@ -36,7 +36,7 @@ fn faults(library: Option<&str>) -> i64 {
 }
 
 /// The optimised library has 21 more than the plain program; 35 before what every start touches lay side by side (`start.ld`). One with
-/// debug assertions looks for all functions at once, and has 79.
+/// debug assertions looks for all functions at once, and has 95.
 #[test]
 fn a_start_touches_few_pages() {
     let library = library::built();
@@ -44,6 +44,6 @@ fn a_start_touches_few_pages() {
     let (plain, with) = (faults(None), faults(Some(library)));
     let more = with - plain;
     eprintln!("{plain} page faults without the library, {more} more with it");
-    let most = if cfg!(debug_assertions) { 90 } else { 25 };
+    let most = if cfg!(debug_assertions) { 105 } else { 25 };
     assert!(more <= most, "{more} page faults more than {plain}");
 }

@@ -247,10 +247,14 @@ pub fn dup(from: usize) -> Option<usize> {
     let me = me();
     let to = {
         let mut now = now();
-        let fds = &mut now.processes[me].fds;
-        let object = *fds.get(&from)?;
-        let to = (0..FDS).find(|fd| !fds.contains_key(fd))?;
-        fds.insert(to, object);
+        let process = &mut now.processes[me];
+        let object = *process.fds.get(&from)?;
+        let to = (0..FDS).find(|fd| !process.fds.contains_key(fd))?;
+        process.fds.insert(to, object);
+        // What is known of it is known of the other.
+        if process.inherited.contains(&from) {
+            process.inherited.insert(to);
+        }
         to
     };
     note(&format!("duplicates {from} to {to}"));
