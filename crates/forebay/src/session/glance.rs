@@ -225,6 +225,13 @@ impl Glance {
         self.arena.superblock().guard.load(Ordering::Acquire) == outsiders::HOLDS
     }
 
+    /// Whether a file that nobody of the session has open may be open in the keeper: it is stopped, or late. For who cannot wait to be told.
+    pub fn may_be_with_keeper(&self, (device, inode): (u64, u64)) -> bool {
+        let is_open = table::find(&self.arena, device, inode)
+            .is_some_and(|id| self.arena.file_unchecked(id).opens.load(Ordering::Acquire) != 0);
+        !is_open && outsiders::keeper_may_have(&self.arena, (device, inode))
+    }
+
     /// Whether the keeper is at any file whose close did not wait.
     #[inline]
     pub fn has_leases(&self) -> bool {
