@@ -19,8 +19,9 @@ use crate::sync::{Ordering, relax};
 /// Members and threads that are remembered at most; a thread takes a descriptor.
 const MEMBERS_MAX: usize = 1024;
 const THREADS_MAX: usize = 64;
-/// How often a thread is looked at that is on its way into its wait, or was let in by somebody else: for some 20 ms.
-const LOOKS: u32 = 450;
+/// How often a thread is looked at that is on its way into its wait, and gets no processor, or that was let in by somebody else: for some
+/// 300 ms. A copy of the keeper answers in its place after 800 ms ([`crate::sys::stand_in`]).
+const LOOKS: u32 = 930;
 /// From this round on [`relax`] gives the processor away.
 const GIVES_WAY: u32 = 64;
 
