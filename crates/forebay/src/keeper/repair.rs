@@ -1,19 +1,123 @@
-//! Repairing the session after a death, by whoever notices it first (`docs/locking.md`, "Death of a holder").
+//! Repairing the session after a death (`docs/locking.md`, "Death of a holder").
+//!
+//! Everybody waits while the session is repaired, so whoever does it should not be stopped in the middle. A user's program may be, by
+//! Ctrl-Z or a debugger, at any time. So it asks the keeper, which has a thread for this, and repairs by itself only where no
+//! keeper lives, or the keeper is stopped too, or has not done it after [`ASK_PATIENCE`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::frame::header::State;
 use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
+use crate::keeper::run::has_keeper;
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sync::time::{Instant, sleep};
+use crate::sys::{futex, liveness};
 
-/// Looks for the dead, and repairs what they left. The caller is idle or parked.
+/// How long whoever waits for the dead leaves the repair to the keeper.
+const ASK_PATIENCE: Duration = Duration::from_millis(100);
+/// How often whoever has asked for a repair looks whether it is done.
+const ASK_TICK: Duration = Duration::from_millis(1);
+/// How often the keeper's thread looks although nobody has asked it: a wake-up may be lost.
+const REPAIRER_TICK: Duration = Duration::from_secs(1);
+
+/// Looks for the dead, and repairs what they left. The caller is idle or parked, and no program of a user's.
 pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
+    is_needed(shared, me).then(|| after_death(shared, me))?
+}
+
+/// As [`if_needed`], by the keeper if there is one that runs. Returns whether there is nothing to wait for: nobody is left to be seen to, or a
+/// repair was tried here.
+pub fn ask(shared: &Shared, me: Me<'_>) -> bool {
+    if !is_needed(shared, me) {
+        shared.repair_wanted.ends();
+        return true;
+    }
+    if shared.repair_wanted.lasts() > ASK_PATIENCE || !keeper_runs(me.arena) {
+        after_death(shared, me);
+        return true;
+    }
+    let bell = &me.arena.superblock().repairs_asked;
+    bell.fetch_add(1, Ordering::AcqRel);
+    futex::wake(bell);
+    false
+}
+
+/// As [`ask`], and waits until it is done.
+pub fn await_done(shared: &Shared, me: Me<'_>) {
+    while !ask(shared, me) {
+        sleep(ASK_TICK);
+    }
+}
+
+/// Since when something lasts. Without a lock, which a child that is forked meanwhile would find taken for ever.
+pub struct Since {
+    base: Instant,
+    /// Milliseconds from `base` + 1, or 0.
+    begun: AtomicU64,
+}
+
+impl Default for Since {
+    fn default() -> Self {
+        Since {
+            base: Instant::now(),
+            begun: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Since {
+    /// It does now. How long it has.
+    fn lasts(&self) -> Duration {
+        let now = self.base.elapsed().as_millis() as u64 + 1;
+        let begun = match self.begun.compare_exchange(0, now, Relaxed, Relaxed) {
+            Ok(_) => now,
+            Err(begun) => begun,
+        };
+        Duration::from_millis(now.saturating_sub(begun))
+    }
+
+    /// It does not any more.
+    fn ends(&self) {
+        if self.begun.load(Relaxed) != 0 {
+            self.begun.store(0, Relaxed);
+        }
+    }
+}
+
+/// What the keeper's thread does until it is told to stop: repairs when it is asked to.
+pub(super) fn stand_ready(shared: &Arc<Shared>, stop: &AtomicBool) {
+    let Ok(me) = shared.me() else { return };
+    let bell = &me.arena.superblock().repairs_asked;
+    while !stop.load(Relaxed) {
+        let seen = bell.load(Ordering::Acquire);
+        if shared.keeps.load(Relaxed) {
+            if_needed(shared, me);
+        }
+        futex::wait(bell, seen, REPAIRER_TICK);
+    }
+}
+
+/// Whether a keeper lives whose process is not stopped, as far as can be told.
+fn keeper_runs(arena: &Arena) -> bool {
+    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
+    let process = |slot: &threads::ThreadSlot| slot.pid.load(Ordering::Relaxed);
+    has_keeper(arena)
+        && !arena
+            .thread(keeper)
+            .map(process)
+            .is_some_and(liveness::is_stopped)
+}
+
+/// Whether somebody has died in the middle of something. Buries those who have not.
+fn is_needed(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
     let mut owed = threads::gate_is_abandoned(arena)
         || arena.superblock().orphans.load(Ordering::Acquire) != 0
@@ -26,7 +130,7 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
             threads::bury(me, id);
         }
     }
-    if owed { after_death(shared, me) } else { None }
+    owed
 }
 
 /// Stops the session and rebuilds. `None`: somebody else is at it, or a thread did not stop in time; the caller goes on
@@ -118,12 +222,12 @@ fn has_orphans_of_ours(shared: &Shared, arena: &Arena) -> bool {
         })
 }
 
-/// Makes waits anywhere in the engine call [`if_needed`].
+/// Makes waits anywhere in the engine call [`ask`].
 pub fn install(shared: &Arc<Shared>) {
     let session = Arc::downgrade(shared);
     shared.arena.set_rescue(Box::new(move |me| {
         if let Some(shared) = session.upgrade() {
-            if_needed(&shared, me);
+            ask(&shared, me);
         }
     }));
 }
