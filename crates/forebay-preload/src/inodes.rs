@@ -342,11 +342,3 @@ pub fn settle(word: Word, durability: Durability, seen: &AtomicU32) -> c_int {
     let settled = inode.me().and_then(|me| inode.settle(me, durability, seen));
     settled.map_or_else(|error| error.errno(), |()| 0)
 }
-
-#[cfg(test)]
-mod tests {
-    #[test]
-    fn the_barrier_is_one() {
-        assert!(super::barrier());
-    }
-}

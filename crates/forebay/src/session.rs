@@ -245,9 +245,19 @@ impl Session {
         }
         let memory = config.memory.min(placement.bytes);
         let counts = Counts::for_memory(memory, THREADS, FILES);
-        let mapping = Mapping::create(file, Layout::new(counts).len)
-            .map_err(|e| Error::device("make the arena", &e))?;
-        let arena = Arena::create(mapping, counts, random_word(), fences, allotment(config))?;
+        let layout = Layout::new(counts);
+        let arena = Mapping::create(file, layout.len)
+            .map_err(|e| Error::device("make the arena", &e))
+            .and_then(|mapping| {
+                Arena::create(mapping, counts, random_word(), fences, allotment(config))
+            });
+        let arena = match arena {
+            Ok(arena) => arena,
+            Err(error) => {
+                placement.remove(&config.session)?;
+                return Err(placement.explain(error, layout.nodes as u64));
+            }
+        };
         arena.superblock().set_place(placement.kind as u64);
         set_budgets(&arena, config);
         Self::with_arena(arena, Some(path), config.clone()).map(Some)

@@ -329,6 +329,39 @@ fn a_small_memory_file_system_is_lived_with() {
     }
 }
 
+/// Whoever finds a memory file system all but full is told where, how much is missing and what to do, and nothing is left there.
+#[test]
+fn a_full_memory_file_system_is_named_with_its_remedy() {
+    let tmpfs = match Tmpfs::new(32) {
+        Ok(tmpfs) => tmpfs,
+        Err(reason) => return here::skipped(reason),
+    };
+    let mut config = config(&session_name("full"));
+    config.arena_dir = Some(tmpfs.dir().to_owned());
+    config.memory = 256 * MIB;
+    let mut ballast = std::fs::File::create(tmpfs.dir().join("ballast")).expect("a file");
+    while std::io::Write::write_all(&mut ballast, &[1; 65536]).is_ok() {}
+    let filled = ballast.metadata().expect("a length").len();
+    for free in [3 * MIB, 6 * MIB] {
+        ballast.set_len(filled - free).expect("shorter");
+        let error = Session::open(config.clone())
+            .err()
+            .expect("there is no room");
+        let text = error.to_string();
+        let dir = tmpfs.dir().display().to_string();
+        assert!(text.contains(&dir) && text.contains("arena_dir"), "{text}");
+        let arenas = forebay::memory::place::find_arenas(config.arena_dir.as_deref());
+        let left: Vec<_> = arenas
+            .iter()
+            .filter(|a| a.session == config.session)
+            .collect();
+        assert!(left.is_empty(), "{left:?}");
+    }
+    drop(ballast);
+    std::fs::remove_file(tmpfs.dir().join("ballast")).expect("removed");
+    Session::open(config).expect("there is room again");
+}
+
 /// What [`grow`] writes, bytes: just after a step ahead.
 const GROWN: u64 = 40 << 16;
 

@@ -96,12 +96,15 @@ fn make_descriptions() -> bool {
 /// The process shares descriptions with its relatives no more: there is memory of its own in their place. To them it has what it had, until it
 /// ends. `false`: it cannot be. The caller has hidden the table of descriptors.
 pub fn part() -> bool {
+    let bytes = DESCRIPTIONS_MAX * size_of::<Description>() + size_of::<Family>();
+    if !unmap_unwanted(bytes) {
+        return false;
+    }
     let family = FAMILY.swap(std::ptr::null_mut(), Ordering::SeqCst);
     if family.is_null() {
         return true;
     }
     let first = DESCRIPTIONS.load(Relaxed);
-    let bytes = DESCRIPTIONS_MAX * size_of::<Description>() + size_of::<Family>();
     // SAFETY: another mapping of the memory that relatives share; the first one stays.
     let again = unsafe { libc::mremap(first.cast(), 0, bytes, libc::MREMAP_MAYMOVE) };
     if again == libc::MAP_FAILED {
@@ -124,9 +127,21 @@ pub fn part() -> bool {
         // A thread that holds one lets go of it in memory of this process's own.
         theirs.iter().for_each(Description::unlock_for_this_process);
     }
-    // SAFETY: mapped above, and known to nobody else.
-    unsafe { libc::munmap(again, bytes) };
-    made != libc::MAP_FAILED
+    UNWANTED.store(again, Ordering::Release);
+    unmap_unwanted(bytes) && made != libc::MAP_FAILED
+}
+
+/// A second mapping of what relatives share, until it has been unmapped.
+static UNWANTED: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+fn unmap_unwanted(bytes: usize) -> bool {
+    let at = UNWANTED.load(Ordering::Acquire);
+    // SAFETY: mapped by `part`, this long, and used by nobody any more. It leaves one at a time.
+    let is_gone = at.is_null() || unsafe { libc::munmap(at, bytes) } == 0;
+    if is_gone {
+        UNWANTED.store(std::ptr::null_mut(), Ordering::Release);
+    }
+    is_gone
 }
 
 fn reserve(len: usize, sharing: c_int) -> Option<*mut libc::c_void> {

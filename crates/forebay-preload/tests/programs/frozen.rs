@@ -1,4 +1,5 @@
-//! Outsiders do not wait for what stands still in the session: a keeper that is frozen with its cgroup, a program in the middle of a call.
+//! Outsiders do not wait for what stands still in the session: a keeper that is frozen with its cgroup, a program in the middle of a call;
+//! nor for what a keeper that is killed might leave.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,8 +12,13 @@ use forebay::Session;
 use forebay::config::Coherence;
 use forebay::file::table;
 
+use forebay_model::{SplitMix64, fresh_seed};
+
 use crate::here;
-use crate::outsiders::{Keeper, LONG, Member, SHORT, in_the_end, is_managed, reads, strict};
+use crate::outsiders::{
+    KEEPER, Keeper, LONG, Member, SHORT, in_the_end, is_managed, outsider, reads, strict,
+};
+use crate::scene::Scene;
 use crate::sys::pattern;
 
 /// A cgroup that can be frozen, thaws when this is dropped, and goes away once it is empty.
@@ -166,4 +172,81 @@ fn nobody_waits_for_a_program_in_the_middle_of_a_call() {
         reads(&scene, "a").0.len() == SHORT && !is_managed(&scene, "a")
     });
     member.ends();
+}
+
+/// Processes that came from the scene's keeper: they have its environment. And what others than this one and the member have open of the
+/// scene's files.
+fn relics(scene: &Scene, member: u32) -> Vec<String> {
+    let mark = format!("{KEEPER}=Strict {}\0", scene.name).into_bytes();
+    let mut relics = Vec::new();
+    let numbers = fs::read_dir("/proc")
+        .expect("processes")
+        .filter_map(|entry| {
+            let number: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            (number != member && number != std::process::id()).then_some(number)
+        });
+    for number in numbers {
+        let environment = fs::read(format!("/proc/{number}/environ")).unwrap_or_default();
+        if environment.windows(mark.len()).any(|part| part == mark) {
+            relics.push(format!("{number} came from the keeper"));
+        }
+        let Ok(open) = fs::read_dir(format!("/proc/{number}/fd")) else {
+            continue;
+        };
+        for path in open.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok()) {
+            if path.starts_with(scene.dir.path()) {
+                relics.push(format!("{number} has {}", path.display()));
+            }
+        }
+    }
+    relics
+}
+
+/// Killed at moments that nobody has chosen: at its start, at work, with a file that was left to it. What it has forked (whoever answers
+/// outsiders in its stead) goes with it, and nobody waits for what it had.
+#[test]
+fn a_keeper_that_is_killed_leaves_no_process() {
+    let mut random = SplitMix64::new(fresh_seed());
+    let mut least = Duration::MAX;
+    for turn in 0..16 {
+        let Some(mut scene) = strict("relics") else {
+            return;
+        };
+        let pause = Duration::from_micros(random.below(30_000));
+        let (mut member, mut reader) = (None, None);
+        let keeper = if turn % 4 == 0 {
+            let keeper = Keeper::begin(&mut scene, Coherence::Strict, Path::new("/dev/null"));
+            std::thread::sleep(pause);
+            keeper
+        } else {
+            let keeper = Keeper::of(&mut scene);
+            let member = member.insert(Member::of(&scene));
+            member.does("open a");
+            member.does(&format!("write 1 {SHORT}"));
+            if turn % 2 == 0 {
+                member.does("close");
+            }
+            if turn % 4 == 3 {
+                let mut cat = outsider(&scene, "cat", &["a"]);
+                reader = cat.stdout(Stdio::null()).spawn().ok();
+            }
+            std::thread::sleep(pause);
+            keeper
+        };
+        drop(keeper);
+        let begun = Instant::now();
+        if let Some(mut reader) = reader {
+            reader.wait().expect("an end");
+        }
+        let number = member.as_ref().map_or(0, Member::process);
+        in_the_end("it leaves processes", || relics(&scene, number).is_empty());
+        least = least.min(begun.elapsed());
+        if let Some(member) = member {
+            let (_, took) = reads(&scene, "a");
+            assert!(took < Duration::from_secs(5), "{took:?}");
+            member.ends();
+        }
+    }
+    // The others may have waited for a processor.
+    assert!(least < Duration::from_millis(100), "{least:?}");
 }

@@ -23,7 +23,7 @@ pub const SHORT: usize = 100_000;
 /// Longer than anything here takes, and shorter than an outsider is made to wait at most.
 pub const LONG: Duration = Duration::from_secs(30);
 const FLOOD: usize = 4 << 20;
-const KEEPER: &str = "FOREBAY__TEST_OUTSIDERS";
+pub const KEEPER: &str = "FOREBAY__TEST_OUTSIDERS";
 const PROCESSES: &str = "TEST_OUTSIDERS_PROCESSES";
 
 pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
@@ -142,6 +142,10 @@ impl Member {
         }
     }
 
+    pub fn process(&self) -> u32 {
+        self.program.id()
+    }
+
     pub fn ends(mut self) {
         drop(self.input.take());
         for line in self.lines.by_ref() {
@@ -152,7 +156,7 @@ impl Member {
 }
 
 /// An ordinary program in the scene's directory.
-fn outsider(scene: &Scene, program: &str, arguments: &[&str]) -> Command {
+pub fn outsider(scene: &Scene, program: &str, arguments: &[&str]) -> Command {
     let mut command = Command::new(program);
     command.args(arguments).current_dir(scene.dir.path());
     command
@@ -584,7 +588,7 @@ pub struct Keeper(Child);
 
 impl Keeper {
     /// One that keeps outsiders out.
-    fn of(scene: &mut Scene) -> Self {
+    pub fn of(scene: &mut Scene) -> Self {
         Self::with(scene, Coherence::Strict)
     }
 
@@ -594,8 +598,15 @@ impl Keeper {
 
     /// One that, before anything else, writes its number to a file: a cgroup's, perhaps.
     pub fn in_group(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Self {
+        let mut keeper = Self::begin(scene, coherence, processes);
+        crate::deaths::await_kept(&mut keeper.0);
+        keeper
+    }
+
+    /// One that may not have come to keep anything yet.
+    pub fn begin(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Self {
         drop(scene.session.take());
-        let mut keeper = Command::new(std::env::current_exe().expect("a path"))
+        let keeper = Command::new(std::env::current_exe().expect("a path"))
             .args([
                 "--exact",
                 "outsiders::keeper",
@@ -608,7 +619,6 @@ impl Keeper {
             .stdout(Stdio::piped())
             .spawn()
             .expect("a keeper");
-        crate::deaths::await_kept(&mut keeper);
         Keeper(keeper)
     }
 

@@ -16,6 +16,7 @@ const NOBODY: u32 = 65534;
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "gives-rights-away" => gives_rights_away(argument, dir),
+        "tries-to-leave" => tries_to_leave(dir),
         "a-child-gives-rights-away" => a_child_gives_rights_away(argument, dir),
         _ => return false,
     }
@@ -40,6 +41,11 @@ fn descriptors(dir: &Path) -> Vec<PathBuf> {
     paths
 }
 
+unsafe extern "C" {
+    fn capget(header: *mut u32, data: *mut u32) -> libc::c_int;
+    fn capset(header: *mut u32, data: *const u32) -> libc::c_int;
+}
+
 /// Becomes somebody else; without the right to, what leaves the session all the same.
 fn give_rights_away(how: &str) {
     // SAFETY: plain calls, and a string.
@@ -47,6 +53,15 @@ fn give_rights_away(how: &str) {
         match (how, libc::geteuid()) {
             ("setuid", 0) => assert_eq!(libc::setuid(NOBODY), 0),
             ("number", 0) => assert_eq!(libc::syscall(libc::SYS_setresuid, 99, 99, 99), 0),
+            ("capabilities", 0) => {
+                // What it has already, and then nothing.
+                let mut header = [0x2008_0522u32, 0];
+                let mut data = [0u32; 6];
+                assert_eq!(capget(header.as_mut_ptr(), data.as_mut_ptr()), 0);
+                assert_eq!(capset(header.as_mut_ptr(), data.as_ptr()), 0);
+                assert!(shared_mappings().len() >= 2, "nothing was given up");
+                assert_eq!(capset(header.as_mut_ptr(), [0; 6].as_ptr()), 0);
+            }
             ("groups", 0) => assert_eq!(libc::setgroups(0, std::ptr::null()), 0),
             _ => assert_eq!(libc::chroot(c"/nowhere".as_ptr()), -1),
         }
@@ -152,7 +167,7 @@ fn a_child_gives_rights_away(how: &str, dir: &Path) {
     finish(again, 4);
 }
 
-const HOW: [&str; 4] = ["setuid", "number", "groups", "chroot"];
+const HOW: [&str; 5] = ["setuid", "number", "groups", "capabilities", "chroot"];
 
 #[test]
 fn who_gives_rights_away_has_nothing_of_the_session() {
@@ -190,4 +205,135 @@ fn a_child_that_gives_rights_away_takes_nothing_from_its_parent() {
             assert!(bytes == pattern(seed, LEN), "{how}: {name}");
         }
     }
+}
+
+/// Leaves the session, and tries again where a step of that fails.
+fn tries_to_leave(dir: &Path) {
+    let before = descriptors(dir);
+    let fd = half(dir, "file", 1);
+    assert!(shared_mappings().len() >= 2, "it is in the session");
+    // SAFETY: bytes of the program's.
+    unsafe { libc::write(2, BEGINS.as_ptr().cast(), BEGINS.len()) };
+    for turn in 0.. {
+        // SAFETY: a string of the program's.
+        assert_eq!(unsafe { libc::chroot(c"/nowhere".as_ptr()) }, -1);
+        let error = std::io::Error::last_os_error()
+            .raw_os_error()
+            .expect("a number");
+        if ![libc::ENOMEM, libc::EAGAIN].contains(&error) {
+            break;
+        }
+        assert!(turn < 3, "it never leaves: {error}");
+        // What it has open is as it was, and new files are had.
+        assert_eq!(pread(fd, LEN, 0), Ok(pattern(1, LEN)[..LEN / 2].to_vec()));
+        let other = half(dir, &format!("other{turn}"), 2);
+        finish(other, 2);
+    }
+    assert_eq!(shared_mappings(), [""; 0]);
+    assert_eq!(descriptors(dir), before);
+    finish(fd, 1);
+}
+
+const BEGINS: &str = "@leaves now";
+/// What a process calls while it leaves.
+const STEPS: [&str; 12] = [
+    "mmap",
+    "mremap",
+    "munmap",
+    "membarrier",
+    "pwritev2",
+    "statx",
+    "ftruncate",
+    "fcntl",
+    "sendmsg",
+    "poll",
+    "recvmsg",
+    "close",
+];
+
+/// The program under `strace`, with these options of its own.
+fn traced(scene: &Scene, options: &[String]) -> Option<std::process::Output> {
+    let role = scene.role("tries-to-leave", "");
+    let mut command = std::process::Command::new("strace");
+    command
+        .args(["-f", "-qq", "-o"])
+        .arg(scene.path("trace"))
+        .args(options);
+    for (name, value) in role.get_envs() {
+        match value {
+            // Not for the tracer.
+            Some(value) if name == "LD_PRELOAD" => {
+                command
+                    .arg("-E")
+                    .arg(format!("LD_PRELOAD={}", value.display()));
+            }
+            Some(value) => _ = command.env(name, value),
+            None => _ = command.env_remove(name),
+        }
+    }
+    command.arg(role.get_program()).args(role.get_args());
+    command.current_dir(scene.dir.path()).output().ok()
+}
+
+/// How many calls of each kind its thread makes before it begins to leave, and until it has: the kernel knows of the call only then.
+fn steps(trace: &str) -> Vec<(&'static str, usize, usize)> {
+    let begins = trace
+        .lines()
+        .position(|line| line.contains(BEGINS))
+        .expect("a beginning");
+    let thread = trace
+        .lines()
+        .nth(begins)
+        .and_then(|line| line.split(' ').next())
+        .expect("a number");
+    let of_thread = |line: &&str| line.split(' ').next() == Some(thread);
+    let lines: Vec<_> = trace.lines().collect();
+    let (before, after) = lines.split_at(begins);
+    let ends = after
+        .iter()
+        .position(|line| line.contains(" chroot("))
+        .expect("an end");
+    let count = |lines: &[&str], step: &str| {
+        let call = format!(" {step}(");
+        lines
+            .iter()
+            .copied()
+            .filter(|line| of_thread(line) && line.contains(&call))
+            .count()
+    };
+    let count = |step: &&'static str| (*step, count(before, step), count(&after[..ends], step));
+    STEPS.iter().map(count).collect()
+}
+
+/// Each call that it makes while it leaves fails once. Either it has left all the same, or it is told, with nothing lost, and leaves when it
+/// tries again.
+#[test]
+fn a_step_of_leaving_that_fails_leaves_nothing_behind() {
+    let scene = Scene::new("steps", 0);
+    let Some(output) = traced(&scene, &[]) else {
+        return crate::here::skipped("there is no strace");
+    };
+    crate::scene::said(output);
+    let trace = fs::read_to_string(scene.path("trace")).expect("a trace");
+    let mut tried = 0;
+    for (step, before, many) in steps(&trace) {
+        // The first and the last of a kind, and all of those that memory is given up by.
+        let is_memory = step.starts_with('m');
+        for turn in (1..=many).filter(|&turn| is_memory || turn == 1 || turn == many) {
+            let error = if is_memory { "ENOMEM" } else { "EAGAIN" };
+            let inject = format!("inject={step}:error={error}:when={}", before + turn);
+            let output = traced(&scene, &["-e".to_owned(), inject.clone()]).expect("an end");
+            assert!(
+                output.status.success(),
+                "{inject}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            assert!(
+                fs::read(scene.path("file")).expect("a file") == pattern(1, LEN),
+                "{inject}"
+            );
+            tried += 1;
+        }
+    }
+    assert!(tried > 10, "{tried} steps");
 }

@@ -1,9 +1,15 @@
 //! Programs that are stopped (SIGSTOP) at moments that nobody has chosen, and others that work on other files meanwhile: those end.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::Child;
+use std::process::{Child, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use forebay::file::table;
+use forebay::memory::threads;
 use forebay::sys::liveness;
 use forebay_model::{SplitMix64, fresh_seed};
 
@@ -29,9 +35,39 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             assert_eq!(write(fd, &pattern(6, 5000)), Ok(5000));
             close(fd).expect("close");
         }
+        "waits" => waits(dir, argument == "handled"),
         _ => return false,
     }
     true
+}
+
+static HEARD: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn hear(_: i32) {
+    HEARD.fetch_add(1, Ordering::SeqCst);
+}
+
+/// Writes to a file that somebody else stops meanwhile, and says so.
+fn waits(dir: &Path, handles: bool) {
+    if handles {
+        // SAFETY: a handler that only counts.
+        unsafe { libc::signal(libc::SIGUSR1, hear as *const () as libc::sighandler_t) };
+    }
+    let fd = open(&dir.join("held"), libc::O_RDWR | libc::O_CREAT).expect("open");
+    assert_eq!(write(fd, &pattern(1, LEN)), Ok(LEN));
+    say("managed");
+    std::io::stdin()
+        .read_line(&mut String::new())
+        .expect("input");
+    say("begins");
+    assert_eq!(pwrite(fd, &pattern(2, LEN), 0), Ok(LEN));
+    say(&format!("heard {}", HEARD.load(Ordering::SeqCst)));
+    close(fd).expect("close");
+}
+
+fn say(what: &str) {
+    println!("@{what}");
+    std::io::stdout().flush().expect("output");
 }
 
 /// A little of everything that takes locks, gates and the table.
@@ -133,6 +169,57 @@ fn stop_at_random(rounds: u32) {
 #[test]
 fn programs_at_other_files_end_while_one_is_stopped() {
     stop_at_random(6);
+}
+
+/// A call that waits for somebody who is stopped is as one of the kernel's that waits for a disk: what kills the program does, and a handler
+/// runs when the call is over.
+#[test]
+fn a_call_that_waits_for_whoever_is_stopped_can_be_killed() {
+    for (how, signals) in [
+        ("plain", [libc::SIGTERM].as_slice()),
+        ("plain", &[libc::SIGINT]),
+        ("handled", &[libc::SIGUSR1, libc::SIGKILL]),
+        ("handled", &[libc::SIGUSR1]),
+    ] {
+        let scene = Scene::new("stuck", 0);
+        let mut role = scene.role("waits", how);
+        let mut program = role
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program");
+        let mut lines = BufReader::new(program.stdout.take().expect("output")).lines();
+        let mut hears = |what: &str| {
+            let mut lines = lines.by_ref().map_while(Result::ok);
+            assert!(lines.any(|line| line.ends_with(what)), "{how}: {what}");
+        };
+        hears("@managed");
+        let shared = scene.session.as_ref().expect("a session").shared();
+        let seen = scene.path("held").metadata().expect("a file");
+        let file = table::find(&shared.arena, seen.dev(), seen.ino()).expect("a known file");
+        let stop = threads::stop_file(shared.me().expect("a slot"), file).expect("it is alone");
+        drop(program.stdin.take());
+        hears("@begins");
+        std::thread::sleep(Duration::from_millis(50));
+        let begun = Instant::now();
+        for &number in signals {
+            signal(&program, number);
+        }
+        let last = *signals.last().expect("one");
+        if last == libc::SIGUSR1 {
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(program.try_wait().expect("a look").is_none(), "it goes on");
+            drop(stop);
+            hears("@heard 1");
+            assert!(program.wait().expect("an end").success());
+        } else {
+            wait_for("it does not end", || {
+                program.try_wait().expect("a look").is_some()
+            });
+            println!("signal {last}: ended after {:?}", begun.elapsed());
+            assert_eq!(program.wait().expect("an end").signal(), Some(last));
+        }
+    }
 }
 
 #[test]

@@ -7,7 +7,7 @@ use crate::error::Error;
 use crate::flush::Flusher;
 use crate::keeper::ahead::{self, Prefetcher};
 use crate::keeper::engine::{flusher, number_of, prefetcher};
-use crate::keeper::{limits, outsiders, ready, run};
+use crate::keeper::{limits, outsiders, ready, repair, run};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::futex;
@@ -23,13 +23,14 @@ pub struct Hosting {
 pub type Body = Box<dyn FnOnce(&Arc<Shared>, &AtomicBool) + Send>;
 
 /// What the keeper's threads do, each with its name: fill holes by one flusher, write by another, read ahead.
-pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static str, Body); 5] {
+pub fn bodies(fill: Flusher, write: Flusher, reader: Prefetcher) -> [(&'static str, Body); 6] {
     let io_engine = number_of(write.queue_name());
     [
         (
             "forebay-house",
             Box::new(move |s, stop| run::house(s, stop, io_engine)),
         ),
+        ("forebay-repair", Box::new(repair::stand_ready)),
         ("forebay-memory", Box::new(ready::keep_ready)),
         (
             "forebay-fill",
@@ -59,7 +60,11 @@ fn guards() -> [(&'static str, Body); 3] {
 /// Has a keeper's threads see that they are to stop.
 pub fn wake_all(shared: &Shared) {
     let superblock = shared.arena.superblock();
-    for work in [shared.work(), &superblock.ahead_work] {
+    for work in [
+        shared.work(),
+        &superblock.ahead_work,
+        &superblock.repairs_asked,
+    ] {
         work.fetch_add(1, Ordering::AcqRel);
         futex::wake(work);
     }

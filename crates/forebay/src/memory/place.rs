@@ -96,6 +96,20 @@ impl Placement {
         self.user_dir()?.remove(session)
     }
 
+    /// What a user can do about an error of making an arena here that needs this many bytes from the start.
+    pub(crate) fn explain(&self, error: Error, needed: u64) -> Error {
+        let Error::NoSpace { .. } = error else {
+            return error;
+        };
+        let dir = self.path.display();
+        let mib = needed.div_ceil(1 << 20) + 2;
+        Error::Arena(format!(
+            "no room in {dir}: the tables alone need {mib} MiB there, and every file that is written needs more; remove something there, \
+             or name a directory on a memory file system with more room (`arena_dir`, `--arena-dir`), or ask for less memory (`memory`, \
+             `--memory`)"
+        ))
+    }
+
     fn user_dir(&self) -> Result<UserDir> {
         let parent = self
             .path

@@ -111,6 +111,8 @@ pub struct Superblock {
     pub sleeping: AtomicU32,
     /// Futex of who gives memory ahead of need; every wake-up adds one.
     pub ready_work: AtomicU32,
+    /// Futex of the keeper's thread that repairs after a death; every request adds one.
+    pub repairs_asked: AtomicU32,
     /// Memory given and taken.
     pub memory: Line,
     /// Frames backed now.

@@ -124,6 +124,7 @@ pass! {
     setregid: identity::groups;
     setresgid: identity::groups;
     setfsgid: identity::group;
+    capset: identity::capabilities;
     setgroups: identity::other;
     initgroups: identity::other;
     chroot: identity::other;

@@ -205,6 +205,7 @@ ways! {
         SYS_setreuid | SYS_setresuid => identity::users;
         SYS_setgid | SYS_setfsgid => identity::group;
         SYS_setregid | SYS_setresgid => identity::groups;
+        SYS_capset => identity::capabilities;
         SYS_setgroups | SYS_chroot | SYS_pivot_root | SYS_setns => identity::other;
         SYS_unshare => identity::unshare;
         SYS_rt_sigprocmask => threads::mask;

@@ -229,10 +229,10 @@ pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
         return 0;
     }
     // Readers that copied from these frames before we took them have left their operations, or look anew.
-    let alone = threads::stop_session(me).is_some();
+    let unread = threads::await_operations(me);
     let mut given = 0;
     for first in taken {
-        if alone && take_memory(me, first) {
+        if unread && take_memory(me, first) {
             given += HUGE_BYTES as u64;
         } else {
             let _alone = me.enter_arena();
