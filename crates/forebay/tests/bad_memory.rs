@@ -138,6 +138,7 @@ fn engine(
                 sequential,
                 sync: false,
                 at_end: false,
+                short: None,
             };
             write::write(core, me, memory, len, at, intent)
         }

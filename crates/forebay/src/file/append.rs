@@ -6,6 +6,7 @@
 
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
+use crate::file::quick;
 use crate::file::write::{self, Intent};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::copy;
@@ -78,6 +79,29 @@ fn take_end<'a>(core: &'a Core, me: Me<'a>) -> Result<(AppendLock<'a>, u64), Hal
     Ok((lock, offset))
 }
 
+/// Appends within one block that has its memory, in one look ([`quick`]). `false`: nothing was done.
+///
+/// # Safety
+/// As for [`append`].
+unsafe fn append_at_once(
+    core: &Core,
+    me: Me<'_>,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+    intent: Intent<'_>,
+) -> bool {
+    let Some(stream) = intent.short else {
+        return false;
+    };
+    let how = quick::How {
+        sequential: intent.sequential,
+        at_end: intent.at_end,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { quick::write_how(core, me, stream, source, len, offset, how) }
+}
+
 /// What became of an append.
 pub struct Appended {
     /// Where it begins.
@@ -108,6 +132,14 @@ pub unsafe fn append_all(
     let (_lock, offset) = take_end(core, me)?;
     let (mut offset, mut at) = (offset, offset);
     let (mut written, mut stopped) = (0, None);
+    // SAFETY: the caller's promise.
+    if unsafe { append_at_once(core, me, source, len, offset, intent) } {
+        return Ok(Appended {
+            offset,
+            written: len,
+            stopped,
+        });
+    }
     while written < len {
         // SAFETY: the caller's promise, for what is left of it.
         match unsafe { write::write(core, me, source.add(written), len - written, at, intent) } {
@@ -157,6 +189,10 @@ pub unsafe fn append(
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in(source, len) };
     let (_lock, mut offset) = take_end(core, me)?;
+    // SAFETY: the caller's promise.
+    if unsafe { append_at_once(core, me, source, len, offset, intent) } {
+        return Ok((offset, len));
+    }
     loop {
         // SAFETY: the caller's promise.
         match unsafe { write::write(core, me, source, len, offset, intent) } {

@@ -137,6 +137,7 @@ impl Inode {
             sequential,
             sync: false,
             at_end: false,
+            short: None,
         }
     }
 
@@ -154,8 +155,12 @@ impl Inode {
         len: usize,
     ) -> std::result::Result<(u64, usize), Halt> {
         let end = self.core.entry().size.load(Ordering::Relaxed);
-        let sequential = self.recent.stream(me).is_sequential(end, len);
-        let intent = self.begin_write(sequential);
+        let stream = self.recent.stream(me);
+        let sequential = stream.is_sequential(end, len);
+        let intent = Intent {
+            short: ((len as u64) < self.quick_write_below).then_some(stream),
+            ..self.begin_write(sequential)
+        };
         // SAFETY: the caller's promise.
         unsafe { append::append(&self.core, me, source, len, intent) }
     }

@@ -56,6 +56,7 @@ impl Managed {
             sequential,
             sync: false,
             at_end: false,
+            short: None,
         }
     }
 
@@ -85,8 +86,10 @@ impl Managed {
         let me = core.shared.me()?;
         self.hand_over();
         let end = core.entry().size.load(Relaxed);
-        let sequential = self.recent.stream(me).is_sequential(end, len);
-        Ok((me, self.intent(sequential)))
+        let stream = self.recent.stream(me);
+        let intent = self.intent(stream.is_sequential(end, len));
+        let short = ((len as u64) < self.quick_write_below).then_some(stream);
+        Ok((me, Intent { short, ..intent }))
     }
 
     /// Returns the bytes written, as `write` on a description that appends does.

@@ -175,11 +175,19 @@ unsafe fn copy_as(source: *const u8, target: *mut u8, len: usize, sequential: bo
     }
 }
 
-/// Writes into memory that the block has, where that adds nothing to what is owed as the limits count it: so it never
-/// waits for them. `false`: nothing was done.
+/// How a short write is done.
+#[derive(Clone, Copy)]
+pub struct How {
+    /// Its stream goes on in order.
+    pub sequential: bool,
+    /// Only as long as the file ends at its offset, which is asked with the block locked: an append.
+    pub at_end: bool,
+}
+
+/// As [`write_how`], wherever the file ends.
 ///
 /// # Safety
-/// `source` is valid for `len` bytes for the whole call.
+/// As for [`write_how`].
 #[inline]
 pub unsafe fn write(
     core: &Core,
@@ -189,6 +197,29 @@ pub unsafe fn write(
     len: usize,
     offset: u64,
     sequential: bool,
+) -> bool {
+    let how = How {
+        sequential,
+        at_end: false,
+    };
+    // SAFETY: the caller's promise.
+    unsafe { write_how(core, me, stream, source, len, offset, how) }
+}
+
+/// Writes into memory that the block has, where that adds nothing to what is owed as the limits count it: so it never
+/// waits for them. `false`: nothing was done.
+///
+/// # Safety
+/// `source` is valid for `len` bytes for the whole call.
+#[inline(always)]
+pub unsafe fn write_how(
+    core: &Core,
+    me: Me<'_>,
+    stream: &Stream,
+    source: *const u8,
+    len: usize,
+    offset: u64,
+    how: How,
 ) -> bool {
     let start = (offset % BLOCK_BYTES as u64) as usize;
     let Some(end) = offset.checked_add(len as u64) else {
@@ -225,8 +256,11 @@ pub unsafe fn write(
         file: core.id,
         block,
     };
+    if how.at_end && entry.size.load(Ordering::Acquire) != offset {
+        return false;
+    }
     // SAFETY: the caller's promise; the bytes lie within the block.
-    if !unsafe { into_memory(&guard, entry, identity, start, source, len, sequential) } {
+    if !unsafe { into_memory(&guard, entry, identity, start, source, len, how.sequential) } {
         return false;
     }
     if entry.size.load(Ordering::Relaxed) < end {

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
+use crate::file::quick::Stream;
 use crate::file::throttle::throttle;
 use crate::file::{direct, reserve};
 use crate::flush::{busy, ring};
@@ -38,6 +39,8 @@ pub struct Intent<'r> {
     pub sync: bool,
     /// The offset is the file's end: should it not be where a step begins, the step ends with [`Halt::Outgrown`].
     pub at_end: bool,
+    /// The caller's stream, where an append may take the short way.
+    pub short: Option<&'r Stream>,
 }
 
 /// Writes `len` bytes from `source` at `offset`. Returns the bytes written: fewer than asked for only if an error came

@@ -261,6 +261,7 @@ impl Member {
             sequential: false,
             sync: false,
             at_end: false,
+            short: None,
         }
     }
 
