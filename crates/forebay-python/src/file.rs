@@ -10,7 +10,7 @@ use pyo3::types::PyType;
 
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited, of_engine};
-use crate::view::object_of;
+use crate::exporter::object_of;
 
 /// What `forebay.File` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -39,7 +39,7 @@ impl NativeFile {
     }
 
     /// Does something with the file while others have the GIL.
-    fn with<T: Send>(
+    pub fn with<T: Send>(
         &self,
         py: Python<'_>,
         work: impl FnOnce(&File) -> forebay::Result<T> + Send,

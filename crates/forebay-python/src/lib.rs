@@ -6,9 +6,11 @@
 
 mod buffer;
 mod errors;
+mod exporter;
 mod file;
 mod session;
 mod view;
+mod window;
 
 use pyo3::prelude::*;
 
@@ -18,7 +20,15 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<session::NativeSession>()?;
     module.add_class::<file::NativeFile>()?;
-    module.add("NativeView", view::native_view(module.py())?)?;
+    let py = module.py();
+    module.add("NativeView", exporter::native::<forebay::View>(py)?)?;
     module.add_function(wrap_pyfunction!(view::view_facts, module)?)?;
-    module.add_function(wrap_pyfunction!(view::view_release, module)?)
+    module.add_function(wrap_pyfunction!(view::view_release, module)?)?;
+    module.add("NativeWindow", exporter::native::<window::Held>(py)?)?;
+    module.add_function(wrap_pyfunction!(window::window_facts, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_commit, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_refill, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_detach, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_slide, module)?)?;
+    module.add_function(wrap_pyfunction!(window::window_release, module)?)
 }

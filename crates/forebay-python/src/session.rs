@@ -7,10 +7,12 @@ use forebay::config::Options;
 use forebay::sys::forks::Owned;
 use forebay::{Config, Error, OpenOptions};
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyDict, PyType};
 
 use crate::errors::{closed, inherited, of_engine};
+use crate::exporter::object_of;
 use crate::file::NativeFile;
+use crate::window::Held;
 
 /// What `forebay.Session` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -72,6 +74,19 @@ impl NativeSession {
         let opened = py.detach(|| session.open_file(&path, &options));
         let file = opened.map_err(|e| of_engine(&e, Some(&path)))?;
         NativeFile::new(file, session, path)
+    }
+
+    /// A window of `nbytes` zeros, as an object of `kind`.
+    fn window<'py>(
+        &self,
+        py: Python<'py>,
+        kind: &Bound<'py, PyType>,
+        nbytes: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let session = self.session()?;
+        let window = py.detach(|| session.window(nbytes));
+        let window = window.map_err(|e| of_engine(&e, None))?;
+        object_of(kind, Held::new(window)?)
     }
 
     /// The counters, by name.

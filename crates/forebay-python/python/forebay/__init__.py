@@ -18,9 +18,23 @@ import threading
 import weakref
 from typing import Any, Dict, Optional, Union
 
-from ._forebay import NativeFile, NativeSession, NativeView, __version__, view_facts, view_release
+from ._forebay import (
+    NativeFile,
+    NativeSession,
+    NativeView,
+    NativeWindow,
+    __version__,
+    view_facts,
+    view_release,
+    window_commit,
+    window_detach,
+    window_facts,
+    window_refill,
+    window_release,
+    window_slide,
+)
 
-__all__ = ["File", "Session", "View", "open", "default_session", "__version__"]
+__all__ = ["File", "Session", "View", "Window", "open", "window", "default_session", "__version__"]
 
 _Path = Union[str, "os.PathLike[str]"]
 
@@ -41,6 +55,10 @@ class Session:
         """A file by this session; see `forebay.open`."""
         path = os.fsdecode(path)
         return File(self._native.open(path, _how(mode), permissions), path, mode)
+
+    def window(self, nbytes: int) -> Window:
+        """A window by this session; see `forebay.window`."""
+        return self._native.window(Window, nbytes)
 
     def stats(self) -> Dict[str, int]:
         """The session's counters; bytes where the name says so."""
@@ -113,6 +131,58 @@ class View(NativeView):
 
     def __enter__(self) -> View:
         view_facts(self)  # an error once it was released
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Window(NativeWindow):
+    """Memory of the session that a program fills and gives to files: a writable buffer.
+
+    `memoryview(window)` and `numpy.frombuffer(window, dtype)` lie over it. `commit` gives bytes to a file, whole blocks of 256 KiB without a copy; what
+    is stored into the window afterwards stays out of the file. The window lasts until it is released, or until it and all that lies over it has gone.
+    A forked child has none of its parent's windows, and must not look at arrays over them.
+    """
+
+    __slots__ = ()
+
+    def commit(self, file: File, offset: int, start: int = 0, stop: Optional[int] = None) -> int:
+        """Gives the bytes from `start` to `stop` (by default the end) to a file at `offset`, as `File.write_at` writes them.
+
+        Blocks of the file that are given whole, and lie in the window as they do in the file, go without a copy. Returns how many bytes: all, unless an
+        error came after some.
+        """
+        stop = len(self) if stop is None else stop
+        return window_commit(self, file._native, offset, start, stop)
+
+    def refill(self) -> None:
+        """Makes what was committed writable again, with the bytes that the window shows: one copy at once, instead of one for each page stored to."""
+        window_refill(self)
+
+    def detach(self) -> None:
+        """Has zeros where blocks were committed without a copy, to fill the window anew."""
+        window_detach(self)
+
+    def slide(self, offset: int) -> None:
+        """Empties the window, and moves it so that its first byte lies in its block as a byte at `offset` does in a file: so a commit at this offset goes
+        without a copy but for its ends. A `BufferError` while arrays or buffers lie over the window."""
+        window_slide(self, offset)
+
+    @property
+    def attached_bytes(self) -> int:
+        """Bytes that commits have given to files without a copy."""
+        return window_facts(self)[1]
+
+    def release(self) -> None:
+        """Gives the memory back. A `BufferError` while arrays or buffers lie over it."""
+        window_release(self)
+
+    def __len__(self) -> int:
+        return window_facts(self)[0]
+
+    def __enter__(self) -> Window:
+        window_facts(self)  # an error once it was released
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -290,6 +360,13 @@ def open(path: _Path, mode: str = "rb", session: Optional[Session] = None) -> Fi
     if session is None:
         session = default_session()
     return session.open(path, mode)
+
+
+def window(nbytes: int, session: Optional[Session] = None) -> Window:
+    """A window of so many zeros, of the session's memory: to be filled, and given to files of that session without a copy."""
+    if session is None:
+        session = default_session()
+    return session.window(nbytes)
 
 
 def _close_all() -> None:

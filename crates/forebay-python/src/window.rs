@@ -1,0 +1,153 @@
+//! Windows as Python objects: they export their memory, which may be written. `forebay.Window` derives from this type.
+//!
+//! The window is in an `Arc` of its own: a call may go on without the GIL while another thread lets the object go.
+
+use std::ffi::CStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use forebay::Window;
+use forebay::sys::forks::Owned;
+use pyo3::exceptions::PyBufferError;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::PyType;
+
+use crate::errors::{closed, inherited, of_engine};
+use crate::exporter::{Exports, checked};
+use crate::file::NativeFile;
+
+/// A window, and its memory as it was when the GIL was last had.
+pub struct Held {
+    window: Arc<Owned<Mutex<Window>>>,
+    first: usize,
+    len: usize,
+}
+
+impl Held {
+    /// Of a new window.
+    pub fn new(mut window: Window) -> PyResult<Self> {
+        let (first, len) = (window.as_mut_ptr().expose_provenance(), window.len());
+        let owned = Owned::new(Mutex::new(window));
+        let owned = owned.map_err(|error| of_engine(&forebay::Error::from(error), None))?;
+        let window = Arc::new(owned);
+        Ok(Held { window, first, len })
+    }
+}
+
+impl Exports for Held {
+    const NAME: &CStr = c"forebay._forebay.NativeWindow";
+    const WHAT: &'static str = "window";
+    const WRITABLE: bool = true;
+
+    fn place() -> &'static PyOnceLock<Py<PyType>> {
+        static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+        &TYPE
+    }
+
+    fn memory(&mut self) -> (*mut u8, usize) {
+        // A child has nothing there.
+        match self.window.is_ours() {
+            true => (std::ptr::with_exposed_provenance_mut(self.first), self.len),
+            false => (std::ptr::null_mut(), 0),
+        }
+    }
+}
+
+fn held_by<'a>(window: &Bound<'_, PyAny>) -> PyResult<&'a mut crate::exporter::Held<Held>> {
+    let held = *checked::<Held>(window)?;
+    // SAFETY: NULL, or what an object holds, with the GIL held.
+    unsafe { held.as_mut() }.ok_or_else(|| closed("window"))
+}
+
+/// Does something with a window while others have the GIL.
+fn with<T: Send>(
+    window: &Bound<'_, PyAny>,
+    work: impl FnOnce(&mut Window) -> forebay::Result<T> + Send,
+) -> PyResult<T> {
+    let shared = Arc::clone(&held_by(window)?.value.window);
+    let done = window.py().detach(|| {
+        let held = shared.get()?;
+        let mut window = held.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(work(&mut window))
+    });
+    let result = done.ok_or_else(|| inherited("window"))?;
+    result.map_err(|error| of_engine(&error, None))
+}
+
+/// Bytes of a window, and how many have gone without a copy.
+#[pyfunction]
+pub fn window_facts(window: &Bound<'_, PyAny>) -> PyResult<(usize, u64)> {
+    let attached = with(window, |window| Ok(window.attached_bytes()))?;
+    Ok((held_by(window)?.value.len, attached))
+}
+
+/// Gives bytes `start` to `stop` to a file at `offset`. Returns how many: all, unless an error came after some.
+#[pyfunction]
+pub fn window_commit(
+    window: &Bound<'_, PyAny>,
+    file: &Bound<'_, NativeFile>,
+    offset: u64,
+    start: usize,
+    stop: usize,
+) -> PyResult<usize> {
+    let shared = Arc::clone(&held_by(window)?.value.window);
+    let held = shared.get().ok_or_else(|| inherited("window"))?;
+    file.get().with(window.py(), |file| {
+        let mut window = held.lock().unwrap_or_else(PoisonError::into_inner);
+        window.commit(file, offset, start..stop)
+    })
+}
+
+/// Makes what was given writable again, with its bytes.
+#[pyfunction]
+pub fn window_refill(window: &Bound<'_, PyAny>) -> PyResult<()> {
+    with(window, Window::refill)
+}
+
+/// Has zeros where blocks were given.
+#[pyfunction]
+pub fn window_detach(window: &Bound<'_, PyAny>) -> PyResult<()> {
+    with(window, Window::detach)
+}
+
+/// Empties a window and moves it to where a byte at `offset` lies in a file, unless arrays or buffers lie over it.
+#[pyfunction]
+pub fn window_slide(window: &Bound<'_, PyAny>, offset: u64) -> PyResult<()> {
+    if held_by(window)?.exports > 0 {
+        return Err(PyBufferError::new_err(
+            "arrays or buffers lie over this window, which would be elsewhere: let them go first",
+        ));
+    }
+    // With the GIL, so that nobody gets the memory that is about to go.
+    let shared = Arc::clone(&held_by(window)?.value.window);
+    let held = shared.get().ok_or_else(|| inherited("window"))?;
+    let first = {
+        let mut window = held.lock().unwrap_or_else(PoisonError::into_inner);
+        let slid = window.slide(offset);
+        slid.map_err(|error| of_engine(&error, None))?;
+        window.as_mut_ptr().expose_provenance()
+    };
+    held_by(window)?.value.first = first;
+    Ok(())
+}
+
+/// Gives a window back, unless arrays or buffers lie over it. Nothing happens to one that has been given back.
+#[pyfunction]
+pub fn window_release(window: &Bound<'_, PyAny>) -> PyResult<()> {
+    let place = checked::<Held>(window)?;
+    let held = *place;
+    if held.is_null() {
+        return Ok(());
+    }
+    // SAFETY: what an object holds, with the GIL held.
+    if unsafe { (*held).exports } > 0 {
+        return Err(PyBufferError::new_err(
+            "arrays or buffers lie over this window; it is released with the last of them",
+        ));
+    }
+    *place = std::ptr::null_mut();
+    // SAFETY: made of a box in `object_of`, and the object has forgotten it.
+    let held = unsafe { Box::from_raw(held) };
+    window.py().detach(move || drop(held));
+    Ok(())
+}
