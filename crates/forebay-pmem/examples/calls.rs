@@ -1,4 +1,5 @@
-//! Times a store's calls by its API: `calls STORE`, with `--zero-copy` those that have views and windows. Prints a name and nanoseconds per call, line by line, for the same work in the same
+//! Times a store's calls by its API: `calls STORE`, with `--zero-copy` those that have views and windows, with `--cold` in a
+//! process that has not touched the store's memory before. Prints a name and nanoseconds per call, line by line, for the same work in the same
 //! order as `bench/programs/mounted.c` does it by system calls; `bench/programs/mounted-store.sh` sets the two side by side.
 //!
 //! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before.
@@ -21,9 +22,13 @@ type Done<T = ()> = Result<T, Box<dyn Error>>;
 fn main() -> Done {
     let path = std::env::args_os()
         .nth(1)
-        .ok_or("calls STORE [--zero-copy]")?;
-    let is_zero_copy = std::env::args().nth(2).as_deref() == Some("--zero-copy");
+        .ok_or("calls STORE [--zero-copy] [--cold]")?;
+    let is_asked = |word: &str| std::env::args().any(|other| other == word);
+    let is_zero_copy = is_asked("--zero-copy");
     let store = Store::open(Path::new(&path), OpenOptions::default())?;
+    if !is_asked("--cold") {
+        touch(&store)?;
+    }
     let file = store.create(ROOT, b"file", by(0o644))?.inode;
     let mut memory = vec![b'x'; PIECE];
     for at in (0..BYTES).step_by(PIECE) {
@@ -40,6 +45,17 @@ fn main() -> Done {
     }
     store.close()?;
     Ok(())
+}
+
+/// Writes to nearly all of the store's memory: a process faults each of its pages in once in its life.
+fn touch(store: &Store) -> Done {
+    let file = store.create(ROOT, b"warm", by(0o644))?.inode;
+    let pieces = store.statfs().blocks_available / (PIECE as u64 / 4096) * 9 / 10;
+    for piece in 0..pieces {
+        store.write(file, piece * PIECE as u64, &vec![1; PIECE])?;
+    }
+    store.unlink(ROOT, b"warm")?;
+    Ok(store.sync()?)
 }
 
 fn by(mode: u32) -> Creator {
