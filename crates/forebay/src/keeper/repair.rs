@@ -21,6 +21,7 @@ pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
 /// words of the arena are wrong: a recovery will not believe it.
 fn repair(shared: &Shared, me: Me<'_>, long: bool) -> Option<Findings> {
     let arena = me.arena;
+    let rebuilds = arena.superblock().rebuilds.load(Ordering::Acquire);
     let mut owed = threads::gate_is_abandoned(arena)
         || arena.superblock().orphans.load(Ordering::Acquire) != 0
             && has_orphans_of_ours(shared, arena);
@@ -33,14 +34,26 @@ fn repair(shared: &Shared, me: Me<'_>, long: bool) -> Option<Findings> {
         }
     }
     if !owed && long && threads::has_lock_of_nobody(arena) {
+        // Read before anybody is buried here: who has died since the look above has the lock, and nothing is wrong.
+        let explained = is_death_under_way(arena, rebuilds);
         let findings = after_death(shared, me)?;
-        arena
-            .superblock()
-            .corruptions
-            .fetch_add(1, Ordering::Relaxed);
+        if !explained {
+            let corruptions = &arena.superblock().corruptions;
+            corruptions.fetch_add(1, Ordering::Relaxed);
+        }
         return Some(findings);
     }
     if owed { after_death(shared, me) } else { None }
+}
+
+/// Whether anybody has died and is not repaired after, or has been repaired after since the session had been rebuilt so often.
+fn is_death_under_way(arena: &Arena, rebuilds: u32) -> bool {
+    let superblock = arena.superblock();
+    // In the order in which a death goes through these.
+    !threads::dead(arena).is_empty()
+        || superblock.orphans.load(Ordering::Acquire) != 0
+        || superblock.gate.load(Ordering::Acquire) != 0
+        || superblock.rebuilds.load(Ordering::Acquire) != rebuilds
 }
 
 /// Stops the session and rebuilds. `None`: somebody else is at it, or a thread did not stop in time; the caller goes on
