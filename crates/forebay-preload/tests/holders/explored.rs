@@ -51,8 +51,11 @@ pub struct Process {
     /// It has taken notice of being a child.
     pub noticed: bool,
     pub fds: BTreeMap<usize, Object>,
-    /// Of these, those that it has from its parent.
-    pub inherited: BTreeSet<usize>,
+    /// Of these, those that it has from a parent that may not have counted them for it: they may be taken for another opening of the
+    /// same file.
+    pub excused: BTreeSet<usize>,
+    /// Descriptors, and what was behind them, of which children that are being forked have been told.
+    pub told: BTreeSet<(usize, u64)>,
     pub words: [u64; FDS],
     /// What is its own while it does not run.
     private: [u32; PRIVATE],
@@ -221,7 +224,8 @@ pub fn new_process(like: Option<usize>) -> usize {
         executed: false,
         noticed: false,
         fds: BTreeMap::new(),
-        inherited: BTreeSet::new(),
+        excused: BTreeSet::new(),
+        told: BTreeSet::new(),
         words: [0; FDS],
         private: [0; PRIVATE],
         tasks: 0,

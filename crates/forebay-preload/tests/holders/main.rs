@@ -4,8 +4,8 @@
 //! `src/table/holders.rs` runs as it is, over words, descriptors and processes of this test's. Two things must hold at any moment: a
 //! descriptor's word names a description that was taken for what is behind the descriptor; and of the dead, nothing is held for good.
 //!
-//! Of what a child has inherited, only that much holds: it is of the same file. A thread that opens a file while another one forks may come
-//! to tell the child of it only when the fork is over; where it has closed the file by then, and opened it again, the child's descriptor
+//! Of some that a child has inherited, only that much holds: it is of the same file. A thread that opens a file while another one forks may
+//! come to tell the child of it only when the fork is over; where it has closed the file by then, and opened it again, the child's descriptor
 //! is taken for one of the new description. So is what a child has whose parent dies before it runs. No program knows of such a descriptor.
 
 mod explored;
@@ -87,30 +87,53 @@ fn fork() {
         return;
     }
     let parent = me();
-    let told = !planted(Bug::UncountedFork) && holders::before_fork();
+    let uncounted = planted(Bug::UncountedFork);
+    let told = !uncounted && holders::before_fork();
     point();
-    let fds = now().processes[parent].fds.clone();
+    let (fds, excused) = {
+        let now = now();
+        let process = &now.processes[parent];
+        (process.fds.clone(), process.excused.clone())
+    };
     for _ in 0..below(6) {
         point();
     }
     let child = new_process(Some(parent));
+    let with_memory = now().processes[parent].fds.clone();
     note(&format!("forks {child}, told {told}, {fds:?}"));
-    now().processes[child].inherited = fds.keys().copied().collect();
-    now().processes[child].fds = fds;
+    now().processes[child].excused = fds.keys().copied().collect();
+    now().processes[child].fds = fds.clone();
     let given = table::given().get();
     spawn(child, move || {
         table::given().set(given);
-        in_child(given.0 != 0);
+        in_child(given.0 != 0, parent);
         let own = now().processes[me()].fds.keys().copied().collect();
         live(own, 10, true);
     });
     point();
+    if told || uncounted {
+        // The fork is not over: what has been told until now, the child has.
+        let mut now = now();
+        let told = now.processes[parent].told.clone();
+        // And another thread has not changed it between the two copies.
+        let is_counted = |fd: &usize| {
+            let lasts = with_memory.get(fd) == Some(&fds[fd]);
+            lasts && told.contains(&(*fd, fds[fd].id)) && !excused.contains(fd)
+        };
+        let known = fds.keys().filter(|fd| is_counted(fd));
+        let child = &mut now.processes[child];
+        // Unless the child has come to have another one there.
+        let same = known.filter(|fd| child.fds.get(fd) == Some(&fds[fd]));
+        for fd in same {
+            child.excused.remove(fd);
+        }
+    }
     if told {
         holders::after_fork(false);
     }
 }
 
-fn in_child(counted: bool) {
+fn in_child(counted: bool, parent: usize) {
     table::wipe_counts();
     if counted && planted(Bug::KeptForChild) {
         table::keep_all();
@@ -118,7 +141,17 @@ fn in_child(counted: bool) {
     holders::in_child();
     note("has looked at what it has inherited");
     let me = me();
-    now().processes[me].noticed = true;
+    {
+        let mut now = now();
+        let orphan = now.processes[parent].dead || now.processes[parent].executed;
+        let process = &mut now.processes[me];
+        process.noticed = true;
+        let own = process.fds.iter().map(|(fd, object)| (*fd, object.id));
+        process.told.extend(own);
+        if orphan {
+            process.excused.extend(process.fds.keys());
+        }
+    }
     table::look();
 }
 

@@ -202,6 +202,16 @@ fn set(fd: usize, word: Word) {
     if !planted(Bug::UntoldOpening) {
         holders::opened(word);
     }
+    tell(fd);
+}
+
+/// Whoever is forked from now on has the descriptor counted.
+fn tell(fd: usize) {
+    let me = me();
+    let process = &mut now().processes[me];
+    if let Some(object) = process.fds.get(&fd) {
+        process.told.insert((fd, object.id));
+    }
 }
 
 /// `open`.
@@ -238,7 +248,7 @@ pub fn close(fd: usize) {
     let me = me();
     let process = &mut now().processes[me];
     process.fds.remove(&fd);
-    process.inherited.remove(&fd);
+    process.excused.remove(&fd);
 }
 
 /// `dup`, of a descriptor that nobody closes meanwhile.
@@ -251,9 +261,10 @@ pub fn dup(from: usize) -> Option<usize> {
         let object = *process.fds.get(&from)?;
         let to = (0..FDS).find(|fd| !process.fds.contains_key(fd))?;
         process.fds.insert(to, object);
-        // What is known of it is known of the other.
-        if process.inherited.contains(&from) {
-            process.inherited.insert(to);
+        process.told.remove(&(to, object.id));
+        // What an inherited one is mistaken for, its duplicate is.
+        if process.excused.contains(&from) {
+            process.excused.insert(to);
         }
         to
     };
@@ -276,7 +287,7 @@ pub fn look() {
         for (fd, object) in &process.fds {
             let word = Word(process.words[*fd]);
             let taken_for = now.objects.get(&word.description_index());
-            let same = taken_for.is_some_and(|taken_for| match process.inherited.contains(fd) {
+            let same = taken_for.is_some_and(|taken_for| match process.excused.contains(fd) {
                 true => taken_for.inode == object.inode,
                 false => taken_for == object,
             });
