@@ -18,6 +18,7 @@ pub use self::duplicates::{duplicated, replaced};
 pub use self::ends::*;
 use crate::attach;
 use crate::foreign;
+use crate::hooks::limits;
 use crate::inodes::{self, Apart, Rare};
 use crate::inside::{self, Inside, NotCancelled};
 use crate::kernel;
@@ -192,6 +193,7 @@ pub fn attach(fd: c_int, word: Word) -> Given {
     let offset = description.lock();
     let managed = match description.state() {
         State::Left => None,
+        _ if limits::descriptors_are_few() => None,
         _ => inodes::take(&rare, fd, word.writes(), description),
     };
     let Some(slot) = managed else {

@@ -13,6 +13,9 @@ use crate::real;
 /// With so many descriptors a program misses none. Each fork copies the table up to the highest.
 pub const ENOUGH: u64 = 4096;
 
+/// With fewer, and no right to more, a program would miss those that the engine keeps: eleven for one file, three for each other.
+const FEW: u64 = 64;
+
 /// No byte may be written from here on.
 static FILE_SIZE: AtomicU64 = AtomicU64::new(u64::MAX);
 
@@ -33,6 +36,11 @@ pub fn descriptors() -> u64 {
 /// How many there can be without more rights than the process has.
 pub fn descriptors_max() -> u64 {
     DESCRIPTORS[1].load(Relaxed)
+}
+
+/// Whether the engine's descriptors would be ones that the program needs.
+pub fn descriptors_are_few() -> bool {
+    descriptors() < FEW && descriptors_max() <= descriptors()
 }
 
 /// Asks the kernel what they are.
