@@ -2,7 +2,7 @@
 # Programs with and without Forebay: how long they take, against the targets.
 #
 #     scripts/measure-programs.sh [--kind xfs|ext4 | --dir DIR] [--runs N] [--json FILE] [--markdown]
-#                                 [GROUP...]
+#                                 [--command 'COMMAND' ...] [GROUP...]
 #
 # Everything is measured in one run, the sides in turn, with memory that was touched before for every side; files are compared
 # after each round. Medians, half of the range as a share of the median, and the worst and best round. The files lie on a
@@ -24,6 +24,11 @@
 #   scan-warm-reader    the same, with a pause after each read
 # Only if named, with as much memory as there is:
 #   corpus-*            programs of every day, each in whole
+#   life-*              files that live briefly: written, closed, read or mapped, removed; by default settings, and managed from the
+#                       first byte on
+#
+# Commands of yours, each a line for bash, are measured as those of the corpus are, with such groups as you name beside
+# them: --command 'sort text >sorted' --command 'tar cf out.tar small'. Their directory has a file `text` and a tree `small`.
 #
 # Sizes, for trying it out: --mib N (256) for each program, --small N (10000) small files, --calls N (1000000).
 # $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a release build made here.
@@ -36,7 +41,7 @@ usage() {
     exit 2
 }
 
-kind=xfs dir='' runs=5 mib=256 small=10000 calls=1000000 json='' only=() more=()
+kind=xfs dir='' runs=5 mib=256 small=10000 calls=1000000 json='' only=() more=() commands=0
 while (($# > 0)); do
     case $1 in
     --kind | --dir | --runs | --mib | --small | --calls | --json)
@@ -45,10 +50,16 @@ while (($# > 0)); do
         shift
         ;;
     --markdown) more+=(--markdown) ;;
+    --command)
+        (($# > 1)) || usage "$1 needs a value"
+        more+=(--command "$2")
+        commands=$((commands + 1))
+        shift
+        ;;
     --list)
         printf '%s\n' write overwrite read ragged ragged-random sync-1m sync-4m fresh tar-x tar-c git build calls \
             pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2} writeback-curve-{64,1024}k \
-            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader \
+            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader life-{small,one,temporary,table,2m,8m,8m-read,32m,log} \
             corpus-{cp,cat,sort,grep,gzip,bash,cp-r,tar,rsync,git-clone,git-gc,make,sqlite,sqlite-commits,sqlite-wal,rocksdb} \
             corpus-{python,pools,numpy,h5py,torch,safetensors,parquet,cpp,node,java}
         exit
@@ -67,6 +78,7 @@ for number in "$runs" "$mib" "$small" "$calls"; do
     [[ $number =~ ^[1-9][0-9]{0,8}$ ]] || usage "$number is no number of anything"
 done
 ((mib % 4 == 0)) || usage "--mib is a multiple of 4"
+((commands == 0)) || only+=('command-*')
 [[ -z $json ]] || json=$(realpath -m "$json")
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -100,7 +112,7 @@ elif ! programs_device "$kind" "$room" "$((room * 3 / 4))"; then
     exit 1
 fi
 mkdir -p "$files/given" "$root/tools"
-for tool in pieces calls checkpoint stream read scan; do
+for tool in pieces calls checkpoint stream read scan life; do
     gcc -O2 -Wall -pthread -o "$root/tools/$tool" "bench/programs/$tool.c" || exit 1
 done
 # No settings of this user's for git.

@@ -169,6 +169,16 @@ def programs(options):
     }
 
 
+def commands(options):
+    """Commands that the caller names: each in a directory with a file `text` and a tree `small`."""
+
+    def make(place, where):
+        given("text", text)(place, where)
+        small(place, where)
+
+    return {f"command-{number}": Program(command, command, make) for number, command in enumerate(options.command or [], 1)}
+
+
 def groups(options):
     os.environ["STREAMS"] = os.path.join(options.work or "", "streams")
     return {f"corpus-{key}": program for key, program in programs(options).items()}

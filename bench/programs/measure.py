@@ -19,6 +19,7 @@ from fnmatch import fnmatch
 import corpus
 import figures
 import limited
+import lives
 import reads
 from figures import Row
 import trees
@@ -372,6 +373,8 @@ def groups(options):
         **limited.groups(options.mib),
         **corpus.groups(options),
         **reads.groups(options.mib),
+        **lives.groups(),
+        **corpus.commands(options),
     }
 
 
@@ -408,6 +411,7 @@ def arguments():
     for name in ("runs", "mib", "files-count", "daemon", "calls"):
         parser.add_argument(f"--{name}", type=int)
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--command", action="append")
     parser.add_argument("only", nargs="*")
     return parser.parse_args()
 
@@ -427,7 +431,7 @@ def main():
     try:
         for key, group in wanted.items():
             named = any(fnmatch(key, pattern) for pattern in options.only)
-            if not named and (options.only or isinstance(group, (limited.Limited, corpus.Program))):
+            if not named and (options.only or isinstance(group, (limited.Limited, corpus.Program, lives.Life))):
                 continue
             if lacks := getattr(group, "missing", lambda: None)():
                 print(f"{key}: {lacks} is missing (scripts/install-test-deps.sh installs it)", file=sys.stderr, flush=True)

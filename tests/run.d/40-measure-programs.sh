@@ -43,7 +43,7 @@ refused() { "$@" && return 1 || (($? == 2)); }
 measure=scripts/measure-programs.sh
 # Each group has at least one row with figures of both sides, and none is zero.
 complete() {
-    python3 - "$scratch/found.json" $($measure --list | grep -cv '^pf3d\|^stream\|^corpus\|^scan') <<'END'
+    python3 - "$scratch/found.json" $($measure --list | grep -cv '^pf3d\|^stream\|^corpus\|^scan\|^life') <<'END'
 import json, sys
 found = json.load(open(sys.argv[1]))
 rows = found["rows"]
@@ -110,6 +110,8 @@ if [[ -e /sys/fs/cgroup/memory/memory.limit_in_bytes ]]; then
     expect 'groups with limited memory' $measure --runs 1 --mib 64 pf3d-small-multi stream-64k-2
     expect 'their cgroups are gone' eval '! ls /sys/fs/cgroup/memory | grep "^forebay-bench-"'
 fi
+expect 'files that live briefly, and commands that are given' \
+    $measure --runs 1 --mib 8 --small 20 --command 'sort text >sorted' --command 'cp -r small copy' life-small life-table
 expect 'nothing is left behind' clean
 expect 'a directory that is given' $measure --dir "$TMPDIR" --runs 1 --mib 4 --small 20 --calls 5000 overwrite 'tar-?'
 expect 'nothing is left behind in it' clean
