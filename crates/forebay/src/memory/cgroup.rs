@@ -77,6 +77,8 @@ enum Version {
 struct Level {
     version: Version,
     dir: PathBuf,
+    /// The process's own, below all others of its hierarchy.
+    is_own: bool,
 }
 
 /// The files of `/proc` and `/sys`, real or drawn by a test.
@@ -175,9 +177,11 @@ impl System {
         };
         own.ancestors()
             .take_while(|dir| dir.starts_with(&mount.point))
-            .map(|dir| Level {
+            .enumerate()
+            .map(|(above, dir)| Level {
                 version,
                 dir: dir.to_owned(),
+                is_own: above == 0,
             })
             .collect()
     }
@@ -199,9 +203,10 @@ impl System {
         own.chain(self.inherited(level)).min()
     }
 
-    /// Version 1 tells the limits of cgroups that a container cannot see.
+    /// Version 1 tells the limits of cgroups that a container cannot see. The lowest level has them all, and is asked alone: the kernel
+    /// adds up a cgroup's counts for it, 0.1 ms and more.
     fn inherited(&self, level: &Level) -> Option<Limit> {
-        if level.version == Version::Two {
+        if level.version == Version::Two || !level.is_own {
             return None;
         }
         let file = level.dir.join("memory.stat");
