@@ -51,8 +51,10 @@ def groups():
         "life-temporary": Life("64 MiB by 64 KiB, closed, read, removed", 4, 1024, 65_536, "corcu", 1.1),
         "life-table": Life("2 MiB by 64 KiB, synced, closed, mapped, removed", 200, 32, 65_536, "scomcu", 0.95),
         "life-2m": Life("2.4 MB by 4,000 bytes, closed, removed", 50, 600, 4000, "cu", 1.0),
+        "life-begun": Life("2.1 MB by 530 writes of 4,000 bytes, closed, removed", 50, 530, 4000, "cu", 0.9),
         "life-8m": Life("8 MB by 4,000 bytes, closed, removed", 20, 2000, 4000, "cu", 1.0),
         "life-8m-read": Life("8 MB by 4,000 bytes, closed, read, removed", 20, 2000, 4000, "corcu", 1.0),
         "life-32m": Life("32 MB by 4,000 bytes, closed, removed", 5, 8000, 4000, "cu", 1.0),
+        "life-short-log": Life("411 KB by 137 bytes, closed, removed", 50, 3000, 137, "cu", 1.0),
         "life-log": Life("8 MB by 137 bytes, closed, kept", 5, 58_394, 137, "c", 1.0),
     }

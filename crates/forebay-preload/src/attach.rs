@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 use forebay::config::{Builder, Options};
-use forebay::limits::{BYTES_A_CALL, LARGE_REQUEST_BYTES};
+use forebay::limits::{CALLS_A_SMALL_FILE, LARGE_REQUEST_BYTES, SMALL_FILE_BYTES};
 use forebay::memory::cgroup::Limits;
 use forebay::session::adopt::{self, ForGood};
 use forebay::session::glance::Glance;
@@ -182,13 +182,13 @@ pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
         return false;
     };
     let small = config.small_file_bytes;
-    if bytes <= small && (calls < 2 || size < small) {
+    if bytes <= small / 4 && (calls < 2 || size < small) {
         return false;
     }
     // Large requests: the kernel takes them as fast, and the file needs no managing. Few requests of a new file: it may be complete, and
     // what they would have gained is less than what managing the file takes.
     let by_large_requests = bytes / calls.max(1) >= LARGE_REQUEST_BYTES;
-    let by_few = calls < small / BYTES_A_CALL && size < small;
+    let by_few = calls < small / (SMALL_FILE_BYTES / CALLS_A_SMALL_FILE) && size < small;
     synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
 }
 

@@ -31,8 +31,8 @@ pub const DIRECT_BYTES_MIN: usize = 1024 * 1024;
 pub const READ_AHEAD_BYTES: u64 = 8 * 1024 * 1024;
 /// A device is busy while more bytes than this are in flight to it (WSBuffer 3.4: 4 MB).
 pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
-/// Bytes that a program must have written to a file before it is managed without being asked to be. To manage a file and to close it costs 0.1 ms
-/// (three messages to the keeper, seventy system calls), as much as is gained by some 600 KiB that are written in pieces of 4 KiB.
+/// A file that was so long when it was opened is managed from the second call that writes to it on. A new one is managed once
+/// [`CALLS_A_SMALL_FILE`] calls have written a fourth of this.
 pub const SMALL_FILE_BYTES: u64 = 1024 * 1024;
 /// Requests of a file's writes that are this large on average gain nothing from being managed while there is room for them in
 /// the kernel's cache: it copies as fast, and a page costs it little beside the copy.
@@ -41,9 +41,10 @@ pub const LARGE_REQUEST_BYTES: u64 = 64 * 1024;
 pub const LARGE_SYNCS: u32 = 3;
 /// Syncs in a row with little to write, after which a file is better left to the kernel.
 pub const KERNEL_AFTER_SYNCS: u32 = 16;
-/// One call's share of `small_file_bytes`: a new file that fewer calls have written to than it has shares would gain less by being managed than
-/// that takes.
-pub const BYTES_A_CALL: u64 = 1024;
+/// Calls that must have written to a new file before it is managed, for [`SMALL_FILE_BYTES`]; for other bounds as many more or fewer. To
+/// manage a file and to close it costs as much as is gained by some 100 calls that write 4,000 bytes; with five times as many the loss
+/// of a file that ends just then is small.
+pub const CALLS_A_SMALL_FILE: u64 = 512;
 /// Bytes that go into the kernel's cache at most when a file is closed or given to the kernel.
 pub const PASSED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// What a file must owe for its close to leave it to the keeper, bytes: less goes into the kernel's cache.

@@ -69,10 +69,10 @@ fn large_requests_begin_it_where_each_is_synced() {
 
 #[test]
 fn small_requests_begin_it_once_they_are_many_and_much() {
-    assert!(is_managed(8 * MIB, 1100, 2000, false));
-    assert!(!is_managed(8 * MIB, 1100, 800, false), "not much");
-    assert!(!is_managed(8 * MIB, 600, 4000, false), "not many");
-    assert!(is_managed(2 * MIB, 600, 4000, false), "more than the bound");
+    assert!(is_managed(8 * MIB, 600, 2000, false));
+    assert!(!is_managed(8 * MIB, 600, 400, false), "not much");
+    assert!(!is_managed(8 * MIB, 500, 4000, false), "not many");
+    assert!(is_managed(MIB, 500, 4000, false), "more than the bound");
 }
 
 /// Files of which something is in memory are managed from their first call on: not one that has got the number of another, which is
