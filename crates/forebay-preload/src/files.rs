@@ -95,7 +95,8 @@ pub fn opened(fd: c_int, flags: c_int) -> Given {
     } else {
         0
     };
-    match stat_of(fd).filter(is_regular) {
+    let is_file = |stat: &libc::stat| is_regular(stat) && !is_of_the_kernel(fd, stat);
+    match stat_of(fd).filter(is_file) {
         Some(stat) => enter(fd, &stat, flags, more),
         None => Ok(()),
     }
@@ -103,6 +104,27 @@ pub fn opened(fd: c_int, flags: c_int) -> Given {
 
 fn is_regular(stat: &libc::stat) -> bool {
     stat.st_mode & libc::S_IFMT == libc::S_IFREG
+}
+
+/// Whether it is no file in earnest but one of `/proc`, `/sys` and their like. A read of one may wait for ever, and handlers of the program's
+/// have to run meanwhile.
+fn is_of_the_kernel(fd: c_int, stat: &libc::stat) -> bool {
+    const KINDS: [libc::c_long; 6] = [
+        libc::PROC_SUPER_MAGIC,
+        libc::SYSFS_MAGIC,
+        libc::DEBUGFS_MAGIC,
+        libc::TRACEFS_MAGIC,
+        libc::CGROUP_SUPER_MAGIC,
+        libc::CGROUP2_SUPER_MAGIC,
+    ];
+    // Such a file has no device and no space, and most say that they have no bytes.
+    if libc::major(stat.st_dev) != 0 || stat.st_blocks != 0 {
+        return false;
+    }
+    let mut of = MaybeUninit::<libc::statfs64>::zeroed();
+    // SAFETY: the target is ours; zeros are good for it.
+    let (asked, of) = unsafe { (libc::fstatfs64(fd, of.as_mut_ptr()), of.assume_init()) };
+    asked == 0 && KINDS.contains(&of.f_type)
 }
 
 fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) -> Given {

@@ -12,8 +12,6 @@ use crate::inside::Inside;
 use crate::real;
 use crate::table::{self, Kind};
 
-/// Blocks of `st_blocks`.
-const SECTOR: u64 = 512;
 const NS: u64 = 1_000_000_000;
 
 /// Which file a call asks about, as it says so to the kernel.
@@ -141,9 +139,7 @@ unsafe fn patch_once(asked: &Asked, result: c_int, to: *mut Stat) -> bool {
                 && known.in_use
             {
                 to.st_size = known.size as libc::off_t;
-                // Programs take a file with fewer blocks than bytes for one with holes.
-                let blocks = known.size.div_ceil(SECTOR) as libc::blkcnt_t;
-                to.st_blocks = to.st_blocks.max(blocks);
+                to.st_blocks = known.sectors(to.st_blocks as u64) as libc::blkcnt_t;
             }
             let times = [
                 ns_of(to.st_mtime, to.st_mtime_nsec),
@@ -187,7 +183,7 @@ unsafe fn patch_extended_once(asked: &Asked, result: c_int, to: *mut StatX) -> b
                 && known.in_use
             {
                 to.stx_size = known.size;
-                to.stx_blocks = to.stx_blocks.max(known.size.div_ceil(SECTOR));
+                to.stx_blocks = known.sectors(to.stx_blocks);
             }
             let ns = |time: &libc::statx_timestamp| ns_of(time.tv_sec, i64::from(time.tv_nsec));
             let times = [ns(&to.stx_mtime), ns(&to.stx_ctime)];

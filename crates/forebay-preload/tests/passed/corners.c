@@ -197,3 +197,45 @@ void inherited_small(void)
     MUST(write(fd, "after", 5) == 5);
     show_file(path);
 }
+
+/* The space of a file with holes, while bytes of it are in memory alone: as little as it has. */
+void space_of_holes(void)
+{
+    int fd = managed(path, 0);
+    struct stat stat;
+    MUST(ftruncate(fd, 1L << 34) == 0);
+    for (int i = 1; i < 4; i++)
+        MUST(pwrite(fd, bytes, 4096, (long)i << 30) == 4096);
+    MUST(fstat(fd, &stat) == 0);
+    /* In sectors; some may be reserved beside. */
+    printf("size %ld, little space: %d, some: %d\n", (long)stat.st_size, stat.st_blocks < 64 << 11, stat.st_blocks > 0);
+    fprintf(stderr, "%ld sectors\n", (long)stat.st_blocks);
+    MUST(ftruncate(fd, SOME) == 0);
+    close(fd);
+    show_file(path);
+}
+
+static sigjmp_buf over;
+
+static void jumps_over(int signal)
+{
+    (void)signal;
+    siglongjmp(over, 1);
+}
+
+/* A handler runs while a read of a file of the kernel's waits, though such a file says that it is a plain one. */
+void kernel_files_wait(void)
+{
+    close(managed(path, 0));
+    int fd = open("/proc/kmsg", O_RDONLY);
+    if (fd >= 0) {
+        signal(SIGALRM, jumps_over);
+        if (sigsetjmp(over, 1) == 0) {
+            alarm(1);
+            while (read(fd, bytes, SOME) > 0)
+                continue;
+        }
+        close(fd);
+    }
+    printf("over\n");
+}

@@ -206,6 +206,8 @@ cases! {
     parts_of_files_come_and_go: "moved-parts";
     files_are_cloned: "moved-clone";
     odd_flags_are_the_kernels: "moved-odd-flags";
+    space_of_holes_is_little: "space-of-holes";
+    handlers_run_while_the_kernels_files_wait: "kernel-files-wait";
     maps_see_what_is_written: "maps-read";
     private_maps_keep_what_is_theirs: "maps-own";
     maps_move_and_are_cut: "maps-change";

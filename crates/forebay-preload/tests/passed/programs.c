@@ -78,6 +78,8 @@ static const struct {
     {"moved-space", moved_space},
     {"moved-parts", moved_parts},
     {"moved-odd-flags", moved_with_odd_flags},
+    {"space-of-holes", space_of_holes},
+    {"kernel-files-wait", kernel_files_wait},
     {"moved-splice", moved_by_splicing},
     {"moved-print", moved_by_printing},
     {"moved-clone", moved_by_cloning},

@@ -59,6 +59,8 @@ void moved_with_flags(void);
 void moved_space(void);
 void moved_parts(void);
 void moved_with_odd_flags(void);
+void space_of_holes(void);
+void kernel_files_wait(void);
 void moved_by_splicing(void);
 void moved_by_printing(void);
 void moved_by_cloning(void);

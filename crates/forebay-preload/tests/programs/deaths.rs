@@ -31,6 +31,21 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
                 println!("@{number}");
             }
         }
+        // Owes a file until somebody makes another one.
+        "owes" => {
+            let fd = open(&dir.join("a"), libc::O_RDWR | libc::O_CREAT).expect("open");
+            assert_eq!(write(fd, &record(7)), Ok(RECORD));
+            println!("@owes");
+            while !dir.join("done").exists() {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        "syncs" => {
+            let fd = open(&dir.join("a"), libc::O_RDONLY).expect("open");
+            assert_eq!(pread(fd, RECORD, 0), Ok(record(7)));
+            // SAFETY: takes no memory.
+            assert_eq!(unsafe { libc::fsync(fd) }, 0);
+        }
         _ => return false,
     }
     true
@@ -275,5 +290,30 @@ fn what_the_dead_owe_is_asked_for() {
         );
         let told: usize = said.trim().parse().expect("a number");
         assert!(told >= len, "{told} of {len}");
+    }
+}
+
+/// What another program owes is written by a sync of a descriptor that may only read, whoever there is to write it.
+#[test]
+fn a_sync_by_a_reader_needs_no_keeper() {
+    for keeps in [true, false] {
+        let slow = |config: &mut forebay::Config| {
+            config.flush_after = None;
+            config.flush_interval = None;
+        };
+        let mut scene = Scene::with("reader", 0, slow);
+        if !keeps {
+            scene.session.as_mut().expect("a session").stop_keeping();
+        }
+        std::fs::write(scene.path("a"), record(1)).expect("a file");
+        let mut program = scene.start("owes", "");
+        let output = program.stdout.take().expect("output");
+        let mut lines = BufReader::new(output).lines().map_while(Result::ok);
+        assert!(lines.any(|line| line.ends_with("@owes")));
+        scene.play("syncs", "");
+        let on_device = std::fs::read(scene.path("a")).expect("a file");
+        assert!(on_device == record(7), "{} bytes", on_device.len());
+        std::fs::write(scene.path("done"), b"").expect("a file");
+        assert!(program.wait().expect("an end").success());
     }
 }

@@ -16,6 +16,7 @@ const NOBODY: u32 = 65534;
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "gives-rights-away" => gives_rights_away(argument, dir),
+        "clones-into-a-namespace" => clones_into_a_namespace(dir),
         "a-child-gives-rights-away" => a_child_gives_rights_away(argument, dir),
         _ => return false,
     }
@@ -167,6 +168,46 @@ fn a_child_gives_rights_away(how: &str, dir: &Path) {
 }
 
 const HOW: [&str; 5] = ["setuid", "number", "groups", "capabilities", "chroot"];
+
+extern "C" fn looks_around(_: *mut libc::c_void) -> libc::c_int {
+    shared_mappings().len() as libc::c_int
+}
+
+/// A child in a namespace of its own, as sandboxes and containers begin.
+fn clones_into_a_namespace(dir: &Path) {
+    let fd = half(dir, "file", 1);
+    assert!(
+        !shared_mappings().is_empty(),
+        "the program is in the session"
+    );
+    let mut stack = vec![0u128; 1 << 16];
+    let flags = libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::SIGCHLD;
+    let mut status = 0;
+    // SAFETY: the child has memory of its own and ends by the function; the stack's end is that of the vector's memory.
+    unsafe {
+        let top = stack.as_mut_ptr_range().end.cast();
+        let child = libc::clone(looks_around, top, flags, std::ptr::null_mut());
+        if child == -1 {
+            // Not allowed here.
+            println!("@forbidden");
+            return;
+        }
+        assert_eq!(libc::waitpid(child, &raw mut status, 0), child);
+    }
+    assert_eq!(status, 0, "mappings of the session's in the child");
+    finish(fd, 1);
+}
+
+#[test]
+fn a_child_in_a_namespace_of_its_own_has_nothing_of_the_session() {
+    let scene = Scene::new("rights-clone", 0);
+    let told = scene.play("clones-into-a-namespace", "");
+    if told.contains("@forbidden") {
+        return crate::here::skipped("namespaces of users are forbidden here");
+    }
+    assert!(fs::read(scene.path("file")).expect("a file") == pattern(1, LEN));
+    assert!(scene.bytes_to_memory() > 0);
+}
 
 #[test]
 fn who_gives_rights_away_has_nothing_of_the_session() {

@@ -16,6 +16,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         "share-standard" => standard_output(dir),
         "share-close-range" => close_range(dir),
         "share-flags" => append_mode(dir),
+        "share-deaths" => children_die_in_calls(dir),
         _ => return false,
     }
     true
@@ -73,6 +74,28 @@ fn share_by_fork(dir: &Path) {
         counts[usize::from(block[0] - 10)] += 1;
     }
     assert_eq!(counts, [50; 4]);
+    close(fd).expect("close");
+}
+
+/// Children are killed in the middle of calls on the offset that they share, and are waited for only after the parent has used it.
+fn children_die_in_calls(dir: &Path) {
+    let fd = open(&dir.join("a"), RDWR).expect("open");
+    for round in 0..60 {
+        // SAFETY: the child makes calls until it is killed.
+        let pid = unsafe { libc::fork() };
+        if pid == 0 {
+            loop {
+                let _ = write(fd, b"child");
+            }
+        }
+        std::thread::sleep(std::time::Duration::from_micros(1000 + 100 * round));
+        // SAFETY: a child of this process's.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGKILL) }, 0);
+        assert_eq!(write(fd, b"parent"), Ok(6));
+        assert!(seek(fd, 0, libc::SEEK_CUR).expect("seek") >= 6);
+        // SAFETY: no memory is asked for.
+        assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
+    }
     close(fd).expect("close");
 }
 
@@ -240,4 +263,26 @@ fn programs_that_close_everything() {
 #[test]
 fn append_mode_comes_and_goes() {
     check("share-flags");
+}
+
+/// A killed child is a zombie until its parent waits for it, and its parent may be the one that waits for the offset.
+#[test]
+fn children_that_are_killed_in_calls_hold_nobody_up() {
+    for small in [0, 1 << 30] {
+        let scene = Scene::new("share-deaths", small);
+        let mut program = scene.start("share-deaths", "");
+        let begun = std::time::Instant::now();
+        let ended = loop {
+            if let Some(status) = program.try_wait().expect("a program") {
+                break Some(status);
+            }
+            if begun.elapsed() > std::time::Duration::from_secs(60) {
+                program.kill().expect("a kill");
+                program.wait().expect("an end");
+                break None;
+            }
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        };
+        assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
+    }
 }

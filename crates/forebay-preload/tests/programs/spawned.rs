@@ -14,6 +14,8 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
     match role {
         "spawn-log" => spawn_log(dir),
         "spawn-early" => spawn_early(dir),
+        "spawn-number" => spawn_by_number(dir),
+        "spawn-elsewhere" => spawn_elsewhere(dir),
         "execute" => execute(dir),
         _ => return false,
     }
@@ -140,6 +142,50 @@ fn spawn_early(dir: &Path) {
     }
 }
 
+/// As [`spawn_early`], where the list names the number that the log will have.
+fn spawn_by_number(dir: &Path) {
+    const NUMBER: i32 = 77;
+    // SAFETY: a list of ours, from its beginning to its end.
+    unsafe {
+        let mut actions = std::mem::zeroed();
+        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
+        let added = libc::posix_spawn_file_actions_adddup2(&raw mut actions, NUMBER, 1);
+        assert_eq!(added, 0);
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
+        let log = open(&dir.join("log"), flags).expect("open");
+        assert_eq!(libc::dup3(log, NUMBER, libc::O_CLOEXEC), NUMBER);
+        write(log, &[b'.'; 300_000]).expect("write");
+        echo_by(&actions);
+        write(log, b"and ours\n").expect("write");
+        let found = pread(log, 400_000, 300_000).expect("read");
+        assert_eq!(String::from_utf8_lossy(&found), "a line\nand ours\n");
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+    }
+}
+
+/// The child changes its directory, twice, before it opens the log.
+fn spawn_elsewhere(dir: &Path) {
+    std::fs::create_dir_all(dir.join("one/two")).expect("directories");
+    // SAFETY: lists of ours, from their beginning to their end, and strings.
+    unsafe {
+        let mut actions = std::mem::zeroed();
+        assert_eq!(libc::posix_spawn_file_actions_init(&raw mut actions), 0);
+        for name in [c"one", c"two"] {
+            let added = libc::posix_spawn_file_actions_addchdir_np(&raw mut actions, name.as_ptr());
+            assert_eq!(added, 0);
+        }
+        add_log(&mut actions, &c"log".to_owned());
+        let flags = libc::O_RDWR | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
+        let log = open(&dir.join("one/two/log"), flags).expect("open");
+        write(log, &[b'.'; 300_000]).expect("write");
+        echo_by(&actions);
+        write(log, b"and ours\n").expect("write");
+        let found = pread(log, 400_000, 300_000).expect("read");
+        assert_eq!(String::from_utf8_lossy(&found), "a line\nand ours\n");
+        libc::posix_spawn_file_actions_destroy(&raw mut actions);
+    }
+}
+
 /// Writes, and executes a program that has not the library and reads the file at once.
 fn execute(dir: &Path) {
     let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
@@ -175,6 +221,20 @@ int main(int count, char **words) {
 fn a_list_of_actions_may_be_older_than_its_file() {
     let scene = Scene::new("spawn-early", 0);
     scene.play("spawn-early", "");
+    assert!(scene.bytes_to_memory() > 0);
+}
+
+#[test]
+fn a_list_of_actions_may_name_a_number_that_comes_later() {
+    let scene = Scene::new("spawn-number", 0);
+    scene.play("spawn-number", "");
+    assert!(scene.bytes_to_memory() > 0);
+}
+
+#[test]
+fn a_list_of_actions_may_change_the_directory() {
+    let scene = Scene::new("spawn-elsewhere", 0);
+    scene.play("spawn-elsewhere", "");
     assert!(scene.bytes_to_memory() > 0);
 }
 

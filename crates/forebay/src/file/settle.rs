@@ -11,6 +11,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::{closing, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
+use crate::keeper::unfinished;
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
 use crate::memory::files::FileEntry;
 use crate::memory::threads::{Me, stop_file};
@@ -44,6 +45,7 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
     let size = core.size(me).map_err(Core::ended)?;
     let outcome = match durability {
         Durability::Kernel => pass_on(core, me),
+        _ if !core.device.is_writable() => flush_by_others(core, me),
         _ => flush(core, me, Scope::SYNC),
     };
     if syncs && outcome.pages_written > 0 {
@@ -82,6 +84,24 @@ pub fn flush(core: &Core, me: Me<'_>, scope: Scope) -> Outcome {
         return Outcome::default();
     }
     core.shared.flush(me, core.id, &core.device, scope)
+}
+
+/// What a description that may not write owes to a sync: the keeper writes. Without a keeper that answers this process opens the file as a
+/// recovery would. Where it may not either, the sync fails.
+fn flush_by_others(core: &Core, me: Me<'_>) -> Outcome {
+    let owes = || core.entry().owed_pages.load(Ordering::Acquire) != 0;
+    if !owes() || core.shared.ask_to_flush(core.id) {
+        return Outcome::default();
+    }
+    match unfinished::open_again(&core.shared, core.id) {
+        Some(device) if device.is_writable() => {
+            core.shared.flush(me, core.id, &device, Scope::SYNC)
+        }
+        _ => Outcome {
+            errno: owes().then_some(libc::EIO),
+            ..Outcome::default()
+        },
+    }
 }
 
 /// Gives the kernel what is owed. A little goes into its cache, as if nobody had managed the file; much to the device, past a second

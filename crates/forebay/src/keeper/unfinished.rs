@@ -80,6 +80,11 @@ pub fn adopt_owed_file(shared: &Arc<Shared>, file: FileId) {
     adopt_by(shared, |id, _| id == file, None, reopen::reopen_renamed);
 }
 
+/// A file as [`adopt_owed_file`] opens it, for a process that has it open already and may not write by that.
+pub fn open_again(shared: &Arc<Shared>, file: FileId) -> Option<Arc<dyn DeviceFile>> {
+    opened(shared, file, None, reopen::reopen_renamed)
+}
+
 /// Opens files that are wanted and not open in this process. A keeper tries those that are under a lease another time: he is the one
 /// who gives most of them up.
 pub fn adopt(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {

@@ -14,8 +14,9 @@ use crate::file::gone::{Place, is_another, may_be_gone};
 use crate::file::{closing, table};
 use crate::ids::FileId;
 use crate::keeper::outsiders;
+use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{CLOSING, FileEntry, LIVE};
+use crate::memory::files::{CLOSING, FileEntry, HOLEY, LIVE};
 use crate::memory::mapping::Mapping;
 use crate::sync::{AtomicU32, Ordering};
 use crate::sys::stat;
@@ -34,6 +35,8 @@ pub struct Known {
     pub size: u64,
     /// Whether anybody has it open, or bytes of it are owed.
     pub in_use: bool,
+    /// Bytes that are owed, where the file may have holes.
+    owed_beside_holes: Option<u64>,
     /// What is known of its times, once it has been closed without waiting.
     closed: Option<Closed>,
 }
@@ -66,7 +69,20 @@ impl Closed {
     }
 }
 
+/// Bytes of a sector, in which `stat` counts space.
+const SECTOR: u64 = 512;
+
 impl Known {
+    /// The sectors of a file for which the kernel counts so many. Programs take a file with fewer sectors than bytes for one with holes; of one
+    /// that has some, what is owed is added, wherever it lies.
+    pub fn sectors(&self, of_kernel: u64) -> u64 {
+        let full = of_kernel.max(self.size.div_ceil(SECTOR));
+        match self.owed_beside_holes {
+            Some(owed) => full.min(of_kernel + owed / SECTOR),
+            None => full,
+        }
+    }
+
     /// The time of the last change that a program of the session has made, for a file whose device file has these: writing
     /// it later is no change. `None`: they are right.
     pub fn changed_ns(&self, mtime_ns: u64, ctime_ns: u64) -> Option<u64> {
@@ -279,11 +295,14 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
     }
     let size = entry.size.load(Ordering::Acquire);
     let closed = closed_of(entry, threads);
+    let holey = entry.flags.load(Ordering::Acquire) & HOLEY != 0;
+    let owed = entry.owed_pages.load(Ordering::Acquire) * PAGE_BYTES as u64;
     // The entry may have become another's between these looks.
     (entry.state.load(Ordering::Acquire) == LIVE).then_some(Known {
         id,
         size,
         in_use,
+        owed_beside_holes: holey.then_some(owed),
         closed,
     })
 }

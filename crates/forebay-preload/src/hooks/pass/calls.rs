@@ -75,6 +75,8 @@ pass! {
     posix_spawn_file_actions_destroy: actions::forget;
     posix_spawn_file_actions_adddup2: actions::duplicate;
     posix_spawn_file_actions_addopen: actions::open;
+    posix_spawn_file_actions_addchdir_np: actions::enter;
+    posix_spawn_file_actions_addfchdir_np: actions::enter_descriptor;
     clone: programs::cloned;
     __clone: programs::cloned;
     login_tty: programs::login;

@@ -42,9 +42,14 @@ pub fn cloned_by_structure(args: &Args) -> Given {
 }
 
 /// A child that shares either memory or descriptors, but not both: what it closes or opens is none of the numbers that the library knows, or is
-/// one that it does not hear of.
+/// one that it does not hear of. One in a namespace of its own is outside of the session's rights, and its numbers are not ours.
 fn share(flags: u64) -> Given {
     let shares = |flag: c_int| flags & flag as u64 != 0;
+    let apart =
+        libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWCGROUP;
+    if shares(apart) {
+        return parting::leave(Why::Identity);
+    }
     if shares(libc::CLONE_VM) == shares(libc::CLONE_FILES) {
         return Ok(());
     }
