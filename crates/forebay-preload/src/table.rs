@@ -3,12 +3,11 @@
 //! A word that is 0 sends a call to the real function at once, which is all that a descriptor costs that is none of ours.
 //! Everything else is decided by the word's kind, and by the description that it names.
 
+mod gone;
 pub mod holders;
 mod note;
 mod room;
 
-use std::ffi::CStr;
-use std::io::Write;
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
 };
@@ -22,6 +21,7 @@ pub use room::{WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, part, 
 
 use crate::inside::{Inside, thread};
 use crate::{raw, streams};
+use gone::is_gone;
 use note::WORDS;
 
 /// Descriptors in the table at most.
@@ -447,49 +447,6 @@ impl Drop for OffsetLock<'_> {
     fn drop(&mut self) {
         self.0.lock.store(0, Ordering::Release);
     }
-}
-
-/// Whether a lock's holder has ended, as the kernel sees it. Who has died and has not been waited for has ended as well: it may be the caller's
-/// child, or the child of somebody who waits for the caller.
-fn is_gone(holder: u64) -> bool {
-    let args = [(holder >> 32) as usize, holder as u32 as usize, 0, 0, 0, 0];
-    // SAFETY: no signal is sent, only asked whether one could be.
-    let has_no_number = unsafe { raw::call(libc::SYS_tgkill, args) == -(libc::ESRCH as isize) };
-    has_no_number || is_zombie(holder)
-}
-
-/// Whether a thread that has a number has nothing else any more: no program. Asked without a descriptor. Where `/proc` is not there, or is
-/// that of other numbers, nobody is taken for one.
-fn is_zombie(thread: u64) -> bool {
-    let mut own = [0u8; 24];
-    let len = link(c"/proc/self", &mut own);
-    let own = usize::try_from(len).ok().and_then(|len| own.get(..len));
-    let own = own.and_then(|own| std::str::from_utf8(own).ok()?.parse().ok());
-    if own != Some(raw::process_id()) {
-        return false;
-    }
-    let mut path = [0u8; 64];
-    let mut rest = &mut path[..];
-    let written = write!(rest, "/proc/{}/task/{}/exe\0", thread >> 32, thread as u32);
-    let path = CStr::from_bytes_until_nul(&path);
-    let (Ok(()), Ok(path)) = (written, path) else {
-        return false;
-    };
-    link(path, &mut [0]) == -(libc::ENOENT as isize)
-}
-
-/// Reads where a link leads.
-fn link(path: &CStr, to: &mut [u8]) -> isize {
-    let args = [
-        path.as_ptr().addr(),
-        to.as_mut_ptr().addr(),
-        to.len(),
-        0,
-        0,
-        0,
-    ];
-    // SAFETY: a string that ends, and memory of the caller's.
-    unsafe { raw::call(libc::SYS_readlink, args) }
 }
 
 /// The calling thread, as locks name it.
