@@ -177,6 +177,9 @@ pub fn at_replacement() {
             inodes::settle(word, Durability::Kernel, &word.description().seen);
         }
     }
+    if let Some(session) = attach::joined() {
+        session.give_slot_back();
+    }
 }
 
 #[used]

@@ -17,6 +17,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         "spawn-number" => spawn_by_number(dir),
         "spawn-elsewhere" => spawn_elsewhere(dir),
         "execute" => execute(dir),
+        "execute-from-a-thread" => execute_from_a_thread(dir),
         _ => return false,
     }
     true
@@ -201,6 +202,20 @@ fn execute(dir: &Path) {
     panic!("not executed");
 }
 
+/// A second thread executes a program; both have used the file.
+fn execute_from_a_thread(dir: &Path) {
+    let file = open(&dir.join("file"), libc::O_RDWR | libc::O_CREAT).expect("open");
+    write(file, &[b'E'; 4096]).expect("write");
+    let second = std::thread::spawn(move || {
+        write(file, &[b'F'; 4096]).expect("write");
+        let words = [c"/bin/true".as_ptr(), std::ptr::null()];
+        // SAFETY: strings that end, and a list that ends with null.
+        unsafe { libc::execv(words[0], words.as_ptr()) };
+    });
+    second.join().expect("a thread");
+    panic!("not executed");
+}
+
 /// A program without libraries that counts how many bytes of a file are an `E`.
 const READER: &str = r#"
 #include <fcntl.h>
@@ -251,6 +266,26 @@ fn to_execute_a_program_closes_what_it_does_not_inherit() {
         let told = scene.play("execute", "");
         assert!(told.contains("1228800 found"), "{told}");
         std::fs::remove_file(scene.path("file")).expect("removed");
+    }
+    assert!(scene.bytes_to_memory() > 0);
+}
+
+#[test]
+fn a_process_whose_second_thread_executes_a_program_is_no_member_for_ever() {
+    let scene = Scene::new("execute-thread", 0);
+    let place = scene.session.as_ref().expect("a session").place();
+    let arena = place.expect("a place").path.expect("an arena");
+    let mut program = scene.start("execute-from-a-thread", "");
+    assert!(program.wait().expect("an end").success());
+    let is_member = || {
+        let seen = forebay::session::look::look(&arena).expect("an arena");
+        let members = seen.expect("a session").members().processes;
+        members.contains(&program.id())
+    };
+    let begun = std::time::Instant::now();
+    while is_member() {
+        assert!(begun.elapsed().as_secs() < 10, "its slot is not free");
+        std::thread::sleep(std::time::Duration::from_millis(20));
     }
     assert!(scene.bytes_to_memory() > 0);
 }

@@ -168,6 +168,11 @@ impl Session {
         members::end_turn(&self.shared);
     }
 
+    /// Gives the calling thread's slot back before it executes a program. It gets another one, if it calls the engine again.
+    pub fn give_slot_back(&self) {
+        members::give_back(&self.shared);
+    }
+
     /// Leaves a session that was joined for good, none of whose files this process manages any more: nothing of it stays mapped. The
     /// descriptors are the caller's to close, where `relocate` has put them; and nothing of this session's may be called any more, but what
     /// other threads are in the middle of.

@@ -206,6 +206,15 @@ pub fn end_turn(session: &Shared) {
     }
 }
 
+/// Gives the calling thread's slot back, for a turn or not. For a thread that is about to execute a program: unless it is the process's first one, the
+/// kernel gives it that one's number before it looks at what it holds, and nothing would tell that the slot's thread has ended.
+pub fn give_back(session: &Shared) {
+    if LAST.get().0 == session.instance {
+        TURN.set(true);
+        end_turn(session);
+    }
+}
+
 fn all_taken(session: &Shared) -> Error {
     Error::Session(format!(
         "all {} thread slots are taken; end some threads, or start another session",
