@@ -55,6 +55,8 @@ pub enum Bug {
     SkipDeviceSync,
     /// A sync that the device has refused is told nobody.
     SwallowSyncError,
+    /// Whoever opens a file does not look whether it is the one that had its number before.
+    AnyBirth,
     /// A rebuild lets two headers have one frame.
     TrustFrames,
     /// Recovery writes files that others have changed.
