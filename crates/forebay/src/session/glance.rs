@@ -317,10 +317,11 @@ fn closed_of(entry: &FileEntry, threads: u32) -> Option<Closed> {
     }
     let written = if entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
         Written::No
-    } else if entry.is_unwitnessed(threads) {
-        Written::Unseen
     } else {
-        Written::Seen(entry.witness[2].load(Ordering::Acquire))
+        let known = entry.witness(threads);
+        known.map_or(Written::Unseen, |[_, _, changed_ns]| {
+            Written::Seen(changed_ns)
+        })
     };
     Some(Closed { ns, written })
 }

@@ -55,6 +55,8 @@ pub enum Bug {
     SkipDeviceSync,
     /// A sync that the device has refused is told nobody.
     SwallowSyncError,
+    /// How a device file looks is taken for what one has seen, whoever has written it.
+    LooseWitness,
     /// Whoever opens a file does not look whether it is the one that had its number before.
     AnyBirth,
     /// A rebuild lets two headers have one frame.
