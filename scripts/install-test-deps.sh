@@ -12,6 +12,7 @@ mkfs.xfs    xfsprogs     tests on a real xfs
 mkfs.btrfs  btrfs-progs  tests on a real btrfs
 losetup     mount        file systems in files
 setpriv     util-linux   the same tests as an unprivileged user
+strace      strace       programs under Forebay: system calls that fail
 fio         fio          programs under Forebay: writes that are verified
 sqlite3     sqlite3      programs under Forebay: a database with locks
 git         git          programs under Forebay: repositories

@@ -7,8 +7,9 @@
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering::Relaxed};
 
 use libc::{
-    c_char, c_int, c_long, c_uint, c_void, gid_t, iovec, mode_t, off_t, pid_t, rlimit, size_t,
-    ssize_t, stat as Stat, statx as StatX, timespec, timeval, uid_t, utimbuf,
+    c_char, c_int, c_long, c_uint, c_void, gid_t, iovec, mode_t, off_t, pid_t,
+    posix_spawn_file_actions_t, posix_spawnattr_t, rlimit, size_t, ssize_t, stat as Stat,
+    statx as StatX, timespec, timeval, uid_t, utimbuf,
 };
 
 use crate::symbols::{self, Name};
@@ -188,6 +189,9 @@ real! {
     fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int = sys (libc::SYS_prlimit64, [process, resource, limit, before]);
     fn _exit(status: c_int) -> () = sys_unit (libc::SYS_exit_group, [status]);
     fn pthread_setcanceltype(new: c_int, before: *mut c_int) -> c_int = missing (-1);
+    fn execvpe(name: *const c_char, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (-1);
+    fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (libc::ENOSYS);
+    fn posix_spawnp(pid: *mut pid_t, name: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (libc::ENOSYS);
     fn fork() -> pid_t = missing (-1);
     fn _Fork() -> pid_t = missing (-1);
 }

@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use forebay::Config;
 use forebay::keeper::recover::{Report, recover};
-use forebay::memory::files::FileEntry;
+use forebay::memory::files::{FileEntry, sum_of};
 use forebay::sim;
 use forebay_model::{Op, SplitMix64, fill};
 use workers::{Spec, Work, Worker, arena_path, config, session_name};
@@ -143,17 +143,30 @@ impl Scene {
         let arena = copy_sparse(&self.kept, &self.arena);
         let now = times_of(&path);
         let late = [now[0] - self.times[0], now[1] - self.times[1]];
-        let witness = offset_of!(FileEntry, witness);
+        let word_at = |at: usize| self.entry + at as u64;
+        let read = |at: usize| {
+            let mut word = [0; 8];
+            arena.read_exact_at(&mut word, word_at(at)).expect("a word");
+            u64::from_ne_bytes(word)
+        };
+        let write = |at: usize, word: u64| {
+            let written = arena.write_all_at(&word.to_ne_bytes(), word_at(at));
+            written.expect("a word");
+        };
+        let at = offset_of!(FileEntry, witness);
+        let changes = read(offset_of!(FileEntry, changes)) as u32;
+        let witnessed = offset_of!(FileEntry, witnessed);
+        let is_right = read(witnessed) == sum_of(changes, [0, 8, 16].map(|word| read(at + word)));
         for (at, late) in [
-            (witness + 8, late[0]),
-            (witness + 16, late[1]),
+            (at + 8, late[0]),
+            (at + 16, late[1]),
             (offset_of!(FileEntry, changed_ns), late[1]),
         ] {
-            let at = self.entry + at as u64;
-            let mut word = [0; 8];
-            arena.read_exact_at(&mut word, at).expect("a word");
-            let word = u64::from_ne_bytes(word) + late;
-            arena.write_all_at(&word.to_ne_bytes(), at).expect("a word");
+            write(at, read(at) + late);
+        }
+        if is_right {
+            let moved = [0, 8, 16].map(|word| read(at + word));
+            write(witnessed, sum_of(changes, moved));
         }
     }
 

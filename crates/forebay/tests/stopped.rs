@@ -5,7 +5,7 @@
 use forebay::config::Route;
 use forebay::device::DeviceFile;
 use std::process::{Child, Command};
-use std::sync::mpsc;
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use forebay::file::settle;
@@ -35,6 +35,11 @@ struct World {
 
 /// A session that has been given no memory yet, nobody keeping it.
 fn world() -> World {
+    world_for(8)
+}
+
+/// The same, for this many threads.
+fn world_for(threads: u32) -> World {
     let config = Config {
         memory: u64::from(FRAMES) * BLOCK,
         dirty_bytes_max: 1 << 40,
@@ -44,7 +49,7 @@ fn world() -> World {
         ..Config::tiny()
     };
     let counts = Counts {
-        threads: 8,
+        threads,
         files: 8,
         nodes: 256,
         headers: 256,
@@ -108,6 +113,16 @@ fn memory_is_found_past_whoever_is_stopped_while_he_gives_some() {
         provision::more(world.session.shared(), me, false);
     };
     others_go_on(give, 60);
+}
+
+/// Memory is taken back without a moment in which everybody waits, and never all that is free at once.
+#[test]
+fn memory_is_found_past_whoever_is_stopped_while_he_takes_some_back() {
+    let take = |world: &World, me: Me<'_>| {
+        provision::more(world.session.shared(), me, false);
+        provision::give_back(me, 0);
+    };
+    others_go_on(take, 100);
 }
 
 /// He holds up to three frames, each of which may be counted as free while nobody can have it.
@@ -193,6 +208,57 @@ fn nobody_waits_for_what_somebody_stopped_puts_off() {
     drop(operation);
     assert!(repair::if_needed(shared, me).is_some());
     world.write_all(0);
+}
+
+/// Somebody has died in the middle of an operation, with a block's lock, and whoever waits for it is stopped at any access while
+/// it has that seen to. Where that keeps others waiting.
+fn others_wait_for_a_waiter(is_kept: bool) -> Option<u64> {
+    for n in (0..20).chain((20..6000).step_by(13)) {
+        let mut world = world_for(32);
+        if is_kept {
+            world.session.keep().expect("a keeper");
+        }
+        let world = Arc::new(world);
+        let shared = world.session.shared().clone();
+        let core = world.file.core().expect("managed");
+        world.file.write_at(&[7; 5000], 0).expect("room");
+        members::forget(shared.instance);
+        let dead = shared.me().expect("a slot");
+        let operation = dead.enter(core.id).expect("no gate is closed");
+        std::mem::forget(core.lock(dead, BlockIndex(0)).expect("nobody has it"));
+        std::mem::forget(operation);
+        threads::slay(dead.arena, dead.id);
+        // Less than what a keeper is given, on a machine that has no time for it.
+        let patience = Duration::from_millis(if is_kept { 50 } else { 20_000 });
+        let stopped = world.is_stopped(n, |_, me| {
+            let begun = Instant::now();
+            // As whoever waits does.
+            while threads::is_dead(me.arena, dead.id) && begun.elapsed() < patience {
+                me.arena.rescue(me);
+                std::thread::sleep(Duration::from_micros(200));
+            }
+        });
+        let (ends, ended) = mpsc::channel();
+        let of_thread = Arc::clone(&world);
+        std::thread::spawn(move || {
+            let _ = ends.send(of_thread.file.write_at(&[8; 5000], 0).is_ok());
+        });
+        if ended.recv_timeout(Duration::from_secs(5)) != Ok(true) {
+            return Some(n);
+        }
+        if !stopped {
+            return None;
+        }
+    }
+    None
+}
+
+/// The repair is the keeper's: who waits for it is in no repair when he is stopped.
+#[test]
+fn nobody_waits_for_whoever_is_stopped_while_he_waits_for_the_dead() {
+    assert_eq!(others_wait_for_a_waiter(true), None, "the session hangs");
+    // Without a keeper it has to be the waiter: the test can fail.
+    assert_ne!(others_wait_for_a_waiter(false), None);
 }
 
 /// Where somebody who appends may be stopped so that the file goes to the kernel with some of his bytes, all of which he has the kernel

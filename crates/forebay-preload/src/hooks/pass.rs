@@ -13,6 +13,7 @@ pub mod environment;
 pub mod identity;
 
 pub mod names;
+mod patience;
 pub mod print;
 pub mod programs;
 pub mod raw_call;

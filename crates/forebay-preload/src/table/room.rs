@@ -1,6 +1,6 @@
 //! Where the tables lie: addresses, and memory for what is touched of them.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
+use std::sync::atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 use libc::c_int;
 
@@ -94,14 +94,17 @@ fn make_descriptions() -> bool {
 }
 
 /// The process shares descriptions with its relatives no more: there is memory of its own in their place. To them it has what it had, until it
-/// ends. `false`: it cannot be. The caller has hidden the table of descriptors.
+/// ends. `false`: it cannot be, and is to be tried again. The caller has hidden the table of descriptors.
 pub fn part() -> bool {
+    let bytes = DESCRIPTIONS_MAX * size_of::<Description>() + size_of::<Family>();
+    if !unmap_unwanted(bytes) {
+        return false;
+    }
     let family = FAMILY.swap(std::ptr::null_mut(), Ordering::SeqCst);
     if family.is_null() {
         return true;
     }
     let first = DESCRIPTIONS.load(Relaxed);
-    let bytes = DESCRIPTIONS_MAX * size_of::<Description>() + size_of::<Family>();
     // SAFETY: another mapping of the memory that relatives share; the first one stays.
     let again = unsafe { libc::mremap(first.cast(), 0, bytes, libc::MREMAP_MAYMOVE) };
     if again == libc::MAP_FAILED {
@@ -124,9 +127,30 @@ pub fn part() -> bool {
         // A thread that holds one lets go of it in memory of this process's own.
         theirs.iter().for_each(Description::unlock_for_this_process);
     }
-    // SAFETY: mapped above, and known to nobody else.
-    unsafe { libc::munmap(again, bytes) };
-    made != libc::MAP_FAILED
+    UNWANTED.store(again, Ordering::Release);
+    unmap_unwanted(bytes) && made != libc::MAP_FAILED
+}
+
+/// A second mapping of what relatives share, until there is nothing of theirs any more.
+static UNWANTED: AtomicPtr<libc::c_void> = AtomicPtr::new(std::ptr::null_mut());
+
+/// Where it cannot be unmapped, since the process has too many mappings, addresses that nobody may touch take its place. `false`: neither
+/// can be.
+fn unmap_unwanted(bytes: usize) -> bool {
+    let at = UNWANTED.load(Ordering::Acquire);
+    if at.is_null() {
+        return true;
+    }
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
+    // SAFETY: mapped by `part`, this long, and used by nobody any more; one thread leaves at a time.
+    let is_gone = unsafe {
+        libc::munmap(at, bytes) == 0
+            || libc::mmap(at, bytes, libc::PROT_NONE, flags, -1, 0) != libc::MAP_FAILED
+    };
+    if is_gone {
+        UNWANTED.store(std::ptr::null_mut(), Ordering::Release);
+    }
+    is_gone
 }
 
 fn reserve(len: usize, sharing: c_int) -> Option<*mut libc::c_void> {

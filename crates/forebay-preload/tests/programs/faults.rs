@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, OnceLock, PoisonError};
+use std::time::Duration;
 
 use forebay::sim::faults::{Call, Orders, obey, orders};
 
@@ -219,39 +220,70 @@ fn own_orders() -> (&'static Path, &'static Orders) {
     (path, orders)
 }
 
-/// Plays a role with a device whose `first`-th call fails, and `more` after it. Whether there was such a call.
-fn suffer(role: &str, argument: &str, first: u64, more: u64, errno: i32) -> bool {
+/// How a device fails.
+#[derive(Clone, Copy)]
+struct Fault {
+    /// Of these calls, or of all.
+    only: Option<Call>,
+    /// The first that fails, from 1 on, and how many after it.
+    first: u64,
+    more: u64,
+    errno: i32,
+    /// A mistake that the program has.
+    bug: Option<&'static str>,
+}
+
+/// Plays a role with a device that fails. Whether it did.
+///
+/// # Errors
+/// What the program has found to be wrong.
+fn suffer(role: &str, argument: &str, fault: Fault) -> Result<bool, String> {
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (path, orders) = own_orders();
     let scene = Scene::with("faults", 0, |config| {
         // A keeper that is at it, too.
-        config.flush_after = Some(std::time::Duration::from_millis(1));
-        config.flush_interval = Some(std::time::Duration::from_millis(2));
+        let [after, interval] = if fault.bug.is_some() {
+            [9000; 2]
+        } else {
+            [1, 2]
+        };
+        config.flush_after = Some(Duration::from_millis(after));
+        config.flush_interval = Some(Duration::from_millis(interval));
     });
     std::fs::write(scene.path("a"), "").expect("a file");
     let inode =
         std::os::unix::fs::MetadataExt::ino(&std::fs::metadata(scene.path("a")).expect("it"));
     orders.inode.store(inode, SeqCst);
-    orders.errno.store(errno as u32, SeqCst);
+    orders.errno.store(fault.errno as u32, SeqCst);
+    orders
+        .only
+        .store(fault.only.map_or(0, |call| call as u32), SeqCst);
     orders.failed.store(0, SeqCst);
     orders.calls.store(0, SeqCst);
-    orders.more.store(more, SeqCst);
-    orders.countdown.store(first, SeqCst);
+    orders.more.store(fault.more, SeqCst);
+    orders.countdown.store(fault.first, SeqCst);
     let mut program = scene.role(role, argument);
-    let output = program.env("FOREBAY__SIM_FAULT", path).output();
-    let output = output.expect("a program");
+    let program = program.env("FOREBAY__SIM_FAULT", path);
+    if let Some(bug) = fault.bug {
+        program.env("FOREBAY__SIM_BUG", bug);
+    }
+    let output = program.output().expect("a program");
     let failed = orders.failed.load(SeqCst);
-    assert!(
-        output.status.success(),
-        "{role} {argument}: call {first} of {} fails ({failed}) with {errno}, and {more} more: {}\n{}\n{}",
+    orders.inode.store(0, SeqCst);
+    if output.status.success() {
+        return Ok(failed != 0);
+    }
+    Err(format!(
+        "{role} {argument}: call {} of {} fails ({failed}) with {}, and {} more: {}\n{}\n{}",
+        fault.first,
         orders.calls.load(SeqCst),
+        fault.errno,
+        fault.more,
         output.status,
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
-    );
-    orders.inode.store(0, SeqCst);
-    failed != 0
+    ))
 }
 
 const ROLES: [(&str, &str); 4] = [
@@ -265,14 +297,58 @@ fn suffer_all(from: u64, stride: usize) {
     let mut count = 0;
     for (role, argument) in ROLES {
         for (more, errno) in [(0, libc::EIO), (3, libc::EIO), (1, libc::ENOSPC)] {
+            let (only, bug) = (None, None);
+            let fault = |first| Fault {
+                only,
+                first,
+                more,
+                errno,
+                bug,
+            };
             let each = (1 + from % stride as u64..).step_by(stride);
-            count += each
-                .take_while(|&first| suffer(role, argument, first, more, errno))
-                .count();
+            let met = |&first: &u64| {
+                suffer(role, argument, fault(first)).unwrap_or_else(|what| panic!("{what}"))
+            };
+            count += each.take_while(met).count();
         }
     }
     println!("{count} programs on a device that failed");
     assert!(count > 8, "only {count} met a fault");
+}
+
+/// A program that has a mistake: its device fails, one call of a kind after the other. What it finds to be wrong.
+fn found(only: Call, bug: Option<&'static str>) -> Option<String> {
+    for first in 1..30 {
+        let fault = Fault {
+            only: Some(only),
+            first,
+            more: 0,
+            errno: libc::EIO,
+            bug,
+        };
+        match suffer("writes-and-syncs", "", fault) {
+            Err(what) => return Some(what),
+            Ok(true) => {}
+            Ok(false) => break,
+        }
+    }
+    None
+}
+
+/// The suite can fail: of a write, and of a sync, that the device refuses the program does not hear.
+#[test]
+fn errors_that_are_swallowed_are_found() {
+    let mistakes = [
+        (Call::WriteDirect, "SwallowFlushError", "a byte"),
+        (Call::Sync, "SwallowSyncError", "nobody heard of it"),
+    ];
+    for (only, bug, sign) in mistakes {
+        let what = found(only, Some(bug));
+        let what = what.unwrap_or_else(|| panic!("{bug} was planted, and nothing went wrong"));
+        assert!(what.contains(sign), "{bug}: {what}");
+        // It is the mistake that is found.
+        assert_eq!(found(only, None), None);
+    }
 }
 
 #[test]

@@ -25,6 +25,7 @@ mod numbers;
 mod outsiders;
 mod overflow;
 mod own_tables;
+mod parting;
 mod raw;
 mod reached;
 mod rights;

@@ -10,7 +10,7 @@ use crate::scene::Scene;
 use crate::sys::*;
 
 const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
-const LEN: usize = 1 << 20;
+pub const LEN: usize = 1 << 20;
 const NOBODY: u32 = 65534;
 
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
@@ -24,14 +24,14 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
 }
 
 /// Mappings that others share and that may be written.
-fn shared_mappings() -> Vec<String> {
+pub fn shared_mappings() -> Vec<String> {
     let maps = fs::read_to_string("/proc/self/maps").expect("mappings");
     let shared = maps.lines().filter(|line| line.contains(" rw-s "));
     shared.map(str::to_owned).collect()
 }
 
 /// What the process has open, and is not the program's.
-fn descriptors(dir: &Path) -> Vec<PathBuf> {
+pub fn descriptors(dir: &Path) -> Vec<PathBuf> {
     let all = fs::read_dir("/proc/self/fd").expect("descriptors");
     let paths = all.filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
     let mut paths: Vec<_> = paths
@@ -71,7 +71,7 @@ fn give_rights_away(how: &str) {
 }
 
 /// A managed file, written up to its first half.
-fn half(dir: &Path, name: &str, seed: u8) -> i32 {
+pub fn half(dir: &Path, name: &str, seed: u8) -> i32 {
     let fd = open(&dir.join(name), NEW).expect("open");
     for part in pattern(seed, LEN)[..LEN / 2].chunks(4096) {
         assert_eq!(write(fd, part), Ok(part.len()));
@@ -79,7 +79,7 @@ fn half(dir: &Path, name: &str, seed: u8) -> i32 {
     fd
 }
 
-fn finish(fd: i32, seed: u8) {
+pub fn finish(fd: i32, seed: u8) {
     let bytes = pattern(seed, LEN);
     assert_eq!(write(fd, &bytes[LEN / 2..]), Ok(LEN / 2));
     assert_eq!(seek(fd, 0, libc::SEEK_SET), Ok(0));

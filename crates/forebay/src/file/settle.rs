@@ -62,6 +62,10 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
         Durability::All => core.device.sync_all(),
     };
     me.count(Counter::Syncs as usize, 1);
+    let synced = synced.or_else(|error| match planted!(SwallowSyncError) {
+        true => Ok(()),
+        false => Err(error),
+    });
     if let Err(error) = &synced {
         // The device has one description for all of ours, and tells it once.
         errors::record_sync(core.entry(), error.raw_os_error().unwrap_or(libc::EIO));

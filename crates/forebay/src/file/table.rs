@@ -29,7 +29,7 @@ use crate::memory::files::{
 };
 use crate::memory::threads::{self, Me, Waiting};
 use crate::session::shared::Shared;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
 /// Looks after which a file is not taken out of memory, since somebody has some of it in hand and does not go on: a second or two.
@@ -251,7 +251,9 @@ fn is_gone(shared: &Shared, id: FileId, entry: &FileEntry, device: &dyn DeviceFi
         return !shared.is_open(id);
     }
     let is_another = |(_, fd)| gone::is_another(entry, gone::Place::of(fd));
-    is_unused(shared, id) && device.descriptors().is_some_and(is_another)
+    // A simulated file's birth is certain.
+    let is_simulated = cfg!(feature = "sim") && device.descriptors().is_none();
+    is_unused(shared, id) && (is_simulated || device.descriptors().is_some_and(is_another))
 }
 
 /// Whether nobody of the session has the file open, and this process has no descriptor of it.
@@ -280,7 +282,7 @@ pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
     let caps = device.caps();
     entry.device.load(Ordering::Relaxed) == caps.device
         && entry.inode.load(Ordering::Relaxed) == caps.inode
-        && entry.birth.load(Ordering::Relaxed) == caps.birth
+        && (entry.birth.load(Ordering::Relaxed) == caps.birth || planted!(AnyBirth))
 }
 
 fn enter(
@@ -352,14 +354,11 @@ fn may_have_holes(device: &dyn DeviceFile, stat: &DeviceStat) -> bool {
 
 /// Remembers what the device file looks like after our own last change, the one that `changes` counts.
 pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
-    entry
-        .witnessed
-        .store(changes.wrapping_sub(1), Ordering::Release);
-    let values = [stat.len, stat.mtime_ns, stat.ctime_ns];
-    for (word, value) in entry.witness.iter().zip(values) {
-        word.store(value, Ordering::Release);
-    }
-    entry.witnessed.store(changes, Ordering::Release);
+    entry.set_witness(as_witness(stat), changes);
+}
+
+fn as_witness(stat: &DeviceStat) -> [u64; 3] {
+    [stat.len, stat.mtime_ns, stat.ctime_ns]
 }
 
 /// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered.
@@ -382,12 +381,16 @@ pub fn witness_end(arena: &Arena, id: FileId, stat: impl Fn() -> Option<DeviceSt
 
 /// Whether the device file is as [`witness`] last saw it.
 pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
-    let values = [stat.len, stat.mtime_ns, stat.ctime_ns];
-    entry
-        .witness
-        .iter()
-        .zip(values)
+    let words = entry.witness.iter();
+    words
+        .zip(as_witness(stat))
         .all(|(word, value)| word.load(Ordering::Acquire) == value)
+}
+
+/// Whether it is known how the device file looked after our last change, and it looks otherwise.
+pub fn is_changed(entry: &FileEntry, stat: &DeviceStat, threads: u32) -> bool {
+    let known = entry.witness(threads);
+    known.is_some_and(|known| known != as_witness(stat))
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date. Under the table lock, and by how the file is
@@ -396,16 +399,14 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> 
     let entry = me.arena.file_unchecked(id);
     // Its closer, or a keeper, may still be finishing it.
     let changes = entry.changes.load(Ordering::Acquire);
-    let idle = shared.is_open_once(id)
-        && entry.owed_pages.load(Ordering::Acquire) == 0
-        && !entry.is_unwitnessed(me.arena.counts().threads);
-    if !idle {
+    let idle = shared.is_open_once(id) && entry.owed_pages.load(Ordering::Acquire) == 0;
+    let Some(known) = entry.witness(me.arena.counts().threads).filter(|_| idle) else {
         return Ok(());
-    }
+    };
     let Ok(stat) = device.stat() else {
         return Ok(());
     };
-    if is_as_witnessed(entry, &stat) || entry.changes.load(Ordering::Acquire) != changes {
+    if known == as_witness(&stat) || entry.changes.load(Ordering::Acquire) != changes {
         return Ok(());
     }
     if !empty(me, id) {

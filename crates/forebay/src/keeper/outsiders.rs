@@ -33,13 +33,14 @@ use std::time::{Duration, Instant};
 use crate::config::{Coherence, Config};
 use crate::error::Error;
 use crate::file::table;
-use crate::ids::FileId;
+use crate::ids::{FileId, ThreadId};
+use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::{self, Group};
 use crate::sys::inotify::{self, Watcher};
 use crate::sys::stand_in::{self, StandIn};
-use crate::sys::{socket, stat};
+use crate::sys::{liveness, socket, stat};
 
 /// How long the guard's thread waits for events.
 const TICK: Duration = Duration::from_millis(50);
@@ -147,6 +148,14 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         missed: AtomicBool::new(false),
         arena: (arena.device, arena.inode),
     }))
+}
+
+/// Whether the session's keeper has a file open, or is stopped, so that descriptors may be on their way to it.
+pub fn keeper_may_have(arena: &Arena, inode: (u64, u64)) -> bool {
+    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
+    let slot = arena.thread(keeper);
+    let process = slot.map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
+    process != 0 && (liveness::is_stopped(process) || who::has_open(process, inode))
 }
 
 impl Guard {

@@ -1,27 +1,112 @@
-//! Repairing the session after a death, by whoever notices it first (`docs/locking.md`, "Death of a holder").
+//! Repairing the session after a death (`docs/locking.md`, "Death of a holder").
+//!
+//! Everybody waits while the session is repaired, so whoever does it should not be stopped in the middle. A user's program may be, by
+//! Ctrl-Z or a debugger, at any time. So it leaves the repair to the keeper, and repairs by itself only where no keeper lives, where the
+//! keeper is stopped too, or where that has not done it after [`ASK_PATIENCE`].
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::frame::header::State;
 use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
+use crate::keeper::run::has_keeper;
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::{self, Me};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sync::time::{Instant, sleep};
+use crate::sys::liveness;
 
-/// Looks for the dead, and repairs what they left. The caller is idle or parked.
+/// How long whoever waits for the dead leaves the repair to the keeper.
+const ASK_PATIENCE: Duration = Duration::from_millis(100);
+/// How often whoever has asked for a repair looks whether it is done.
+const ASK_TICK: Duration = Duration::from_millis(1);
+
+/// Looks for the dead, and repairs what they left. The caller is idle or parked, and no program of a user's where a keeper lives.
 pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
-    repair(shared, me, false)
+    is_needed(shared, me).then(|| after_death(shared, me))?
 }
 
-/// As [`if_needed`]. Where the caller has waited for `long`, and nobody has died, locks that nobody has are opened as well, which says that
-/// words of the arena are wrong: a recovery will not believe it.
-fn repair(shared: &Shared, me: Me<'_>, long: bool) -> Option<Findings> {
+/// As [`if_needed`], by the keeper if there is one that runs. Whether there is nothing to wait for: nobody is left to be seen to, or a repair
+/// was tried here.
+fn ask(shared: &Shared, me: Me<'_>) -> bool {
+    if !is_needed(shared, me) {
+        return true;
+    }
+    let repairs = me.arena.superblock().rebuilds.load(Ordering::Acquire);
+    let waited = shared.repair_wanted.since(repairs);
+    if waited > ASK_PATIENCE || !keeper_runs(me.arena) {
+        after_death(shared, me);
+        return true;
+    }
+    me.arena
+        .superblock()
+        .repair_asked
+        .store(1, Ordering::Release);
+    shared.wake_keeper();
+    false
+}
+
+/// For a thread of the keeper's, often: repairs if anybody has asked for it.
+pub(super) fn if_asked(shared: &Shared, me: Me<'_>) {
+    let asked = &me.arena.superblock().repair_asked;
+    if asked.load(Ordering::Relaxed) != 0 && asked.swap(0, Ordering::AcqRel) != 0 {
+        if_needed(shared, me);
+    }
+}
+
+/// As [`if_needed`], by the keeper if there is one that runs: that is waited for.
+pub fn await_done(shared: &Shared, me: Me<'_>) {
+    while !ask(shared, me) {
+        sleep(ASK_TICK);
+    }
+}
+
+/// How long a process has waited for the next repair. Without a lock, which a child that is forked meanwhile would find taken for ever.
+pub struct Waited {
+    base: Instant,
+    /// Which repair it waits for, in the high half, and since when: milliseconds from `base` + 1, or 0.
+    begun: AtomicU64,
+}
+
+impl Default for Waited {
+    fn default() -> Self {
+        Waited {
+            base: Instant::now(),
+            begun: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Waited {
+    /// It waits now, after so many repairs. For how long it has.
+    fn since(&self, repairs: u32) -> Duration {
+        let now = self.base.elapsed().as_millis() as u32 + 1;
+        let begun = self.begun.load(Relaxed);
+        if begun as u32 == 0 || (begun >> 32) as u32 != repairs {
+            self.begun
+                .store(u64::from(repairs) << 32 | u64::from(now), Relaxed);
+            return Duration::ZERO;
+        }
+        Duration::from_millis(now.saturating_sub(begun as u32).into())
+    }
+}
+
+/// Whether a keeper lives whose process is not stopped, as far as can be told.
+fn keeper_runs(arena: &Arena) -> bool {
+    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
+    let process = |slot: &threads::ThreadSlot| slot.pid.load(Ordering::Relaxed);
+    let process = arena.thread(keeper).map(process);
+    has_keeper(arena) && !process.is_some_and(liveness::is_stopped)
+}
+
+/// Whether somebody has died in the middle of something. Buries those who have not.
+fn is_needed(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
-    let rebuilds = arena.superblock().rebuilds.load(Ordering::Acquire);
     let mut owed = threads::gate_is_abandoned(arena)
         || arena.superblock().orphans.load(Ordering::Acquire) != 0
             && has_orphans_of_ours(shared, arena);
@@ -33,17 +118,21 @@ fn repair(shared: &Shared, me: Me<'_>, long: bool) -> Option<Findings> {
             threads::bury(me, id);
         }
     }
-    if !owed && long && threads::has_lock_of_nobody(arena) {
-        // Read before anybody is buried here: who has died since the look above has the lock, and nothing is wrong.
-        let explained = is_death_under_way(arena, rebuilds);
-        let findings = after_death(shared, me)?;
-        if !explained {
-            let corruptions = &arena.superblock().corruptions;
-            corruptions.fetch_add(1, Ordering::Relaxed);
-        }
-        return Some(findings);
+    owed
+}
+
+/// For who has waited for long, though nobody has died: opens locks that nobody has. That says that words of the arena are wrong: a recovery
+/// will not believe it.
+fn open_locks_of_nobody(shared: &Shared, me: Me<'_>, rebuilds: u32) {
+    if !threads::has_lock_of_nobody(me.arena) {
+        return;
     }
-    if owed { after_death(shared, me) } else { None }
+    // Read before anybody is buried here: who has died since it was seen that nobody has, has the lock, and nothing is wrong.
+    let explained = is_death_under_way(me.arena, rebuilds);
+    if after_death(shared, me).is_some() && !explained {
+        let corruptions = &me.arena.superblock().corruptions;
+        corruptions.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Whether anybody has died and is not repaired after, or has been repaired after since the session had been rebuilt so often.
@@ -149,8 +238,14 @@ fn has_orphans_of_ours(shared: &Shared, arena: &Arena) -> bool {
 pub fn install(shared: &Arc<Shared>) {
     let session = Arc::downgrade(shared);
     shared.arena.set_rescue(Box::new(move |me, long| {
-        if let Some(shared) = session.upgrade() {
-            repair(&shared, me, long);
+        let Some(shared) = session.upgrade() else {
+            return;
+        };
+        let rebuilds = me.arena.superblock().rebuilds.load(Ordering::Acquire);
+        if long && !is_needed(&shared, me) {
+            open_locks_of_nobody(&shared, me, rebuilds);
+        } else {
+            ask(&shared, me);
         }
     }));
 }

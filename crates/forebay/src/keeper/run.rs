@@ -254,6 +254,7 @@ pub(super) fn stage_two(shared: &Arc<Shared>, stop: &AtomicBool, mut flusher: Fl
         let seen = shared.work().load(Ordering::Acquire);
         let mut worked = false;
         if shared.keeps.load(Relaxed) {
+            repair::if_asked(shared, me);
             if streams::owes_too_much(shared) {
                 shared.take_from_lanes();
             }

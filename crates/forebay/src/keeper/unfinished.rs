@@ -130,7 +130,11 @@ fn opened(
     let birth = entry.birth.load(Ordering::Acquire);
     #[cfg(feature = "sim")]
     if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
-        return Some(device);
+        if device.caps().birth == birth {
+            return Some(device);
+        }
+        table::retire(shared, shared.me().ok()?, id, birth);
+        return None;
     }
     let device = match again(entry, &|fd| shared.placed(fd), patience) {
         Ok(device) => device,

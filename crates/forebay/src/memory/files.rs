@@ -8,7 +8,7 @@ use crate::limits::{PATH_BYTES_MAX, THREADS_MAX};
 use crate::memory::asks::Asks;
 use crate::memory::regions::Stock;
 use crate::memory::superblock::Line;
-use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, planted};
 
 /// One entry, 2 KiB. Its first line is read by every request to the file, and changes when the file is opened, closed or given space.
 #[repr(C, align(2048))]
@@ -62,8 +62,6 @@ pub struct FileEntry {
     pub sync_error: AtomicU32,
     /// Changes of the device file that we have begun so far.
     pub changes: AtomicU32,
-    /// `changes` when the witness was taken: another count than that says that the witness is out of date.
-    pub witnessed: AtomicU32,
     /// Tick before which no flush is tried again after an error.
     pub retry_tick: AtomicU32,
     /// Failed flushes in a row.
@@ -72,6 +70,9 @@ pub struct FileEntry {
     pub path_len: AtomicU32,
     /// Device file's size, mtime and ctime after our last change: recovery's witness.
     pub witness: [AtomicU64; 3],
+    /// Made of `changes` when the witness was taken, and of the witness ([`sum_of`]): another sum than of what is there says that the witness
+    /// is out of date, or that somebody is about to write it.
+    pub witnessed: AtomicU64,
     /// When a change of ours was last seen to be under way, ns since 1970: what is dated later is none of ours.
     pub changed_ns: AtomicU64,
     /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970. Afterwards it tells a time of the
@@ -136,6 +137,20 @@ pub const FOREIGN: u32 = 4096;
 pub const SMALL_SYNC: u32 = 1 << 24;
 /// All that can be counted.
 pub const SMALL_SYNCS_MAX: u32 = 255;
+
+/// See [`FileEntry::witnessed`]: what several have written in turns has another sum than any of them.
+pub fn sum_of(changes: u32, witness: [u64; 3]) -> u64 {
+    if planted!(LooseWitness) {
+        return u64::from(changes);
+    }
+    let words = witness.into_iter().chain([u64::from(changes)]);
+    // Knuth's multiplier of MMIX; each word is mixed with all before it.
+    words.fold(0, |sum: u64, word| {
+        (sum ^ word)
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .rotate_left(29)
+    })
+}
 
 impl FileEntry {
     /// Open descriptions that the file may be written by.
@@ -214,8 +229,27 @@ impl FileEntry {
 
     /// Whether how the device file looks may be our own doing, unwitnessed: somebody changes it, or died changing it.
     pub fn is_unwitnessed(&self, threads: u32) -> bool {
-        self.is_changing(threads)
-            || self.witnessed.load(Ordering::Acquire) != self.changes.load(Ordering::Acquire)
+        self.witness(threads).is_none()
+    }
+
+    /// How the device file looks after our last change, if that is known.
+    pub fn witness(&self, threads: u32) -> Option<[u64; 3]> {
+        if self.is_changing(threads) {
+            return None;
+        }
+        let changes = self.changes.load(Ordering::Acquire);
+        let seen = std::array::from_fn(|at| self.witness[at].load(Ordering::Acquire));
+        (self.witnessed.load(Ordering::Acquire) == sum_of(changes, seen)).then_some(seen)
+    }
+
+    /// Remembers how the device file looks after the change that `changes` counts. Several may be at it, each with what it has seen: who
+    /// looks meanwhile finds what one of them has written, or nothing.
+    pub fn set_witness(&self, seen: [u64; 3], changes: u32) {
+        for (word, value) in self.witness.iter().zip(seen) {
+            word.store(value, Ordering::Release);
+        }
+        self.witnessed
+            .store(sum_of(changes, seen), Ordering::Release);
     }
 
     /// Takes all notes away: the entry is being made.

@@ -111,6 +111,8 @@ pub struct Superblock {
     pub sleeping: AtomicU32,
     /// Futex of who gives memory ahead of need; every wake-up adds one.
     pub ready_work: AtomicU32,
+    /// Somebody has died in the middle of something, and the keeper shall repair.
+    pub repair_asked: AtomicU32,
     /// Memory given and taken.
     pub memory: Line,
     /// Frames backed now.

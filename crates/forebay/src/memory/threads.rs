@@ -14,7 +14,8 @@ mod taking;
 mod work;
 
 pub use stops::{
-    FileStop, SessionStop, Waiting, stop_file, stop_session, stop_session_for_rebuild,
+    FileStop, SessionStop, Waiting, await_operations, stop_file, stop_session,
+    stop_session_for_rebuild,
 };
 pub use taking::{take, take_for_good};
 pub use work::{

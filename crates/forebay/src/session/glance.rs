@@ -14,6 +14,7 @@ use crate::file::gone::{Place, is_another, may_be_gone};
 use crate::file::{closing, table};
 use crate::ids::FileId;
 use crate::keeper::outsiders;
+use crate::keeper::run::has_keeper;
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, FileEntry, HOLEY, LIVE};
@@ -24,6 +25,15 @@ use crate::sys::stat;
 /// A session's arena, looked at by a process that is not in it: whether a file is known there.
 pub struct Glance {
     arena: Arena,
+}
+
+/// A keeper, as somebody sees it who waits for it to close a file.
+#[derive(Clone, Copy, Debug)]
+pub struct WithKeeper {
+    /// It has the file open, or is stopped: descriptors may be on their way to it.
+    pub may_have: bool,
+    /// Another number than before: it has gone on with its rounds, in each of which it takes what has been sent to it.
+    pub round: u32,
 }
 
 /// What a session knows of an inode.
@@ -241,6 +251,18 @@ impl Glance {
         self.arena.superblock().guard.load(Ordering::Acquire) == outsiders::HOLDS
     }
 
+    /// Whether a file that nobody of the session has open is open in the keeper: it is stopped, or late. For who cannot wait to be told. `None`:
+    /// no keeper lives, or somebody has it open.
+    pub fn with_keeper(&self, (device, inode): (u64, u64)) -> Option<WithKeeper> {
+        let round = self.arena.superblock().tick.load(Ordering::Acquire);
+        let is_open = table::find(&self.arena, device, inode)
+            .is_some_and(|id| self.arena.file_unchecked(id).opens.load(Ordering::Acquire) != 0);
+        (!is_open && has_keeper(&self.arena)).then(|| WithKeeper {
+            may_have: outsiders::keeper_may_have(&self.arena, (device, inode)),
+            round,
+        })
+    }
+
     /// Whether the keeper is at any file whose close did not wait.
     #[inline]
     pub fn has_leases(&self) -> bool {
@@ -314,10 +336,11 @@ fn closed_of(entry: &FileEntry, threads: u32) -> Option<Closed> {
     }
     let written = if entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
         Written::No
-    } else if entry.is_unwitnessed(threads) {
-        Written::Unseen
     } else {
-        Written::Seen(entry.witness[2].load(Ordering::Acquire))
+        let known = entry.witness(threads);
+        known.map_or(Written::Unseen, |[_, _, changed_ns]| {
+            Written::Seen(changed_ns)
+        })
     };
     Some(Closed { ns, written })
 }

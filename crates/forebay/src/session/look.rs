@@ -359,7 +359,7 @@ impl Session {
     ) -> Result<Vec<Unsettled>> {
         let me = self.shared.me()?;
         // What the dead hold would be in the way.
-        repair::if_needed(&self.shared, me);
+        repair::await_done(&self.shared, me);
         for (id, entry) in live_files(&self.shared.arena) {
             if is_wanted(&path_of(entry)) {
                 closing::await_end(&self.shared.arena, id);

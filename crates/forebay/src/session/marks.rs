@@ -33,10 +33,7 @@ impl Glance {
         let known = self.known(found.device, found.inode)?;
         let entry = arena.file_unchecked(known.id);
         let is_other = || may_be_gone(arena, entry) && is_another(entry, Place::of(fd));
-        let by_others = || {
-            !entry.is_unwitnessed(arena.counts().threads)
-                && !table::is_as_witnessed(entry, &as_device(&found))
-        };
+        let by_others = || table::is_changed(entry, &as_device(&found), arena.counts().threads);
         if !known.in_use || is_other() || by_others() {
             return None;
         }

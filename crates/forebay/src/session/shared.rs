@@ -14,6 +14,7 @@ use crate::flush::{Flusher, Outcome, Scope};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::outsiders::Guard;
+use crate::keeper::repair::Waited;
 use crate::keeper::unfinished;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
@@ -61,6 +62,8 @@ pub struct Shared {
     pub(super) viewers: Viewers,
     /// Held while a file is handed over, so that each description is counted once.
     pub(super) handing: Mutex<Option<Instant>>,
+    /// How long this process has waited for a repair that it has asked the keeper for.
+    pub(crate) repair_wanted: Waited,
     pub(super) claims: Arc<Claims>,
     pub(super) guard: Mutex<Option<Arc<Guard>>>,
     #[cfg(feature = "sim")]
@@ -98,6 +101,7 @@ impl Shared {
             opens: Opens::default(),
             viewers: Viewers::default(),
             handing: Mutex::new(None),
+            repair_wanted: Waited::default(),
             claims: Arc::default(),
             guard: Mutex::default(),
             #[cfg(feature = "sim")]

@@ -53,7 +53,7 @@ impl Session {
     pub fn write_all(&self, device: Option<u64>) -> Result<()> {
         let shared = &self.shared;
         let me = shared.me()?;
-        repair::if_needed(shared, me);
+        repair::await_done(shared, me);
         for (_, entry) in unwritten(&shared.arena, device) {
             entry.flags.fetch_or(HURRY, Ordering::AcqRel);
         }

@@ -1,7 +1,8 @@
 //! A device that fails under real programs: the n-th call on one file, counted over all processes that are told so.
 //!
 //! The orders lie in a file that all of them map: a program finds its name in `FOREBAY__SIM_FAULT`, a test says it by [`obey`].
-//! [`crate::device::RealFile`] asks [`pass`] before each of its calls. A call that fails does nothing.
+//! [`crate::device::RealFile`] asks [`pass`] before each of its calls. A call that fails does nothing. A program that finds the name of a bug
+//! in `FOREBAY__SIM_BUG` has it from then on.
 
 use std::fs::File;
 use std::io;
@@ -43,8 +44,10 @@ pub struct Orders {
     pub errno: AtomicU32,
     /// What has failed first, a [`Call`], or 0.
     pub failed: AtomicU32,
-    /// Calls so far.
+    /// Calls so far, of those that count.
     pub calls: AtomicU64,
+    /// Which count: those of one kind, a [`Call`], or 0 for all.
+    pub only: AtomicU32,
 }
 
 static ORDERS: AtomicPtr<Orders> = AtomicPtr::new(std::ptr::null_mut());
@@ -89,6 +92,9 @@ pub fn orders() -> Option<&'static Orders> {
         if let Some(path) = std::env::var_os("FOREBAY__SIM_FAULT") {
             obey(Path::new(&path)).expect("orders");
         }
+        if let Ok(bug) = std::env::var("FOREBAY__SIM_BUG") {
+            super::plant_everywhere(&bug);
+        }
     });
     // SAFETY: mapped for good once it is not null.
     unsafe { ORDERS.load(SeqCst).as_ref() }
@@ -102,6 +108,10 @@ pub fn pass(inode: u64, call: Call) -> io::Result<()> {
     let Some(orders) = orders().filter(|orders| orders.inode.load(SeqCst) == inode) else {
         return Ok(());
     };
+    let only = orders.only.load(SeqCst);
+    if only != 0 && only != call as u32 {
+        return Ok(());
+    }
     orders.calls.fetch_add(1, SeqCst);
     let fewer = |left: u64| left.checked_sub(1);
     let first = orders.countdown.fetch_update(SeqCst, SeqCst, fewer) == Ok(1);

@@ -53,6 +53,12 @@ pub enum Bug {
     SwallowFlushError,
     /// A sync does not ask the device to make anything durable.
     SkipDeviceSync,
+    /// A sync that the device has refused is told nobody.
+    SwallowSyncError,
+    /// How a device file looks is taken for what one has seen, whoever has written it.
+    LooseWitness,
+    /// Whoever opens a file does not look whether it is the one that had its number before.
+    AnyBirth,
     /// A rebuild lets two headers have one frame.
     TrustFrames,
     /// Recovery writes files that others have changed.
@@ -92,7 +98,7 @@ pub enum Bug {
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.
-const BY_NAME: [(&str, Bug); 7] = [
+const BY_NAME: [(&str, Bug); 9] = [
     ("EarlyEnd", Bug::EarlyEnd),
     ("BlindWitness", Bug::BlindWitness),
     ("ForgetFlights", Bug::ForgetFlights),
@@ -100,6 +106,8 @@ const BY_NAME: [(&str, Bug); 7] = [
     ("ForgottenDirt", Bug::ForgottenDirt),
     ("TrustWords", Bug::TrustWords),
     ("DeafPressure", Bug::DeafPressure),
+    ("SwallowFlushError", Bug::SwallowFlushError),
+    ("SwallowSyncError", Bug::SwallowSyncError),
 ];
 
 /// 1 + the place in [`BY_NAME`] of what is planted in the whole process, or 0.

@@ -3,12 +3,14 @@
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
+use forebay::device::DeviceFile;
 use forebay::flush::ring;
 use forebay::frame::header::Identity;
 use forebay::frame::slots;
 use forebay::ids::{BlockIndex, FileId, HeaderId};
 use forebay::memory::regions;
 use forebay::sim;
+use forebay::sync::Ordering;
 
 use crate::explore::dice;
 use crate::world::{BLOCK, Member, PAGE, Shape, World, join};
@@ -21,6 +23,7 @@ crate::scenarios!(
     frames_have_one_owner,
     small_frames_have_one_owner,
     hints_in_the_ring,
+    what_a_device_file_looks_like_is_of_one_moment,
 );
 
 fn two_link_one_block() {
@@ -256,4 +259,34 @@ fn hints_in_the_ring() {
         })
     };
     join([pusher(0), pusher(100), popper]);
+}
+
+/// Several change the device file, and each remembers how it looks then, some of them late.
+pub fn what_a_device_file_looks_like_is_of_one_moment() {
+    let world = World::new(Shape::default());
+    let _exploring = world.explore();
+    let changer = || {
+        world.spawn(|member| {
+            let (core, me) = (&member.file(0).core, member.me());
+            for _ in 0..2 {
+                let trim = || core.device.trim();
+                let changed = core.shared.change(me, core.id, &core.device, trim);
+                changed.expect("a simulated file can be trimmed");
+            }
+        })
+    };
+    let looker = world.spawn(|member| {
+        let (subject, me) = (member.file(0), member.me());
+        let (entry, threads) = (subject.core.entry(), me.arena.counts().threads);
+        for _ in 0..8 {
+            let changes = entry.changes.load(Ordering::Acquire);
+            let known = entry.witness(threads);
+            let stat = subject.sim.stat().expect("a state");
+            let is_same = entry.changes.load(Ordering::Acquire) == changes;
+            if let Some(known) = known.filter(|_| is_same && !entry.is_changing(threads)) {
+                assert_eq!(known, [stat.len, stat.mtime_ns, stat.ctime_ns], "by others");
+            }
+        }
+    });
+    join([changer(), changer(), looker]);
 }

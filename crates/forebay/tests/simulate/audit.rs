@@ -39,7 +39,7 @@ pub fn look_at_everything(world: &Rc<World>, seed: u64) {
         space(&shared, world).unwrap_or_else(|what| panic!("{what}"));
     }
     let session = Session::of_process(Arc::clone(&shared));
-    for file in 0..world.files.len() {
+    for file in (0..world.files.len()).filter(|&file| world.is_in_use(file)) {
         let deep = dice.below(2) == 0;
         look_at(world, &session, file, deep || lends);
     }
@@ -82,7 +82,12 @@ fn space(shared: &Arc<Shared>, world: &World) -> Result<(), String> {
         let entry = arena.file_unchecked(identity.file);
         let size = entry.size.load(Ordering::Acquire);
         let inode = entry.inode.load(Ordering::Acquire);
-        let disk = world.disk.open(inode).expect("a file of the disk");
+        // Of one that is gone nothing will be written.
+        let birth = entry.birth.load(Ordering::Acquire);
+        let disk = world.disk.find(inode);
+        let Some(disk) = disk.filter(|file| file.caps().birth == birth) else {
+            continue;
+        };
         let owed = header.owed();
         for page in (0..64).filter(|page| owed & 1 << page != 0) {
             let at = identity.block.start() + page * 4096;
@@ -136,7 +141,7 @@ fn look_at(world: &Rc<World>, session: &Session, index: usize, deep: bool) {
     // What failed before may be told once.
     let synced = file.sync_all().or_else(|_| file.sync_all());
     synced.expect("a sync of a sound device");
-    let device = subject.sim.contents();
+    let device = subject.sim().contents();
     assert!(
         device == found,
         "file {index} is another one on the device after a sync: {:?}",

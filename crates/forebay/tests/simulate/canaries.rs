@@ -46,4 +46,5 @@ canaries! {
     a_gate_that_is_not_looked_at: DeafEnter;
     a_return_into_a_stopped_session: DeafUnpark;
     small_frames_freed_early: EarlyFree;
+    a_file_that_is_taken_for_another_of_its_number: AnyBirth;
 }

@@ -203,7 +203,7 @@ impl Look {
 
     /// The device has everything that was acknowledged when the look began.
     pub fn check_synced(self) {
-        let device = self.world.files[self.file].sim.contents();
+        let device = self.world.files[self.file].sim().contents();
         self.check(|ledger, window| {
             let checked = ledger.check_synced(window, &device);
             checked.map_err(|what| format!("after a sync the device is wrong: {what}"))

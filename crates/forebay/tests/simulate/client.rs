@@ -62,7 +62,7 @@ impl Client {
             world: Rc::clone(world),
             process: Rc::clone(process),
             dice: SplitMix64::new(seed),
-            read_to: vec![0; world.swarm.files],
+            read_to: vec![0; world.files.len()],
         }
     }
 
@@ -82,12 +82,13 @@ impl Client {
     }
 
     fn act(&mut self) {
-        let file = self.dice.below(self.world.swarm.files as u64) as usize;
+        let name = self.dice.below(self.world.swarm.files as u64) as usize;
         let handle = self.dice.below(self.world.swarm.handles as u64) as usize;
-        let open = self.process.handles.borrow()[file][handle].clone();
+        let open = self.process.handles.borrow()[name][handle].clone();
         let Some(open) = open else {
-            return self.reopen(file, handle);
+            return self.reopen(name, handle);
         };
+        let file = open.subject;
         match self.draw_act() {
             Act::Write => self.write(file, &open, false),
             Act::WriteVectored => self.write(file, &open, true),
@@ -102,7 +103,11 @@ impl Client {
             Act::Len => self.len(file, &open),
             Act::Reopen => {
                 drop(open);
-                self.reopen(file, handle);
+                self.reopen(name, handle);
+            }
+            Act::Replace => {
+                drop(open);
+                self.replace(name);
             }
             Act::Advise => self.advise(file, &open),
             Act::Evict => self.evict(file, &open),
@@ -323,9 +328,10 @@ impl Client {
         }
     }
 
-    fn reopen(&mut self, file: usize, handle: usize) {
-        let old = self.process.handles.borrow_mut()[file][handle].take();
+    fn close(&mut self, name: usize, handle: usize) {
+        let old = self.process.handles.borrow_mut()[name][handle].take();
         if let Some(old) = old {
+            let file = old.subject;
             // Another thread may be using it: then it closes with that.
             if let Ok(old) = Rc::try_unwrap(old.file) {
                 let closed = old.close();
@@ -335,6 +341,23 @@ impl Client {
                 }
             }
         }
+    }
+
+    /// Removes a file and makes another, or renames one over it; mostly it has closed it before.
+    fn replace(&mut self, name: usize) {
+        if self.dice.below(4) != 0 {
+            (0..self.world.swarm.handles).for_each(|handle| self.close(name, handle));
+        }
+        let from = self.dice.below(self.world.swarm.files as u64) as usize;
+        let from = if self.dice.below(3) == 0 { from } else { name };
+        let _ = self.world.replace(name, from);
+    }
+
+    fn reopen(&mut self, name: usize, handle: usize) {
+        self.close(name, handle);
+        let file = self.world.named(name);
+        // Found: whoever gives the name to another file now does not change that.
+        let _found = self.world.files[file].sim();
         let access = match self.dice.below(8) {
             0 => Access::ReadOnly,
             1 => Access::Append,
@@ -359,10 +382,11 @@ impl Client {
                 }
                 let new = Handle {
                     file: Rc::new(opened),
+                    subject: file,
                     access,
                 };
                 // Another thread may have been here: its file is closed, which takes time.
-                let old = self.process.handles.borrow_mut()[file][handle].replace(new);
+                let old = self.process.handles.borrow_mut()[name][handle].replace(new);
                 drop(old);
             }
             Err(error) => self.excuse("an opening", &error),

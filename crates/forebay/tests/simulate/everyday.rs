@@ -38,7 +38,7 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
     }
     eprintln!(
         "{name}: {count} seeds, {} turns, {} operations, {} clients, {} keepers and {} times everybody killed, {} audits, {} \
-         device errors, {:.1} s",
+         device errors, {} numbers of files used again, {:.1} s",
         sum.turns,
         sum.operations,
         sum.client_deaths,
@@ -46,6 +46,7 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
         sum.power_losses,
         sum.audits,
         sum.faults,
+        sum.numbers_again,
         begun.elapsed().as_secs_f64()
     );
     assert!(
@@ -64,6 +65,7 @@ fn add(sum: &mut Outcome, outcome: &Outcome) {
     sum.power_losses += outcome.power_losses;
     sum.audits += outcome.audits;
     sum.faults += outcome.faults;
+    sum.numbers_again += outcome.numbers_again;
 }
 
 fn is_told() -> bool {

@@ -28,6 +28,8 @@ pub struct Outcome {
     pub power_losses: u64,
     pub audits: u64,
     pub faults: u64,
+    /// Files that got the number of one that is gone.
+    pub numbers_again: u64,
 }
 
 /// See the module's documentation.
@@ -70,6 +72,7 @@ pub fn run_swarm(swarm: Swarm, turns: u64) -> Result<Outcome, String> {
         operations: run.world.operations.get(),
         trace: run.sim.trace(),
         faults: run.outcome.faults + run.world.station().faults(),
+        numbers_again: run.world.numbers_again.get(),
         ..run.outcome
     })
 }
@@ -227,8 +230,11 @@ impl Run {
         self.world.disk.crash_power(self.dice.next_u64());
         self.outcome.power_losses += 1;
         self.outcome.faults += self.world.station().faults();
-        for (index, file) in self.world.files.iter().enumerate() {
-            let left = file.sim.contents();
+        // Names are durable at once: what has none now is gone.
+        let named = (0..self.world.files.len()).filter(|&file| self.world.is_in_use(file));
+        for index in named {
+            let file = &self.world.files[index];
+            let left = file.sim().contents();
             let mut ledger = file.ledger.borrow_mut();
             ledger.check_power_loss(&left).map_err(|what| Failure {
                 task: "the disk".into(),

@@ -229,7 +229,7 @@ fn around_a_hole(world: &Rc<World>, file: &File) {
 
 fn holes_stay() -> Result<(), String> {
     let world = play(quiet_swarm(1), around_a_hole, &[])?;
-    let filled = world.files[0].sim.is_allocated(PAGE, PAGE);
+    let filled = world.files[0].sim().is_allocated(PAGE, PAGE);
     match filled.expect("a look") {
         true => Err("a hole has got space, which a full disk would not have had".into()),
         false => Ok(()),
@@ -266,7 +266,7 @@ fn beyond_the_end_of_a_full_disk(world: &Rc<World>, file: &File) {
     file.sync_data().expect("a sync");
     punch(world, file, 0, PAGE);
     // Somebody else takes what was reserved, and all that is left.
-    world.files[0].sim.trim().expect("space given back");
+    world.files[0].sim().trim().expect("space given back");
     world.disk.fill(1 << 40);
     let refused = file.write_at(&[1; 100], 10 * PAGE);
     assert!(

@@ -28,6 +28,8 @@ pub enum Act {
     Reopen,
     Advise,
     Evict,
+    /// Another file gets the name.
+    Replace,
 }
 
 const ACTS: [(Act, u64); 14] = [
@@ -104,7 +106,10 @@ impl Swarm {
             threads: one(random, &[1, 1, 2]),
             window,
             longest: one(random, &[100, 5000, 20_000, 70_000, 300_000, 600_000]).min(window),
-            acts: acts(random),
+            acts: acts(random)
+                .into_iter()
+                .chain(renames(seed).then_some((Act::Replace, 3)))
+                .collect(),
             rest: micros(one(random, &[1, 20, 100, 3000])),
             frames,
             headers: one(random, &[6, 8, 16, 64]).max(frames),
@@ -169,7 +174,8 @@ impl Swarm {
     pub fn counts(&self) -> Counts {
         Counts {
             threads: 96,
-            files: 8,
+            // Those without a name are in it as long as somebody has them open.
+            files: if renames(self.seed) { 64 } else { 8 },
             nodes: 64,
             headers: self.headers,
             frames: self.frames.next_multiple_of(8),
@@ -194,6 +200,11 @@ impl Swarm {
     pub fn power_fails(&self) -> bool {
         self.power_losses != 0
     }
+}
+
+/// Whether names are given to other files. Not drawn, as with tracking.
+fn renames(seed: u64) -> bool {
+    matches!(seed % 6, 2 | 4)
 }
 
 /// Operations: some not at all, some more often than usual.

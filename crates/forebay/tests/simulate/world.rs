@@ -23,12 +23,15 @@ use forebay_model::Access;
 use crate::ledger::Ledger;
 use crate::swarm::Swarm;
 
+/// Files that take others' places at most.
+const SPARE_FILES: usize = 40;
 /// Operations that a failure shows.
 const LAST_OPERATIONS: usize = 30;
 
 /// A file with what is known of it.
 pub struct Subject {
-    pub sim: Arc<SimFile>,
+    /// `None`: it has not been made yet, or another has its number.
+    sim: RefCell<Option<Arc<SimFile>>>,
     pub ledger: RefCell<Ledger>,
     /// Operations under way that must not meet one that changes the length, and whether such a one is under way.
     pub changes: Cell<u32>,
@@ -36,10 +39,19 @@ pub struct Subject {
     pub appends: Cell<u32>,
 }
 
+impl Subject {
+    /// The file, which somebody has open or can open.
+    pub fn sim(&self) -> Arc<SimFile> {
+        self.sim.borrow().clone().expect("a file that is there")
+    }
+}
+
 /// An open description.
 #[derive(Clone)]
 pub struct Handle {
     pub file: Rc<File>,
+    /// Which file it is of.
+    pub subject: usize,
     pub access: Access,
 }
 
@@ -47,7 +59,7 @@ pub struct Handle {
 pub struct Process {
     pub number: u32,
     pub session: Session,
-    /// By file.
+    /// By name.
     pub handles: RefCell<Vec<Vec<Option<Handle>>>>,
 }
 
@@ -69,6 +81,10 @@ pub struct World {
     pub station: RefCell<Arc<Station>>,
     arena: RefCell<fs::File>,
     pub files: Vec<Subject>,
+    /// Which file each name leads to.
+    names: RefCell<Vec<usize>>,
+    /// Files that have been made.
+    made: Cell<usize>,
     pub clients: RefCell<Vec<Option<Rc<Process>>>>,
     pub keeper: RefCell<Option<Keeper>>,
     seat: Seat,
@@ -81,6 +97,8 @@ pub struct World {
     pub busy: Cell<u32>,
     pub operations: Cell<u64>,
     pub seeds: Cell<u32>,
+    /// Files that got the number of one that is gone.
+    pub numbers_again: Cell<u64>,
     /// All operations are printed, for who looks for the cause of a failure: `FOREBAY_SIMULATE_LOG`.
     logs: bool,
     last: RefCell<VecDeque<String>>,
@@ -101,8 +119,12 @@ impl Neighbours for Around {
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
-        if let (Some(keeper), Some(device)) = (keeper, self.open(device.caps().inode)) {
-            keeper.keep_device(file, device);
+        // With or without a name: what comes is a descriptor.
+        let same = self.disk.find(device.caps().inode);
+        let same = same.filter(|same| same.caps().birth == device.caps().birth);
+        if let (Some(keeper), Some(same)) = (keeper, same) {
+            let device = Timed::new(same, Arc::clone(&self.station));
+            keeper.keep_device(file, Arc::new(device));
         }
     }
 
@@ -123,15 +145,17 @@ fn new_arena(swarm: &Swarm) -> fs::File {
 impl World {
     pub fn new(swarm: Swarm) -> Rc<World> {
         let disk = Arc::new(SimDisk::new(swarm.disk()));
-        let file = |_| Subject {
-            sim: disk.create(),
+        let file = |place| Subject {
+            sim: RefCell::new((place < swarm.files).then(|| disk.create())),
             ledger: RefCell::new(Ledger::new(swarm.power_fails())),
             changes: Cell::new(0),
             is_resized: Cell::new(false),
             appends: Cell::new(0),
         };
         Rc::new(World {
-            files: (0..swarm.files).map(file).collect(),
+            files: (0..swarm.files + SPARE_FILES).map(file).collect(),
+            names: RefCell::new((0..swarm.files).collect()),
+            made: Cell::new(swarm.files),
             disk,
             station: RefCell::new(Arc::new(Station::new(swarm.weather))),
             arena: RefCell::new(new_arena(&swarm)),
@@ -144,6 +168,7 @@ impl World {
             busy: Cell::new(0),
             operations: Cell::new(0),
             seeds: Cell::new(0),
+            numbers_again: Cell::new(0),
             logs: std::env::var_os("FOREBAY_SIMULATE_LOG").is_some(),
             last: RefCell::default(),
             swarm,
@@ -264,8 +289,59 @@ impl World {
             Access::Append => options.read(true).append(true),
         };
         options.truncate(truncate);
-        let device = Timed::new(Arc::clone(&self.files[file].sim), self.station());
+        let device = Timed::new(self.files[file].sim(), self.station());
         session.open_device(Arc::new(device), &format!("file-{file}"), &options)
+    }
+
+    /// The file that a name leads to.
+    pub fn named(&self, name: usize) -> usize {
+        self.names.borrow()[name]
+    }
+
+    /// Whether a file has a name, or somebody who lives has it open.
+    pub fn is_in_use(&self, file: usize) -> bool {
+        let has = |process: &Rc<Process>| {
+            let handles = process.handles.borrow();
+            let mut open = handles.iter().flatten().flatten();
+            open.any(|handle| handle.subject == file)
+        };
+        self.names.borrow().contains(&file) || self.clients.borrow().iter().flatten().any(has)
+    }
+
+    /// The file that `name` leads to loses its name, which leads to the one that `from` has led to, as after a rename, and that to a new
+    /// one. The new one has the number of a file that nobody has any more, if there is one. `None`: there have been enough of them.
+    pub fn replace(&self, name: usize, from: usize) -> Option<()> {
+        let new = self.made.get();
+        let subject = self.files.get(new)?;
+        let lost = {
+            let mut names = self.names.borrow_mut();
+            let lost = names[name];
+            names[name] = names[from];
+            names[from] = new;
+            lost
+        };
+        let number = |file: &SimFile| file.caps().inode;
+        self.disk.unlink(number(&self.files[lost].sim()));
+        // What the test itself has is one of those who have it.
+        let again = |file: &Subject| {
+            let old = file.sim.borrow().as_deref().map(number);
+            let made = self.disk.create_again(old?, 1)?;
+            *file.sim.borrow_mut() = None;
+            Some(made)
+        };
+        let again = self.files[..new].iter().find_map(again);
+        let is_again = again.is_some();
+        let made = again.unwrap_or_else(|| self.disk.create());
+        self.log(format!(
+            "file {new} takes the place of file {lost}, number {}{}",
+            number(&made),
+            if is_again { ", again" } else { "" }
+        ));
+        self.numbers_again
+            .set(self.numbers_again.get() + u64::from(is_again));
+        *subject.sim.borrow_mut() = Some(made);
+        self.made.set(new + 1);
+        Some(())
     }
 
     /// A seed for a write that no other has had.

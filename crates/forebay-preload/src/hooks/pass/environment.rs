@@ -9,15 +9,15 @@ use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
 
 use libc::{c_int, posix_spawn_file_actions_t, posix_spawnattr_t};
 
-use super::{Args, Onward, actions, number, or, programs};
+use super::{Args, Onward, actions, number, or, patience, programs};
 use crate::program::peek;
 use crate::{raw, signals};
 
 unsafe extern "C" {
-    static environ: *const *const c_char;
+    pub static environ: *const *const c_char;
 }
 
-type List = *const *const c_char;
+pub type List = *const *const c_char;
 
 /// Variables that are kept.
 const KEPT_MAX: usize = 48;
@@ -136,61 +136,98 @@ impl Repaired {
     }
 }
 
-/// Where to go on: by way of `repaired`, which comes here again, or straight on.
-fn by(args: &Args, list: u64, repaired: usize) -> usize {
+/// Where to go on: by way of `repaired`, which comes here again, or straight on, `patiently` where there is such a way.
+fn by(args: &Args, list: u64, repaired: usize, patiently: usize) -> usize {
     if is_stripped(list as usize) {
         return repaired;
     }
-    programs::replace(args).address()
+    onward(programs::replace(args).address(), patiently)
+}
+
+fn onward(step: usize, patiently: usize) -> usize {
+    if step == 0 && patience::may_be_needed() {
+        return patiently;
+    }
+    step
 }
 
 /// `execve(path, arguments, environment)`
 pub fn execve(args: &Args) -> usize {
-    by(args, args[2], repaired_execve as *const () as usize)
+    by(
+        args,
+        args[2],
+        repaired_execve as *const () as usize,
+        patience::execve as *const () as usize,
+    )
 }
 
 /// `execvpe(name, arguments, environment)`
 pub fn execvpe(args: &Args) -> usize {
-    by(args, args[2], repaired_execvpe as *const () as usize)
+    by(
+        args,
+        args[2],
+        repaired_execvpe as *const () as usize,
+        patience::execvpe as *const () as usize,
+    )
 }
 
 /// `execv(path, arguments)`: the environment is the process's.
 pub fn execv(args: &Args) -> usize {
-    by(args, own(), repaired_execv as *const () as usize)
+    by(
+        args,
+        own(),
+        repaired_execv as *const () as usize,
+        patience::execv as *const () as usize,
+    )
 }
 
 /// `execvp(name, arguments)`
 pub fn execvp(args: &Args) -> usize {
-    by(args, own(), repaired_execvp as *const () as usize)
+    by(
+        args,
+        own(),
+        repaired_execvp as *const () as usize,
+        patience::execvp as *const () as usize,
+    )
 }
 
 /// `fexecve(fd, arguments, environment)`
 pub fn fexecve(args: &Args) -> usize {
-    by(args, args[2], repaired_fexecve as *const () as usize)
+    by(args, args[2], repaired_fexecve as *const () as usize, 0)
 }
 
 /// `execveat(directory, path, arguments, environment, flags)`
 pub fn execveat(args: &Args) -> usize {
-    by(args, args[3], repaired_execveat as *const () as usize)
+    by(args, args[3], repaired_execveat as *const () as usize, 0)
 }
 
 /// As [`by`], for a call that returns an error number.
-fn spawn_by(args: &Args, list: u64, repaired: usize) -> usize {
+fn spawn_by(args: &Args, list: u64, repaired: usize, patiently: usize) -> usize {
     if is_stripped(list as usize) {
         return repaired;
     }
     let given = programs::run(args).and_then(|()| actions::reach(args[2]));
-    or(given, number)
+    onward(or(given, number), patiently)
 }
 
 /// `posix_spawn(pid, path, actions, attributes, arguments, environment)`
 pub fn posix_spawn(args: &Args) -> usize {
-    spawn_by(args, args[5], repaired_spawn as *const () as usize)
+    spawn_by(
+        args,
+        args[5],
+        repaired_spawn as *const () as usize,
+        patience::posix_spawn as *const () as usize,
+    )
 }
 
 /// `posix_spawnp`, likewise.
 pub fn posix_spawnp(args: &Args) -> usize {
-    spawn_by(args, args[5], repaired_spawnp as *const () as usize)
+    spawn_by(
+        args,
+        args[5],
+        repaired_spawnp as *const () as usize,
+        patience::posix_spawnp as *const () as usize,
+    )
 }
 
 fn own() -> u64 {
@@ -256,8 +293,8 @@ unsafe extern "C" fn repaired_execveat(
     unsafe { execveat(directory, path, arguments, list.0.as_ptr(), flags) }
 }
 
-type Actions = *const posix_spawn_file_actions_t;
-type Attributes = *const posix_spawnattr_t;
+pub type Actions = *const posix_spawn_file_actions_t;
+pub type Attributes = *const posix_spawnattr_t;
 
 /// # Safety
 /// As for libc's function.

@@ -209,21 +209,19 @@ fn is_changed_outside(shared: &Shared, guard: &Guard, file: FileId) -> Option<bo
     let entry = shared.arena.file_unchecked(file);
     let device = shared.device(file)?;
     let changes = entry.changes.load(Ordering::Acquire);
-    if entry.flags.load(Ordering::Acquire) & UNFINISHED != 0
-        || entry.is_unwitnessed(shared.arena.counts().threads)
-    {
+    if entry.flags.load(Ordering::Acquire) & UNFINISHED != 0 {
         return None;
     }
+    let [len, mtime_ns, _] = entry.witness(shared.arena.counts().threads)?;
     let owes = entry.owed_pages.load(Ordering::Acquire) != 0;
     let size = entry.size.load(Ordering::Acquire);
     let reaches = entry.disk_end.load(Ordering::Acquire) >= size;
     let seen = device.stat().ok()?;
-    let witness = [0, 1].map(|at| entry.witness[at].load(Ordering::Acquire));
     // Our own last change may have been seen together with somebody's; a length tells all the same.
     let length_is_ours =
-        seen.len == witness[0] && seen.len <= size && (owes || !reaches || seen.len == size);
+        seen.len == len && seen.len <= size && (owes || !reaches || seen.len == size);
     // Which programs can have it open is known where outsiders wait; programs set times.
-    let same = length_is_ours && (guard.holds() || seen.mtime_ns == witness[1]);
+    let same = length_is_ours && (guard.holds() || seen.mtime_ns == mtime_ns);
     (entry.changes.load(Ordering::Acquire) == changes).then_some(!same)
 }
 

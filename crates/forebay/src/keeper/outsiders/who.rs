@@ -168,6 +168,12 @@ fn open(pid: u32, wanted: &Wanted<'_>) -> io::Result<Vec<(u32, (u64, u64))>> {
         .collect())
 }
 
+/// Whether a process has a file open, as far as this user may see.
+pub fn has_open(pid: u32, inode: (u64, u64)) -> bool {
+    let inodes = HashSet::from([inode]);
+    open(pid, &Wanted::by_mounts(&inodes, "")).is_ok_and(|open| !open.is_empty())
+}
+
 /// What a process has mapped beside files that are looked for.
 ///
 /// # Errors

@@ -224,39 +224,46 @@ pub fn give_back(me: Me<'_>, frames: u32) -> u64 {
     let pinned = me.arena.superblock().frames_pinned.load(Ordering::Relaxed);
     let frames = frames.max(pinned.saturating_mul(2));
     let _settling = me.settling();
-    let taken = take_free(me, frames);
-    if taken.is_empty() {
-        return 0;
-    }
-    // Readers that copied from these frames before we took them have left their operations, or look anew.
-    let alone = threads::stop_session(me).is_some();
     let mut given = 0;
-    for first in taken {
-        if alone && take_memory(me, first) {
-            given += HUGE_BYTES as u64;
-        } else {
+    let mut end = me.arena.counts().frames / HUGE_FRAMES * HUGE_FRAMES;
+    loop {
+        let taken = take_free(me, frames, &mut end);
+        if taken.is_empty() {
+            return given;
+        }
+        // Readers that copied from these frames before we took them have left their operations, or look anew.
+        let mut goes_on = threads::await_operations(me);
+        for first in taken {
+            goes_on = goes_on && take_memory(me, first);
+            if goes_on {
+                given += HUGE_BYTES as u64;
+                continue;
+            }
             let _alone = me.enter_arena();
             for index in (0..HUGE_FRAMES).rev() {
                 regions::free_frame(me, FrameId(first.0 + index));
             }
         }
+        if !goes_on {
+            return given;
+        }
     }
-    given
 }
 
-/// Takes huge pages all of whose frames are free, from the end, as long as more than `frames` have memory.
-fn take_free(me: Me<'_>, frames: u32) -> Vec<FrameId> {
-    let arena = me.arena;
+/// Takes huge pages all of whose frames are free, from `end` down, as long as more than `frames` have memory: half of what is free at
+/// most, since whoever is stopped with it in hand leaves the rest to others.
+fn take_free(me: Me<'_>, frames: u32, end: &mut u32) -> Vec<FrameId> {
+    let superblock = me.arena.superblock();
+    let most = (superblock.free_about() / HUGE_FRAMES / 2).max(1) as usize;
     let mut taken = Vec::new();
-    let mut first = arena.counts().frames / HUGE_FRAMES * HUGE_FRAMES;
-    while first >= HUGE_FRAMES {
-        first -= HUGE_FRAMES;
-        let backed = arena.superblock().frames_backed.load(Ordering::Relaxed);
+    while *end >= HUGE_FRAMES && taken.len() < most {
+        let backed = superblock.frames_backed.load(Ordering::Relaxed);
         if backed.saturating_sub(taken.len() as u32 * HUGE_FRAMES) <= frames {
             break;
         }
-        if take_piece(me, FrameId(first)) {
-            taken.push(FrameId(first));
+        *end -= HUGE_FRAMES;
+        if take_piece(me, FrameId(*end)) {
+            taken.push(FrameId(*end));
         }
     }
     taken

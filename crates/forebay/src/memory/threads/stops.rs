@@ -28,8 +28,8 @@ pub struct SessionStop<'a> {
     me: Me<'a>,
 }
 
-/// Stops every operation of the session. `None` if somebody else holds the gate, or a thread did not stop in
-/// time; the caller must be idle.
+/// Stops every operation of the session, for a check of what is in it: the engine itself is alone in a session only to rebuild it. `None` if
+/// somebody else holds the gate, or a thread did not stop in time; the caller must be idle.
 pub fn stop_session(me: Me<'_>) -> Option<SessionStop<'_>> {
     close_session(me, 0)
 }
@@ -71,6 +71,13 @@ impl Drop for SessionStop<'_> {
         }
         self.me.arena.superblock().gate.store(0, Ordering::Release);
     }
+}
+
+/// Waits until no thread is in an operation that it had entered before this call: what was taken out of everybody's sight before, nobody
+/// looks at any more. No gate is closed, so nobody waits for this; a thread that goes from one operation to the next is seen between
+/// two of them. `false`: somebody is in one for too long. The caller must be idle.
+pub fn await_operations(me: Me<'_>) -> bool {
+    barrier(me.arena) && wait_for_others(me, |word| word != 0 && word & PARKED == 0)
 }
 
 /// One file is stopped while this lives.

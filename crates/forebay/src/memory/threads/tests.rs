@@ -1,13 +1,17 @@
 //! Taking a slot and giving it back, interrupted.
 
-use super::{LIFE, LIFE_MASK, Me, TAKEN, bury, is_dead, is_gone, release, slay, take};
+use super::{
+    LIFE, LIFE_MASK, Me, TAKEN, await_operations, bury, is_dead, is_gone, release, slay, take,
+};
 use crate::config::Config;
-use crate::ids::ThreadId;
+use crate::ids::{FileId, ThreadId};
 use crate::keeper::run::has_keeper;
 use crate::session::Session;
 use crate::sim::crash_after;
 use crate::sync::Ordering::Relaxed;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::time::{Duration, Instant};
 
 /// Whoever dies while it takes a slot, has one, or gives it back, is not taken for alive: nobody could ever recover such a session.
 #[test]
@@ -121,4 +125,40 @@ fn who_takes_a_slot_once_all_are_dead_lives() {
     let next = take(arena, false).expect("a slot");
     assert!(!is_gone(arena, next));
     release(Me { arena, id: next });
+}
+
+/// Whoever waits for the operations that are under way waits for just these, and nobody for it.
+#[test]
+fn who_waits_for_operations_closes_no_gate() {
+    let (session, mine) = unkept();
+    let arena = &*session.shared().arena;
+    let [at_work, waiting] = [(); 2].map(|()| Me {
+        arena,
+        id: take(arena, false).expect("a slot"),
+    });
+    let me = Me { arena, id: mine };
+    assert!(await_operations(waiting));
+    let file = FileId(0);
+    let operation = at_work.enter(file).expect("no gate is closed");
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let alone = await_operations(waiting);
+            ended.store(true, SeqCst);
+            alone
+        });
+        for _ in 0..2000 {
+            drop(me.enter(file).expect("no gate is closed"));
+            std::thread::yield_now();
+        }
+        assert!(!ended.load(SeqCst), "somebody is in an operation still");
+        operation.park();
+        let begun = Instant::now();
+        // One that goes from one operation to the next is seen in between.
+        while !ended.load(SeqCst) {
+            drop(me.enter(file).expect("no gate is closed"));
+            assert!(begun.elapsed() < Duration::from_secs(60), "it waits on");
+        }
+        assert!(waits.join().expect("no panic"));
+    });
 }

@@ -119,11 +119,37 @@ impl SimDisk {
         file
     }
 
-    /// The file with this inode number.
+    /// The file with this inode number, unless it has lost its name.
     pub fn open(&self, inode: u64) -> Option<Arc<SimFile>> {
+        self.find(inode).filter(|file| file.has_name())
+    }
+
+    /// The same, of a file that may have no name: for who has it open.
+    pub fn find(&self, inode: u64) -> Option<Arc<SimFile>> {
         self.files()
             .get(usize::try_from(inode).ok()?.checked_sub(1)?)
             .cloned()
+    }
+
+    /// The file loses its name.
+    pub fn unlink(&self, inode: u64) {
+        if let Some(file) = self.open(inode) {
+            file.unlink();
+        }
+    }
+
+    /// A new, empty file with the number of one that has no name and that nobody has but `users` who are known. `None`: somebody has
+    /// it open.
+    pub fn create_again(&self, inode: u64, users: usize) -> Option<Arc<SimFile>> {
+        let mut files = self.files();
+        let place = &mut files[usize::try_from(inode).ok()?.checked_sub(1)?];
+        // One of those who have it is the disk.
+        if place.has_name() || Arc::strong_count(place) > users + 1 {
+            return None;
+        }
+        let file = Arc::new(SimFile::new(Arc::clone(&self.shared), inode));
+        *place = Arc::clone(&file);
+        Some(file)
     }
 
     /// Free space in bytes.

@@ -11,7 +11,7 @@ use super::image::{Image, UNIT_BYTES};
 use crate::device::{Caps, DeviceFile, DeviceStat, Piece};
 use crate::random::Random;
 use std::io;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 struct State {
@@ -28,6 +28,15 @@ pub struct SimFile {
     caps: Caps,
     state: Mutex<State>,
     write_ended: Condvar,
+    has_name: AtomicBool,
+}
+
+impl Drop for SimFile {
+    /// A file that is gone gives its space back.
+    fn drop(&mut self) {
+        let units = self.state().image.units();
+        self.disk.recount(units, 0);
+    }
 }
 
 impl SimFile {
@@ -55,7 +64,18 @@ impl SimFile {
             caps,
             state: Mutex::new(state),
             write_ended: Condvar::new(),
+            has_name: AtomicBool::new(true),
         }
+    }
+
+    /// Whether the file can be opened by a name.
+    pub fn has_name(&self) -> bool {
+        self.has_name.load(SeqCst)
+    }
+
+    pub(super) fn unlink(&self) {
+        self.has_name.store(false, SeqCst);
+        self.state().ctime_ns = self.disk.tick();
     }
 
     /// All bytes, as a reader sees them now, past any hook.
@@ -266,7 +286,7 @@ impl DeviceFile for SimFile {
             allocated: state.image.units() * UNIT_BYTES,
             mtime_ns: state.mtime_ns,
             ctime_ns: state.ctime_ns,
-            links: 1,
+            links: u32::from(self.has_name()),
         })
     }
 
