@@ -201,6 +201,13 @@ impl World {
         self.check_at_rest();
     }
 
+    /// The device has bytes that the file has had there at some time, written or not synced yet: what a device was given is nobody else's.
+    pub fn check_device(&self) {
+        for subject in &self.files {
+            subject.history.holds(0, 0, &subject.sim.contents());
+        }
+    }
+
     /// Flushes every file.
     pub fn flush_all(self: &Arc<Self>) {
         let member = self.member();
@@ -356,7 +363,8 @@ impl Member {
         let subject = self.file(file);
         let begin = subject.history.now();
         let all: Vec<_> = segments(block * BLOCK, blocks * BLOCK_BYTES).collect();
-        let mut cold = Cold::up_to(all[blocks - 1].block);
+        let place = view::run::Place::default();
+        let mut cold = Cold::up_to(all[blocks - 1].block, &place);
         let mut views = Vec::new();
         for segment in &all {
             let mut pins = Vec::new();
