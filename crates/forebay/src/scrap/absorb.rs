@@ -3,15 +3,15 @@
 //! The order is that of `docs/states.md`: memory is found, pages are announced as dirty, bytes are copied, pages are
 //! published as valid or as runs, the file's size is raised: all under the header's lock, each one store.
 
-use crate::frame::header::{Guard, Identity};
+use crate::frame::header::Guard;
 use crate::frame::slots;
-use crate::ids::{BlockIndex, FileId, FrameId, SmallId};
-use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, HUGE_BYTES, HUGE_FRAMES, PAGE_BYTES};
+use crate::ids::{FileId, SmallId};
+use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
 use crate::memory::{copy, pins, regions};
 use crate::scrap::map::ByteMap;
-use crate::scrap::own::{is_shared, own_frame};
+use crate::scrap::own::{frame_beside, is_shared, own_frame};
 use crate::scrap::page::{Merge, PageWord, Ragged, merge};
 use crate::scrap::split::{PagePart, PageSpan, Segment, mask};
 use crate::stream::tracking;
@@ -189,33 +189,6 @@ fn find_home_slowly(guard: &Guard<'_>, pages: u64, home: Home) -> Result<(), NoM
 /// Whether a page of these has no small frame yet.
 fn lacks_small(guard: &Guard<'_>, pages: u64) -> bool {
     pages_of(pages).any(|page| guard.page(page).small().is_none())
-}
-
-/// A frame that lies beside that of the block before, as the two lie in 2 MiB of the file: so long streams come to lie on huge pages, which
-/// a view maps at once. A block that begins 2 MiB takes the beginning of a huge page, if the file goes that far or the block before is in
-/// memory. `None`: it is not free, or the block is part of nothing long.
-fn frame_beside(guard: &Guard<'_>) -> Option<FrameId> {
-    let (arena, identity) = (guard.arena(), guard.identity()?);
-    let file = arena.file(identity.file)?;
-    let within = identity.block.0 % HUGE_FRAMES;
-    let before = identity.block.0.checked_sub(1).and_then(|block| {
-        let before = Identity {
-            block: BlockIndex(block),
-            ..identity
-        };
-        let header = slots::lookup(arena, file, before.block)?;
-        arena.header(header)?.peek(before)?.frame
-    });
-    let next = before.map(|frame| FrameId(frame.0 + 1));
-    if within == 0 {
-        let end = identity.block.start() + HUGE_BYTES as u64;
-        let is_long = next.is_some() || file.size.load(Ordering::Relaxed) >= end;
-        if !is_long {
-            return None;
-        }
-        return regions::take_first_of_run(guard.me, next.unwrap_or(FrameId(0)));
-    }
-    next.filter(|next| next.0 % HUGE_FRAMES == within && regions::take_frame_at(guard.me, *next))
 }
 
 /// Gives the block a frame and moves what lies in small frames there. Nothing is in flight.

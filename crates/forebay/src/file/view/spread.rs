@@ -6,8 +6,9 @@
 //!
 //! The threads live for one view. A process that hosts no keeper has none: it was promised that the engine starts none there.
 
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use std::thread::{Builder, Scope};
+use std::thread::{Builder, Scope, ScopedJoinHandle};
 
 use super::{After, Pins, pin_range};
 use crate::file::core::{Core, Halt};
@@ -27,8 +28,8 @@ const THREADS: usize = 4;
 const BYTES_MIN: usize = 4 * HUGE_BYTES;
 /// Frames that may be pinned at least where several threads hold some: a small part of them.
 const FRAMES_MIN: u32 = 256;
-/// Threads need little: a request is a system call.
-const STACK_BYTES: usize = 256 * 1024;
+/// Where memory is short a thread flushes and evicts, as any does.
+const STACK_BYTES: usize = 1024 * 1024;
 
 /// Whether so much of a range is missing that several requests pay.
 pub fn is_worth_it(core: &Core, me: Me<'_>, start: u64, len: usize) -> bool {
@@ -98,7 +99,11 @@ pub fn pin(
     let mut ends = std::thread::scope(|scope| {
         let others: Vec<_> = (1..THREADS).map_while(|_| help(scope, &work)).collect();
         let mut ends = vec![work.go_on(me)];
-        ends.extend(others.into_iter().filter_map(|other| other.join().ok()));
+        let end_of = |other: ScopedJoinHandle<'_, Ended>| match other.join() {
+            Ok(end) => end,
+            Err(panic) => resume_unwind(panic),
+        };
+        ends.extend(others.into_iter().map(end_of));
         ends
     });
     let mut pinned: Pinned = Vec::new();
@@ -118,7 +123,7 @@ pub fn pin(
 fn help<'scope>(
     scope: &'scope Scope<'scope, '_>,
     work: &'scope Work<'_>,
-) -> Option<std::thread::ScopedJoinHandle<'scope, Ended>> {
+) -> Option<ScopedJoinHandle<'scope, Ended>> {
     let thread = Builder::new()
         .name("forebay-view".into())
         .stack_size(STACK_BYTES);
