@@ -89,8 +89,6 @@ pub enum Bug {
     BorrowedSpace,
     /// A window lets stores reach what it has given.
     OpenWindow,
-    /// A window gives a block a frame while the device reads from the one that it has.
-    GiveInFlight,
     /// A frame that was read into becomes a block's whatever memory has of the block by then.
     AdoptOver,
     /// A rebuild leaves a frame whose giver has died in the middle as one that its header has left.

@@ -201,13 +201,6 @@ impl World {
         self.check_at_rest();
     }
 
-    /// The device has bytes that the file has had there at some time, written or not synced yet: what a device was given is nobody else's.
-    pub fn check_device(&self) {
-        for subject in &self.files {
-            subject.history.holds(0, 0, &subject.sim.contents());
-        }
-    }
-
     /// Flushes every file.
     pub fn flush_all(self: &Arc<Self>) {
         let member = self.member();
