@@ -80,6 +80,8 @@ typedef struct forebay_stats {
   uint64_t files_vanished;
   // Of the memory that the arena holds, what views hold, whole frames counted; at most half of the memory.
   uint64_t viewed_bytes;
+  // Of the memory that the arena holds, huge pages that hold 2 MiB of one file, in its order: a view of them is one huge page.
+  uint64_t run_bytes;
 } forebay_stats;
 
 #ifdef __cplusplus

@@ -62,6 +62,8 @@ pub struct Stats {
     pub files_vanished: u64,
     /// Of the memory that the arena holds, what views hold, whole frames counted; at most half of the memory.
     pub viewed_bytes: u64,
+    /// Of the memory that the arena holds, huge pages that hold 2 MiB of one file, in its order: a view of them is one huge page.
+    pub run_bytes: u64,
 }
 
 /// The first version's size: no caller can have less.
@@ -99,6 +101,7 @@ impl From<&forebay::Stats> for Stats {
             files_reached,
             files_vanished,
             viewed_bytes,
+            run_bytes,
         } = *stats;
         Stats {
             size: size_of::<Stats>(),
@@ -129,6 +132,7 @@ impl From<&forebay::Stats> for Stats {
             files_reached,
             files_vanished,
             viewed_bytes,
+            run_bytes,
         }
     }
 }

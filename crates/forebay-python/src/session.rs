@@ -105,6 +105,7 @@ impl NativeSession {
             ("memory_held_bytes", stats.memory_held_bytes),
             ("memory_free_bytes", stats.memory_free_bytes),
             ("viewed_bytes", stats.viewed_bytes),
+            ("run_bytes", stats.run_bytes),
             ("dirty_bytes", stats.dirty_bytes),
             ("owed_bytes", stats.owed_bytes),
             ("files_managed", stats.files_managed),

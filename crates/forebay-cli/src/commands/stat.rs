@@ -224,9 +224,13 @@ fn detail(output: &mut Output, row: &Row, stats: &Stats) {
         0 => String::new(),
         viewed => format!(", {} by views", bytes(viewed)),
     };
+    let runs = match stats.run_bytes {
+        0 => String::new(),
+        runs => format!(", {} as huge pages of one file", bytes(runs)),
+    };
     field(
         "memory",
-        format!("{held} held with tables{viewed}, {free} of it free; up to {budget}"),
+        format!("{held} held with tables{viewed}{runs}, {free} of it free; up to {budget}"),
     );
     let owing = count(row.owing.len(), "file");
     field(

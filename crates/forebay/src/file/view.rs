@@ -5,9 +5,14 @@
 //! change. Where frames lie side by side in the arena, the view is an address in it; elsewhere parts of the arena's file are mapped side
 //! by side, read-only. Where neither can be, it is a copy, and says so.
 //!
-//! What is missing in memory is read first, by large requests ([`cold`]). A view of several blocks is taken block by block, as a read is.
+//! What is missing in memory is read first, by large requests ([`cold`]), several at once where much is missing ([`spread`]), into frames
+//! side by side ([`run`]). A view of several blocks is taken block by block, as a read is.
 
+#[doc(hidden)]
 pub mod cold;
+#[doc(hidden)]
+pub mod run;
+mod spread;
 
 use std::fmt;
 use std::ops::{Deref, Range};
@@ -21,6 +26,7 @@ use crate::file::by_kernel::not_open_for;
 use crate::file::core::{Core, Halt};
 use crate::file::room;
 use crate::file::view::cold::Cold;
+use crate::file::view::run::Place;
 use crate::ids::{BlockIndex, FrameId};
 use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
@@ -251,14 +257,19 @@ fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Opti
             shared: Arc::clone(&core.shared),
             pins: Vec::with_capacity(len / BLOCK_BYTES + 2),
         };
-        let mut cold = Cold::up_to(BlockIndex::of(end - 1));
-        let mut after = After::Done;
-        for segment in segments(range.start, len) {
-            after = pin_block(core, me, holder, &segment, (&mut pins.pins, &mut cold))?;
-            if after != After::Done {
-                break;
-            }
-        }
+        let place = Place::default();
+        let after = if spread::is_worth_it(core, me, range.start, len) {
+            spread::pin(core, me, holder, (range.start, len), (&place, &mut pins))?
+        } else {
+            let mut cold = Cold::up_to(BlockIndex::of(end - 1), &place);
+            pin_range(
+                core,
+                me,
+                holder,
+                (range.start, len),
+                (&mut pins.pins, &mut cold),
+            )?
+        };
         match after {
             After::Done => {
                 room::keep_clean_within(me);
@@ -271,6 +282,23 @@ fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Opti
             After::Cut => {}
         }
     }
+}
+
+/// Pins the frames of all blocks of a range, from its first byte on, up to the first that cannot be.
+fn pin_range<'a>(
+    core: &Core,
+    me: Me<'a>,
+    holder: u32,
+    (start, len): (u64, usize),
+    (pins, cold): (&mut Vec<Pin>, &mut Cold<'a>),
+) -> std::result::Result<After, Halt> {
+    for segment in segments(start, len) {
+        let after = pin_block(core, me, holder, &segment, (pins, cold))?;
+        if after != After::Done {
+            return Ok(after);
+        }
+    }
+    Ok(After::Done)
 }
 
 /// How it stands with a block.
@@ -290,12 +318,12 @@ pub enum After {
 /// # Errors
 /// As for [`Core::operate`].
 #[doc(hidden)]
-pub fn pin_block(
+pub fn pin_block<'a>(
     core: &Core,
-    me: Me<'_>,
+    me: Me<'a>,
     holder: u32,
     segment: &Segment,
-    (pins, cold): (&mut Vec<Pin>, &mut Cold),
+    (pins, cold): (&mut Vec<Pin>, &mut Cold<'a>),
 ) -> std::result::Result<After, Halt> {
     loop {
         let step = core.operate(me, |operation| {
@@ -304,16 +332,17 @@ pub fn pin_block(
         if let Some(after) = step {
             return Ok(after);
         }
+        cold.find_frames(core, me);
     }
 }
 
-/// `None`: something was missing, and has been read.
+/// `None`: something was missing, and has been read, or frames are to be found for it.
 fn try_pin(
     core: &Core,
     operation: &Operation<'_>,
     holder: u32,
     segment: &Segment,
-    (pins, cold): (&mut Vec<Pin>, &mut Cold),
+    (pins, cold): (&mut Vec<Pin>, &mut Cold<'_>),
 ) -> std::result::Result<Option<After>, Halt> {
     let guard = core.lock(operation.me, segment.block)?;
     let entry = core.entry();

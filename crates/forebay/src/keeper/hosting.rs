@@ -84,6 +84,7 @@ impl Hosting {
                 })?;
             threads.push(thread);
         }
+        shared.hosts.store(true, Relaxed);
         Ok(Hosting {
             stop,
             shared: Arc::clone(shared),
@@ -94,6 +95,7 @@ impl Hosting {
 
 impl Drop for Hosting {
     fn drop(&mut self) {
+        self.shared.hosts.store(false, Relaxed);
         self.stop.store(true, Relaxed);
         wake_all(&self.shared);
         for thread in &self.threads {

@@ -91,6 +91,12 @@ pub fn more(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
     given | more_of_tables(shared, me)
 }
 
+/// Gives the arena more memory though single frames may be free: whoever asks has found no huge page whose frames all are. As [`more`] in
+/// all else.
+pub fn more_runs(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
+    Turn::take(me, is_late).is_some_and(|_turn| more_frames(shared, me, BATCH_BYTES))
+}
+
 /// Whether somebody else is giving memory to the arena, and more is allowed.
 pub fn is_under_way(me: Me<'_>) -> bool {
     let superblock = me.arena.superblock();

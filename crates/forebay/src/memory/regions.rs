@@ -26,7 +26,8 @@ mod stock;
 
 pub use allocator::Allocator;
 pub use frames::{
-    FreeFrames, free_frame, link_frame, regions_for, shows_free, take_frame, take_run, take_run_at,
+    FreeFrames, free_frame, link_frame, regions_for, shows_free, take_first_of_run, take_frame,
+    take_frame_at, take_run, take_run_at,
 };
 pub use hints::{FrameHints, Hints, Shares};
 pub use owner::Owner;

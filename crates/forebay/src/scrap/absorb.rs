@@ -11,7 +11,7 @@ use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
 use crate::memory::{copy, pins, regions};
 use crate::scrap::map::ByteMap;
-use crate::scrap::own::{is_shared, own_frame};
+use crate::scrap::own::{frame_beside, is_shared, own_frame};
 use crate::scrap::page::{Merge, PageWord, Ragged, merge};
 use crate::scrap::split::{PagePart, PageSpan, Segment, mask};
 use crate::stream::tracking;
@@ -195,7 +195,8 @@ fn lacks_small(guard: &Guard<'_>, pages: u64) -> bool {
 pub fn move_into_frame(guard: &Guard<'_>) -> Result<(), NoMemory> {
     let arena = guard.arena();
     let small = guard.small_pages();
-    let frame = regions::take_frame(guard.me).ok_or(NoMemory)?;
+    let frame = frame_beside(guard).or_else(|| regions::take_frame(guard.me));
+    let frame = frame.ok_or(NoMemory)?;
     let Some(bytes) = arena.frame_bytes(frame) else {
         return Err(NoMemory);
     };

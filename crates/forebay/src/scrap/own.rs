@@ -1,11 +1,12 @@
-//! A frame of a block's own, before its bytes change: where views hold the one that it has, the block gets a new one ([`own_frame`]). And a
-//! frame that comes from a window with all of the block's bytes in it ([`attach`]).
+//! A frame of a block's own, before its bytes change: where views hold the one that it has, the block gets a new one ([`own_frame`]). A
+//! frame that comes from a window with all of the block's bytes in it ([`attach`]). And which frame a block gets ([`frame_beside`]).
 //!
 //! Source: FLAC, page versions and page attaching. What views hold stays as it is and is no header's any more (`memory::pins`).
 
-use crate::frame::header::Guard;
-use crate::ids::FrameId;
-use crate::limits::PAGE_BYTES;
+use crate::frame::header::{Guard, Identity};
+use crate::frame::slots;
+use crate::ids::{BlockIndex, FrameId};
+use crate::limits::{HUGE_BYTES, HUGE_FRAMES, PAGE_BYTES};
 use crate::memory::files::FileEntry;
 use crate::memory::{copy, pins, regions};
 use crate::scrap::absorb::{NoMemory, announce, forget_runs, pages_of, recharge};
@@ -50,6 +51,33 @@ fn next_version(guard: &Guard<'_>) -> Result<(), NoMemory> {
     regions::link_frame(arena, frame, guard.id);
     pins::let_go(guard.me, old);
     Ok(())
+}
+
+/// A frame that lies beside that of the block before, as the two lie in 2 MiB of the file: so long streams come to lie on huge pages, which
+/// a view maps at once. A block that begins 2 MiB takes the beginning of a huge page, if the file goes that far or the block before is in
+/// memory. `None`: it is not free, or the block is part of nothing long.
+pub fn frame_beside(guard: &Guard<'_>) -> Option<FrameId> {
+    let (arena, identity) = (guard.arena(), guard.identity()?);
+    let file = arena.file(identity.file)?;
+    let within = identity.block.0 % HUGE_FRAMES;
+    let before = identity.block.0.checked_sub(1).and_then(|block| {
+        let before = Identity {
+            block: BlockIndex(block),
+            ..identity
+        };
+        let header = slots::lookup(arena, file, before.block)?;
+        arena.header(header)?.peek(before)?.frame
+    });
+    let next = before.map(|frame| FrameId(frame.0 + 1));
+    if within == 0 {
+        let end = identity.block.start() + HUGE_BYTES as u64;
+        let is_long = next.is_some() || file.size.load(Ordering::Relaxed) >= end;
+        if !is_long {
+            return None;
+        }
+        return regions::take_first_of_run(guard.me, next.unwrap_or(FrameId(0)));
+    }
+    next.filter(|next| next.0 % HUGE_FRAMES == within && regions::take_frame_at(guard.me, *next))
 }
 
 /// Makes a window's frame the block's. It holds all of the block's bytes, and nobody changes them from before the call on. `size_end` is the

@@ -53,6 +53,8 @@ pub struct Shared {
     pub for_good: Option<Box<members::ForGood>>,
     /// Whether the keeper is in this process.
     pub keeps: AtomicBool,
+    /// Whether this process hosts a keeper, or one that stands by: it has threads of the engine's, and may have more.
+    pub hosts: AtomicBool,
     /// `superblock.kept` when a writer of this process has waited for the keeper in vain; `u64::MAX`: none has.
     pub keeper_stalled_at: AtomicU64,
     pub(super) line: Line,
@@ -94,6 +96,7 @@ impl Shared {
             arena_path,
             for_good: None,
             keeps: AtomicBool::new(false),
+            hosts: AtomicBool::new(false),
             keeper_stalled_at: AtomicU64::new(u64::MAX),
             line: Line::default(),
             lanes: KeptLanes::default(),

@@ -3,6 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use forebay::memory::pins;
+use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
 use forebay_model::{Op, SplitMix64};
 
@@ -92,6 +93,22 @@ fn deaths(scenes: &[Scene], samples: u64, seed: u64, one: impl Fn(&Scene, u64)) 
             }
         }
     }
+}
+
+/// A frame whose giver has died in the middle must not stay one that its header has left: the last pin would free it under the header.
+#[test]
+fn a_frame_that_stays_half_given_is_found() {
+    let seed = seed();
+    let scenes = scenes();
+    let scene = scenes.iter().find(|scene| scene.name == "a short file");
+    let scene = scene.expect("a scene");
+    let most = (0..SEEDS).map(|n| accesses_with(scene, n)).max();
+    plant(Some(Bug::HalfAttached));
+    let fails = |n| catch_unwind(AssertUnwindSafe(|| one(scene, n, seed))).is_err();
+    let found = (1..most.unwrap_or(0)).find(|&n| fails(n));
+    plant(None);
+    let found = found.expect("a death that nobody repairs goes unnoticed");
+    one(scene, found, seed);
 }
 
 #[test]

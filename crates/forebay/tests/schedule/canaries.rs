@@ -51,6 +51,7 @@ canaries! {
     a_direct_write_that_waits_for_no_flight: NoLanding by direct::direct_against_a_flight;
     a_writer_that_changes_what_a_view_holds: WriteInPlace by views::views_against_a_writer;
     a_frame_freed_under_its_view: FreePinned by views::views_against_eviction;
+    a_frame_that_hides_what_was_written: AdoptOver by views::views_of_what_is_read_at_once;
     a_tree_that_is_not_told: UntoldDirt by streams::writers_against_writeback;
     an_offset_chosen_before_the_lock: EarlyEnd by gates::two_append;
     an_append_that_looks_for_no_growth: BlindToGrowth by appends::an_append_against_a_longer_write;

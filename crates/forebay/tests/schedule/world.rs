@@ -356,7 +356,8 @@ impl Member {
         let subject = self.file(file);
         let begin = subject.history.now();
         let all: Vec<_> = segments(block * BLOCK, blocks * BLOCK_BYTES).collect();
-        let mut cold = Cold::up_to(all[blocks - 1].block);
+        let place = view::run::Place::default();
+        let mut cold = Cold::up_to(all[blocks - 1].block, &place);
         let mut views = Vec::new();
         for segment in &all {
             let mut pins = Vec::new();

@@ -8,10 +8,10 @@
 use std::ops::Range;
 
 use crate::frame::header::{Guard, State};
-use crate::ids::HeaderId;
-use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
-use crate::memory::copy;
+use crate::ids::{FrameId, HeaderId};
+use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::files::FileEntry;
+use crate::memory::{copy, regions};
 use crate::scrap::absorb::{Home, NoMemory, find_home, pages_of};
 use crate::scrap::give::fill_page;
 use crate::scrap::split::{mask, runs_of};
@@ -77,6 +77,35 @@ unsafe fn keep_whole_pages(
     }
     guard.set_valid(guard.valid() | kept);
     kept
+}
+
+/// Makes a frame the block's own into which all of the block was read, after a [`Seen`] that holds, without a copy. It is held by the
+/// calling thread, and nobody else knows it. `false`: memory has something of the block, or a frame for it.
+///
+/// The order is that of a header that gets memory (`docs/states.md`): bytes beyond the file's size are zeros, the frame is where the bytes
+/// are, they are valid.
+pub fn adopt(guard: &Guard<'_>, entry: &FileEntry, frame: FrameId) -> bool {
+    let is_bare = guard.state() == State::Linked
+        && guard.frame().is_none()
+        && guard.valid() | guard.dirty() | guard.inflight() == 0
+        && guard.small_pages() == 0;
+    let (Some(bytes), Some(identity)) = (guard.arena().frame_bytes(frame), guard.identity()) else {
+        return false;
+    };
+    if !is_bare && !planted!(AdoptOver) {
+        return false;
+    }
+    let size = entry.size.load(Ordering::Acquire);
+    let live = size
+        .saturating_sub(identity.block.start())
+        .min(BLOCK_BYTES as u64) as usize;
+    // SAFETY: within a frame that only this thread has, which is mapped as long as the arena.
+    unsafe { copy::zero(bytes.add(live), BLOCK_BYTES - live) };
+    let pages = live.div_ceil(PAGE_BYTES) as u32;
+    guard.set_frame(Some(frame));
+    regions::link_frame(guard.arena(), frame, guard.id);
+    guard.set_valid(mask(0..pages));
+    true
 }
 
 /// Keeps pages that were read from the device, where memory has nothing newer, if there is memory to spare: reading ahead

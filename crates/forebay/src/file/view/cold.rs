@@ -1,6 +1,8 @@
-//! What a view misses: read from the device by large requests into memory of this thread, and kept block by block.
+//! What a view misses: read from the device by large requests, and kept block by block.
 //!
-//! A run of blocks of which memory has nothing is read at once. Each of them is kept under its header's lock when its turn comes, by
+//! A run of blocks of which memory has nothing is read at once, straight into frames that this thread holds ([`Run`]), which lie side by side
+//! on a huge page: one request, one piece of memory, and no copy. Where no such frames are free, or memory has something of the block, the
+//! bytes go into memory of this thread, and from there into frames. Each block is kept under its header's lock when its turn comes, by
 //! the protocol of those who fill ([`fill::Seen`]); one of which something has left memory since is read again, alone. So no block is read
 //! more than twice for want of memory, however short that is.
 
@@ -10,10 +12,11 @@ use crate::device::{Piece, read_rest};
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::file::read::{fill, run_over};
+use crate::file::view::run::{Place, Run};
 use crate::flush::select::pages_within_size;
 use crate::frame::header::Guard;
 use crate::ids::BlockIndex;
-use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, HUGE_BYTES, HUGE_FRAMES, PAGE_BYTES};
 use crate::memory::copy;
 use crate::memory::pins;
 use crate::memory::threads::{Me, Operation};
@@ -21,8 +24,8 @@ use crate::stats::Counter;
 use crate::sync::Ordering;
 use crate::sys::memory::{AlignedBytes, Spare};
 
-/// Blocks that one request brings at most: 2 MiB.
-const BLOCKS_MAX: u32 = 8;
+/// Blocks that one request brings at most: those of 2 MiB.
+const BLOCKS_MAX: u32 = HUGE_FRAMES;
 /// The part of what may be pinned that one request brings at most: in a small session others need memory meanwhile.
 const PINNED_PARTS: u32 = 2;
 
@@ -39,19 +42,25 @@ struct Part {
 
 /// Blocks that have been read at once.
 #[doc(hidden)]
-#[derive(Default)]
-pub struct Cold {
+pub struct Cold<'a> {
     /// The block behind the last that will be asked for.
     until: u32,
-    /// The block with which the buffer begins, and how many have been read into it.
+    place: &'a Place,
+    /// The block with which the memory begins, and how many have been read into it.
     first: u32,
     count: u32,
     /// Not kept yet.
     parts: Vec<Part>,
+    /// Where whole blocks are read to.
+    run: Option<Run<'a>>,
+    /// Frames are to be found for so many blocks from this one on; for which block that was done last.
+    wanted: Option<(BlockIndex, u32)>,
+    sought: Option<BlockIndex>,
+    /// Where all else is read to.
     buffer: Option<AlignedBytes>,
 }
 
-impl Drop for Cold {
+impl Drop for Cold<'_> {
     fn drop(&mut self) {
         if let Some(buffer) = self.buffer.take() {
             BUFFERS.put(buffer);
@@ -59,15 +68,32 @@ impl Drop for Cold {
     }
 }
 
-impl Cold {
-    /// Nothing has been read; blocks up to and with `last` will be asked for.
-    pub fn up_to(last: BlockIndex) -> Self {
-        let mut cold = Cold::default();
-        cold.until = last.0.saturating_add(1);
-        cold
+impl<'a> Cold<'a> {
+    /// Nothing has been read; blocks up to and with `last` will be asked for. `place`: where their frames shall lie.
+    pub fn up_to(last: BlockIndex, place: &'a Place) -> Self {
+        Cold {
+            until: last.0.saturating_add(1),
+            place,
+            first: 0,
+            count: 0,
+            parts: Vec::new(),
+            run: None,
+            wanted: None,
+            sought: None,
+            buffer: None,
+        }
     }
 
-    /// Keeps what has been read of a block, or reads it, with those after it; `absent`: its pages that memory lacks.
+    /// Finds the frames that [`Cold::bring`] has wanted. Without any it does with memory of this thread. The caller is in no operation.
+    pub fn find_frames(&mut self, core: &Core, me: Me<'a>) {
+        if let Some((block, count)) = self.wanted.take() {
+            self.run = None;
+            self.run = Run::find(core, me, block, count, self.place);
+            self.sought = Some(block);
+        }
+    }
+
+    /// Keeps what has been read of a block, or reads it, with those after it, or wants frames for that; `absent`: its pages that memory lacks.
     ///
     /// # Errors
     /// [`Halt::NoMemory`]: what has been read stays, for when there is some. Those of reading.
@@ -84,30 +110,55 @@ impl Cold {
             self.parts.remove(place);
             return Ok(());
         }
-        let most = if (self.first..self.first + self.count).contains(&block.0) {
+        if (self.first..self.first + self.count).contains(&block.0) {
             // What was read of it came too late.
             self.parts.retain(|part| part.block != block);
-            1
-        } else {
-            self.parts.clear();
-            (self.first, self.count) = (block.0, 1);
-            blocks_max(operation.me).min(self.until - block.0)
-        };
+            return self.read(core, operation, guard, (block, absent), 1);
+        }
+        let most = blocks_max(operation.me)
+            .min(self.until - block.0)
+            .min(HUGE_FRAMES - block.0 % HUGE_FRAMES);
+        if is_empty(&guard) && self.sought != Some(block) {
+            self.wanted = Some((block, most));
+            return Ok(());
+        }
+        self.parts.clear();
+        (self.first, self.count) = (block.0, 1);
+        if self.sought != Some(block)
+            && let Some(run) = self.run.take()
+        {
+            run.let_go(operation);
+        }
         self.read(core, operation, guard, (block, absent), most)
     }
 
+    /// Where bytes of a block, and of those after it, are read to.
     fn bytes_of(&mut self, block: u32) -> Piece {
+        let frames = self.run.as_ref().and_then(|run| run.bytes_of(block));
+        if let Some((ptr, len)) = frames {
+            return Piece { ptr, len };
+        }
         let buffer = self
             .buffer
-            .get_or_insert_with(|| BUFFERS.take(BLOCKS_MAX as usize * BLOCK_BYTES, PAGE_BYTES));
+            .get_or_insert_with(|| BUFFERS.take(HUGE_BYTES, PAGE_BYTES));
         let at = (block - self.first) as usize * BLOCK_BYTES;
         buffer.part(at, buffer.len() - at)
     }
 
     fn keep(&mut self, core: &Core, guard: &Guard<'_>, place: usize) -> Result<(), Halt> {
-        let bytes = self.bytes_of(self.parts[place].block.0);
-        let span = &self.parts[place].span;
-        // SAFETY: the buffer is this thread's, and has the block's pages of the span at their places, read since.
+        let (block, span) = (self.parts[place].block.0, self.parts[place].span.clone());
+        let frame = self.run.as_ref().and_then(|run| run.frame_of(block));
+        let whole = span == (0..BLOCK_PAGES as u32);
+        if let (Some(frame), Some(run)) = (frame.filter(|_| whole), &mut self.run)
+            && fill::adopt(guard, core.entry(), frame)
+        {
+            if !run.gave(block) {
+                self.run = None;
+            }
+            return Ok(());
+        }
+        let (bytes, span) = (self.bytes_of(block), &span);
+        // SAFETY: the memory is this thread's, and has the block's pages of the span at their places, read since.
         let kept = unsafe { fill::keep(guard, core.entry(), span, bytes.ptr) };
         kept.map(|_| ()).map_err(|_| Halt::NoMemory)
     }
@@ -203,7 +254,7 @@ fn read_device(core: &Core, piece: Piece, offset: u64, disk_end: u64) -> Result<
     let cached = core.device.read_cached(whole, offset).unwrap_or(0);
     let got = read_rest(core.device.as_ref(), whole, offset, cached, disk_end)
         .map_err(|error| Error::device("read from the device", &error))?;
-    // SAFETY: within the buffer, which is this thread's own.
+    // SAFETY: within memory that is this thread's own.
     unsafe { copy::zero(piece.ptr.add(got), piece.len - got) };
     Ok(got)
 }

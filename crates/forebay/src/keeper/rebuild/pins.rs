@@ -6,7 +6,7 @@ use super::Rebuild;
 use crate::ids::FrameId;
 use crate::memory::pins::{COUNT, LEFT, records, unpack};
 use crate::memory::regions::Owner;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 
 impl Rebuild<'_, '_> {
     /// Counts pins, before headers are gone over: what is cut there must not be what a view holds.
@@ -33,7 +33,7 @@ impl Rebuild<'_, '_> {
     /// A header has a frame that is still as one without a header: who was giving it from a window has died before the file had its length.
     /// Its window is gone with it, and must not keep what lies beyond the end from being cut.
     pub(super) fn end_attaching(&mut self, frame: FrameId) {
-        if self.pins_of(frame) & LEFT == 0 {
+        if self.pins_of(frame) & LEFT == 0 || planted!(HalfAttached) {
             return;
         }
         self.set_pins(frame, 0);

@@ -105,9 +105,45 @@ pub fn take_run(me: Me<'_>) -> Option<FrameId> {
     })
 }
 
-/// Takes all frames of a huge page, or none. In an operation.
+/// Takes one particular frame, if it is free. In an operation.
+pub fn take_frame_at(me: Me<'_>, frame: FrameId) -> bool {
+    let arena = me.arena;
+    let taken = arena
+        .frame_owner(frame)
+        .is_some_and(|owner| claim(owner, me.id));
+    if taken {
+        arena.frame_hints().clear(frame);
+        let region = arena.shares().region_of(frame);
+        let free = arena.superblock().frames_free.of(region);
+        wake_at_half(arena, free.fetch_sub(1, Ordering::Relaxed), 1);
+    }
+    taken
+}
+
+/// Takes the first frame of a huge page all of whose frames are free, that at `wanted` before any other: the rest is for what follows, if
+/// nobody else needs it first. In an operation.
+pub fn take_first_of_run(me: Me<'_>, wanted: FrameId) -> Option<FrameId> {
+    let arena = me.arena;
+    let is_free = |first: FrameId| {
+        let frames = first.0..first.0.saturating_add(HUGE_FRAMES);
+        frames.map(FrameId).all(|frame| {
+            let owner = arena.frame_owner(frame);
+            owner.is_some_and(|owner| owner.load(Ordering::Relaxed) == Owner::Free.pack())
+        })
+    };
+    let take = |first| is_free(first) && take_frame_at(me, first);
+    if wanted.0.is_multiple_of(HUGE_FRAMES) && take(wanted) {
+        return Some(wanted);
+    }
+    regions_from_own(me).find_map(|region| arena.frame_hints().take_huge(region, take))
+}
+
+/// Takes all frames of a huge page, or none; there may be none at `first`. In an operation.
 pub fn take_run_at(me: Me<'_>, first: FrameId) -> bool {
     let arena = me.arena;
+    if first.0.saturating_add(HUGE_FRAMES) > arena.counts().frames {
+        return false;
+    }
     let frames = (first.0..first.0 + HUGE_FRAMES).map(FrameId);
     let take = |frame: &FrameId| {
         let owner = arena.frame_owner(*frame);
