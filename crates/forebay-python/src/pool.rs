@@ -130,6 +130,7 @@ impl NativePool {
 pub struct NativePoolFile {
     /// Calls hold it for reading, and closing waits for them.
     owned: Owned<RwLock<Option<Open>>>,
+    /// Something was written that no sync has begun after. Changed by calls that hold `owned`: so whoever closes knows of all of them.
     is_written: AtomicBool,
     path: Vec<u8>,
 }
@@ -147,6 +148,20 @@ impl NativePoolFile {
         });
         let result = done.ok_or_else(|| closed("file"))?;
         result.map_err(|error| failed(error, &self.path))
+    }
+
+    /// As [`NativePoolFile::with`], of what changes bytes. A sync that overtakes the call does not count for it: the mark is set after it. One that
+    /// failed may have written some.
+    fn writing<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Open) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        self.with(py, |open| {
+            let done = work(open);
+            self.is_written.store(true, Ordering::Relaxed);
+            done
+        })
     }
 }
 
@@ -180,34 +195,33 @@ impl NativePoolFile {
     fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
-        self.is_written.store(true, Ordering::Relaxed);
-        self.with(py, |file| file.write_at(bytes, offset))?;
+        self.writing(py, |file| file.write_at(bytes, offset))?;
         Ok(bytes.len())
     }
 
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
-        self.is_written.store(true, Ordering::Relaxed);
-        self.with(py, |file| file.append(bytes))
+        self.writing(py, |file| file.append(bytes))
     }
 
     /// What was written is at the servers, and in the pool's home if it has one.
     fn sync(&self, py: Python<'_>, _data_only: bool) -> PyResult<()> {
-        self.is_written.store(false, Ordering::Relaxed);
-        let synced = self.with(py, Open::sync);
-        if synced.is_err() {
-            self.is_written.store(true, Ordering::Relaxed);
-        }
-        synced
+        self.with(py, |file| {
+            self.is_written.store(false, Ordering::Relaxed);
+            let synced = file.sync();
+            if synced.is_err() {
+                self.is_written.store(true, Ordering::Relaxed);
+            }
+            synced
+        })
     }
 
     /// Other hosts see what was written at once: there is nothing to hand on.
     fn flush(&self) {}
 
     fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
-        self.is_written.store(true, Ordering::Relaxed);
-        self.with(py, |file| file.set_len(size))
+        self.writing(py, |file| file.set_len(size))
     }
 
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
@@ -219,9 +233,9 @@ impl NativePoolFile {
         let Some(owned) = self.owned.get() else {
             return Ok(());
         };
-        let is_written = self.is_written.swap(false, Ordering::Relaxed);
         let closed = py.detach(|| {
             let mut held = owned.write().unwrap_or_else(PoisonError::into_inner);
+            let is_written = self.is_written.swap(false, Ordering::Relaxed);
             let open = held.take().filter(|_| is_written);
             open.map_or(Ok(()), |open| open.sync())
         });

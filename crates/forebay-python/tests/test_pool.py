@@ -75,6 +75,31 @@ print(len(data), sum(data))
         forebay.Pool("nowhere")
 
 
+def test_what_a_sync_overtakes_is_synced_by_the_close(pool):
+    data = bytes(20_000_000)
+    program = """
+import os, sys, threading, forebay
+size = int(sys.argv[1])
+pool = forebay.Pool("work")
+for round in range(ROUNDS):
+    file = pool.open(f"overtaken-{round}", "wb")
+    writer = threading.Thread(target=file.write_at, args=(b"x" * size, 0))
+    writer.start()
+    for _ in range(1 + round % 3):
+        file.sync()
+    writer.join()
+    file.close()
+os._exit(0)  # What was not synced is lost.
+"""
+    rounds = 12
+    program = program.replace("ROUNDS", str(rounds))
+    subprocess.run([sys.executable, "-c", program, str(len(data))], check=True)
+    for round in range(rounds):
+        with pool.open(f"overtaken-{round}") as file:
+            assert file.size() == len(data), round
+            assert file.read_at(10, len(data) - 10) == b"x" * 10, round
+
+
 def test_a_child_that_was_forked_has_no_pool(pool):
     child = os.fork()
     if child == 0:
