@@ -17,6 +17,10 @@ use pyo3::prelude::*;
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited};
 
+/// `EBADF` and `EINVAL`: what a session's file answers when it is not open for a call.
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+
 /// How long a pool is waited for, whose servers may be starting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -60,7 +64,7 @@ impl NativePool {
         })
     }
 
-    /// `how` as of a session.
+    /// `how` as of a session: `r`, `w` and `a` say what the file's calls may do; the pool knows of no such thing.
     fn open(
         &self,
         py: Python<'_>,
@@ -80,6 +84,9 @@ impl NativePool {
         Ok(NativePoolFile {
             owned: Owned::new(RwLock::new(Some(open)))?,
             is_written: AtomicBool::new(false),
+            reads: has('r'),
+            writes: has('w') || has('a'),
+            appends: has('a'),
             path: bytes.to_vec(),
         })
     }
@@ -132,6 +139,10 @@ pub struct NativePoolFile {
     owned: Owned<RwLock<Option<Open>>>,
     /// Something was written that no sync has begun after. Changed by calls that hold `owned`: so whoever closes knows of all of them.
     is_written: AtomicBool,
+    reads: bool,
+    writes: bool,
+    /// What is written goes to the end, wherever it is to go.
+    appends: bool,
     path: Vec<u8>,
 }
 
@@ -163,6 +174,17 @@ impl NativePoolFile {
             done
         })
     }
+
+    fn must(&self, py: Python<'_>, may: bool, errno: i32, what: &str) -> PyResult<()> {
+        if may {
+            return Ok(());
+        }
+        // One that is closed says so.
+        self.with(py, |_| Ok(()))?;
+        let path = OsString::from_vec(self.path.clone());
+        let text = format!("this file is not open to {what}");
+        Err(PyOSError::new_err((errno, text, path)))
+    }
 }
 
 #[pymethods]
@@ -173,6 +195,7 @@ impl NativePoolFile {
         size: usize,
         offset: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
+        self.must(py, self.reads, EBADF, "read")?;
         // Memory for what there is, not for what is asked for.
         let rest = self.size(py)?.saturating_sub(offset);
         let size = size.min(usize::try_from(rest).unwrap_or(usize::MAX));
@@ -187,19 +210,26 @@ impl NativePoolFile {
         buffer: &Bound<'_, PyAny>,
         offset: u64,
     ) -> PyResult<usize> {
+        self.must(py, self.reads, EBADF, "read")?;
         let mut buffer = Buffer::writable(buffer)?;
         let bytes = buffer.bytes_mut();
         self.with(py, |file| file.read_at(bytes, offset))
     }
 
+    /// At the end where the file was opened for appending.
     fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        self.must(py, self.writes, EBADF, "write")?;
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
-        self.writing(py, |file| file.write_at(bytes, offset))?;
+        self.writing(py, |file| match self.appends {
+            true => file.append(bytes).map(drop),
+            false => file.write_at(bytes, offset),
+        })?;
         Ok(bytes.len())
     }
 
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
+        self.must(py, self.writes, EBADF, "write")?;
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
         self.writing(py, |file| file.append(bytes))
@@ -221,6 +251,7 @@ impl NativePoolFile {
     fn flush(&self) {}
 
     fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
+        self.must(py, self.writes, EINVAL, "be resized")?;
         self.writing(py, |file| file.set_len(size))
     }
 
