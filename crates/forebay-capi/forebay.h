@@ -289,7 +289,8 @@ ptrdiff_t forebay_kernel_reason(const struct forebay_file *file,
 // Takes a view of `count` bytes from `offset` on, cut at the file's end. What is missing in memory is read first. Where it can be it is no copy: then it
 // counts as the session's memory until it is closed. At most half of that may be so, and further views are copies.
 //
-// Returns NULL on failure. errno is EBADF when the file is not open for reading, EINVAL for a negative offset, or what the device says.
+// Returns NULL on failure. errno is EBADF when the file is not open for reading, EINVAL for a negative offset, ENOMEM when it must be a copy and there is not
+// so much memory, or what the device says.
 //
 // The caller's part:
 // `file` is an open handle.

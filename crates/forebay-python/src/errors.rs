@@ -3,17 +3,20 @@
 use std::path::Path;
 
 use pyo3::PyErr;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyOSError, PyValueError};
 
 /// `ENOTCONN`: what a child that was forked may not use is said as a session's error is.
 const ENOTCONN: i32 = 107;
 
-/// An `OSError`, whose subclass Python chooses by the number. `ValueError` for options that are wrong.
+/// An `OSError`, whose subclass Python chooses by the number. `ValueError` for options that are wrong, `MemoryError` for want of the process's memory.
 pub fn of_engine(error: &forebay::Error, path: Option<&Path>) -> PyErr {
     if let forebay::Error::Configuration(wrong) = error {
         return PyValueError::new_err(wrong.to_string());
     }
     let text = error.to_string();
+    if let forebay::Error::NoMemory { .. } = error {
+        return PyMemoryError::new_err(text);
+    }
     match path {
         Some(path) => PyOSError::new_err((error.errno(), text, path.as_os_str().to_owned())),
         None => PyOSError::new_err((error.errno(), text)),

@@ -17,6 +17,10 @@ use pyo3::prelude::*;
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited};
 
+/// `EBADF` and `EINVAL`: what a session's file answers when it is not open for a call.
+const EBADF: i32 = 9;
+const EINVAL: i32 = 22;
+
 /// How long a pool is waited for, whose servers may be starting.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -60,7 +64,7 @@ impl NativePool {
         })
     }
 
-    /// `how` as of a session.
+    /// `how` as of a session: `r`, `w` and `a` say what the file's calls may do; the pool knows of no such thing.
     fn open(
         &self,
         py: Python<'_>,
@@ -80,6 +84,9 @@ impl NativePool {
         Ok(NativePoolFile {
             owned: Owned::new(RwLock::new(Some(open)))?,
             is_written: AtomicBool::new(false),
+            reads: has('r'),
+            writes: has('w') || has('a'),
+            appends: has('a'),
             path: bytes.to_vec(),
         })
     }
@@ -130,7 +137,12 @@ impl NativePool {
 pub struct NativePoolFile {
     /// Calls hold it for reading, and closing waits for them.
     owned: Owned<RwLock<Option<Open>>>,
+    /// Something was written that no sync has begun after. Changed by calls that hold `owned`: so whoever closes knows of all of them.
     is_written: AtomicBool,
+    reads: bool,
+    writes: bool,
+    /// What is written goes to the end, wherever it is to go.
+    appends: bool,
     path: Vec<u8>,
 }
 
@@ -148,6 +160,31 @@ impl NativePoolFile {
         let result = done.ok_or_else(|| closed("file"))?;
         result.map_err(|error| failed(error, &self.path))
     }
+
+    /// As [`NativePoolFile::with`], of what changes bytes. A sync that overtakes the call does not count for it: the mark is set after it. One that
+    /// failed may have written some.
+    fn writing<T: Send>(
+        &self,
+        py: Python<'_>,
+        work: impl FnOnce(&Open) -> Result<T, Error> + Send,
+    ) -> PyResult<T> {
+        self.with(py, |open| {
+            let done = work(open);
+            self.is_written.store(true, Ordering::Relaxed);
+            done
+        })
+    }
+
+    fn must(&self, py: Python<'_>, may: bool, errno: i32, what: &str) -> PyResult<()> {
+        if may {
+            return Ok(());
+        }
+        // One that is closed says so.
+        self.with(py, |_| Ok(()))?;
+        let path = OsString::from_vec(self.path.clone());
+        let text = format!("this file is not open to {what}");
+        Err(PyOSError::new_err((errno, text, path)))
+    }
 }
 
 #[pymethods]
@@ -158,6 +195,7 @@ impl NativePoolFile {
         size: usize,
         offset: u64,
     ) -> PyResult<Bound<'py, PyAny>> {
+        self.must(py, self.reads, EBADF, "read")?;
         // Memory for what there is, not for what is asked for.
         let rest = self.size(py)?.saturating_sub(offset);
         let size = size.min(usize::try_from(rest).unwrap_or(usize::MAX));
@@ -172,42 +210,49 @@ impl NativePoolFile {
         buffer: &Bound<'_, PyAny>,
         offset: u64,
     ) -> PyResult<usize> {
+        self.must(py, self.reads, EBADF, "read")?;
         let mut buffer = Buffer::writable(buffer)?;
         let bytes = buffer.bytes_mut();
         self.with(py, |file| file.read_at(bytes, offset))
     }
 
+    /// At the end where the file was opened for appending.
     fn write_at(&self, py: Python<'_>, data: &Bound<'_, PyAny>, offset: u64) -> PyResult<usize> {
+        self.must(py, self.writes, EBADF, "write")?;
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
-        self.is_written.store(true, Ordering::Relaxed);
-        self.with(py, |file| file.write_at(bytes, offset))?;
+        self.writing(py, |file| match self.appends {
+            true => file.append(bytes).map(drop),
+            false => file.write_at(bytes, offset),
+        })?;
         Ok(bytes.len())
     }
 
     fn append(&self, py: Python<'_>, data: &Bound<'_, PyAny>) -> PyResult<u64> {
+        self.must(py, self.writes, EBADF, "write")?;
         let buffer = Buffer::of(data)?;
         let bytes = buffer.bytes();
-        self.is_written.store(true, Ordering::Relaxed);
-        self.with(py, |file| file.append(bytes))
+        self.writing(py, |file| file.append(bytes))
     }
 
     /// What was written is at the servers, and in the pool's home if it has one.
     fn sync(&self, py: Python<'_>, _data_only: bool) -> PyResult<()> {
-        self.is_written.store(false, Ordering::Relaxed);
-        let synced = self.with(py, Open::sync);
-        if synced.is_err() {
-            self.is_written.store(true, Ordering::Relaxed);
-        }
-        synced
+        self.with(py, |file| {
+            self.is_written.store(false, Ordering::Relaxed);
+            let synced = file.sync();
+            if synced.is_err() {
+                self.is_written.store(true, Ordering::Relaxed);
+            }
+            synced
+        })
     }
 
     /// Other hosts see what was written at once: there is nothing to hand on.
     fn flush(&self) {}
 
     fn truncate(&self, py: Python<'_>, size: u64) -> PyResult<()> {
-        self.is_written.store(true, Ordering::Relaxed);
-        self.with(py, |file| file.set_len(size))
+        self.must(py, self.writes, EINVAL, "be resized")?;
+        self.writing(py, |file| file.set_len(size))
     }
 
     fn size(&self, py: Python<'_>) -> PyResult<u64> {
@@ -219,9 +264,9 @@ impl NativePoolFile {
         let Some(owned) = self.owned.get() else {
             return Ok(());
         };
-        let is_written = self.is_written.swap(false, Ordering::Relaxed);
         let closed = py.detach(|| {
             let mut held = owned.write().unwrap_or_else(PoisonError::into_inner);
+            let is_written = self.is_written.swap(false, Ordering::Relaxed);
             let open = held.take().filter(|_| is_written);
             open.map_or(Ok(()), |open| open.sync())
         });

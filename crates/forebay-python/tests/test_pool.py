@@ -1,5 +1,6 @@
 """Files of pools: a pool of two servers, which `forebay serve` serves, and two processes that use it."""
 
+import errno
 import os
 import socket
 import subprocess
@@ -73,6 +74,60 @@ print(len(data), sum(data))
         pool.open("other", "xb")
     with pytest.raises(ValueError, match="no pool is called nowhere"):
         forebay.Pool("nowhere")
+
+
+def test_the_mode_holds_for_every_call(pool, session, path):
+    # What a session's file answers a pool's file answers.
+    for open_file, name in ((session.open, path), (pool.open, "modes")):
+        with open_file(name, "wb") as file:
+            assert file.write_at(b"0123456789", 0) == 10
+            for reading in (lambda: file.read_at(3, 0), lambda: file.readinto_at(bytearray(3), 0)):
+                with pytest.raises(OSError) as refused:
+                    reading()
+                assert refused.value.errno == errno.EBADF
+        with open_file(name, "rb") as file:
+            for writing in (lambda: file.write_at(b"x", 3), lambda: file.append(b"x")):
+                with pytest.raises(OSError) as refused:
+                    writing()
+                assert refused.value.errno == errno.EBADF
+            with pytest.raises(OSError) as refused:
+                file._native.truncate(3)
+            assert refused.value.errno == errno.EINVAL
+            file.sync()
+            assert file.read_at(100, 0) == b"0123456789"
+        with open_file(name, "ab") as file:
+            assert file.write_at(b"end", 0) == 3
+            assert file.append(b"!") == 13
+            with pytest.raises(OSError):
+                file.read_at(3, 0)
+        with open_file(name, "r+b") as file:
+            assert file.write_at(b"ab", 0) == 2
+            assert file.read_at(100, 0) == b"ab23456789end!"
+
+
+def test_what_a_sync_overtakes_is_synced_by_the_close(pool):
+    data = bytes(20_000_000)
+    program = """
+import os, sys, threading, forebay
+size = int(sys.argv[1])
+pool = forebay.Pool("work")
+for round in range(ROUNDS):
+    file = pool.open(f"overtaken-{round}", "wb")
+    writer = threading.Thread(target=file.write_at, args=(b"x" * size, 0))
+    writer.start()
+    for _ in range(1 + round % 3):
+        file.sync()
+    writer.join()
+    file.close()
+os._exit(0)  # What was not synced is lost.
+"""
+    rounds = 12
+    program = program.replace("ROUNDS", str(rounds))
+    subprocess.run([sys.executable, "-c", program, str(len(data))], check=True)
+    for round in range(rounds):
+        with pool.open(f"overtaken-{round}") as file:
+            assert file.size() == len(data), round
+            assert file.read_at(10, len(data) - 10) == b"x" * 10, round
 
 
 def test_a_child_that_was_forked_has_no_pool(pool):

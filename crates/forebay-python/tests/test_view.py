@@ -53,6 +53,18 @@ def test_ranges(file):
         file.view("0")
 
 
+@pytest.mark.skipif(
+    open("/proc/sys/vm/overcommit_memory").read().strip() == "1", reason="the kernel promises any amount of memory"
+)
+def test_more_than_there_is_memory_for(session, path):
+    with session.open(path, "w+b") as file:
+        file.truncate(1 << 43)
+        with pytest.raises(MemoryError):
+            file.view()
+        with file.view(0, 10) as view:
+            assert bytes(view) == bytes(10)
+
+
 def test_it_stays_whatever_happens_to_the_file(name, path):
     session = forebay.Session(name, memory="32MiB")
     file = session.open(path, "w+b")

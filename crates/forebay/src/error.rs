@@ -45,6 +45,12 @@ pub enum Error {
     /// The caller passed something that no file could accept. For the programmer.
     #[error("invalid input: {0}")]
     InvalidInput(&'static str),
+    /// The process cannot have so much memory. For the user: ask for less at once.
+    #[error("no memory for {what}")]
+    NoMemory {
+        /// What it was for: "a copy of the view's bytes".
+        what: &'static str,
+    },
     /// The caller's memory is not there. For the programmer.
     #[error("bad address")]
     Fault,
@@ -68,7 +74,7 @@ impl Error {
             Self::Device { errno, .. } => *errno,
             Self::NoSpace { .. } => libc::ENOSPC,
             Self::Configuration(_) | Self::InvalidInput(_) => libc::EINVAL,
-            Self::Arena(_) => libc::ENOMEM,
+            Self::Arena(_) | Self::NoMemory { .. } => libc::ENOMEM,
             Self::Session(_) => libc::ENOTCONN,
             Self::Fault => libc::EFAULT,
             Self::Corrupt(_) => libc::EIO,

@@ -7,6 +7,8 @@ use forebay_capi::file::*;
 use forebay_capi::session::*;
 use forebay_capi::view::*;
 
+use forebay_model::skipped;
+
 use crate::built::{directory, session_name};
 use crate::own::{errno, open_session, said};
 
@@ -61,5 +63,30 @@ fn a_view_has_the_bytes_as_they_were() {
         }
         forebay_view_close(beyond);
         forebay_view_close(null_mut());
+    }
+}
+
+#[test]
+fn a_view_of_more_than_there_is_memory_for_is_an_error() {
+    let promises = std::fs::read_to_string("/proc/sys/vm/overcommit_memory");
+    if promises.is_ok_and(|how| how.trim() == "1") {
+        return skipped("the kernel promises any amount of memory");
+    }
+    let dir = directory();
+    let session = open_session(&session_name());
+    let path = dir.path().join("data").into_os_string();
+    let path = CString::new(path.into_encoded_bytes()).expect("a path");
+    // SAFETY: open handles, and a path that ends.
+    unsafe {
+        let file = forebay_open(session, path.as_ptr(), libc::O_RDWR | libc::O_CREAT, 0o600);
+        assert!(!file.is_null(), "{}", said());
+        assert_eq!(forebay_truncate(file, 1 << 43), 0, "{}", said());
+        assert!(forebay_view_open(file, 0, usize::MAX).is_null());
+        assert_eq!(errno(), libc::ENOMEM, "{}", said());
+        let view = forebay_view_open(file, 1 << 42, 10);
+        assert_eq!(bytes_of(view), [0; 10]);
+        forebay_view_close(view);
+        assert_eq!(forebay_close(file), 0);
+        assert_eq!(forebay_session_close(session), 0);
     }
 }

@@ -184,7 +184,8 @@ impl File {
     /// ([`View::is_copy`]), which count as the program's.
     ///
     /// # Errors
-    /// As for [`File::read_at`]; [`Error::InvalidInput`] for a range that ends before it begins.
+    /// As for [`File::read_at`]; [`Error::InvalidInput`] for a range that ends before it begins; [`Error::NoMemory`] where it must be a copy, and there
+    /// is not so much memory.
     pub fn view(&self, range: Range<u64>) -> Result<View> {
         if !self.readable {
             return Err(not_open_for("read"));
@@ -211,7 +212,9 @@ impl File {
         }
         // At the place in a page that the bytes have in the file: what is aligned there is aligned here.
         let within = (range.start % PAGE_BYTES as u64) as usize;
-        let memory = AlignedBytes::new(within + len, PAGE_BYTES);
+        let memory = AlignedBytes::try_new(within + len, PAGE_BYTES).ok_or(Error::NoMemory {
+            what: "a copy of the view's bytes",
+        })?;
         let bytes = memory.part(within, len).ptr;
         // SAFETY: our own memory, initialised, of which nobody else knows yet.
         let target = unsafe { std::slice::from_raw_parts_mut(bytes, len) };

@@ -70,14 +70,20 @@ unsafe impl Send for AlignedBytes {}
 impl AlignedBytes {
     /// `len` zero bytes at a multiple of `align`, which must be a power of two. `len` is not 0.
     pub fn new(len: usize, align: usize) -> Self {
-        assert!(len > 0, "no empty allocations");
         let layout = Layout::from_size_align(len, align).expect("a power of two, a sane length");
+        Self::with(layout).unwrap_or_else(|| handle_alloc_error(layout))
+    }
+
+    /// As [`AlignedBytes::new`], of a length that somebody else has chosen. `None`: there is not so much memory.
+    pub fn try_new(len: usize, align: usize) -> Option<Self> {
+        Self::with(Layout::from_size_align(len, align).ok()?)
+    }
+
+    fn with(layout: Layout) -> Option<Self> {
+        assert!(layout.size() > 0, "no empty allocations");
         // SAFETY: the layout is not empty; the memory is fresh and unshared.
         let ptr = unsafe { alloc_zeroed(layout) };
-        if ptr.is_null() {
-            handle_alloc_error(layout);
-        }
-        Self { ptr, layout }
+        (!ptr.is_null()).then(|| Self { ptr, layout })
     }
 
     /// `len` zero bytes, a multiple of a huge page, on huge pages where they can be had: a device takes such memory in few pieces.
