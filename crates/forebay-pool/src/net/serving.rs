@@ -106,6 +106,7 @@ impl Life {
             mark: self.config.mark(),
             birth,
             me,
+            servers: self.config.servers.len() as u32,
             security: self.security.clone(),
             numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
             inbox: self.inbox.clone(),
@@ -264,12 +265,20 @@ struct Door {
     mark: u64,
     birth: u64,
     me: Id,
+    /// Servers of the list; their numbers go round in it ([`Numbers::server`]).
+    servers: u32,
     security: Security,
     numbers: Option<Mutex<Numbers>>,
     inbox: Sender<Event>,
 }
 
 impl Door {
+    /// Whether a server is later in the list than this one: no other dials, and above all nobody who says that he is the first.
+    fn may_dial(&self, server: Id) -> bool {
+        let place = |server: Id| server.0.checked_sub(1).map(|number| number % self.servers);
+        place(server) > place(self.me)
+    }
+
     fn admit(&self, hello: Hello) -> Welcome {
         if hello.pool != self.mark {
             return Welcome::Never("its configuration is another one".to_string());
@@ -284,7 +293,13 @@ impl Door {
             (Dialler::NewClient, Some(numbers)) => numbers.client(),
             (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
             (Dialler::Client(client), _) if hello.birth != 0 => Some(Node::Client(client)),
-            (Dialler::Server(server), _) if hello.birth != 0 => Some(Node::Server(server)),
+            (Dialler::Server(server), _) if hello.birth != 0 => {
+                if !self.may_dial(server) {
+                    let why = "only servers that are later in the list dial this one";
+                    return Welcome::Never(why.to_string());
+                }
+                Some(Node::Server(server))
+            }
             _ => None,
         };
         match you {
