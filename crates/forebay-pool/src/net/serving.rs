@@ -1,16 +1,19 @@
 //! A server's process: it listens, lets members in, and dials the servers before it in the list.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::link::{self, Dialled, Dialler, Hello, Welcome};
 use super::process::{Event, Machine, Process};
 use super::security::Security;
 use super::status::Status;
+use super::stream::Stream;
 use super::{Config, Ended, random};
 use crate::home::Directory;
 use crate::ids::{Client, Epoch, Node, Server as Id};
@@ -260,6 +263,43 @@ impl Numbers {
     }
 }
 
+/// Greetings under way at once. Whoever comes then takes the place of the one who has been at it for longest: a member is greeted in
+/// milliseconds, and strangers who say nothing keep nobody out.
+const GREETINGS: usize = 64;
+
+/// How long it takes breath when there are no descriptors or threads left.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// Those who are being greeted, in the order in which they came.
+#[derive(Default)]
+struct Greetings(Mutex<VecDeque<(u64, TcpStream)>>);
+
+impl Greetings {
+    fn locked(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, number: u64, socket: TcpStream) {
+        self.make_room(GREETINGS - 1);
+        self.locked().push_back((number, socket));
+    }
+
+    /// Ends the oldest until there are at most so many.
+    fn make_room(&self, most: usize) {
+        let mut all = self.locked();
+        while all.len() > most
+            && let Some((_, socket)) = all.pop_front()
+        {
+            // It may have ended already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn end(&self, number: u64) {
+        self.locked().retain(|(other, _)| *other != number);
+    }
+}
+
 /// Decides on those who dial.
 struct Door {
     mark: u64,
@@ -312,28 +352,44 @@ impl Door {
         }
     }
 
-    fn meet(&self, socket: TcpStream) -> std::io::Result<()> {
+    /// Lets somebody in or not; says who it is, if this connection is to be kept.
+    fn greet(&self, socket: TcpStream) -> std::io::Result<Option<(Stream, Node)>> {
         let mut stream = link::accept(socket, &self.security)?;
         let hello: Hello = link::hear(&mut stream)?;
         let welcome = self.admit(hello);
         link::say(&mut stream, &welcome)?;
-        if let (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) =
-            (welcome, hello.dialler)
-        {
-            link::carry(stream, you, &self.inbox);
-        }
-        Ok(())
+        Ok(match (welcome, hello.dialler) {
+            (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) => {
+                Some((stream, you))
+            }
+            _ => None,
+        })
     }
 }
 
 fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicBool) {
-    for stream in listener.incoming() {
+    let greetings = Arc::new(Greetings::default());
+    for (number, stream) in (0..).zip(listener.incoming()) {
         if is_over.load(Ordering::Relaxed) {
             return;
         }
         // Whoever could not be met tries again.
-        let Ok(stream) = stream else { continue };
-        let door = Arc::clone(door);
-        thread::spawn(move || door.meet(stream));
+        let met = stream.and_then(|stream| {
+            greetings.begin(number, stream.try_clone()?);
+            let (door, own) = (Arc::clone(door), Arc::clone(&greetings));
+            thread::Builder::new().spawn(move || {
+                let greeted = door.greet(stream);
+                own.end(number);
+                if let Ok(Some((stream, you))) = greeted {
+                    link::carry(stream, you, &door.inbox);
+                }
+            })
+        });
+        if met.is_err() {
+            greetings.end(number);
+            let most = greetings.locked().len().saturating_sub(1);
+            greetings.make_room(most);
+            thread::sleep(BREATH);
+        }
     }
 }

@@ -1,6 +1,7 @@
 //! What a server's door lets in, and what strangers before it do to others.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use super::link::{self, Dialled, Dialler, Hello, Welcome};
 use super::security::Security;
 use super::{Config, Pool, Serving};
 use crate::ids::Server;
+use crate::wire;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -66,4 +68,51 @@ fn a_server_lets_in_later_servers_only() {
         }
     }
     drop((pool, servers));
+}
+
+/// Less than a greeting may take by itself.
+const SOON: Duration = Duration::from_secs(8);
+
+/// Whether the other side ends a connection soon.
+fn is_ended(stranger: &mut TcpStream) -> bool {
+    stranger.set_read_timeout(Some(SOON)).unwrap();
+    let mut heard = Vec::new();
+    let end = stranger.read_to_end(&mut heard);
+    end.map_or_else(|error| error.kind() == ErrorKind::ConnectionReset, |_| true)
+}
+
+#[test]
+fn strangers_who_say_nothing_keep_nobody_out() {
+    let config = config(1);
+    let serving = Serving::begin(&config, 0).unwrap();
+    let strangers = (0..100).map(|_| TcpStream::connect(config.servers[0]).unwrap());
+    let mut strangers: Vec<TcpStream> = strangers.collect();
+    // So many are listened to at once, and the first of them give way.
+    assert!({ strangers[..30].iter_mut() }.all(is_ended));
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    // A member is let in for good, whoever comes afterwards.
+    let later = (0..100).map(|_| TcpStream::connect(config.servers[0]).unwrap());
+    let mut later: Vec<TcpStream> = later.collect();
+    assert!(is_ended(&mut later[0]));
+    let made = pool.run(crate::client::Operation::List {
+        parent: crate::ids::File::ROOT,
+    });
+    assert_eq!(made, Ok(crate::client::Answer::Names(Vec::new())));
+    drop(pool);
+    serving.stop();
+    serving.wait().unwrap();
+}
+
+#[test]
+fn a_stranger_is_not_listened_to_for_long() {
+    let config = config(1);
+    let serving = Serving::begin(&config, 0).unwrap();
+    let mut stranger = TcpStream::connect(config.servers[0]).unwrap();
+    stranger.write_all(&wire::MARK).unwrap();
+    stranger.write_all(&(1 << 20_u32).to_le_bytes()).unwrap();
+    // It may be cut off in the midst of this.
+    let _ = stranger.write_all(&[0; 1 << 16]);
+    assert!(is_ended(&mut stranger));
+    serving.stop();
+    serving.wait().unwrap();
 }
