@@ -27,6 +27,7 @@ use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
 use crate::range::Range;
 pub use attributes::{Changes, Facts, Kind};
+pub(crate) use names::is_name;
 pub use operation::{Answer, Entry, Failure, Mode, Operation};
 use state::{Active, State};
 use transfer::Transfer;
@@ -123,6 +124,11 @@ impl Client {
         }
         if !operation.is_named() {
             self.results.push((id, Err(Failure::NoSuchName)));
+            return;
+        }
+        if operation.is_by_number() && operation.file() == File::NAMES {
+            // A number that no file has: something is damaged, or a member means harm.
+            self.results.push((id, Err(Failure::Gone)));
             return;
         }
         if operation.end().is_none_or(|end| end > self.size_max()) {
