@@ -14,7 +14,7 @@ use std::io;
 
 use crate::ids::{File, Version};
 use crate::message::{Block, Place};
-pub use directory::{Directory, Foreign};
+pub use directory::{Directory, Foreign, is_open};
 
 /// A home of blocks. Several servers use it at once.
 pub trait Home: Debug + Send + Sync {

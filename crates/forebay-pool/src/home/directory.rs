@@ -11,6 +11,7 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use super::Home;
@@ -21,6 +22,10 @@ use crate::wire::BLOCK_MAX;
 const HEAD: usize = 24;
 const LIFE: &str = "life";
 const LOCK: &str = "lock";
+
+/// A pool's files have modes of their own, which only its mounts know: on the home's file system nobody else reads any of them.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// A directory.
 #[derive(Debug)]
@@ -59,7 +64,7 @@ impl Directory {
     /// [`Foreign`].
     pub fn begin_life(path: &Path, block_bytes: u64) -> Result<u64, Foreign> {
         let failed = |error| Foreign::Failed(path.to_owned(), error);
-        fs::create_dir_all(path).map_err(failed)?;
+        make_directory(path).map_err(failed)?;
         let before = match fs::read_to_string(path.join(LIFE)) {
             Ok(text) => {
                 let words: Vec<u64> = { text.split_whitespace() }
@@ -96,9 +101,21 @@ impl Directory {
     }
 }
 
+fn make_directory(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(DIRECTORY_MODE).create(path)
+}
+
+/// Whether others than its owner may enter a directory, and see a pool's files by their numbers; `false` if it cannot be told.
+pub fn is_open(home: &Path) -> bool {
+    fs::metadata(home).is_ok_and(|home| home.mode() & 0o077 != 0)
+}
+
 /// Writes a file in one step. Its bytes are durable before they take the place of others, which may have been synced; the new name is not.
 fn replace(draft: &Path, to: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let mut out = fs::File::create(draft)?;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let mut out = options.mode(FILE_MODE).open(draft)?;
     parts.iter().try_for_each(|part| out.write_all(part))?;
     out.sync_data()?;
     fs::rename(draft, to)
@@ -113,6 +130,7 @@ fn locked(directory: &Path) -> io::Result<fs::File> {
     let lock = fs::OpenOptions::new()
         .create(true)
         .append(true)
+        .mode(FILE_MODE)
         .open(path)?;
     lock.lock()?;
     Ok(lock)
@@ -156,7 +174,7 @@ impl Home for Directory {
 
     fn store(&self, block: &Block) -> io::Result<()> {
         let directory = self.of(block.place.0);
-        fs::create_dir_all(&directory)?;
+        make_directory(&directory)?;
         let _lock = locked(&directory)?;
         let path = directory.join(format!("{:x}", block.place.1));
         if let Some(there) = perhaps(fs::File::open(&path))? {
@@ -201,6 +219,8 @@ impl Home for Directory {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn block(file: u64, number: u64, change: u64) -> Block {
@@ -251,6 +271,30 @@ mod tests {
         // Whoever writes the whole block mends it.
         home.store(&block(7, 1, 6)).unwrap();
         assert_eq!(home.load((File(7), 1)).unwrap().unwrap().1, [6; 100]);
+    }
+
+    #[test]
+    fn nobody_else_reads_a_home() {
+        let around = tempfile::tempdir().unwrap();
+        let path = around.path().join("deep/home");
+        Directory::begin_life(&path, 4096).unwrap();
+        let home = Directory::new(&path, 1);
+        home.store(&block(7, 1, 5)).unwrap();
+        assert!(!is_open(&path));
+        let mut all = vec![around.path().join("deep")];
+        let mut count = 0;
+        while let Some(path) = all.pop() {
+            let found = fs::metadata(&path).unwrap();
+            assert_eq!(found.mode() & 0o077, 0, "{}", path.display());
+            count += 1;
+            if found.is_dir() {
+                all.extend(fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            }
+        }
+        // Two directories around it, the life, and a file's directory with its lock and a block.
+        assert_eq!(count, 6);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o710)).unwrap();
+        assert!(is_open(&path));
     }
 
     /// `tests/run.d/73-pool-power-cut.sh` runs this, cuts the power, and runs it again. Elsewhere it does nothing.
