@@ -5,7 +5,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -15,8 +15,8 @@ use super::security::Security;
 use super::status::Status;
 use super::stream::Stream;
 use super::{Config, Ended, random};
-use crate::home::Directory;
-use crate::ids::{Client, Epoch, Node, Server as Id};
+use crate::home::{Directory, Taken, first_epoch};
+use crate::ids::{Client, Node, Server as Id};
 use crate::register::Register;
 use crate::server::{self, Server};
 
@@ -46,6 +46,7 @@ impl Serving {
             status: Arc::clone(&status),
             secret: random()?,
             birth: random()?.max(1),
+            taken: OnceLock::new(),
         };
         let thread = thread::spawn(move || {
             let result = life.serve(listener, &events);
@@ -96,6 +97,8 @@ struct Life {
     status: Arc<Mutex<Status>>,
     secret: u64,
     birth: u64,
+    /// The home, if this is the first server: no other pool has it meanwhile.
+    taken: OnceLock<Taken>,
 }
 
 impl Life {
@@ -138,7 +141,7 @@ impl Life {
             patience: term * 2,
             secret: self.secret,
         };
-        let origin = Epoch(life.unwrap_or(0) << 32);
+        let origin = first_epoch(life.unwrap_or(0));
         let register = (self.index == 0).then(|| Register::new(term, count).after(origin));
         let mut server = Server::new(me, config);
         if let Some(home) = &self.config.home {
@@ -157,7 +160,10 @@ impl Life {
     fn begin_life(&self) -> Result<Option<u64>, Ended> {
         match &self.config.home {
             Some(home) if self.index == 0 => {
-                let life = Directory::begin_life(home, self.config.block_bytes);
+                let block_bytes = self.config.block_bytes;
+                let taken = Directory::take(home, block_bytes).map_err(Ended::Home)?;
+                self.taken.get_or_init(|| taken);
+                let life = Directory::begin_life(home, block_bytes);
                 life.map(Some).map_err(Ended::Home)
             }
             _ => Ok(None),
