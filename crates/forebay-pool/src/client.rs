@@ -66,6 +66,10 @@ pub struct Client {
     seen: BTreeMap<Server, u64>,
     files: BTreeMap<File, State>,
     transfers: BTreeMap<u64, Transfer>,
+    /// Bytes of blocks that are being written.
+    unanswered: u64,
+    /// Something was not begun because these were too many.
+    waits_for_room: bool,
     /// Of requests, changes and uses: grows.
     counter: u64,
     cached: BTreeMap<u64, (File, u64)>,
@@ -87,6 +91,8 @@ impl Client {
             seen: BTreeMap::new(),
             files: BTreeMap::new(),
             transfers: BTreeMap::new(),
+            unanswered: 0,
+            waits_for_room: false,
             counter: 0,
             cached: BTreeMap::new(),
             files_made: 0,
@@ -254,6 +260,7 @@ impl Client {
             Message::Done { number } => {
                 if let Some(file) = self.done(server, number) {
                     self.advance(now, file, out);
+                    self.make_use_of_room(now, out);
                 }
             }
             _ => {}
@@ -284,6 +291,7 @@ impl Client {
         for server in self.view.servers.clone() {
             self.enter(server, out);
         }
+        self.count_unanswered();
     }
 
     fn enter(&self, server: Server, out: &mut Outbox) {
