@@ -27,6 +27,7 @@ use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
 use crate::range::Range;
 pub use attributes::{Changes, Facts, Kind};
+pub(crate) use names::is_name;
 pub use operation::{Answer, Entry, Failure, Mode, Operation};
 use state::{Active, State};
 use transfer::Transfer;
@@ -65,6 +66,10 @@ pub struct Client {
     seen: BTreeMap<Server, u64>,
     files: BTreeMap<File, State>,
     transfers: BTreeMap<u64, Transfer>,
+    /// Bytes of blocks that are being written.
+    unanswered: u64,
+    /// Something was not begun because these were too many.
+    waits_for_room: bool,
     /// Of requests, changes and uses: grows.
     counter: u64,
     cached: BTreeMap<u64, (File, u64)>,
@@ -86,6 +91,8 @@ impl Client {
             seen: BTreeMap::new(),
             files: BTreeMap::new(),
             transfers: BTreeMap::new(),
+            unanswered: 0,
+            waits_for_room: false,
             counter: 0,
             cached: BTreeMap::new(),
             files_made: 0,
@@ -123,6 +130,11 @@ impl Client {
         }
         if !operation.is_named() {
             self.results.push((id, Err(Failure::NoSuchName)));
+            return;
+        }
+        if operation.is_by_number() && operation.file() == File::NAMES {
+            // A number that no file has: something is damaged, or a member means harm.
+            self.results.push((id, Err(Failure::Gone)));
             return;
         }
         if operation.end().is_none_or(|end| end > self.size_max()) {
@@ -248,6 +260,7 @@ impl Client {
             Message::Done { number } => {
                 if let Some(file) = self.done(server, number) {
                     self.advance(now, file, out);
+                    self.make_use_of_room(now, out);
                 }
             }
             _ => {}
@@ -278,6 +291,7 @@ impl Client {
         for server in self.view.servers.clone() {
             self.enter(server, out);
         }
+        self.count_unanswered();
     }
 
     fn enter(&self, server: Server, out: &mut Outbox) {

@@ -261,13 +261,11 @@ impl Files {
 }
 
 fn checked(name: &[u8]) -> Result<&[u8]> {
+    let is_name = crate::client::is_name;
     match name.len() {
-        0 => Err(Error::Invalid),
-        _ if name == b"." || name == b".." || name.contains(&b'/') || name.contains(&0) => {
-            Err(Error::Invalid)
-        }
-        1..=255 => Ok(name),
-        _ => Err(Error::TooLong),
+        _ if is_name(name) => Ok(name),
+        256.. if is_name(&name[..255]) => Err(Error::TooLong),
+        _ => Err(Error::Invalid),
     }
 }
 

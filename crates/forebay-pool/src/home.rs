@@ -5,22 +5,32 @@
 //! and does not know it yet may still be writing.
 //!
 //! Each life of the pool has a number, which begins its epochs: so what was written in an earlier life is older, and no
-//! client's number comes twice.
+//! client's number comes twice. A home is one pool's at a time.
 
 mod directory;
 
 use std::fmt::Debug;
 use std::io;
 
-use crate::ids::{File, Version};
+use crate::ids::{Epoch, File, Version};
 use crate::message::{Block, Place};
-pub use directory::{Directory, Foreign};
+pub use directory::{Directory, Foreign, Taken, is_open};
+
+/// The first epoch of a life.
+pub(crate) fn first_epoch(life: u64) -> Epoch {
+    Epoch(life << 32)
+}
+
+/// The life that an epoch belongs to.
+fn life_of(epoch: Epoch) -> u64 {
+    epoch.0 >> 32
+}
 
 /// A home of blocks. Several servers use it at once.
 pub trait Home: Debug + Send + Sync {
     /// A block, if it is there.
     fn load(&self, place: Place) -> io::Result<Option<(Version, Vec<u8>)>>;
-    /// Keeps a block, unless a newer one is there.
+    /// Keeps a block, unless a newer one is there. One of a later life is an error: this life has lost its home.
     fn store(&self, block: &Block) -> io::Result<()>;
     /// A file's blocks from this one on go; all that there is of it, if it is `whole`.
     fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<()>;

@@ -17,6 +17,8 @@ mod security;
 mod serving;
 mod status;
 mod stream;
+#[cfg(test)]
+mod tests;
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};

@@ -211,6 +211,31 @@ fn a_pool_with_a_home_begins_again_with_what_was_there() {
     }
 }
 
+#[test]
+fn two_pools_have_no_home_together() {
+    let directory = tempfile::tempdir().unwrap();
+    let with_home = || Config {
+        home: Some(directory.path().to_owned()),
+        ..config(1)
+    };
+    let (first, second) = (with_home(), with_home());
+    let serving = Serving::begin(&first, 0).unwrap();
+    let files = join(&first);
+    let ended = Serving::begin(&second, 0).unwrap().wait();
+    assert!(matches!(ended, Err(Ended::Home(_))), "{ended:?}");
+    let open = files.open(b"one", CREATE).unwrap();
+    open.write_at(&[1; 5000], 0).unwrap();
+    open.sync().unwrap();
+    drop((open, files));
+    serving.stop();
+    serving.wait().unwrap();
+    // The home is free now.
+    let serving = Serving::begin(&second, 0).unwrap();
+    assert_eq!(names(&join(&second), File::ROOT), ["one"]);
+    serving.stop();
+    serving.wait().unwrap();
+}
+
 /// As soon as the address is free: the life before may have it for a moment.
 fn begin(config: &Config, index: usize) -> Serving {
     let until = std::time::Instant::now() + PATIENCE;

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use forebay_pool::home::is_open;
 use forebay_pool::net::{Config, Ended, Serving, Status};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -39,6 +40,12 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     output::note(format_args!(
         "server {number} of {count} listens on {address}"
     ));
+    if let Some(home) = config.home.as_deref().filter(|home| is_open(home)) {
+        let home = output::path(home);
+        output::note(format_args!(
+            "others may enter the pool's home {home}, and see its files by their numbers; chmod 700 keeps them out"
+        ));
+    }
     let told = Arc::new(Mutex::new(Status::default()));
     if let Some(address) = arguments.metrics {
         answer_metrics(address, &told)?;

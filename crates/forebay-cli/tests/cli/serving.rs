@@ -90,6 +90,10 @@ fn metrics_are_told_and_the_log_says_what_happens() {
     let path = place.file("pool.toml");
     let text = format!("servers = [\"{host}:7413\"]\nhome = \"home\"\n");
     std::fs::write(&path, &text).expect("a file");
+    let home = place.file("home");
+    std::fs::create_dir(&home).expect("a directory");
+    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(&home, open).expect("it is open to others");
     let metrics = format!("{host}:7414");
     let mut command = place.forebay(&["serve", "--server", "1", "--metrics", &metrics]);
     let child = command.arg(&path).stderr(Stdio::piped()).spawn();
@@ -117,6 +121,7 @@ fn metrics_are_told_and_the_log_says_what_happens() {
     let mut told = String::new();
     log.read_to_string(&mut told).expect("text");
     assert!(told.contains("1 servers, 0 clients"), "{told}");
+    assert!(told.contains("others may enter the pool's home"), "{told}");
 }
 
 #[test]

@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::machine::{self, FlushBy};
@@ -47,7 +47,7 @@ impl Mapped {
         Self::map(file, path, writable)
     }
 
-    /// Makes the file if it is not there, gives it `size` bytes if that is said, and maps it. `sparse` leaves
+    /// Makes the file if it is not there, for its owner alone, gives it `size` bytes if that is said, and maps it. `sparse` leaves
     /// out the allocation.
     pub fn create(
         path: &Path,
@@ -58,7 +58,9 @@ impl Mapped {
             |error| OpenError::system(&format!("{} cannot be made", path.display()), error);
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(size.is_some());
-        let file = options.truncate(false).open(path).map_err(failed)?;
+        // Files in a store have owners and modes of their own, which only its mounts know.
+        options.truncate(false).mode(0o600);
+        let file = options.open(path).map_err(failed)?;
         lock(&file, true)?;
         if let Some(size) = size
             && file.metadata().map_err(failed)?.file_type().is_file()

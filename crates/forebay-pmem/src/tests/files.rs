@@ -1,5 +1,6 @@
 //! Stores in real files: locks, sizes, what is no store, threads.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -53,6 +54,14 @@ fn a_store_in_a_file_is_there_when_it_is_opened_again() {
     let mut bytes = vec![0; 3_000_003];
     assert_eq!(store.read(file, 0, &mut bytes), Ok(3_000_003));
     assert!(bytes[3..].iter().all(|byte| *byte == 5) && bytes[..3] == [0; 3]);
+}
+
+#[test]
+fn nobody_else_reads_a_store() {
+    let (_folder, path) = place();
+    create(&path, Some(8 << 20)).expect("made");
+    let mode = std::fs::metadata(&path).expect("there").mode();
+    assert_eq!(mode & 0o777, 0o600);
 }
 
 #[test]

@@ -302,6 +302,9 @@ impl Client {
         drop: bool,
         out: &mut Outbox,
     ) -> Step {
+        if self.is_busy() {
+            return Step::Wait;
+        }
         let lacks = |state: &State, (block, change): &(u64, u64)| {
             state
                 .cache

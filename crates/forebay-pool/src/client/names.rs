@@ -18,6 +18,9 @@ use crate::random::mix;
 use crate::range::{Range, Right};
 use crate::wire::BLOCK_MAX;
 
+#[cfg(test)]
+mod tests;
+
 /// Blocks that directories are spread over. Few in tests, so that directories share them.
 const BLOCKS: u64 = if cfg!(test) { 3 } else { 1 << 48 };
 /// Bytes of a record before its name: the directory, the file, its kind, the name's length.
@@ -77,8 +80,24 @@ struct Record<'a> {
     end: usize,
 }
 
-/// The records of a block, up to the first that makes no sense.
+/// Whether a file may have this name.
+pub(crate) fn is_name(name: &[u8]) -> bool {
+    (1..=255).contains(&name.len())
+        && name != b"."
+        && name != b".."
+        && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
+/// The records of a block that make sense, up to the first that is none. A damaged home or a member that means harm may have put others there:
+/// they stand for the names themselves, or lead out of their directory.
 fn records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
+    all_records(bytes).filter(|record| {
+        let is_file = record.entry.file != File::NAMES;
+        is_file && (record.name.is_empty() || is_name(record.name))
+    })
+}
+
+fn all_records(bytes: &[u8]) -> impl Iterator<Item = Record<'_>> {
     let mut begin = 0;
     std::iter::from_fn(move || {
         let head = bytes.get(begin..begin + HEAD)?;
@@ -125,7 +144,6 @@ fn itself(directory: File) -> Entry {
 impl Operation {
     /// Whether its names can be names.
     pub(super) fn is_named(&self) -> bool {
-        let is_name = |name: &[u8]| (1..=255).contains(&name.len());
         match self {
             Operation::LookUp { name, .. }
             | Operation::Make { name, .. }

@@ -44,6 +44,21 @@ impl Operation {
         }
     }
 
+    /// Whether it says its file by number, and not by a name.
+    pub(super) fn is_by_number(&self) -> bool {
+        matches!(
+            self,
+            Operation::Read { .. }
+                | Operation::Write { .. }
+                | Operation::Append { .. }
+                | Operation::Truncate { .. }
+                | Operation::Sync { .. }
+                | Operation::Attributes { .. }
+                | Operation::Change { .. }
+                | Operation::Remove { .. }
+        )
+    }
+
     /// Where it ends in its file, as far as it says; `None` if no number says it.
     pub(super) fn end(&self) -> Option<u64> {
         match self {

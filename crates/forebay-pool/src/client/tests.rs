@@ -1,5 +1,7 @@
 //! Single clients whose pool is played by hand.
 
+mod room;
+
 use std::collections::VecDeque;
 
 use super::{Answer, Client, Config, Failure, Mode, Operation};

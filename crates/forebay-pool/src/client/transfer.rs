@@ -10,6 +10,10 @@ use crate::message::{Block, Message, Outbox, Place};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
 
+/// Bytes of blocks on their way to servers that have not answered. No more are begun then, so that signs of life and others' requests do not come
+/// after all that is dirty, and a break sends no more than this again. Small in tests, so that they reach it.
+pub(super) const UNANSWERED_MAX: u64 = if cfg!(test) { 1 << 10 } else { 4 << 20 };
+
 /// What is asked of servers.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
@@ -20,6 +24,16 @@ pub(super) enum Request {
     Discard(File, u64, bool),
     /// Asked for by an operation of this file.
     Persist(File),
+}
+
+impl Request {
+    /// Bytes of blocks that it writes.
+    fn written(&self) -> u64 {
+        match self {
+            Request::Write(blocks) => blocks.iter().map(|part| part.2.len() as u64).sum(),
+            _ => 0,
+        }
+    }
 }
 
 /// A request, and who has not answered.
@@ -34,9 +48,36 @@ impl Client {
     pub(super) fn transfer(&mut self, request: Request, out: &mut Outbox) -> u64 {
         let number = self.count();
         let waits = self.servers_of(&request);
+        self.unanswered += request.written();
         self.transfers.insert(number, Transfer { request, waits });
         self.send_transfer(number, None, out);
         number
+    }
+
+    /// Counts what has not been answered anew: requests may have been forgotten.
+    pub(super) fn count_unanswered(&mut self) {
+        let requests = self.transfers.values().map(|transfer| &transfer.request);
+        self.unanswered = requests.map(Request::written).sum();
+    }
+
+    /// Whether what is to be written must wait, for now: it is begun when there is room again.
+    fn must_wait(&mut self, most: u64) -> bool {
+        let is_full = self.unanswered >= most;
+        self.waits_for_room |= is_full;
+        is_full
+    }
+
+    /// Whether so much is under way that it is not worth while to look what else is to be written.
+    pub(super) fn is_busy(&mut self) -> bool {
+        self.must_wait(UNANSWERED_MAX / 2)
+    }
+
+    /// Goes on with what waited for room, once there is enough.
+    pub(super) fn make_use_of_room(&mut self, now: u64, out: &mut Outbox) {
+        if self.waits_for_room && self.unanswered < UNANSWERED_MAX / 2 {
+            self.waits_for_room = false;
+            self.advance_all(now, out);
+        }
     }
 
     pub(super) fn is_under_way(&self, number: u64) -> bool {
@@ -181,6 +222,7 @@ impl Client {
         if !transfer.waits.is_empty() {
             return None;
         }
+        self.unanswered -= transfer.request.written();
         match self.transfers.remove(&number)?.request {
             Request::Read((file, _)) | Request::Discard(file, ..) | Request::Persist(file) => {
                 Some(file)
@@ -221,6 +263,9 @@ impl Client {
 
     /// Writes blocks that lie on the same servers in one request.
     pub(super) fn flush_together(&mut self, file: File, blocks: &[u64], out: &mut Outbox) {
+        if self.must_wait(UNANSWERED_MAX) {
+            return;
+        }
         let state = self.state(file);
         let ready = blocks
             .iter()
@@ -257,6 +302,9 @@ impl Client {
 
     /// Drops blocks that were used longest ago, and begins to write those that are dirty, in one go.
     pub(super) fn evict(&mut self, out: &mut Outbox) {
+        if self.cached.len() <= self.config.cache_blocks || self.is_busy() {
+            return;
+        }
         let over = self.cached.len().saturating_sub(self.config.cache_blocks);
         let oldest: Vec<(u64, Place)> = self
             .cached

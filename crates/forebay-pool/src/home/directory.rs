@@ -2,23 +2,32 @@
 //!
 //! ```text
 //! life             the number of the pool's life, and the size of its blocks
+//! lock             locked by the pool's first server as long as it lives
 //! FILE/BLOCK       a block: its version, 24 bytes, and what it holds
 //! FILE/lock        locked by whoever changes anything in FILE
 //! ```
 //!
-//! A block is written to another name and renamed: it is the old one or the new one, also after a crash.
+//! A block is written to another name, synced, and renamed: it is the old one or the new one, also after a power cut. A file system may give a file
+//! its new name before it has the bytes. A file that is no block is an error and not a hole: something has damaged it.
 
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use super::Home;
-use crate::ids::{File, SIZE_BLOCK, Version};
+use super::{Home, life_of};
+use crate::ids::{Epoch, File, SIZE_BLOCK, Version};
 use crate::message::{Block, Place};
+use crate::wire::BLOCK_MAX;
 
 const HEAD: usize = 24;
 const LIFE: &str = "life";
+const LIFE_DRAFT: &str = "life-draft";
 const LOCK: &str = "lock";
+
+/// A pool's files have modes of their own, which only its mounts know: on the home's file system nobody else reads any of them.
+const FILE_MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
 
 /// A directory.
 #[derive(Debug)]
@@ -37,6 +46,9 @@ pub enum Foreign {
     /// Its blocks have another size.
     #[error("{0} is the home of a pool with block_bytes = {1}")]
     Blocks(PathBuf, u64),
+    /// Another pool's first server, or another life of this one's, has it.
+    #[error("{0} is the home of a pool that runs")]
+    Taken(PathBuf),
     /// Something else lies there.
     #[error("{0} is neither empty nor a pool's home")]
     Other(PathBuf),
@@ -51,41 +63,33 @@ impl Directory {
         }
     }
 
-    /// Begins another life of the pool, and says its number; the first is 1. Once a life, by its first server.
+    /// Takes a home for one pool as long as the answer lives, and makes it if it is not there. By the first server.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    pub fn take(path: &Path, block_bytes: u64) -> Result<Taken, Foreign> {
+        let failed = |error| Foreign::Failed(path.to_owned(), error);
+        make_directory(path).map_err(failed)?;
+        // Nothing is put into a directory that is something else's.
+        life_before(path, block_bytes)?;
+        let lock = lock_file(path).map_err(failed)?;
+        match lock.try_lock() {
+            Ok(()) => Ok(Taken(lock)),
+            Err(fs::TryLockError::WouldBlock) => Err(Foreign::Taken(path.to_owned())),
+            Err(fs::TryLockError::Error(error)) => Err(failed(error)),
+        }
+    }
+
+    /// Begins another life of the pool, and says its number; the first is 1. Once a life, by its first server, which has taken the home.
     ///
     /// # Errors
     /// [`Foreign`].
     pub fn begin_life(path: &Path, block_bytes: u64) -> Result<u64, Foreign> {
-        let failed = |error| Foreign::Failed(path.to_owned(), error);
-        fs::create_dir_all(path).map_err(failed)?;
-        let before = match fs::read_to_string(path.join(LIFE)) {
-            Ok(text) => {
-                let words: Vec<u64> = { text.split_whitespace() }
-                    .map_while(|word| word.parse().ok())
-                    .collect();
-                match words[..] {
-                    [life, bytes] if bytes == block_bytes => life,
-                    [_, bytes] => return Err(Foreign::Blocks(path.to_owned(), bytes)),
-                    _ => return Err(Foreign::Other(path.to_owned())),
-                }
-            }
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                if fs::read_dir(path).map_err(failed)?.next().is_some() {
-                    return Err(Foreign::Other(path.to_owned()));
-                }
-                0
-            }
-            Err(error) => return Err(failed(error)),
-        };
-        let life = before + 1;
+        let life = life_before(path, block_bytes)? + 1;
         let text = format!("{life} {block_bytes}\n");
-        replace(
-            &path.join("life-draft"),
-            &path.join(LIFE),
-            &[text.as_bytes()],
-        )
-        .and_then(|()| sync(path))
-        .map_err(failed)?;
+        replace(&path.join(LIFE_DRAFT), &path.join(LIFE), &[text.as_bytes()])
+            .and_then(|()| sync(path))
+            .map_err(|error| Foreign::Failed(path.to_owned(), error))?;
         Ok(life)
     }
 
@@ -94,10 +98,58 @@ impl Directory {
     }
 }
 
-/// Writes a file in one step.
+fn make_directory(path: &Path) -> io::Result<()> {
+    let mut builder = fs::DirBuilder::new();
+    builder.recursive(true).mode(DIRECTORY_MODE).create(path)
+}
+
+/// The number of a home's last life; 0 if it is empty.
+fn life_before(path: &Path, block_bytes: u64) -> Result<u64, Foreign> {
+    let failed = |error| Foreign::Failed(path.to_owned(), error);
+    if let Some(text) = perhaps(fs::read_to_string(path.join(LIFE))).map_err(failed)? {
+        let words: Vec<u64> = { text.split_whitespace() }
+            .map_while(|word| word.parse().ok())
+            .collect();
+        return match words[..] {
+            [life, bytes] if bytes == block_bytes => Ok(life),
+            [_, bytes] => Err(Foreign::Blocks(path.to_owned(), bytes)),
+            _ => Err(Foreign::Other(path.to_owned())),
+        };
+    }
+    for entry in fs::read_dir(path).map_err(failed)? {
+        // Whoever began the first life may have been killed before it had begun.
+        let name = entry.map_err(failed)?.file_name();
+        if name != LOCK && name != LIFE_DRAFT {
+            return Err(Foreign::Other(path.to_owned()));
+        }
+    }
+    Ok(0)
+}
+
+/// A home that is this process's pool's.
+#[derive(Debug)]
+pub struct Taken(fs::File);
+
+impl Drop for Taken {
+    /// Gives it back at once: a child that is about to execute something may have the descriptor too.
+    fn drop(&mut self) {
+        // It goes with the descriptor at the latest.
+        let _ = self.0.unlock();
+    }
+}
+
+/// Whether others than its owner may enter a directory, and see a pool's files by their numbers; `false` if it cannot be told.
+pub fn is_open(home: &Path) -> bool {
+    fs::metadata(home).is_ok_and(|home| home.mode() & 0o077 != 0)
+}
+
+/// Writes a file in one step. Its bytes are durable before they take the place of others, which may have been synced; the new name is not.
 fn replace(draft: &Path, to: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    let mut out = fs::File::create(draft)?;
+    let mut options = fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true);
+    let mut out = options.mode(FILE_MODE).open(draft)?;
     parts.iter().try_for_each(|part| out.write_all(part))?;
+    out.sync_data()?;
     fs::rename(draft, to)
 }
 
@@ -105,12 +157,14 @@ fn sync(path: &Path) -> io::Result<()> {
     Ok(rustix::fs::syncfs(fs::File::open(path)?)?)
 }
 
-fn locked(directory: &Path) -> io::Result<fs::File> {
+fn lock_file(directory: &Path) -> io::Result<fs::File> {
     let path = directory.join(LOCK);
-    let lock = fs::OpenOptions::new()
-        .create(true)
-        .append(true)
-        .open(path)?;
+    let mut options = fs::OpenOptions::new();
+    options.create(true).append(true).mode(FILE_MODE).open(path)
+}
+
+fn locked(directory: &Path) -> io::Result<fs::File> {
+    let lock = lock_file(directory)?;
     lock.lock()?;
     Ok(lock)
 }
@@ -139,22 +193,32 @@ fn perhaps<T>(found: io::Result<T>) -> io::Result<Option<T>> {
 
 impl Home for Directory {
     fn load(&self, (file, block): Place) -> io::Result<Option<(Version, Vec<u8>)>> {
-        let read = perhaps(fs::read(self.of(file).join(format!("{block:x}"))))?;
-        Ok(read.and_then(|bytes| {
-            let version = version(&bytes)?;
-            Some((version, bytes[HEAD..].to_vec()))
-        }))
+        let path = self.of(file).join(format!("{block:x}"));
+        let Some(bytes) = perhaps(fs::read(&path))? else {
+            return Ok(None);
+        };
+        let version = version(&bytes).filter(|_| bytes.len() <= HEAD + BLOCK_MAX);
+        let version = version.ok_or_else(|| {
+            let why = format!("{} is damaged: it is no block", path.display());
+            io::Error::new(io::ErrorKind::InvalidData, why)
+        })?;
+        Ok(Some((version, bytes[HEAD..].to_vec())))
     }
 
     fn store(&self, block: &Block) -> io::Result<()> {
         let directory = self.of(block.place.0);
-        fs::create_dir_all(&directory)?;
+        make_directory(&directory)?;
         let _lock = locked(&directory)?;
         let path = directory.join(format!("{:x}", block.place.1));
         if let Some(there) = perhaps(fs::File::open(&path))? {
             let mut head = Vec::with_capacity(HEAD);
             there.take(HEAD as u64).read_to_end(&mut head)?;
-            if version(&head).is_some_and(|there| there >= block.version) {
+            if let Some(there) = version(&head).filter(|there| *there >= block.version) {
+                let life = |version: Version| life_of(Epoch(version.epoch));
+                if life(there) > life(block.version) {
+                    let why = format!("{} is of a later life of the pool", path.display());
+                    return Err(io::Error::other(why));
+                }
                 return Ok(());
             }
         }
@@ -193,6 +257,8 @@ impl Home for Directory {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn block(file: u64, number: u64, change: u64) -> Block {
@@ -229,13 +295,111 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_block_is_an_error_and_no_hole() {
+        let around = tempfile::tempdir().unwrap();
+        let home = Directory::new(around.path(), 1);
+        home.store(&block(7, 1, 5)).unwrap();
+        let path = home.of(File(7)).join("1");
+        for length in [0, HEAD as u64 - 1, (HEAD + BLOCK_MAX) as u64 + 1] {
+            let file = fs::OpenOptions::new().write(true).open(&path).unwrap();
+            file.set_len(length).unwrap();
+            let why = home.load((File(7), 1)).unwrap_err();
+            assert_eq!(why.kind(), io::ErrorKind::InvalidData, "{length}");
+        }
+        // Whoever writes the whole block mends it.
+        home.store(&block(7, 1, 6)).unwrap();
+        assert_eq!(home.load((File(7), 1)).unwrap().unwrap().1, [6; 100]);
+    }
+
+    #[test]
+    fn nobody_else_reads_a_home() {
+        let around = tempfile::tempdir().unwrap();
+        let path = around.path().join("deep/home");
+        let _taken = Directory::take(&path, 4096).unwrap();
+        Directory::begin_life(&path, 4096).unwrap();
+        let home = Directory::new(&path, 1);
+        home.store(&block(7, 1, 5)).unwrap();
+        assert!(!is_open(&path));
+        let mut all = vec![around.path().join("deep")];
+        let mut count = 0;
+        while let Some(path) = all.pop() {
+            let found = fs::metadata(&path).unwrap();
+            assert_eq!(found.mode() & 0o077, 0, "{}", path.display());
+            count += 1;
+            if found.is_dir() {
+                all.extend(
+                    fs::read_dir(&path)
+                        .unwrap()
+                        .map(|entry| entry.unwrap().path()),
+                );
+            }
+        }
+        // Two directories, the life and its lock, and a file's directory with its lock and a block.
+        assert_eq!(count, 7);
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o710)).unwrap();
+        assert!(is_open(&path));
+    }
+
+    /// `tests/run.d/73-pool-power-cut.sh` runs this, cuts the power, and runs it again. Elsewhere it does nothing.
+    #[test]
+    fn what_was_synced_is_there_after_a_power_cut() {
+        let Some(path) = std::env::var_os("TEST_POOL_HOME") else {
+            return;
+        };
+        let path = Path::new(&path);
+        let _taken = Directory::take(path, 4096).unwrap();
+        let life = Directory::begin_life(path, 4096).unwrap();
+        let home = Directory::new(path, 1);
+        let synced = |life| 2 * life;
+        let store = |change| (0..64).try_for_each(|number| home.store(&block(7, number, change)));
+        for number in (0..64).filter(|_| life > 1) {
+            let (version, bytes) = home.load((File(7), number)).unwrap().unwrap();
+            // Or what was written over it afterwards.
+            let of_last = synced(life - 1)..=synced(life - 1) + 1;
+            assert!(of_last.contains(&version.change), "{version:?}");
+            assert_eq!(bytes, [version.change as u8; 100]);
+        }
+        store(synced(life)).unwrap();
+        home.sync().unwrap();
+        store(synced(life) + 1).unwrap();
+    }
+
+    #[test]
     fn lives_are_counted_and_other_directories_refused() {
         let around = tempfile::tempdir().unwrap();
         let home = around.path().join("home");
-        let begin = |bytes| Directory::begin_life(&home, bytes);
+        let begin = |bytes| {
+            let _taken = Directory::take(&home, bytes)?;
+            Directory::begin_life(&home, bytes)
+        };
         assert_eq!((begin(4096).unwrap(), begin(4096).unwrap()), (1, 2));
         assert!(matches!(begin(512), Err(Foreign::Blocks(_, 4096))));
-        let other = Directory::begin_life(around.path(), 4096);
+        let other = Directory::take(around.path(), 4096);
         assert!(matches!(other, Err(Foreign::Other(_))));
+        assert!(!around.path().join(LOCK).exists());
+        let taken = Directory::take(&home, 4096).unwrap();
+        assert!(matches!(begin(4096), Err(Foreign::Taken(_))));
+        drop(taken);
+        assert_eq!(begin(4096).unwrap(), 3);
+        // Whoever was killed before the first life had begun left this.
+        fs::remove_file(home.join(LIFE)).unwrap();
+        fs::write(home.join(LIFE_DRAFT), "").unwrap();
+        assert_eq!(begin(4096).unwrap(), 1);
+    }
+
+    #[test]
+    fn what_a_later_life_has_written_is_no_success_of_an_earlier_one() {
+        let around = tempfile::tempdir().unwrap();
+        let home = Directory::new(around.path(), 1);
+        let of_life = |life: u64, change| {
+            let mut block = block(7, 1, change);
+            block.version.epoch = (life << 32) + 5;
+            block
+        };
+        home.store(&of_life(2, 3)).unwrap();
+        assert!(home.store(&of_life(1, 4)).is_err());
+        // Within a life another server may have been quicker.
+        home.store(&of_life(2, 2)).unwrap();
+        assert_eq!(home.load((File(7), 1)).unwrap().unwrap().1, [3; 100]);
     }
 }

@@ -26,6 +26,9 @@ const QUEUE_MAX: usize = 512 << 20;
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(10);
 
+/// No greeting is longer, in bytes: so much memory is taken for somebody who may be a stranger.
+const GREETING_MAX: u64 = 4096;
+
 /// How long until a peer that could not be reached is dialled again.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -121,7 +124,8 @@ pub(super) fn say<T: Serialize>(to: &mut Stream, what: &T) -> io::Result<()> {
 
 /// Waits for something with a form of its own.
 pub(super) fn hear<T: for<'de> Deserialize<'de>>(from: &mut Stream) -> io::Result<T> {
-    let bytes = wire::receive(from)?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let bytes = wire::receive(&mut io::Read::take(from, GREETING_MAX))?;
+    let bytes = bytes.ok_or(io::ErrorKind::UnexpectedEof)?;
     postcard::from_bytes(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
@@ -187,11 +191,16 @@ pub(super) fn carry(stream: Stream, peer: Node, inbox: &Sender<Event>) -> bool {
         queued: Arc::clone(&queued),
         stream: own,
     };
-    let writer = thread::spawn(move || {
+    let writer = thread::Builder::new().spawn(move || {
         // An error is the connection's end, which the reader sees.
         let _ = write_all(&mut write, &outbox, &queued);
         write.end();
     });
+    let Ok(writer) = writer else {
+        // There are no threads left, perhaps for a moment.
+        thread::sleep(PAUSE);
+        return true;
+    };
     let mut listens = inbox.send(Event::Up { peer, link }).is_ok();
     let mut reader = BufReader::with_capacity(1 << 16, stream);
     while listens {

@@ -55,7 +55,7 @@ pub(super) struct Process {
     me: Node,
     machine: Machine,
     register: Option<Register>,
-    /// The process that keeps the register.
+    /// The process that keeps the register, if it is another one.
     keeper: Node,
     links: BTreeMap<Node, Link>,
     /// Where results of operations go that have not ended.
@@ -80,8 +80,13 @@ impl Process {
         Process {
             me,
             machine,
+            // Who keeps the register is told nothing of it from outside: no peer has this name.
+            keeper: if register.is_some() {
+                Node::Register
+            } else {
+                keeper
+            },
             register,
-            keeper,
             links: BTreeMap::new(),
             askers: BTreeMap::new(),
             asked: 0,

@@ -1,19 +1,22 @@
 //! A server's process: it listens, lets members in, and dials the servers before it in the list.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::collections::VecDeque;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use super::link::{self, Dialled, Dialler, Hello, Welcome};
 use super::process::{Event, Machine, Process};
 use super::security::Security;
 use super::status::Status;
+use super::stream::Stream;
 use super::{Config, Ended, random};
-use crate::home::Directory;
-use crate::ids::{Client, Epoch, Node, Server as Id};
+use crate::home::{Directory, Taken, first_epoch};
+use crate::ids::{Client, Node, Server as Id};
 use crate::register::Register;
 use crate::server::{self, Server};
 
@@ -43,6 +46,7 @@ impl Serving {
             status: Arc::clone(&status),
             secret: random()?,
             birth: random()?.max(1),
+            taken: OnceLock::new(),
         };
         let thread = thread::spawn(move || {
             let result = life.serve(listener, &events);
@@ -93,6 +97,8 @@ struct Life {
     status: Arc<Mutex<Status>>,
     secret: u64,
     birth: u64,
+    /// The home, if this is the first server: no other pool has it meanwhile.
+    taken: OnceLock<Taken>,
 }
 
 impl Life {
@@ -106,6 +112,7 @@ impl Life {
             mark: self.config.mark(),
             birth,
             me,
+            servers: self.config.servers.len() as u32,
             security: self.security.clone(),
             numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
             inbox: self.inbox.clone(),
@@ -134,7 +141,7 @@ impl Life {
             patience: term * 2,
             secret: self.secret,
         };
-        let origin = Epoch(life.unwrap_or(0) << 32);
+        let origin = first_epoch(life.unwrap_or(0));
         let register = (self.index == 0).then(|| Register::new(term, count).after(origin));
         let mut server = Server::new(me, config);
         if let Some(home) = &self.config.home {
@@ -153,7 +160,10 @@ impl Life {
     fn begin_life(&self) -> Result<Option<u64>, Ended> {
         match &self.config.home {
             Some(home) if self.index == 0 => {
-                let life = Directory::begin_life(home, self.config.block_bytes);
+                let block_bytes = self.config.block_bytes;
+                let taken = Directory::take(home, block_bytes).map_err(Ended::Home)?;
+                self.taken.get_or_init(|| taken);
+                let life = Directory::begin_life(home, block_bytes);
                 life.map(Some).map_err(Ended::Home)
             }
             _ => Ok(None),
@@ -259,17 +269,62 @@ impl Numbers {
     }
 }
 
+/// Greetings under way at once. Whoever comes then takes the place of the one who has been at it for longest: a member is greeted in
+/// milliseconds, and strangers who say nothing keep nobody out.
+const GREETINGS: usize = 64;
+
+/// How long it takes breath when there are no descriptors or threads left.
+const BREATH: Duration = Duration::from_millis(20);
+
+/// Those who are being greeted, in the order in which they came.
+#[derive(Default)]
+struct Greetings(Mutex<VecDeque<(u64, TcpStream)>>);
+
+impl Greetings {
+    fn locked(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn begin(&self, number: u64, socket: TcpStream) {
+        self.make_room(GREETINGS - 1);
+        self.locked().push_back((number, socket));
+    }
+
+    /// Ends the oldest until there are at most so many.
+    fn make_room(&self, most: usize) {
+        let mut all = self.locked();
+        while all.len() > most
+            && let Some((_, socket)) = all.pop_front()
+        {
+            // It may have ended already.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    fn end(&self, number: u64) {
+        self.locked().retain(|(other, _)| *other != number);
+    }
+}
+
 /// Decides on those who dial.
 struct Door {
     mark: u64,
     birth: u64,
     me: Id,
+    /// Servers of the list; their numbers go round in it ([`Numbers::server`]).
+    servers: u32,
     security: Security,
     numbers: Option<Mutex<Numbers>>,
     inbox: Sender<Event>,
 }
 
 impl Door {
+    /// Whether a server is later in the list than this one: no other dials, and above all nobody who says that he is the first.
+    fn may_dial(&self, server: Id) -> bool {
+        let place = |server: Id| server.0.checked_sub(1).map(|number| number % self.servers);
+        place(server) > place(self.me)
+    }
+
     fn admit(&self, hello: Hello) -> Welcome {
         if hello.pool != self.mark {
             return Welcome::Never("its configuration is another one".to_string());
@@ -284,7 +339,13 @@ impl Door {
             (Dialler::NewClient, Some(numbers)) => numbers.client(),
             (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
             (Dialler::Client(client), _) if hello.birth != 0 => Some(Node::Client(client)),
-            (Dialler::Server(server), _) if hello.birth != 0 => Some(Node::Server(server)),
+            (Dialler::Server(server), _) if hello.birth != 0 => {
+                if !self.may_dial(server) {
+                    let why = "only servers that are later in the list dial this one";
+                    return Welcome::Never(why.to_string());
+                }
+                Some(Node::Server(server))
+            }
             _ => None,
         };
         match you {
@@ -297,28 +358,44 @@ impl Door {
         }
     }
 
-    fn meet(&self, socket: TcpStream) -> std::io::Result<()> {
+    /// Lets somebody in or not; says who it is, if this connection is to be kept.
+    fn greet(&self, socket: TcpStream) -> std::io::Result<Option<(Stream, Node)>> {
         let mut stream = link::accept(socket, &self.security)?;
         let hello: Hello = link::hear(&mut stream)?;
         let welcome = self.admit(hello);
         link::say(&mut stream, &welcome)?;
-        if let (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) =
-            (welcome, hello.dialler)
-        {
-            link::carry(stream, you, &self.inbox);
-        }
-        Ok(())
+        Ok(match (welcome, hello.dialler) {
+            (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) => {
+                Some((stream, you))
+            }
+            _ => None,
+        })
     }
 }
 
 fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicBool) {
-    for stream in listener.incoming() {
+    let greetings = Arc::new(Greetings::default());
+    for (number, stream) in (0..).zip(listener.incoming()) {
         if is_over.load(Ordering::Relaxed) {
             return;
         }
         // Whoever could not be met tries again.
-        let Ok(stream) = stream else { continue };
-        let door = Arc::clone(door);
-        thread::spawn(move || door.meet(stream));
+        let met = stream.and_then(|stream| {
+            greetings.begin(number, stream.try_clone()?);
+            let (door, own) = (Arc::clone(door), Arc::clone(&greetings));
+            thread::Builder::new().spawn(move || {
+                let greeted = door.greet(stream);
+                own.end(number);
+                if let Ok(Some((stream, you))) = greeted {
+                    link::carry(stream, you, &door.inbox);
+                }
+            })
+        });
+        if met.is_err() {
+            greetings.end(number);
+            let most = greetings.locked().len().saturating_sub(1);
+            greetings.make_room(most);
+            thread::sleep(BREATH);
+        }
     }
 }
