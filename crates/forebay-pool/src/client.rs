@@ -260,8 +260,8 @@ impl Client {
             Message::Done { number } => {
                 if let Some(file) = self.done(server, number) {
                     self.advance(now, file, out);
-                    self.make_use_of_room(now, out);
                 }
+                self.make_use_of_room(now, out);
             }
             _ => {}
         }
