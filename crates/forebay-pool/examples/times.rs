@@ -67,6 +67,7 @@ fn pool() {
         parent: File::ROOT,
         name: b"file".to_vec(),
         facts: Facts::default(),
+        bytes: Vec::new(),
     });
     let Ok(Answer::Made(entry, _)) = made else {
         panic!("{made:?}")

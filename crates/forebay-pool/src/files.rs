@@ -120,10 +120,22 @@ impl Files {
 
     /// What a name stands for, and whether that was made by this call.
     pub fn make(&self, parent: File, name: &[u8], facts: Facts) -> Result<(Entry, bool)> {
+        self.make_with(parent, name, facts, &[])
+    }
+
+    /// As [`Files::make`]; whoever finds a file that this call has made finds these bytes in it, a few: the target of a symbolic link.
+    pub fn make_with(
+        &self,
+        parent: File,
+        name: &[u8],
+        facts: Facts,
+        bytes: &[u8],
+    ) -> Result<(Entry, bool)> {
         let make = Operation::Make {
             parent,
             name: checked(name)?.to_vec(),
             facts,
+            bytes: bytes.to_vec(),
         };
         match self.run(make)? {
             Answer::Made(entry, is_new) => Ok((entry, is_new)),

@@ -102,6 +102,34 @@ fn names_are_the_same_on_all_hosts() {
 }
 
 #[test]
+fn whoever_finds_a_new_file_finds_its_first_bytes() {
+    let config = config(2);
+    let _servers = serve(&config);
+    let (a, b) = (join(&config), join(&config));
+    let bytes: Vec<u8> = (0..10_000).map(|at| (at % 251) as u8).collect();
+    for round in 0..50 {
+        let name = format!("n{round}");
+        let name = name.as_bytes();
+        let make = || a.make_with(File::ROOT, name, Default::default(), &bytes);
+        let (made, found) = thread::scope(|scope| {
+            let made = scope.spawn(make);
+            let found = loop {
+                if let Some(entry) = b.look_up(File::ROOT, name).unwrap() {
+                    break b.read(entry.file, 0, 20_000).unwrap();
+                }
+            };
+            (made.join().unwrap().unwrap(), found)
+        });
+        assert!(found == bytes, "round {round}: {} bytes", found.len());
+        // What is there stays as it is.
+        let again = b.make_with(File::ROOT, name, Default::default(), b"other");
+        assert_eq!(again, Ok((made.0, false)));
+        a.write(made.0.file, 9_999, b"ab").unwrap();
+        assert_eq!(b.read(made.0.file, 9_990, 20).unwrap()[9..], *b"ab");
+    }
+}
+
+#[test]
 fn of_many_who_make_one_name_one_makes_it() {
     let config = config(2);
     let _servers = serve(&config);

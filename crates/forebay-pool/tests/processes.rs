@@ -158,6 +158,7 @@ fn open(name: &str) -> Operation {
         parent: File::ROOT,
         name: name.as_bytes().to_vec(),
         facts: Facts::default(),
+        bytes: Vec::new(),
     }
 }
 

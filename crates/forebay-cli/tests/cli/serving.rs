@@ -57,6 +57,7 @@ fn a_pool_is_served_and_a_server_hands_on_what_it_has() {
         parent: File::ROOT,
         name: b"name".to_vec(),
         facts: Facts::default(),
+        bytes: Vec::new(),
     });
     let Ok(Answer::Made(Entry { file, .. }, true)) = opened else {
         panic!("{opened:?}");

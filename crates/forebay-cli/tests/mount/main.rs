@@ -12,6 +12,7 @@ mod names;
 #[allow(dead_code, reason = "other tests use the rest")]
 mod place;
 mod pools;
+mod races;
 mod scene;
 mod shared;
 mod stores;

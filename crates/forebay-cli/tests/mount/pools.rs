@@ -16,7 +16,7 @@ use crate::place::{Place, Process};
 use crate::scene::{self, wait_until};
 
 /// A pool of two servers that is mounted twice.
-struct Hosts {
+pub struct Hosts {
     place: Place,
     config: PathBuf,
     servers: Vec<Process>,
@@ -25,7 +25,7 @@ struct Hosts {
 
 impl Hosts {
     /// `None`, and said so, where nothing can be mounted.
-    fn begin(name: &str, port: u16) -> Option<Hosts> {
+    pub fn begin(name: &str, port: u16) -> Option<Hosts> {
         Self::begin_with(name, port, "copies = 2")
     }
 
@@ -81,12 +81,12 @@ impl Hosts {
         self.mounts.push((point, process));
     }
 
-    fn points(&self) -> [PathBuf; 2] {
+    pub fn points(&self) -> [PathBuf; 2] {
         [self.mounts[0].0.clone(), self.mounts[1].0.clone()]
     }
 
     /// Unmounts one, which has to end in good order.
-    fn umount(&mut self, at: usize) {
+    pub fn umount(&mut self, at: usize) {
         let (point, process) = self.mounts.remove(at);
         wait_until("nobody has anything open", || {
             let mut command = self.place.forebay(&["umount"]);

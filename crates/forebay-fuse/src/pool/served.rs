@@ -28,11 +28,13 @@ impl Pooled {
         &self,
         by: &Request,
         (parent, name): Place<'_>,
-        kind: Kind,
+        (kind, bytes): (Kind, &[u8]),
         mode: u32,
     ) -> Answer<(File, bool)> {
         let facts = self.facts(by, parent, kind, mode)?;
-        let (entry, is_new) = self.files.make(File(parent), name.as_bytes(), facts)?;
+        let (entry, is_new) = self
+            .files
+            .make_with(File(parent), name.as_bytes(), facts, bytes)?;
         if is_new {
             self.touched(parent);
         } else if entry.kind != kind {
@@ -42,8 +44,14 @@ impl Pooled {
     }
 
     /// As [`Pooled::make`]; what is there already is an error.
-    fn make_new(&self, by: &Request, place: Place<'_>, kind: Kind, mode: u32) -> Answer<File> {
-        match self.make(by, place, kind, mode)? {
+    fn make_new(
+        &self,
+        by: &Request,
+        place: Place<'_>,
+        what: (Kind, &[u8]),
+        mode: u32,
+    ) -> Answer<File> {
+        match self.make(by, place, what, mode)? {
             (file, true) => Ok(file),
             (_, false) => Err(Failed(libc::EEXIST)),
         }
@@ -82,20 +90,20 @@ impl Served for Pooled {
     }
 
     fn make_directory(&self, by: &Request, place: Place<'_>, mode: u32) -> Answer<FileAttr> {
-        self.told(self.make_new(by, place, Kind::Directory, mode)?)
+        self.told(self.make_new(by, place, (Kind::Directory, &[]), mode)?)
     }
 
     fn make_special(&self, by: &Request, place: Place<'_>, special: &Special) -> Answer<FileAttr> {
         if special.mode & libc::S_IFMT != libc::S_IFREG {
             return Err(Failed(libc::EOPNOTSUPP));
         }
-        self.told(self.make_new(by, place, Kind::File, special.mode)?)
+        self.told(self.make_new(by, place, (Kind::File, &[]), special.mode)?)
     }
 
     fn make_symlink(&self, by: &Request, place: Place<'_>, target: &Path) -> Answer<FileAttr> {
-        let file = self.make_new(by, place, Kind::Symlink, 0o777)?;
-        self.files.write(file, 0, target.as_os_str().as_bytes())?;
-        // Its name is at the servers, so its target is to be.
+        let target = target.as_os_str().as_bytes();
+        let file = self.make_new(by, place, (Kind::Symlink, target), 0o777)?;
+        // In the home as well, if there is one.
         self.files.sync(file)?;
         self.told(file)
     }
@@ -200,7 +208,7 @@ impl Served for Pooled {
         mode: u32,
         flags: i32,
     ) -> Answer<(FileAttr, u64)> {
-        let (file, is_new) = self.make(by, place, Kind::File, mode)?;
+        let (file, is_new) = self.make(by, place, (Kind::File, &[]), mode)?;
         if !is_new && flags & libc::O_EXCL != 0 {
             return Err(Failed(libc::EEXIST));
         }

@@ -168,7 +168,8 @@ impl Client {
                 parent,
                 name,
                 facts,
-            } => self.make(*parent, name, facts, active.made, out),
+                bytes,
+            } => self.make(*parent, name, (facts, bytes), active.made, out),
             Operation::Unlink {
                 parent,
                 name,
@@ -211,7 +212,7 @@ impl Client {
         &mut self,
         parent: File,
         name: &[u8],
-        facts: &Facts,
+        (facts, bytes): (&Facts, &[u8]),
         made: File,
         out: &mut Outbox,
     ) -> Step {
@@ -224,19 +225,35 @@ impl Client {
         if self.names(parent).len() + HEAD + name.len() > BLOCK_MAX {
             return Step::End(Err(Failure::Full));
         }
-        let inode = Inode::new(self.view.epoch, *facts);
-        // Nobody knows the file yet: its size needs no grant.
-        let parts = vec![((made, SIZE_BLOCK), 0, inode.bytes())];
-        // The answer to the transfer comes back to the names.
-        let transfer = self.transfer(Request::Write(parts), out);
-        self.enter_phase(File::NAMES, Phase::Create { transfer })
+        let size = bytes.len() as u64;
+        let inode = Inode {
+            size,
+            high: size,
+            ..Inode::new(self.view.epoch, *facts)
+        };
+        // Nobody knows the file yet: its blocks need no grants, and may be written in any order.
+        let blocks = { bytes.chunks(self.config.block_bytes as usize) }
+            .zip(0..)
+            .map(|(part, block)| (block, part.to_vec()));
+        let all: Vec<(u64, Vec<u8>)> = { blocks }.chain([(SIZE_BLOCK, inode.bytes())]).collect();
+        // The answers to the transfers come back to the names.
+        let transfers = { all.into_iter() }
+            .map(|(block, part)| self.transfer(Request::Write(vec![((made, block), 0, part)]), out))
+            .collect();
+        self.enter_phase(File::NAMES, Phase::Create { transfers })
     }
 
-    pub(super) fn name_made(&mut self, transfer: u64, active: &Active, out: &mut Outbox) -> Step {
+    pub(super) fn name_made(
+        &mut self,
+        transfers: &[u64],
+        active: &Active,
+        out: &mut Outbox,
+    ) -> Step {
         let Operation::Make {
             parent,
             name,
             facts,
+            ..
         } = &*active.operation
         else {
             return Step::Wait;
@@ -246,7 +263,8 @@ impl Client {
         let here: Vec<bool> = { blocks.iter() }
             .map(|block| self.fetch(File::NAMES, *block, out))
             .collect();
-        if self.is_under_way(transfer) || here.contains(&false) {
+        let is_owed = { transfers.iter() }.any(|transfer| self.is_under_way(*transfer));
+        if is_owed || here.contains(&false) {
             return Step::Wait;
         }
         let entry = Entry {

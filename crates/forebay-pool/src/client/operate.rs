@@ -254,7 +254,7 @@ impl Client {
                 step,
                 discard,
             } => self.cut(file, &active, (size, step, discard), out),
-            Phase::Create { transfer } => self.name_made(transfer, &active, out),
+            Phase::Create { transfers } => self.name_made(&transfers, &active, out),
             Phase::Persist { transfer } => {
                 if self.is_under_way(transfer) || !self.is_member(now) {
                     return Step::Wait;

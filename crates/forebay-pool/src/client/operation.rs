@@ -48,11 +48,12 @@ pub enum Operation {
     LookUp { parent: File, name: Vec<u8> },
     /// All names in a directory.
     List { parent: File },
-    /// A file by its name in a directory; if there is none, a new one, which has the bytes of `facts` and nothing else.
+    /// A file by its name in a directory; if there is none, a new one, as `facts` say. Whoever finds the name finds `bytes` in it.
     Make {
         parent: File,
         name: Vec<u8>,
         facts: Facts,
+        bytes: Vec<u8>,
     },
     /// A name goes, if it stands for this file. A directory must be empty, and is gone afterwards.
     Unlink {

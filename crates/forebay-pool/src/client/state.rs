@@ -79,8 +79,8 @@ pub(super) enum Phase {
         step: u8,
         discard: Option<u64>,
     },
-    /// A new file's size is written; then its name is.
-    Create { transfer: u64 },
+    /// A new file's size and first bytes are written; then its name is.
+    Create { transfers: Vec<u64> },
     /// The servers have what was to be synced, and make it durable.
     Persist { transfer: u64 },
     /// The servers discard all that a file has; then its grants go back.

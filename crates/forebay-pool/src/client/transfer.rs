@@ -185,7 +185,7 @@ impl Client {
             Request::Read((file, _)) | Request::Discard(file, ..) | Request::Persist(file) => {
                 Some(file)
             }
-            // A new file's size: the operation is one of names.
+            // A new file's size or first bytes: the operation is one of names.
             Request::Write(blocks) if blocks[0].1 == 0 => Some(File::NAMES),
             Request::Write(blocks) => {
                 let file = blocks[0].0.0;

@@ -51,6 +51,7 @@ impl Names {
                 parent,
                 name,
                 facts,
+                ..
             } if is(*parent, name).is_none() => {
                 vec![((*parent, name.clone()), Becomes::New(facts.kind))]
             }
@@ -141,6 +142,7 @@ impl Names {
                     parent,
                     name,
                     facts,
+                    ..
                 },
                 Answer::Made(entry, true),
             ) => {

@@ -130,6 +130,7 @@ fn of_names(world: &mut World, value: u64) -> Operation {
                 modified: value as i64,
                 ..Facts::default()
             },
+            bytes: Vec::new(),
         },
         3..5 => Operation::LookUp { parent, name },
         5 => Operation::List { parent },
@@ -313,6 +314,7 @@ fn make_file(world: &mut World) -> Result<File, String> {
         parent: File::ROOT,
         name: b"first".to_vec(),
         facts: Facts::default(),
+        bytes: Vec::new(),
     };
     world.begin(first, make);
     world.run(world.now + 1000);

@@ -372,6 +372,7 @@ fn operations() -> Vec<Operation> {
             parent,
             name: name.clone(),
             facts,
+            bytes: name.clone(),
         },
         Operation::Unlink {
             parent,
