@@ -15,7 +15,7 @@ use fuser::{FileAttr, Request};
 use rustix::fs::OFlags;
 
 use crate::directory::Directory;
-use crate::failed::{Answer, Failed};
+use crate::failed::{Answer, Failed, there_already};
 use crate::handles::Opened;
 
 /// Bytes that one request moves at most.
@@ -63,9 +63,12 @@ impl Directory {
         mode: u32,
         flags: i32,
     ) -> Answer<(FileAttr, u64)> {
-        let kept = flags & (libc::O_ACCMODE | libc::O_EXCL);
-        let flags_kept = OFlags::from_bits_retain(kept as u32);
-        let (fd, found) = self.create_plain(by, (parent, name), flags_kept, mode)?;
+        let access = OFlags::from_bits_retain((flags & libc::O_ACCMODE) as u32);
+        let made = self.create_plain(by, (parent, name), access, mode);
+        let (fd, found) = made.map_err(|failed| match failed {
+            Failed(libc::EEXIST) => there_already(flags),
+            failed => failed,
+        })?;
         let handle = self.serve(found.number, fd, flags);
         let told = handle.and_then(|handle| Ok((self.attributes_of(&found)?, handle)));
         if told.is_err() {

@@ -34,6 +34,15 @@ impl From<Failed> for fuser::Errno {
     }
 }
 
+/// A file was to be made, and something has its name already. The kernel takes what it is answered for a new file: it checks no rights of it and
+/// cuts nothing off it. Where what is there may be opened, `ESTALE` has the kernel look the name up again, with its checks.
+pub(crate) fn there_already(flags: i32) -> Failed {
+    match flags & libc::O_EXCL {
+        0 => Failed(libc::ESTALE),
+        _ => Failed(libc::EEXIST),
+    }
+}
+
 /// Carries out the work of a request. A panic ends at it: the thread goes on to serve others.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Answer<T>) -> Answer<T> {
     catch_unwind(AssertUnwindSafe(work)).unwrap_or(Err(Failed(libc::EIO)))

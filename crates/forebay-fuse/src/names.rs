@@ -171,17 +171,17 @@ impl Directory {
         Ok(rustix::fs::fsync(&*fd)?)
     }
 
-    /// Makes a file, or opens one that somebody else has just made.
+    /// Makes a file that was not there.
     pub(crate) fn create_plain(
         &self,
         by: &Request,
         (parent, name): (u64, &OsStr),
-        flags: OFlags,
+        access: OFlags,
         mode: u32,
     ) -> Answer<(OwnedFd, Found)> {
         let directory = self.nodes.fd(parent)?;
         let mode = Mode::from_raw_mode(mode);
-        let flags = flags | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let flags = access | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = self.creators.make(by, || {
             Ok(rustix::fs::openat(&directory, name, flags, mode)?)
         })?;

@@ -14,7 +14,7 @@ use rustix::fs::{AtFlags, RenameFlags, StatVfs, StatVfsMountFlags};
 use super::{Listing, Pooled, kind_of};
 use crate::changes::Changes;
 use crate::contents::{Manner, Part, copy_pieces};
-use crate::failed::{Answer, Failed};
+use crate::failed::{Answer, Failed, there_already};
 use crate::names::{Listed, Special};
 use crate::served::{Place, Served};
 
@@ -37,8 +37,6 @@ impl Pooled {
             .make_with(File(parent), name.as_bytes(), facts, bytes)?;
         if is_new {
             self.touched(parent);
-        } else if entry.kind != kind {
-            return Err(Failed(libc::EEXIST));
         }
         Ok((entry.file, is_new))
     }
@@ -209,8 +207,8 @@ impl Served for Pooled {
         flags: i32,
     ) -> Answer<(FileAttr, u64)> {
         let (file, is_new) = self.make(by, place, (Kind::File, &[]), mode)?;
-        if !is_new && flags & libc::O_EXCL != 0 {
-            return Err(Failed(libc::EEXIST));
+        if !is_new {
+            return Err(there_already(flags));
         }
         let told = self.told(file)?;
         Ok((told, self.open(file.0, flags)?))

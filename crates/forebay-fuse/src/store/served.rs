@@ -13,7 +13,7 @@ use super::{Stored, creator, told};
 use crate::changes::Changes;
 use crate::contents::{Manner, Part, copy_pieces};
 use crate::directory::kind_of;
-use crate::failed::{Answer, Failed};
+use crate::failed::{Answer, Failed, there_already};
 use crate::names::{Listed, Special};
 use crate::served::{Place, Served};
 
@@ -149,10 +149,10 @@ impl Served for Stored {
         let made = self
             .store
             .create(parent, name.as_bytes(), creator(by, mode));
-        match made {
-            Err(Errno::EEXIST) if flags & libc::O_EXCL == 0 => {}
-            made => drop(made?),
-        }
+        made.map_err(|errno| match errno {
+            Errno::EEXIST => there_already(flags),
+            errno => errno.into(),
+        })?;
         let found = self.look_up(parent, name)?;
         let handle = self.open(found.ino.0, flags)?;
         Ok((found, handle))
