@@ -51,11 +51,12 @@ impl<'a> Disguise<'a> {
         groups: &[libc::gid_t],
         own_groups: &'a [libc::gid_t],
     ) -> Answer<Self> {
+        set_groups(groups)?;
+        // From here on there is something to undo, and what could change the groups can change them back.
         let disguise = Disguise {
             own_group: rustix::process::getegid().as_raw(),
             own_groups,
         };
-        set_groups(groups)?;
         // The user last: without root's the others cannot be set.
         set_group(gid)?;
         set_user(uid)?;
@@ -126,6 +127,35 @@ fn groups_in(status: &str) -> Vec<libc::gid_t> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A thread that has lost a right of its process: 6 is `CAP_SETGID`, 7 is `CAP_SETUID`.
+    fn without(right: u32, work: impl FnOnce() + Send) {
+        let lose = || {
+            // `_LINUX_CAPABILITY_VERSION_3`, this thread; then two words each of rights in force, permitted and inherited.
+            let (mut head, mut rights) = ([0x2008_0522_u32, 0], [0_u32; 6]);
+            // SAFETY: the kernel has two words and six for itself, which are this function's; it is about this thread alone.
+            let lost = unsafe {
+                let read = libc::syscall(libc::SYS_capget, head.as_mut_ptr(), rights.as_mut_ptr());
+                rights[0] &= !(1 << right);
+                read | libc::syscall(libc::SYS_capset, head.as_mut_ptr(), rights.as_ptr())
+            };
+            assert_eq!(lost, 0);
+            work();
+        };
+        std::thread::scope(|scope| scope.spawn(lose).join().expect("it ends"));
+    }
+
+    #[test]
+    fn what_cannot_be_put_on_is_an_error_and_leaves_the_thread_as_it_was() {
+        for right in [6, 7] {
+            without(right, || {
+                let own = groups_in(&status_of("thread-self"));
+                let put_on = Disguise::put_on(4711, 4712, &[4713], &own);
+                assert_eq!(put_on.map(drop), Err(Failed(libc::EPERM)));
+                assert_eq!(groups_in(&status_of("thread-self")), own);
+            });
+        }
+    }
 
     #[test]
     fn groups_are_read() {

@@ -2,12 +2,13 @@
 
 use std::path::PathBuf;
 
-const PLACES: [(&str, &str); 6] = [
+const PLACES: [(&str, &str); 7] = [
     ("preload", "crates/forebay-preload/tests"),
     ("engine", "crates/forebay/tests"),
     ("unit", "crates/forebay/src"),
     ("cli", "crates/forebay-cli/tests/cli"),
     ("mount", "crates/forebay-cli/tests/mount"),
+    ("fuse", "crates/forebay-fuse/src"),
     ("whole", "tests/programs"),
 ];
 
