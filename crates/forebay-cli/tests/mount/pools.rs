@@ -19,6 +19,8 @@ use crate::scene::{self, wait_until};
 pub struct Hosts {
     place: Place,
     config: PathBuf,
+    /// What is said to `forebay mount` besides.
+    arguments: &'static [&'static str],
     servers: Vec<Process>,
     mounts: Vec<(PathBuf, Process)>,
 }
@@ -26,10 +28,15 @@ pub struct Hosts {
 impl Hosts {
     /// `None`, and said so, where nothing can be mounted.
     pub fn begin(name: &str, port: u16) -> Option<Hosts> {
-        Self::begin_with(name, port, "copies = 2")
+        Self::begin_with(name, port, "copies = 2", &[])
     }
 
-    fn begin_with(name: &str, port: u16, more: &str) -> Option<Hosts> {
+    pub fn begin_with(
+        name: &str,
+        port: u16,
+        more: &str,
+        arguments: &'static [&'static str],
+    ) -> Option<Hosts> {
         if !scene::can_mount() {
             return None;
         }
@@ -46,6 +53,7 @@ impl Hosts {
         let mut hosts = Hosts {
             place,
             config,
+            arguments,
             servers: Vec::new(),
             mounts: Vec::new(),
         };
@@ -72,6 +80,7 @@ impl Hosts {
         }
         let mut command = self.place.forebay(&["mount"]);
         command
+            .args(self.arguments)
             .arg(format!("pool:{}", self.config.display()))
             .arg(&point);
         let child = command.stderr(Stdio::piped()).spawn();
@@ -314,7 +323,7 @@ fn what_is_unmounted_has_been_synced_and_no_pool_is_an_error() {
 fn with_a_home_a_pool_outlives_all_its_servers() {
     // Memory for 256 blocks.
     let more = "home = \"home\"\nmemory_mib = 1";
-    let Some(mut hosts) = Hosts::begin_with("pool-home", 7461, more) else {
+    let Some(mut hosts) = Hosts::begin_with("pool-home", 7461, more, &[]) else {
         return;
     };
     let [a, b] = hosts.points();
