@@ -5,7 +5,7 @@
 //! change. Where frames lie side by side in the arena, the view is an address in it; elsewhere parts of the arena's file are mapped side
 //! by side, read-only. Where neither can be, it is a copy, and says so.
 //!
-//! What is missing in memory is read first, by large requests ([`cold`]), several at once where much is missing ([`spread`]), into frames
+//! What is missing in memory is read first, by large requests ([`cold`]), several at once where much is missing (`spread`), into frames
 //! side by side ([`run`]). A view of several blocks is taken block by block, as a read is.
 
 #[doc(hidden)]

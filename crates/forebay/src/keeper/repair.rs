@@ -2,7 +2,7 @@
 //!
 //! Everybody waits while the session is repaired, so whoever does it should not be stopped in the middle. A user's program may be, by
 //! Ctrl-Z or a debugger, at any time. So it leaves the repair to the keeper, and repairs by itself only where no keeper lives, where the
-//! keeper is stopped too, or where that has not done it after [`ASK_PATIENCE`].
+//! keeper is stopped too, or where that has not done it after `ASK_PATIENCE`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
