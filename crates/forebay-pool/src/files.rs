@@ -212,14 +212,14 @@ impl Files {
             mode,
         };
         match self.run(read)? {
-            Answer::Bytes(bytes) => Ok(bytes),
+            Answer::Bytes(bytes) => Ok(bytes.into_vec()),
             _ => Err(NO_ANSWER),
         }
     }
 
     /// Writes at an offset.
     pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (bytes, mode) = (bytes.to_vec(), Mode::Local);
+        let (bytes, mode) = (bytes.to_vec().into(), Mode::Local);
         self.done(Operation::Write {
             file,
             offset,
@@ -230,7 +230,7 @@ impl Files {
 
     /// Writes at the end, and says where that was.
     pub fn append(&self, file: File, bytes: &[u8]) -> Result<u64> {
-        let bytes = bytes.to_vec();
+        let bytes = bytes.to_vec().into();
         match self.run(Operation::Append { file, bytes })? {
             Answer::At(at) => Ok(at),
             _ => Err(NO_ANSWER),

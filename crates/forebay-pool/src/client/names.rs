@@ -139,7 +139,7 @@ impl Operation {
 impl Client {
     /// The number of the file that an operation makes, should it make one.
     pub(super) fn next_file(&mut self, operation: &Operation) -> File {
-        if matches!(operation, Operation::Make { .. }) {
+        if matches!(operation, Operation::Make { .. } | Operation::MakeNameless) {
             self.files_made += 1;
         }
         File(u64::from(self.me.0 + 1) << 32 | u64::from(self.files_made))
@@ -169,6 +169,7 @@ impl Client {
                 name,
                 facts,
             } => self.make(*parent, name, facts, active.made, out),
+            Operation::MakeNameless => self.make_nameless(&Facts::default(), active.made, out),
             Operation::Unlink {
                 parent,
                 name,
@@ -224,22 +225,30 @@ impl Client {
         if self.names(parent).len() + HEAD + name.len() > BLOCK_MAX {
             return Step::End(Err(Failure::Full));
         }
+        self.make_nameless(facts, made, out)
+    }
+
+    fn make_nameless(&mut self, facts: &Facts, made: File, out: &mut Outbox) -> Step {
         let inode = Inode::new(self.view.epoch, *facts);
         // Nobody knows the file yet: its size needs no grant.
-        let parts = vec![((made, SIZE_BLOCK), 0, inode.bytes())];
+        let parts = vec![((made, SIZE_BLOCK), 0, inode.bytes().into())];
         // The answer to the transfer comes back to the names.
         let transfer = self.transfer(Request::Write(parts), out);
         self.enter_phase(File::NAMES, Phase::Create { transfer })
     }
 
     pub(super) fn name_made(&mut self, transfer: u64, active: &Active, out: &mut Outbox) -> Step {
-        let Operation::Make {
-            parent,
-            name,
-            facts,
-        } = &*active.operation
-        else {
-            return Step::Wait;
+        let (parent, name, facts) = match &*active.operation {
+            Operation::Make {
+                parent,
+                name,
+                facts,
+            } => (parent, name, facts),
+            Operation::MakeNameless if !self.is_under_way(transfer) => {
+                let (file, kind) = (active.made, Kind::File);
+                return Step::End(Ok(Answer::Made(Entry { file, kind }, true)));
+            }
+            _ => return Step::Wait,
         };
         let needed = needs(&active.operation, active.made);
         let blocks: Vec<u64> = needed.iter().map(|(range, _)| range.start).collect();

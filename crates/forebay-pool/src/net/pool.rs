@@ -44,13 +44,6 @@ impl Pool {
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
         };
-        let (inbox, events) = mpsc::channel();
-        let is_over = Arc::new(AtomicBool::new(false));
-        for address in &config.servers {
-            let hello = hello(birth, Dialler::Client(me));
-            let to = (*address, security.clone());
-            keep_dialling(to, hello, inbox.clone(), Arc::clone(&is_over));
-        }
         let term = config.term_ms;
         let machine = client::Config {
             block_bytes: config.block_bytes,
@@ -67,6 +60,14 @@ impl Pool {
         let keeper = Node::Server(keeper);
         let process = Process::new((you, machine), None, keeper, Arc::clone(&is_in), term);
         let process = Arc::new(Mutex::new(process));
+        let (inbox, events) = mpsc::channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        for address in &config.servers {
+            let hello = hello(birth, Dialler::Client(me));
+            let to = (*address, security.clone());
+            let told = (Arc::clone(&process), inbox.clone());
+            keep_dialling(to, hello, told, Arc::clone(&is_over));
+        }
         let (over, own) = (Arc::clone(&is_over), Arc::clone(&process));
         let thread = thread::spawn(move || {
             let result = Process::run(&own, &events);

@@ -102,29 +102,6 @@ impl Life {
         };
         let count = self.config.servers.len();
         let life = self.begin_life()?;
-        let door = Arc::new(Door {
-            mark: self.config.mark(),
-            birth,
-            me,
-            security: self.security.clone(),
-            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
-            inbox: self.inbox.clone(),
-        });
-        let is_over = Arc::clone(&self.is_over);
-        thread::spawn(move || listen(&listener, &door, &is_over));
-        let hello = Hello {
-            pool: self.config.mark(),
-            birth,
-            dialler: Dialler::Server(me),
-        };
-        for address in &self.config.servers[..self.index] {
-            keep_dialling(
-                (*address, self.security.clone()),
-                hello,
-                self.inbox.clone(),
-                Arc::clone(&self.is_over),
-            );
-        }
         let term = self.config.term_ms;
         let config = server::Config {
             copies: self.config.copies,
@@ -146,7 +123,42 @@ impl Life {
         let keeper = Node::Server(Id(1));
         let process = Process::new((Node::Server(me), machine), register, keeper, is_in, term);
         let process = process.with_status(Arc::clone(&self.status));
-        Process::run(&Mutex::new(process), events)
+        let process = Arc::new(Mutex::new(process));
+        self.begin_links((me, birth), life, listener, &process);
+        Process::run(&process, events)
+    }
+
+    /// Listens, and dials the servers before this one.
+    fn begin_links(
+        &self,
+        (me, birth): (Id, u64),
+        life: Option<u64>,
+        listener: TcpListener,
+        process: &Arc<Mutex<Process>>,
+    ) {
+        let door = Arc::new(Door {
+            mark: self.config.mark(),
+            birth,
+            me,
+            security: self.security.clone(),
+            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
+            process: Arc::clone(process),
+        });
+        let is_over = Arc::clone(&self.is_over);
+        thread::spawn(move || listen(&listener, &door, &is_over));
+        let hello = Hello {
+            pool: self.config.mark(),
+            birth,
+            dialler: Dialler::Server(me),
+        };
+        for address in &self.config.servers[..self.index] {
+            keep_dialling(
+                (*address, self.security.clone()),
+                hello,
+                (Arc::clone(process), self.inbox.clone()),
+                Arc::clone(&self.is_over),
+            );
+        }
     }
 
     /// The first server begins the pool's life; which one, only the home knows.
@@ -189,7 +201,7 @@ impl Life {
 pub(super) fn keep_dialling(
     (to, security): (SocketAddr, Security),
     hello: Hello,
-    inbox: Sender<Event>,
+    (process, inbox): (Arc<Mutex<Process>>, Sender<Event>),
     is_over: Arc<AtomicBool>,
 ) {
     thread::spawn(move || {
@@ -201,7 +213,7 @@ pub(super) fn keep_dialling(
         };
         while let Some(met) = link::dial_until(door, &goes_on) {
             let listens = match met {
-                Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &inbox),
+                Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &process),
                 Err(why) => {
                     // It ends by this, or has ended.
                     let _ = inbox.send(Event::Refused(why));
@@ -266,7 +278,7 @@ struct Door {
     me: Id,
     security: Security,
     numbers: Option<Mutex<Numbers>>,
-    inbox: Sender<Event>,
+    process: Arc<Mutex<Process>>,
 }
 
 impl Door {
@@ -305,7 +317,7 @@ impl Door {
         if let (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) =
             (welcome, hello.dialler)
         {
-            link::carry(stream, you, &self.inbox);
+            link::carry(stream, you, &self.process);
         }
         Ok(())
     }
