@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, addresses};
 use forebay_pool::client::{Answer, Facts, Failure, Mode, Operation};
 use forebay_pool::ids::File;
-use forebay_pool::net::{Config, Ended, Pool, Serving};
+use forebay_pool::net::{Config, Ended, PathPolicy, Pool, Serving};
 use forebay_pool::random::mix;
 use forebay_pool::wire;
 
@@ -28,6 +28,7 @@ fn config(servers: u16) -> Config {
         cache_blocks: 16,
         home: None,
         memory_mib: 1024,
+        path: PathPolicy::Local,
         tls: None,
     };
     config.check().unwrap();
