@@ -109,7 +109,7 @@ fn a_stranger_is_not_listened_to_for_long() {
     let serving = Serving::begin(&config, 0).unwrap();
     let mut stranger = TcpStream::connect(config.servers[0]).unwrap();
     stranger.write_all(&wire::MARK).unwrap();
-    stranger.write_all(&(1 << 20_u32).to_le_bytes()).unwrap();
+    stranger.write_all(&(1_u32 << 20).to_le_bytes()).unwrap();
     // It may be cut off in the midst of this.
     let _ = stranger.write_all(&[0; 1 << 16]);
     assert!(is_ended(&mut stranger));
