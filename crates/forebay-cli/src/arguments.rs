@@ -194,6 +194,9 @@ pub struct Mount {
     /// How long a daemon that this command starts stays after the last program has left
     #[arg(long, value_name = "SECONDS", default_value = "60", value_parser = seconds)]
     pub linger: f64,
+    /// Of a pool: answer collectors of metrics there, in Prometheus' text form, to everybody who asks
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics: Option<std::net::SocketAddr>,
     /// In a session of its own, without a terminal: how --daemon starts it
     #[arg(long, hide = true)]
     pub background: bool,

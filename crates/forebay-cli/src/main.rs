@@ -8,6 +8,7 @@ mod checks;
 mod commands;
 mod failure;
 mod limits;
+mod metrics;
 mod output;
 mod sessions;
 mod settings;

@@ -77,7 +77,7 @@ fn pool() {
     let write = |bytes: u64, mode| Operation::Write {
         file,
         offset: 0,
-        bytes: vec![3; bytes as usize],
+        bytes: vec![3; bytes as usize].into(),
         mode,
     };
     let read = |length, mode| Operation::Read {

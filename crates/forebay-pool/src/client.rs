@@ -4,7 +4,7 @@
 //! under a shared grant it is *shared*, and without a grant it is not there. What is recalled is written first and given back in
 //! batches. One operation of a file is under way at a time and takes its grants in order of blocks, the size last; it keeps
 //! them until it is done, so that no two clients wait for one another. Operations whose grants and blocks are here pass
-//! it by.
+//! it by. Remote ones go beside it once they have their grants (`past`).
 //!
 //! A client uses its grants until a term has passed since it *sent* the last message that the register has answered. After that its operations fail
 //! with [`Failure::CutOff`]. Its writes that are under way then land only as long as the epoch lasts.
@@ -14,6 +14,7 @@ mod changes;
 mod names;
 mod operate;
 mod operation;
+mod past;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -145,7 +146,7 @@ impl Client {
         let made = self.next_file(&operation);
         let state = self.files.entry(file).or_default();
         let active = Active::new(id, operation, made);
-        if state.active.is_some() && self.passes_by(file, &active) {
+        if state.active.is_some() && self.passes_by(now, file, &active, out) {
             return;
         }
         self.state(file).queue.push_back(active);
@@ -252,8 +253,12 @@ impl Client {
                 }
                 self.advance(now, file, out);
             }
-            Message::Bytes { number, block } => {
-                if let Some(file) = self.arrived(number, block) {
+            Message::Bytes {
+                number,
+                found,
+                bytes,
+            } => {
+                if let Some(file) = self.arrived(number, found, &bytes) {
                     self.advance(now, file, out);
                 }
             }
@@ -287,11 +292,10 @@ impl Client {
         for state in self.files.values_mut() {
             state.new_epoch();
         }
-        self.renew_transfers();
+        self.renew_transfers(out);
         for server in self.view.servers.clone() {
             self.enter(server, out);
         }
-        self.count_unanswered();
     }
 
     fn enter(&self, server: Server, out: &mut Outbox) {
@@ -338,6 +342,7 @@ impl Client {
                 .active
                 .iter()
                 .chain(&state.queue)
+                .chain(state.aside.iter().map(|aside| &aside.active))
                 .map(|active| active.id);
             self.results
                 .extend(ids.map(|id| (id, Err(Failure::GivenUp))));
@@ -356,9 +361,7 @@ impl Client {
                 continue;
             }
             let owed = self.state(file).owed(range);
-            for block in &owed {
-                self.flush(file, *block, out);
-            }
+            self.flush(file, &owed, out);
             if owed.is_empty() || is_made(Mistake::ReleasesBeforeWritten) {
                 self.drop_grant(file, range, keep);
                 parts.push((file, range, keep));

@@ -10,7 +10,7 @@ mod paths;
 
 use std::time::Duration;
 
-use crate::client::{Answer, Changes, Entry, Facts, Failure, Kind, Mode, Operation};
+use crate::client::{Answer, Changes, Entry, Facts, Failure, Kind, Operation};
 use crate::ids::File;
 use crate::net::{Config, Ended, Pool};
 pub use paths::{Open, OpenOptions};
@@ -216,33 +216,17 @@ impl Files {
 
     /// Bytes from an offset, up to the file's end.
     pub fn read(&self, file: File, offset: u64, length: u64) -> Result<Vec<u8>> {
-        let mode = Mode::Local;
-        let read = Operation::Read {
-            file,
-            offset,
-            length,
-            mode,
-        };
-        match self.run(read)? {
-            Answer::Bytes(bytes) => Ok(bytes),
-            _ => Err(NO_ANSWER),
-        }
+        Ok(self.pool.read(file, offset, length)?)
     }
 
     /// Writes at an offset.
     pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<()> {
-        let (bytes, mode) = (bytes.to_vec(), Mode::Local);
-        self.done(Operation::Write {
-            file,
-            offset,
-            bytes,
-            mode,
-        })
+        Ok(self.pool.write(file, offset, bytes)?)
     }
 
     /// Writes at the end, and says where that was.
     pub fn append(&self, file: File, bytes: &[u8]) -> Result<u64> {
-        let bytes = bytes.to_vec();
+        let bytes = bytes.to_vec().into();
         match self.run(Operation::Append { file, bytes })? {
             Answer::At(at) => Ok(at),
             _ => Err(NO_ANSWER),

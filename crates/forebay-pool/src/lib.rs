@@ -8,6 +8,7 @@
 //! message    what they tell one another             wire      how that looks between hosts
 //! net        all of it over TCP                          files     files by their names, for programs
 //! locks      who holds which blocks, who waits      placement  which server has what
+//! rope       bytes in pieces
 //! ```
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod placement;
 pub mod random;
 pub mod range;
 pub mod register;
+pub mod rope;
 pub mod server;
 #[cfg(test)]
 mod sim;

@@ -4,10 +4,12 @@
 //! lost. Both learn of a new connection, and nothing that was sent before arrives after that. Their form on a
 //! wire is in `wire`: the order of variants and fields here is a part of it.
 
+use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Client, Epoch, File, Key, Node, Server, Version};
 use crate::range::{Range, Right};
+use crate::rope::Rope;
 
 /// The members of the pool in one epoch.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,9 +49,20 @@ pub struct Block {
     pub place: Place,
     /// How new.
     pub version: Version,
-    /// What it holds.
-    #[serde(with = "crate::wire::bytes")]
-    pub bytes: Vec<u8>,
+    /// What it holds. On a wire it comes behind the message.
+    #[serde(skip)]
+    pub bytes: Bytes,
+}
+
+/// Bytes of a block that are to be read: from this one on, so many or as many as there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which block.
+    pub place: Place,
+    /// The first byte.
+    pub from: u32,
+    /// How many.
+    pub length: u32,
 }
 
 /// A message.
@@ -151,21 +164,24 @@ pub enum Message {
         /// Files, blocks, and whether the client goes on reading.
         parts: Vec<(File, Range, bool)>,
     },
-    /// One-sided: the bytes of a block.
+    /// One-sided: bytes of blocks.
     Read {
         /// Of the epoch.
         key: Key,
         /// The client's number.
         number: u64,
-        /// Which block.
-        place: Place,
+        /// Which ones.
+        parts: Vec<Part>,
     },
     /// What was read.
     Bytes {
         /// The client's number.
         number: u64,
-        /// The block, if the server has it.
-        block: Option<Block>,
+        /// Of each part: how many bytes there are, if the server has the block.
+        found: Vec<Option<u32>>,
+        /// All of them, in order. On a wire they come behind the message.
+        #[serde(skip)]
+        bytes: Rope,
     },
     /// One-sided: these blocks, all or none.
     Write {
@@ -175,6 +191,15 @@ pub enum Message {
         number: u64,
         /// The blocks.
         blocks: Vec<Block>,
+    },
+    /// One-sided: these bytes take the place of others in their blocks, each from that byte on. Blocks that are not there are zeros before.
+    Patch {
+        /// Of the epoch.
+        key: Key,
+        /// The client's number.
+        number: u64,
+        /// The bytes, and where in its block the first one lies.
+        parts: Vec<(Block, u32)>,
     },
     /// One-sided: the file's blocks from this one on are no more.
     Discard {

@@ -21,6 +21,12 @@ pub enum Mistake {
     WaitsForItsOwnRecall,
     /// A client takes bytes of a block that it has dropped or written since it asked for them.
     TakesLateBytes,
+    /// A remote read asks the servers for bytes that are newer in its client's memory.
+    PassesByNewerBytes,
+    /// A remote write leaves what its client's memory has of these blocks.
+    LeavesOldBytes,
+    /// An operation does not wait for a remote one that is in its way.
+    OvertakesRemoteOnes,
     /// A server says that it has a block that is not in the pool's home.
     SkipsHome,
 }

@@ -4,12 +4,14 @@
 //! process   one thread: machines, links, time        Serving   a server's process
 //! link      connections: dialled, accepted, greeted   Pool      a client's process
 //! stream    their bytes, plain or by TLS              security  certificates
+//! modes     which way each request of a client goes
 //! ```
 //!
 //! The servers are those of a [`Config`], and the first of them keeps the register besides. Without
 //! certificates nobody proves who he is, and all addresses must be loopback ones.
 
 mod link;
+mod modes;
 mod places;
 mod pool;
 mod process;
@@ -26,6 +28,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::random::mix2;
+pub use modes::{Counting, Counts, PathPolicy};
 pub use places::DIRECTORY;
 pub use pool::Pool;
 pub use security::Tls;
@@ -56,6 +59,9 @@ pub struct Config {
     /// Bytes of blocks that a server of a pool with a home keeps in memory, in MiB.
     #[serde(default = "memory_mib")]
     pub memory_mib: u64,
+    /// Which way a client's reads and writes go: by this host's memory, or past it. Hosts may differ in it.
+    #[serde(default)]
+    pub path: PathPolicy,
     /// By what members prove who they are. Without it all must be on one host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -174,6 +180,7 @@ impl Config {
         // Each has a certificate of its own, and may see the home at another path.
         let alike = Config {
             tls: None,
+            path: PathPolicy::default(),
             home: self.home.as_ref().map(|_| PathBuf::new()),
             ..self.clone()
         };

@@ -10,18 +10,19 @@
 
 mod blocks;
 mod exchange;
+mod one_sided;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io;
 use std::sync::Arc;
 
 use crate::home::Home;
-use crate::ids::{Client, Epoch, File, Key, Node, Server as Id};
+use crate::ids::{Client, Epoch, File, Node, Server as Id};
 use crate::locks::{Outcome, Queue, Request};
 use crate::message::{Message, Outbox, Place, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
-use crate::random::mix2;
 use crate::range::{Range, Right};
 use blocks::Blocks;
 
@@ -175,6 +176,8 @@ impl Server {
     pub fn connected(&mut self, peer: Node, out: &mut Outbox) {
         match peer {
             Node::Client(client) => {
+                // It sends again what was not answered. What waits here must not be done after that, and after what it writes then.
+                self.failed.retain(|(from, _)| *from != client);
                 let recalls = self.queues.iter().flat_map(|(file, queue)| {
                     let recalls = queue.recalls_of(client).into_iter();
                     recalls.map(|recall| (*file, recall.range, recall.keep))
@@ -270,72 +273,6 @@ impl Server {
             }
             other => self.one_sided(now, client, other, out),
         }
-    }
-
-    fn one_sided(&mut self, now: u64, client: Client, message: Message, out: &mut Outbox) {
-        let (Message::Read { key, .. }
-        | Message::Write { key, .. }
-        | Message::Discard { key, .. }
-        | Message::Persist { key, .. }) = message
-        else {
-            return;
-        };
-        if !self.opens(key) {
-            let epoch = self.view.epoch;
-            out.push((Node::Client(client), Message::Behind { epoch }));
-            return;
-        }
-        if self.blocks.has_home() && now >= self.valid_until {
-            // The register answers again, or another epoch comes.
-            self.failed.push((client, message));
-            return;
-        }
-        match self.serve(&message) {
-            Ok(answer) => out.push((Node::Client(client), answer)),
-            Err(why) => {
-                self.trouble = Some(why.to_string());
-                self.failed.push((client, message));
-            }
-        }
-    }
-
-    /// Does a one-sided request.
-    fn serve(&mut self, message: &Message) -> io::Result<Message> {
-        let number = match message {
-            Message::Read { number, place, .. } => {
-                let (number, block) = (*number, self.blocks.get(*place)?);
-                return Ok(Message::Bytes { number, block });
-            }
-            Message::Write { number, blocks, .. } => {
-                { blocks.iter() }.try_for_each(|block| self.blocks.put(block.clone()))?;
-                *number
-            }
-            Message::Discard {
-                number,
-                file,
-                from,
-                whole,
-                ..
-            } => {
-                self.blocks.discard(*file, *from, *whole)?;
-                *number
-            }
-            Message::Persist { number, .. } => {
-                self.blocks.sync()?;
-                *number
-            }
-            _ => 0,
-        };
-        Ok(Message::Done { number })
-    }
-
-    /// Whether a one-sided request with this key is served. Only who has entered an active epoch knows its key.
-    fn opens(&self, key: Key) -> bool {
-        key == self.key() || is_made(Mistake::OldKeysOpen)
-    }
-
-    fn key(&self) -> Key {
-        Key(mix2(self.config.secret, self.view.epoch.0))
     }
 
     /// Whether all clients that may hold something have said what.

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use common::{PATIENCE, addresses};
 use forebay_pool::client::{Answer, Facts, Failure, Mode, Operation};
 use forebay_pool::ids::File;
-use forebay_pool::net::{Config, Ended, Pool, Serving};
+use forebay_pool::net::{Config, Ended, PathPolicy, Pool, Serving};
 use forebay_pool::random::mix;
 use forebay_pool::wire;
 
@@ -28,6 +28,7 @@ fn config(servers: u16) -> Config {
         cache_blocks: 16,
         home: None,
         memory_mib: 1024,
+        path: PathPolicy::Local,
         tls: None,
     };
     config.check().unwrap();
@@ -129,7 +130,7 @@ impl Client {
 
     fn read_all(&mut self, file: File) -> Vec<u8> {
         match self.run(&read(file, 0, 1 << 20, Mode::Local)) {
-            Ok(Answer::Bytes(bytes)) => bytes,
+            Ok(Answer::Bytes(bytes)) => bytes.into_vec(),
             other => panic!("{other:?}"),
         }
     }
@@ -148,7 +149,7 @@ fn write(file: File, offset: u64, bytes: Vec<u8>, mode: Mode) -> Operation {
     Operation::Write {
         file,
         offset,
-        bytes,
+        bytes: bytes.into(),
         mode,
     }
 }
@@ -195,7 +196,7 @@ fn step(file: File, chance: &mut Chance, model: &mut Vec<u8>) -> (Operation, Ans
             let seen = model.get(offset as usize..end).unwrap_or_default();
             (
                 read(file, offset, length, mode),
-                Answer::Bytes(seen.to_vec()),
+                Answer::Bytes(seen.to_vec().into()),
             )
         }
         8..15 => {
@@ -206,6 +207,7 @@ fn step(file: File, chance: &mut Chance, model: &mut Vec<u8>) -> (Operation, Ans
         }
         15..17 if at < 30_000 => {
             model.extend(&bytes);
+            let bytes = bytes.into();
             (Operation::Append { file, bytes }, Answer::At(at))
         }
         17 => {
@@ -227,7 +229,7 @@ fn append_together(a: &mut Client, b: &mut Client, file: File) {
         for (who, client) in [(1, a), (2, &mut *b)] {
             scope.spawn(move || {
                 for number in 0..40 {
-                    let bytes = [[who, number]; 50].as_flattened().to_vec();
+                    let bytes = [[who, number]; 50].as_flattened().to_vec().into();
                     client.run(&Operation::Append { file, bytes }).unwrap();
                 }
             });
@@ -288,7 +290,7 @@ fn two_hosts_share_files_and_deaths_lose_nothing_that_was_synced() {
     assert_eq!(all[..unit], synced[..unit]);
     assert!(all[unit..2 * unit] == synced[..unit] || all[unit..2 * unit] == dirty);
     assert_eq!(all[2 * unit..3 * unit], synced[..unit]);
-    assert_eq!(Ok(Answer::Bytes(all[3 * unit..].to_vec())), tail);
+    assert_eq!(Ok(Answer::Bytes(all[3 * unit..].to_vec().into())), tail);
 
     // The dead server begins another life, and has its share again.
     servers[2] = server(2);
@@ -302,7 +304,7 @@ fn two_hosts_share_files_and_deaths_lose_nothing_that_was_synced() {
     c.run(&write(file, 0, dirty.clone(), Mode::Local)).unwrap();
     assert_eq!(
         b.run(&read(file, 0, UNIT, Mode::Local)),
-        Ok(Answer::Bytes(dirty))
+        Ok(Answer::Bytes(dirty.into()))
     );
 }
 
@@ -315,8 +317,8 @@ fn strangers_are_turned_away_and_disturb_nobody() {
     let sayings: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"fbpool\x00\x01",
-        b"fbpool\x00\x02\xff\xff\xff\xff",
-        b"fbpool\x00\x02\x03\x00\x00\x00\x01\x02\x03",
+        b"fbpool\x00\x03\xff\xff\xff\xff",
+        b"fbpool\x00\x03\x03\x00\x00\x00\x01\x02\x03",
     ];
     for saying in sayings {
         let mut stranger = TcpStream::connect(config.servers[0]).unwrap();
@@ -342,7 +344,7 @@ fn strangers_are_turned_away_and_disturb_nobody() {
     pool.run(write(file, 100, bytes.clone(), Mode::Remote))
         .unwrap();
     let seen = pool.run(read(file, 100, 2000, Mode::Local));
-    assert_eq!(seen, Ok(Answer::Bytes(bytes)));
+    assert_eq!(seen, Ok(Answer::Bytes(bytes.into())));
     drop(pool);
     serving.stop();
     serving.wait().unwrap();
@@ -362,7 +364,7 @@ fn who_leaves_is_not_waited_for() {
     drop(first);
     let second = Pool::join(&config, PATIENCE).unwrap();
     let seen = second.run(read(file, 0, 100, Mode::Local));
-    assert_eq!(seen, Ok(Answer::Bytes(vec![1; 100])));
+    assert_eq!(seen, Ok(Answer::Bytes(vec![1; 100].into())));
     // A dead one would hold all up for a term.
     assert!(began.elapsed() < Duration::from_millis(config.term_ms));
     serving.stop();

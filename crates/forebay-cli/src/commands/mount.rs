@@ -22,7 +22,7 @@ use super::run::environment::Exported;
 use super::run::keeper;
 use crate::arguments::Mount;
 use crate::failure::{DONE, FAILED, Failure};
-use crate::{limits, output};
+use crate::{limits, metrics, output};
 
 /// How often it is looked whether it was unmounted, and whether there is a keeper.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
@@ -40,6 +40,10 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     let places = places.map_err(Failure::Failed)?;
     let pool = pool.map(forebay_pool::net::Config::of_name).transpose();
     let pool = pool.map_err(|wrong| Failure::Usage(wrong.to_string()))?;
+    if arguments.metrics.is_some() && pool.is_none() {
+        let why = "--metrics: only a pool's mount has any; see `forebay stat` for a session";
+        return Err(Failure::Usage(why.to_string()));
+    }
     let config = crate::settings::load_to_join(arguments.settings.options()?)?;
     if arguments.daemon {
         return in_background(&arguments, &places, &config);
@@ -60,7 +64,12 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
     let mounted = match (&kept, &pool) {
         (Some(kept), _) => Mounted::begin(kept.session.clone(), &places, &options),
         (None, Some(pool)) => {
-            join(pool, &places).and_then(|files| Mounted::begin_pool(files, &places, &options))
+            let files = join(pool, &places).map_err(Failure::Failed)?;
+            if let Some(address) = arguments.metrics {
+                let counting = files.pool().counting();
+                metrics::answer(address, move || counting.counts().metrics())?;
+            }
+            Mounted::begin_pool(files, &places, &options)
         }
         (None, None) => Mounted::begin_store(&places, &options, config.flush_interval),
     };
@@ -140,6 +149,9 @@ fn in_background(arguments: &Mount, places: &Places, config: &Config) -> Result<
     command
         .args(["mount", "--background", "--ready-fd", "1", "--linger"])
         .arg(arguments.linger.to_string());
+    if let Some(address) = arguments.metrics {
+        command.arg("--metrics").arg(address.to_string());
+    }
     if let Some(believe) = arguments.believe {
         command.arg("--believe").arg(believe.to_string());
     }

@@ -1,7 +1,5 @@
 //! `forebay serve`: a server of a pool.
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
@@ -13,13 +11,10 @@ use signal_hook::iterator::Signals;
 
 use crate::arguments::Serve;
 use crate::failure::{DONE, Failure};
-use crate::output;
+use crate::{metrics, output};
 
 /// How often it is looked for signals, and whether the server has ended.
 const LOOK_PAUSE: Duration = Duration::from_millis(50);
-
-/// How long somebody who asks for metrics may take.
-const ASKING: Duration = Duration::from_secs(2);
 
 /// Serves until a signal.
 pub fn run(arguments: &Serve) -> Result<u8, Failure> {
@@ -48,7 +43,12 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     }
     let told = Arc::new(Mutex::new(Status::default()));
     if let Some(address) = arguments.metrics {
-        answer_metrics(address, &told)?;
+        let told = Arc::clone(&told);
+        metrics::answer(address, move || {
+            told.lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .metrics()
+        })?;
     }
     while !serving.is_over() {
         let status = serving.status();
@@ -82,32 +82,4 @@ fn tell(before: &mut Status, now: Status) {
         _ => {}
     }
     *before = now;
-}
-
-/// Answers every request for anything with the metrics, one after another.
-fn answer_metrics(address: SocketAddr, status: &Arc<Mutex<Status>>) -> Result<(), Failure> {
-    let listener = TcpListener::bind(address);
-    let listener =
-        listener.map_err(|why| Failure::Failed(format!("--metrics: {address}: {why}")))?;
-    let status = Arc::clone(status);
-    thread::spawn(move || {
-        for stream in listener.incoming().flatten() {
-            let metrics = { status.lock().unwrap_or_else(PoisonError::into_inner) }.metrics();
-            // Whoever does not listen has no answer.
-            let _ = answer(stream, &metrics);
-        }
-    });
-    Ok(())
-}
-
-fn answer(mut stream: TcpStream, body: &str) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(ASKING))?;
-    stream.set_write_timeout(Some(ASKING))?;
-    let mut line = [0; 1024];
-    let _ = stream.read(&mut line)?;
-    write!(
-        stream,
-        "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    )
 }

@@ -66,7 +66,7 @@ fn a_pool_is_served_and_a_server_hands_on_what_it_has() {
     let write = Operation::Write {
         file,
         offset: 0,
-        bytes: bytes.clone(),
+        bytes: bytes.clone().into(),
         mode: Mode::Remote,
     };
     assert_eq!(pool.run(write), Ok(Answer::Done));
@@ -77,7 +77,7 @@ fn a_pool_is_served_and_a_server_hands_on_what_it_has() {
         length: 1 << 20,
         mode: Mode::Remote,
     };
-    assert_eq!(pool.run(read), Ok(Answer::Bytes(bytes)));
+    assert_eq!(pool.run(read), Ok(Answer::Bytes(bytes.into())));
     drop(pool);
     assert_eq!(first.stop(), Some(0));
 }

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -28,7 +28,8 @@ pub struct Hosts {
 impl Hosts {
     /// `None`, and said so, where nothing can be mounted.
     pub fn begin(name: &str, port: u16) -> Option<Hosts> {
-        Self::begin_with(name, port, "copies = 2", &[])
+        // Whatever holds must hold whichever way a request goes.
+        Self::begin_with(name, port, "copies = 2\npath = \"ratio:50\"", &[])
     }
 
     pub fn begin_with(
@@ -74,6 +75,10 @@ impl Hosts {
     }
 
     fn mount(&mut self, point: &str) {
+        self.mount_with(point, &[]);
+    }
+
+    fn mount_with(&mut self, point: &str, options: &[&str]) {
         let point = self.place.file(point);
         if !point.exists() {
             fs::create_dir(&point).expect("a directory");
@@ -81,6 +86,7 @@ impl Hosts {
         let mut command = self.place.forebay(&["mount"]);
         command
             .args(self.arguments)
+            .args(options)
             .arg(format!("pool:{}", self.config.display()))
             .arg(&point);
         let child = command.stderr(Stdio::piped()).spawn();
@@ -131,6 +137,62 @@ fn names(directory: &Path) -> Vec<String> {
         .collect();
     names.sort();
     names
+}
+
+/// Reads and writes of a mount, by memory and past it.
+fn ways(address: SocketAddr) -> [u64; 4] {
+    let mut stream = TcpStream::connect(address).expect("metrics");
+    { stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n") }.expect("asked");
+    let mut said = String::new();
+    stream.read_to_string(&mut said).expect("answered");
+    let of = |kind: &str, way: &str| {
+        let line = format!("forebay_pool_requests{{kind=\"{kind}\",path=\"{way}\"}} ");
+        let mut lines = said.lines();
+        let count = lines.find_map(|text| text.strip_prefix(&line)?.parse().ok());
+        count.unwrap_or_else(|| panic!("no {line} in {said}"))
+    };
+    [
+        of("read", "local"),
+        of("read", "remote"),
+        of("write", "local"),
+        of("write", "remote"),
+    ]
+}
+
+#[test]
+fn requests_go_both_ways_and_metrics_tell_how_many() {
+    for (path, port) in [("seed", 7471), ("ratio:50", 7475)] {
+        let more = format!("path = \"{path}\"");
+        let Some(mut hosts) = Hosts::begin_with("pool-ways", port, &more, &[]) else {
+            return;
+        };
+        let [a, b, c, d] = std::process::id().to_be_bytes();
+        let host = Ipv4Addr::new(127, (a ^ b) | 0x20, c, d);
+        let address = SocketAddr::from((host, port + 2));
+        hosts.mount_with("c", &["--metrics", &address.to_string()]);
+        let (ours, theirs) = (hosts.points()[0].join("file"), hosts.place.file("c/file"));
+        let mut written = Vec::new();
+        for turn in 0..64_u8 {
+            let bytes = vec![turn; 10_000];
+            let mut options = OpenOptions::new();
+            options.write(true).create(true).truncate(false);
+            let file = options.open(&theirs).expect("opened");
+            let at = u64::from(turn) * 7_000;
+            file.write_all_at(&bytes, at).expect("written");
+            written.truncate(at as usize);
+            written.extend(bytes);
+            assert_eq!(fs::read(&theirs).expect("read"), written);
+            assert_eq!(fs::read(&ours).expect("read"), written);
+        }
+        let counts = ways(address);
+        assert!(counts.iter().sum::<u64>() >= 128, "{path}: {counts:?}");
+        if path != "seed" {
+            assert!(counts.iter().all(|count| *count > 5), "{path}: {counts:?}");
+        }
+        for at in (0..3).rev() {
+            hosts.umount(at);
+        }
+    }
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! What operations do to blocks and sizes: writes, appends, truncations, and the bytes themselves.
 
+use bytes::Bytes;
+
 use super::attributes::Inode;
 use super::operate::{Step, blocks};
 use super::state::{Active, Cached, Phase, State};
@@ -9,6 +11,7 @@ use crate::ids::{Epoch, File, SIZE_BLOCK};
 use crate::message::Outbox;
 use crate::placement::{key_of_block, owners};
 use crate::range::Range;
+use crate::rope::Rope;
 
 /// All that a file can have.
 pub(super) const WHOLE: Range = Range {
@@ -22,7 +25,7 @@ impl Client {
         file: File,
         active: &Active,
         inode: Inode,
-        (offset, bytes): (u64, &[u8]),
+        (offset, bytes): (u64, &Rope),
         mode: Mode,
         out: &mut Outbox,
     ) -> Step {
@@ -36,6 +39,10 @@ impl Client {
         }
         if extends && let Some(step) = self.clean_tail(file, active, inode, offset) {
             return step;
+        }
+        let length = bytes.len() as u64;
+        if mode == Mode::Remote && self.may_pass(file, inode, offset, length) {
+            return Step::Aside((offset, length));
         }
         match self.put(file, inode, offset, bytes, out) {
             Ok(false) => return Step::Wait,
@@ -55,7 +62,7 @@ impl Client {
         if mode == Mode::Local {
             return Step::End(Ok(Answer::Done));
         }
-        let range = blocks(offset, bytes.len() as u64, self.config.block_bytes);
+        let range = blocks(offset, length, self.config.block_bytes);
         let written = range.into_iter().flat_map(|range| range.start..range.end);
         let state = self.state(file);
         let mut targets: Vec<(u64, u64)> = written
@@ -82,7 +89,7 @@ impl Client {
         file: File,
         active: &Active,
         inode: Inode,
-        bytes: &[u8],
+        bytes: &Rope,
         out: &mut Outbox,
     ) -> Step {
         if inode.size + bytes.len() as u64 > self.size_max() {
@@ -287,9 +294,9 @@ impl Client {
     /// Whether the servers lack a block as it is here; begins to write it.
     pub(super) fn is_owed(&mut self, file: File, block: u64, out: &mut Outbox) -> bool {
         let owed = self.state(file).cache.get(&block);
-        let owed = owed.is_some_and(|cached| cached.is_dirty() || cached.flushing.is_some());
+        let owed = owed.is_some_and(Cached::is_owed);
         if owed {
-            self.flush(file, block, out);
+            self.flush(file, &[block], out);
         }
         owed
     }
@@ -321,7 +328,7 @@ impl Client {
             if file == File::NAMES {
                 self.flush_together(file, &owed, out);
             } else {
-                owed.iter().for_each(|block| self.flush(file, *block, out));
+                self.flush(file, &owed, out);
             }
             return Step::Wait;
         }
@@ -367,50 +374,29 @@ impl Client {
         })
     }
 
-    pub(super) fn read(
-        &mut self,
-        file: File,
-        offset: u64,
-        length: u64,
-        drop: bool,
-    ) -> Result<Answer, Failure> {
+    /// Bytes of blocks that are all here.
+    pub(super) fn read(&mut self, file: File, offset: u64, length: u64) -> Result<Answer, Failure> {
         let unit = self.config.block_bytes;
         let inode = self.inode(file)?;
         let length = length.min(inode.size.saturating_sub(offset));
-        let mut bytes = vec![0; length as usize];
-        for block in blocks(offset, length, unit)
-            .into_iter()
-            .flat_map(|range| range.start..range.end)
-        {
+        let mut rope = Rope::default();
+        let range = blocks(offset, length, unit);
+        for block in range.into_iter().flat_map(|range| range.start..range.end) {
             self.touch(file, block);
             let state = self.files.get(&file);
             let cached = state.and_then(|state| state.cache.get(&block));
-            match cached.and_then(|cached| cached.bytes.as_ref()) {
-                Some(held) => {
-                    let from = offset.max(block * unit);
-                    let to = (offset + length)
-                        .min((block + 1) * unit)
-                        .min(block * unit + held.len() as u64);
-                    if from < to {
-                        let source =
-                            &held[(from - block * unit) as usize..(to - block * unit) as usize];
-                        bytes[(from - offset) as usize..(to - offset) as usize]
-                            .copy_from_slice(source);
-                    }
-                }
+            let from = (offset.max(block * unit) - block * unit) as usize;
+            let to = ((offset + length).min((block + 1) * unit) - block * unit) as usize;
+            let here = match cached.and_then(|cached| cached.bytes.as_ref()) {
+                Some(held) => held.slice(from.min(held.len())..to.min(held.len())),
                 None if self.is_lost(file, block, inode.born) => return Err(Failure::Lost),
-                None => {}
-            }
-            let clean = self
-                .state(file)
-                .cache
-                .get(&block)
-                .is_some_and(|cached| !cached.is_dirty() && cached.flushing.is_none());
-            if drop && clean {
-                self.forget(file, block);
-            }
+                None => Bytes::new(),
+            };
+            let zeros = to - from - here.len();
+            rope.push(here);
+            rope.push_zeros(zeros);
         }
-        Ok(Answer::Bytes(bytes))
+        Ok(Answer::Bytes(rope))
     }
 
     pub(super) fn touch(&mut self, file: File, block: u64) {
@@ -428,7 +414,7 @@ impl Client {
         file: File,
         inode: Inode,
         offset: u64,
-        bytes: &[u8],
+        bytes: &Rope,
         out: &mut Outbox,
     ) -> Result<bool, Failure> {
         let unit = self.config.block_bytes;
@@ -436,10 +422,7 @@ impl Client {
         let range = blocks(offset, bytes.len() as u64, unit);
         let written = || range.into_iter().flat_map(|range| range.start..range.end);
         let is_whole = |block: u64| offset <= block * unit && (block + 1) * unit <= end;
-        let here: Vec<bool> = written()
-            .map(|block| is_whole(block) || self.fetch(file, block, out))
-            .collect();
-        if here.contains(&false) {
+        if !self.fetch_all(file, written().filter(|block| !is_whole(*block)), out) {
             return Ok(false);
         }
         let is_hole = |client: &Client, block| {
@@ -456,23 +439,25 @@ impl Client {
         for block in written() {
             let from = offset.max(block * unit);
             let to = end.min((block + 1) * unit);
-            let part = &bytes[(from - offset) as usize..(to - offset) as usize];
+            let part = bytes.part((from - offset) as usize, (to - from) as usize);
+            if is_whole(block) {
+                self.replace(file, block, part);
+                continue;
+            }
             let at = (from - block * unit) as usize;
             self.modify(file, block, |held| {
                 held.resize(unit as usize, 0);
-                held[at..at + part.len()].copy_from_slice(part);
+                held[at..at + part.len()].copy_from_slice(&part);
             });
         }
         Ok(true)
     }
 
     pub(super) fn zero_tail(&mut self, file: File, block: u64, from: u64) {
-        let cached = self
-            .state(file)
-            .cache
-            .get(&block)
-            .and_then(|cached| cached.bytes.as_ref());
-        if cached.is_some_and(|held| held[from as usize..].iter().any(|byte| *byte != 0)) {
+        let cached = self.state(file).cache.get(&block);
+        // What a block does not have is zero.
+        let tail = cached.and_then(|cached| cached.bytes.as_ref()?.get(from as usize..));
+        if tail.is_some_and(|tail| tail.iter().any(|byte| *byte != 0)) {
             self.modify(file, block, |held| held[from as usize..].fill(0));
         }
     }
@@ -483,11 +468,20 @@ impl Client {
 
     /// Changes a block in memory.
     pub(super) fn modify(&mut self, file: File, block: u64, how: impl FnOnce(&mut Vec<u8>)) {
+        let cached = self.state(file).cache.get_mut(&block);
+        // Where nobody else has the bytes they are changed where they lie.
+        let held = cached.and_then(|cached| cached.bytes.take());
+        let mut held = held.map(Vec::from).unwrap_or_default();
+        how(&mut held);
+        self.replace(file, block, held.into());
+    }
+
+    fn replace(&mut self, file: File, block: u64, bytes: Bytes) {
         let change = self.count();
         let state = self.state(file);
         state.reading.remove(&block);
         let cached: &mut Cached = state.cache.entry(block).or_default();
-        how(cached.bytes.get_or_insert_default());
+        cached.bytes = Some(bytes);
         cached.change = change;
         self.touch(file, block);
     }

@@ -157,7 +157,7 @@ impl Operation {
 impl Client {
     /// The number of the file that an operation makes, should it make one.
     pub(super) fn next_file(&mut self, operation: &Operation) -> File {
-        if matches!(operation, Operation::Make { .. }) {
+        if matches!(operation, Operation::Make { .. } | Operation::MakeNameless) {
             self.files_made += 1;
         }
         File(u64::from(self.me.0 + 1) << 32 | u64::from(self.files_made))
@@ -188,6 +188,9 @@ impl Client {
                 facts,
                 bytes,
             } => self.make(*parent, name, (facts, bytes), active.made, out),
+            Operation::MakeNameless => {
+                self.make_nameless((&Facts::default(), &[]), active.made, out)
+            }
             Operation::Unlink {
                 parent,
                 name,
@@ -243,20 +246,32 @@ impl Client {
         if self.names(parent).len() + HEAD + name.len() > BLOCK_MAX {
             return Step::End(Err(Failure::Full));
         }
+        self.make_nameless((facts, bytes), made, out)
+    }
+
+    fn make_nameless(
+        &mut self,
+        (facts, bytes): (&Facts, &[u8]),
+        made: File,
+        out: &mut Outbox,
+    ) -> Step {
         let size = bytes.len() as u64;
         let inode = Inode {
             size,
             high: size,
             ..Inode::new(self.view.epoch, *facts)
         };
-        // Nobody knows the file yet: its blocks need no grants, and may be written in any order.
+        // Nobody knows the file yet: its blocks need no grants, and may be written in any order. Each has a request of its own, since they may lie apart.
         let blocks = { bytes.chunks(self.config.block_bytes as usize) }
             .zip(0..)
             .map(|(part, block)| (block, part.to_vec()));
         let all: Vec<(u64, Vec<u8>)> = { blocks }.chain([(SIZE_BLOCK, inode.bytes())]).collect();
         // The answers to the transfers come back to the names.
         let transfers = { all.into_iter() }
-            .map(|(block, part)| self.transfer(Request::Write(vec![((made, block), 0, part)]), out))
+            .map(|(block, part)| {
+                let parts = vec![((made, block), 0, part.into())];
+                self.transfer(Request::Write(parts), out)
+            })
             .collect();
         self.enter_phase(File::NAMES, Phase::Create { transfers })
     }
@@ -267,21 +282,25 @@ impl Client {
         active: &Active,
         out: &mut Outbox,
     ) -> Step {
-        let Operation::Make {
-            parent,
-            name,
-            facts,
-            ..
-        } = &*active.operation
-        else {
-            return Step::Wait;
+        let is_owed = { transfers.iter() }.any(|transfer| self.is_under_way(*transfer));
+        let (parent, name, facts) = match &*active.operation {
+            Operation::Make {
+                parent,
+                name,
+                facts,
+                ..
+            } => (parent, name, facts),
+            Operation::MakeNameless if !is_owed => {
+                let (file, kind) = (active.made, Kind::File);
+                return Step::End(Ok(Answer::Made(Entry { file, kind }, true)));
+            }
+            _ => return Step::Wait,
         };
         let needed = needs(&active.operation, active.made);
         let blocks: Vec<u64> = needed.iter().map(|(range, _)| range.start).collect();
         let here: Vec<bool> = { blocks.iter() }
             .map(|block| self.fetch(File::NAMES, *block, out))
             .collect();
-        let is_owed = { transfers.iter() }.any(|transfer| self.is_under_way(*transfer));
         if is_owed || here.contains(&false) {
             return Step::Wait;
         }

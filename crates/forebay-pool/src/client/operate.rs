@@ -15,6 +15,8 @@ pub(super) enum Step {
     Wait,
     /// Something has changed: try again.
     Again,
+    /// It is remote, and goes aside: where it begins, and how long it is.
+    Aside((u64, u64)),
     /// It has ended.
     End(Result<Answer, Failure>),
 }
@@ -39,6 +41,7 @@ impl Operation {
             Operation::LookUp { .. }
             | Operation::List { .. }
             | Operation::Make { .. }
+            | Operation::MakeNameless
             | Operation::Unlink { .. }
             | Operation::Rename { .. } => File::NAMES,
         }
@@ -89,6 +92,8 @@ impl Client {
         if !self.view.active {
             return;
         }
+        self.go_on_aside(file, out);
+        self.end_asides(now, file);
         loop {
             let state = self.state(file);
             let Some(active) = state.active.take().or_else(|| state.queue.pop_front()) else {
@@ -99,6 +104,11 @@ impl Client {
             match self.step(now, file, out) {
                 Step::Wait => break,
                 Step::Again => {}
+                Step::Aside(span) => {
+                    if let Some(active) = self.state(file).active.take() {
+                        self.go_aside(now, file, active, span, out);
+                    }
+                }
                 Step::End(result) => {
                     self.state(file).active = None;
                     self.results.push((id, result));
@@ -111,34 +121,38 @@ impl Client {
     }
 
     /// An operation that finds everything here happens beside the one that is under way, unless that one needs the same blocks.
-    pub(super) fn passes_by(&mut self, file: File, active: &Active) -> bool {
-        let reads = matches!(
-            *active.operation,
-            Operation::Read {
-                mode: Mode::Local,
-                ..
-            } | Operation::Attributes { .. }
-                | Operation::LookUp { .. }
-                | Operation::List { .. }
-        );
-        if !reads {
-            return false;
-        }
+    pub(super) fn passes_by(
+        &mut self,
+        now: u64,
+        file: File,
+        active: &Active,
+        out: &mut Outbox,
+    ) -> bool {
+        let mode = match *active.operation {
+            Operation::Read { mode, .. } => mode,
+            Operation::Attributes { .. } | Operation::LookUp { .. } | Operation::List { .. } => {
+                Mode::Local
+            }
+            _ => return false,
+        };
         let needs = self.needs(active);
         let state = &self.files[&file];
+        let is_cached =
+            |range: Range| { range.start..range.end }.all(|block| state.cache.contains_key(&block));
         let is_here = needs.iter().all(|(range, right)| {
-            state.locks.holds((), *range, *right)
-                && (range.start..range.end).all(|block| state.cache.contains_key(&block))
+            let is_read = mode == Mode::Local || *range == SIZE;
+            state.locks.holds((), *range, *right) && (!is_read || is_cached(*range))
         });
-        let pinned = state.active.iter().flat_map(|under_way| &under_way.pinned);
-        let in_the_way = { pinned }.any(|(held, right)| {
-            *right == Right::Exclusive && needs.iter().any(|(range, _)| range.overlaps(*held))
-        });
-        if !is_here || in_the_way || state.is_any_recalled(&needs) {
+        let under_way = state.active.as_ref();
+        let in_the_way = under_way.is_some_and(|other| other.is_in_the_way(&needs));
+        if !is_here || in_the_way || state.is_beside(&needs) || state.is_any_recalled(&needs) {
             return false;
         }
         let result = match &*active.operation {
-            Operation::Read { offset, length, .. } => self.read(file, *offset, *length, false),
+            Operation::Read { offset, length, .. } if mode == Mode::Remote => {
+                return self.goes_aside(now, file, active, (*offset, *length), out);
+            }
+            Operation::Read { offset, length, .. } => self.read(file, *offset, *length),
             Operation::Attributes { .. } => self
                 .inode(file)
                 .map(|inode| Answer::Attributes(inode.size, inode.facts)),
@@ -282,6 +296,9 @@ impl Client {
                 if !self.gather(file, &needs, out) || !self.is_member(now) {
                     return Step::Wait;
                 }
+                if self.state(file).is_beside(&needs) && !is_made(Mistake::OvertakesRemoteOnes) {
+                    return Step::Wait;
+                }
                 self.execute(file, &active, out)
             }
         }
@@ -333,14 +350,14 @@ impl Client {
                 let offset = *offset;
                 let length = (*length).min(inode.size.saturating_sub(offset));
                 let range = blocks(offset, length, self.config.block_bytes);
-                let here: Vec<bool> =
-                    { range.into_iter().flat_map(|range| range.start..range.end) }
-                        .map(|block| self.fetch(file, block, out))
-                        .collect();
-                if here.contains(&false) {
+                let mut all = range.into_iter().flat_map(|range| range.start..range.end);
+                if *mode == Mode::Remote && length > 0 {
+                    return Step::Aside((offset, length));
+                }
+                if !self.fetch_all(file, &mut all, out) {
                     return Step::Wait;
                 }
-                Step::End(self.read(file, offset, length, *mode == Mode::Remote))
+                Step::End(self.read(file, offset, length))
             }
             Operation::Write {
                 offset,

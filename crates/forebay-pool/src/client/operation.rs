@@ -4,13 +4,15 @@ use serde::{Deserialize, Serialize};
 
 use super::attributes::{Changes, Facts, Kind};
 use crate::ids::File;
+use crate::rope::Rope;
 
 /// How a request goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Mode {
-    /// By the local cache.
+    /// By this client's memory: what is not there comes there, and what is written stays there.
     Local,
-    /// Past it: nothing stays, and a write is at the servers when it returns.
+    /// Past it, straight between the caller and the servers: nothing comes to be in this client's memory, and a write is at the servers when it
+    /// returns. What only this client's memory has is read there.
     Remote,
 }
 
@@ -29,11 +31,11 @@ pub enum Operation {
     Write {
         file: File,
         offset: u64,
-        bytes: Vec<u8>,
+        bytes: Rope,
         mode: Mode,
     },
     /// Bytes at the file's end.
-    Append { file: File, bytes: Vec<u8> },
+    Append { file: File, bytes: Rope },
     /// A new size.
     Truncate { file: File, size: u64 },
     /// What was written before is at the servers when this returns.
@@ -55,6 +57,8 @@ pub enum Operation {
         facts: Facts,
         bytes: Vec<u8>,
     },
+    /// A new file without a name. Whoever makes it removes it.
+    MakeNameless,
     /// A name goes, if it stands for this file. A directory must be empty, and is gone afterwards.
     Unlink {
         parent: File,
@@ -75,7 +79,7 @@ pub enum Operation {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Answer {
     /// Of a read.
-    Bytes(Vec<u8>),
+    Bytes(Rope),
     /// It is done, and that is all there is to say.
     Done,
     /// Where an append wrote.
@@ -84,7 +88,7 @@ pub enum Answer {
     Attributes(u64, Facts),
     /// What a name stands for.
     Entry(Option<Entry>),
-    /// What the name to be made stands for, and whether that is new.
+    /// What the name to be made stands for, and whether that is new; or the file without one.
     Made(Entry, bool),
     /// Names, in no order.
     Names(Vec<(Vec<u8>, Entry)>),

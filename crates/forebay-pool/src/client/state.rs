@@ -3,7 +3,10 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::attributes::Inode;
+use super::past::Aside;
 use super::{Answer, Operation};
 use crate::ids::{Epoch, File, SIZE_BLOCK};
 use crate::locks::Locks;
@@ -14,7 +17,7 @@ use crate::range::{Range, Right};
 #[derive(Clone, Debug, Default)]
 pub(super) struct Cached {
     /// Its bytes; `None` if no server has it.
-    pub bytes: Option<Vec<u8>>,
+    pub bytes: Option<Bytes>,
     /// Its last change; changes count up over all blocks.
     pub change: u64,
     /// The last change that the servers have.
@@ -28,6 +31,11 @@ pub(super) struct Cached {
 impl Cached {
     pub fn is_dirty(&self) -> bool {
         self.written < self.change
+    }
+
+    /// Whether the servers do not have it as it is here, as far as this client knows.
+    pub fn is_owed(&self) -> bool {
+        self.is_dirty() || self.flushing.is_some()
     }
 }
 
@@ -115,6 +123,16 @@ impl Active {
             made,
         }
     }
+
+    /// Whether what it keeps is in the way of an operation with these needs.
+    pub fn is_in_the_way(&self, needs: &[(Range, Right)]) -> bool {
+        self.pinned.iter().any(|(held, right)| {
+            needs.iter().any(|(range, other)| {
+                let writes = [*right, *other].contains(&Right::Exclusive);
+                writes && range.overlaps(*held)
+            })
+        })
+    }
 }
 
 /// The file.
@@ -128,6 +146,8 @@ pub(super) struct State {
     pub asked: Option<Asked>,
     pub queue: VecDeque<Active>,
     pub active: Option<Active>,
+    /// Remote operations under way, beside the active one. None is in the way of another.
+    pub aside: Vec<Aside>,
     /// The size that the servers have.
     pub size_written: u64,
 }
@@ -139,10 +159,15 @@ impl State {
 
     /// Whether an operation under way needs what a recall would take.
     pub fn is_pinned(&self, range: Range, keep: bool) -> bool {
-        let pinned = self.active.iter().flat_map(|active| &active.pinned);
-        pinned
-            .into_iter()
-            .any(|(held, right)| held.overlaps(range) && !(keep && *right == Right::Shared))
+        let aside = self.aside.iter().map(|aside| &aside.active);
+        let mut pinned = { self.active.iter().chain(aside) }.flat_map(|active| &active.pinned);
+        pinned.any(|(held, right)| held.overlaps(range) && !(keep && *right == Right::Shared))
+    }
+
+    /// Whether a remote operation under way is in the way of one with these needs.
+    pub fn is_beside(&self, needs: &[(Range, Right)]) -> bool {
+        let aside = self.aside.iter().map(|aside| &aside.active);
+        aside.into_iter().any(|active| active.is_in_the_way(needs))
     }
 
     /// Whether any of these grants is about to go.
@@ -158,7 +183,7 @@ impl State {
     /// Blocks that the servers do not have yet as they are here.
     pub fn owed(&self, range: Range) -> Vec<u64> {
         let blocks = self.cache.range(range.start..range.end);
-        let owed = blocks.filter(|(_, cached)| cached.is_dirty() || cached.flushing.is_some());
+        let owed = blocks.filter(|(_, cached)| cached.is_owed());
         owed.map(|(block, _)| *block).collect()
     }
 
@@ -194,6 +219,8 @@ impl State {
         {
             ended.push(active.id);
         }
+        let reads = self.aside.extract_if(.., |aside| aside.is_read());
+        ended.extend(reads.map(|aside| aside.active.id));
         ended.extend(self.queue.drain(..).map(|active| active.id));
         ended
     }

@@ -5,10 +5,11 @@ mod room;
 use std::collections::VecDeque;
 
 use super::{Answer, Client, Config, Failure, Mode, Operation};
-use crate::ids::{Client as Id, Epoch, File, Key, Node, SIZE_BLOCK, Server, Version};
-use crate::message::{Block, Message, Outbox, View};
+use crate::ids::{Client as Id, Epoch, File, Key, Node, SIZE_BLOCK, Server};
+use crate::message::{Message, Outbox, Part, View};
 use crate::mistakes::{Mistake, plant};
 use crate::range::Range;
+use crate::rope::Rope;
 
 const FILE: File = File(7);
 const SERVER: Node = Node::Server(Server(1));
@@ -107,21 +108,33 @@ impl Desk {
                 };
                 self.tell(SERVER, granted);
             }
-            Message::Read { number, place, .. } => {
+            Message::Read {
+                number, ref parts, ..
+            } => {
                 let size = [2 * UNIT, 2 * UNIT, 1, 0, 0, 0, 0, 0].map(u64::to_le_bytes);
-                let block = Block {
-                    place,
-                    version: Version::default(),
-                    bytes: if place.1 == SIZE_BLOCK {
+                let mut found = Vec::new();
+                let mut all = Rope::default();
+                for part in parts {
+                    let block = if part.place.1 == SIZE_BLOCK {
                         size.as_flattened().to_vec()
                     } else {
                         vec![bytes; UNIT as usize]
-                    },
+                    };
+                    let end = block.len().min(part.from as usize + part.length as usize);
+                    let block = block[part.from as usize..end].to_vec();
+                    found.push(Some(block.len() as u32));
+                    all.push(block.into());
+                }
+                let answer = Message::Bytes {
+                    number,
+                    found,
+                    bytes: all,
                 };
-                let block = Some(block);
-                self.tell(SERVER, Message::Bytes { number, block });
+                self.tell(SERVER, answer);
             }
-            Message::Write { number, .. } => self.tell(SERVER, Message::Done { number }),
+            Message::Write { number, .. } | Message::Patch { number, .. } => {
+                self.tell(SERVER, Message::Done { number })
+            }
             _ => {}
         }
     }
@@ -141,7 +154,8 @@ impl Desk {
     /// Answers everything up to the reading of a block, which is returned unanswered.
     fn settle_up_to_read_of(&mut self, block: u64) -> Option<Message> {
         while let Some(message) = self.sent.pop_front() {
-            if matches!(message, Message::Read { place, .. } if place == (FILE, block)) {
+            let is_read = |part: &Part| part.place == (FILE, block);
+            if matches!(&message, Message::Read { parts, .. } if parts.iter().any(is_read)) {
                 return Some(message);
             }
             self.answer(&message, 1);
@@ -163,7 +177,7 @@ fn write(block: u64) -> Operation {
     Operation::Write {
         file: FILE,
         offset: block * UNIT,
-        bytes: vec![5; UNIT as usize],
+        bytes: vec![5; UNIT as usize].into(),
         mode: Mode::Local,
     }
 }
@@ -172,7 +186,7 @@ fn write(block: u64) -> Operation {
 /// wants everything: is it given back?
 fn gives_everything_back() -> bool {
     let mut desk = Desk::new();
-    let bytes = vec![3; UNIT as usize];
+    let bytes = vec![3; UNIT as usize].into();
     desk.begin(1, Operation::Append { file: FILE, bytes });
     desk.settle();
     assert_eq!(desk.client.results(), [(1, Ok(Answer::At(2 * UNIT)))]);
@@ -212,7 +226,7 @@ fn byte_after_a_cut() -> Vec<u8> {
     desk.begin(2, read(0));
     desk.settle();
     match desk.client.results().pop() {
-        Some((2, Ok(Answer::Bytes(bytes)))) => bytes,
+        Some((2, Ok(Answer::Bytes(bytes)))) => bytes.into_vec(),
         other => panic!("{other:?}"),
     }
 }
@@ -241,6 +255,110 @@ fn bytes_that_come_late_overwrite_nothing() {
     desk.begin(3, read(0));
     desk.settle();
     let ends: Vec<_> = desk.client.results().split_off(1);
-    let bytes = vec![5; UNIT as usize];
+    let bytes = vec![5; UNIT as usize].into();
     assert_eq!(ends, [(2, Ok(Answer::Done)), (3, Ok(Answer::Bytes(bytes)))]);
+}
+
+fn remote_read(offset: u64, length: u64) -> Operation {
+    Operation::Read {
+        file: FILE,
+        offset,
+        length,
+        mode: Mode::Remote,
+    }
+}
+
+/// Parts of blocks that a client asks for.
+fn asked_for(desk: &Desk) -> Vec<(u64, u32, u32)> {
+    let parts = desk.sent.iter().flat_map(|message| match message {
+        Message::Read { parts, .. } => parts.as_slice(),
+        other => panic!("{other:?}"),
+    });
+    parts
+        .map(|part| (part.place.1, part.from, part.length))
+        .collect()
+}
+
+#[test]
+fn a_remote_read_moves_its_bytes_alone_and_leaves_memory_as_it_is() {
+    let mut desk = Desk::new();
+    desk.begin(1, read(0));
+    desk.begin(2, write(1));
+    desk.settle();
+    desk.client.results();
+    desk.begin(3, remote_read(4, 8));
+    assert_eq!(asked_for(&desk), [(0, 4, 8)]);
+    desk.settle();
+    // What the servers do not have yet is taken from here.
+    desk.begin(4, remote_read(UNIT - 4, 8));
+    assert_eq!(asked_for(&desk), [(0, UNIT as u32 - 4, 4)]);
+    desk.settle();
+    desk.begin(5, remote_read(UNIT, 8));
+    desk.begin(6, read(0));
+    assert!(desk.sent.is_empty(), "{:?}", desk.sent);
+    let bytes = |bytes: &[u8]| Ok(Answer::Bytes(bytes.to_vec().into()));
+    let ends = [
+        (3, bytes(&[1; 8])),
+        (4, bytes(&[1, 1, 1, 1, 5, 5, 5, 5])),
+        (5, bytes(&[5; 8])),
+        (6, bytes(&[1; UNIT as usize])),
+    ];
+    assert_eq!(desk.client.results(), ends);
+}
+
+#[test]
+fn a_remote_write_moves_its_bytes_alone_and_leaves_nothing_old() {
+    let mut desk = Desk::new();
+    let write = |offset, length| Operation::Write {
+        file: FILE,
+        offset,
+        bytes: vec![9; length].into(),
+        mode: Mode::Remote,
+    };
+    desk.begin(1, read(0));
+    desk.begin(2, write(0, 1));
+    desk.settle();
+    desk.begin(3, read(0));
+    desk.settle();
+    desk.begin(4, write(3, 5));
+    match desk.sent.make_contiguous() {
+        [Message::Patch { parts, .. }] => {
+            let [(block, 3)] = &parts[..] else {
+                panic!("{parts:?}")
+            };
+            assert_eq!((block.place, &block.bytes[..]), ((FILE, 0), &[9; 5][..]));
+        }
+        other => panic!("{other:?}"),
+    }
+    // It waits for the write that is under way, and then for the new bytes.
+    desk.begin(5, read(0));
+    assert_eq!(desk.sent.len(), 1);
+    desk.settle();
+    let ends = desk.client.results().into_iter().map(|(id, _)| id);
+    assert_eq!(ends.collect::<Vec<_>>(), [1, 2, 3, 4, 5]);
+}
+
+#[test]
+fn remote_operations_do_not_wait_for_one_another() {
+    let mut desk = Desk::new();
+    desk.begin(1, write(0));
+    desk.begin(2, write(1));
+    desk.begin(3, Operation::Sync { file: FILE });
+    desk.settle();
+    desk.client.results();
+    let write = Operation::Write {
+        file: FILE,
+        offset: UNIT,
+        bytes: vec![9; 5].into(),
+        mode: Mode::Remote,
+    };
+    desk.begin(4, remote_read(0, 8));
+    desk.begin(5, remote_read(8, 8));
+    desk.begin(6, write);
+    assert_eq!(desk.sent.len(), 3, "{:?}", desk.sent);
+    // This one is in the way of the write.
+    desk.begin(7, remote_read(UNIT, 8));
+    assert_eq!(desk.sent.len(), 3, "{:?}", desk.sent);
+    desk.settle();
+    assert_eq!(desk.client.results().len(), 4);
 }

@@ -1,25 +1,37 @@
 //! One-sided requests under way: which servers have not answered, and what is sent again after a break or in a new epoch.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+
+use bytes::Bytes;
 
 use super::Client;
 use super::attributes::Inode;
+use super::past::READ_BATCH;
 use super::state::Cached;
 use crate::ids::{File, Node, SIZE_BLOCK, Server, Version};
-use crate::message::{Block, Message, Outbox, Place};
+use crate::message::{Block, Message, Outbox, Part, Place};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
+use crate::rope::Rope;
 
 /// Bytes of blocks on their way to servers that have not answered. No more are begun then, so that signs of life and others' requests do not come
 /// after all that is dirty, and a break sends no more than this again. Small in tests, so that they reach it.
 pub(super) const UNANSWERED_MAX: u64 = if cfg!(test) { 1 << 10 } else { 4 << 20 };
 
+/// Bytes that one request writes, as long as that is one block at least: some are under way while others are answered.
+pub(super) const WRITE_BATCH: u64 = UNANSWERED_MAX / 4;
+
 /// What is asked of servers.
 #[derive(Clone, Debug)]
 pub(super) enum Request {
-    Read(Place),
+    /// Blocks of one file that lie together, for this client's memory.
+    Read(Vec<Place>),
+    /// Parts of such blocks, for a remote operation.
+    Part(Vec<Part>),
     /// Blocks of one file that go together, with the changes that they hold.
-    Write(Vec<(Place, u64, Vec<u8>)>),
+    Write(Vec<(Place, u64, Bytes)>),
+    /// Parts of such blocks, of a remote operation, with where in their blocks they begin.
+    Patch(Vec<(Place, u64, u32, Bytes)>),
     /// The blocks of a file from this one on; its size block too, if the file is to be no more.
     Discard(File, u64, bool),
     /// Asked for by an operation of this file.
@@ -31,7 +43,8 @@ impl Request {
     fn written(&self) -> u64 {
         match self {
             Request::Write(blocks) => blocks.iter().map(|part| part.2.len() as u64).sum(),
-            _ => 0,
+            Request::Patch(parts) => parts.iter().map(|part| part.3.len() as u64).sum(),
+            Request::Read(_) | Request::Part(_) | Request::Discard(..) | Request::Persist(_) => 0,
         }
     }
 }
@@ -55,13 +68,13 @@ impl Client {
     }
 
     /// Counts what has not been answered anew: requests may have been forgotten.
-    pub(super) fn count_unanswered(&mut self) {
+    fn count_unanswered(&mut self) {
         let requests = self.transfers.values().map(|transfer| &transfer.request);
         self.unanswered = requests.map(Request::written).sum();
     }
 
     /// Whether what is to be written must wait, for now: it is begun when there is room again.
-    fn must_wait(&mut self, most: u64) -> bool {
+    pub(super) fn must_wait(&mut self, most: u64) -> bool {
         let is_full = self.unanswered >= most;
         self.waits_for_room |= is_full;
         is_full
@@ -88,20 +101,41 @@ impl Client {
         let all = &self.view.servers;
         let of = |(file, block): Place, copies| owners(all, key_of_block(file, block), copies);
         let servers = match request {
-            Request::Read(place) => of(*place, self.config.copies).into_iter().take(1).collect(),
+            Request::Read(places) => of(places[0], self.config.copies),
+            Request::Part(parts) => of(parts[0].place, self.config.copies),
             Request::Write(blocks) => of(blocks[0].0, self.config.copies),
+            Request::Patch(parts) => of(parts[0].0, self.config.copies),
             Request::Discard(..) | Request::Persist(_) => all.clone(),
         };
-        servers.into_iter().collect()
+        // Any copy is read.
+        let is_read = matches!(request, Request::Read(_) | Request::Part(_));
+        let count = if is_read { 1 } else { servers.len() };
+        servers.into_iter().take(count).collect()
     }
 
-    /// In a new epoch everything is asked of the servers that have the blocks now.
-    pub(super) fn renew_transfers(&mut self) {
+    /// In a new epoch blocks that lay together may not do so any more: what moves their bytes is forgotten, and asked for again by whoever wants it
+    /// still. Everything else is asked of the servers of this epoch.
+    pub(super) fn renew_transfers(&mut self, out: &mut Outbox) {
         let mut transfers = std::mem::take(&mut self.transfers);
+        transfers.retain(|_, transfer| match &transfer.request {
+            // Names always lie together.
+            Request::Write(blocks) => is_of_new_file(blocks) || blocks[0].0.0 == File::NAMES,
+            Request::Discard(..) | Request::Persist(_) => true,
+            Request::Read(_) | Request::Part(_) | Request::Patch(_) => false,
+        });
         for transfer in transfers.values_mut() {
             transfer.waits = self.servers_of(&transfer.request);
         }
         self.transfers = transfers;
+        self.count_unanswered();
+        for (file, state) in &mut self.files {
+            state.reading.clear();
+            if *file == File::NAMES {
+                continue;
+            }
+            { state.cache.values_mut() }.for_each(|cached| cached.flushing = None);
+        }
+        self.renew_asides(out);
     }
 
     /// Sends a request to those that have not answered and whose key is known; to `only` one of them, if that is said.
@@ -119,11 +153,31 @@ impl Client {
                 continue;
             };
             let message = match &transfer.request {
-                Request::Read(place) => Message::Read {
+                Request::Read(places) => Message::Read {
                     key,
                     number,
-                    place: *place,
+                    parts: places.iter().map(|place| whole(*place)).collect(),
                 },
+                Request::Part(parts) => Message::Read {
+                    key,
+                    number,
+                    parts: parts.clone(),
+                },
+                Request::Patch(parts) => {
+                    let parts = parts.iter().map(|(place, change, at, bytes)| {
+                        let block = Block {
+                            place: *place,
+                            version: self.version(*place, *change),
+                            bytes: bytes.clone(),
+                        };
+                        (block, *at)
+                    });
+                    Message::Patch {
+                        key,
+                        number,
+                        parts: parts.collect(),
+                    }
+                }
                 Request::Discard(file, from, whole) => Message::Discard {
                     key,
                     number,
@@ -171,29 +225,49 @@ impl Client {
         }
     }
 
-    /// The bytes of a block have come. They count only if the block has been wanted ever since they were asked for: else its grant may have gone
-    /// meanwhile, or the block was written here.
-    pub(super) fn arrived(&mut self, number: u64, block: Option<Block>) -> Option<File> {
+    /// Bytes have come; says of which file. Those for this client's memory count only if their block has been wanted ever since they were asked for:
+    /// else its grant may have gone meanwhile, or the block was written here.
+    pub(super) fn arrived(
+        &mut self,
+        number: u64,
+        found: Vec<Option<u32>>,
+        bytes: &Rope,
+    ) -> Option<File> {
         let number = self.request_of(number)?;
-        let transfer = self.transfers.remove(&number)?;
-        let Request::Read((file, at)) = transfer.request else {
-            self.transfers.insert(number, transfer);
-            return None;
+        let parts: Vec<Part> = match &self.transfers.get(&number)?.request {
+            Request::Read(places) => places.iter().map(|place| whole(*place)).collect(),
+            Request::Part(parts) => parts.clone(),
+            _ => return None,
         };
+        let is_asked = |(part, found): (&Part, &Option<u32>)| found.unwrap_or(0) <= part.length;
+        if parts.len() != found.len() || !parts.iter().zip(&found).all(is_asked) {
+            return None;
+        }
+        let request = self.transfers.remove(&number)?.request;
+        let file = parts.first()?.place.0;
+        if let Request::Part(_) = request {
+            let mut asides = self.state(file).aside.iter_mut();
+            let is_wanted = asides.any(|aside| aside.takes(number, &found, bytes));
+            return is_wanted.then_some(file);
+        }
+        let mut at = 0;
+        for (part, found) in parts.into_iter().zip(found) {
+            let length = found.unwrap_or(0) as usize;
+            let bytes = found.map(|_| bytes.part(at, length));
+            at += length;
+            self.block_came(number, part.place, bytes);
+        }
+        Some(file)
+    }
+
+    fn block_came(&mut self, number: u64, (file, at): Place, bytes: Option<Bytes>) {
         let reading = &mut self.state(file).reading;
         if reading.get(&at) == Some(&number) {
             reading.remove(&at);
         } else if !is_made(Mistake::TakesLateBytes) {
-            return None;
+            return;
         }
         let used = self.count();
-        let mut bytes = block.map(|block| block.bytes);
-        if let Some(held) = bytes
-            .as_mut()
-            .filter(|_| at != SIZE_BLOCK && file != File::NAMES)
-        {
-            held.resize(self.config.block_bytes as usize, 0);
-        }
         let size = bytes
             .as_deref()
             .and_then(Inode::of)
@@ -211,7 +285,6 @@ impl Client {
             },
         );
         self.cached.insert(used, (file, at));
-        Some(file)
     }
 
     /// A server has done what was asked; says of which file, if all have.
@@ -224,11 +297,18 @@ impl Client {
         }
         self.unanswered -= transfer.request.written();
         match self.transfers.remove(&number)?.request {
-            Request::Read((file, _)) | Request::Discard(file, ..) | Request::Persist(file) => {
-                Some(file)
+            Request::Discard(file, ..) | Request::Persist(file) => Some(file),
+            Request::Read(places) => Some(places[0].0),
+            Request::Part(parts) => Some(parts[0].place.0),
+            Request::Patch(parts) => {
+                let file = parts[0].0.0;
+                let mut asides = self.state(file).aside.iter_mut();
+                let none = Rope::default();
+                let is_wanted = asides.any(|aside| aside.takes(number, &[], &none));
+                is_wanted.then_some(file)
             }
-            // A new file's size or first bytes: the operation is one of names.
-            Request::Write(blocks) if blocks[0].1 == 0 => Some(File::NAMES),
+            // The operation is one of names.
+            Request::Write(blocks) if is_of_new_file(&blocks) => Some(File::NAMES),
             Request::Write(blocks) => {
                 let file = blocks[0].0.0;
                 for ((file, block), change, bytes) in blocks {
@@ -248,16 +328,22 @@ impl Client {
         }
     }
 
-    /// Begins to write a dirty block, unless that is under way. Bytes beyond the size that the servers have are written after it, so that
-    /// nothing lies beyond a file's end if this client dies.
-    pub(super) fn flush(&mut self, file: File, block: u64, out: &mut Outbox) {
-        let end = (block + 1).saturating_mul(self.config.block_bytes);
+    /// Begins to write dirty blocks, unless that is under way: those that lie together in one request. Bytes beyond the size that the servers have
+    /// are written after it, so that nothing lies beyond a file's end if this client dies.
+    pub(super) fn flush(&mut self, file: File, blocks: &[u64], out: &mut Outbox) {
+        let unit = self.config.block_bytes;
         let state = self.state(file);
         let size_owed = state.cache.get(&SIZE_BLOCK).is_some_and(Cached::is_dirty);
-        if block != SIZE_BLOCK && file != File::NAMES && size_owed && end > state.size_written {
-            self.flush_together(file, &[SIZE_BLOCK], out);
-        } else {
-            self.flush_together(file, &[block], out);
+        let is_early = |block: u64| {
+            let end = (block + 1).saturating_mul(unit);
+            block != SIZE_BLOCK && file != File::NAMES && size_owed && end > state.size_written
+        };
+        let (early, now): (Vec<u64>, Vec<u64>) = { blocks.iter() }.partition(|at| is_early(**at));
+        let size = (!early.is_empty() && !now.contains(&SIZE_BLOCK)).then_some(SIZE_BLOCK);
+        let now = now.into_iter().chain(size).map(|block| (block, ()));
+        for group in self.groups(file, now, (self.config.copies, WRITE_BATCH)) {
+            let group: Vec<u64> = group.into_iter().map(|(block, ())| block).collect();
+            self.flush_together(file, &group, out);
         }
     }
 
@@ -290,14 +376,30 @@ impl Client {
 
     /// Whether a block is here; if not, it is asked for.
     pub(super) fn fetch(&mut self, file: File, block: u64, out: &mut Outbox) -> bool {
-        if self.state(file).cache.contains_key(&block) {
-            return true;
+        self.fetch_all(file, std::iter::once(block), out)
+    }
+
+    /// Whether all these blocks are here; those that are not are asked for, in one request where they lie together.
+    pub(super) fn fetch_all(
+        &mut self,
+        file: File,
+        blocks: impl Iterator<Item = u64>,
+        out: &mut Outbox,
+    ) -> bool {
+        let state = self.state(file);
+        let missing: Vec<u64> = blocks
+            .filter(|block| !state.cache.contains_key(block))
+            .collect();
+        let asked = |block: &u64| state.reading.contains_key(block);
+        let wanted = missing.iter().copied().filter(|block| !asked(block));
+        let wanted: Vec<(u64, ())> = wanted.map(|block| (block, ())).collect();
+        for group in self.groups(file, wanted, (1, READ_BATCH)) {
+            let places = group.iter().map(|(block, ())| (file, *block)).collect();
+            let number = self.transfer(Request::Read(places), out);
+            let read = group.into_iter().map(|(block, ())| (block, number));
+            self.state(file).reading.extend(read);
         }
-        if !self.state(file).reading.contains_key(&block) {
-            let number = self.transfer(Request::Read((file, block)), out);
-            self.state(file).reading.insert(block, number);
-        }
-        false
+        missing.is_empty()
     }
 
     /// Drops blocks that were used longest ago, and begins to write those that are dirty, in one go.
@@ -312,18 +414,35 @@ impl Client {
             .take(over)
             .map(|(used, place)| (*used, *place))
             .collect();
+        let mut owed: BTreeMap<File, Vec<u64>> = BTreeMap::new();
         for (used, (file, block)) in oldest {
             let state = self.state(file);
-            let clean = state
-                .cache
-                .get(&block)
-                .is_none_or(|cached| !cached.is_dirty() && cached.flushing.is_none());
-            if !clean {
-                self.flush(file, block, out);
+            if state.cache.get(&block).is_some_and(Cached::is_owed) {
+                // The operation that has changed names writes them, all in one request.
+                if file != File::NAMES {
+                    owed.entry(file).or_default().push(block);
+                }
             } else if state.active.is_none() && block != SIZE_BLOCK {
                 state.cache.remove(&block);
                 self.cached.remove(&used);
             }
         }
+        for (file, blocks) in owed {
+            self.flush(file, &blocks, out);
+        }
+    }
+}
+
+/// Whether these are the size or first bytes of a file that is being made: no grant says how new it is, and nobody knows the file yet.
+fn is_of_new_file(blocks: &[(Place, u64, Bytes)]) -> bool {
+    blocks[0].1 == 0
+}
+
+/// All of a block.
+fn whole(place: Place) -> Part {
+    Part {
+        place,
+        from: 0,
+        length: u32::MAX,
     }
 }

@@ -269,7 +269,7 @@ mod tests {
                 stamp: 2,
                 change,
             },
-            bytes: vec![change as u8; 100],
+            bytes: vec![change as u8; 100].into(),
         }
     }
 
@@ -285,7 +285,7 @@ mod tests {
         assert_eq!(load(1).unwrap().1, [5; 100]);
         two.store(&block(7, 1, 6)).unwrap();
         let newest = block(7, 1, 6);
-        assert_eq!(load(1), Some((newest.version, newest.bytes)));
+        assert_eq!(load(1), Some((newest.version, newest.bytes.to_vec())));
         one.discard(File(7), 1, false).unwrap();
         assert!(load(0).is_some() && load(SIZE_BLOCK).is_some());
         assert!(load(1).is_none() && load(0xd).is_none());

@@ -1,24 +1,27 @@
 //! Connections: one between two processes. The client, or the server that is later in the list, dials.
 //!
+//! A message goes straight from the thread that sends it into the socket, as far as that takes it without waiting. The rest is for a thread of the
+//! connection's own, and what follows goes the same way until that is done: nobody waits for a peer while he holds the process.
+//!
 //! Both sides send the mark. The dialler says who it is ([`Hello`]) and the other welcomes or refuses it. Then come frames: a byte that says whether
 //! the register is meant or speaks, and a message. What a connection brings after a newer one of the same peer is there counts no more.
 
-use std::io::{self, BufReader, BufWriter, Write};
+use std::io::{self, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::process::Event;
+use super::process::{self, Process};
 use super::security::Security;
 use super::stream::Stream;
 use crate::ids::{Client, Node, Server};
 use crate::message::Message;
-use crate::wire;
+use crate::wire::{self, Parcel};
 
 /// A peer that does not read what it is sent is cut off when so much waits for it, in bytes.
 const QUEUE_MAX: usize = 512 << 20;
@@ -75,34 +78,39 @@ pub(super) enum Welcome {
 /// One connection's way out.
 pub(super) struct Link {
     pub generation: u64,
-    frames: Sender<Vec<u8>>,
+    rest: Sender<Parcel>,
+    /// Bytes of it that have not gone.
     queued: Arc<AtomicUsize>,
     stream: Stream,
 }
 
 impl Link {
-    /// Sends a message, or ends the connection if too much waits already. What is not sent then is sent again on the next connection.
+    /// Sends a message, or ends the connection if too much waits already. What is not sent then is sent again on the next connection. Who calls
+    /// it holds the process, so that messages keep their order.
     pub fn send(&self, (from, to): (Node, Node), message: &Message) {
-        let mut frame = vec![0];
-        frame[0] |= if to == Node::Register { TO_REGISTER } else { 0 };
-        frame[0] |= if from == Node::Register {
-            OF_REGISTER
-        } else {
-            0
-        };
-        let Ok(bytes) = wire::encode(message) else {
+        let register = |node, flag| if node == Node::Register { flag } else { 0 };
+        let flags = register(to, TO_REGISTER) | register(from, OF_REGISTER);
+        let Ok(mut parcel) = Parcel::of(message, flags) else {
             return self.end();
         };
-        frame.extend(bytes);
-        let before = self.queued.fetch_add(frame.len(), Ordering::Relaxed);
-        if before > QUEUE_MAX || self.frames.send(frame).is_err() {
+        // Pairs with the subtraction: who sees that nothing is left does not overtake it.
+        let before = self.queued.load(Ordering::Acquire);
+        if before == 0 {
+            match self.stream.write_now(&mut parcel) {
+                Ok(()) if parcel.is_empty() => return,
+                Ok(()) => {}
+                Err(_) => return self.end(),
+            }
+        }
+        self.queued.fetch_add(parcel.len(), Ordering::Relaxed);
+        if before > QUEUE_MAX || self.rest.send(parcel).is_err() {
             self.end();
         }
     }
 
     /// Whether everything has been handed to the kernel.
     pub fn is_idle(&self) -> bool {
-        self.queued.load(Ordering::Relaxed) == 0
+        self.queued.load(Ordering::Acquire) == 0
     }
 
     fn end(&self) {
@@ -175,25 +183,28 @@ pub(super) fn dial_until(
     None
 }
 
-/// Carries a connection until it ends: a thread writes, and this one reads. Says whether anybody still listens.
-pub(super) fn carry(stream: Stream, peer: Node, inbox: &Sender<Event>) -> bool {
+/// Bytes that are read at once, but for those of blocks.
+const READ: usize = 8 << 10;
+
+/// Carries a connection until it ends: this thread reads, and does what messages ask for. Says whether anybody still listens.
+pub(super) fn carry(stream: Stream, peer: Node, process: &Mutex<Process>) -> bool {
     static GENERATIONS: AtomicU64 = AtomicU64::new(1);
     let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
     let began = { stream.wait_for_ever() }.and_then(|()| Ok((stream.writer()?, stream.writer()?)));
     let Ok((own, mut write)) = began else {
         return true;
     };
-    let (frames, outbox) = mpsc::channel();
+    let (rest, parcels) = mpsc::channel();
     let queued = Arc::new(AtomicUsize::new(0));
     let link = Link {
         generation,
-        frames,
+        rest,
         queued: Arc::clone(&queued),
         stream: own,
     };
     let writer = thread::Builder::new().spawn(move || {
         // An error is the connection's end, which the reader sees.
-        let _ = write_all(&mut write, &outbox, &queued);
+        let _ = write_all(&mut write, &parcels, &queued);
         write.end();
     });
     let Ok(writer) = writer else {
@@ -201,29 +212,18 @@ pub(super) fn carry(stream: Stream, peer: Node, inbox: &Sender<Event>) -> bool {
         thread::sleep(PAUSE);
         return true;
     };
-    let mut listens = inbox.send(Event::Up { peer, link }).is_ok();
-    let mut reader = BufReader::with_capacity(1 << 16, stream);
+    let mut listens = process::locked(process).up(peer, link);
+    let mut reader = BufReader::with_capacity(READ, stream);
+    let mut head = Vec::new();
     while listens {
-        let Ok(Some(frame)) = wire::receive(&mut reader) else {
+        let Ok(Some((flags, message))) = wire::hear(&mut reader, &mut head) else {
             break;
         };
-        let Some((flags, body)) = frame.split_first() else {
-            break;
-        };
-        let Ok(message) = wire::decode(body) else {
-            break;
-        };
-        let arrived = Event::Arrived {
-            peer,
-            generation,
-            of_register: flags & OF_REGISTER != 0,
-            to_register: flags & TO_REGISTER != 0,
-            message,
-        };
-        listens = inbox.send(arrived).is_ok();
+        let (of, to) = (flags & OF_REGISTER != 0, flags & TO_REGISTER != 0);
+        listens = process::locked(process).arrived((peer, generation), (of, to), message);
     }
     reader.get_ref().end();
-    listens = inbox.send(Event::Down { peer, generation }).is_ok() && listens;
+    listens = process::locked(process).down(peer, generation) && listens;
     // It ends when the link is dropped.
     let _ = writer.join();
     listens
@@ -231,20 +231,19 @@ pub(super) fn carry(stream: Stream, peer: Node, inbox: &Sender<Event>) -> bool {
 
 fn write_all(
     stream: &mut Stream,
-    frames: &Receiver<Vec<u8>>,
+    parcels: &Receiver<Parcel>,
     queued: &AtomicUsize,
 ) -> io::Result<()> {
-    let mut out = BufWriter::with_capacity(1 << 16, stream);
-    while let Ok(first) = frames.recv() {
-        let mut next = Some(first);
-        let mut sent = 0;
-        while let Some(frame) = next {
-            wire::send(&mut out, &frame)?;
-            sent += frame.len();
-            next = frames.try_recv().ok();
+    while let Ok(mut parcel) = parcels.recv() {
+        let length = parcel.len();
+        while !parcel.is_empty() {
+            let gone = stream.write_vectored(&parcel.slices())?;
+            if gone == 0 {
+                return Err(io::ErrorKind::WriteZero.into());
+            }
+            parcel.advance(gone);
         }
-        out.flush()?;
-        queued.fetch_sub(sent, Ordering::Relaxed);
+        queued.fetch_sub(length, Ordering::Release);
     }
     Ok(())
 }

@@ -6,16 +6,37 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use bytes::Bytes;
+use forebay_seed::{self as seed, Kind, Record, Request};
+
 use super::link::{self, Dialled, Dialler, Hello};
+use super::modes::{Counting, Counts, Modes};
 use super::process::{self, Event, Machine, Process};
 use super::security::Security;
 use super::serving::keep_dialling;
-use super::{Config, Ended};
-use crate::client::{self, Answer, Client, Failure, Operation};
-use crate::ids::Node;
+use super::{Config, Ended, random};
+use crate::client::{self, Answer, Client, Entry, Failure, Mode, Operation};
+use crate::ids::{File, Node};
+use crate::rope::Rope;
+
+/// Bytes of the requests that are measured when a client joins.
+const MEASURED: (usize, usize) = (4 << 10, 1 << 20);
+/// How many of each. The fastest counts.
+const MEASURED_TIMES: usize = 5;
+
+impl From<seed::Mode> for Mode {
+    fn from(mode: seed::Mode) -> Mode {
+        match mode {
+            seed::Mode::Local => Mode::Local,
+            seed::Mode::Remote => Mode::Remote,
+        }
+    }
+}
 
 /// A membership in a pool. Any number of threads may use it.
 pub struct Pool {
+    modes: Modes,
+    block_bytes: u64,
     process: Arc<Mutex<Process>>,
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
@@ -44,13 +65,6 @@ impl Pool {
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
         };
-        let (inbox, events) = mpsc::channel();
-        let is_over = Arc::new(AtomicBool::new(false));
-        for address in &config.servers {
-            let hello = hello(birth, Dialler::Client(me));
-            let to = (*address, security.clone());
-            keep_dialling(to, hello, inbox.clone(), Arc::clone(&is_over));
-        }
         let term = config.term_ms;
         let machine = client::Config {
             block_bytes: config.block_bytes,
@@ -67,13 +81,23 @@ impl Pool {
         let keeper = Node::Server(keeper);
         let process = Process::new((you, machine), None, keeper, Arc::clone(&is_in), term);
         let process = Arc::new(Mutex::new(process));
+        let (inbox, events) = mpsc::channel();
+        let is_over = Arc::new(AtomicBool::new(false));
+        for address in &config.servers {
+            let hello = hello(birth, Dialler::Client(me));
+            let to = (*address, security.clone());
+            let told = (Arc::clone(&process), inbox.clone());
+            keep_dialling(to, hello, told, Arc::clone(&is_over));
+        }
         let (over, own) = (Arc::clone(&is_over), Arc::clone(&process));
         let thread = thread::spawn(move || {
             let result = Process::run(&own, &events);
             over.store(true, Ordering::Relaxed);
             result
         });
-        let pool = Pool {
+        let mut pool = Pool {
+            modes: Modes::new(config.path, random()?),
+            block_bytes: config.block_bytes,
             process,
             inbox,
             is_over,
@@ -85,7 +109,130 @@ impl Pool {
             }
             thread::sleep(Duration::from_millis(2));
         }
+        if pool.modes.learns() {
+            // A pool in which it cannot be measured fails for better reasons soon enough.
+            let alone = pool.measure().unwrap_or_default();
+            pool.modes.learn(&alone);
+        }
         Ok(pool)
+    }
+
+    /// Bytes from an offset, up to the file's end, the way that is chosen for it.
+    pub fn read(&self, file: File, offset: u64, length: u64) -> Result<Vec<u8>, Failure> {
+        self.modes.run(Kind::Read, length, |mode| {
+            self.read_by(mode, file, offset, length)
+        })
+    }
+
+    /// Writes at an offset, the way that is chosen for it.
+    pub fn write(&self, file: File, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.modes.run(Kind::Write, bytes.len() as u64, |mode| {
+            self.write_by(mode, file, offset, bytes)
+        })
+    }
+
+    /// Which ways requests have gone, and how often SEED has learnt.
+    pub fn counts(&self) -> Counts {
+        self.counting().counts()
+    }
+
+    /// The same for later.
+    pub fn counting(&self) -> Counting {
+        self.modes.counting()
+    }
+
+    /// Makes local requests as slow as if they shared a memory of so many bytes a second, for measurements on hosts whose memory is always faster
+    /// than their network; 0 ends that.
+    pub fn limit_local(&self, bytes_per_second: u64) {
+        self.modes.limit_local(bytes_per_second);
+    }
+
+    fn read_by(
+        &self,
+        mode: seed::Mode,
+        file: File,
+        offset: u64,
+        length: u64,
+    ) -> Result<Vec<u8>, Failure> {
+        let read = Operation::Read {
+            file,
+            offset,
+            length,
+            mode: mode.into(),
+        };
+        match self.run(read)? {
+            Answer::Bytes(bytes) => Ok(bytes.into_vec()),
+            // A read's answer is always bytes.
+            _ => Err(Failure::Lost),
+        }
+    }
+
+    fn write_by(
+        &self,
+        mode: seed::Mode,
+        file: File,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<(), Failure> {
+        // In pieces as blocks are, each with memory of its own: whole blocks stay as they are, and no small one keeps large ones.
+        let mut rope = Rope::default();
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            let at = offset + (bytes.len() - rest.len()) as u64;
+            let room = (self.block_bytes - at % self.block_bytes) as usize;
+            let (piece, behind) = rest.split_at(room.min(rest.len()));
+            rope.push(Bytes::copy_from_slice(piece));
+            rest = behind;
+        }
+        let write = Operation::Write {
+            file,
+            offset,
+            bytes: rope,
+            mode: mode.into(),
+        };
+        self.run(write).map(drop)
+    }
+
+    /// What requests take on an idle pool: of two sizes, of each kind, each way, in a file that nobody else sees.
+    fn measure(&self) -> Result<Vec<Record>, Failure> {
+        let Answer::Made(Entry { file, .. }, _) = self.run(Operation::MakeNameless)? else {
+            return Err(Failure::Lost);
+        };
+        let mut alone = Vec::new();
+        let result = self.measure_in(file, &mut alone);
+        self.run(Operation::Remove { file })?;
+        result.map(|()| alone)
+    }
+
+    fn measure_in(&self, file: File, alone: &mut Vec<Record>) -> Result<(), Failure> {
+        let bytes = vec![1; MEASURED.1];
+        self.write_by(seed::Mode::Remote, file, 0, &bytes)?;
+        for bytes in [&bytes[..MEASURED.0], &bytes] {
+            let length = bytes.len() as u64;
+            for mode in seed::Mode::BOTH {
+                for kind in Kind::BOTH {
+                    let request = Request {
+                        kind,
+                        bytes: length,
+                    };
+                    for _ in 0..MEASURED_TIMES {
+                        let begun = Instant::now();
+                        match kind {
+                            Kind::Read => self.read_by(mode, file, 0, length).map(drop)?,
+                            Kind::Write => self.write_by(mode, file, 0, bytes)?,
+                        }
+                        alone.push(Record {
+                            request,
+                            mode,
+                            latency_ns: begun.elapsed().as_nanos() as u64,
+                        });
+                    }
+                }
+                // Else the next one would find blocks that only this host has.
+                self.run(Operation::Sync { file })?;
+            }
+        }
+        Ok(())
     }
 
     /// Does an operation, and waits for its end.

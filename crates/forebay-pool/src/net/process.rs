@@ -22,20 +22,8 @@ const LAST_WORDS: Duration = Duration::from_secs(2);
 /// What becomes of an operation.
 pub(super) type Outcome = Result<Answer, Failure>;
 
-/// What happens to a process.
+/// What a process is told besides what comes by its connections.
 pub(super) enum Event {
-    /// A new connection; an older one with the same peer is over.
-    Up { peer: Node, link: Link },
-    /// A connection has ended.
-    Down { peer: Node, generation: u64 },
-    /// A message has come.
-    Arrived {
-        peer: Node,
-        generation: u64,
-        of_register: bool,
-        to_register: bool,
-        message: Message,
-    },
     /// A peer will never let it in.
     Refused(String),
     /// It is to go: a server hands on what it has first.
@@ -103,7 +91,8 @@ impl Process {
         Process { status, ..self }
     }
 
-    /// Goes on until it is told to stop, or the pool does not want it any more. Others may call [`Process::begin`] meanwhile.
+    /// Goes on until it is told to stop, or the pool does not want it any more: this thread does what time asks for. Threads of connections
+    /// bring messages meanwhile, and those of programs operations.
     pub fn run(process: &Mutex<Process>, inbox: &Receiver<Event>) -> Result<(), Ended> {
         let result = Process::go_on(process, inbox);
         let mut process = locked(process);
@@ -126,8 +115,7 @@ impl Process {
             match event {
                 Ok(Event::Stop) if process.stop() => return Ok(()),
                 Ok(Event::Refused(why)) => return Err(Ended::Refused(why)),
-                Ok(event) => process.take(event),
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::Stop) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
             }
             process.answer(None);
@@ -207,42 +195,53 @@ impl Process {
         }
     }
 
-    fn take(&mut self, event: Event) {
+    /// There is a new connection; an older one with the same peer is over. Says whether anybody listens.
+    pub fn up(&mut self, peer: Node, link: Link) -> bool {
+        if self.is_over {
+            return false;
+        }
         let mut out = Outbox::new();
-        match event {
-            Event::Up { peer, link } => {
-                self.links.insert(peer, link);
-                let register = (peer == self.keeper).then_some(Node::Register);
-                for node in [Some(peer), register].into_iter().flatten() {
-                    match &mut self.machine {
-                        Machine::Server(server) => server.connected(node, &mut out),
-                        Machine::Client(client) => client.connected(node, &mut out),
-                    }
-                }
+        self.links.insert(peer, link);
+        let register = (peer == self.keeper).then_some(Node::Register);
+        for node in [Some(peer), register].into_iter().flatten() {
+            match &mut self.machine {
+                Machine::Server(server) => server.connected(node, &mut out),
+                Machine::Client(client) => client.connected(node, &mut out),
             }
-            Event::Down { peer, generation } => {
-                if self.is_current(peer, generation) {
-                    self.links.remove(&peer);
-                }
-            }
-            Event::Arrived {
-                peer,
-                generation,
-                of_register,
-                to_register,
-                message,
-            } => {
-                let from = if of_register { Node::Register } else { peer };
-                let to = if to_register { Node::Register } else { self.me };
-                // Only the process that keeps the register may speak for it, and be spoken to as that.
-                let is_meant = !of_register || peer == self.keeper;
-                if is_meant && self.is_here(to) && self.is_current(peer, generation) {
-                    return self.deliver(from, to, message);
-                }
-            }
-            Event::Refused(_) | Event::Stop => {}
         }
         self.dispatch(self.me, out);
+        self.answer(None);
+        true
+    }
+
+    /// A connection has ended. Says whether anybody listens.
+    pub fn down(&mut self, peer: Node, generation: u64) -> bool {
+        if self.is_current(peer, generation) {
+            self.links.remove(&peer);
+        }
+        !self.is_over
+    }
+
+    /// A message has come, of the register and to the register perhaps. Says whether anybody listens.
+    pub fn arrived(
+        &mut self,
+        (peer, generation): (Node, u64),
+        (of_register, to_register): (bool, bool),
+        message: Message,
+    ) -> bool {
+        if self.is_over {
+            return false;
+        }
+        let from = if of_register { Node::Register } else { peer };
+        let to = if to_register { Node::Register } else { self.me };
+        // Only the process that keeps the register may speak for it, and be spoken to as that.
+        let is_meant = !of_register || peer == self.keeper;
+        if is_meant && self.is_here(to) && self.is_current(peer, generation) {
+            let out = self.handle(from, to, message);
+            self.dispatch(to, out);
+            self.answer(None);
+        }
+        true
     }
 
     fn is_current(&self, peer: Node, generation: u64) -> bool {
@@ -252,11 +251,6 @@ impl Process {
 
     fn is_here(&self, node: Node) -> bool {
         node == self.me || node == Node::Register && self.register.is_some()
-    }
-
-    fn deliver(&mut self, from: Node, to: Node, message: Message) {
-        let out = self.handle(from, to, message);
-        self.dispatch(to, out);
     }
 
     fn handle(&mut self, from: Node, to: Node, message: Message) -> Outbox {

@@ -108,30 +108,6 @@ impl Life {
         };
         let count = self.config.servers.len();
         let life = self.begin_life()?;
-        let door = Arc::new(Door {
-            mark: self.config.mark(),
-            birth,
-            me,
-            servers: self.config.servers.len() as u32,
-            security: self.security.clone(),
-            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
-            inbox: self.inbox.clone(),
-        });
-        let is_over = Arc::clone(&self.is_over);
-        thread::spawn(move || listen(&listener, &door, &is_over));
-        let hello = Hello {
-            pool: self.config.mark(),
-            birth,
-            dialler: Dialler::Server(me),
-        };
-        for address in &self.config.servers[..self.index] {
-            keep_dialling(
-                (*address, self.security.clone()),
-                hello,
-                self.inbox.clone(),
-                Arc::clone(&self.is_over),
-            );
-        }
         let term = self.config.term_ms;
         let config = server::Config {
             copies: self.config.copies,
@@ -153,7 +129,43 @@ impl Life {
         let keeper = Node::Server(Id(1));
         let process = Process::new((Node::Server(me), machine), register, keeper, is_in, term);
         let process = process.with_status(Arc::clone(&self.status));
-        Process::run(&Mutex::new(process), events)
+        let process = Arc::new(Mutex::new(process));
+        self.begin_links((me, birth), life, listener, &process);
+        Process::run(&process, events)
+    }
+
+    /// Listens, and dials the servers before this one.
+    fn begin_links(
+        &self,
+        (me, birth): (Id, u64),
+        life: Option<u64>,
+        listener: TcpListener,
+        process: &Arc<Mutex<Process>>,
+    ) {
+        let door = Arc::new(Door {
+            mark: self.config.mark(),
+            birth,
+            me,
+            servers: self.config.servers.len() as u32,
+            security: self.security.clone(),
+            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
+            process: Arc::clone(process),
+        });
+        let is_over = Arc::clone(&self.is_over);
+        thread::spawn(move || listen(&listener, &door, &is_over));
+        let hello = Hello {
+            pool: self.config.mark(),
+            birth,
+            dialler: Dialler::Server(me),
+        };
+        for address in &self.config.servers[..self.index] {
+            keep_dialling(
+                (*address, self.security.clone()),
+                hello,
+                (Arc::clone(process), self.inbox.clone()),
+                Arc::clone(&self.is_over),
+            );
+        }
     }
 
     /// The first server begins the pool's life; which one, only the home knows.
@@ -199,7 +211,7 @@ impl Life {
 pub(super) fn keep_dialling(
     (to, security): (SocketAddr, Security),
     hello: Hello,
-    inbox: Sender<Event>,
+    (process, inbox): (Arc<Mutex<Process>>, Sender<Event>),
     is_over: Arc<AtomicBool>,
 ) {
     thread::spawn(move || {
@@ -211,7 +223,7 @@ pub(super) fn keep_dialling(
         };
         while let Some(met) = link::dial_until(door, &goes_on) {
             let listens = match met {
-                Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &inbox),
+                Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &process),
                 Err(why) => {
                     // It ends by this, or has ended.
                     let _ = inbox.send(Event::Refused(why));
@@ -315,7 +327,7 @@ struct Door {
     servers: u32,
     security: Security,
     numbers: Option<Mutex<Numbers>>,
-    inbox: Sender<Event>,
+    process: Arc<Mutex<Process>>,
 }
 
 impl Door {
@@ -387,7 +399,7 @@ fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicBool) {
                 let greeted = door.greet(stream);
                 own.end(number);
                 if let Ok(Some((stream, you))) = greeted {
-                    link::carry(stream, you, &door.inbox);
+                    link::carry(stream, you, &door.process);
                 }
             })
         });

@@ -3,15 +3,18 @@
 //! One thread reads and another writes. Neither holds the state of TLS while it waits for the socket: two members that both wait
 //! to write would else not read one another.
 
-use std::io::{self, Read, Write};
+use std::io::{self, IoSlice, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
 use super::security::Security;
+use crate::wire::Parcel;
 
 /// Bytes taken from the socket at once.
 const TAKEN: usize = 1 << 16;
@@ -93,6 +96,21 @@ impl Stream {
         })
     }
 
+    /// Writes as much as goes without waiting: with TLS nothing, for what is sealed must go whole.
+    pub fn write_now(&self, parcel: &mut Parcel) -> io::Result<()> {
+        while self.tls.is_none() && !parcel.is_empty() {
+            let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+            let mut nothing = SendAncillaryBuffer::default();
+            match sendmsg(&self.socket, &parcel.slices(), &mut nothing, flags) {
+                Ok(gone) => parcel.advance(gone),
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
     /// Ends it for both threads.
     pub fn end(&self) {
         // It may have ended already.
@@ -150,6 +168,14 @@ impl Write for Stream {
         // There is one thread that writes: nothing comes between.
         self.socket.write_all(&sealed)?;
         Ok(taken)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        if self.tls.is_none() {
+            return self.socket.write_vectored(pieces);
+        }
+        let next = pieces.iter().find(|piece| !piece.is_empty());
+        self.write(next.map_or(&[], |piece| piece))
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -9,15 +9,17 @@ use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
+use bytes::{Bytes, BytesMut};
+
 use crate::home::Home;
 use crate::ids::{File, SIZE_BLOCK, Version};
-use crate::message::{Block, Place};
+use crate::message::{Block, Part, Place};
 use crate::mistakes::{Mistake, is_made};
 
 #[derive(Clone, Debug)]
 struct Held {
     version: Version,
-    bytes: Vec<u8>,
+    bytes: Bytes,
     used: u64,
 }
 
@@ -67,7 +69,7 @@ impl Blocks {
             self.hold(Block {
                 place,
                 version,
-                bytes,
+                bytes: bytes.into(),
             });
         }
         self.touch(place);
@@ -78,6 +80,40 @@ impl Blocks {
         });
         self.evict();
         Ok(found)
+    }
+
+    /// Bytes of a block, as many as there are; nothing if it is not there.
+    pub fn part(&mut self, part: Part) -> io::Result<Option<Bytes>> {
+        let block = self.get(part.place)?;
+        Ok(block.map(|Block { bytes, .. }| {
+            let from = bytes.len().min(part.from as usize);
+            let end = from.saturating_add(part.length as usize);
+            bytes.slice(from..end.min(bytes.len()))
+        }))
+    }
+
+    /// Takes bytes for a part of a block from a client, from this byte on. What is not there is zero.
+    pub fn patch(&mut self, what: &Block, at: usize) -> io::Result<()> {
+        let place = what.place;
+        let old = self.get(place)?.map(|block| block.bytes);
+        let old = old.unwrap_or_default();
+        if at == 0 && old.len() <= what.bytes.len() {
+            return self.put(what.clone());
+        }
+        if self.home.is_none() {
+            // Nobody else has the bytes then, and they are changed where they lie.
+            self.forget(place);
+        }
+        let mut new = BytesMut::from(old);
+        let end = at + what.bytes.len();
+        if new.len() < end {
+            new.resize(end, 0);
+        }
+        new[at..end].copy_from_slice(&what.bytes);
+        self.put(Block {
+            bytes: new.freeze(),
+            ..*what
+        })
     }
 
     /// The version of a block in memory.

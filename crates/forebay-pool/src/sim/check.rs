@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::names::Names;
 use crate::client::{Answer, Facts, Failure, Mode, Operation};
 use crate::ids::{Client, File};
+use crate::rope::Rope;
 
 pub const CELL: u64 = 8;
 
@@ -89,7 +90,7 @@ impl Checker {
         }
     }
 
-    fn perhaps(&mut self, file: File, offset: u64, bytes: &[u8]) {
+    fn perhaps(&mut self, file: File, offset: u64, bytes: &Rope) {
         let cells = self.files.entry(file).or_default();
         let first = (offset / CELL) as usize;
         for (at, value) in numbers(bytes).into_iter().enumerate() {
@@ -217,7 +218,7 @@ impl Checker {
         Ok(())
     }
 
-    fn write(&mut self, client: Client, file: File, offset: u64, bytes: &[u8], synced: bool) {
+    fn write(&mut self, client: Client, file: File, offset: u64, bytes: &Rope, synced: bool) {
         let cells = self.files.entry(file).or_default();
         let first = (offset / CELL) as usize;
         let numbers = numbers(bytes);
@@ -246,7 +247,7 @@ impl Checker {
         file: File,
         offset: u64,
         length: u64,
-        bytes: &[u8],
+        bytes: &Rope,
     ) -> Result<(), String> {
         let cells = self.files.entry(file).or_default();
         let end = (offset + length).min(cells.len() as u64 * CELL).max(offset);
@@ -280,7 +281,8 @@ fn same<T: PartialEq + std::fmt::Debug>(what: &str, found: T, expected: T) -> Re
     Err(format!("{what} {found:?}, should be {expected:?}"))
 }
 
-fn numbers(bytes: &[u8]) -> Vec<u64> {
+fn numbers(bytes: &Rope) -> Vec<u64> {
+    let bytes = bytes.clone().into_vec();
     let cells = bytes.chunks_exact(CELL as usize);
     cells
         .map(|cell| {

@@ -35,7 +35,7 @@ impl Home for Memory {
         let blocks = &mut self.call()?.0;
         let there = blocks.get(&block.place);
         if there.is_none_or(|(version, _)| *version < block.version) {
-            blocks.insert(block.place, (block.version, block.bytes.clone()));
+            blocks.insert(block.place, (block.version, block.bytes.to_vec()));
         }
         Ok(())
     }

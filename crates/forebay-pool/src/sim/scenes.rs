@@ -10,6 +10,7 @@ use super::check::CELL;
 use crate::client::{Changes, Entry, Facts, Kind, Mode, Operation};
 use crate::ids::{Client, File, Node, Server as ServerId};
 use crate::mistakes::{Mistake, plant};
+use crate::rope::Rope;
 use crate::server::Server;
 
 const CELLS: u64 = 48;
@@ -50,8 +51,9 @@ impl Scene {
     }
 }
 
-fn bytes(value: u64, cells: u64) -> Vec<u8> {
-    (0..cells).flat_map(|_| value.to_le_bytes()).collect()
+fn bytes(value: u64, cells: u64) -> Rope {
+    let all: Vec<u8> = (0..cells).flat_map(|_| value.to_le_bytes()).collect();
+    all.into()
 }
 
 fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
@@ -60,7 +62,7 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
     let file = files[random.below(files.len() as u64) as usize];
     let offset = random.below(CELLS) * CELL;
     let cells = 1 + random.below((CELLS - offset / CELL).min(12));
-    let mode = if random.chance(300) {
+    let mode = if random.chance(500) {
         Mode::Remote
     } else {
         Mode::Local
@@ -456,6 +458,9 @@ fn planted_mistakes_are_found() {
         (Mistake::TermsNeverEnd, Ill::Wrong, short),
         (Mistake::WaitsForItsOwnRecall, Ill::Stuck, long),
         (Mistake::TakesLateBytes, Ill::Wrong, long),
+        (Mistake::PassesByNewerBytes, Ill::Wrong, short),
+        (Mistake::LeavesOldBytes, Ill::Wrong, short),
+        (Mistake::OvertakesRemoteOnes, Ill::Wrong, short),
         (Mistake::SkipsHome, Ill::Wrong, short),
     ];
     for (mistake, ill, steps) in mistakes {

@@ -1,35 +1,168 @@
 //! How much a client has under way.
 
+use super::super::names;
 use super::super::transfer::UNANSWERED_MAX;
 use super::*;
+use crate::client::{Facts, Kind};
 
 /// Bytes that a message writes.
 fn written(message: &Message) -> u64 {
     match message {
         Message::Write { blocks, .. } => blocks.iter().map(|block| block.bytes.len() as u64).sum(),
+        Message::Patch { parts, .. } => parts
+            .iter()
+            .map(|(block, _)| block.bytes.len() as u64)
+            .sum(),
         _ => 0,
     }
 }
 
+const DIRTY: u64 = 60;
+
+impl Desk {
+    /// Answers everything, and says how many bytes were under way at most, and how many were written.
+    fn settle_and_count(&mut self) -> (u64, u64) {
+        let (mut most, mut all) = (0_u64, 0_u64);
+        while !self.sent.is_empty() {
+            most = most.max(self.sent.iter().map(written).sum());
+            let message = self.sent.remove(0).expect("a message");
+            all += written(&message);
+            self.answer(&message, 1);
+        }
+        assert_eq!(self.client.unanswered, 0, "all has been answered");
+        (most, all)
+    }
+
+    /// Makes the file longer, in memory alone.
+    fn make_dirty(&mut self) {
+        for block in 0..DIRTY {
+            self.begin(block, write(block));
+            self.settle();
+        }
+        self.client.results();
+    }
+
+    /// Writes all of it remotely.
+    fn write_past(&mut self, id: u64) {
+        let write = Operation::Write {
+            file: FILE,
+            offset: 0,
+            bytes: vec![9; (DIRTY * UNIT) as usize].into(),
+            mode: Mode::Remote,
+        };
+        self.begin(id, write);
+    }
+}
+
+fn is_room_used(most: u64) -> bool {
+    (UNANSWERED_MAX / 2..UNANSWERED_MAX + 2 * UNIT).contains(&most)
+}
+
 #[test]
 fn what_is_dirty_is_written_as_servers_answer() {
-    const DIRTY: u64 = 60;
     let mut desk = Desk::new();
-    for block in 0..DIRTY {
-        desk.begin(block, write(block));
-        desk.settle();
-    }
-    desk.client.results();
+    desk.make_dirty();
     desk.begin(DIRTY, Operation::Sync { file: FILE });
-    let (mut most, mut all) = (0_u64, 0_u64);
-    while !desk.sent.is_empty() {
-        most = most.max(desk.sent.iter().map(written).sum());
-        let message = desk.sent.remove(0).expect("a message");
-        all += written(&message);
-        desk.answer(&message, 1);
-    }
+    let (most, all) = desk.settle_and_count();
     assert_eq!(desk.client.results(), [(DIRTY, Ok(Answer::Done))]);
     assert!(all >= DIRTY * UNIT, "{all} bytes were written");
-    let room = UNANSWERED_MAX / 2..UNANSWERED_MAX + 2 * UNIT;
-    assert!(room.contains(&most), "{most} bytes were under way");
+    assert!(is_room_used(most), "{most} bytes were under way");
+}
+
+/// A client whose file is at the servers as long as it is going to be.
+fn clean() -> Desk {
+    let mut desk = Desk::new();
+    desk.make_dirty();
+    desk.begin(DIRTY, Operation::Sync { file: FILE });
+    desk.settle();
+    desk.client.results();
+    desk
+}
+
+#[test]
+fn a_long_remote_write_goes_as_servers_answer() {
+    let mut desk = clean();
+    desk.write_past(1);
+    // It waits for the bytes that have not gone as well.
+    desk.begin(2, read(DIRTY - 1));
+    let (most, all) = desk.settle_and_count();
+    let ends = desk.client.results().into_iter().map(|(id, _)| id);
+    assert_eq!(ends.collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(all, DIRTY * UNIT);
+    assert!(is_room_used(most), "{most} bytes were under way");
+}
+
+#[test]
+fn what_a_new_epoch_forgets_takes_no_room() {
+    let mut desk = clean();
+    desk.write_past(1);
+    desk.sent.clear();
+    let epoch = Epoch(2);
+    let view = View {
+        epoch,
+        ..desk.client.view.clone()
+    };
+    let sent = desk.now;
+    desk.tell(Node::Register, Message::Member { sent, view });
+    let key = Key(2);
+    desk.tell(SERVER, Message::Entered { epoch, key });
+    let (most, all) = desk.settle_and_count();
+    assert_eq!(desk.client.results(), [(1, Ok(Answer::Done))]);
+    assert_eq!(all, DIRTY * UNIT);
+    assert!(is_room_used(most), "{most} bytes were under way");
+}
+
+/// Answers that a block of names is not there.
+fn no_names(desk: &mut Desk, message: &Message) {
+    if let Message::Read { number, .. } = *message {
+        let (found, bytes) = (vec![None], Rope::default());
+        let answer = Message::Bytes {
+            number,
+            found,
+            bytes,
+        };
+        desk.tell(SERVER, answer);
+    } else {
+        desk.answer(message, 1);
+    }
+}
+
+#[test]
+fn names_that_wait_for_room_are_written_together() {
+    let mut desk = clean();
+    let make = Operation::Make {
+        parent: File::ROOT,
+        name: b"directory".to_vec(),
+        facts: Facts {
+            kind: Kind::Directory,
+            ..Facts::default()
+        },
+        bytes: Vec::new(),
+    };
+    // Its names are to be in another block than its parent's.
+    while names::needs(&make, desk.client.clone().next_file(&make)).len() < 2 {
+        desk.client.files_made += 1;
+    }
+    desk.make_dirty();
+    desk.begin(1, Operation::Sync { file: FILE });
+    let full = std::mem::take(&mut desk.sent);
+    desk.begin(2, make);
+    while let Some(message) = desk.sent.pop_front() {
+        no_names(&mut desk, &message);
+    }
+    assert_eq!(desk.client.results(), []);
+    // All but what was used last is too much.
+    desk.client.config.cache_blocks = 1;
+    desk.sent = full;
+    let mut of_names = Vec::new();
+    while let Some(message) = desk.sent.pop_front() {
+        if let Message::Write { blocks, .. } = &message
+            && blocks[0].place.0 == File::NAMES
+        {
+            of_names.push(blocks.len());
+        }
+        desk.answer(&message, 1);
+    }
+    assert_eq!(desk.client.results().len(), 2);
+    assert_eq!(of_names, [2]);
 }

@@ -1,0 +1,153 @@
+//! Single servers whose pool is played by hand.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::*;
+use crate::ids::Version;
+use crate::message::{Block, Part};
+
+const CLIENT: Client = Client(9);
+const EPOCH: Epoch = Epoch(1);
+const PLACE: Place = (File(7), 0);
+
+/// A home that keeps nothing, and fails when it is told to.
+#[derive(Debug, Default)]
+struct Fails(AtomicBool);
+
+impl Home for Fails {
+    fn load(&self, _: Place) -> io::Result<Option<(Version, Vec<u8>)>> {
+        Ok(None)
+    }
+
+    fn store(&self, _: &Block) -> io::Result<()> {
+        if self.0.load(Ordering::Relaxed) {
+            return Err(io::Error::other("no room"));
+        }
+        Ok(())
+    }
+
+    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A server that has one client, and this home.
+fn server(home: Option<Arc<Fails>>) -> Server {
+    let config = Config {
+        copies: 1,
+        alive_every: 50,
+        term: 400,
+        patience: 800,
+        secret: 11,
+    };
+    let mut server = Server::new(Id(1), config);
+    if let Some(home) = home {
+        server = server.with_home(home, 1 << 20);
+    }
+    let view = View {
+        epoch: EPOCH,
+        servers: vec![Id(1)],
+        clients: vec![CLIENT],
+        active: true,
+        ..View::default()
+    };
+    let member = Message::Member { sent: 0, view };
+    let enter = Message::Enter {
+        epoch: EPOCH,
+        claims: Vec::new(),
+    };
+    let out = &mut Outbox::new();
+    server.handle(0, Node::Register, member, out);
+    server.handle(0, Node::Client(CLIENT), enter, out);
+    server
+}
+
+fn block(change: u64, bytes: &[u8]) -> Block {
+    Block {
+        place: PLACE,
+        version: Version {
+            epoch: 1,
+            stamp: 1,
+            change,
+        },
+        bytes: bytes.to_vec().into(),
+    }
+}
+
+fn tell(server: &mut Server, message: Message) -> Vec<Message> {
+    let mut out = Outbox::new();
+    server.handle(0, Node::Client(CLIENT), message, &mut out);
+    out.into_iter().map(|(_, message)| message).collect()
+}
+
+fn write(server: &mut Server, change: u64, bytes: &[u8]) -> bool {
+    let (key, number) = (server.key(), change);
+    let blocks = vec![block(change, bytes)];
+    let write = Message::Write {
+        key,
+        number,
+        blocks,
+    };
+    tell(server, write).contains(&Message::Done { number })
+}
+
+fn patch(server: &mut Server, change: u64, bytes: &[u8], at: u32) -> bool {
+    let (key, number) = (server.key(), change);
+    let parts = vec![(block(change, bytes), at)];
+    tell(server, Message::Patch { key, number, parts }).contains(&Message::Done { number })
+}
+
+fn read(server: &mut Server, from: u32, length: u32) -> Option<Vec<u8>> {
+    let (key, number) = (server.key(), 0);
+    let place = PLACE;
+    let parts = vec![Part {
+        place,
+        from,
+        length,
+    }];
+    match tell(server, Message::Read { key, number, parts }).pop() {
+        Some(Message::Bytes { found, bytes, .. }) => found[0].map(|_| bytes.into_vec()),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_waits_for_the_home_is_not_done_after_it_was_sent_again() {
+    let home = Arc::<Fails>::default();
+    let mut server = server(Some(Arc::clone(&home)));
+    home.0.store(true, Ordering::Relaxed);
+    assert!(!write(&mut server, 1, b"old"));
+    home.0.store(false, Ordering::Relaxed);
+    // The connection breaks, and all that was not answered comes again.
+    server.connected(Node::Client(CLIENT), &mut Outbox::new());
+    assert!(write(&mut server, 1, b"old"));
+    assert!(write(&mut server, 2, b"new"));
+    server.tick(100, &mut Outbox::new());
+    assert_eq!(read(&mut server, 0, 3), Some(b"new".to_vec()));
+}
+
+#[test]
+fn parts_of_blocks_are_read_and_written() {
+    for home in [None, Some(Arc::<Fails>::default())] {
+        let mut server = server(home);
+        assert_eq!(read(&mut server, 0, 9), None);
+        assert!(patch(&mut server, 1, b"cd", 2));
+        assert_eq!(read(&mut server, 0, 9), Some(b"\0\0cd".to_vec()));
+        assert!(patch(&mut server, 2, b"ab", 0));
+        assert!(patch(&mut server, 3, b"DE", 3));
+        assert_eq!(read(&mut server, 0, 9), Some(b"abcDE".to_vec()));
+        assert_eq!(read(&mut server, 1, 2), Some(b"bc".to_vec()));
+        assert_eq!(read(&mut server, 4, u32::MAX), Some(b"E".to_vec()));
+        assert_eq!(read(&mut server, 9, 1), Some(Vec::new()));
+        assert_eq!(server.blocks(), (1, 5));
+        assert!(patch(&mut server, 4, b"all new", 0));
+        assert_eq!(read(&mut server, 0, 9), Some(b"all new".to_vec()));
+        assert_eq!(server.blocks(), (1, 7));
+    }
+}
