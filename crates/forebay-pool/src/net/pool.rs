@@ -65,21 +65,16 @@ impl Pool {
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
         };
-        let term = config.term_ms;
-        let machine = client::Config {
-            block_bytes: config.block_bytes,
-            copies: config.copies,
-            // Clocks may differ by one in a hundred.
-            term: term * 9 / 10,
-            alive_every: config.alive_every(),
-            cache_blocks: config.cache_blocks,
-            has_home: config.home.is_some(),
-            wish_blocks: 16,
-        };
-        let machine = Machine::Client(Box::new(Client::new(me, machine)));
+        let machine = Machine::Client(Box::new(Client::new(me, of_client(config))));
         let is_in = Arc::new(AtomicBool::new(false));
         let keeper = Node::Server(keeper);
-        let process = Process::new((you, machine), None, keeper, Arc::clone(&is_in), term);
+        let process = Process::new(
+            (you, machine),
+            None,
+            keeper,
+            Arc::clone(&is_in),
+            config.term_ms,
+        );
         let process = Arc::new(Mutex::new(process));
         let (inbox, events) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -240,6 +235,21 @@ impl Pool {
         // What is here is done by this thread, under the lock; the rest is waited for without it.
         let begun = process::locked(&self.process).begin(operation);
         begun.unwrap_or_else(|outcome| outcome.recv().unwrap_or(Err(Failure::GivenUp)))
+    }
+}
+
+/// What a client is told of a pool's configuration.
+fn of_client(config: &Config) -> client::Config {
+    let term = config.term_ms;
+    client::Config {
+        block_bytes: config.block_bytes,
+        copies: config.copies,
+        // Clocks may differ by one in a hundred.
+        term: term * 9 / 10,
+        alive_every: config.alive_every(),
+        cache_blocks: config.cache_blocks,
+        has_home: config.home.is_some(),
+        wish_blocks: 16,
     }
 }
 

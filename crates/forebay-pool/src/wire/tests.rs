@@ -103,23 +103,17 @@ fn of_blocks(key: Key, number: u64) -> Vec<Message> {
         version,
         bytes: (0..32).collect::<Vec<u8>>().into(),
     };
+    let part = |block, from, length| Part {
+        place: (file, block),
+        from,
+        length,
+    };
     let (blocks, last) = (vec![block.clone()], true);
     vec![
         Message::Read {
             key,
             number,
-            parts: vec![
-                Part {
-                    place: (file, SIZE_BLOCK),
-                    from: 0,
-                    length: u32::MAX,
-                },
-                Part {
-                    place: (file, 1),
-                    from: 3,
-                    length: 7,
-                },
-            ],
+            parts: vec![part(SIZE_BLOCK, 0, u32::MAX), part(1, 3, 7)],
         },
         Message::Bytes {
             number,
