@@ -40,7 +40,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
                 std::thread::sleep(Duration::from_millis(5));
             }
         }
-        "syncs" => {
+        "reader-syncs" => {
             let fd = open(&dir.join("a"), libc::O_RDONLY).expect("open");
             assert_eq!(pread(fd, RECORD, 0), Ok(record(7)));
             // SAFETY: takes no memory.
@@ -310,7 +310,7 @@ fn a_sync_by_a_reader_needs_no_keeper() {
         let output = program.stdout.take().expect("output");
         let mut lines = BufReader::new(output).lines().map_while(Result::ok);
         assert!(lines.any(|line| line.ends_with("@owes")));
-        scene.play("syncs", "");
+        scene.play("reader-syncs", "");
         let on_device = std::fs::read(scene.path("a")).expect("a file");
         assert!(on_device == record(7), "{} bytes", on_device.len());
         std::fs::write(scene.path("done"), b"").expect("a file");

@@ -757,6 +757,13 @@ fn nobody_is_refused_by_a_keeper_without_descriptors() {
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {SHORT}"));
+    // A file that is younger than the keeper's next look into its lane the keeper does not have yet, and could not take.
+    let fds = format!("/proc/{}/fd", keeper.0.id());
+    in_the_end("the keeper has the file", || {
+        let all = std::fs::read_dir(&fds).expect("descriptors");
+        let mut paths = all.filter_map(|fd| std::fs::read_link(fd.ok()?.path()).ok());
+        paths.any(|path| path == scene.path("a"))
+    });
     let mark = scene.path("mark");
     let input = keeper.0.stdin.as_mut().expect("input");
     writeln!(input, "{}", mark.display()).expect("a line");
