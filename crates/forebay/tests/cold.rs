@@ -156,7 +156,8 @@ fn streams_come_to_lie_on_huge_pages() {
         );
         assert!(piece[..] == content[at..at + piece.len()]);
     }
-    let read = session.stats().run_bytes - written;
+    // What was written may have been given back meanwhile.
+    let read = session.stats().run_bytes;
     assert!(read >= 8 * MIB as u64, "{read} bytes read lie so");
     audit(session);
 }
