@@ -146,27 +146,6 @@ fn streams_that_are_written_come_to_lie_on_huge_pages() {
     audit(session);
 }
 
-#[test]
-fn streams_that_are_read_come_to_lie_on_huge_pages() {
-    let dir = here::directory();
-    let session = session(&session_name("cold-read"));
-    let content = bytes(16 * MIB);
-    let path = dir.path().join("read");
-    std::fs::write(&path, &content).expect("a file");
-    let file = session.open_file(&path, &options()).expect("a file");
-    let mut piece = vec![0; 16 << 10];
-    for at in (0..content.len()).step_by(piece.len()) {
-        assert_eq!(
-            file.read_at(&mut piece, at as u64).expect("read"),
-            piece.len()
-        );
-        assert!(piece[..] == content[at..at + piece.len()]);
-    }
-    let read = session.stats().run_bytes;
-    assert!(read >= 8 * MIB as u64, "{read} bytes read lie so");
-    audit(session);
-}
-
 const VIEWER: &str = "TEST_COLD_VIEWER";
 
 /// What [`deaths_in_the_middle_of_a_cold_view`] starts.
