@@ -21,9 +21,10 @@ use std::time::Duration;
 /// Before the key of every variable.
 const PREFIX: &str = "FOREBAY_";
 /// Variables with the prefix that are no options: what [`config_file`] reads, and what programs read.
-const NOT_OPTIONS: [&str; 4] = [
+const NOT_OPTIONS: [&str; 5] = [
     "FOREBAY_CONFIG",
     "FOREBAY_LOG",
+    "FOREBAY_POOLS",
     "FOREBAY_PRELOAD",
     "FOREBAY_REPORT",
 ];
