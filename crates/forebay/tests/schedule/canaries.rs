@@ -6,7 +6,9 @@ use std::time::Duration;
 use forebay::sim::{Bug, plant};
 
 use crate::explore::{Budget, explore};
-use crate::{ahead, appends, direct, flushing, gates, readers, stocks, streams, tables, views};
+use crate::{
+    ahead, appends, direct, flushing, gates, readers, stocks, streams, tables, views, windows,
+};
 
 /// As many schedules as on every day, but no hurry: what a busy machine cannot look at is no proof of anything.
 const BUDGET: Budget = Budget {
@@ -52,6 +54,7 @@ canaries! {
     a_writer_that_changes_what_a_view_holds: WriteInPlace by views::views_against_a_writer;
     a_frame_freed_under_its_view: FreePinned by views::views_against_eviction;
     a_frame_that_hides_what_was_written: AdoptOver by views::views_of_what_is_read_at_once;
+    a_commit_under_the_devices_read: GiveInFlight by windows::commits_against_a_flush;
     a_tree_that_is_not_told: UntoldDirt by streams::writers_against_writeback;
     an_offset_chosen_before_the_lock: EarlyEnd by gates::two_append;
     an_append_that_looks_for_no_growth: BlindToGrowth by appends::an_append_against_a_longer_write;

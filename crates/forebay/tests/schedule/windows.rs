@@ -14,6 +14,9 @@ crate::scenarios!(
     commits_against_a_death,
 );
 
+/// How often a thread looks at the device while others write to it.
+const LOOKS: u32 = 12;
+
 fn shape() -> Shape {
     Shape {
         frames: 8,
@@ -47,10 +50,16 @@ pub fn commits_against_a_flush() {
     let flusher = world.spawn(|member| member.flush_late(0));
     let giver = world.spawn(|member| {
         let given = member.give(0, 2, 0);
+        // Into the frame that the block has had, if it is free already.
         member.write(0, 3, BLOCK, 64 * 1024);
+        for _ in 0..LOOKS {
+            member.world.check_device();
+            shuttle::thread::yield_now();
+        }
         member.end_view(given);
     });
     join([flusher, giver]);
+    world.check_device();
     world.check_at_rest();
 }
 

@@ -16,7 +16,7 @@ use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX};
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::own::attach;
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -180,7 +180,7 @@ fn try_attach(
     {
         return Err(Halt::Unreserved);
     }
-    if guard.inflight() != 0 {
+    if guard.inflight() != 0 && !planted!(GiveInFlight) {
         return Err(Halt::Busy);
     }
     attach(&guard, entry, frame, end);
