@@ -25,8 +25,8 @@ use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
 use crate::file::{gone, resize, table};
 use crate::flush::{busy, errors};
-use crate::ids::{FileId, ThreadId};
-use crate::keeper::run::has_keeper;
+use crate::ids::FileId;
+use crate::keeper::run::{has_keeper, keeper_process};
 use crate::keeper::unfinished::follow_name;
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
@@ -234,11 +234,7 @@ fn is_worth_waiting(arena: &Arena, progress: Instant) -> bool {
         return true;
     }
     sleep(CLOSE_LOOK);
-    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
-    let process = arena
-        .thread(keeper)
-        .map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
-    since < LONG_PATIENCE && !liveness::is_stopped(process)
+    since < LONG_PATIENCE && !liveness::is_stopped(keeper_process(arena))
 }
 
 /// Finishes a file whose keeper has died at it: nobody else will.

@@ -33,7 +33,8 @@ use std::time::{Duration, Instant};
 use crate::config::{Coherence, Config};
 use crate::error::Error;
 use crate::file::table;
-use crate::ids::{FileId, ThreadId};
+use crate::ids::FileId;
+use crate::keeper::run::keeper_process;
 use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -152,9 +153,7 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
 
 /// Whether the session's keeper has a file open, or is stopped, so that descriptors may be on their way to it.
 pub fn keeper_may_have(arena: &Arena, inode: (u64, u64)) -> bool {
-    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
-    let slot = arena.thread(keeper);
-    let process = slot.map_or(0, |slot| slot.pid.load(Ordering::Relaxed));
+    let process = keeper_process(arena);
     process != 0 && (liveness::is_stopped(process) || who::has_open(process, inode))
 }
 

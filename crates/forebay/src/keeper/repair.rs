@@ -12,7 +12,7 @@ use std::time::Duration;
 use crate::frame::header::State;
 use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
-use crate::keeper::run::has_keeper;
+use crate::keeper::run::{has_keeper, keeper_process};
 use crate::memory::arena::Arena;
 use crate::memory::files::LIVE;
 use crate::memory::threads::{self, Me};
@@ -98,10 +98,7 @@ impl Waited {
 
 /// Whether a keeper lives whose process is not stopped, as far as can be told.
 fn keeper_runs(arena: &Arena) -> bool {
-    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
-    let process = |slot: &threads::ThreadSlot| slot.pid.load(Ordering::Relaxed);
-    let process = arena.thread(keeper).map(process);
-    has_keeper(arena) && !process.is_some_and(liveness::is_stopped)
+    has_keeper(arena) && !liveness::is_stopped(keeper_process(arena))
 }
 
 /// Whether somebody has died in the middle of something. Buries those who have not.

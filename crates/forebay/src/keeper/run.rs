@@ -43,6 +43,14 @@ pub fn has_keeper(arena: &Arena) -> bool {
     keeper != 0 && !threads::is_gone(arena, ThreadId(keeper))
 }
 
+/// The process of the thread that keeps the session, or did last. 0: none is known.
+pub fn keeper_process(arena: &Arena) -> u32 {
+    let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
+    arena
+        .thread(keeper)
+        .map_or(0, |slot| slot.pid.load(Ordering::Relaxed))
+}
+
 /// Becomes the keeper if there is none. The desk is open before anybody hears of the new keeper: a client that could not hand
 /// its files over then would not try again.
 pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) -> bool {
