@@ -143,6 +143,15 @@ fn spawn_early(dir: &Path) {
     }
 }
 
+/// A log that a child by the list and this process write to in turn.
+fn write_beside_a_child(log: i32, actions: &libc::posix_spawn_file_actions_t) {
+    write(log, &[b'.'; 300_000]).expect("write");
+    echo_by(actions);
+    write(log, b"and ours\n").expect("write");
+    let found = pread(log, 400_000, 300_000).expect("read");
+    assert_eq!(String::from_utf8_lossy(&found), "a line\nand ours\n");
+}
+
 /// As [`spawn_early`], where the list names the number that the log will have.
 fn spawn_by_number(dir: &Path) {
     const NUMBER: i32 = 77;
@@ -155,11 +164,7 @@ fn spawn_by_number(dir: &Path) {
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
         let log = open(&dir.join("log"), flags).expect("open");
         assert_eq!(libc::dup3(log, NUMBER, libc::O_CLOEXEC), NUMBER);
-        write(log, &[b'.'; 300_000]).expect("write");
-        echo_by(&actions);
-        write(log, b"and ours\n").expect("write");
-        let found = pread(log, 400_000, 300_000).expect("read");
-        assert_eq!(String::from_utf8_lossy(&found), "a line\nand ours\n");
+        write_beside_a_child(log, &actions);
         libc::posix_spawn_file_actions_destroy(&raw mut actions);
     }
 }
@@ -178,11 +183,7 @@ fn spawn_elsewhere(dir: &Path) {
         add_log(&mut actions, &c"log".to_owned());
         let flags = libc::O_RDWR | libc::O_CREAT | libc::O_APPEND | libc::O_CLOEXEC;
         let log = open(&dir.join("one/two/log"), flags).expect("open");
-        write(log, &[b'.'; 300_000]).expect("write");
-        echo_by(&actions);
-        write(log, b"and ours\n").expect("write");
-        let found = pread(log, 400_000, 300_000).expect("read");
-        assert_eq!(String::from_utf8_lossy(&found), "a line\nand ours\n");
+        write_beside_a_child(log, &actions);
         libc::posix_spawn_file_actions_destroy(&raw mut actions);
     }
 }
