@@ -1,7 +1,8 @@
 //! Real files: one description for direct and one for buffered I/O, both the engine's own.
 //!
-//! A program's own descriptor is never used for more than finding the inode: the
-//! two are opened again through `/proc/self/fd`, by the client, and may be handed to the keeper. All
+//! A program's own descriptor is never used for more than finding the inode: the engine opens the file again through `/proc/self/fd`, in
+//! the client, and may hand what it has opened to the keeper. The direct description is opened first. Most files need no other one in their
+//! lives, so the buffered one is opened by the first request that needs it ([`united`]): each opening of a file that is guarded waits for the guard. All
 //! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`](super::KernelReason) (`opening`).
 //!
 //! **Times.** Reserving, trimming and waiting are no changes that a program should see. The kernel
@@ -36,6 +37,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{OnceLock, RwLock};
+use united::Together;
 
 /// A file of a file system, opened for direct and for buffered I/O.
 pub struct RealFile {
@@ -44,8 +46,8 @@ pub struct RealFile {
     caps: Caps,
     nature: Nature,
     writable: bool,
-    /// Whether `buffered` is another descriptor of the same description as `direct`; see [`united`].
-    united: RwLock<bool>,
+    /// Whether `buffered` is another descriptor of the same description as `direct`, and why.
+    together: RwLock<Together>,
     /// Ranges in a row that the kernel has not had in its cache; see [`cached`].
     uncached: AtomicU32,
     /// What lives as long as this does.

@@ -232,7 +232,6 @@ fn descriptors_from_elsewhere_are_checked() {
             (direct(), other),
             (direct(), open(false, 0)),
             (open(true, 0), open(true, 0)),
-            (direct(), direct()),
             (direct(), open(true, libc::O_APPEND)),
         ];
         for (at, (direct, buffered)) in wrong.into_iter().enumerate() {

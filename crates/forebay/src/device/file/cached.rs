@@ -4,6 +4,7 @@
 //! Whether it has a range costs a system call. So a file of which it had nothing so many times in a row is not asked about any more.
 
 use super::RealFile;
+use super::united::Together;
 use crate::device::Piece;
 use crate::limits::PAGE_BYTES;
 use crate::sys::{file, kernel_cache, stat};
@@ -28,16 +29,20 @@ impl RealFile {
         if self.uncached.load(Relaxed) >= TRIES {
             return None;
         }
-        // What is not direct is slow then.
-        let united = self.united.read().unwrap_or_else(PoisonError::into_inner);
-        if *united {
+        // What is not direct is slow with one description.
+        let together = || *self.together.read().unwrap_or_else(PoisonError::into_inner);
+        if together() == Together::ForGood {
             return None;
         }
         let fd = self.buffered.as_fd();
         let has = kernel_cache::cached_within(fd, offset, piece.len as u64);
         if has.is_ok_and(|has| has.pages * PAGE_BYTES as u64 >= piece.len as u64) {
             self.uncached.store(0, Relaxed);
-            return file::read_at(fd, piece, offset).ok();
+            self.part();
+            // Held, so that nobody makes one of the two meanwhile.
+            let parted = self.together.read().unwrap_or_else(PoisonError::into_inner);
+            let has_two = *parted == Together::No;
+            return has_two.then(|| file::read_at(fd, piece, offset).ok())?;
         }
         self.uncached.fetch_add(1, Relaxed);
         None

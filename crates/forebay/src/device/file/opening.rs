@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{OnceLock, RwLock};
 
+use super::united::Together;
 use super::{RealFile, Relocate, since_1970};
 use crate::device::file_system::{FileSystem, Nature, lookup};
 use crate::device::{Caps, DeviceFile, KernelReason};
@@ -14,7 +15,7 @@ use crate::sys::stat::Stat;
 use crate::sys::{block, file, handle, memory, stat};
 
 impl RealFile {
-    /// Opens the file behind a caller's descriptor twice more. The descriptor itself is not used
+    /// Opens the file behind a caller's descriptor once more. The descriptor itself is not used
     /// any further.
     pub fn reopen(fd: BorrowedFd<'_>) -> Result<Self, KernelReason> {
         Self::reopen_at(fd, &|fd| fd)
@@ -37,7 +38,7 @@ impl RealFile {
         if writable && stat.regular && stat.set_id {
             return Err(KernelReason::SetId);
         }
-        Self::open_twice(fd, stat, writable, relocate)
+        Self::open_once(fd, stat, writable, relocate)
     }
 
     /// As [`RealFile::reopen`], for a file that has been managed before.
@@ -45,39 +46,37 @@ impl RealFile {
         fd: BorrowedFd<'_>,
         relocate: Relocate<'_>,
     ) -> Result<Self, KernelReason> {
-        Self::open_twice(fd, &ask(fd)?, true, relocate)
+        Self::open_once(fd, &ask(fd)?, true, relocate)
     }
 
-    fn open_twice(
+    fn open_once(
         fd: BorrowedFd<'_>,
         stat: &Stat,
         writable: bool,
         relocate: Relocate<'_>,
     ) -> Result<Self, KernelReason> {
         let file_system = admit(fd, stat)?;
-        let open = |direct| {
-            file::open_again(fd, direct, writable)
-                .map(relocate)
-                .map_err(|error| KernelReason::of_open(&error, file_system.name))
-        };
-        // Without O_DIRECT first, so that "may not be written" is not mistaken for "no direct I/O".
-        let buffered = open(false)?;
-        let direct = open(true)?;
+        let open = |direct| file::open_again(fd, direct, writable);
+        // What cannot be opened without O_DIRECT either is not told that direct I/O is missing.
+        let direct = open(true)
+            .or_else(|error| open(false).and(Err(error)))
+            .map(relocate)
+            .map_err(|error| KernelReason::of_open(&error, file_system.name))?;
         // Another thread may have closed the descriptor, and its number may be another file's by now.
-        for opened in [&buffered, &direct] {
-            let inode = stat::inode(opened.as_fd());
-            let inode = inode.map_err(|error| KernelReason::of_probe("statx", &error))?;
-            if inode != (stat.device, stat.inode) {
-                return Err(KernelReason::WrongDescriptors { what: TWO_FILES });
-            }
+        let inode = stat::inode(direct.as_fd());
+        let inode = inode.map_err(|error| KernelReason::of_probe("statx", &error))?;
+        if inode != (stat.device, stat.inode) {
+            return Err(KernelReason::WrongDescriptors { what: TWO_FILES });
         }
-        Self::over(direct, buffered, (stat, file_system), writable)
+        let buffered = file::copy(direct.as_fd()).map(relocate);
+        let buffered = buffered.map_err(|error| KernelReason::of_open(&error, file_system.name))?;
+        let opened = (direct, buffered, Together::SoFar);
+        Self::over(opened, (stat, file_system), writable)
     }
 
-    /// Over two descriptions of the file that `stat` and its file system tell of.
+    /// Over descriptors, direct and buffered, of the file that `stat` and its file system tell of.
     pub(super) fn over(
-        direct: OwnedFd,
-        buffered: OwnedFd,
+        (direct, buffered, together): (OwnedFd, OwnedFd, Together),
         (stat, file_system): (&Stat, FileSystem),
         writable: bool,
     ) -> Result<Self, KernelReason> {
@@ -90,7 +89,7 @@ impl RealFile {
             caps,
             nature: file_system.nature,
             writable,
-            united: RwLock::new(false),
+            together: RwLock::new(together),
             uncached: AtomicU32::new(0),
             companion: OnceLock::new(),
         };

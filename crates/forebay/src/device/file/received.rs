@@ -4,13 +4,14 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::RealFile;
 use super::opening::{TWO_FILES, admit, ask};
+use super::united::Together;
 use crate::device::KernelReason;
-use crate::sys::file;
+use crate::sys::file::{self, is_one_description};
 use crate::sys::stat::Stat;
 
 impl RealFile {
-    /// Takes over two descriptions of one file, as [`RealFile::reopen`] made them, perhaps in
-    /// another process. Nothing about them is believed.
+    /// Takes over descriptors of one file, direct and buffered, as [`RealFile::reopen`] made them, perhaps in another process; while there
+    /// is one description so far, both are direct. Nothing about them is believed.
     pub fn from_descriptors(direct: OwnedFd, buffered: OwnedFd) -> Result<Self, KernelReason> {
         Self::received(direct, buffered, true)
     }
@@ -24,18 +25,19 @@ impl RealFile {
     }
 
     fn received(direct: OwnedFd, buffered: OwnedFd, writable: bool) -> Result<Self, KernelReason> {
-        let stat = check(direct.as_fd(), buffered.as_fd(), writable)?;
+        let (stat, together) = check(direct.as_fd(), buffered.as_fd(), writable)?;
         let file_system = admit(direct.as_fd(), &stat)?;
-        Self::over(direct, buffered, (&stat, file_system), writable)
+        Self::over((direct, buffered, together), (&stat, file_system), writable)
     }
 }
 
-/// One inode, open in the way that is asked for, not appending, the first of them direct. What is known of it.
+/// One inode, open in the way that is asked for, not appending, the first of them direct. What is known of it, and whether there is one
+/// description so far.
 fn check(
     direct: BorrowedFd<'_>,
     buffered: BorrowedFd<'_>,
     writable: bool,
-) -> Result<Stat, KernelReason> {
+) -> Result<(Stat, Together), KernelReason> {
     let wrong = |what| Err(KernelReason::WrongDescriptors { what });
     let (stat, other) = (ask(direct)?, ask(buffered)?);
     if (stat.device, stat.inode) != (other.device, other.inode) {
@@ -53,8 +55,11 @@ fn check(
     if (a | b) & libc::O_APPEND != 0 {
         return wrong("open for appending");
     }
-    if a & libc::O_DIRECT == 0 || b & libc::O_DIRECT != 0 {
-        return wrong("not one direct and one buffered");
+    match (a & libc::O_DIRECT != 0, b & libc::O_DIRECT != 0) {
+        (true, false) => Ok((stat, Together::No)),
+        (true, true) => Ok((stat, Together::SoFar)),
+        // Of one description that its sender uses for a request by way of the cache just now.
+        (false, false) if is_one_description(direct, buffered) => Ok((stat, Together::SoFar)),
+        (false, _) => wrong("the first is not direct"),
     }
-    Ok(stat)
 }

@@ -1,9 +1,12 @@
-//! A file with one description instead of two: what a lease asks for (`DeviceFile::unite`).
+//! A file with one description instead of two: as a file begins, and what a lease asks for (`DeviceFile::unite`).
 //!
 //! What has to go through the kernel's cache then goes through the direct description, which is no direct one for the moment
 //! that takes. Direct requests of other threads at that moment go through the cache, too, and are written back with what
 //! brought that about. Another process that shares the description may do the same at the same time: a request that finds it
 //! direct again is refused (`EINVAL`) and made once more.
+//!
+//! A file begins with one, since most need no other. The first request that goes through the cache and on to the device opens the second one; the
+//! bytes of a last close, which go no further than the cache, do not.
 
 use super::RealFile;
 use crate::device::may_fail;
@@ -15,6 +18,17 @@ use std::sync::PoisonError;
 /// How often a request is made that another process gets in the way of.
 const TRIES: u32 = 100;
 
+/// Whether a file's two descriptors are of one description.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Together {
+    /// There are two.
+    No,
+    /// Nothing has needed another one so far.
+    SoFar,
+    /// There was no other to be had, or a lease is wanted.
+    ForGood,
+}
+
 impl RealFile {
     /// See `DeviceFile::unite`.
     pub(super) fn give_up_all_but_one(&self) -> io::Result<()> {
@@ -23,13 +37,38 @@ impl RealFile {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
         // What is under way in the other description ends first: it would keep it open.
-        let mut united = self.united.write().unwrap_or_else(PoisonError::into_inner);
+        let mut together = self
+            .together
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         lease::hear_of_waiters(direct)?;
-        if !*united {
+        if *together == Together::No {
             file::replace(direct, self.buffered.as_fd())?;
-            *united = true;
         }
+        *together = Together::ForGood;
         Ok(())
+    }
+
+    /// Opens the second description, unless it is there or the file is to have one alone.
+    pub(super) fn part(&self) {
+        let is_one_so_far = |together: &Together| *together == Together::SoFar;
+        if !is_one_so_far(&self.together.read().unwrap_or_else(PoisonError::into_inner)) {
+            return;
+        }
+        // Opened before the lock is taken: the guard may be asked about the opening.
+        let opened = file::open_again(self.direct.as_fd(), false, self.writable);
+        let mut together = self
+            .together
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if is_one_so_far(&together) {
+            let replaced = opened.and_then(|own| file::replace(own.as_fd(), self.buffered.as_fd()));
+            *together = match replaced {
+                Ok(()) => Together::No,
+                // Without `/proc`, or a number, or the right to open it once more.
+                Err(_) => Together::ForGood,
+            };
+        }
     }
 
     /// Carries out a request that is not direct.
@@ -37,6 +76,7 @@ impl RealFile {
         &self,
         request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.part();
         // Direct writes that have taken this way meanwhile are written back.
         self.by_cache(request, |fd| file::write_back(fd, 0, 0))
     }
@@ -56,12 +96,15 @@ impl RealFile {
     ) -> io::Result<T> {
         may_fail!(self, Cached);
         {
-            let united = self.united.read().unwrap_or_else(PoisonError::into_inner);
-            if !*united {
+            let together = self.together.read().unwrap_or_else(PoisonError::into_inner);
+            if *together == Together::No {
                 return request(self.buffered.as_fd());
             }
         }
-        let _alone = self.united.write().unwrap_or_else(PoisonError::into_inner);
+        let _alone = self
+            .together
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
         let fd = self.direct.as_fd();
         let mut tries = 0;
         loop {

@@ -133,17 +133,12 @@ impl Uring {
 /// The kernel's form of a request. One piece takes the plain operation; more than the kernel takes
 /// in one call are cut, and the request comes back short.
 fn entry_of(request: &Request) -> squeue::Entry {
-    let (direct, buffered) = request
+    let (direct, _) = request
         .file
         .descriptors()
         .expect("files without are called directly");
     let (offset, pieces) = (request.offset, &request.pieces);
-    let descriptor = if request.kind == RequestKind::WriteBuffered {
-        buffered
-    } else {
-        direct
-    };
-    let fd = Fd(descriptor.as_raw_fd());
+    let fd = Fd(direct.as_raw_fd());
     let writes = request.kind != RequestKind::Read;
     if let [piece] = pieces[..] {
         let len = piece.len.min(CALL_BYTES_MAX) as u32;
@@ -200,7 +195,9 @@ fn try_out(ring: &mut IoUring) -> io::Result<()> {
 
 impl Queue for Uring {
     fn submit(&mut self, request: Request) {
-        if request.file.descriptors().is_none() || is_failing() {
+        // The file sees to it that what goes through the kernel's cache has a description for that.
+        let by_file = request.kind == RequestKind::WriteBuffered;
+        if by_file || request.file.descriptors().is_none() || is_failing() {
             self.ready.push(perform_to_done(request));
             return;
         }
