@@ -18,7 +18,7 @@ typedef struct forebay_session forebay_session;
 // it. Used by any number of threads at once; given back once, by forebay_view_close.
 typedef struct forebay_view forebay_view;
 
-// Memory of the session that a program fills and gives to files. What is given costs no copy where it is whole blocks (256 KiB of the file) that
+// Memory of the session that a program fills and gives to files. What is given costs no copy where it is whole pieces (2 MiB of the file) that
 // lie in the window as they do in the file. Its calls are made one at a time; given back once, by forebay_window_close.
 typedef struct forebay_window forebay_window;
 
@@ -376,8 +376,8 @@ int forebay_window_refill(const struct forebay_window *window);
 // As for forebay_window_refill.
 int forebay_window_detach(const struct forebay_window *window);
 
-// Empties a window, and moves its first byte to where a byte at `offset` lies in a file's blocks: a commit at this offset is a copy only of what lies
-// in blocks in part. Its bytes are zeros at other addresses then: forebay_window_bytes says where.
+// Empties a window, and moves its first byte to where a byte at `offset` lies in a file's pieces: a commit at this offset is a copy only of what lies
+// in pieces in part. Its bytes are zeros at other addresses then: forebay_window_bytes says where.
 //
 // Returns 0, or -1 on failure. errno is EINVAL for a negative offset, or what forebay_window_open says.
 //

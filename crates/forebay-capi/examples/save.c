@@ -1,4 +1,4 @@
-/* Saves numbers to a file from a window: whole blocks go to the file without a copy.
+/* Saves numbers to a file from a window: whole pieces of 2 MiB go to the file without a copy.
  *
  *     cc save.c $(pkg-config --cflags --libs forebay) -o save && ./save TO COUNT
  */

@@ -1,4 +1,4 @@
-//! Windows: memory that a program fills, and whose whole blocks become a file's without a copy.
+//! Windows: memory that a program fills, and whose whole pieces become a file's without a copy.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
@@ -10,7 +10,7 @@ use crate::border::{Failure, call, of, ours};
 use crate::file::{File, offset_of, opened};
 use crate::session::{Session, of_session};
 
-/// Memory of the session that a program fills and gives to files. What is given costs no copy where it is whole blocks (256 KiB of the file) that
+/// Memory of the session that a program fills and gives to files. What is given costs no copy where it is whole pieces (2 MiB of the file) that
 /// lie in the window as they do in the file. Its calls are made one at a time; given back once, by forebay_window_close.
 pub struct Window(Owned<Mutex<forebay::Window>>);
 
@@ -97,8 +97,8 @@ pub unsafe extern "C" fn forebay_window_detach(window: *const Window) -> c_int {
     unsafe { done(window, forebay::Window::detach) }
 }
 
-/// Empties a window, and moves its first byte to where a byte at `offset` lies in a file's blocks: a commit at this offset is a copy only of what lies
-/// in blocks in part. Its bytes are zeros at other addresses then: forebay_window_bytes says where.
+/// Empties a window, and moves its first byte to where a byte at `offset` lies in a file's pieces: a commit at this offset is a copy only of what lies
+/// in pieces in part. Its bytes are zeros at other addresses then: forebay_window_bytes says where.
 ///
 /// Returns 0, or -1 on failure. errno is EINVAL for a negative offset, or what forebay_window_open says.
 ///

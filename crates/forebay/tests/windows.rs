@@ -122,37 +122,37 @@ fn whole_blocks_go_without_a_copy() {
     let dir = here::directory();
     let session = session("windows-whole", 64 << 20);
     let file = file_in(&session, dir.path());
-    let mut window = session.window(4 * MIB).expect("a window");
+    let mut window = session.window(8 * MIB).expect("a window");
     assert!(window.iter().all(|&byte| byte == 0));
     assert_eq!(window.as_ptr().addr() % (2 * MIB), 0);
-    let content = bytes(1, 4 * MIB);
+    let content = bytes(1, 8 * MIB);
     window.copy_from_slice(&content);
-    // Blocks 1 to 14 of 16: both ends are ragged.
-    let range = 100..4 * MIB - 100;
+    // The second and the third of four huge pages: both ends are ragged.
+    let range = 100..8 * MIB - 100;
     let given = window.commit(&file, 100, range.clone());
     assert_eq!(given.expect("given"), range.len());
-    assert_eq!(window.attached_bytes(), 14 * BLOCK);
-    assert!(read(&file, 100, 4 * MIB) == content[range]);
+    assert_eq!(window.attached_bytes(), 16 * BLOCK);
+    assert!(read(&file, 100, 8 * MIB) == content[range]);
     // They are what a view shows, too: one version of each block.
-    let view = file.view(BLOCK..15 * BLOCK).expect("a view");
+    let view = file.view(8 * BLOCK..24 * BLOCK).expect("a view");
     assert!(!view.is_copy());
-    assert_eq!(pinned(&session), 16);
+    assert_eq!(pinned(&session), 32);
     drop(view);
     // The same bytes once more, elsewhere: what was given is copied, what was not goes as it is.
-    window.commit(&file, 8 << 20, 0..4 * MIB).expect("again");
-    assert_eq!(window.attached_bytes(), 16 * BLOCK);
+    window.commit(&file, 8 << 20, 0..8 * MIB).expect("again");
+    assert_eq!(window.attached_bytes(), 32 * BLOCK);
     window.refill().expect("refilled");
-    assert_eq!(window.counts(), (0, 16, 0));
+    assert_eq!(window.counts(), (0, 32, 0));
     assert!(window[..] == content[..]);
     window
-        .commit(&file, 16 << 20, 0..4 * MIB)
+        .commit(&file, 16 << 20, 0..8 * MIB)
         .expect("refilled");
-    assert_eq!(window.attached_bytes(), 32 * BLOCK);
+    assert_eq!(window.attached_bytes(), 64 * BLOCK);
     window.detach().expect("detached");
     assert!(window.iter().all(|&byte| byte == 0));
     file.sync_all().expect("synced");
     for offset in [8 << 20, 16 << 20] {
-        assert!(read(&file, offset, 4 * MIB) == content);
+        assert!(read(&file, offset, 8 * MIB) == content);
     }
     drop(window);
     assert_eq!(pinned(&session), 0);
@@ -167,27 +167,27 @@ fn a_window_slides_to_where_its_bytes_will_lie() {
     let dir = here::directory();
     let session = session("windows-slide", 64 << 20);
     let file = file_in(&session, dir.path());
-    let mut window = session.window(2 * MIB).expect("a window");
-    let content = bytes(2, 2 * MIB);
+    let mut window = session.window(4 * MIB).expect("a window");
+    let content = bytes(2, 4 * MIB);
     let mut at = 5;
     for step in 1..=4u64 {
         window.slide(at).expect("moved");
         window.copy_from_slice(&content);
-        window.commit(&file, at, 0..2 * MIB).expect("given");
-        // Of nine blocks the first and the last are there in part.
-        assert_eq!(window.attached_bytes(), step * 7 * BLOCK);
-        at += 2 * MIB as u64 + 13;
+        window.commit(&file, at, 0..4 * MIB).expect("given");
+        // Of three huge pages the first and the last are there in part.
+        assert_eq!(window.attached_bytes(), step * 8 * BLOCK);
+        at += 4 * MIB as u64 + 13;
     }
     for step in 0..4 {
-        let at = 5 + step * (2 * MIB as u64 + 13);
-        assert!(read(&file, at, 2 * MIB) == content, "piece {step}");
+        let at = 5 + step * (4 * MIB as u64 + 13);
+        assert!(read(&file, at, 4 * MIB) == content, "piece {step}");
     }
 }
 
 /// Another thread stores into the window all the time, as only a program that breaks the rules does: what the file has got stays.
 fn stores_reach(session: &Session, dir: &Path) -> bool {
     let file = file_in(session, dir);
-    let mut window = session.window(MIB).expect("a window");
+    let mut window = session.window(2 * MIB).expect("a window");
     window.fill(1);
     let (address, stop) = (window.as_mut_ptr().addr(), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -195,17 +195,17 @@ fn stores_reach(session: &Session, dir: &Path) -> bool {
             let mut byte = 0u8;
             while !stop.load(Relaxed) {
                 byte = byte.wrapping_add(1);
-                for at in (0..MIB).step_by(4096) {
+                for at in (0..2 * MIB).step_by(4096) {
                     let place = std::ptr::with_exposed_provenance_mut::<u8>(address + at);
                     // SAFETY: mapped until the thread is joined; one byte, of which anything may become.
                     unsafe { place.write_volatile(byte) };
                 }
             }
         });
-        window.commit(&file, 0, 0..MIB).expect("given");
-        let first = read(&file, 0, MIB);
+        window.commit(&file, 0, 0..2 * MIB).expect("given");
+        let first = read(&file, 0, 2 * MIB);
         std::thread::sleep(Duration::from_millis(20));
-        let changed = read(&file, 0, MIB) != first;
+        let changed = read(&file, 0, 2 * MIB) != first;
         stop.store(true, Relaxed);
         changed
     })
@@ -237,8 +237,10 @@ fn what_does_not_fit_is_copied() {
     let content = bytes(3, 12 * MIB);
     window.copy_from_slice(&content);
     window.commit(&file, 0, 0..12 * MIB).expect("given");
+    // Whole huge pages are given.
+    let fresh = fresh / 8 * 8;
     assert_eq!(window.attached_bytes(), fresh as u64 * BLOCK);
-    assert!(read(&file, 0, 12 * MIB) == content);
+    assert!(fresh > 0 && read(&file, 0, 12 * MIB) == content);
     // There is no frame for it: what it shows stays, and what is stored stays its own.
     window.refill().expect("refilled");
     assert!(window[..] == content[..]);

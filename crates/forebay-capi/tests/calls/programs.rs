@@ -79,7 +79,7 @@ fn the_example_of_windows() {
     save.arg(format!("session={}", session_name()));
     let output = good(&mut save);
     let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said, "2359296 bytes without a copy\n");
+    assert_eq!(said, "2097152 bytes without a copy\n");
     let saved = std::fs::read(&to).expect("there");
     let numbers = saved
         .chunks(8)

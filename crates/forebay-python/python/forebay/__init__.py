@@ -153,7 +153,7 @@ class View(NativeView):
 class Window(NativeWindow):
     """Memory of the session that a program fills and gives to files: a writable buffer.
 
-    `memoryview(window)` and `numpy.frombuffer(window, dtype)` lie over it. `commit` gives bytes to a file, whole blocks of 256 KiB without a copy; what
+    `memoryview(window)` and `numpy.frombuffer(window, dtype)` lie over it. `commit` gives bytes to a file, whole pieces of 2 MiB without a copy; what
     is stored into the window afterwards stays out of the file. The window lasts until it is released, or until it and all that lies over it has gone.
     A forked child has none of its parent's windows, and must not look at arrays over them.
     """

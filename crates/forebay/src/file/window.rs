@@ -39,7 +39,7 @@ use crate::sys::forks::Owned;
 /// Mappings of a window beside those of its blocks.
 const MAPPINGS: usize = 2;
 
-/// Memory that a program fills and gives to files, without a copy where whole blocks (256 KiB of the file) are given.
+/// Memory that a program fills and gives to files, without a copy where whole huge pages (2 MiB of the file) are given.
 ///
 /// ```
 /// # fn main() -> forebay::error::Result<()> {
@@ -47,9 +47,9 @@ const MAPPINGS: usize = 2;
 /// # let path = dir.path().join("data");
 /// let session = forebay::Session::open(forebay::Config::tiny())?;
 /// let file = session.open_file(&path, forebay::OpenOptions::new().read(true).write(true).create(true))?;
-/// let mut window = session.window(512 * 1024)?;
+/// let mut window = session.window(2 << 20)?;
 /// window.fill(1);
-/// window.commit(&file, 0, 0..512 * 1024)?;
+/// window.commit(&file, 0, 0..2 << 20)?;
 /// window[0] = 2; // the window's alone
 /// window.detach()?; // empty memory again, without a copy
 /// let mut byte = [0];
@@ -134,8 +134,8 @@ impl Window {
     /// Gives the window's bytes `range` to the file at `offset`: afterwards the file has them as if they had been written there, and what
     /// happens to the window is the window's alone. Returns how many bytes: all, unless an error came after some were given.
     ///
-    /// Blocks of the file of which `range` has all go without a copy, if they lie in blocks of the window ([`Window::slide`] sees to that) that
-    /// have not been committed since the last [`Window::refill`] or [`Window::detach`]. All else is copied, whatever of it the file has.
+    /// Pieces of the file, 2 MiB at multiples of that, of which `range` has all go without a copy, if they lie in the window as they do in the
+    /// file ([`Window::slide`] sees to that) and have not been committed since the last [`Window::refill`] or [`Window::detach`]. All else is copied, whatever of it the file has.
     /// Without a copy it is whatever the file's route is. Storing into what was given costs a copy of each page, once.
     ///
     /// Where memory is short for what the session has to note, or too much is dirty, the call waits as a write does, and fails for the same
@@ -187,7 +187,7 @@ impl Window {
     }
 
     /// Empties the window, and moves its first byte to where a byte at `offset` lies in a file's blocks (the *sliding window*): a commit at
-    /// `offset` plus a multiple of 256 KiB is a copy only of what lies in blocks in part. The window's bytes are zeros afterwards, at other
+    /// `offset` plus a multiple of 2 MiB is a copy only of what lies in huge pages in part. The window's bytes are zeros afterwards, at other
     /// addresses; a multiple of 2 MiB lets them lie on huge pages as they do in the file.
     ///
     /// # Errors

@@ -23,7 +23,7 @@ use crate::sync::{Ordering, patience, planted};
 use crate::sys::addresses::{Access, Addresses};
 
 /// Blocks of a huge page.
-const RUN: usize = HUGE_FRAMES as usize;
+pub(super) const RUN: usize = HUGE_FRAMES as usize;
 /// Rounds in which others may take what was made free for a window, before it does without.
 const ROUNDS_MAX: u32 = 1000;
 /// Rounds in which somebody else who gives memory to the arena is waited for, asleep: some milliseconds. Then the window's thread does it.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 
 use super::Window;
-use super::blocks::Block;
+use super::blocks::{Block, RUN};
 use crate::error::Result;
 use crate::file::core::{Core, Halt};
 use crate::file::managed::Managed;
@@ -72,20 +72,26 @@ impl Window {
         (file.writable && !file.appends && fits && ours && is_served).then_some(managed)
     }
 
-    /// How many blocks of the file, whole, begin at `at` and lie in fresh blocks of the window that begin with its byte `from`.
+    /// How many blocks of the file begin at `at`, lie in fresh blocks of the window that begin with its byte `from`, and are worth giving: all
+    /// those of a huge page, in the window and in the file. One that is given by itself is shown by a mapping of its own, and filling the window
+    /// again takes a fault for each of its small pages: five times its copy (decision 0044). Where bytes lie apart nothing is mapped, and any
+    /// block is given.
     fn fresh(&self, at: u64, from: usize, len: usize) -> usize {
-        let place = self.shift + from;
-        if !at.is_multiple_of(BLOCK) || !place.is_multiple_of(BLOCK_BYTES) {
-            return 0;
-        }
         let Some(blocks) = self.blocks.get() else {
             return 0;
         };
+        let run = if blocks.lie_apart() { 1 } else { RUN };
+        let place = self.shift + from;
+        let begins = |at: usize| at.is_multiple_of(run * BLOCK_BYTES);
+        if !begins(at as usize) || !begins(place) {
+            return 0;
+        }
         let first = place / BLOCK_BYTES;
         let blocks = blocks.list[first..first + len / BLOCK_BYTES].iter();
-        blocks
+        let fresh = blocks
             .take_while(|block| matches!(block, Block::Fresh(_)))
-            .count()
+            .count();
+        fresh / run * run
     }
 
     /// How many bytes come before the next block that can be given.
