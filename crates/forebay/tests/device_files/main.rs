@@ -6,6 +6,7 @@
 //! cannot do in one of them it says with a line that begins with "skip"; a test that can do nothing at all is skipped.
 
 mod bytes;
+mod descriptions;
 #[path = "../here/mod.rs"]
 mod here;
 mod opening;
