@@ -297,7 +297,7 @@ enum Cut {
     /// It manages the file.
     Known((u64, u64)),
     /// Nothing, and nobody begins to manage it until this is dropped. `None`: nobody could.
-    Unknown(#[expect(dead_code, reason = "held until it is dropped")] Option<Standing>),
+    Unknown(Option<Standing>),
 }
 
 /// A call on a file that the session does not manage, and the thread that makes it, which goes out last.
