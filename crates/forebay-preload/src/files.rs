@@ -23,7 +23,7 @@ use crate::inodes::{self, Apart, Rare};
 use crate::inside::{self, Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
-    Given, Why, cut_by_kernel, give_all_and_watch, give_inheritable_to_kernel,
+    Given, Why, cut_by_kernel, cut_unless_known, give_all_and_watch, give_inheritable_to_kernel,
     give_inode_to_kernel, give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
 };
 use crate::mapped;

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::Error;
 use forebay::session::glance::Glance;
+use forebay::session::standing::Call;
 use libc::c_int;
 
 use crate::attach;
@@ -291,6 +292,37 @@ pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Wh
 /// How often a file is given to the kernel that somebody manages again and again.
 const GIVES: u32 = 10;
 
+/// What the session has of a file that the kernel is about to cut by its name.
+enum Cut {
+    /// It manages the file.
+    Known((u64, u64)),
+    /// Nothing, and nobody begins to manage it until this is dropped. `None`: nobody could.
+    Unknown(Option<Standing>),
+}
+
+/// A call on a file that the session does not manage, and the thread that makes it, which goes out last.
+type Standing = (Option<Call<'static>>, Inside);
+
+/// # Safety
+/// As for [`give_path_to_kernel`].
+unsafe fn about_to_cut(dir: c_int, path: *const libc::c_char) -> Cut {
+    let _errno = KeepErrno::new();
+    // SAFETY: the caller's path.
+    let Some((device, inode)) = (unsafe { crate::files::regular_at(dir, path) }) else {
+        return Cut::Unknown(None);
+    };
+    let inside = Inside::enter();
+    attach::notice_fork();
+    let place = &inside::thread().place;
+    let call = attach::glance().map(|glance| glance.stand_by(place, device, inode));
+    // SAFETY: the same.
+    if unsafe { crate::files::is_known_at(dir, path, (device, inode)) } {
+        drop(call);
+        return Cut::Known((device, inode));
+    }
+    Cut::Unknown(Some((call, inside)))
+}
+
 /// Has the kernel cut a file by its name, in a call that the engine does not serve: the session does not manage the file then, and nobody
 /// begins to before the call is over, who would have seen the old length.
 ///
@@ -302,30 +334,40 @@ pub unsafe fn cut_by_kernel<T>(
     why: Why,
     call: impl FnOnce() -> T,
 ) -> Result<T, c_int> {
-    let mut gives = 0;
-    let standing = loop {
-        let _errno = KeepErrno::new();
+    for _ in 0..GIVES {
         // SAFETY: the caller's path.
-        let Some((device, inode)) = (unsafe { crate::files::regular_at(dir, path) }) else {
-            break None;
-        };
-        let inside = Inside::enter();
-        attach::notice_fork();
-        let standing =
-            attach::glance().map(|glance| glance.stand_by(&inside::thread().place, device, inode));
-        // SAFETY: the same.
-        let known = unsafe { crate::files::is_known_at(dir, path, (device, inode)) };
-        if !known || gives == GIVES {
-            break Some((standing, inside));
+        match unsafe { about_to_cut(dir, path) } {
+            Cut::Known((device, inode)) => give_inode_to_kernel(device, inode, why)?,
+            Cut::Unknown(standing) => {
+                let result = call();
+                drop(standing);
+                return Ok(result);
+            }
         }
-        drop(standing);
-        drop(inside);
-        give_inode_to_kernel(device, inode, why)?;
-        gives += 1;
-    };
-    let result = call();
-    drop(standing);
-    Ok(result)
+    }
+    // Whoever manages it again and again is told afterwards.
+    Ok(call())
+}
+
+/// The same, in a call that the engine serves where the session manages the file. `None`: it does, and the call has not been made. A file that
+/// somebody manages and closes between this call's beginning and its end would get back the length that it had.
+///
+/// # Safety
+/// As for [`give_path_to_kernel`].
+pub unsafe fn cut_unless_known<T>(
+    dir: c_int,
+    path: *const libc::c_char,
+    call: impl FnOnce() -> T,
+) -> Option<T> {
+    // SAFETY: the caller's path.
+    match unsafe { about_to_cut(dir, path) } {
+        Cut::Known(_) => None,
+        Cut::Unknown(standing) => {
+            let result = call();
+            drop(standing);
+            Some(result)
+        }
+    }
 }
 
 /// As [`give_to_kernel`], for all descriptors that stay open in a program that this process executes.

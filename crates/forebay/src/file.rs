@@ -189,7 +189,7 @@ impl File {
         if self.appends {
             return managed.append(bytes);
         }
-        managed.hand_over();
+        managed.hand_over(me);
         let core = &managed.core;
         let intent = managed.intent(sequential);
         // SAFETY: a slice is valid for its length.

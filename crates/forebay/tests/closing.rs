@@ -355,7 +355,15 @@ fn leave_stuck(scene: &Scene) -> forebay::ids::FileId {
     let id = inode.core().id;
     drop(file);
     inode.leave(me, &seen, &prepared).expect("left");
-    assert_eq!(scene.closes.stats().closed_behind, 1);
+    let entry = scene.closes.shared().arena.file_unchecked(id);
+    let (flags, owed) = (&entry.flags, &entry.owed_pages);
+    assert_eq!(
+        scene.closes.stats().closed_behind,
+        1,
+        "flags {:#x}, {} pages owed",
+        flags.load(Ordering::Acquire),
+        owed.load(Ordering::Acquire)
+    );
     id
 }
 

@@ -1,5 +1,6 @@
 //! Opening.
 
+use std::cell::Cell;
 use std::time::{Duration, Instant};
 
 use forebay::session::glance::Glance;
@@ -55,11 +56,11 @@ unsafe fn open_with(
         // SAFETY: the caller's path.
         unsafe { files::await_closed(dir, path) };
     }
-    let really = |flags| {
+    let tried = |attempt: &dyn Fn() -> c_int| {
         let mut begun = None;
         let mut refused = Refused::default();
         loop {
-            let fd = really(flags);
+            let fd = attempt();
             // A keeper that does not get on has its lease for longer than one look takes: no program is to hear of it.
             let mut leased = || {
                 crate::raw::errno() == libc::EWOULDBLOCK
@@ -72,28 +73,31 @@ unsafe fn open_with(
             }
         }
     };
-    let cuts = flags & libc::O_TRUNC != 0;
-    if cuts && flags & libc::O_ACCMODE == libc::O_RDONLY {
+    if flags & libc::O_TRUNC == 0 {
+        return enter(tried(&|| really(flags)), flags);
+    }
+    if flags & libc::O_ACCMODE == libc::O_RDONLY {
         // Nothing could be cut by the descriptor afterwards.
+        let open = || tried(&|| really(flags));
         // SAFETY: the caller's path.
-        return match unsafe { files::cut_by_kernel(dir, path, Why::Unserved, || really(flags)) } {
+        return match unsafe { files::cut_by_kernel(dir, path, Why::Unserved, open) } {
             Ok(fd) => enter(fd, flags),
             Err(errno) => crate::serve::fail(errno) as c_int,
         };
     }
-    // SAFETY: the caller's path.
-    let truncates = cuts && unsafe { files::known_path(dir, path) }.is_some();
-    if !truncates {
-        let fd = enter(really(flags), flags);
-        if fd >= 0 && cuts {
-            size::cut_if_managed(fd, 0);
-        }
-        return fd;
-    }
-    let fd = enter(really(flags & !libc::O_TRUNC), flags);
-    if fd >= 0 {
+    let is_known = Cell::new(false);
+    let fd = tried(&|| {
+        // SAFETY: the caller's path.
+        let cut = unsafe { files::cut_unless_known(dir, path, || really(flags)) };
+        is_known.set(cut.is_none());
+        cut.unwrap_or_else(|| really(flags & !libc::O_TRUNC))
+    });
+    let fd = enter(fd, flags);
+    if fd >= 0 && is_known.get() {
         let _errno = KeepErrno::new();
         size::truncate_descriptor(fd, 0);
+    } else if fd >= 0 {
+        size::cut_if_managed(fd, 0);
     }
     fd
 }

@@ -30,10 +30,10 @@ export! {
     fn truncate64 | truncate(path: *const c_char, len: off_t) -> c_int {
         // SAFETY: the caller's path.
         unsafe {
-            if files::known_path(libc::AT_FDCWD, path).is_some() {
+            let cut = || real::truncate64(path, len);
+            let Some(result) = files::cut_unless_known(libc::AT_FDCWD, path, cut) else {
                 return truncate_known(path, len);
-            }
-            let result = real::truncate64(path, len);
+            };
             if result == 0 && files::is_known_now(path) {
                 return truncate_known(path, len);
             }
@@ -95,17 +95,21 @@ pub fn truncate_descriptor(fd: c_int, len: off_t) -> c_int {
     }
 }
 
-/// The kernel has just set the length of a file that nobody managed a moment before. A program that has begun to manage it meanwhile may have
-/// seen its old length: it is set once more, and so has been set at this moment.
+/// The kernel has just set the length of a file that nobody managed a moment before. A program that has begun to manage it meanwhile, as the
+/// file has just got the name by which it was cut, may have seen its old length: it is set once more, and so has been set at this moment.
 pub fn cut_if_managed(fd: c_int, len: off_t) {
     let word = table::word(fd);
-    let is_managed = match word.kind() {
+    let is_to_be_cut = match word.kind() {
         Kind::Candidate => {
-            serve::by_kernel(fd, word, false, || ()).is_none() && table::word(fd) == word
+            let is_managed = serve::by_kernel(fd, word, false, || ()).is_none();
+            is_managed && table::word(fd) == word && word.writes()
         }
-        kind => kind == Kind::Managed,
+        Kind::Managed => word.writes(),
+        // One that could not be managed here has gone to the kernel, with what the program wrote.
+        Kind::None => files::stat_of(fd).is_some_and(|stat| stat.st_size > len),
+        _ => false,
     };
-    if is_managed && word.writes() {
+    if is_to_be_cut {
         let _errno = KeepErrno::new();
         truncate_descriptor(fd, len);
     }

@@ -168,7 +168,12 @@ fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
         assert!(ours.files[name] == *bytes, "{name} has other bytes");
     }
     let in_memory = session.stats().scrap_bytes;
-    assert!(in_memory > 100_000, "the engine has had {in_memory} bytes");
+    assert!(
+        in_memory > 100_000,
+        "the engine has had {in_memory} bytes; left to the kernel: {:?}; known: {:?}",
+        session.left_since(0),
+        session.files()
+    );
     check(&session, &temporary.path().join("ours"));
 }
 

@@ -47,3 +47,4 @@ mod synced;
 mod syncs;
 mod sys;
 mod threads;
+mod traced;

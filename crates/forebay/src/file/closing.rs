@@ -80,7 +80,9 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         return None;
     }
     // A keeper may have come since the last write.
-    shared.hand_over(*id, device.as_ref(), handed);
+    if !shared.hand_over(*id, device.as_ref(), handed) {
+        return None;
+    }
     let epoch = handed.load(Relaxed);
     if !shared.is_handed(handed) {
         return None;

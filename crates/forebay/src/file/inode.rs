@@ -123,15 +123,14 @@ impl Inode {
         offset: u64,
         sequential: bool,
     ) -> std::result::Result<usize, Halt> {
-        let intent = self.begin_write(sequential);
+        let intent = self.begin_write(me, sequential);
         // SAFETY: the caller's promise.
         unsafe { write::write(&self.core, me, source, len, offset, intent) }
     }
 
     /// Before a byte is acknowledged, the keeper has what it needs to write it.
-    fn begin_write(&self, sequential: bool) -> Intent<'_> {
-        let Core { shared, id, device } = &self.core;
-        shared.hand_over(*id, device.as_ref(), &self.handed);
+    fn begin_write(&self, me: Me<'_>, sequential: bool) -> Intent<'_> {
+        settle::hand_over(&self.core, me, &self.handed);
         Intent {
             route: self.route.as_ref(),
             sequential,
@@ -155,7 +154,7 @@ impl Inode {
     ) -> std::result::Result<(u64, usize), Halt> {
         let end = self.core.entry().size.load(Ordering::Relaxed);
         let sequential = self.recent.stream(me).is_sequential(end, len);
-        let intent = self.begin_write(sequential);
+        let intent = self.begin_write(me, sequential);
         // SAFETY: the caller's promise.
         unsafe { append::append(&self.core, me, source, len, intent) }
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::by_kernel::{advise_kernel, append_by_kernel, by_kernel};
+use super::settle;
 use crate::error::Result;
 use crate::file::append;
 use crate::file::core::{Core, Halt};
@@ -33,9 +34,8 @@ pub(super) struct Managed {
 impl Managed {
     /// Before a byte is acknowledged, the keeper has what it needs to write it.
     #[inline]
-    pub(super) fn hand_over(&self) {
-        let Core { shared, id, device } = &self.core;
-        shared.hand_over(*id, device.as_ref(), &self.handed);
+    pub(super) fn hand_over(&self, me: Me<'_>) {
+        settle::hand_over(&self.core, me, &self.handed);
     }
 
     /// Heeds what the program says about its reads.
@@ -83,7 +83,7 @@ impl Managed {
     fn begin_append(&self, len: usize) -> Result<(Me<'_>, Intent<'_>)> {
         let core = &self.core;
         let me = core.shared.me()?;
-        self.hand_over();
+        self.hand_over(me);
         let end = core.entry().size.load(Relaxed);
         let sequential = self.recent.stream(me).is_sequential(end, len);
         Ok((me, self.intent(sequential)))

@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::evict;
 use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
-use crate::file::{closing, resize, table, write};
+use crate::file::{closing, given, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::unfinished;
@@ -169,6 +169,15 @@ pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     );
     entry.reserve_step.store(0, Ordering::Relaxed);
     core.change(me, |device| device.trim()).is_ok()
+}
+
+/// Before a byte is acknowledged: the keeper has what it needs to write it (`Shared::hand_over`). A file whose descriptors a keeper cannot have
+/// is the kernel's from now on; where it owes what cannot be written, it stays what it is.
+pub fn hand_over(core: &Core, me: Me<'_>, handed: &AtomicU32) {
+    let Core { shared, id, device } = core;
+    if !shared.hand_over(*id, device.as_ref(), handed) {
+        let _ = to_kernel(core, me, given::NO_ROOM);
+    }
 }
 
 /// Flushes beside writers, after which they are made to wait for one.

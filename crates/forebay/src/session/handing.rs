@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::device::DeviceFile;
 use crate::ids::FileId;
 use crate::keeper::run::has_keeper;
+use crate::session::handoff::Handed;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;
@@ -25,40 +26,47 @@ impl Shared {
     }
 
     /// Makes sure that the keeper has the file's descriptors. `handed` is the keeper that a description was handed to
-    /// last. Best effort: without a keeper this process flushes by itself, and tries again now and then.
+    /// last. Best effort: without a keeper this process flushes by itself, and tries again now and then. `false`: there is a keeper, which
+    /// cannot have them. Outsiders would see an old file then, so it is better the kernel's.
     #[inline]
-    pub fn hand_over(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32) {
+    pub fn hand_over(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32) -> bool {
         let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
-        if handed.load(Relaxed) != epoch {
-            self.hand_over_to(file, device, handed, epoch);
-        }
+        handed.load(Relaxed) == epoch || self.hand_over_to(file, device, handed, epoch)
     }
 
     #[cold]
-    fn hand_over_to(&self, file: FileId, device: &dyn DeviceFile, handed: &AtomicU32, epoch: u32) {
+    fn hand_over_to(
+        &self,
+        file: FileId,
+        device: &dyn DeviceFile,
+        handed: &AtomicU32,
+        epoch: u32,
+    ) -> bool {
         if self.keeps.load(Relaxed) || self.arena_path.is_none() {
             #[cfg(feature = "sim")]
             if let Some(neighbours) = self.neighbours.get() {
                 neighbours.hand_over(file, device);
             }
             handed.store(epoch, Relaxed);
-            return;
+            return true;
         }
         let mut refused = self.handing.lock().unwrap_or_else(PoisonError::into_inner);
         if handed.load(Relaxed) == epoch {
-            return;
+            return true;
         }
         if refused.is_some_and(|at| at.elapsed() < HAND_OVER_PAUSE) {
             handed.store(NOBODY, Relaxed);
-            return;
+            return true;
         }
-        if self.line.hand_over(self, file, device, epoch) {
-            handed.store(epoch, Relaxed);
-            *refused = None;
-        } else {
+        let done = self.line.hand_over(self, file, device, epoch);
+        if done == Handed::ToNobody {
             handed.store(NOBODY, Relaxed);
             *refused = Some(Instant::now());
+        } else {
+            handed.store(epoch, Relaxed);
+            *refused = None;
         }
+        done != Handed::InVain
     }
 
     /// Has the keeper take a file that was handed over, should it not have needed it so far. Waits for nobody.

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use crate::ids::FileId;
 pub use desk::Desk;
 pub use lanes::KeptLanes;
-pub use line::Line;
+pub use line::{Handed, Line};
 
 /// Message: file, what, the session's random name.
 const MESSAGE_BYTES: usize = 16;

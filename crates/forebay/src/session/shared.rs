@@ -167,6 +167,12 @@ impl Shared {
         })
     }
 
+    /// Whether this process has a device file of an entry's, whatever is in lanes.
+    pub fn has_device(&self, file: FileId) -> bool {
+        let known = self.devices().get(&file).cloned();
+        known.is_some_and(|device| self.is_of(file, &device))
+    }
+
     /// Keeps a device file for an entry; the first one stays.
     pub fn keep_device(&self, file: FileId, device: Arc<dyn DeviceFile>) -> Arc<dyn DeviceFile> {
         if self.keeps.load(Relaxed) {

@@ -202,6 +202,20 @@ pub fn receive(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, V
     receive_as(socket, bytes, 0)
 }
 
+/// As [`receive_at_once`], and leaves the message where it is.
+///
+/// # Errors
+/// `WouldBlock`: there is none.
+pub fn peek(socket: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    receive_as(socket, bytes, libc::MSG_DONTWAIT | libc::MSG_PEEK)
+}
+
+/// From now on nothing can be sent to this end. What has been sent can be received.
+pub fn take_no_more(socket: BorrowedFd<'_>) {
+    // SAFETY: takes no memory. A socket whose other end is closed takes nothing anyway.
+    unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RD) };
+}
+
 /// As [`receive`], if a message waits.
 ///
 /// # Errors

@@ -177,7 +177,8 @@ pub fn ask(core: &Core, me: Me<'_>, ahead: &Ahead, handed: &AtomicU32, run: &Run
     }
     let Some(block) = first else { return };
     if core.device.is_writable() {
-        core.shared.hand_over(core.id, core.device.as_ref(), handed);
+        // A reader owes nothing.
+        let _ = core.shared.hand_over(core.id, core.device.as_ref(), handed);
     }
     let file = core.id;
     ring::push(&superblock.ahead_files, Identity { file, block });

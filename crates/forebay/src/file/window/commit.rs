@@ -113,7 +113,7 @@ impl Window {
         let me = core.shared.me()?;
         let bytes = blocks * BLOCK_BYTES;
         managed.recent.stream(me).is_sequential(at, bytes);
-        managed.hand_over();
+        managed.hand_over(me);
         core.entry().count_sync(false);
         if throttle(core, me).is_err()
             || !matches!(reserve::ahead(core, me, at, at + bytes as u64), Ok(false))

@@ -306,10 +306,11 @@ fn manage(shared: &Shared, client: &mut Client, file: FileId, fds: Vec<OwnedFd>)
     taken
 }
 
-/// Keeps a file's descriptors, if they are what they should be.
+/// Keeps a file's descriptors, if they are what they should be. Whether it has some now, these or others.
 pub(super) fn take_over(shared: &Shared, file: FileId, fds: Vec<OwnedFd>) -> bool {
     let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
-        return false;
+        // There were no numbers for these.
+        return shared.has_device(file);
     };
     let Ok(device) = RealFile::from_descriptors(direct, buffered) else {
         return false;

@@ -12,10 +12,14 @@
 //! A lane holds one message at most, and only its client sends, one thread at a time (the lock of the client's line). Where a client has
 //! more files than lanes it hands the others over, and waits for the answer.
 //!
+//! The keeper keeps numbers for the descriptors that it may find in a lane ([`Reserve`]). Where it has none for the next message it takes no more
+//! into the lane, and refuses what is handed over: a file whose descriptors the keeper cannot have is the kernel's.
+//!
 //! The keeper looks into lanes where it misses a file ([`Shared::device`]), where much is owed, and now and then. Files that it has taken
 //! it counts as if they had been handed over.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io::ErrorKind;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -70,9 +74,14 @@ impl Lanes {
         let Some(lane) = unused.or_else(emptied).map(|at| &mut self.0[at]) else {
             return false;
         };
-        let put = socket::send_at_once(lane.into.as_fd(), message, descriptors).is_ok();
-        lane.file = put.then_some(file);
-        put
+        let sent = socket::send_at_once(lane.into.as_fd(), message, descriptors);
+        lane.file = sent.is_ok().then_some(file);
+        if matches!(&sent, Err(error) if error.kind() == ErrorKind::BrokenPipe) {
+            // The keeper takes no more into it.
+            let into = lane.into.as_raw_fd();
+            self.0.retain(|lane| lane.into.as_raw_fd() != into);
+        }
+        sent.is_ok()
     }
 
     /// Whether a file's descriptors may lie in a lane.
@@ -90,10 +99,27 @@ impl Lanes {
     }
 }
 
+/// Numbers that the keeper has for a file's two descriptors.
+struct Reserve {
+    _numbers: [OwnedFd; 2],
+}
+
+impl Reserve {
+    /// `None`: the keeper is short of them.
+    fn of(any: &OwnedFd) -> Option<Self> {
+        let number = || any.try_clone().ok();
+        Some(Reserve {
+            _numbers: [number()?, number()?],
+        })
+    }
+}
+
 /// The keeper's end of a lane.
 struct Kept {
     client: u64,
     out: OwnedFd,
+    /// For what is in it, or will be. `None`: it takes no more.
+    reserve: Option<Reserve>,
     /// Since when it has not been seen empty.
     full: Option<Instant>,
     /// Files taken from it that the client's count does not have yet.
@@ -101,12 +127,39 @@ struct Kept {
 }
 
 impl Kept {
+    /// The descriptors of a message, for which there are numbers.
+    fn receive(&mut self, message: &mut [u8; MESSAGE_BYTES]) -> Option<Vec<OwnedFd>> {
+        if socket::is_empty(self.out.as_fd()) {
+            return None;
+        }
+        if self.reserve.is_some()
+            && let Some(next) = Reserve::of(&self.out)
+        {
+            // Those for this message come free.
+            self.reserve = Some(next);
+            let received = socket::receive_at_once(self.out.as_fd(), message).ok()?;
+            return (received.0 == MESSAGE_BYTES).then_some(received.1);
+        }
+        // First: what is sent from here on would find no numbers.
+        socket::take_no_more(self.out.as_fd());
+        drop(self.reserve.take());
+        // Others of this process may be quicker: then it stays where it is until there are numbers.
+        let (MESSAGE_BYTES, descriptors) = socket::peek(self.out.as_fd(), message).ok()? else {
+            return None;
+        };
+        // Unless its client has just taken it back.
+        let is_ours = descriptors.len() >= 2 && socket::discard(self.out.as_fd());
+        is_ours.then_some(descriptors)
+    }
+
+    fn is_at_its_end(&self) -> bool {
+        self.reserve.is_none() && self.taken.is_empty() && socket::is_empty(self.out.as_fd())
+    }
+
     fn take(&mut self, shared: &Shared) {
         self.full = None;
         let mut message = [0; MESSAGE_BYTES];
-        while let Ok((MESSAGE_BYTES, mut descriptors)) =
-            socket::receive_at_once(self.out.as_fd(), &mut message)
-        {
+        while let Some(mut descriptors) = self.receive(&mut message) {
             let (file, what, session) = decode(&message);
             let _marks = descriptors.split_off(descriptors.len().min(2));
             let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
@@ -129,19 +182,24 @@ impl KeptLanes {
 }
 
 impl Shared {
-    /// Keeps the end of a client's lane. `false`: it has enough of them.
+    /// Keeps the end of a client's lane. `false`: it has enough of them, or no numbers for what may come.
     pub(super) fn keep_lane(&self, client: u64, out: OwnedFd) -> bool {
         let mut lanes = self.lanes.lanes();
-        let has_room = lanes.iter().filter(|lane| lane.client == client).count() < LANES_MAX;
-        if has_room {
+        lanes.retain(|lane| !lane.is_at_its_end());
+        let theirs = lanes.iter().filter(|lane| lane.client == client);
+        let has_room = theirs.count() < LANES_MAX;
+        let reserve = Reserve::of(&out).filter(|_| has_room);
+        let takes = reserve.is_some();
+        if takes {
             lanes.push(Kept {
                 client,
                 out,
+                reserve,
                 full: None,
                 taken: Vec::new(),
             });
         }
-        has_room
+        takes
     }
 
     /// The keeper takes all that is in lanes.

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use super::lanes::Lanes;
 use super::{
-    DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, RELEASE,
-    RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, encode, socket_path,
+    DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED,
+    RELEASE, RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, encode, socket_path,
 };
 use crate::device::DeviceFile;
 use crate::ids::FileId;
@@ -67,8 +67,19 @@ enum Fate {
     Answered(u8),
 }
 
+/// What has become of descriptors that were handed to a keeper.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handed {
+    /// It has them, or will have.
+    Over,
+    /// It cannot be reached.
+    ToNobody,
+    /// It cannot have them.
+    InVain,
+}
+
 impl Line {
-    /// Hands a file over to the keeper of this epoch. `false`: it could not be reached, and may be at another time: a keeper
+    /// Hands a file over to the keeper of this epoch. Where it could not be reached it may be at another time: a keeper
     /// takes office a moment before it listens. While no keeper lives the clock stands, and it is not tried again.
     pub fn hand_over(
         &self,
@@ -76,13 +87,13 @@ impl Line {
         file: FileId,
         device: &dyn DeviceFile,
         epoch: u32,
-    ) -> bool {
+    ) -> Handed {
         let Some((direct, buffered)) = device.descriptors() else {
-            return true;
+            return Handed::Over;
         };
         let tick = tick_of(shared);
         if self.failed.load(Relaxed) == tick {
-            return false;
+            return Handed::ToNobody;
         }
         let message = encode(file, MANAGE, shared.session_name_word());
         let put = |marks: &[BorrowedFd<'_>]| {
@@ -91,14 +102,17 @@ impl Line {
         };
         self.open_lane(shared, epoch);
         if shared.claims.with_marks(device.caps(), put) {
-            return true;
+            return Handed::Over;
         }
-        // Refused is an answer, too; and what has been sent the keeper counts before whatever follows.
-        let reached = self.ask(shared, epoch, message, &[direct, buffered]) != Fate::Unsent;
-        if !reached {
-            self.failed.store(tick, Relaxed);
+        match self.ask(shared, epoch, message, &[direct, buffered]) {
+            Fate::Answered(REFUSED) => Handed::InVain,
+            // What has been sent the keeper counts before whatever follows.
+            Fate::Answered(_) | Fate::Sent => Handed::Over,
+            Fate::Unsent => {
+                self.failed.store(tick, Relaxed);
+                Handed::ToNobody
+            }
         }
-        reached
     }
 
     /// Sees to it that there is a lane to the keeper of this epoch, if it takes any.
