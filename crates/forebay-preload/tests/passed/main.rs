@@ -16,6 +16,7 @@ use std::process::{Command, Stdio};
 use std::sync::{LazyLock, RwLock};
 use std::time::{Duration, Instant};
 
+use forebay::sync::Ordering;
 use forebay::{Config, Session};
 
 /// The cases, compiled.
@@ -24,7 +25,8 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
     let in_c = [
-        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "confined",
+        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "views",
+        "confined",
     ];
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
@@ -134,6 +136,22 @@ fn same_by_the_engine(case: &str) {
     });
 }
 
+/// The same, and the file was mapped from memory; nothing stays pinned.
+fn same_by_views(case: &str) {
+    same_with(case, |session, dir| {
+        let mut left = session.left_since(0);
+        left.retain(|file| file.path.starts_with(dir));
+        assert!(left.is_empty(), "left to the kernel: {left:?}");
+        let pinned = &session.shared().arena.superblock().frames_pinned;
+        let begun = Instant::now();
+        // The keeper looks now and then who is gone.
+        while pinned.load(Ordering::Acquire) != 0 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "pins are left");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
 fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
     let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     fs::set_permissions(
@@ -201,7 +219,18 @@ cases! {
 }
 
 cases! {
+    same_by_views;
+    views_are_read: "views-read";
+    views_are_written: "views-written";
+    views_are_cut: "views-cut";
+    views_come_and_go: "views-come-and-go";
+    views_are_inherited: "views-inherited";
+    views_outlive_their_parent: "views-outlive";
+}
+
+cases! {
     same;
+    views_end_with_their_files: "views-end";
     streams_one_way: "streams-one-way";
     parts_of_files_come_and_go: "moved-parts";
     files_are_cloned: "moved-clone";

@@ -8,6 +8,7 @@
 //! What is missing in memory is read first, by large requests ([`cold`]), several at once where much is missing (`spread`), into frames
 //! side by side ([`run`]). A view of several blocks is taken block by block, as a read is.
 
+pub mod attached;
 #[doc(hidden)]
 pub mod cold;
 #[doc(hidden)]
@@ -131,6 +132,9 @@ impl Drop for Pins {
     fn drop(&mut self) {
         #[cfg(feature = "sim")]
         if crate::sim::crashed() {
+            return;
+        }
+        if self.pins.is_empty() {
             return;
         }
         // Without a slot they stay until the process ends.
