@@ -105,6 +105,12 @@ impl Range {
         }
     }
 
+    /// Where it is, if it is a part of a view.
+    fn of_view(&self) -> Option<(usize, usize)> {
+        let (begin, end) = (self.begin.load(Relaxed), self.end.load(Relaxed));
+        (end != 0 && self.device.load(Relaxed) == VIEW).then_some((begin, end))
+    }
+
     fn set(&self, begin: usize, end: usize) {
         self.begin.store(begin, Relaxed);
         self.end.store(end, Relaxed);

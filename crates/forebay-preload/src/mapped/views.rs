@@ -5,7 +5,10 @@
 //! At a fork the child gets the mappings as well: from then on nobody counts them but the kernel, whose mappings keep the holder's
 //! description, and the pins end with the last of them, here or there. What is mapped after that has another holder.
 
+use std::fs::File;
+use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{
     AtomicPtr, AtomicU32, AtomicUsize, Ordering, Ordering::AcqRel, Ordering::Relaxed,
@@ -19,7 +22,7 @@ use super::{Lock, What};
 use crate::attach;
 use crate::hooks::pass::transfer::plain;
 use crate::inside::{Inside, NotCancelled};
-use crate::raw::KeepErrno;
+use crate::raw::{self, KeepErrno};
 use crate::serve::{self, Answer, Turn};
 use crate::table;
 
@@ -99,8 +102,8 @@ impl Request {
     }
 }
 
-/// Maps a file as the call says. `None`: the kernel is to do so, and nothing is mapped where nothing was.
-pub fn map(request: &Request) -> Option<usize> {
+/// Maps a file as the call says, or says how that fails. `None`: the kernel is to do so, and nothing is mapped where nothing was.
+pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     let _errno = KeepErrno::new();
     let Turn::Managed(word) = serve::turn(request.fd) else {
         return None;
@@ -125,7 +128,11 @@ pub fn map(request: &Request) -> Option<usize> {
     if is_too_much || FORKING.load(Ordering::SeqCst) != 0 || !super::has_room() {
         return None;
     }
-    let begin = show(request, len, &holder, &pieces)?;
+    let begin = show(request, len, &holder, &pieces);
+    if begin.is_none() && raw::errno() == libc::EEXIST {
+        return Some(Err(libc::EEXIST));
+    }
+    let begin = begin?;
     if attached.rest() > 0 && !clear(begin + len, attached.rest(), request.access) {
         take_away(request, begin, len);
         return None;
@@ -140,7 +147,7 @@ pub fn map(request: &Request) -> Option<usize> {
     of.ranges.store(1, Relaxed);
     super::enter(begin, begin + len, What::View(view), false);
     lock.free(gone);
-    Some(begin)
+    Some(Ok(begin))
 }
 
 /// What new mappings are made of.
@@ -253,6 +260,82 @@ pub(super) fn leave_to_the_kernel(is_child: bool) {
         // SAFETY: the counted reference of `holder`, taken once. The mappings keep the description.
         drop(unsafe { Arc::from_raw(holder) });
     }
+}
+
+/// Has all views show memory of the process's own, with what they show now: nothing of the arena stays mapped.
+///
+/// # Errors
+/// The system's. What has not been replaced stays as it is.
+pub fn make_own() -> io::Result<()> {
+    let lock = Lock::take();
+    let mut gone = Vec::new();
+    if USED.load(Relaxed) != 0 {
+        let maps = std::fs::read_to_string("/proc/self/maps")?;
+        let memory = File::open("/proc/self/mem")?;
+        for range in super::all() {
+            let Some((begin, end)) = range.of_view() else {
+                continue;
+            };
+            for (from, to, access) in maps.lines().filter_map(mapping) {
+                let (from, to) = (from.max(begin), to.min(end));
+                if from < to {
+                    copy(&memory, from, to - from, access)?;
+                }
+            }
+            gone.append(&mut super::end_locked(&lock, begin, end - begin));
+        }
+    }
+    let holder = HOLDER.swap(std::ptr::null_mut(), AcqRel);
+    lock.free(gone);
+    if !holder.is_null() {
+        // SAFETY: the counted reference of `holder`, taken once.
+        drop(unsafe { Arc::from_raw(holder) });
+    }
+    Ok(())
+}
+
+/// A line of `/proc/self/maps`: from where, to where, and what may be done there.
+fn mapping(line: &str) -> Option<(usize, usize, c_int)> {
+    let (range, rest) = line.split_once(' ')?;
+    let (from, to) = range.split_once('-')?;
+    let number = |digits| usize::from_str_radix(digits, 16).ok();
+    let bits = [
+        ('r', libc::PROT_READ),
+        ('w', libc::PROT_WRITE),
+        ('x', libc::PROT_EXEC),
+    ];
+    let allowed = rest.get(..3)?;
+    let access = bits.iter().filter(|(letter, _)| allowed.contains(*letter));
+    Some((
+        number(from)?,
+        number(to)?,
+        access.fold(0, |all, (_, bit)| all | bit),
+    ))
+}
+
+/// Replaces a part of a view, at once for whoever looks there meanwhile. What is stored there meanwhile may be lost.
+fn copy(memory: &File, begin: usize, len: usize, access: c_int) -> io::Result<()> {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let both = libc::PROT_READ | libc::PROT_WRITE;
+    let own = plain::map(0, len, both, flags, -1, 0);
+    if own == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    let own = own as usize;
+    let at: *mut u8 = std::ptr::with_exposed_provenance_mut(own);
+    // SAFETY: mapped just now, zeros, and nobody else knows of it.
+    let bytes = unsafe { std::slice::from_raw_parts_mut(at, len) };
+    let both = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    let replaced = memory.read_exact_at(bytes, begin as u64).and_then(|()| {
+        // SAFETY: the same memory; the slice is used no more.
+        let allowed = unsafe { libc::mprotect(at.cast(), len, access) } == 0;
+        let is_done = allowed && plain::remap(own, len, len, both, begin) != -1;
+        is_done.then_some(()).ok_or_else(io::Error::last_os_error)
+    });
+    if replaced.is_err() {
+        plain::unmap(own, len);
+    }
+    replaced
 }
 
 /// While it lives no view is made.

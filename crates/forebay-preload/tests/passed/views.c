@@ -4,11 +4,12 @@
 #define PAGE 4096L
 #define PAGES (SOME / PAGE + 1)
 
-/* A file that has been written and closed, opened again. */
+/* A file that has been written and closed, opened again. What is synced is written past the kernel's cache, and stays in the session's memory. */
 static int written(const char *name)
 {
-    close(managed(name, 0));
-    int fd = open(name, O_RDONLY);
+    int fd = managed(name, 0);
+    MUST(fdatasync(fd) == 0 && close(fd) == 0);
+    fd = open(name, O_RDONLY);
     MUST(fd >= 0);
     return fd;
 }
@@ -172,17 +173,14 @@ void views_are_inherited(void)
     char *later = map(fd, SOME, PROT_READ);
     MUST(munmap(at, SOME) == 0);
     close(fd);
-    fd = open(path, O_RDWR);
-    fill(9);
-    for (long done = 0; done < SOME; done += 30000)
-        MUST(pwrite(fd, bytes + done, 30000, done) == 30000);
-    close(fd);
+    /* What the session has of the file goes. */
+    MUST(unlink(path) == 0);
     use_memory(5);
     printf("its own: %d\n", has_changed(later));
     MUST(munmap(later, SOME) == 0);
     close(ends[0]), close(ends[1]);
     await(child);
-    show_file(path);
+    managed(path, 0);
 }
 
 /* A parent ends, its child goes on. */
@@ -206,10 +204,29 @@ void views_outlive_their_parent(void)
     }
     close(ends[1]);
     await(parent);
+    MUST(unlink(path) == 0);
     use_memory(8);
     char wrong = 9;
     MUST(read(ends[0], &wrong, 1) == 1);
     printf("wrong %d\n", wrong);
+    managed(path, 0);
+}
+
+/* A view shows what there was; the kernel's mapping shows what there is. */
+void views_are_old(void)
+{
+    int fd = written(path), writer = open(path, O_RDWR);
+    close(writer);
+    char *at = map(fd, SOME, PROT_READ);
+    writer = open(path, O_RDWR);
+    fill(9);
+    for (long done = 0; done < SOME; done += 30000)
+        MUST(pwrite(writer, bytes + done, 30000, done) == 30000);
+    printf("as it should: %d\n", has_changed(at) == !getenv("LD_PRELOAD"));
+    MUST(ftruncate(writer, 5000) == 0);
+    if (getenv("LD_PRELOAD"))
+        MUST(!has_changed(at));
+    close(writer);
     show_file(path);
 }
 
@@ -229,4 +246,27 @@ void views_end_with_their_files(void)
     printf("nothing: %d\n", no == MAP_FAILED && errno == EINVAL);
     no = mmap(NULL, PAGE, PROT_READ, MAP_PRIVATE, fd, 5);
     printf("odd: %d\n", no == MAP_FAILED && errno == EINVAL);
+}
+
+/* Who leaves the session keeps what is mapped, in memory of its own. */
+void views_stay_with_who_leaves(void)
+{
+    int fd = written(path);
+    char *at = map(fd, SOME, PROT_READ | PROT_WRITE), *none = map(fd, SOME, PROT_NONE);
+    memcpy(at + 200000, "stored", 6);
+    MUST(mprotect(at, 3 * PAGE, PROT_READ) == 0 && munmap(at + 5 * PAGE, PAGE) == 0);
+    close(fd);
+    /* Whether it can be done or not. */
+    printf("elsewhere: %d\n", chroot("/there is none"));
+    static char maps[1 << 20];
+    int list = open("/proc/self/maps", O_RDONLY);
+    for (long len = 0, n; (n = read(list, maps + len, sizeof maps - 1 - (size_t)len)) > 0; len += n)
+        ;
+    printf("shared memory: %d\n", strstr(maps, "/dev/shm/") != NULL);
+    use_memory(2);
+    show("map", at, 5 * PAGE);
+    show("map", at + 6 * PAGE, (PAGES - 6) * PAGE);
+    MUST(mprotect(none, SOME, PROT_READ) == 0);
+    show_all("allowed later", none);
+    MUST(munmap(at, SOME) == 0);
 }

@@ -37,7 +37,7 @@ use crate::scrap::absorb::move_into_frame;
 use crate::scrap::split::{Segment, segments};
 use crate::session::shared::Shared;
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::addresses::{Access, Addresses};
 use crate::sys::forks::Owned;
 use crate::sys::memory::AlignedBytes;
@@ -134,7 +134,7 @@ impl Drop for Pins {
         if crate::sim::crashed() {
             return;
         }
-        if self.pins.is_empty() {
+        if self.pins.is_empty() || planted!(LeakedPins) {
             return;
         }
         // Without a slot they stay until the process ends.

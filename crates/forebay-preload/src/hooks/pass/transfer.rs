@@ -4,8 +4,8 @@ use libc::c_int;
 
 use super::{Args, Onward, fd, give, joined};
 use crate::files::{Given, Why};
-use crate::raw::{self, KeepErrno};
 use crate::mapped::views::{self, Request};
+use crate::raw::{self, KeepErrno};
 use crate::{foreign, mapped, serve};
 
 /// `mmap(address, len, access, flags, fd, offset)`: what is mapped is the kernel's, until it is unmapped, unless it is a view.
@@ -119,8 +119,10 @@ extern "C-unwind" fn map_view(
         fd,
         offset,
     };
-    if let Some(begin) = views::map(&request) {
-        return begin as isize;
+    match views::map(&request) {
+        Some(Ok(begin)) => return begin as isize,
+        Some(Err(errno)) => return serve::fail(errno),
+        None => {}
     }
     match give(fd, Why::Mapped) {
         Ok(()) => map_file(at, len, access, flags, fd, offset),

@@ -21,6 +21,7 @@ use crate::memory::threads::Me;
 use crate::scrap::split::segments;
 use crate::session::viewers::Holder;
 use crate::stats::Counter;
+use crate::sync::planted;
 
 /// Of a range, the part that memory must have: one in so many. Of a range of which it has less, the kernel's own mapping reads only the
 /// pages that are looked at.
@@ -85,7 +86,13 @@ impl Inode {
         };
         let place = Place::default();
         let after = if spread::is_worth_it(core, me, start, bytes) {
-            spread::pin(core, me, holder.number(), (start, bytes), (&place, &mut pins))?
+            spread::pin(
+                core,
+                me,
+                holder.number(),
+                (start, bytes),
+                (&place, &mut pins),
+            )?
         } else {
             let mut cold = Cold::up_to(BlockIndex::of(start + bytes as u64 - 1), &place);
             let memory = (&mut pins.pins, &mut cold);
@@ -164,6 +171,8 @@ impl Attached {
 
     /// From now on the frames stay pinned for as long as anybody has a mapping of the holder's description.
     pub fn leave_to_holder(mut self) {
-        self.pins.pins.clear();
+        if !planted!(EarlyUnpin) {
+            self.pins.pins.clear();
+        }
     }
 }
