@@ -264,6 +264,7 @@ cases! {
     views_are_inherited: "views-inherited";
     views_outlive_their_parent: "views-outlive";
     views_are_of_the_past: "views-old";
+    views_at_random: "views-random";
     views_stay_with_who_leaves: "views-leave";
 }
 

@@ -94,6 +94,7 @@ static const struct {
     {"views-outlive", views_outlive_their_parent},
     {"views-end", views_end_with_their_files},
     {"views-old", views_are_old},
+    {"views-random", views_at_random},
     {"views-leave", views_stay_with_who_leaves},
     {"opened", opened_in_other_ways},
     {"unnamed", made_without_a_name},

@@ -75,6 +75,7 @@ void views_are_inherited(void);
 void views_outlive_their_parent(void);
 void views_end_with_their_files(void);
 void views_are_old(void);
+void views_at_random(void);
 void views_stay_with_who_leaves(void);
 void opened_in_other_ways(void);
 void made_without_a_name(void);

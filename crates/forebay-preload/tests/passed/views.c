@@ -270,3 +270,121 @@ void views_stay_with_who_leaves(void)
     show_all("allowed later", none);
     MUST(munmap(at, SOME) == 0);
 }
+
+enum { ROOM = 200, NONE = 0, READ = 1, WRITE = 2, LOST = 3 };
+
+static unsigned long long state;
+
+static unsigned chance(unsigned below)
+{
+    state = state * 6364136223846793005ULL + 1442695040888963407ULL;
+    return (unsigned)(state >> 33) % below;
+}
+
+static unsigned long sum_of_room(const char *room, const char *is)
+{
+    unsigned long sum = 0;
+    for (int page = 0; page < ROOM; page++)
+        if (is[page] == READ || is[page] == WRITE)
+            sum = sum * 31 + sum_of(room + page * PAGE, PAGE);
+    return sum;
+}
+
+/* Addresses that stand for nothing, and are nobody else's. */
+static void reserve(char *room, int page, int count, char *is)
+{
+    MUST(mmap(room + page * PAGE, count * PAGE, PROT_NONE, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) != MAP_FAILED);
+    memset(is + page, NONE, (size_t)count);
+}
+
+static void one_step(int fd, char *room, char *is)
+{
+    int page = (int)chance(ROOM), count = 1 + (int)chance(30);
+    if (page + count > ROOM)
+        count = ROOM - page;
+    int mapped = is[page] == READ || is[page] == WRITE;
+    switch (chance(10)) {
+    case 0 ... 2:
+        for (int i = 0; i < count; i++)
+            if (is[page + i] == LOST)
+                return;
+        {
+            int access = chance(2) ? PROT_READ : PROT_READ | PROT_WRITE;
+            long from = chance((unsigned)(PAGES - count + 1));
+            map_at(room + page * PAGE, fd, count * PAGE, access, MAP_FIXED | (chance(4) ? 0 : MAP_POPULATE), from * PAGE);
+            memset(is + page, access & PROT_WRITE ? WRITE : READ, (size_t)count);
+        }
+        break;
+    case 3:
+        for (int i = 0; i < count; i++)
+            if (is[page + i] == LOST)
+                return;
+        reserve(room, page, count, is);
+        break;
+    case 4 ... 5:
+        if (is[page] == WRITE)
+            memset(room + page * PAGE + chance(4000), (int)chance(256), chance(90));
+        break;
+    case 6:
+        if (mapped) {
+            is[page] = chance(2) ? READ : WRITE;
+            MUST(mprotect(room + page * PAGE, PAGE, is[page] == READ ? PROT_READ : PROT_READ | PROT_WRITE) == 0);
+        }
+        break;
+    case 7:
+        if (mapped)
+            MUST(madvise(room + page * PAGE, PAGE, MADV_DONTNEED) == 0);
+        break;
+    default: {
+        int to = (int)chance(ROOM);
+        if (!mapped || to == page || is[to] == LOST)
+            break;
+        MUST(mremap(room + page * PAGE, PAGE, PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room + to * PAGE) == room + to * PAGE);
+        is[to] = is[page];
+        void *again = mmap(room + page * PAGE, PAGE, PROT_NONE, MAP_FIXED_NOREPLACE | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        /* Else somebody has asked for memory, and got this. */
+        is[page] = again == MAP_FAILED ? LOST : NONE;
+    }
+    }
+}
+
+/* Steps in any order, with children now and then. */
+void views_at_random(void)
+{
+    for (int round = 0; round < 8; round++) {
+        state = (unsigned long long)round * 77 + 5;
+        static char is[ROOM];
+        char *room = mmap(NULL, ROOM * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+        memset(is, NONE, ROOM);
+        int fd = written(path);
+        for (int step = 0; step < 600; step++) {
+            one_step(fd, room, is);
+            if (chance(120) == 0) {
+                pid_t child = fork();
+                if (child == 0) {
+                    for (int i = 0; i < 30; i++)
+                        one_step(fd, room, is);
+                    use_memory(2);
+                    _exit((int)(sum_of_room(room, is) & 127));
+                }
+                if (chance(2))
+                    await(child);
+                else {
+                    int page = (int)chance(ROOM / 2);
+                    if (!memchr(is + page, LOST, ROOM / 2))
+                        reserve(room, page, ROOM / 2, is);
+                    await(child);
+                }
+            }
+            if (step % 50 == 0)
+                printf("%lx\n", sum_of_room(room, is));
+        }
+        MUST(close(fd) == 0 && unlink(path) == 0);
+        use_memory(round);
+        printf("round %d: %lx\n", round, sum_of_room(room, is));
+        for (int page = 0; page < ROOM; page++)
+            if (is[page] != LOST)
+                MUST(munmap(room + page * PAGE, PAGE) == 0);
+    }
+    managed(path, 0);
+}
