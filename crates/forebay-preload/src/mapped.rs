@@ -178,6 +178,12 @@ pub fn ended(begin: usize, len: usize) {
 /// Has `call` unmap a range, and answer 0. Nobody comes to know of another mapping there before this one is forgotten.
 pub fn unmap(begin: usize, len: usize, call: impl FnOnce() -> isize) -> isize {
     let lock = Lock::take();
+    let is_part = |range: &Range| range.within(begin, end_of(begin, len)).is_some();
+    if !all().iter().any(is_part) {
+        // Threads that give much memory back do not wait for one another.
+        drop(lock);
+        return call();
+    }
     let done = call();
     let _errno = KeepErrno::new();
     if done == 0 {
