@@ -176,10 +176,9 @@ fn mistakes_about_pins_are_found() {
     for (case, bug) in mistakes {
         let run = |bug| std::panic::catch_unwind(|| same_by(case, &library, bug, by_views));
         assert!(run(None).is_ok(), "{case} fails by itself");
-        assert!(
-            run(Some(bug)).is_err(),
-            "{bug} was planted, and nothing went wrong"
-        );
+        // Whether a frame that was freed is somebody else's at once depends on who asks for one.
+        let is_found = (0..10).any(|_| run(Some(bug)).is_err());
+        assert!(is_found, "{bug} was planted, and nothing went wrong");
     }
 }
 
