@@ -59,7 +59,7 @@ while (($# > 0)); do
     --list)
         printf '%s\n' write overwrite read ragged ragged-random sync-1m sync-4m fresh tar-x tar-c git build calls \
             pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2} writeback-curve-{64,1024}k \
-            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader life-{small,one,temporary,table,2m,begun,8m,8m-read,32m,short-log,log} \
+            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader life-{small,one,temporary,table,table-private,2m,begun,8m,8m-read,32m,short-log,log} \
             corpus-{cp,cat,sort,grep,gzip,bash,cp-r,tar,rsync,git-clone,git-gc,make,sqlite,sqlite-commits,sqlite-wal,rocksdb} \
             corpus-{python,pools,numpy,h5py,torch,safetensors,parquet,cpp,node,java}
         exit

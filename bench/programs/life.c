@@ -4,7 +4,7 @@
  *
  * Makes COUNT files one after the other in the current directory, each by WRITES writes of BYTES. STEPS says what happens to each
  * between its last write and its end, a letter a step: `s` fdatasync, `c` close, `o` open to read, `r` read all of it in pieces
- * of BYTES, `m` map it, look at 64 pages at random places and unmap, `u` unlink. What is read is compared. Without `u` the files
+ * of BYTES, `m` map it, look at 64 pages at random places and unmap, `p` the same with a private mapping, `u` unlink. What is read is compared. Without `u` the files
  * stay, as file-0 and so on. Prints its own seconds for each file as JSON. */
 
 #define _GNU_SOURCE
@@ -30,9 +30,9 @@ static void read_all(int fd) {
             fail("other bytes than were written");
 }
 
-static void look_at_pages(int fd, unsigned *seed) {
+static void look_at_pages(int fd, int kind, unsigned *seed) {
     size_t len = writes * bytes;
-    char *map = mmap(NULL, len, PROT_READ, MAP_SHARED, fd, 0);
+    char *map = mmap(NULL, len, PROT_READ, kind, fd, 0);
     if (map == MAP_FAILED)
         fail("mmap");
     for (int page = 0; page < PAGES_LOOKED_AT; page++) {
@@ -70,7 +70,10 @@ static void live(size_t number, const char *steps, unsigned *seed) {
             read_all(fd);
             break;
         case 'm':
-            look_at_pages(fd, seed);
+            look_at_pages(fd, MAP_SHARED, seed);
+            break;
+        case 'p':
+            look_at_pages(fd, MAP_PRIVATE, seed);
             break;
         case 'u':
             if (unlink(name))

@@ -50,6 +50,7 @@ def groups():
         "life-one": Life("100 KB by one write, closed, read, removed", 400, 1, 100_000, "corcu", 0.97),
         "life-temporary": Life("64 MiB by 64 KiB, closed, read, removed", 4, 1024, 65_536, "corcu", 1.1),
         "life-table": Life("2 MiB by 64 KiB, synced, closed, mapped, removed", 200, 32, 65_536, "scomcu", 0.95),
+        "life-table-private": Life("2 MiB by 64 KiB, synced, closed, mapped privately, removed", 200, 32, 65_536, "scopcu", 0.95),
         "life-2m": Life("2.4 MB by 4,000 bytes, closed, removed", 50, 600, 4000, "cu", 1.0),
         "life-begun": Life("2.1 MB by 530 writes of 4,000 bytes, closed, removed", 50, 530, 4000, "cu", 0.9),
         "life-8m": Life("8 MB by 4,000 bytes, closed, removed", 20, 2000, 4000, "cu", 1.0),

@@ -15,6 +15,7 @@ use crate::attach;
 use crate::files::{self, Given, Why};
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
+use crate::mapped::views;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, Kind, Word};
@@ -59,6 +60,10 @@ pub fn leave(why: Why) -> Given {
     let rare = give_everything(why)?;
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
+    if views::make_own().is_err() {
+        attach::turn_on();
+        return Err(libc::ENOMEM);
+    }
     if let Some(session) = attach::take_session() {
         match session.leave_for_good() {
             Ok(()) => {}

@@ -41,8 +41,15 @@ fn forked(fork: impl FnOnce() -> pid_t) -> pid_t {
     // A handler of `pthread_atfork` may have done so in a parent that it forked from.
     attach::notice_fork();
     let told = holders::before_fork();
+    let forking = mapped::views::Forking::begin();
     mapped::before_fork();
     let child = fork();
+    if child == 0 {
+        // The child begins with none, and may have been noticed by now.
+        std::mem::forget(forking);
+    } else {
+        drop(forking);
+    }
     match child {
         // Unless such a handler has used a file in the child already.
         0 => attach::notice_fork(),

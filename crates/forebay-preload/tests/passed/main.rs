@@ -13,9 +13,11 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{LazyLock, RwLock};
 use std::time::{Duration, Instant};
 
+use forebay::sync::Ordering;
 use forebay::{Config, Session};
 
 /// The cases, compiled.
@@ -24,7 +26,8 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join("programs");
     let new = program.with_extension(std::process::id().to_string());
     let in_c = [
-        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "confined",
+        "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "views",
+        "confined",
     ];
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
@@ -134,15 +137,63 @@ fn same_by_the_engine(case: &str) {
     });
 }
 
+/// The same, and the file was mapped from memory; nothing stays pinned.
+fn same_by_views(case: &str) {
+    same_with(case, by_views);
+}
+
+fn by_views(session: &Session, dir: &Path) {
+    let mut left = session.left_since(0);
+    left.retain(|file| file.path.starts_with(dir));
+    assert!(left.is_empty(), "left to the kernel: {left:?}");
+    // A view counts as a read of its range.
+    let read = session.stats().read_bytes;
+    assert!(read > 100_000, "views of {read} bytes");
+    let pinned = &session.shared().arena.superblock().frames_pinned;
+    let begun = Instant::now();
+    // The keeper looks now and then who is gone.
+    while pinned.load(Ordering::Acquire) != 0 {
+        assert!(begun.elapsed() < Duration::from_secs(20), "pins are left");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
 fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
+    same_by(case, &LIBRARY, None, check);
+}
+
+/// The suite can fail: pins that stay when their mapping is gone fill the memory, and pins that go while a child has the mapping let others
+/// write there.
+#[cfg(feature = "sim")]
+#[test]
+fn mistakes_about_pins_are_found() {
+    let program = std::env::current_exe().expect("this program has a name");
+    let library = program.with_file_name("libforebay_preload.so");
+    let mistakes = [
+        ("views-come-and-go", "LeakedPins"),
+        ("views-inherited", "EarlyUnpin"),
+    ];
+    for (case, bug) in mistakes {
+        let run = |bug| std::panic::catch_unwind(|| same_by(case, &library, bug, by_views));
+        assert!(run(None).is_ok(), "{case} fails by itself");
+        // Whether a frame that was freed is somebody else's at once depends on who asks for one.
+        let is_found = (0..10).any(|_| run(Some(bug)).is_err());
+        assert!(is_found, "{bug} was planted, and nothing went wrong");
+    }
+}
+
+fn same_by(case: &str, library: &Path, bug: Option<&str>, check: impl FnOnce(&Session, &Path)) {
     let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
     fs::set_permissions(
         temporary.path(),
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
     )
     .expect("for anybody");
-    let name = format!("test-passed-{case}-{}", std::process::id());
-    let (_, library) = (&*PROGRAMS, &*LIBRARY);
+    // One case may be run by two tests at once.
+    static NUMBER: AtomicU32 = AtomicU32::new(0);
+    let number = NUMBER.fetch_add(1, Relaxed);
+    let name = format!("test-passed-{case}-{}-{number}", std::process::id());
+    let _ = &*PROGRAMS;
     let session = Session::open(config(&name)).expect("a session");
     let plain = run(case, &temporary.path().join("plain"), |_| {});
     assert_eq!(
@@ -160,6 +211,9 @@ fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
             .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
             .env("FOREBAY_LARGE_FILE_BYTES", "0")
             .env("FOREBAY_SESSION", &name);
+        if let Some(bug) = bug {
+            command.env("FOREBAY__SIM_BUG", bug);
+        }
     });
     assert_eq!(ours.output, plain.output);
     assert_eq!(ours.status, plain.status);
@@ -206,7 +260,21 @@ cases! {
 }
 
 cases! {
+    same_by_views;
+    views_are_read: "views-read";
+    views_are_written: "views-written";
+    views_are_cut: "views-cut";
+    views_come_and_go: "views-come-and-go";
+    views_are_inherited: "views-inherited";
+    views_outlive_their_parent: "views-outlive";
+    views_are_of_the_past: "views-old";
+    views_at_random: "views-random";
+    views_stay_with_who_leaves: "views-leave";
+}
+
+cases! {
     same;
+    views_end_with_their_files: "views-end";
     streams_one_way: "streams-one-way";
     parts_of_files_come_and_go: "moved-parts";
     files_are_cloned: "moved-clone";

@@ -8,6 +8,7 @@
 //! What is missing in memory is read first, by large requests ([`cold`]), several at once where much is missing (`spread`), into frames
 //! side by side ([`run`]). A view of several blocks is taken block by block, as a read is.
 
+pub mod attached;
 #[doc(hidden)]
 pub mod cold;
 #[doc(hidden)]
@@ -36,7 +37,7 @@ use crate::scrap::absorb::move_into_frame;
 use crate::scrap::split::{Segment, segments};
 use crate::session::shared::Shared;
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sys::addresses::{Access, Addresses};
 use crate::sys::forks::Owned;
 use crate::sys::memory::AlignedBytes;
@@ -131,6 +132,9 @@ impl Drop for Pins {
     fn drop(&mut self) {
         #[cfg(feature = "sim")]
         if crate::sim::crashed() {
+            return;
+        }
+        if self.pins.is_empty() || planted!(LeakedPins) {
             return;
         }
         // Without a slot they stay until the process ends.

@@ -3,14 +3,17 @@
 //! A process with views has a number. It owns the lock of the byte with that number in the arena's file, which the kernel takes away when
 //! the process ends, however it does (a child that was forked and runs on keeps it, and can read the views that it has inherited). Whoever
 //! takes pins of the dead back owns the lock meanwhile, so that the number is nobody else's. An arena on the heap is one process's.
+//!
+//! Mappings that a program has asked for have a number of their own, with an open description of its own ([`Holder`]): each mapping that is
+//! made of that description keeps it, and with it the lock, in whatever process it comes to be.
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::memory::pins::{self, HOLDERS_MAX};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::{AtomicU32, Ordering};
-use crate::sys::lock;
+use crate::sys::{file, lock};
 
 /// Far beyond the bytes of files (`session::opens`): byte + number.
 const FIRST_BYTE: u64 = 1 << 40;
@@ -22,6 +25,26 @@ pub struct Viewers {
     own: AtomicU32,
     /// 1 while a thread of this process takes locks: they are the process's, so two threads do not keep each other out by them.
     busy: AtomicU32,
+}
+
+/// A number for pins, and an open description of the arena's file that owns its lock. Once the last descriptor and the last mapping of the
+/// description are gone, the pins are those of somebody who is gone.
+#[derive(Debug)]
+pub struct Holder {
+    number: u32,
+    file: OwnedFd,
+}
+
+impl Holder {
+    /// What pins name.
+    pub(crate) fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What mappings of its frames are made of.
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
 }
 
 /// The right of one thread to take locks of numbers.
@@ -79,6 +102,18 @@ impl Shared {
         pins::unpin_all_of(me, number);
         own.store(number, Ordering::Release);
         Some(number)
+    }
+
+    /// A number that is not this process's alone. `None`: there is none, the arena is no file, or the process has no descriptor left. The
+    /// caller is in no operation.
+    pub fn holder(&self, me: Me<'_>, relocate: fn(OwnedFd) -> OwnedFd) -> Option<Holder> {
+        let arena = self.arena.mapping().file()?;
+        let file = relocate(file::open_again(arena.as_fd(), false, true).ok()?);
+        let number = (1..=HOLDERS_MAX).rev().find(|&number| {
+            lock::try_own(file.as_fd(), FIRST_BYTE + u64::from(number)).unwrap_or(false)
+        })?;
+        pins::unpin_all_of(me, number);
+        Some(Holder { number, file })
     }
 
     /// Takes back what the dead have pinned. Costs a look where nothing is pinned. The caller is in no operation.

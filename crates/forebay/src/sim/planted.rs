@@ -99,10 +99,14 @@ pub enum Bug {
     AdoptOver,
     /// A rebuild leaves a frame whose giver has died in the middle as one that its header has left.
     HalfAttached,
+    /// The pins of a mapping that is gone stay.
+    LeakedPins,
+    /// Pins of a mapping that children have as well go with that of their parent.
+    EarlyUnpin,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.
-const BY_NAME: [(&str, Bug); 9] = [
+const BY_NAME: [(&str, Bug); 11] = [
     ("EarlyEnd", Bug::EarlyEnd),
     ("BlindWitness", Bug::BlindWitness),
     ("ForgetFlights", Bug::ForgetFlights),
@@ -112,6 +116,8 @@ const BY_NAME: [(&str, Bug); 9] = [
     ("DeafPressure", Bug::DeafPressure),
     ("SwallowFlushError", Bug::SwallowFlushError),
     ("SwallowSyncError", Bug::SwallowSyncError),
+    ("LeakedPins", Bug::LeakedPins),
+    ("EarlyUnpin", Bug::EarlyUnpin),
 ];
 
 /// 1 + the place in [`BY_NAME`] of what is planted in the whole process, or 0.

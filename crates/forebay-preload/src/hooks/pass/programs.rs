@@ -2,10 +2,11 @@
 
 use libc::c_int;
 
-use super::{Args, close, or, zero};
+use super::{Args, close, joined, or, zero};
 use crate::attach;
 use crate::files::{self, Given, Why};
 use crate::inside::Inside;
+use crate::mapped;
 use crate::parting;
 use crate::program::peek;
 
@@ -49,6 +50,9 @@ fn share(flags: u64) -> Given {
         libc::CLONE_NEWUSER | libc::CLONE_NEWNS | libc::CLONE_NEWPID | libc::CLONE_NEWCGROUP;
     if shares(apart) {
         return parting::leave(Why::Identity);
+    }
+    if !shares(libc::CLONE_VM) && joined() {
+        mapped::before_fork();
     }
     if shares(libc::CLONE_VM) == shares(libc::CLONE_FILES) {
         return Ok(());

@@ -4,10 +4,11 @@ use libc::c_int;
 
 use super::{Args, Onward, fd, give, joined};
 use crate::files::{Given, Why};
+use crate::mapped::views::{self, Request};
 use crate::raw::{self, KeepErrno};
 use crate::{foreign, mapped, serve};
 
-/// `mmap(address, len, access, flags, fd, offset)`: what is mapped is the kernel's, until it is unmapped.
+/// `mmap(address, len, access, flags, fd, offset)`: what is mapped is the kernel's, until it is unmapped, unless it is a view.
 pub fn map(args: &Args) -> usize {
     let (flags, fd) = (args[3] as c_int, fd(args[4]));
     let of_file = flags & libc::MAP_ANONYMOUS == 0 && fd >= 0;
@@ -18,6 +19,17 @@ pub fn map(args: &Args) -> usize {
         } else {
             0
         };
+    }
+    let request = Request {
+        at: args[0] as usize,
+        len: args[1] as usize,
+        access: args[2] as c_int,
+        flags,
+        fd,
+        offset: args[5] as usize,
+    };
+    if request.may_be_view() && joined() {
+        return map_view as *const () as usize;
     }
     let given = give(fd, Why::Mapped);
     if given.is_err() {
@@ -90,6 +102,34 @@ pub mod plain {
     }
 }
 
+/// `mmap` of a file of which the session may have the bytes, and that is private.
+extern "C-unwind" fn map_view(
+    at: usize,
+    len: usize,
+    access: c_int,
+    flags: c_int,
+    fd: c_int,
+    offset: usize,
+) -> isize {
+    let request = Request {
+        at,
+        len,
+        access,
+        flags,
+        fd,
+        offset,
+    };
+    match views::map(&request) {
+        Some(Ok(begin)) => return begin as isize,
+        Some(Err(errno)) => return serve::fail(errno),
+        None => {}
+    }
+    match give(fd, Why::Mapped) {
+        Ok(()) => map_file(at, len, access, flags, fd, offset),
+        Err(errno) => serve::fail(errno),
+    }
+}
+
 /// `mmap` of a file. One that is shared shows what the kernel has, and so does one that is private, where nobody has written to it: by
 /// calls that pass no hook.
 extern "C-unwind" fn map_file(
@@ -137,12 +177,7 @@ extern "C-unwind" fn map_over(
 }
 
 extern "C-unwind" fn unmap_known(at: usize, len: usize) -> isize {
-    let done = plain::unmap(at, len);
-    if done == 0 {
-        let _errno = KeepErrno::new();
-        mapped::ended(at, len);
-    }
-    done
+    mapped::unmap(at, len, || plain::unmap(at, len))
 }
 
 extern "C-unwind" fn remap_known(
@@ -152,24 +187,10 @@ extern "C-unwind" fn remap_known(
     flags: c_int,
     new_at: usize,
 ) -> isize {
-    let file = mapped::at(at);
-    let begin = plain::remap(at, len, new_len, flags, new_at);
-    let _errno = KeepErrno::new();
-    if begin == -1 {
-        return begin;
-    }
-    if let Some(file) = file {
-        foreign::begin_again(file, true);
-    }
     // Without a length the old one stays, and is mapped twice.
-    if len != 0 && flags & libc::MREMAP_DONTUNMAP == 0 {
-        mapped::ended(at, len);
-    }
-    match file {
-        Some(file) => mapped::begun(begin as usize, new_len, file),
-        None => mapped::ended(begin as usize, new_len),
-    }
-    begin
+    let stays = len == 0 || flags & libc::MREMAP_DONTUNMAP != 0;
+    let call = || plain::remap(at, len, new_len, flags, new_at);
+    mapped::remap((at, len), new_len, stays, call)
 }
 
 /// `flock(fd, operation)`, `lockf(fd, operation, len)`: who locks shares the file with somebody.
