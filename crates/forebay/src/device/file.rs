@@ -2,7 +2,7 @@
 //!
 //! A program's own descriptor is never used for more than finding the inode: the engine opens the file again through `/proc/self/fd`, in
 //! the client, and may hand what it has opened to the keeper. The direct description is opened first. Most files need no other one in their
-//! lives, so the buffered one is opened by the first request that needs it ([`united`]): each opening of a file that is guarded waits for the guard. All
+//! lives, so the buffered one is opened by the first request that needs it (`united`): each opening of a file that is guarded waits for the guard. All
 //! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`](super::KernelReason) (`opening`).
 //!
 //! **Times.** Reserving, trimming and waiting are no changes that a program should see. The kernel
