@@ -152,8 +152,9 @@ pub trait DeviceFile: Send + Sync {
     fn is_writable(&self) -> bool {
         true
     }
-    /// Descriptors (direct, buffered) for queues that speak to the kernel themselves; `None` for a
-    /// simulated file, which queues then call instead.
+    /// Descriptors (direct, buffered) for queues that speak to the kernel themselves; `None` for a simulated file, which queues then call
+    /// instead. The second may be of the first one's description, and is for questions about the file alone: what is to be read or written through
+    /// the kernel's cache is a call of this trait.
     fn descriptors(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
         None
     }

@@ -2,9 +2,6 @@
 //! way: by what the dead had given to the kernel, or by somebody else. No time tells. What the file holds does, where nothing that
 //! anybody else could have written would be overwritten.
 
-use std::fs::File;
-use std::os::unix::fs::FileExt;
-
 use super::aside::each_owed;
 use crate::device::DeviceFile;
 use crate::ids::FileId;
@@ -13,6 +10,7 @@ use crate::memory::files::TRUNCATING;
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+use crate::sys::memory::AlignedBytes;
 
 /// Whether writing all that a file owes changes no byte that somebody else may have written: each is there already, or lies beyond
 /// where the file ended when it was last seen, and is zero. After the rebuild.
@@ -32,14 +30,8 @@ pub(super) fn harms_nobody(
     if !matches!(device.stat(), Ok(stat) if in_bounds(stat.len)) {
         return false;
     }
-    let Some((_, buffered)) = device.descriptors() else {
-        return false;
-    };
-    let Ok(file) = buffered.try_clone_to_owned().map(File::from) else {
-        return false;
-    };
     let compared = each_owed(shared, me, id, |offset, owed| {
-        let found = read(&file, offset, owed.len())?;
+        let found = read(device, offset, owed.len())?;
         let harmless = (offset..)
             .zip(&found)
             .zip(owed)
@@ -54,14 +46,18 @@ pub(super) fn harms_nobody(
 }
 
 /// What the file holds, and zeros beyond its end.
-fn read(file: &File, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
-    let mut bytes = vec![0; len];
+fn read(device: &dyn DeviceFile, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+    let before = offset as usize % PAGE_BYTES;
+    let whole = (before + len.max(1)).next_multiple_of(PAGE_BYTES);
+    let memory = AlignedBytes::new(whole, PAGE_BYTES);
     let mut done = 0;
-    while done < len {
-        match file.read_at(&mut bytes[done..], offset + done as u64)? {
+    while done < whole {
+        let piece = memory.part(done, whole - done);
+        match device.read_direct(piece, offset - before as u64 + done as u64)? {
+            // Whole pages: what is less is the end.
             0 => break,
-            read => done += read,
+            read => done += read.next_multiple_of(PAGE_BYTES),
         }
     }
-    Ok(bytes)
+    Ok(memory.to_vec()[before..before + len].to_vec())
 }
