@@ -42,9 +42,9 @@ pub const LARGE_SYNCS: u32 = 3;
 /// Syncs in a row with little to write, after which a file is better left to the kernel.
 pub const KERNEL_AFTER_SYNCS: u32 = 16;
 /// Calls that must have written to a new file before it is managed, for [`SMALL_FILE_BYTES`]; for other bounds as many more or fewer. To
-/// manage a file and to close it costs as much as is gained by some 100 calls that write 4,000 bytes; with five times as many the loss
-/// of a file that ends just then is small.
-pub const CALLS_A_SMALL_FILE: u64 = 512;
+/// manage a file and to close it takes as long as some 100 calls of the kernel's that write 4,000 bytes; with ten times as many the loss of a
+/// file that ends just then is a tenth.
+pub const CALLS_A_SMALL_FILE: u64 = 1024;
 /// Bytes that go into the kernel's cache at most when a file is closed or given to the kernel.
 pub const PASSED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// What a file must owe for its close to leave it to the keeper, bytes: less goes into the kernel's cache.

@@ -69,9 +69,9 @@ fn large_requests_begin_it_where_each_is_synced() {
 
 #[test]
 fn small_requests_begin_it_once_they_are_many_and_much() {
-    assert!(is_managed(8 * MIB, 600, 2000, false));
-    assert!(!is_managed(8 * MIB, 600, 400, false), "not much");
-    assert!(!is_managed(8 * MIB, 500, 4000, false), "not many");
+    assert!(is_managed(8 * MIB, 1100, 2000, false));
+    assert!(!is_managed(8 * MIB, 1100, 200, false), "not much");
+    assert!(!is_managed(8 * MIB, 1000, 4000, false), "not many");
     assert!(is_managed(MIB, 500, 4000, false), "more than the bound");
 }
 
