@@ -14,11 +14,14 @@ use std::fs;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use forebay::frame::header::Header;
+use forebay::limits::BLOCK_BYTES;
 use forebay::memory::layout::{Counts, Layout};
 use forebay::memory::superblock::Superblock;
+use forebay::{OpenOptions, Session};
 use forebay_model::{SplitMix64, fill};
 use workers::{Spec, Work, Worker, arena_path, config, session_name};
 
@@ -204,4 +207,39 @@ fn many_words_that_change_beside_a_session_end_nobody() {
         wrong.extend(harm(seed).err());
     }
     assert!(wrong.is_empty(), "{}\n{}", wrong.join("\n"), wrong.len());
+}
+
+/// A slot is used, and the one beside it is not: both are made to lead to headers that cannot be.
+#[test]
+fn slots_that_lead_nowhere_are_mended() {
+    let dir = here::directory();
+    let path = dir.path().join("file-0");
+    fs::write(&path, bytes_of(0)).expect("a file");
+    let config = config(&session_name("slots"));
+    let session = Session::open(config.clone()).expect("a session");
+    let mut options = OpenOptions::new();
+    let file = session.open_file(&path, options.read(true).write(true));
+    let file = Arc::new(file.expect("opened"));
+    file.write_at(&[1; 100], 0).expect("written");
+    let tables = Tables::of(&arena_path(&config));
+    let nodes = tables.layout.nodes_offset();
+    let used = (nodes..nodes + (1 << 20))
+        .step_by(320)
+        .find(|&at| tables.word(at) != 0);
+    let used = used.expect("a leaf");
+    for (astray, block) in [(0xffff, 0), (2, 1)] {
+        let slot = used + block as usize * 4;
+        let written = tables.file.write_all_at(&u32::to_le_bytes(astray), slot as u64);
+        written.expect("written over");
+        let (tell, told) = mpsc::channel();
+        let (file, offset) = (file.clone(), block * BLOCK_BYTES as u64);
+        std::thread::spawn(move || {
+            let mut back = [0; 100];
+            let written = file.write_at(&[2; 100], offset);
+            let read = file.read_at(&mut back, offset);
+            let _ = tell.send((written.and(read).map_err(|e| e.to_string()), back));
+        });
+        let told = told.recv_timeout(PATIENCE);
+        assert_eq!(told.expect("it hangs"), (Ok(100), [2; 100]));
+    }
 }

@@ -118,10 +118,10 @@ fn is_needed(shared: &Shared, me: Me<'_>) -> bool {
     owed
 }
 
-/// For who has waited for long, though nobody has died: opens locks that nobody has. That says that words of the arena are wrong: a recovery
-/// will not believe it.
-fn open_locks_of_nobody(shared: &Shared, me: Me<'_>, rebuilds: u32) {
-    if !threads::has_lock_of_nobody(me.arena) {
+/// For who has waited for long, though nobody has died: rebuilds where a lock is nobody's or a slot leads to no header. That says that words
+/// of the arena are wrong: a recovery will not believe it.
+fn mend_what_is_written_over(shared: &Shared, me: Me<'_>, rebuilds: u32) {
+    if !threads::is_written_over(me.arena) {
         return;
     }
     // Read before anybody is buried here: who has died since it was seen that nobody has, has the lock, and nothing is wrong.
@@ -240,7 +240,7 @@ pub fn install(shared: &Arc<Shared>) {
         };
         let rebuilds = me.arena.superblock().rebuilds.load(Ordering::Acquire);
         if long && !is_needed(&shared, me) {
-            open_locks_of_nobody(&shared, me, rebuilds);
+            mend_what_is_written_over(&shared, me, rebuilds);
         } else {
             ask(&shared, me);
         }

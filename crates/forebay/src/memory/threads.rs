@@ -19,7 +19,7 @@ pub use stops::{
 };
 pub use taking::{take, take_for_good};
 pub use work::{
-    died_working, flushes, gate_is_abandoned, has_lock_of_nobody, is_named, is_working, works_on,
+    died_working, flushes, gate_is_abandoned, is_named, is_working, is_written_over, works_on,
 };
 
 use crate::ids::{FileId, ThreadId};

@@ -1,12 +1,13 @@
-//! Walking a whole tree without trusting it: for the arena checker. A node that is met twice is named and not
-//! followed again, so cycles end.
+//! Walking a whole tree without trusting it: for the arena checker, and for those that wait for long. A node that is met twice is named
+//! and not followed again, so cycles end.
 
 use std::collections::HashSet;
 
-use crate::frame::slots::{NODE_LINKED, Node, Root, SLOT_BITS, SLOTS};
-use crate::ids::{HeaderId, NodeId, ThreadId};
+use crate::frame::header::Identity;
+use crate::frame::slots::{self, NODE_LINKED, Node, Root, SLOT_BITS, SLOTS};
+use crate::ids::{BlockIndex, FileId, HeaderId, NodeId, ThreadId};
 use crate::memory::arena::Arena;
-use crate::memory::files::FileEntry;
+use crate::memory::files::{FileEntry, LIVE};
 use crate::sync::Ordering;
 
 /// What a node's state word says.
@@ -96,4 +97,41 @@ fn below(
             below(arena, child, block, owed, seen, meet);
         }
     }
+}
+
+/// Whether a slot of any file leads to no node, or to no header of its block, for as long as three looks take. A header gets its identity
+/// before a slot leads to it, and loses it afterwards, so that nobody's work explains it, nor anybody's death. May be asked while others
+/// work, outside of any operation.
+pub fn leads_astray(arena: &Arena) -> bool {
+    let files = (0..arena.counts().files).map(FileId);
+    files
+        .filter_map(|id| Some((id, arena.file(id)?)))
+        .filter(|(_, entry)| entry.state.load(Ordering::Acquire) == LIVE)
+        .any(|(file, entry)| is_led_astray(arena, file, entry))
+}
+
+fn is_led_astray(arena: &Arena, file: FileId, entry: &FileEntry) -> bool {
+    let (mut odd, mut no_node) = (Vec::new(), false);
+    let root = entry.root.load(Ordering::Acquire);
+    let is_of = |header, block| {
+        let identity = Identity { file, block };
+        arena.header(header).and_then(|header| header.identity()) == Some(identity)
+    };
+    visit(arena, entry, &mut HashSet::new(), &mut |met| match met {
+        Met::Header { block, header, .. } => {
+            // A slot beyond the last block that there can be is asked for by nobody.
+            if let Ok(block) = u32::try_from(block).map(BlockIndex)
+                && !is_of(header, block)
+            {
+                odd.push((block, header));
+            }
+        }
+        Met::BadNode(node) => no_node |= arena.node(node).is_none(),
+    });
+    let leads = |block, header| slots::lookup(arena, entry, block) == Some(header);
+    // Nodes of a tree that was dropped meanwhile may be another's.
+    no_node && entry.root.load(Ordering::Acquire) == root
+        || odd.into_iter().any(|(block, header)| {
+            leads(block, header) && !is_of(header, block) && leads(block, header)
+        })
 }

@@ -1,6 +1,7 @@
 //! What a thread is at work on, by its slot and by the words that name it.
 
 use super::{PARKED, SETTLING, is_gone};
+use crate::frame::slots::visit;
 use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::memory::arena::Arena;
 use crate::memory::files::ENTERING;
@@ -39,9 +40,10 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
             })
 }
 
-/// Whether a lock is held that no thread has: nobody of that number lives, or it is in no operation, in which alone headers are held. No
-/// death explains it where nobody has died; the word was written over. Looks at all headers.
-pub fn has_lock_of_nobody(arena: &Arena) -> bool {
+/// Whether a word for which somebody may wait for ever was written over: a lock that no thread has, since nobody of that number lives, or
+/// it is in no operation, in which alone headers are held; or a slot that leads to no header of its block. No death explains either where
+/// nobody has died. Looks at all headers and trees.
+pub fn is_written_over(arena: &Arena) -> bool {
     let is_nobodys = |word: &AtomicU32| {
         let holder = word.load(Ordering::Acquire);
         // Who has gave it back before he went.
@@ -63,7 +65,8 @@ pub fn has_lock_of_nobody(arena: &Arena) -> bool {
             .any(|entry| is_nobodys(&entry.gate) || is_nobodys(&entry.append_lock))
         || headers
             .map_while(|id| arena.header(id))
-            .any(|header| header.is_held_by_nobody(cannot_hold));
+            .any(|header| header.is_held_by_nobody(cannot_hold))
+        || visit::leads_astray(arena);
     found && !is_rebuilt()
 }
 
