@@ -5,6 +5,7 @@
 
 mod duplicates;
 mod ends;
+mod look;
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -16,6 +17,7 @@ use libc::c_int;
 
 pub use self::duplicates::{duplicated, replaced};
 pub use self::ends::*;
+pub use self::look::Look;
 use crate::attach;
 use crate::foreign;
 use crate::hooks::limits;
@@ -45,13 +47,6 @@ pub fn is_ours(fd: c_int) -> bool {
     table::word(fd).kind() == Kind::Ours && !Inside::is()
 }
 
-/// `fstat`, past our own hook.
-pub fn stat_of(fd: c_int) -> Option<libc::stat> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the target is ours; initialised where the call succeeds.
-    unsafe { (real::fstat64(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init()) }
-}
-
 /// Descriptors that shells redirect.
 const INHERITED: std::ops::Range<c_int> = 0..10;
 
@@ -59,13 +54,13 @@ const INHERITED: std::ops::Range<c_int> = 0..10;
 /// they are never managed; but should their file be, it goes to the kernel.
 pub fn watch_inherited() {
     for fd in INHERITED {
-        let Some(stat) = stat_of(fd).filter(is_regular) else {
+        let Some(look) = Look::at(fd).filter(Look::is_regular) else {
             continue;
         };
         // SAFETY: takes no memory.
         let flags = unsafe { real::fcntl64(fd, libc::F_GETFL, 0) };
         // Should its file stay managed, nobody can be told.
-        let _ = enter(fd, &stat, flags, FOREIGN | REACHED);
+        let _ = enter(fd, &look, flags, FOREIGN | REACHED);
     }
 }
 
@@ -95,20 +90,16 @@ pub fn opened(fd: c_int, flags: c_int) -> Given {
     } else {
         0
     };
-    let is_file = |stat: &libc::stat| is_regular(stat) && !is_of_the_kernel(fd, stat);
-    match stat_of(fd).filter(is_file) {
-        Some(stat) => enter(fd, &stat, flags, more),
+    let is_file = |look: &Look| look.is_regular() && !is_of_the_kernel(fd, look);
+    match Look::at(fd).filter(is_file) {
+        Some(look) => enter(fd, &look, flags, more),
         None => Ok(()),
     }
 }
 
-fn is_regular(stat: &libc::stat) -> bool {
-    stat.st_mode & libc::S_IFMT == libc::S_IFREG
-}
-
 /// Whether it is no file in earnest but one of `/proc`, `/sys` and their like. A read of one may wait for ever, and handlers of the program's
 /// have to run meanwhile.
-fn is_of_the_kernel(fd: c_int, stat: &libc::stat) -> bool {
+fn is_of_the_kernel(fd: c_int, look: &Look) -> bool {
     const KINDS: [libc::c_long; 6] = [
         libc::PROC_SUPER_MAGIC,
         libc::SYSFS_MAGIC,
@@ -118,7 +109,7 @@ fn is_of_the_kernel(fd: c_int, stat: &libc::stat) -> bool {
         libc::CGROUP2_SUPER_MAGIC,
     ];
     // Such a file has no device and no space, and most say that they have no bytes.
-    if libc::major(stat.st_dev) != 0 || stat.st_blocks != 0 {
+    if libc::major(look.device) != 0 || look.has_blocks {
         return false;
     }
     let mut of = MaybeUninit::<libc::statfs64>::zeroed();
@@ -127,7 +118,7 @@ fn is_of_the_kernel(fd: c_int, stat: &libc::stat) -> bool {
     asked == 0 && KINDS.contains(&of.f_type)
 }
 
-fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) -> Given {
+fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     attach::notice_fork();
     let access = flags & libc::O_ACCMODE;
     let reads = access != libc::O_WRONLY;
@@ -138,11 +129,11 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) -> Given {
         0
     };
     let has_room = table::has_room(fd);
-    let new = || table::new_description(appends | more & !REACHED, stat);
+    let new = || table::new_description(appends | more & !REACHED, look);
     let Some(index) = has_room.then(new).flatten() else {
         // What is done with it passes no hook.
-        foreign::reach(stat.st_dev, stat.st_ino);
-        return give_inode_to_kernel(stat.st_dev, stat.st_ino, Why::Unable);
+        foreign::reach(look.device, look.inode);
+        return give_inode_to_kernel(look.device, look.inode, Why::Unable);
     };
     let word = Word::candidate(index, reads, writes);
     table::set(fd, word);
@@ -156,9 +147,7 @@ fn enter(fd: c_int, stat: &libc::stat, flags: c_int, more: u32) -> Given {
     // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
     let opened = unsafe { borrow(fd) };
     if let Some(glance) = attach::fresh_glance()
-        && glance
-            .known_of((stat.st_dev, stat.st_ino), opened)
-            .is_some()
+        && glance.known_of((look.device, look.inode), opened).is_some()
     {
         // Should it be neither managed here nor the kernel's, its first use says so.
         let _ = attach(fd, word);
@@ -272,14 +261,6 @@ pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char) {
     flush_inode(device, inode);
 }
 
-/// # Safety
-/// As for [`give_path_to_kernel`].
-unsafe fn stat_path(dir: c_int, path: *const libc::c_char) -> Option<libc::stat> {
-    let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the caller's path; the target is ours, initialised where the call succeeds.
-    unsafe { (real::fstatat64(dir, path, stat.as_mut_ptr(), 0) == 0).then(|| stat.assume_init()) }
-}
-
 /// From now on somebody may reach a regular file in a way that passes no hook. Should the session hold it, it goes to the kernel.
 ///
 /// # Safety
@@ -289,11 +270,9 @@ pub unsafe fn reach_path(dir: c_int, path: *const libc::c_char, why: Why) -> Giv
         return Ok(());
     }
     // SAFETY: the caller's path.
-    if let Some(stat) = unsafe { stat_path(dir, path) }
-        && stat.st_mode & libc::S_IFMT == libc::S_IFREG
-    {
-        foreign::reach(stat.st_dev, stat.st_ino);
-        give_inode_to_kernel(stat.st_dev, stat.st_ino, why)?;
+    if let Some(look) = unsafe { Look::at_path(dir, path) }.filter(Look::is_regular) {
+        foreign::reach(look.device, look.inode);
+        give_inode_to_kernel(look.device, look.inode, why)?;
     }
     Ok(())
 }
@@ -322,8 +301,8 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     }
     attach::fresh_glance().filter(|glance| glance.knows_any())?;
     // SAFETY: the caller's path.
-    let stat = unsafe { stat_path(dir, path) }?;
-    let inode = (stat.st_dev, stat.st_ino);
+    let look = unsafe { Look::at_path(dir, path) }?;
+    let inode = (look.device, look.inode);
     // SAFETY: a path that the kernel has taken.
     unsafe { is_known_at(dir, path, inode) }.then_some(inode)
 }
@@ -348,8 +327,8 @@ pub unsafe fn regular_at(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     }
     attach::fresh_glance()?;
     // SAFETY: the caller's path.
-    let stat = unsafe { stat_path(dir, path) }.filter(is_regular)?;
-    Some((stat.st_dev, stat.st_ino))
+    let look = unsafe { Look::at_path(dir, path) }.filter(Look::is_regular)?;
+    Some((look.device, look.inode))
 }
 
 /// As [`known_path`], of a file that somebody may be about to manage: that is waited for.
@@ -362,13 +341,13 @@ pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
         return false;
     };
     // SAFETY: the caller's path.
-    let Some(stat) = (unsafe { stat_path(libc::AT_FDCWD, path) }) else {
+    let Some(look) = (unsafe { Look::at_path(libc::AT_FDCWD, path) }) else {
         return false;
     };
     let _inside = Inside::enter();
     attach::notice_fork();
-    let _call = glance.stand_by(&inside::thread().place, stat.st_dev, stat.st_ino);
-    glance.known(stat.st_dev, stat.st_ino).is_some()
+    let _call = glance.stand_by(&inside::thread().place, look.device, look.inode);
+    glance.known(look.device, look.inode).is_some()
 }
 
 /// A standard descriptor has got another file. The kernel's it is where stdio may use it: where it has done so before, and for messages of libc's

@@ -94,8 +94,8 @@ fn remove(device: u64, inode: u64) {
 
 /// The inode behind a descriptor, if it is a regular file.
 pub fn regular(fd: c_int) -> Option<(u64, u64)> {
-    let stat = files::stat_of(fd)?;
-    (stat.st_mode & libc::S_IFMT == libc::S_IFREG).then_some((stat.st_dev, stat.st_ino))
+    let look = files::Look::at(fd).filter(files::Look::is_regular)?;
+    Some((look.device, look.inode))
 }
 
 /// A file, as the kernel names it.

@@ -19,6 +19,7 @@ use libc::c_int;
 pub use holders::{hold, let_go};
 pub use room::{WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, part, wiped};
 
+use crate::files::Look;
 use crate::inside::{Inside, thread};
 use crate::{raw, streams};
 use gone::is_gone;
@@ -306,7 +307,7 @@ pub fn description(index: u32) -> &'static Description {
 }
 
 /// Takes a description for a file that has just been opened. `None`: all are in use.
-pub fn new_description(flags: u32, stat: &libc::stat) -> Option<u32> {
+pub fn new_description(flags: u32, look: &Look) -> Option<u32> {
     if DESCRIPTIONS.load(Ordering::Acquire).is_null() && !room::reserve_descriptions() {
         return None;
     }
@@ -321,9 +322,9 @@ pub fn new_description(flags: u32, stat: &libc::stat) -> Option<u32> {
     it.lock.store(0, Relaxed);
     it.seen.store(0, Relaxed);
     it.written.store(0, Relaxed);
-    it.device.store(stat.st_dev, Relaxed);
-    it.inode.store(stat.st_ino, Relaxed);
-    it.size_at_open.store(stat.st_size as u64, Relaxed);
+    it.device.store(look.device, Relaxed);
+    it.inode.store(look.inode, Relaxed);
+    it.size_at_open.store(look.size, Relaxed);
     it.set_state(State::Kernels);
     Some(index)
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{Ordering, Ordering::Relaxed};
 use forebay::file::settle::Durability;
 use libc::c_int;
 
-use super::{flush_inode, stat_path};
+use super::{Look, flush_inode};
 use crate::attach;
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
@@ -118,10 +118,10 @@ pub fn stale(fd: c_int) {
 pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char) -> bool {
     let _errno = KeepErrno::new();
     // SAFETY: the caller's path.
-    let Some(stat) = (unsafe { stat_path(dir, path) }) else {
+    let Some(look) = (unsafe { Look::at_path(dir, path) }) else {
         return false;
     };
-    attach::glance().is_some_and(|glance| glance.await_closed(stat.st_dev, stat.st_ino))
+    attach::glance().is_some_and(|glance| glance.await_closed(look.device, look.inode))
 }
 
 /// Waits until the keeper has finished with all files whose closes did not wait.

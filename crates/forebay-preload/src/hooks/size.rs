@@ -106,7 +106,7 @@ pub fn cut_if_managed(fd: c_int, len: off_t) {
         }
         Kind::Managed => word.writes(),
         // One that could not be managed here has gone to the kernel, with what the program wrote.
-        Kind::None => files::stat_of(fd).is_some_and(|stat| stat.st_size > len),
+        Kind::None => files::Look::at(fd).is_some_and(|look| look.size as i64 > len),
         _ => false,
     };
     if is_to_be_cut {

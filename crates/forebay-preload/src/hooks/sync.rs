@@ -40,7 +40,7 @@ export! {
         if files::is_ours(fd) {
             return serve::refused() as c_int;
         }
-        let failed = files::stat_of(fd).and_then(|stat| write_all(Some(stat.st_dev)));
+        let failed = files::Look::at(fd).and_then(|look| write_all(Some(look.device)));
         // SAFETY: takes no memory.
         let result = unsafe { real::syncfs(fd) };
         match failed {

@@ -174,11 +174,11 @@ fn allowed(
         return Err(libc::EOVERFLOW);
     }
     let whole = off_t::try_from(count).unwrap_or(off_t::MAX);
-    let (Some(a), Some(b)) = (files::stat_of(from), files::stat_of(to)) else {
+    let (Some(a), Some(b)) = (files::Look::at(from), files::Look::at(to)) else {
         return Err(libc::EBADF);
     };
     let rest = (super::size::size_of(from) - start).max(0).min(whole);
-    let same = (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino);
+    let same = (a.device, a.inode) == (b.device, b.inode);
     let within = |at: off_t, begin: off_t| begin <= at && at - begin < rest;
     if same && rest > 0 && (within(start, target) || within(target, start)) {
         return Err(libc::EINVAL);

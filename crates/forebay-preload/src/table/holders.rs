@@ -454,8 +454,8 @@ fn inherits(fd: c_int, word: Word, doubts: bool) -> bool {
     let index = word.description_index();
     let it = description(index);
     let is_it = || {
-        files::stat_of(fd).is_some_and(|stat| {
-            stat.st_ino == it.inode.load(Relaxed) && stat.st_dev == it.device.load(Relaxed)
+        files::Look::at(fd).is_some_and(|look| {
+            look.inode == it.inode.load(Relaxed) && look.device == it.device.load(Relaxed)
         })
     };
     if doubts && !is_it() {

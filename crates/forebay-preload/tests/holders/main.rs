@@ -49,25 +49,21 @@ mod raw {
 mod files {
     use crate::explored::{Bug, me, now, planted, point};
 
-    pub struct Stat {
-        pub st_ino: u64,
-        pub st_dev: u64,
+    pub struct Look {
+        pub inode: u64,
+        pub device: u64,
     }
 
-    pub fn stat_of(fd: i32) -> Option<Stat> {
-        point();
-        let me = me();
-        let object = now().processes[me].fds.get(&(fd as usize)).copied();
-        let word = now().processes[me].words[fd as usize] as u32;
-        let believed = planted(Bug::NoDoubts).then(|| Stat {
-            st_ino: crate::table::inode_of(word),
-            st_dev: 1,
-        });
-        let seen = |object: crate::explored::Object| Stat {
-            st_ino: object.inode,
-            st_dev: 1,
-        };
-        believed.or(object.map(seen))
+    impl Look {
+        pub fn at(fd: i32) -> Option<Look> {
+            point();
+            let me = me();
+            let object = now().processes[me].fds.get(&(fd as usize)).copied();
+            let word = now().processes[me].words[fd as usize] as u32;
+            let look = |inode| Look { inode, device: 1 };
+            let believed = planted(Bug::NoDoubts).then(|| look(crate::table::inode_of(word)));
+            believed.or(object.map(|object: crate::explored::Object| look(object.inode)))
+        }
     }
 }
 

@@ -45,7 +45,7 @@ impl Drop for Pipe {
 }
 
 fn is_pipe(fd: c_int) -> bool {
-    files::stat_of(fd).is_some_and(|stat| stat.st_mode & libc::S_IFMT == libc::S_IFIFO)
+    files::Look::at(fd).is_some_and(|look| look.kind == libc::S_IFIFO)
 }
 
 /// `splice` where the engine has one of the two.

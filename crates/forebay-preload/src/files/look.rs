@@ -1,0 +1,66 @@
+//! What a descriptor or a path leads to, asked without its times.
+//!
+//! Whoever asks for a file's change time makes the kernel note the next change by a finer clock: on XFS and ext4 that change is a
+//! transaction of its own then (4 of the 63 µs that a file of 100 KB takes to be made, read and removed).
+
+use std::mem::MaybeUninit;
+
+use libc::c_int;
+
+use crate::real;
+
+/// What a file is.
+#[derive(Clone, Copy)]
+pub struct Look {
+    /// Its device's number, as `makedev` packs it.
+    pub device: u64,
+    /// Its inode's.
+    pub inode: u64,
+    /// Its kind, one of `S_IFMT`.
+    pub kind: u32,
+    /// Its size in bytes.
+    pub size: u64,
+    /// Whether it has space of its own.
+    pub has_blocks: bool,
+}
+
+impl Look {
+    /// Of what is open, past our own hooks.
+    pub fn at(fd: c_int) -> Option<Look> {
+        // SAFETY: an empty string.
+        unsafe { look(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }
+    }
+
+    /// Of what a path leads to, past our own hooks.
+    ///
+    /// # Safety
+    /// `path` is a string, or an address that the kernel refuses.
+    pub unsafe fn at_path(dir: c_int, path: *const libc::c_char) -> Option<Look> {
+        // SAFETY: the caller's promise.
+        unsafe { look(dir, path, 0) }
+    }
+
+    /// A regular file.
+    pub fn is_regular(&self) -> bool {
+        self.kind == libc::S_IFREG
+    }
+}
+
+/// # Safety
+/// As for [`Look::at_path`].
+unsafe fn look(dir: c_int, path: *const libc::c_char, flags: c_int) -> Option<Look> {
+    let mask = libc::STATX_TYPE | libc::STATX_INO | libc::STATX_SIZE | libc::STATX_BLOCKS;
+    let mut found = MaybeUninit::<libc::statx>::uninit();
+    // SAFETY: the caller's path; the target is ours, initialised where the call succeeds.
+    let found = unsafe {
+        let failed = real::statx(dir, path, flags, mask, found.as_mut_ptr()) != 0;
+        (!failed).then(|| found.assume_init())?
+    };
+    Some(Look {
+        device: libc::makedev(found.stx_dev_major, found.stx_dev_minor),
+        inode: found.stx_ino,
+        kind: u32::from(found.stx_mode) & libc::S_IFMT,
+        size: found.stx_size,
+        has_blocks: found.stx_blocks != 0,
+    })
+}
