@@ -3,8 +3,8 @@
 //!
 //! That is evidence of the kernel's: a program gets the mapping before it opens its first file, a forked child has its parent's, and
 //! nobody has it any more after executing a program without the library. A process that has nothing of any file mapped is in the middle of
-//! executing a program, or of its end: its memory is another already, and its descriptors are about to be closed. It is looked at again.
-//! So is a member with a descriptor that its library does not know: it may be about to.
+//! executing a program, or of its end: its memory is another already, and its descriptors are about to be closed. One that ends uses
+//! nothing any more, however long its memory takes to be given back; one that executes a program is looked at again. So is a member with a descriptor that its library does not know: it may be about to.
 
 use std::collections::HashSet;
 use std::ffi::CString;
@@ -98,6 +98,13 @@ fn used_by(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64), look: u32) -> io::R
     let mapped = mapped(pid, wanted, arena)?;
     let mut used = mapped.wanted;
     if !mapped.is_member {
+        if !mapped.has_program && is_ending(pid) {
+            return other_threads(pid)
+                .next()
+                .map_or(Ok((Vec::new(), true)), |thread| {
+                    used_by(thread, wanted, arena, look)
+                });
+        }
         used.extend(open(pid, wanted)?.into_iter().map(|(_, inode)| inode));
         let is_certain = mapped.has_program || used.is_empty();
         return Ok((used, is_certain));
@@ -119,6 +126,26 @@ fn used_by(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64), look: u32) -> io::R
     }
     let is_certain = is_certain || used.is_empty();
     Ok((used, is_certain))
+}
+
+/// Whether a thread ends: it makes no call any more, and has lost its memory, or is about to. Nothing is to be expected of one that has ended.
+fn is_ending(thread: u32) -> bool {
+    /// `PF_EXITING` of the kernel's, in the ninth word of `stat`.
+    const EXITING: u64 = 4;
+    let stat = fs::read_to_string(format!("/proc/{thread}/stat")).unwrap_or_default();
+    // The second word is a name in brackets, which may have anything in it.
+    let words = stat.rsplit_once(") ").map_or("", |(_, words)| words);
+    let flags = words.split(' ').nth(6).and_then(|flags| flags.parse().ok());
+    flags.is_none_or(|flags: u64| flags & EXITING != 0)
+}
+
+/// Threads of a process that go on, though the first has ended.
+fn other_threads(pid: u32) -> impl Iterator<Item = u32> {
+    let threads = fs::read_dir(format!("/proc/{pid}/task"));
+    let threads = threads.into_iter().flatten().flatten();
+    threads
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(move |&thread| thread != pid && !is_ending(thread))
 }
 
 /// Whether a descriptor does more than name its file (`O_PATH`).
@@ -179,7 +206,16 @@ pub fn has_open(pid: u32, inode: (u64, u64)) -> bool {
 /// # Errors
 /// `EMFILE`, `ENFILE`.
 pub fn mapped_by(pid: u32, arena: (u64, u64)) -> io::Result<Mapped> {
-    mapped(pid, &Wanted::by_mounts(&HashSet::new(), ""), arena)
+    let nothing = HashSet::new();
+    let nothing = Wanted::by_mounts(&nothing, "");
+    let first = mapped(pid, &nothing, arena)?;
+    if first.has_program || !is_ending(pid) {
+        return Ok(first);
+    }
+    match other_threads(pid).next() {
+        Some(thread) => mapped(thread, &nothing, arena),
+        None => Ok(first),
+    }
 }
 
 fn mapped(pid: u32, wanted: &Wanted<'_>, arena: (u64, u64)) -> io::Result<Mapped> {
@@ -314,6 +350,40 @@ mod tests {
             used()
         );
         assert_eq!(looks(vec![(used(), false); 3]), used());
+    }
+
+    #[test]
+    fn who_ends_uses_nothing() {
+        assert!(!is_ending(std::process::id()));
+        let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
+        assert!(!is_ending(child.id()));
+        child.kill().expect("killed");
+        let ends = |_| is_ending(child.id()) || std::thread::sleep(LOOK_PAUSE) != ();
+        assert!((0..1000).any(ends), "it is a zombie, at the latest");
+        child.wait().expect("its end");
+    }
+
+    /// The first thread of a program may end before the others.
+    #[test]
+    fn who_goes_on_without_its_first_thread_is_found() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let seen = file.as_file().metadata().expect("stat");
+        let wanted = HashSet::from([(seen.dev(), seen.ino())]);
+        let program = "import ctypes, threading, time\n\
+            threading.Thread(target=time.sleep, args=(60,)).start()\n\
+            ctypes.CDLL(None).pthread_exit(None)";
+        let mut outsider = Command::new("python3")
+            .args(["-c", program])
+            .stdout(file.reopen().expect("opened again"))
+            .spawn()
+            .expect("python3");
+        let ended = |_| is_ending(outsider.id()) || std::thread::sleep(LOOK_PAUSE) != ();
+        assert!((0..5000).any(ended), "its first thread goes on");
+        assert_eq!(used_outside(&wanted, (0, 0)), wanted);
+        assert!(mapped_by(outsider.id(), (0, 0)).is_ok_and(|mapped| mapped.has_program));
+        outsider.kill().expect("killed");
+        outsider.wait().expect("its end");
+        assert!(used_outside(&wanted, (0, 0)).is_empty());
     }
 
     #[test]
