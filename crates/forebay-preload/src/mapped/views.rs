@@ -85,18 +85,18 @@ pub struct Request {
     pub offset: usize,
 }
 
-impl Request {
-    /// Whether it can be a view, as far as the call and a look at the descriptor tell.
-    pub fn may_be_view(&self) -> bool {
-        let word = table::word(self.fd);
-        self.flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-            && self.flags & !FLAGS == 0
-            && self.access & libc::PROT_EXEC == 0
-            && word.is_file()
-            && word.reads()
-            && !word.writes()
-    }
+/// Whether a mapping can be a view, as far as the call and a look at the descriptor tell.
+pub fn may_be_view(access: c_int, flags: c_int, fd: c_int) -> bool {
+    let word = table::word(fd);
+    flags & libc::MAP_TYPE == libc::MAP_PRIVATE
+        && flags & !FLAGS == 0
+        && access & libc::PROT_EXEC == 0
+        && word.is_file()
+        && word.reads()
+        && !word.writes()
+}
 
+impl Request {
     fn is_fixed(&self) -> bool {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
@@ -255,11 +255,17 @@ pub(super) fn leave_to_the_kernel(is_child: bool) {
         // SAFETY: made by a box in `map`, and taken once.
         unsafe { Box::from_raw(attached) }.leave_to_holder();
     }
-    let holder = HOLDER.swap(std::ptr::null_mut(), AcqRel);
-    if !holder.is_null() && !is_child {
-        // SAFETY: the counted reference of `holder`, taken once. The mappings keep the description.
-        drop(unsafe { Arc::from_raw(holder) });
+    let holder = take_holder();
+    if is_child {
+        std::mem::forget(holder);
     }
+}
+
+/// What new mappings are no longer made of. Mappings keep its description.
+fn take_holder() -> Option<Arc<Holder>> {
+    let holder = HOLDER.swap(std::ptr::null_mut(), AcqRel);
+    // SAFETY: the counted reference that `holder` has left there, taken once.
+    (!holder.is_null()).then(|| unsafe { Arc::from_raw(holder) })
 }
 
 /// Has all views show memory of the process's own, with what they show now: nothing of the arena stays mapped.
@@ -285,12 +291,9 @@ pub fn make_own() -> io::Result<()> {
             gone.append(&mut super::end_locked(&lock, begin, end - begin));
         }
     }
-    let holder = HOLDER.swap(std::ptr::null_mut(), AcqRel);
+    let holder = take_holder();
     lock.free(gone);
-    if !holder.is_null() {
-        // SAFETY: the counted reference of `holder`, taken once.
-        drop(unsafe { Arc::from_raw(holder) });
-    }
+    drop(holder);
     Ok(())
 }
 

@@ -587,6 +587,17 @@ fn an_interval_is_kept_while_a_program_writes() {
 pub struct Keeper(Child);
 
 impl Keeper {
+    /// Has it take all the descriptors that it may have, and waits until it has.
+    fn fill(&mut self, scene: &Scene, meanwhile: impl FnOnce()) {
+        let mark = scene.path("mark");
+        let input = self.0.stdin.as_mut().expect("input");
+        writeln!(input, "{}", mark.display()).expect("a line");
+        meanwhile();
+        in_the_end("it is full", || {
+            std::fs::read(&mark).is_ok_and(|mark| mark == b"full")
+        });
+    }
+
     /// One that keeps outsiders out.
     pub fn of(scene: &mut Scene) -> Self {
         Self::with(scene, Coherence::Strict)
@@ -761,13 +772,7 @@ fn a_keeper_without_descriptors_can_have_what_lies_in_a_lane() {
         member.does(&format!("write 2 {SHORT}"));
         member.does("open a");
         member.begins(&format!("write 1 {SHORT}"));
-        let mark = scene.path("mark");
-        let input = keeper.0.stdin.as_mut().expect("input");
-        writeln!(input, "{}", mark.display()).expect("a line");
-        member.answers();
-        in_the_end("it is full", || {
-            std::fs::read(&mark).is_ok_and(|mark| mark == b"full")
-        });
+        keeper.fill(&scene, || _ = member.answers());
         for (name, seed) in [("a", 1), ("b", 2)] {
             let (bytes, _) = reads(&scene, name);
             assert!(
@@ -790,12 +795,7 @@ fn nobody_is_refused_by_a_keeper_without_descriptors() {
     let mut member = Member::of(&scene);
     member.does("open a");
     member.does(&format!("write 1 {SHORT}"));
-    let mark = scene.path("mark");
-    let input = keeper.0.stdin.as_mut().expect("input");
-    writeln!(input, "{}", mark.display()).expect("a line");
-    in_the_end("it is full", || {
-        std::fs::read(&mark).is_ok_and(|mark| mark == b"full")
-    });
+    keeper.fill(&scene, || ());
     let cats: Vec<_> = (0..40)
         .map(|_| {
             outsider(&scene, "cat", &["a"])

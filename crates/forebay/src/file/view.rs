@@ -28,6 +28,8 @@ use crate::file::core::{Core, Halt};
 use crate::file::room;
 use crate::file::view::cold::Cold;
 use crate::file::view::run::Place;
+use crate::frame::header::Identity;
+use crate::frame::slots;
 use crate::ids::{BlockIndex, FrameId};
 use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
@@ -253,34 +255,15 @@ fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Opti
         if len == 0 {
             return Ok(Some(nothing()));
         }
-        let blocks = (BlockIndex::of(end - 1).0 - BlockIndex::of(range.start).0) + 1;
-        if blocks > pins::frames_max(core.shared.arena.superblock()) {
+        if !may_be_held(me, range.start, len) {
             return Ok(None);
         }
         let Some(holder) = core.shared.viewer(me) else {
             return Ok(None);
         };
-        let mut pins = Pins {
-            shared: Arc::clone(&core.shared),
-            pins: Vec::with_capacity(len / BLOCK_BYTES + 2),
-        };
-        let place = Place::default();
-        let after = if spread::is_worth_it(core, me, range.start, len) {
-            spread::pin(core, me, holder, (range.start, len), (&place, &mut pins))?
-        } else {
-            let mut cold = Cold::up_to(BlockIndex::of(end - 1), &place);
-            pin_range(
-                core,
-                me,
-                holder,
-                (range.start, len),
-                (&mut pins.pins, &mut cold),
-            )?
-        };
+        let (after, pins) = pin_all(core, me, holder, (range.start, len))?;
         match after {
             After::Done => {
-                room::keep_clean_within(me);
-                me.count(Counter::ReadBytes as usize, len as u64);
                 return lay_out(pins, range.start, len)
                     .map_err(|error| Halt::Failed(Error::device("watch for forks", &error)));
             }
@@ -289,6 +272,50 @@ fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Opti
             After::Cut => {}
         }
     }
+}
+
+/// Whether so many frames may be held as a range of at least one byte lies in.
+fn may_be_held(me: Me<'_>, start: u64, len: usize) -> bool {
+    let last = BlockIndex::of(start + len as u64 - 1);
+    last.0 - BlockIndex::of(start).0 < pins::frames_max(me.arena.superblock())
+}
+
+/// Pins the frames of a range of at least one byte in a holder's name, and counts it as read. What is missing is read, several pieces at once
+/// where that pays.
+fn pin_all(
+    core: &Core,
+    me: Me<'_>,
+    holder: u32,
+    (start, len): (u64, usize),
+) -> std::result::Result<(After, Pins), Halt> {
+    let mut pins = Pins {
+        shared: Arc::clone(&core.shared),
+        pins: Vec::with_capacity(len / BLOCK_BYTES + 2),
+    };
+    let place = Place::default();
+    let after = if spread::is_worth_it(core, me, start, len) {
+        spread::pin(core, me, holder, (start, len), (&place, &mut pins))?
+    } else {
+        let mut cold = Cold::up_to(BlockIndex::of(start + len as u64 - 1), &place);
+        let memory = (&mut pins.pins, &mut cold);
+        pin_range(core, me, holder, (start, len), memory)?
+    };
+    if after == After::Done {
+        room::keep_clean_within(me);
+        me.count(Counter::ReadBytes as usize, len as u64);
+    }
+    Ok((after, pins))
+}
+
+/// How many pages of a block memory holds, at a glance. `None`: somebody has the block in hand. The caller is in an operation.
+fn pages_held(core: &Core, me: Me<'_>, block: BlockIndex) -> Option<usize> {
+    let file = core.id;
+    let header = slots::lookup(me.arena, core.entry(), block);
+    let Some(header) = header.and_then(|id| me.arena.header(id)) else {
+        return Some(0);
+    };
+    let peek = header.peek(Identity { file, block })?;
+    Some(peek.valid.count_ones() as usize)
 }
 
 /// Pins the frames of all blocks of a range, from its first byte on, up to the first that cannot be.

@@ -108,16 +108,6 @@ pub fn replace(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
     retry(|| check(unsafe { libc::dup3(from.as_raw_fd(), to.as_raw_fd(), libc::O_CLOEXEC) }))
 }
 
-/// Another descriptor of a description, which is not one of the standard ones.
-pub fn copy(fd: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: takes no memory; a new descriptor is nobody's yet.
-    unsafe {
-        let copy = libc::fcntl(fd.as_raw_fd(), libc::F_DUPFD_CLOEXEC, 3);
-        check(copy)?;
-        Ok(OwnedFd::from_raw_fd(copy))
-    }
-}
-
 /// Whether two of this process's descriptors are of one description. `false` as well where the kernel does not tell.
 pub fn is_one_description(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
     const KCMP_FILE: libc::c_int = 0;

@@ -20,15 +20,7 @@ pub fn map(args: &Args) -> usize {
             0
         };
     }
-    let request = Request {
-        at: args[0] as usize,
-        len: args[1] as usize,
-        access: args[2] as c_int,
-        flags,
-        fd,
-        offset: args[5] as usize,
-    };
-    if request.may_be_view() && joined() {
+    if views::may_be_view(args[2] as c_int, flags, fd) && joined() {
         return map_view as *const () as usize;
     }
     let given = give(fd, Why::Mapped);

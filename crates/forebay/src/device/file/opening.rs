@@ -68,7 +68,7 @@ impl RealFile {
         if inode != (stat.device, stat.inode) {
             return Err(KernelReason::WrongDescriptors { what: TWO_FILES });
         }
-        let buffered = file::copy(direct.as_fd()).map(relocate);
+        let buffered = direct.try_clone().map(relocate);
         let buffered = buffered.map_err(|error| KernelReason::of_open(&error, file_system.name))?;
         let opened = (direct, buffered, Together::SoFar);
         Self::over(opened, (stat, file_system), writable)

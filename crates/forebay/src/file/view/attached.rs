@@ -4,23 +4,14 @@
 //! description of a [`Holder`], which each piece of it keeps. Here the frames are pinned, and said to lie where in the arena's file. The
 //! caller maps privately: a store into the mapping is a copy of the process's, and never reaches the frame.
 
-use std::sync::Arc;
-
-use super::{After, Pins, pin_range, runs_of, spread};
+use super::{After, Pins, may_be_held, pages_held, pin_all, runs_of};
 use crate::file::core::{Core, Halt};
 use crate::file::inode::Inode;
-use crate::file::room;
-use crate::file::view::cold::Cold;
-use crate::file::view::run::Place;
-use crate::frame::header::Identity;
-use crate::frame::slots;
 use crate::ids::{BlockIndex, FrameId};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
-use crate::memory::pins;
 use crate::memory::threads::Me;
 use crate::scrap::split::segments;
 use crate::session::viewers::Holder;
-use crate::stats::Counter;
 use crate::sync::planted;
 
 /// Of a range, the part that memory must have: one in so many. Of a range of which it has less, the kernel's own mapping reads only the
@@ -73,37 +64,14 @@ impl Inode {
             return Ok(None);
         }
         let bytes = (size - start).min(len as u64) as usize;
-        let blocks = BlockIndex::of(start + bytes as u64 - 1).0 - BlockIndex::of(start).0 + 1;
         if core.entry().writers() != 0
-            || blocks > pins::frames_max(me.arena.superblock())
+            || !may_be_held(me, start, bytes)
             || !is_in_memory(core, me, start, bytes)
         {
             return Ok(None);
         }
-        let mut pins = Pins {
-            shared: Arc::clone(&core.shared),
-            pins: Vec::with_capacity(blocks as usize),
-        };
-        let place = Place::default();
-        let after = if spread::is_worth_it(core, me, start, bytes) {
-            spread::pin(
-                core,
-                me,
-                holder.number(),
-                (start, bytes),
-                (&place, &mut pins),
-            )?
-        } else {
-            let mut cold = Cold::up_to(BlockIndex::of(start + bytes as u64 - 1), &place);
-            let memory = (&mut pins.pins, &mut cold);
-            pin_range(core, me, holder.number(), (start, bytes), memory)?
-        };
-        if after != After::Done {
-            return Ok(None);
-        }
-        room::keep_clean_within(me);
-        me.count(Counter::ReadBytes as usize, bytes as u64);
-        Ok(Some(Attached {
+        let (after, pins) = pin_all(core, me, holder.number(), (start, bytes))?;
+        Ok((after == After::Done).then_some(Attached {
             pins,
             start,
             len,
@@ -117,17 +85,10 @@ fn is_in_memory(core: &Core, me: Me<'_>, start: u64, len: usize) -> bool {
     let Ok(_operation) = me.enter(core.id) else {
         return false;
     };
-    let pages_of = |block: BlockIndex| {
-        let file = core.id;
-        let header = slots::lookup(me.arena, core.entry(), block);
-        let peek = header
-            .and_then(|id| me.arena.header(id))
-            .and_then(|header| header.peek(Identity { file, block }));
-        peek.map_or(0, |peek| peek.valid.count_ones() as usize)
-    };
     let (mut held, enough) = (0, len.div_ceil(IN_MEMORY_PARTS));
     segments(start, len).any(|segment| {
-        held += segment.len.min(pages_of(segment.block) * PAGE_BYTES);
+        let pages = pages_held(core, me, segment.block).unwrap_or(0);
+        held += segment.len.min(pages * PAGE_BYTES);
         held >= enough
     })
 }

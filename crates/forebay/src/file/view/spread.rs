@@ -10,12 +10,10 @@ use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::thread::{Builder, Scope, ScopedJoinHandle};
 
-use super::{After, Pins, pin_range};
+use super::{After, Pins, pages_held, pin_range};
 use crate::file::core::{Core, Halt};
 use crate::file::view::cold::Cold;
 use crate::file::view::run::Place;
-use crate::frame::header::Identity;
-use crate::frame::slots;
 use crate::ids::BlockIndex;
 use crate::limits::HUGE_BYTES;
 use crate::memory::pins::{self, Pin};
@@ -44,22 +42,11 @@ fn lacks(core: &Core, me: Me<'_>, start: u64, len: usize) -> bool {
     let Ok(_operation) = me.enter(core.id) else {
         return false;
     };
-    let is_missing = |block: BlockIndex| {
-        let file = core.id;
-        let header = slots::lookup(me.arena, core.entry(), block);
-        let header = header.and_then(|id| me.arena.header(id));
-        header.is_none_or(|header| {
-            let peek = header.peek(Identity { file, block });
-            peek.is_some_and(|peek| peek.valid == 0)
-        })
-    };
     let mut missing = 0;
     segments(start, len).any(|segment| {
-        missing += if is_missing(segment.block) {
-            segment.len
-        } else {
-            0
-        };
+        if pages_held(core, me, segment.block) == Some(0) {
+            missing += segment.len;
+        }
         missing >= BYTES_MIN
     })
 }

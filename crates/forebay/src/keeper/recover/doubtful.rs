@@ -3,7 +3,7 @@
 //! anybody else could have written would be overwritten.
 
 use super::aside::each_owed;
-use crate::device::DeviceFile;
+use crate::device::{DeviceFile, read_rest};
 use crate::ids::FileId;
 use crate::limits::PAGE_BYTES;
 use crate::memory::files::TRUNCATING;
@@ -27,11 +27,16 @@ pub(super) fn harms_nobody(
     let in_bounds = |len: u64| {
         (len >= known_end || shorter) && len <= may_be.next_multiple_of(PAGE_BYTES as u64)
     };
-    if !matches!(device.stat(), Ok(stat) if in_bounds(stat.len)) {
+    let Some(end) = device
+        .stat()
+        .ok()
+        .map(|stat| stat.len)
+        .filter(|&len| in_bounds(len))
+    else {
         return false;
-    }
+    };
     let compared = each_owed(shared, me, id, |offset, owed| {
-        let found = read(device, offset, owed.len())?;
+        let found = read(device, end, offset, owed.len())?;
         let harmless = (offset..)
             .zip(&found)
             .zip(owed)
@@ -45,19 +50,13 @@ pub(super) fn harms_nobody(
     compared.is_ok()
 }
 
-/// What the file holds, and zeros beyond its end.
-fn read(device: &dyn DeviceFile, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
+/// What the file holds, and zeros beyond `end`, which is its end.
+fn read(device: &dyn DeviceFile, end: u64, offset: u64, len: usize) -> std::io::Result<Vec<u8>> {
     let before = offset as usize % PAGE_BYTES;
     let whole = (before + len.max(1)).next_multiple_of(PAGE_BYTES);
     let memory = AlignedBytes::new(whole, PAGE_BYTES);
-    let mut done = 0;
-    while done < whole {
-        let piece = memory.part(done, whole - done);
-        match device.read_direct(piece, offset - before as u64 + done as u64)? {
-            // Whole pages: what is less is the end.
-            0 => break,
-            read => done += read.next_multiple_of(PAGE_BYTES),
-        }
-    }
+    let (piece, at) = (memory.piece(), offset - before as u64);
+    let got = device.read_direct(piece, at)?;
+    read_rest(device, piece, at, got, end)?;
     Ok(memory.to_vec()[before..before + len].to_vec())
 }
