@@ -352,14 +352,20 @@ mod tests {
         assert_eq!(looks(vec![(used(), false); 3]), used());
     }
 
+    fn ends_soon(thread: u32) -> bool {
+        (0..5000).any(|_| {
+            std::thread::sleep(LOOK_PAUSE);
+            is_ending(thread)
+        })
+    }
+
     #[test]
     fn who_ends_uses_nothing() {
         assert!(!is_ending(std::process::id()));
         let mut child = Command::new("sleep").arg("60").spawn().expect("sleep");
         assert!(!is_ending(child.id()));
         child.kill().expect("killed");
-        let ends = |_| is_ending(child.id()) || std::thread::sleep(LOOK_PAUSE) != ();
-        assert!((0..1000).any(ends), "it is a zombie, at the latest");
+        assert!(ends_soon(child.id()), "it is a zombie, at the latest");
         child.wait().expect("its end");
     }
 
@@ -377,8 +383,7 @@ mod tests {
             .stdout(file.reopen().expect("opened again"))
             .spawn()
             .expect("python3");
-        let ended = |_| is_ending(outsider.id()) || std::thread::sleep(LOOK_PAUSE) != ();
-        assert!((0..5000).any(ended), "its first thread goes on");
+        assert!(ends_soon(outsider.id()), "its first thread goes on");
         assert_eq!(used_outside(&wanted, (0, 0)), wanted);
         assert!(mapped_by(outsider.id(), (0, 0)).is_ok_and(|mapped| mapped.has_program));
         outsider.kill().expect("killed");
