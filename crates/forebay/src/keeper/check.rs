@@ -171,8 +171,8 @@ impl<'a> Check<'a> {
                 format!("{name} is held by {holder} in an idle arena")
             });
         }
-        for id in threads::dead(self.arena) {
-            self.problem(format!("thread {} is dead and not buried", id.0));
+        for dead in threads::dead(self.arena) {
+            self.problem(format!("thread {} is dead and not buried", dead.id.0));
         }
     }
 

@@ -107,12 +107,12 @@ fn is_needed(shared: &Shared, me: Me<'_>) -> bool {
     let mut owed = threads::gate_is_abandoned(arena)
         || arena.superblock().orphans.load(Ordering::Acquire) != 0
             && has_orphans_of_ours(shared, arena);
-    for id in threads::dead(arena) {
-        if threads::died_working(arena, id) || threads::is_named(arena, id) {
+    for dead in threads::dead(arena) {
+        if threads::died_working(arena, dead.id) || threads::is_named(arena, dead.id) {
             owed = true;
         } else {
             // It died between operations and owned nothing.
-            threads::bury(me, id);
+            threads::bury(me, dead);
         }
     }
     owed
@@ -147,13 +147,15 @@ fn is_death_under_way(arena: &Arena, rebuilds: u32) -> bool {
 pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     let arena = me.arena;
     let _stop = threads::stop_session_for_rebuild(me)?;
-    // Once, after the stop: who dies from here on is the next repair's.
-    let gone: Vec<bool> = (0..arena.counts().threads)
-        .map(|id| ThreadId(id) != me.id && threads::is_gone(arena, ThreadId(id)))
+    // Once, after the stop: who dies from here on is the next repair's, also where a slot that was free is taken meanwhile. Whoever
+    // has it can be in no operation, but can hold a lock or a gate.
+    let gone: Vec<Option<u32>> = (0..arena.counts().threads)
+        .map(|id| threads::last_life(arena, ThreadId(id)).filter(|_| ThreadId(id) != me.id))
         .collect();
-    // A slot that was free may be taken meanwhile; whoever has it can be in no operation, but can hold a lock or a gate.
-    let is_gone =
-        |id: ThreadId| gone.get(id.index()).copied().unwrap_or(true) && threads::is_gone(arena, id);
+    let is_gone = |id: ThreadId| match gone.get(id.index()) {
+        Some(&life) => life.is_some() && threads::last_life(arena, id) == life,
+        None => true,
+    };
     let landed = land(shared, me, &is_gone);
     let findings = rebuild(
         me,
@@ -164,8 +166,8 @@ pub fn after_death(shared: &Shared, me: Me<'_>) -> Option<Findings> {
     );
     settle_intents(shared, me, &is_gone);
     for id in (1..arena.counts().threads).map(ThreadId) {
-        if is_gone(id) && threads::is_dead(arena, id) {
-            threads::bury(me, id);
+        if let Some(dead) = threads::dead_of(arena, id).filter(|_| is_gone(id)) {
+            threads::bury(me, dead);
         }
     }
     Some(findings)

@@ -139,13 +139,25 @@ pub(crate) fn give_up(me: Me<'_>, life: u32) {
     }
 }
 
+/// A thread that has died, in one life of its slot: whoever has the slot next is another, though it dies as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dead {
+    /// Its slot.
+    pub id: ThreadId,
+    life: u32,
+}
+
 /// Frees the slot of a thread that has died. Of several that try, one does; should it die at that, another.
-pub(crate) fn bury(me: Me<'_>, id: ThreadId) {
-    let arena = me.arena;
+pub(crate) fn bury(me: Me<'_>, dead: Dead) {
+    let (arena, id) = (me.arena, dead.id);
     let Some(slot) = arena.thread(id) else { return };
     let Some(life) = slot.ended_life(arena) else {
         return;
     };
+    // What the dead has left was looked at in that life.
+    if life & LIFE_MASK != dead.life {
+        return;
+    }
     let buried = life & LIFE_MASK | me.id.0 << BURIER_SHIFT | BURIED;
     if slot
         .state
@@ -244,12 +256,23 @@ pub fn life(arena: &Arena, id: ThreadId) -> Option<u32> {
     (!is_gone(arena, id)).then_some(life)
 }
 
+/// The thread of a slot, if the slot is taken and its thread has died.
+pub fn dead_of(arena: &Arena, id: ThreadId) -> Option<Dead> {
+    let life = arena.thread(id)?.ended_life(arena)? & LIFE_MASK;
+    Some(Dead { id, life })
+}
+
 /// Taken slots whose threads have died.
-pub fn dead(arena: &Arena) -> Vec<ThreadId> {
-    (1..arena.counts().threads)
-        .map(ThreadId)
-        .filter(|&id| is_dead(arena, id))
-        .collect()
+pub fn dead(arena: &Arena) -> Vec<Dead> {
+    let all = (1..arena.counts().threads).map(ThreadId);
+    all.filter_map(|id| dead_of(arena, id)).collect()
+}
+
+/// The life of a slot whose thread is gone: who comes next has another.
+pub fn last_life(arena: &Arena, id: ThreadId) -> Option<u32> {
+    let now = || Some(arena.thread(id)?.state.load(Ordering::Acquire) & LIFE_MASK);
+    let life = now()?;
+    (is_gone(arena, id) && now() == Some(life)).then_some(life)
 }
 
 impl<'a> Me<'a> {
