@@ -343,28 +343,28 @@ fn the_lease_keeps_others_out() {
 
 /// Leaves a file that does not get on: as the keeper sees it, it owes a page that nobody can write. Deaths have left such.
 fn leave_stuck(scene: &Scene) -> forebay::ids::FileId {
+    // The lease is refused while anybody is in the middle of a call on another description, on a busy machine for longer than a close waits
+    // for it: then the closer has written the file, and nothing is left.
+    (0..20)
+        .find_map(|_| try_to_leave_stuck(scene))
+        .expect("left to the keeper")
+}
+
+fn try_to_leave_stuck(scene: &Scene) -> Option<forebay::ids::FileId> {
     let (file, inode) = scene.written();
     let seen = AtomicU32::new(inode.error_sequence());
     let me = scene.closes.shared().me().expect("a slot");
     let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
-    inode
-        .core()
-        .entry()
-        .owed_pages
-        .fetch_add(1, Ordering::AcqRel);
-    let id = inode.core().id;
+    let (id, owed) = (inode.core().id, &inode.core().entry().owed_pages);
+    owed.fetch_add(1, Ordering::AcqRel);
     drop(file);
+    let before = scene.closes.stats().closed_behind;
     inode.leave(me, &seen, &prepared).expect("left");
-    let entry = scene.closes.shared().arena.file_unchecked(id);
-    let (flags, owed) = (&entry.flags, &entry.owed_pages);
-    assert_eq!(
-        scene.closes.stats().closed_behind,
-        1,
-        "flags {:#x}, {} pages owed",
-        flags.load(Ordering::Acquire),
-        owed.load(Ordering::Acquire)
-    );
-    id
+    if scene.closes.stats().closed_behind > before {
+        return Some(id);
+    }
+    unstick(scene, id);
+    None
 }
 
 fn unstick(scene: &Scene, file: forebay::ids::FileId) {

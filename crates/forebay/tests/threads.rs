@@ -14,7 +14,7 @@ use common::{Engine, Store};
 use forebay::config::Route;
 use forebay::device::DeviceFile;
 use forebay::keeper::{provision, repair};
-use forebay::memory::threads::{slay, stop_session};
+use forebay::memory::threads::{self, slay, stop_session};
 use forebay::session::members;
 use forebay::sim::device::{Pace, SimDisk, SimFile, SimOptions, slowed};
 use forebay::sim::{Crash, crash_after};
@@ -418,6 +418,15 @@ fn live_and_die(file: &File, random: &mut SplitMix64, survivors: u64) {
     }
 }
 
+/// Sees to the dead whom nobody has met, whose slots are missing otherwise. A repair is put off while a thread gets no time to stop in.
+fn bury_all(session: &Session) {
+    let (shared, begun) = (session.shared(), Instant::now());
+    let me = shared.me().expect("a slot");
+    while !threads::dead(me.arena).is_empty() && begun.elapsed() < Duration::from_secs(20) {
+        repair::if_needed(shared, me);
+    }
+}
+
 /// Threads die all the time; those that live notice nothing of it.
 fn deaths(seed: u64) {
     const SURVIVORS: u64 = 3;
@@ -442,9 +451,7 @@ fn deaths(seed: u64) {
                 .join()
                 .expect("a death or an end");
             if lives.fetch_add(1, Relaxed).is_multiple_of(16) {
-                // Slots of the dead whom nobody has met.
-                let shared = session.shared();
-                repair::if_needed(shared, shared.me().expect("a slot"));
+                bury_all(&session);
             }
         }
         drop(ends);

@@ -41,7 +41,8 @@ use crate::sys::{limits, liveness};
 /// A keeper that needs longer for what the session owes is not left with it: the kernel takes leases back after a time, 45 s
 /// where nobody has changed that.
 const LATEST: Duration = Duration::from_secs(5);
-/// A lease is refused while anybody is in the middle of a call on another description that is about to be closed.
+/// A lease is refused while anybody is in the middle of a call on another description that is about to be closed: on a busy machine for
+/// milliseconds. Between tries a pause, each twice the one before, 5 ms in all.
 const LEASE_TRIES: u32 = 8;
 const LEASE_PAUSE: Duration = Duration::from_micros(20);
 /// Files that wait for the keeper at most: each has descriptors of his.
@@ -187,11 +188,11 @@ pub fn leave(
 }
 
 fn is_leased(core: &Core) -> bool {
-    for _ in 0..LEASE_TRIES {
+    for round in 0..LEASE_TRIES {
         match core.device.lease() {
             Ok(()) => return true,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                sleep(LEASE_PAUSE);
+                sleep(LEASE_PAUSE * (1 << round));
             }
             Err(_) => return false,
         }
