@@ -20,6 +20,7 @@ use libc::c_int;
 
 use crate::files;
 use crate::golang;
+use crate::habit;
 use crate::hooks::limits;
 use crate::inside::{self, Inside};
 use crate::parting::{self, Mapped};
@@ -42,6 +43,8 @@ static SESSION: AtomicPtr<Session> = AtomicPtr::new(std::ptr::null_mut());
 static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
 /// Bytes below which a file's writes are not worth reading the configuration for.
 static ASKED_FROM: AtomicU64 = AtomicU64::new(4096);
+/// Calls that show of what kind a new file's are, where the files before it were worth managing ([`habit`]).
+const CALLS_BY_HABIT: u64 = 8;
 /// Set where nothing shall be managed (any more).
 static OFF: AtomicU32 = AtomicU32::new(0);
 /// Set where the program uses the kernel in ways that pass no hook.
@@ -182,13 +185,17 @@ pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
         return false;
     };
     let small = config.small_file_bytes;
-    if bytes <= small / 4 && (calls < 2 || size < small) {
+    // Whoever wants files to be larger wants no guesses.
+    let by_habit =
+        calls >= CALLS_BY_HABIT && small <= SMALL_FILE_BYTES && habit::is_of_many_writes();
+    if !by_habit && bytes <= small / 4 && (calls < 2 || size < small) {
         return false;
     }
     // Large requests: the kernel takes them as fast, and the file needs no managing. Few requests of a new file: it may be complete, and
     // what they would have gained is less than what managing the file takes.
     let by_large_requests = bytes / calls.max(1) >= LARGE_REQUEST_BYTES;
-    let by_few = calls < small / (SMALL_FILE_BYTES / CALLS_A_SMALL_FILE) && size < small;
+    let enough = small / (SMALL_FILE_BYTES / CALLS_A_SMALL_FILE);
+    let by_few = !by_habit && calls < enough && size < small;
     synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
 }
 

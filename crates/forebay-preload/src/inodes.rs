@@ -130,6 +130,17 @@ pub fn get(_rare: &Rare, slot: u32) -> Option<&'static Inode> {
     (!inode.is_null()).then(|| unsafe { &*inode })
 }
 
+/// The size of a managed descriptor's file, bytes; the caller counts as a descriptor of its slot.
+pub fn size_of(word: Word) -> u64 {
+    let inode = INODES[word.slot() % SLOTS].inode.load(Ordering::Acquire);
+    if inode.is_null() {
+        return 0;
+    }
+    // SAFETY: the caller counts as a descriptor of the slot, so nobody closes it.
+    let inode = unsafe { &*inode };
+    inode.core().entry().size.load(Relaxed)
+}
+
 /// Whether the process manages none.
 pub fn are_none(rare: &Rare) -> bool {
     (0..END.load(Relaxed)).all(|slot| get(rare, slot).is_none())

@@ -12,6 +12,7 @@ mod attach;
 mod files;
 mod foreign;
 mod golang;
+mod habit;
 mod hooks;
 mod inodes;
 mod inside;

@@ -378,6 +378,12 @@ impl Description {
         (word >> 48, word & (CALL - 1))
     }
 
+    /// What [`Description::note_write`] has noted so far: calls and bytes. It begins anew.
+    pub fn take_written(&self) -> (u64, u64) {
+        let word = self.written.swap(0, Relaxed);
+        (word >> 48, word & ((1 << 48) - 1))
+    }
+
     /// Notes a sync of a candidate.
     pub fn note_sync(&self) {
         if !self.is_synced_again() {

@@ -8,6 +8,7 @@ use libc::c_int;
 
 use super::{Look, flush_inode};
 use crate::attach;
+use crate::habit;
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::KeepErrno;
@@ -44,6 +45,7 @@ pub fn close_behind(fd: c_int) -> Option<c_int> {
     if !table::replace(fd, word, Word::NONE) {
         return None;
     }
+    habit::ended(word);
     // SAFETY: takes no memory.
     let closed = unsafe { real::close(fd) };
     let failed = {
@@ -74,6 +76,7 @@ pub fn closing(fd: c_int) -> c_int {
 /// A descriptor of this word is no more: what its file owes is written if no other of the process is of the same description. Returns the
 /// error number to be reported, or 0.
 pub(super) fn ended(word: Word) -> c_int {
+    habit::ended(word);
     let description = word.description();
     let mut failed = 0;
     if word.kind() == Kind::Managed {

@@ -11,14 +11,20 @@ const MIB: usize = 1024 * 1024;
 
 /// Writes `count` pieces of `len` bytes to a new file, and syncs after each, if asked to. `argument`: these three numbers.
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
+    let said = || -> Vec<usize> {
+        let numbers = argument.split(' ');
+        numbers
+            .map(|text| text.parse().expect("a number"))
+            .collect()
+    };
+    if role == "files" {
+        files(&said(), dir);
+        return true;
+    }
     if role != "pieces" {
         return false;
     }
-    let said: Vec<usize> = argument
-        .split(' ')
-        .map(|text| text.parse().expect("a number"))
-        .collect();
-    let [count, len, syncs] = said[..] else {
+    let [count, len, syncs] = said()[..] else {
         panic!("three numbers");
     };
     let fd = open(&dir.join("a"), RDWR).expect("open");
@@ -38,6 +44,59 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     }
     close(fd).expect("close");
     true
+}
+
+/// Writes new files, each by as many pieces of 4,000 bytes as the next number says, and reads them back.
+fn files(counts: &[usize], dir: &Path) {
+    for (index, &count) in counts.iter().enumerate() {
+        let path = dir.join(format!("file-{index}"));
+        let fd = open(&path, RDWR).expect("open");
+        for piece in 0..count {
+            write(fd, &pattern((index + piece) as u8, 4000)).expect("write");
+        }
+        close(fd).expect("close");
+        let fd = open(&path, libc::O_RDONLY).expect("open");
+        for piece in 0..count {
+            let found = pread(fd, 4000, piece as i64 * 4000);
+            assert!(
+                found == Ok(pattern((index + piece) as u8, 4000)),
+                "wrong bytes"
+            );
+        }
+        close(fd).expect("close");
+    }
+}
+
+/// How many bytes of such files the engine has had.
+fn bytes_by_engine(counts: &[usize]) -> u64 {
+    let scene = Scene::new("habits", MIB as u64);
+    let counts: Vec<_> = counts.iter().map(usize::to_string).collect();
+    let mut role = scene.role("files", &counts.join(" "));
+    role.env("FOREBAY_LARGE_FILE_BYTES", "1GiB");
+    said(role.output().expect("a program"));
+    let stats = scene.session.as_ref().expect("a session").stats();
+    stats.scrap_bytes + stats.direct_bytes
+}
+
+#[test]
+fn a_program_that_writes_long_files_is_expected_to_write_more() {
+    let long = 600 * 4000;
+    assert_eq!(bytes_by_engine(&[600]), 0);
+    let had = bytes_by_engine(&[600; 8]);
+    assert!(
+        had > 4 * long,
+        "after the first few all but their beginnings: {had}"
+    );
+    // Files that end soon are no reason, and end it.
+    assert_eq!(bytes_by_engine(&[25; 40]), 0);
+    assert_eq!(bytes_by_engine(&[600, 25, 25, 600, 25, 25, 600, 25, 25]), 0);
+    let before = bytes_by_engine(&[600; 4]);
+    let short = [25; 20];
+    let had = bytes_by_engine(&[[600; 4].as_slice(), &short].concat());
+    assert!(
+        had >= before && had <= before + 6 * 25 * 4000,
+        "{had} after {before}"
+    );
 }
 
 /// Whether the engine has had anything of such a file, where `large` is the bound of files written by large requests.
