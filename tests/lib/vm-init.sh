@@ -96,6 +96,7 @@ for word in $words; do
     mounted=*) find_mounted $(echo "$value" | tr : ' ') ;;
     esac
 done
+[ "$boot" = 0 ] || echo 'ALL JUDGED'
 if [ "$boot" = 0 ]; then
     for place in ext4 xfs; do
         mkdir /$place/tmp && TMPDIR=/$place/tmp pmem-tests tests::files medium >/tmp/tests 2>&1
@@ -119,4 +120,5 @@ for store in /ext4/api /xfs/api /dev/dax3.0 /plain/api /dev/pmem5; do
     TEST_POWER=work TEST_STORE=$store TEST_SEED=$((boot * 1000 + $(date +%s) % 1000)) nice -n 4 $power &
 done
 for store in $mounted; do serve $store; done
+echo WORKING
 call

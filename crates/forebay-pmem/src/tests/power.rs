@@ -51,6 +51,10 @@ fn work(path: &Path, first_seed: u64) {
     println!();
     for seed in first_seed.. {
         println!("MAKING {store} {seed} .");
+        if path.is_file() {
+            // A new one has no blocks yet: who gives it some is to be durable too.
+            std::fs::remove_file(path).expect("removed");
+        }
         let options = CreateOptions {
             size: Some(SIZE),
             sparse: true,
