@@ -1,65 +1,124 @@
 #!/bin/sh
-# The first program of the emulated machine of scripts/test-vm.sh: what it does, the kernel's command line says (phase=...), and what comes of
-# it goes to the console.
+# The first program of the emulated machine of scripts/test-vm.sh. The kernel's command line says which boot it is (boot=N) and what the one before
+# has left: api=STORE:SEED:COUNT and mounted=STORE:NUMBER for each store. What comes of it goes to the console, a line each.
 export PATH=/bin HOME=/tmp TMPDIR=/tmp FOREBAY_CONFIG=/dev/null
 mount -t proc none /proc
 mount -t sysfs none /sys
 mount -t devtmpfs none /dev
 mount -t tmpfs none /tmp
-for module in nfit nd_pmem device_dax dax_pmem crc32c_generic ext4 fuse; do modprobe $module; done
-phase=$(sed 's/.*phase=\([^ ]*\).*/\1/' /proc/cmdline)
+for module in nfit nd_pmem device_dax dax_pmem crc32c_generic ext4 xfs fuse; do modprobe $module; done
+words=$(cat /proc/cmdline)
+boot=${words##*boot=} boot=${boot%% *}
+power='pmem-tests --exact tests::power::what_was_synced_is_there_after_the_end --nocapture'
 
-# What a store says of itself.
-said() {
-    forebay pmem info "$2" >/tmp/info 2>&1 || cat /tmp/info
-    if grep -q 'durable by fdatasync' /tmp/info; then
-        echo "$1: fdatasync"
-    else
-        echo "$1: $(grep -o 'clwb\|clflushopt\|clflush' /tmp/info | head -n 1)"
+# Namespaces stay what they are, from boot to boot.
+begin() {
+    for region in 0 1 4 5; do namespace $region fsdax; done
+    for region in 2 3; do namespace $region devdax; done
+    mkfs.ext4 -q -b 4096 /dev/pmem0 && mkfs.xfs -q -m reflink=0 /dev/pmem1 && mkfs.ext4 -q -b 4096 /dev/pmem4
+}
+
+namespace() {
+    ndctl create-namespace -e namespace$1.0 -f -m $2 >/dev/null 2>/tmp/said || ndctl create-namespace -r region$1 -m $2 >/dev/null || cat /tmp/said
+}
+
+# What was worked on by the API when the power was cut.
+judge() {
+    TEST_POWER=judge TEST_STORE=$1 TEST_SEED=$2 TEST_SYNCED=$3 $power >/tmp/judged 2>&1
+    status=$?
+    [ $status = 0 ] || cat /tmp/judged
+    echo "JUDGED $1 $status"
+}
+
+# What was mounted: the calls on it took turns, so a file that was renamed says that all before it are there.
+find_mounted() {
+    store=$1 acknowledged=$2 name=$(basename "$1" | tr -d .) wrong=0
+    place=/mnt$(dirname "$store")/$name
+    forebay pmem check "$store" >/tmp/checked 2>&1 || wrong="check: $(cat /tmp/checked)"
+    serve "$store"
+    current=$(cat "$place/calls/current" 2>/dev/null)
+    [ "${current:-0}" -ge "$acknowledged" ] || wrong="the last is ${current:-none}, $acknowledged was acknowledged"
+    for number in $(seq 1 "${current:-0}"); do
+        seq "$number" $((number + 3000)) | cmp -s - "$place/calls/$number" || wrong="$number is not whole"
+    done
+    # What came after it is there in part or not at all, as it was called.
+    next=$place/calls/$((${current:-0} + 1))
+    if [ -e "$next" ]; then
+        seq $((${current:-0} + 1)) $((${current:-0} + 3001)) | head -c "$(stat -c %s "$next")" | cmp -s - "$next" || wrong="$next is neither"
     fi
+    [ ! -e "$place/calls/$((${current:-0} + 2))" ] || wrong="$((${current:-0} + 2)) is there, and what came before is not"
+    [ "$wrong" = 0 ] || ls -l "$place/calls"
+    echo "FOUND $store $wrong ${current:-none}"
+    rm -rf "$place/calls"
+    forebay umount "$place"
+    # Its process has the store until it has written everything.
+    until forebay pmem check "$store" >/tmp/checked 2>&1 || ! grep -q 'open in another process' /tmp/checked; do sleep 0.1; done
 }
 
 serve() {
-    mkdir -p "/mnt/$1"
-    forebay mount --daemon "$2" "/mnt/$1" || echo "$1 cannot be mounted"
+    place=/mnt$(dirname "$1")/$(basename "$1" | tr -d .)
+    mkdir -p "$place"
+    forebay mount --daemon "$1" "$place" || echo "$1 cannot be mounted"
 }
 
-case $phase in
-work)
-    ndctl create-namespace -e namespace0.0 -f -m fsdax >/dev/null || ndctl create-namespace -r region0 -m fsdax
-    ndctl create-namespace -e namespace1.0 -f -m devdax >/dev/null || ndctl create-namespace -r region1 -m devdax
-    mkfs.ext4 -q -b 4096 /dev/pmem0 && mount -t ext4 -o dax=always /dev/pmem0 /dax && echo 'PMEM READY'
-    forebay pmem create --size 64MiB /dax/store && said 'DAX FILE' /dax/store
-    forebay pmem create /dev/dax1.0 && said 'DAX DEVICE' /dev/dax1.0
-    mkdir /dax/tmp && TMPDIR=/dax/tmp pmem-tests tests::files >/tmp/tests 2>&1
-    echo "TESTS: $?"
-    tail -n 3 /tmp/tests
-    serve file /dax/store
-    serve device /dev/dax1.0
+# How a store says that it becomes durable.
+durable() {
+    forebay pmem info "$1" >/tmp/info 2>&1 || cat /tmp/info
+    if grep -q 'durable by fdatasync' /tmp/info; then
+        echo "DURABLE $1 fdatasync"
+    elif grep -q 'durable by the CPU (DAX)' /tmp/info; then
+        echo "DURABLE $1 $(grep -o 'clwb\|clflushopt\|clflush' /tmp/info | head -n 1)"
+    fi
+}
+
+# Calls on all mounted stores, in turn: a file, synced; then its number in a file that takes the place of another, synced too.
+call() {
+    for store in $mounted; do mkdir -p "/mnt$(dirname "$store")/$(basename "$store" | tr -d .)/calls"; done
     number=0
     while :; do
         number=$((number + 1))
-        for store in file device; do
-            echo "line $number" | dd of="/mnt/$store/$number" conv=fsync 2>/dev/null || echo "FAILED $store $number"
+        for store in $mounted; do
+            place=/mnt$(dirname "$store")/$(basename "$store" | tr -d .)/calls
+            seq $number $((number + 3000)) | dd of="$place/$number" bs=16k conv=fsync 2>/dev/null &&
+                echo $number >"$place/new" && mv "$place/new" "$place/current" && fsync "$place" &&
+                echo "ACKNOWLEDGED $store $number ." || echo "FAILED $store $number"
         done
-        echo "acknowledged $number"
     done
-    ;;
-after-*)
-    mount -t ext4 -o dax=always /dev/pmem0 /dax
-    for store in file=/dax/store device=/dev/dax1.0; do
-        name=${store%%=*}
-        forebay pmem check "${store#*=}" >/tmp/checked 2>&1
+}
+
+echo # What was on the console before it ends here.
+[ "$boot" != 0 ] || begin
+mount -t ext4 -o dax=always /dev/pmem0 /ext4 && mount -t xfs -o dax=always /dev/pmem1 /xfs && mount -t ext4 -o dax=never /dev/pmem4 /plain && echo 'PMEM READY'
+for word in $words; do
+    value=${word#*=}
+    case $word in
+    api=*) judge $(echo "$value" | tr : ' ') ;;
+    mounted=*) find_mounted $(echo "$value" | tr : ' ') ;;
+    esac
+done
+[ "$boot" = 0 ] || echo 'ALL JUDGED'
+if [ "$boot" = 0 ]; then
+    for place in ext4 xfs; do
+        mkdir /$place/tmp && TMPDIR=/$place/tmp pmem-tests tests::files medium >/tmp/tests 2>&1
         status=$?
-        [ $status = 0 ] || cat /tmp/checked
-        echo "CHECKED $name: $status"
-        serve "$name" "${store#*=}"
-        found=0
-        for number in $(seq 1 "${phase#after-}"); do
-            [ "$(cat "/mnt/$name/$number" 2>/dev/null)" = "line $number" ] && found=$((found + 1))
-        done
-        echo "FOUND $name: $found"
+        grep '^test result' /tmp/tests
+        [ $status = 0 ] || tail -n 30 /tmp/tests
+        echo "TESTED $place $status"
     done
-    ;;
-esac
-sleep 1000
+    # On ext4 pages get their places when they are written to first; MAP_SYNC makes those durable too.
+    forebay pmem create --sparse --size 64MiB /ext4/mounted
+    forebay pmem create --size 64MiB /xfs/mounted
+    forebay pmem create --size 64MiB /plain/mounted
+    forebay pmem create /dev/dax2.0
+fi
+mounted='/ext4/mounted /xfs/mounted /dev/dax2.0 /plain/mounted'
+for store in $mounted; do durable $store; done
+for store in /ext4/api /xfs/api /dev/dax3.0 /plain/api /dev/pmem5; do
+    [ "$boot" = 0 ] && forebay pmem create --sparse --size 16MiB $store
+    durable $store
+    # A call on what is mounted takes several processes; a call here, one.
+    TEST_POWER=work TEST_STORE=$store TEST_SEED=$((boot * 1000 + $(date +%s) % 1000)) nice -n 4 $power &
+done
+for store in $mounted; do serve $store; done
+echo WORKING
+call

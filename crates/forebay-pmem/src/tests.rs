@@ -8,6 +8,7 @@ mod files;
 mod hostile;
 mod limits;
 mod model;
+mod power;
 mod random;
 mod sim;
 mod turns;

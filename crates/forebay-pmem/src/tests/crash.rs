@@ -42,7 +42,7 @@ impl Recorded {
 }
 
 /// What the model is when some of the pages of a write have been written.
-fn parts_of(model: &Model, op: &Op) -> Vec<Tree> {
+pub fn parts_of(model: &Model, op: &Op) -> Vec<Tree> {
     let (file, start, length, fill) = match op {
         Op::Write {
             file,

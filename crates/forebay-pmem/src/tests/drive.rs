@@ -59,8 +59,8 @@ pub fn small_store() -> Vec<u8> {
     )
 }
 
-/// Opens a store in simulated memory.
-pub fn open(medium: &Arc<Simulated>) -> std::result::Result<Store, OpenError> {
+/// Opens a store in simulated memory, or in a file.
+pub fn open<M: Medium + 'static>(medium: &Arc<M>) -> std::result::Result<Store, OpenError> {
     Store::open_medium(Arc::clone(medium) as Arc<dyn Medium>, quiet(), clock)
 }
 
@@ -111,8 +111,8 @@ pub fn content(fill: u8, length: usize) -> Vec<u8> {
 }
 
 /// A store and its model.
-pub struct Pair {
-    pub medium: Arc<Simulated>,
+pub struct Pair<M = Simulated> {
+    pub medium: Arc<M>,
     pub store: Option<Store>,
     pub model: Model,
     /// Inode of each node of the model.
@@ -134,8 +134,8 @@ pub enum Outcome {
     Full,
 }
 
-impl Pair {
-    pub fn new(medium: Arc<Simulated>) -> Self {
+impl<M: Medium + 'static> Pair<M> {
+    pub fn new(medium: Arc<M>) -> Self {
         let store = open(&medium).ok();
         assert!(store.is_some(), "a new store opens");
         Self {
@@ -455,6 +455,14 @@ fn mode_of(choice: u8) -> i32 {
 }
 
 type Expected = std::result::Result<Option<usize>, Errno>;
+
+/// Does an operation to a model alone.
+pub fn replay(model: &mut Model, op: &Op) {
+    let mut done = model.clone();
+    if let Some(Ok(_)) = expect(&mut done, op, None) {
+        *model = done;
+    }
+}
 
 /// What the model does; `None` where the operation has no file to work on.
 fn expect(model: &mut Model, op: &Op, written: Option<usize>) -> Option<Expected> {
