@@ -71,7 +71,7 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         && entry.failures.load(Ordering::Relaxed) == 0
         && errors::sequence(entry) == seen.load(Relaxed)
         && entry.size.load(Ordering::Acquire) <= limits::file_bytes();
-    let keeper_has_it = shared.arena_path.is_some()
+    let keeper_has_it = shared.reaches_keepers()
         && !shared.keeps.load(Relaxed)
         && has_keeper(&shared.arena)
         && shared.arena.superblock().leased.load(Ordering::Relaxed) < LEASED_MAX;

@@ -38,7 +38,7 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
     }
     eprintln!(
         "{name}: {count} seeds, {} turns, {} operations, {} clients, {} keepers and {} times everybody killed, {} audits, {} \
-         device errors, {} numbers of files used again, {:.1} s",
+         device errors, {} numbers of files used again, {} closes left to keepers, {} looks of outsiders ({} behind a lease), {:.1} s",
         sum.turns,
         sum.operations,
         sum.client_deaths,
@@ -47,6 +47,9 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
         sum.audits,
         sum.faults,
         sum.numbers_again,
+        sum.left,
+        sum.outside_looks,
+        sum.lease_waits,
         begun.elapsed().as_secs_f64()
     );
     assert!(
@@ -66,6 +69,9 @@ fn add(sum: &mut Outcome, outcome: &Outcome) {
     sum.audits += outcome.audits;
     sum.faults += outcome.faults;
     sum.numbers_again += outcome.numbers_again;
+    sum.left += outcome.left;
+    sum.outside_looks += outcome.outside_looks;
+    sum.lease_waits += outcome.lease_waits;
 }
 
 fn is_told() -> bool {
