@@ -34,7 +34,7 @@ use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCAT
 use crate::memory::threads::Me;
 use crate::session::glance::one_fewer;
 use crate::stats::Counter;
-use crate::sync::Ordering;
+use crate::sync::{Ordering, planted};
 use crate::sync::time::{Instant, sleep};
 use crate::sys::{limits, liveness};
 
@@ -144,7 +144,7 @@ pub fn leave(
     // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: who may not wait
     // looks whether the entry tells of one.
     follow_name(me, *id, device.as_ref());
-    if !is_leased(core) || forget_nameless(core, me) {
+    if !is_leased(core) && !planted!(NoLease) || forget_nameless(core, me) {
         let closed = settle::close(core, me, Durability::Kernel, seen);
         shared.closed(*id, device);
         shared.released(*id, handed);

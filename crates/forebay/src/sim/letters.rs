@@ -12,7 +12,7 @@ use super::tasks;
 
 /// How long an answer is waited for, and how often it is looked for.
 const PATIENCE: Duration = Duration::from_secs(5);
-const LOOK_EVERY: Duration = Duration::from_micros(20);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 const NO_ANSWER: u8 = 0;
 const DONE: u8 = 1;
@@ -31,6 +31,7 @@ impl Letter {
     pub fn answer(&self, done: bool) {
         let answer = if done { DONE } else { REFUSED };
         self.answer.store(answer, Relaxed);
+        tasks::wake_futexes();
     }
 }
 
@@ -59,13 +60,13 @@ impl Letters {
         answer
     }
 
-    /// Says something to the keeper of an epoch. `None`: it has not answered, though `lives` for as long as it does was waited for that.
+    /// Says something to the keeper of an epoch. `None`: it has not answered, though that was waited for while it `lives`.
     pub fn ask(&self, epoch: u32, message: [u8; 16], lives: impl Fn() -> bool) -> Option<bool> {
         let answer = self.put(epoch, message);
         let begun = tasks::now();
         while lives() && tasks::now() < begun + PATIENCE {
             match answer.load(Relaxed) {
-                NO_ANSWER => tasks::sleep(LOOK_EVERY),
+                NO_ANSWER => tasks::wait_on_futex(LOOK_EVERY),
                 answer => return Some(answer == DONE),
             }
         }

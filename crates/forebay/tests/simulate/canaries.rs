@@ -47,4 +47,8 @@ canaries! {
     a_return_into_a_stopped_session: DeafUnpark;
     small_frames_freed_early: EarlyFree;
     a_file_that_is_taken_for_another_of_its_number: AnyBirth;
+    a_file_left_without_a_lease: NoLease;
+    a_lease_that_ends_before_the_bytes_are_there: EarlyRelease;
+    a_lease_that_nobody_gives_up: KeptLease;
+    memory_that_is_older_than_what_an_outsider_wrote: StaleMemory;
 }

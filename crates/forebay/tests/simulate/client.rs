@@ -118,6 +118,7 @@ impl Client {
                 self.replace(name);
             }
             Act::Leave => {
+                self.write(file, &open, false);
                 drop(open);
                 (0..self.world.swarm.handles).for_each(|handle| self.close(name, handle));
             }

@@ -14,6 +14,9 @@ use crate::client::{Buffer, Busy};
 use crate::promise::Outside;
 use crate::world::World;
 
+/// They come seldom: whoever has a file open keeps others from having a lease on it.
+const RESTS: u64 = 40;
+const REST_MIN: Duration = Duration::from_micros(20);
 /// How long one stays at a file that it looks at.
 const STAYS: Duration = Duration::from_millis(8);
 
@@ -43,7 +46,7 @@ impl Outsider {
             let busy = Busy::new(&self.world);
             self.act();
             drop(busy);
-            let rest = 4 * self.world.swarm.rest.as_nanos() as u64;
+            let rest = RESTS * self.world.swarm.rest.max(REST_MIN).as_nanos() as u64;
             tasks::sleep(Duration::from_nanos(self.dice.below(rest)));
         }
     }

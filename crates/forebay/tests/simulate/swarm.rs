@@ -103,7 +103,7 @@ impl Swarm {
         let frames = one(random, &[2, 3, 4, 6, 8, 16]);
         let window = block * one(random, &[1, 1, 2, 3, 4, 6]);
         let micros = Duration::from_micros;
-        Swarm {
+        let swarm = Swarm {
             seed,
             files: one(random, &[1, 1, 2, 3]),
             handles: one(random, &[1, 2, 3]),
@@ -144,11 +144,28 @@ impl Swarm {
                 absence_ns: one(random, &[5_000, 100_000, 2_000_000]),
             },
             keeper: random.below(8) != 0,
-            leaves: leaves(seed),
-            outsiders: if leaves(seed) { 2 } else { 0 },
+            leaves: false,
+            outsiders: 0,
             client_deaths: one(random, &[0, 2, 5]),
             keeper_deaths: one(random, &[0, 1, 3]),
             power_losses: one(random, &[0, 0, 1, 2]),
+        };
+        if leaves(seed) {
+            swarm.with_leases()
+        } else {
+            swarm
+        }
+    }
+
+    /// Closes may leave what is owed to the keeper: there is one, and files that have one opener or none.
+    fn with_leases(self) -> Self {
+        Swarm {
+            handles: 1,
+            clients: self.clients.min(2),
+            keeper: true,
+            leaves: true,
+            outsiders: 1 + self.clients % 2,
+            ..self
         }
     }
 

@@ -128,7 +128,11 @@ impl Description {
     pub(super) fn lease(&self) -> io::Result<()> {
         let mut state = self.file.descriptions().state();
         state.take_away_when_late();
-        if state.open != 1 || state.lease.is_some() {
+        let is_others = state
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.of != self.number);
+        if state.open != 1 || is_others {
             return Err(io::Error::from_raw_os_error(libc::EAGAIN));
         }
         state.lease = Some(Lease {
