@@ -229,7 +229,9 @@ fn slots_that_lead_nowhere_are_mended() {
     let used = used.expect("a leaf");
     for (astray, block) in [(0xffff, 0), (2, 1)] {
         let slot = used + block as usize * 4;
-        let written = tables.file.write_all_at(&u32::to_le_bytes(astray), slot as u64);
+        let written = tables
+            .file
+            .write_all_at(&u32::to_le_bytes(astray), slot as u64);
         written.expect("written over");
         let (tell, told) = mpsc::channel();
         let (file, offset) = (file.clone(), block * BLOCK_BYTES as u64);

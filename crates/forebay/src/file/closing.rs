@@ -34,8 +34,8 @@ use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCAT
 use crate::memory::threads::Me;
 use crate::session::glance::one_fewer;
 use crate::stats::Counter;
-use crate::sync::{Ordering, planted};
 use crate::sync::time::{Instant, sleep};
+use crate::sync::{Ordering, planted};
 use crate::sys::{limits, liveness};
 
 /// A keeper that needs longer for what the session owes is not left with it: the kernel takes leases back after a time, 45 s

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::by_kernel::{advise_kernel, append_by_kernel, by_kernel};
+use super::settle;
 #[cfg(feature = "sim")]
 use super::{closing, hasten, table};
-use super::settle;
 use crate::error::Result;
 use crate::file::append;
 use crate::file::core::{Core, Halt};

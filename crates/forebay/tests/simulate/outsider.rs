@@ -17,6 +17,8 @@ use crate::world::World;
 /// They come seldom: whoever has a file open keeps others from having a lease on it.
 const RESTS: u64 = 40;
 const REST_MIN: Duration = Duration::from_micros(20);
+/// The longest that one may have to wait for a file that nobody has open, where nobody has died and the device is well.
+const WAITS_MAX: Duration = Duration::from_secs(2);
 /// How long one stays at a file that it looks at.
 const STAYS: Duration = Duration::from_millis(8);
 
@@ -77,7 +79,9 @@ impl Outsider {
         let at_length = Change::look(&self.world, file);
         let at_bytes = Change::look(&self.world, file);
         let waits = found.is_leased();
+        let begun = tasks::now();
         let opened = Description::open(found);
+        let waited = tasks::now() - begun;
         let (stat, bytes) = see(opened.file());
         let holds = promise.is_some() && self.world.promise(file) == promise;
         self.log(format!(
@@ -87,6 +91,10 @@ impl Outsider {
         if !holds {
             return;
         }
+        assert!(
+            waited < WAITS_MAX,
+            "an outsider waits for file {file} for {waited:?}, and nothing has gone wrong"
+        );
         at_length.check_length(stat.len);
         let offset = self.dice.below(stat.len + 1);
         let wanted = self.dice.below(stat.len - offset + 10);
