@@ -1,0 +1,62 @@
+//! The dead: who they are, and freeing their slots. What they had at their end a repair sees to first (`keeper::repair`).
+
+use super::{BURIED, BURIER_SHIFT, LIFE_MASK, Me, is_gone};
+use crate::ids::ThreadId;
+use crate::memory::arena::Arena;
+use crate::sync::Ordering;
+
+/// A thread that has died, in one life of its slot: whoever has the slot next is another, though it dies as well.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dead {
+    /// Its slot.
+    pub id: ThreadId,
+    life: u32,
+}
+
+/// Frees the slot of a thread that has died. Of several that try, one does; should it die at that, another.
+pub(crate) fn bury(me: Me<'_>, dead: Dead) {
+    let (arena, id) = (me.arena, dead.id);
+    let Some(slot) = arena.thread(id) else { return };
+    let Some(life) = slot.ended_life(arena) else {
+        return;
+    };
+    // What the dead has left was looked at in that life.
+    if life & LIFE_MASK != dead.life {
+        return;
+    }
+    let buried = life & LIFE_MASK | me.id.0 << BURIER_SHIFT | BURIED;
+    if slot
+        .state
+        .compare_exchange(life, buried, Ordering::AcqRel, Ordering::Relaxed)
+        .is_err()
+    {
+        return;
+    }
+    let delta = slot.owed_delta.swap(0, Ordering::Relaxed);
+    arena
+        .superblock()
+        .owed_pages
+        .fetch_add(delta, Ordering::Relaxed);
+    slot.has_mutex.store(0, Ordering::Release);
+    arena.superblock().resign(id);
+    slot.make_free();
+}
+
+/// The thread of a slot, if the slot is taken and its thread has died.
+pub fn dead_of(arena: &Arena, id: ThreadId) -> Option<Dead> {
+    let life = arena.thread(id)?.ended_life(arena)? & LIFE_MASK;
+    Some(Dead { id, life })
+}
+
+/// Taken slots whose threads have died.
+pub fn dead(arena: &Arena) -> Vec<Dead> {
+    let all = (1..arena.counts().threads).map(ThreadId);
+    all.filter_map(|id| dead_of(arena, id)).collect()
+}
+
+/// The life of a slot whose thread is gone: who comes next has another.
+pub fn last_life(arena: &Arena, id: ThreadId) -> Option<u32> {
+    let now = || Some(arena.thread(id)?.state.load(Ordering::Acquire) & LIFE_MASK);
+    let life = now()?;
+    (is_gone(arena, id) && now() == Some(life)).then_some(life)
+}
