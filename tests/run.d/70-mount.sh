@@ -107,8 +107,31 @@ checking() {
     check 'fio finds what it has written, at random' fio "${verified[@]}" --rw=randwrite --bsrange=512-64k --bs_unaligned=1
     check 'fio finds what it has written, by several' fio "${verified[@]}" --rw=randwrite --bs=4k --numjobs=3 --fsync=64
     check 'fio finds what it has written, large and past caches' fio "${verified[@]}" --rw=write --bs=1M --direct=1
-    check 'fsx' "$fsx" "$fsx" -N 2000 "$scratch/mount/fsx"
+    check 'fsx' "$fsx" "$fsx" -q -S 1 -N 2000 -P "$scratch" "$scratch/mount/fsx"
+    local seed
+    for seed in 2 3 4; do
+        check "fsx with holes, copies and closes, seed $seed" "$fsx" "$fsx" -q -S "$seed" -N 2000 -P "$scratch" -f "$scratch/fsx.toml" "$scratch/mount/fsx$seed"
+        check "fsx with large writes, seed $seed" "$fsx" "$fsx" -q -S "$seed" -N 300 -P "$scratch" -f "$scratch/fsx-large.toml" "$scratch/mount/fsx$seed-large"
+    done
 }
+weights='nomsyncafterwrite = true
+[weights]
+close_open = 1
+invalidate = 1
+mapread = 5
+mapwrite = 5
+read = 10
+write = 10
+truncate = 2
+fsync = 0.3
+fdatasync = 0.3
+posix_fallocate = 1
+punch_hole = 1
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 1'
+printf 'flen = 3000000\n%s\n' "$weights" >"$scratch/fsx.toml"
+printf 'flen = 20000000\n%s\n[opsize]\nmin = 1\nmax = 5000000\n' "$weights" >"$scratch/fsx-large.toml"
 
 kind=directory
 programs
