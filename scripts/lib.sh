@@ -209,12 +209,14 @@ checks() {
 }
 
 # suites ARGUMENTS...: the tests of all crates in the plain build, and the engine's with `sim`; arguments go to
-# the test programs. No other crate uses that feature: their tests would only run a second time.
+# the test programs. No other crate uses that feature but the library, for programs on failing devices: the rest would only run
+# a second time.
 suites() {
+    local sim="${CARGO_TARGET_DIR:-target}/sim"
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-    suite 'with sim' cargo test --package forebay --features sim --no-fail-fast -- "$@"
     # Apart: the library has one name in both builds, and the tests of the plain one would load this.
-    suite 'programs on failing devices' cargo test --target-dir "${CARGO_TARGET_DIR:-target}/sim" \
+    suite 'with sim' cargo test --target-dir "$sim" --package forebay --features sim --no-fail-fast -- "$@"
+    suite 'programs on failing devices' cargo test --target-dir "$sim" \
         --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
     if [ -e crates/forebay/tests/schedule.rs ] || [ -e crates/forebay/tests/schedule/main.rs ]; then
         suite 'schedules' \

@@ -52,7 +52,7 @@ FOREBAY_TEST_DIRS+=":$m/overlay:$store"
 FOREBAY_TEST_STALLS=$(IFS=:; echo "${stalled[*]}")
 export FOREBAY_TEST_STALLS
 
-test=(cargo test -q -p forebay --features sim --test device_files)
+test=(cargo test -q --target-dir "${CARGO_TARGET_DIR:-target}/sim" -p forebay --features sim --test device_files)
 "${test[@]}" -- --nocapture --test-threads=1
 
 # Once more as somebody without rights, who can neither freeze nor read the build's directory.

@@ -53,7 +53,7 @@ run() {
     skipped=$((skipped + left))
 }
 
-build=(cargo test -q -p forebay --features sim --test real --test processes --test kill
+build=(cargo test -q --target-dir "${CARGO_TARGET_DIR:-target}/sim" -p forebay --features sim --test real --test processes --test kill
     --test recovery --test lifecycle --no-run --message-format=json)
 programs=$("${build[@]}" 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
 install -d -m 755 "$store/bin"

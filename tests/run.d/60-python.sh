@@ -14,8 +14,8 @@ python=${TEST_PYTHON:-/usr/bin/python3}
 command -v "$python" >/dev/null || away "$python is missing (scripts/install-test-deps.sh installs it)"
 [[ -x $python_tools/bin/maturin ]] || away "maturin is missing (scripts/install-test-deps.sh installs it)"
 # Tests of pools start servers with it.
-export TEST_FOREBAY=${FOREBAY_TEST_BIN:-$PWD/${CARGO_TARGET_DIR:-target}/release}/forebay
-[[ -n ${FOREBAY_TEST_BIN:-} ]] || cargo build --release --quiet --package forebay-cli || exit 1
+export TEST_FOREBAY=${FOREBAY_TEST_BIN:-$PWD/${CARGO_TARGET_DIR:-target}/debug}/forebay
+[[ -n ${FOREBAY_TEST_BIN:-} ]] || cargo build --quiet -p forebay-cli -p forebay-preload || exit 1
 # Whatever this user's environment says about Forebay is left out of it.
 for name in $(compgen -e | grep '^FOREBAY_'); do unset "$name"; done
 export FOREBAY_CONFIG=/dev/null
