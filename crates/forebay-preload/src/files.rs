@@ -147,7 +147,7 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
     let opened = unsafe { borrow(fd) };
     if let Some(glance) = attach::fresh_glance()
-        && glance.known_of((look.device, look.inode), opened).is_some()
+        && glance.known_of(look.identity(), opened).is_some()
     {
         // Should it be neither managed here nor the kernel's, its first use says so.
         let _ = attach(fd, word);
@@ -302,7 +302,7 @@ pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     attach::fresh_glance().filter(|glance| glance.knows_any())?;
     // SAFETY: the caller's path.
     let look = unsafe { Look::at_path(dir, path) }?;
-    let inode = (look.device, look.inode);
+    let inode = look.identity();
     // SAFETY: a path that the kernel has taken.
     unsafe { is_known_at(dir, path, inode) }.then_some(inode)
 }
@@ -328,7 +328,7 @@ pub unsafe fn regular_at(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     attach::fresh_glance()?;
     // SAFETY: the caller's path.
     let look = unsafe { Look::at_path(dir, path) }.filter(Look::is_regular)?;
-    Some((look.device, look.inode))
+    Some(look.identity())
 }
 
 /// As [`known_path`], of a file that somebody may be about to manage: that is waited for.

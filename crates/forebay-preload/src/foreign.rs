@@ -95,7 +95,7 @@ fn remove(device: u64, inode: u64) {
 /// The inode behind a descriptor, if it is a regular file.
 pub fn regular(fd: c_int) -> Option<(u64, u64)> {
     let look = files::Look::at(fd).filter(files::Look::is_regular)?;
-    Some((look.device, look.inode))
+    Some(look.identity())
 }
 
 /// A file, as the kernel names it.

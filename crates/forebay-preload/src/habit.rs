@@ -38,9 +38,12 @@ pub fn is_of_many_writes() -> bool {
 
 /// A descriptor of this word is no more. What is written through others of its description counts for the next one.
 pub fn ended(word: Word) {
+    if !word.writes() {
+        return;
+    }
     let description = word.description();
     let (calls, bytes) = description.take_written();
-    if !word.writes() || calls == 0 || description.size_at_open.load(Relaxed) != 0 {
+    if calls == 0 || description.size_at_open.load(Relaxed) != 0 {
         return;
     }
     // Once a file is managed, nobody counts: it goes on as it began.

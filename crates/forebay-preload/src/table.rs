@@ -287,6 +287,9 @@ pub const STICKS: u32 = 16;
 /// Syncs of a candidate are counted in the flags, from here up.
 const SYNC: u32 = 1 << 16;
 
+/// A call in [`Description::written`]: its bytes are counted below.
+const ONE_CALL: u64 = 1 << 48;
+
 /// Whose offset is the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
@@ -371,17 +374,16 @@ impl Description {
     /// Notes a write of a candidate. Returns the calls and bytes so far, this one included. Threads that write at once may lose a count:
     /// the file is managed a little later then.
     pub fn note_write(&self, len: usize) -> (u64, u64) {
-        const CALL: u64 = 1 << 48;
-        let len = (len as u64).min(CALL / 4);
-        let word = self.written.load(Relaxed).wrapping_add(CALL + len);
+        let len = (len as u64).min(ONE_CALL / 4);
+        let word = self.written.load(Relaxed).wrapping_add(ONE_CALL + len);
         self.written.store(word, Relaxed);
-        (word >> 48, word & (CALL - 1))
+        (word / ONE_CALL, word % ONE_CALL)
     }
 
     /// What [`Description::note_write`] has noted so far: calls and bytes. It begins anew.
     pub fn take_written(&self) -> (u64, u64) {
         let word = self.written.swap(0, Relaxed);
-        (word >> 48, word & ((1 << 48) - 1))
+        (word / ONE_CALL, word % ONE_CALL)
     }
 
     /// Notes a sync of a candidate.

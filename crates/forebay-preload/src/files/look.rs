@@ -40,6 +40,11 @@ impl Look {
         unsafe { look(dir, path, 0) }
     }
 
+    /// Its device's number and its own: which file it is.
+    pub fn identity(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
     /// A regular file.
     pub fn is_regular(&self) -> bool {
         self.kind == libc::S_IFREG

@@ -178,7 +178,7 @@ fn allowed(
         return Err(libc::EBADF);
     };
     let rest = (super::size::size_of(from) - start).max(0).min(whole);
-    let same = (a.device, a.inode) == (b.device, b.inode);
+    let same = a.identity() == b.identity();
     let within = |at: off_t, begin: off_t| begin <= at && at - begin < rest;
     if same && rest > 0 && (within(start, target) || within(target, start)) {
         return Err(libc::EINVAL);
