@@ -25,9 +25,68 @@ pub fn forget(fd: c_int) {
     }
 }
 
+/// Closes a descriptor of a file of ours. With the last one of a description what the file owes is left to the keeper, or written;
+/// errors are told.
+///
+/// Other threads may use the descriptor meanwhile. Its word stays for as long as that takes, so that the engine has what they write,
+/// and goes when the kernel's descriptor is of the file no more ([`shut`]): they hear that it is closed, and no write lands where the kernel believes the
+/// description to be.
+pub fn close(fd: c_int) -> c_int {
+    if let Some(closed) = close_behind(fd) {
+        return closed;
+    }
+    loop {
+        attach::notice_fork();
+        let word = table::word(fd);
+        if !matches!(word.kind(), Kind::Managed | Kind::Orphan) {
+            let failed = closing(fd);
+            // SAFETY: takes no memory.
+            return told(unsafe { real::close(fd) }, failed);
+        }
+        let settled = settle_in_use(fd, word);
+        let rare = Rare::lock();
+        if table::word(fd) != word {
+            continue;
+        }
+        shut(fd);
+        table::set(fd, Word::NONE);
+        // SAFETY: takes no memory.
+        let closed = unsafe { real::close(fd) };
+        drop(rare);
+        let failed = {
+            let _errno = KeepErrno::new();
+            let later = given_back(word);
+            if settled == 0 { later } else { settled }
+        };
+        return told(closed, failed);
+    }
+}
+
+/// What `close` returns where its file could not be written.
+fn told(closed: c_int, failed: c_int) -> c_int {
+    match (closed, failed) {
+        (0, 1..) => crate::serve::fail(failed) as c_int,
+        _ => closed,
+    }
+}
+
+/// Makes the kernel's descriptor one that has no bytes: whoever looks for its word from now on, or has looked too late, hears that it is
+/// closed (`EBADF`). Where no number is left for that (`EMFILE`) it stays as it is.
+fn shut(fd: c_int) {
+    const FLAGS: c_int = libc::O_PATH | libc::O_CLOEXEC;
+    // SAFETY: the string ends in a null byte.
+    unsafe {
+        let none = real::openat64(libc::AT_FDCWD, c"/".as_ptr(), FLAGS, 0);
+        if none >= 0 {
+            real::dup3(none, fd, libc::O_CLOEXEC);
+            real::close(none);
+        }
+    }
+}
+
 /// Closes a descriptor, its file's last one if it may be without waiting for what that owes: the kernel's close does not wait
 /// either. `None`: it has not been closed.
-pub fn close_behind(fd: c_int) -> Option<c_int> {
+fn close_behind(fd: c_int) -> Option<c_int> {
     let word = table::word(fd);
     if word.kind() != Kind::Managed || !word.writes() {
         return None;
@@ -42,9 +101,8 @@ pub fn close_behind(fd: c_int) -> Option<c_int> {
         return None;
     }
     let prepared = inodes::prepare_to_leave(&rare, word.slot(), &description.seen)?;
-    if !table::replace(fd, word, Word::NONE) {
-        return None;
-    }
+    shut(fd);
+    table::set(fd, Word::NONE);
     habit::ended(word);
     // SAFETY: takes no memory.
     let closed = unsafe { real::close(fd) };
@@ -53,13 +111,10 @@ pub fn close_behind(fd: c_int) -> Option<c_int> {
         inodes::leave(rare, word.slot(), &description.seen, &prepared)
     };
     table::let_go(word.description_index());
-    Some(match (closed, failed) {
-        (0, 1..) => crate::serve::fail(failed) as c_int,
-        _ => closed,
-    })
+    Some(told(closed, failed))
 }
 
-/// A descriptor is about to be closed: what is known of it is forgotten, and what its file owes is written if no other
+/// A descriptor is about to be closed, or has been: what is known of it is forgotten, and what its file owes is written if no other
 /// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
 pub fn closing(fd: c_int) -> c_int {
     if !table::word(fd).is_file() {
@@ -76,21 +131,49 @@ pub fn closing(fd: c_int) -> c_int {
 /// A descriptor of this word is no more: what its file owes is written if no other of the process is of the same description. Returns the
 /// error number to be reported, or 0.
 pub(super) fn ended(word: Word) -> c_int {
+    let mut failed = 0;
+    if word.kind() == Kind::Managed && word.writes() && is_last(word, None) {
+        let _inside = Inside::enter();
+        let _cancel = NotCancelled::new();
+        failed = inodes::settle(word, Durability::Kernel, &word.description().seen);
+    }
+    let closed = given_back(word);
+    if failed == 0 { closed } else { failed }
+}
+
+/// Writes what the file of a descriptor that is about to be closed owes, if no other of the process is of the same description. Returns an
+/// error number, or 0.
+fn settle_in_use(fd: c_int, word: Word) -> c_int {
+    if word.kind() != Kind::Managed || !word.writes() || !is_last(word, Some(fd)) {
+        return 0;
+    }
+    let _inside = Inside::enter();
+    let _cancel = NotCancelled::new();
+    let Some(using) = inodes::begin(fd, word) else {
+        return 0;
+    };
+    let settled = using
+        .inode
+        .settle(using.me, Durability::Kernel, &word.description().seen);
+    settled.map_or_else(|error| error.errno(), |()| 0)
+}
+
+/// Whether no descriptor of the process but `but` is of this word's description.
+fn is_last(word: Word, but: Option<c_int>) -> bool {
+    table::each().all(|(fd, other)| {
+        Some(fd) == but || !other.is_file() || other.description_index() != word.description_index()
+    })
+}
+
+/// A descriptor of this word is no more, and has been settled. Returns the error number to be reported, or 0.
+fn given_back(word: Word) -> c_int {
     habit::ended(word);
     let description = word.description();
     let mut failed = 0;
     if word.kind() == Kind::Managed {
         let _inside = Inside::enter();
         let _cancel = NotCancelled::new();
-        let last = table::each().all(|(_, other)| {
-            !other.is_file() || other.description_index() != word.description_index()
-        });
-        if last && word.writes() {
-            failed = inodes::settle(word, Durability::Kernel, &description.seen);
-        }
-        let rare = Rare::lock();
-        let closed = inodes::give_back(rare, word.slot(), &description.seen);
-        failed = if failed == 0 { closed } else { failed };
+        failed = inodes::give_back(Rare::lock(), word.slot(), &description.seen);
     } else if word.writes()
         && description.state() == State::Ours
         && table::holders::is_only(word.description_index())

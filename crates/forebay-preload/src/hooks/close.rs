@@ -44,14 +44,14 @@ export! {
         {
             return serve::fail(errno) as c_int;
         }
-        note_closed(first, last);
+        close_files(first, last);
         close_all(first, last, flags)
     }
 
     /// `closefrom`.
     fn closefrom(first: c_int) -> () {
         let first = first.max(0) as c_uint;
-        note_closed(first, c_uint::MAX);
+        close_files(first, c_uint::MAX);
         close_all(first, c_uint::MAX, 0);
     }
 }
@@ -71,23 +71,14 @@ fn close_ours(fd: c_int) -> c_int {
         // SAFETY: takes no memory.
         return unsafe { real::close(fd) };
     }
-    if let Some(closed) = files::close_behind(fd) {
-        return closed;
-    }
-    let failed = files::closing(fd);
-    // SAFETY: takes no memory.
-    let closed = unsafe { real::close(fd) };
-    if closed == 0 && failed != 0 {
-        return serve::fail(failed) as c_int;
-    }
-    closed
+    files::close(fd)
 }
 
-/// The files of a range are about to be closed.
-fn note_closed(first: c_uint, last: c_uint) {
+/// Closes the files of a range that are the session's. Like the kernel's, this tells no error.
+fn close_files(first: c_uint, last: c_uint) {
     for (fd, word) in table::each() {
         if (first..=last).contains(&(fd as c_uint)) && word.is_file() {
-            files::closing(fd);
+            files::close(fd);
         }
     }
 }

@@ -6,6 +6,7 @@
 mod appends;
 mod attributes;
 mod begins;
+mod closed;
 mod closing;
 mod compiled;
 mod deaths;

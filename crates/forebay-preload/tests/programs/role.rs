@@ -36,6 +36,7 @@ fn run() {
         || crate::rights::play(role, &argument, &dir)
         || crate::room::play(role, &argument, &dir)
         || crate::rotated::play(role, &argument, &dir)
+        || crate::closed::play(role, &argument, &dir)
         || crate::sharing::play(role, &argument, &dir)
         || crate::sizes::play(role, &argument, &dir)
         || crate::slow::play(role, &argument, &dir)
