@@ -15,8 +15,11 @@ use crate::raw::KeepErrno;
 use crate::real;
 use crate::serve;
 
-/// Any of these bits: the file may be executed, with no writable descriptor open anywhere.
-const EXECUTE: mode_t = 0o111;
+/// Bits that a file gets from nobody who still has something to write: with the lower ones it may be executed, while no writable descriptor is
+/// open anywhere; the upper ones the kernel takes from whatever is written.
+const SETTLED: mode_t = 0o6111;
+/// An attribute that it takes as well.
+const CAPABILITY: &[u8; 20] = b"security.capability\0";
 
 /// An inode that a path leads to, if the session uses it: held, since the path may not lead there afterwards.
 struct Held(Option<OwnedFd>);
@@ -174,9 +177,25 @@ unsafe fn renamed(
     noted(held.fd(), || noted(replaced.fd(), call))
 }
 
-/// What becomes executable goes to the kernel.
-fn unless_executable(mode: mode_t, give: impl FnOnce() -> Given) -> Given {
-    if mode & EXECUTE == 0 { Ok(()) } else { give() }
+/// What gets one of these bits goes to the kernel.
+fn if_settled(mode: mode_t, give: impl FnOnce() -> Given) -> Given {
+    if mode & SETTLED == 0 { Ok(()) } else { give() }
+}
+
+/// So does what gets capabilities.
+fn if_capable(name: *const c_char, give: impl FnOnce() -> Given) -> Given {
+    match program::peek::<[u8; CAPABILITY.len()]>(name.addr()) {
+        Some(name) if name == *CAPABILITY => give(),
+        _ => Ok(()),
+    }
+}
+
+fn give_descriptor(fd: c_int) -> Given {
+    if files::is_known(fd) {
+        files::give_to_kernel(fd, Why::Unserved)
+    } else {
+        Ok(())
+    }
 }
 
 /// # Safety
@@ -200,7 +219,7 @@ export! {
     fn chmod(path: *const c_char, mode: mode_t) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            match unless_executable(mode, || give_path(HERE, path)) {
+            match if_settled(mode, || give_path(HERE, path)) {
                 Ok(()) => of_path(HERE, path, true, || real::chmod(path, mode)),
                 Err(errno) => failed(errno),
             }
@@ -209,8 +228,7 @@ export! {
 
     /// `fchmod`.
     fn fchmod(fd: c_int, mode: mode_t) -> c_int {
-        let give = || if files::is_known(fd) { files::give_to_kernel(fd, Why::Unserved) } else { Ok(()) };
-        match unless_executable(mode, give) {
+        match if_settled(mode, || give_descriptor(fd)) {
             // SAFETY: takes no memory.
             Ok(()) => of_descriptor(fd, || unsafe { real::fchmod(fd, mode) }),
             Err(errno) => failed(errno),
@@ -221,7 +239,7 @@ export! {
     fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            match unless_executable(mode, || give_path(dir, path)) {
+            match if_settled(mode, || give_path(dir, path)) {
                 Ok(()) => of_either(dir, path, flags, || real::fchmodat(dir, path, mode, flags)),
                 Err(errno) => failed(errno),
             }
@@ -231,7 +249,12 @@ export! {
     /// `lchmod`.
     fn lchmod(path: *const c_char, mode: mode_t) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { of_path(HERE, path, false, || real::lchmod(path, mode)) }
+        unsafe {
+            match if_settled(mode, || give_path(HERE, path)) {
+                Ok(()) => of_path(HERE, path, false, || real::lchmod(path, mode)),
+                Err(errno) => failed(errno),
+            }
+        }
     }
 
     /// `chown`.
@@ -261,19 +284,32 @@ export! {
     /// `setxattr`.
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { of_path(HERE, path, true, || real::setxattr(path, name, value, len, flags)) }
+        unsafe {
+            match if_capable(name, || give_path(HERE, path)) {
+                Ok(()) => of_path(HERE, path, true, || real::setxattr(path, name, value, len, flags)),
+                Err(errno) => failed(errno),
+            }
+        }
     }
 
     /// `lsetxattr`.
     fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe { of_path(HERE, path, false, || real::lsetxattr(path, name, value, len, flags)) }
+        unsafe {
+            match if_capable(name, || give_path(HERE, path)) {
+                Ok(()) => of_path(HERE, path, false, || real::lsetxattr(path, name, value, len, flags)),
+                Err(errno) => failed(errno),
+            }
+        }
     }
 
     /// `fsetxattr`.
     fn fsetxattr(fd: c_int, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
-        // SAFETY: the caller's arguments.
-        of_descriptor(fd, || unsafe { real::fsetxattr(fd, name, value, len, flags) })
+        match if_capable(name, || give_descriptor(fd)) {
+            // SAFETY: the caller's arguments.
+            Ok(()) => of_descriptor(fd, || unsafe { real::fsetxattr(fd, name, value, len, flags) }),
+            Err(errno) => failed(errno),
+        }
     }
 
     /// `removexattr`.

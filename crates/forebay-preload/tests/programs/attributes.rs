@@ -98,9 +98,88 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             println!("@done");
             std::thread::sleep(PATIENCE);
         }
+        "privileges" => PRIVILEGES.iter().for_each(|it| keep_privilege(dir, it)),
         _ => return false,
     }
     true
+}
+
+/// What a file may be given that the kernel takes from it at the next write, and whether only root may do so.
+const PRIVILEGES: &[(&str, bool, Change)] = &[
+    ("chmod", false, |path, _, _| {
+        // SAFETY: a string of ours.
+        unsafe { libc::chmod(path.as_ptr(), 0o6644) }
+    }),
+    ("fchmod", false, |_, _, fd| {
+        // SAFETY: takes no memory.
+        unsafe { libc::fchmod(fd, 0o4600) }
+    }),
+    ("setxattr", true, |path, _, _| {
+        // SAFETY: strings and bytes of ours.
+        unsafe {
+            libc::setxattr(
+                path.as_ptr(),
+                CAPABILITY.as_ptr(),
+                SOME.as_ptr().cast(),
+                SOME.len(),
+                0,
+            )
+        }
+    }),
+    ("fsetxattr", true, |_, _, fd| {
+        // SAFETY: the same.
+        unsafe { libc::fsetxattr(fd, CAPABILITY.as_ptr(), SOME.as_ptr().cast(), SOME.len(), 0) }
+    }),
+];
+const CAPABILITY: &std::ffi::CStr = c"security.capability";
+/// A `struct vfs_cap_data` of the second version: it is in effect, and allows to bind to low ports.
+const SOME: [u8; 20] = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// A file that owes bytes, open or closed, is given a privilege: it has that afterwards, and the bytes.
+fn keep_privilege(dir: &Path, &(name, is_roots, change): &(&str, bool, Change)) {
+    if is_roots && me().0 != 0 {
+        return;
+    }
+    for is_open in [true, false] {
+        let path = dir.join(format!("{name}-{is_open}"));
+        let mut fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+        let written = pattern(7, 4 << 20);
+        for part in written.chunks(LEN) {
+            assert_eq!(write(fd, part), Ok(part.len()));
+        }
+        if !is_open {
+            close(fd).expect("close");
+            fd = open(&path, libc::O_RDONLY).expect("open");
+        }
+        assert_eq!(change(&c(&path), &c(&path), fd), 0, "{name}");
+        close(fd).expect("close");
+        // SAFETY: takes nothing.
+        unsafe { libc::sync() };
+        let mode = std::fs::metadata(&path).expect("the file").mode();
+        let mut value = [0u8; 20];
+        // SAFETY: strings of ours, and room for a value of this size.
+        let len = unsafe {
+            libc::getxattr(
+                c(&path).as_ptr(),
+                CAPABILITY.as_ptr(),
+                value.as_mut_ptr().cast(),
+                value.len(),
+            )
+        };
+        let is_kept = if is_roots {
+            len == 20 && value == SOME
+        } else {
+            mode & 0o4000 != 0
+        };
+        assert!(
+            is_kept,
+            "{name}, open: {is_open}: mode {mode:o}, {len} bytes of capabilities"
+        );
+        assert!(
+            std::fs::read(&path).expect("the file") == written,
+            "{name}: other bytes"
+        );
+    }
 }
 
 /// Plays a role up to its end, kills program and keeper at once, and recovers.
@@ -167,4 +246,11 @@ fn a_recovery_finds_what_the_session_has_renamed() {
     });
     assert!(matches!(&saved[..], [Saved::Written { .. }]), "{saved:?}");
     assert!(std::fs::read(scene.path("b")).expect("a file") == bytes(0));
+}
+
+#[test]
+fn a_file_keeps_privileges_that_it_got_while_it_owed_bytes() {
+    let scene = Scene::new("privileges", 0);
+    scene.play("privileges", "");
+    assert!(scene.bytes_to_memory() > 0);
 }
