@@ -202,29 +202,48 @@ pub fn remap(
     call: impl FnOnce() -> isize,
 ) -> isize {
     let lock = Lock::take();
-    let what = at(&lock, begin);
-    if matches!(what, Some(What::View(_))) && end_of(begin, new_len) > end_of(begin, len) {
+    let (end, new_end) = (end_of(begin, len.max(1)), end_of(begin, new_len));
+    let parts = parts(&lock, begin, end);
+    let last = parts.iter().rfind(|part| part.end == end);
+    if new_end > end && matches!(last, Some(part) if matches!(part.what, What::View(_))) {
         // Behind its end there are other frames.
         return serve::fail(libc::ENOMEM);
     }
     let to = call();
     let _errno = KeepErrno::new();
     if to == -1 {
+        // Of several, some may have been moved: they stay pinned.
+        if parts.len() > 1 {
+            parts.iter().for_each(|part| one_more(part.what, true));
+        }
         return to;
     }
-    if let Some(what) = what {
-        one_more(what, true);
-    }
+    let to = to as usize;
+    parts.iter().for_each(|part| one_more(part.what, true));
     let mut gone = Vec::new();
     if !stays {
         gone = end_locked(&lock, begin, len);
     }
-    gone.append(&mut end_locked(&lock, to as usize, new_len));
-    if let Some(what) = what {
-        enter(to as usize, end_of(to as usize, new_len), what, false);
+    gone.append(&mut end_locked(&lock, to, new_len));
+    for part in parts {
+        let part_end = if part.end == end {
+            new_end
+        } else {
+            part.end.min(new_end)
+        };
+        if part.begin < part_end {
+            enter(
+                to + (part.begin - begin),
+                to + (part_end - begin),
+                part.what,
+                false,
+            );
+        } else {
+            gone.extend(one_fewer(part.what, true));
+        }
     }
     lock.free(gone);
-    to
+    to as isize
 }
 
 /// Nothing that was mapped there is any more. The views of which nothing is left, for [`Lock::free`].
@@ -240,10 +259,7 @@ fn end_locked(_lock: &Lock, begin: usize, len: usize) -> Gone {
             (true, true) => {
                 range.set(0, 0);
                 USED.fetch_sub(1, Relaxed);
-                match range.what() {
-                    What::File(file) => foreign::end_of(file, !range.sticks.load(Relaxed)),
-                    What::View(view) => gone.extend(views::one_fewer(view)),
-                }
+                gone.extend(one_fewer(range.what(), !range.sticks.load(Relaxed)));
             }
             (true, false) => range.set(rest, last),
             (false, true) => range.set(first, cut),
@@ -268,12 +284,40 @@ fn one_more(what: What, told: bool) {
     }
 }
 
-/// What is mapped at an address, if a file is.
-fn at(_lock: &Lock, begin: usize) -> Option<What> {
-    let range = all()
-        .iter()
-        .find(|range| range.within(begin, begin + 1).is_some());
-    range.map(Range::what)
+/// One range less. What is left of a view whose last one it was is to be dropped once the lock is free.
+fn one_fewer(what: What, told: bool) -> Option<views::Pinned> {
+    match what {
+        What::File(file) => {
+            foreign::end_of(file, told);
+            None
+        }
+        What::View(view) => views::one_fewer(view),
+    }
+}
+
+/// What is mapped in a part of a range.
+struct Part {
+    begin: usize,
+    end: usize,
+    what: What,
+}
+
+/// Parts of a range that are known of.
+fn parts(_lock: &Lock, begin: usize, end: usize) -> Vec<Part> {
+    let part = |range: &Range| {
+        let (begin, end) = range.within(begin, end)?;
+        let what = range.what();
+        Some(Part { begin, end, what })
+    };
+    all().iter().filter_map(part).collect()
+}
+
+/// Whether the arena's frames are mapped somewhere in a range.
+pub fn shows_frames(begin: usize, len: usize) -> bool {
+    let _lock = Lock::take();
+    let end = begin.saturating_add(len);
+    let is_one = |range: &Range| range.of_view().is_some() && range.within(begin, end).is_some();
+    all().iter().any(is_one)
 }
 
 /// Before a fork.

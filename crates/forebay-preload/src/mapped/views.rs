@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicUsize, Ordering, Ordering::AcqRel, Ordering::Relaxed,
+    AtomicBool, AtomicPtr, AtomicU32, AtomicUsize, Ordering, Ordering::AcqRel, Ordering::Relaxed,
 };
 
 use forebay::file::view::attached::{Attached, Piece};
@@ -66,6 +66,8 @@ static USED: AtomicU32 = AtomicU32::new(0);
 static PIECES: AtomicUsize = AtomicUsize::new(0);
 /// What new mappings are made of: a counted reference, or null.
 static HOLDER: AtomicPtr<Holder> = AtomicPtr::new(std::ptr::null_mut());
+/// Pages may be in use when nothing maps them any more: no view is made.
+static ENDED: AtomicBool = AtomicBool::new(false);
 /// Threads that are about to fork: what is mapped now a child may have, and nobody would know.
 static FORKING: AtomicU32 = AtomicU32::new(0);
 
@@ -124,6 +126,9 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     let view = TABLE
         .iter()
         .position(|view| view.ranges.load(Relaxed) == 0)?;
+    if ENDED.load(Relaxed) {
+        return None;
+    }
     let is_too_much = PIECES.load(Relaxed) + pieces.len() > PIECES_MAX;
     if is_too_much || FORKING.load(Ordering::SeqCst) != 0 || !super::has_room() {
         return None;
@@ -259,6 +264,25 @@ pub(super) fn leave_to_the_kernel(is_child: bool) {
     if is_child {
         std::mem::forget(holder);
     }
+}
+
+/// From now on the kernel may use pages of the program's memory after they are unmapped (a ring's requests, packets that are made of them).
+/// No view is made any more, and those that there are stay pinned until the process ends.
+pub fn outlive() {
+    if ENDED.load(Relaxed) {
+        return;
+    }
+    let _lock = Lock::take();
+    ENDED.store(true, Relaxed);
+    for view in &TABLE {
+        let attached = view.attached.swap(std::ptr::null_mut(), AcqRel);
+        if !attached.is_null() {
+            // SAFETY: made by a box in `map`, and taken once.
+            unsafe { Box::from_raw(attached) }.leave_to_holder();
+        }
+    }
+    // Nobody closes its description: it ends with the process.
+    std::mem::forget(take_holder());
 }
 
 /// What new mappings are no longer made of. Mappings keep its description.

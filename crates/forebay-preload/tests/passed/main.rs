@@ -267,6 +267,9 @@ cases! {
     views_come_and_go: "views-come-and-go";
     views_are_inherited: "views-inherited";
     views_outlive_their_parent: "views-outlive";
+    views_move_together: "views-together";
+    views_are_given_to_pipes: "views-pipes";
+    views_are_inherited_by_others: "views-others";
     views_are_of_the_past: "views-old";
     views_at_random: "views-random";
     views_stay_with_who_leaves: "views-leave";

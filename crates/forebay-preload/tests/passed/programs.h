@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <pthread.h>
+#include <pty.h>
 #include <setjmp.h>
 #include <signal.h>
 #include <spawn.h>
@@ -73,6 +74,9 @@ void views_are_cut(void);
 void views_come_and_go(void);
 void views_are_inherited(void);
 void views_outlive_their_parent(void);
+void views_move_together(void);
+void views_are_given_to_pipes(void);
+void views_are_inherited_by_others(void);
 void views_end_with_their_files(void);
 void views_are_old(void);
 void views_at_random(void);

@@ -248,6 +248,75 @@ void views_end_with_their_files(void)
     printf("odd: %d\n", no == MAP_FAILED && errno == EINVAL);
 }
 
+/* Maps that lie side by side move by one call, where the kernel does that. */
+void views_move_together(void)
+{
+    char second_path[4096];
+    MUST(snprintf(second_path, sizeof second_path, "%s/second", directory) > 0);
+    int first = written(path), second = written(second_path);
+    long len = PAGES * PAGE;
+    char *room = mmap(NULL, 4 * (size_t)len, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    map_at(room + PAGE, first, len, PROT_READ, MAP_FIXED, 0);
+    map_at(room + PAGE + len, second, len, PROT_READ, MAP_FIXED, 0);
+    char *to = room + 2 * len;
+    int is_moved = mremap(room, (size_t)(2 * len), (size_t)(2 * len), MREMAP_MAYMOVE | MREMAP_FIXED, to) == to;
+    close(first), close(second);
+    MUST(unlink(path) == 0 && unlink(second_path) == 0);
+    use_memory(10);
+    if (is_moved) {
+        show_all("first", to + PAGE);
+        show("second", to + PAGE + len, len - PAGE);
+    }
+    managed(path, 0);
+}
+
+/* A pipe keeps what it was given. */
+void views_are_given_to_pipes(void)
+{
+    static char taken[200000];
+    int fd = written(path), ends[2];
+    MUST(pipe(ends) == 0 && fcntl(ends[1], F_SETPIPE_SZ, 1 << 20) >= (int)sizeof taken);
+    char *at = map(fd, SOME, PROT_READ);
+    struct iovec parts[2] = {{at + 100, 150000}, {at, 50000}};
+    printf("given %zd\n", vmsplice(ends[1], parts, 2, 0));
+    close(fd);
+    MUST(munmap(at, SOME) == 0 && unlink(path) == 0);
+    use_memory(11);
+    for (ssize_t done = 0, step; done < (ssize_t)sizeof taken; done += step)
+        MUST((step = read(ends[0], taken + done, sizeof taken - (size_t)done)) > 0);
+    show("taken", taken, sizeof taken);
+    fd = written(path);
+    at = map(fd, SOME, PROT_READ);
+    while (vmsplice(ends[1], (struct iovec[]){{at, 60000}}, 1, SPLICE_F_NONBLOCK) > 0)
+        ;
+    printf("full: %d\n", errno == EAGAIN);
+    MUST(munmap(at, SOME) == 0);
+}
+
+/* A child at a terminal of its own has its parent's maps, and so has one that no function of libc makes. */
+void views_are_inherited_by_others(void)
+{
+    for (int way = 0; way < 2; way++) {
+        int fd = written(path), ends[2], terminal = -1;
+        MUST(pipe(ends) == 0);
+        char *at = map(fd, SOME, PROT_READ), c = 0;
+        fflush(stdout);
+        pid_t child = way ? (pid_t)syscall(SYS_fork) : forkpty(&terminal, NULL, NULL, NULL);
+        if (child == 0) {
+            close(ends[1]);
+            MUST(read(ends[0], &c, 1) == 0);
+            _exit(has_changed(at));
+        }
+        close(fd), close(ends[0]);
+        MUST(munmap(at, SOME) == 0 && unlink(path) == 0);
+        use_memory(12 + way);
+        close(ends[1]);
+        await(child);
+        close(terminal);
+    }
+    managed(path, 0);
+}
+
 /* Who leaves the session keeps what is mapped, in memory of its own. */
 void views_stay_with_who_leaves(void)
 {

@@ -2,9 +2,10 @@
 
 use libc::c_int;
 
-use super::{Args, give, negative, or, peek};
+use super::{Args, give, joined, negative, or, peek};
 use crate::files::{self, Given, Why};
 use crate::inside::Inside;
+use crate::mapped::views;
 
 /// Requests of one call that are looked at.
 const REQUESTS_MAX: u64 = 1 << 16;
@@ -40,6 +41,9 @@ fn request(at: u64) -> Given {
 pub fn submit(args: &Args) -> Given {
     /// Bytes before the descriptor in a `struct iocb`.
     const BEFORE_DESCRIPTOR: u64 = 20;
+    if joined() {
+        views::outlive();
+    }
     for index in 0..args[1].min(REQUESTS_MAX) {
         if let Some(at) = peek::<u64>(args[2] + index * 8)
             && let Some(fd) = peek::<c_int>(at + BEFORE_DESCRIPTOR)
@@ -60,6 +64,7 @@ pub fn ring(_args: &Args) -> Given {
     if Inside::is() {
         return Ok(());
     }
+    views::outlive();
     files::give_all_and_watch(Why::Asynchronous)
 }
 

@@ -80,11 +80,13 @@ pass! {
     clone: programs::cloned;
     __clone: programs::cloned;
     login_tty: programs::login;
+    forkpty: programs::forked;
 
     mmap: transfer::map;
     mmap64: transfer::map;
     munmap: transfer::unmap;
     mremap: transfer::remap;
+    vmsplice: transfer::give_to_pipe;
     flock: transfer::lock;
     lockf: transfer::lock;
     lockf64: transfer::lock;
@@ -114,6 +116,7 @@ pass! {
 
     sendmsg: sockets::one;
     sendmmsg: sockets::many;
+    setsockopt: sockets::option;
     pidfd_getfd: sockets::steal;
 
     setuid: identity::user;

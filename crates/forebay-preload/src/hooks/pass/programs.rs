@@ -37,6 +37,13 @@ pub fn cloned_raw(args: &Args) -> Given {
     share(args[0])
 }
 
+/// `syscall(SYS_fork)`, and `forkpty`, whose fork passes no hook: the child has what is mapped here as well.
+pub fn forked(_args: &Args) {
+    if joined() {
+        mapped::before_fork();
+    }
+}
+
 /// `syscall(SYS_clone3, arguments, size)`
 pub fn cloned_by_structure(args: &Args) -> Given {
     peek::<u64>(args[0] as usize).map_or(Ok(()), share)

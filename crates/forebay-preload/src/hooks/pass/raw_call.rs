@@ -188,6 +188,7 @@ ways! {
             libc::splice(from as _, at(from_at), to as _, at(to_at), count, flags as _);
         SYS_copy_file_range(from, from_at, to, to_at, count, flags) =>
             libc::copy_file_range(from as _, at(from_at), to as _, at(to_at), count, flags as _);
+        SYS_vmsplice(pipe, parts, count, flags) => libc::vmsplice(pipe as _, at(parts), count, flags as _);
         SYS_sendmsg(socket, message, flags) => libc::sendmsg(socket as _, at::<libc::msghdr>(message), flags as _);
         SYS_munmap(from, len) => libc::munmap(at(from), len);
         SYS_mremap(from, len, new_len, flags, to) => libc::mremap(at(from), len, new_len, flags as _, to);
@@ -195,10 +196,12 @@ ways! {
     }
     before {
         SYS_sendmmsg => sockets::many;
+        SYS_setsockopt => sockets::option;
         SYS_inotify_add_watch => names::watch;
         SYS_io_submit => asynchronous::submit;
         SYS_io_uring_setup => asynchronous::ring;
         SYS_execve | SYS_execveat => programs::replace;
+        SYS_fork | SYS_vfork => programs::forked;
         SYS_clone => programs::cloned_raw;
         SYS_clone3 => programs::cloned_by_structure;
         SYS_setuid | SYS_setfsuid => identity::user;

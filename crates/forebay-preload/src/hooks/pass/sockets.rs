@@ -5,6 +5,7 @@ use libc::{c_int, cmsghdr, mmsghdr, msghdr};
 use super::{Args, give, joined, peek};
 use crate::files::{Given, Why};
 use crate::inside::Inside;
+use crate::mapped::views;
 use crate::{foreign, raw};
 
 /// Messages of one call that are looked at: the kernel takes no more.
@@ -29,6 +30,13 @@ pub fn many(args: &Args) -> Given {
         message(args[1] + index * size_of::<mmsghdr>() as u64)?;
     }
     Ok(())
+}
+
+/// `setsockopt(socket, level, name, ...)`: with `SO_ZEROCOPY` packets are made of the program's own memory.
+pub fn option(args: &Args) {
+    if args[1] as c_int == libc::SOL_SOCKET && args[2] as c_int == libc::SO_ZEROCOPY && joined() {
+        views::outlive();
+    }
 }
 
 /// `pidfd_getfd(process, fd, flags)`: another process's descriptor.

@@ -2,11 +2,15 @@
 
 use libc::c_int;
 
-use super::{Args, Onward, fd, give, joined};
+use super::{Args, Onward, fd, give, joined, peek};
 use crate::files::{Given, Why};
+use crate::inside::Inside;
 use crate::mapped::views::{self, Request};
 use crate::raw::{self, KeepErrno};
-use crate::{foreign, mapped, serve};
+use crate::{foreign, mapped, real, serve};
+
+/// Parts of one call: the kernel takes no more.
+const PARTS_MAX: u64 = 1024;
 
 /// `mmap(address, len, access, flags, fd, offset)`: what is mapped is the kernel's, until it is unmapped, unless it is a view.
 pub fn map(args: &Args) -> usize {
@@ -183,6 +187,46 @@ extern "C-unwind" fn remap_known(
     let stays = len == 0 || flags & libc::MREMAP_DONTUNMAP != 0;
     let call = || plain::remap(at, len, new_len, flags, new_at);
     mapped::remap((at, len), new_len, stays, call)
+}
+
+/// `vmsplice(pipe, parts, count, flags)`: a pipe that is given a view's pages keeps them, and not what pins their frames. It gets a copy.
+pub fn give_to_pipe(args: &Args) -> usize {
+    if Inside::is() || !mapped::any() {
+        return 0;
+    }
+    let parts = (0..args[2].min(PARTS_MAX)).map_while(|part| {
+        let at = args[1] + part * size_of::<libc::iovec>() as u64;
+        peek::<[usize; 2]>(at)
+    });
+    if parts
+        .into_iter()
+        .any(|[at, len]| mapped::shows_frames(at, len))
+    {
+        copy_to_pipe as *const () as usize
+    } else {
+        0
+    }
+}
+
+extern "C-unwind" fn copy_to_pipe(pipe: c_int, parts: usize, count: usize, flags: c_int) -> isize {
+    let call = |number, [a, b, c]: [usize; 3]| {
+        // SAFETY: what the caller asks of the kernel, or a copy of that.
+        unsafe { raw::call_errno(number, [pipe as usize, parts, count, a, b, c]) }
+    };
+    // SAFETY: takes no memory.
+    let status = unsafe { real::fcntl64(pipe, libc::F_GETFL, 0) };
+    if status != -1 && status & libc::O_ACCMODE == libc::O_RDONLY {
+        // What comes out of a pipe is a copy.
+        return call(libc::SYS_vmsplice, [flags as usize, 0, 0]);
+    }
+    if flags as u32 & libc::SPLICE_F_NONBLOCK as u32 == 0 {
+        return call(libc::SYS_writev, [0; 3]);
+    }
+    let nowhere = -1isize as usize;
+    call(
+        libc::SYS_pwritev2,
+        [nowhere, nowhere, libc::RWF_NOWAIT as usize],
+    )
 }
 
 /// `flock(fd, operation)`, `lockf(fd, operation, len)`: who locks shares the file with somebody.
