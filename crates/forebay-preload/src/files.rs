@@ -177,6 +177,11 @@ pub fn is_managed_elsewhere(description: &Description) -> bool {
     attach::glance().is_some_and(|glance| glance.is_known(device, inode))
 }
 
+/// Whether a candidate's bytes are the engine's, or its offset is: whoever goes past the library finds neither with the kernel.
+pub fn is_of_engine(description: &Description) -> bool {
+    description.state() != State::Left && is_managed_elsewhere(description)
+}
+
 /// Manages the file behind a candidate or an orphan. Where that cannot be, the descriptor is the kernel's from now on; where the file
 /// cannot go to the kernel either, the call must fail.
 #[cold]
@@ -198,6 +203,7 @@ pub fn attach(fd: c_int, word: Word) -> Given {
         drop(rare);
         kernel::reach(description);
         kernel::give_known_to_kernel(description, Why::Inherited)?;
+        kernel::return_offset(fd, description);
         forget(fd);
         return Ok(());
     }

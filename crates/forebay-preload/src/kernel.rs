@@ -145,7 +145,10 @@ pub fn note_left(fd: c_int, why: Why) {
 pub fn stdio_uses(fd: c_int, why: Why) -> Given {
     let _errno = KeepErrno::new();
     let word = table::word(fd);
-    if word.kind() != Kind::Candidate || Inside::is() {
+    if word.kind() != Kind::Candidate
+        || Inside::is()
+        || crate::files::is_managed_elsewhere(word.description())
+    {
         return give_to_kernel(fd, why);
     }
     word.description().set_flag(FOREIGN, true);
@@ -168,6 +171,15 @@ pub fn tell(glance: &Glance) {
     }
 }
 
+/// Where the offset of a description is ours, the kernel has it from now on.
+pub fn return_offset(fd: c_int, description: &Description) {
+    let _offset = description.lock();
+    if description.state() == State::Ours {
+        seek_kernel(fd, description);
+        description.set_state(State::Left);
+    }
+}
+
 fn seek_kernel(fd: c_int, description: &Description) {
     let at = description.offset.load(Relaxed) as libc::off_t;
     // SAFETY: takes no memory.
@@ -187,13 +199,7 @@ pub fn leave(fd: c_int, word: Word) {
 
 fn leave_locked(rare: Rare, fd: c_int, word: Word) {
     let description = word.description();
-    {
-        let _offset = description.lock();
-        if description.state() == State::Ours {
-            seek_kernel(fd, description);
-            description.set_state(State::Left);
-        }
-    }
+    return_offset(fd, description);
     reach(description);
     if !table::replace(fd, word, Word::NONE) {
         return;
@@ -373,7 +379,9 @@ pub unsafe fn cut_unless_known<T>(
 /// As [`give_to_kernel`], for all descriptors that stay open in a program that this process executes.
 pub fn give_inheritable_to_kernel(why: Why) -> Given {
     for (fd, word) in all_files() {
-        if word.kind() == Kind::Candidate && word.description().has(REACHED) {
+        let description = word.description();
+        let is_told = word.kind() == Kind::Candidate && description.has(REACHED);
+        if is_told && !crate::files::is_of_engine(description) {
             continue;
         }
         // SAFETY: takes no memory.

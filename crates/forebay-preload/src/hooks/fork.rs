@@ -1,8 +1,9 @@
 //! Forking.
 //!
 //! A child of `vfork` uses our memory until it executes something or ends, and its descriptors are not ours. Where that could
-//! do harm it is given a real fork. Else, in a process of one thread that is not in its session, the library does nothing until the
-//! parent goes on: the child is left to the kernel, and the parent finds everything as it was.
+//! do harm it is given a real fork: so that the program that it executes finds what a relative has written, and where. Else, in a process
+//! of one thread that is not in its session, the library does nothing until the parent goes on: the child is left to the kernel, and the
+//! parent finds everything as it was.
 
 use std::arch::naked_asm;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -10,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use libc::pid_t;
 
 use crate::attach;
+use crate::files;
 use crate::hooks::limits;
 use crate::inside::Inside;
 use crate::mapped;
@@ -122,7 +124,9 @@ extern "C" fn before_vfork() -> usize {
     let may_share = attach::is_on()
         && attach::joined().is_none()
         && !Inside::is()
-        && table::each().all(|(_, word)| word.kind() == Kind::Candidate)
+        && table::each().all(|(_, word)| {
+            word.kind() == Kind::Candidate && !files::is_of_engine(word.description())
+        })
         && is_single_threaded();
     if !may_share {
         return 0;

@@ -309,6 +309,13 @@ cases! {
     vfork_shares_and_leaves_no_trace: "vforks";
     system_inherits: "inherited-system";
     popen_inherits: "inherited-popen";
+    logs_of_children_are_standard_for_vforked_programs: "logged-vfork";
+    logs_of_children_are_standard_for_programs: "logged-exec";
+    logs_of_children_are_standard_for_stdio: "logged-print";
+    logs_of_children_are_standard_for_calls: "logged-write";
+    logs_of_children_are_standard_for_duplicates: "logged-fcntl";
+    logs_of_children_are_standard_for_stdio_here: "logged-print-here";
+    logs_of_children_are_standard_for_new_streams: "logged-put-here";
     mappings_see_and_are_seen: "mapped";
     the_kernel_moves_bytes: "transferred";
     stdio_on_the_same_files: "stdio";

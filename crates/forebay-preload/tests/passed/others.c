@@ -41,6 +41,55 @@ void inherited(const char *how)
     show_file(path);
 }
 
+/* A log that is opened once, that a child writes much to, and that is then moved onto a standard descriptor, here or in another child. */
+void logged(const char *how)
+{
+    static char line[500];
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0644), saved = dup(1);
+    pid_t child = fork();
+    MUST(fd >= 0 && child >= 0);
+    if (child == 0) {
+        memset(line, 'a', sizeof line);
+        for (int i = 0; i < 2000; i++)
+            if (write(fd, line, sizeof line) != sizeof line)
+                _exit(1);
+        _exit(0);
+    }
+    int status = -1;
+    MUST(waitpid(child, &status, 0) == child && status == 0);
+    if (!strcmp(how, "print-here")) {
+        MUST(dup2(fd, 1) == 1 && printf("second\n") == 7 && fflush(stdout) == 0 && dup2(saved, 1) == 1);
+    } else if (!strcmp(how, "put-here")) {
+        MUST(close(1) == 0 && dup(fd) == 1 && puts("second") > 0 && fflush(stdout) == 0 && dup2(saved, 1) == 1);
+    } else if (!strcmp(how, "vfork")) {
+        child = vfork();
+        if (child == 0) {
+            dup2(fd, 1);
+            execlp("printf", "printf", "second\n", (char *)NULL);
+            _exit(9);
+        }
+    } else {
+        child = fork();
+        if (child == 0) {
+            if (!strcmp(how, "fcntl")) {
+                close(2);
+                _exit(fcntl(fd, F_DUPFD, 2) != 2 || write(2, "second\n", 7) != 7);
+            }
+            dup2(fd, 1);
+            if (!strcmp(how, "exec"))
+                execlp("printf", "printf", "second\n", (char *)NULL);
+            if (!strcmp(how, "print"))
+                _exit(printf("second\n") != 7 || fflush(stdout) != 0);
+            _exit(write(1, "second\n", 7) != 7);
+        }
+    }
+    if (!strstr(how, "-here"))
+        MUST(waitpid(child, &status, 0) == child && status == 0);
+    printf("%s: offset %ld\n", how, (long)lseek(fd, 0, SEEK_CUR));
+    MUST(write(fd, "third\n", 6) == 6);
+    show_file(path);
+}
+
 static volatile int heard, shared;
 
 static void hear(int signal)

@@ -138,6 +138,8 @@ int main(int argc, char **argv)
         confined(what + 9);
     else if (!strncmp(what, "inherited-", 10))
         inherited(what + 10);
+    else if (!strncmp(what, "logged-", 7))
+        logged(what + 7);
     else if (!strcmp(what, "vforks"))
         vforks();
     else if (!strncmp(what, "locked-", 7))

@@ -110,6 +110,7 @@ void cancelled_at_any_time(void);
 void sent_faults(void);
 void inherited_small(void);
 void inherited(const char *how);
+void logged(const char *how);
 void confined(const char *how);
 void vforks(void);
 void receive(int socket);
