@@ -38,7 +38,13 @@ pub fn close(fd: c_int) -> c_int {
     loop {
         attach::notice_fork();
         let word = table::word(fd);
-        if !matches!(word.kind(), Kind::Managed | Kind::Orphan) {
+        let is_ours = match word.kind() {
+            Kind::Managed | Kind::Orphan => true,
+            // A relative may keep its offset.
+            Kind::Candidate => word.description().state() == State::Ours,
+            _ => false,
+        };
+        if !is_ours {
             let failed = closing(fd);
             // SAFETY: takes no memory.
             return told(unsafe { real::close(fd) }, failed);

@@ -219,7 +219,7 @@ extern "C-unwind" fn copy_to_pipe(pipe: c_int, parts: usize, count: usize, flags
         // What comes out of a pipe is a copy.
         return call(libc::SYS_vmsplice, [flags as usize, 0, 0]);
     }
-    if flags as u32 & libc::SPLICE_F_NONBLOCK as u32 == 0 {
+    if flags as u32 & libc::SPLICE_F_NONBLOCK == 0 {
         return call(libc::SYS_writev, [0; 3]);
     }
     let nowhere = -1isize as usize;
