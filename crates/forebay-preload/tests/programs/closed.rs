@@ -10,8 +10,10 @@ use crate::sys::*;
 const RECORD: usize = 4000;
 const FILES: usize = 40;
 
+type Way = (&'static str, fn(i32));
+
 /// Ways to close a descriptor.
-const WAYS: [(&str, fn(i32)); 3] = [
+const WAYS: [Way; 3] = [
     ("close", |fd| close(fd).expect("close")),
     ("close_range", |fd| {
         // SAFETY: takes no memory.
