@@ -394,20 +394,26 @@ pub fn is_changed(entry: &FileEntry, stat: &DeviceStat, threads: u32) -> bool {
 }
 
 /// If somebody outside has changed an idle file, what is in memory of it is out of date. Under the table lock, and by how the file is
-/// now: nobody of the session opens it, writes to it and closes it between the look and what follows.
+/// now: nobody of the session opens it, writes to it and closes it between the look and what follows. Where that cannot be told, since
+/// somebody has died at a change, it is taken for changed.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
-    // Its closer, or a keeper, may still be finishing it.
     let changes = entry.changes.load(Ordering::Acquire);
     let idle = shared.is_open_once(id) && entry.owed_pages.load(Ordering::Acquire) == 0;
-    let Some(known) = entry.witness(me.arena.counts().threads).filter(|_| idle) else {
+    // Its closer, or a keeper, may still be finishing it.
+    let lives = |thread| !threads::is_gone(me.arena, thread);
+    if !idle || entry.is_changed_by(me.arena.counts().threads, lives) {
         return Ok(());
-    };
+    }
+    let known = entry.witness(me.arena.counts().threads);
+    if known.is_none() && entry.lacks_length() {
+        return Ok(());
+    }
     let Ok(stat) = device.stat() else {
         return Ok(());
     };
     if planted!(StaleMemory)
-        || known == as_witness(&stat)
+        || known == Some(as_witness(&stat))
         || entry.changes.load(Ordering::Acquire) != changes
     {
         return Ok(());
@@ -418,6 +424,7 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> 
         ));
     }
     take_sizes(entry, &stat, may_have_holes(device, &stat));
+    entry.end_intent(ThreadId::NOBODY);
     witness(entry, &stat, changes);
     Ok(())
 }
@@ -452,6 +459,7 @@ pub fn take_back(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
         return;
     }
     take_sizes(entry, &stat, may_have_holes(device, &stat));
+    entry.end_intent(ThreadId::NOBODY);
     witness(entry, &stat, entry.changes.load(Ordering::Acquire));
     entry.kernel_reason.store(0, Ordering::Release);
 }
