@@ -393,9 +393,9 @@ pub fn is_changed(entry: &FileEntry, stat: &DeviceStat, threads: u32) -> bool {
     known.is_some_and(|known| known != as_witness(stat))
 }
 
-/// If somebody outside has changed an idle file, what is in memory of it is out of date. Under the table lock, and by how the file is
-/// now: nobody of the session opens it, writes to it and closes it between the look and what follows. Where that cannot be told, since
-/// somebody has died at a change, it is taken for changed.
+/// If somebody outside has changed an idle file, what is in memory of it is out of date; for all that is known it is, too, where somebody has
+/// died at a change. Under the table lock, and by how the file is now: nobody of the session opens it, writes to it and closes it between
+/// the look and what follows.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
     let changes = entry.changes.load(Ordering::Acquire);
