@@ -336,8 +336,9 @@ fn enter(
     entry.state.store(LIVE, Ordering::Release);
 }
 
-/// Sizes as the device has them, for a file of which nothing is in memory.
+/// Sizes as the device has them, for a file of which nothing is in memory: who has died changing it leaves no doubt any more.
 fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
+    entry.end_intent(ThreadId::NOBODY);
     entry.size.store(stat.len, Ordering::Release);
     entry.disk_end.store(stat.len, Ordering::Release);
     entry.reserved_end.store(stat.len, Ordering::Release);
@@ -424,7 +425,6 @@ fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> 
         ));
     }
     take_sizes(entry, &stat, may_have_holes(device, &stat));
-    entry.end_intent(ThreadId::NOBODY);
     witness(entry, &stat, changes);
     Ok(())
 }
@@ -459,7 +459,6 @@ pub fn take_back(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
         return;
     }
     take_sizes(entry, &stat, may_have_holes(device, &stat));
-    entry.end_intent(ThreadId::NOBODY);
     witness(entry, &stat, entry.changes.load(Ordering::Acquire));
     entry.kernel_reason.store(0, Ordering::Release);
 }
