@@ -158,6 +158,12 @@ pub trait DeviceFile: Send + Sync {
     fn descriptors(&self) -> Option<(BorrowedFd<'_>, BorrowedFd<'_>)> {
         None
     }
+    /// The simulated file that it is, whose descriptors a simulation hands over.
+    #[cfg(feature = "sim")]
+    #[doc(hidden)]
+    fn timed(&self) -> Option<&crate::sim::device::Timed> {
+        None
+    }
 }
 
 /// Goes on with a direct read that gave `got` bytes, until the piece is full or the file ends. The file is known to reach

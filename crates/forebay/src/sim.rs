@@ -12,14 +12,17 @@ pub mod device;
 pub mod explore;
 pub mod faults;
 pub mod fuzz;
+pub mod letters;
 pub mod planted;
 pub mod tasks;
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::device::DeviceFile;
 use crate::ids::FileId;
+use letters::Letters;
 
 pub use planted::{Bug, plant, plant_everywhere, planted};
 
@@ -36,8 +39,10 @@ thread_local! {
 pub trait Neighbours: Send + Sync {
     /// Takes a file for the keeper, if there is one.
     fn hand_over(&self, file: FileId, device: &dyn DeviceFile);
-    /// Opens the file with this inode number.
-    fn open(&self, inode: u64) -> Option<Arc<dyn DeviceFile>>;
+    /// Opens the file with this inode number; a lease on it is waited for so long, or for as long as the kernel waits.
+    fn open(&self, inode: u64, patience: Option<Duration>) -> Option<Arc<dyn DeviceFile>>;
+    /// Where messages to the keeper are put, if there are any in this simulation: closes may be left to it then.
+    fn letters(&self) -> Option<&Letters>;
 }
 
 /// The payload of the unwinding that stands for a `kill -9`.

@@ -34,8 +34,8 @@ use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCAT
 use crate::memory::threads::Me;
 use crate::session::glance::one_fewer;
 use crate::stats::Counter;
-use crate::sync::Ordering;
 use crate::sync::time::{Instant, sleep};
+use crate::sync::{Ordering, planted};
 use crate::sys::{limits, liveness};
 
 /// A keeper that needs longer for what the session owes is not left with it: the kernel takes leases back after a time, 45 s
@@ -72,7 +72,7 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         && entry.failures.load(Ordering::Relaxed) == 0
         && errors::sequence(entry) == seen.load(Relaxed)
         && entry.size.load(Ordering::Acquire) <= limits::file_bytes();
-    let keeper_has_it = shared.arena_path.is_some()
+    let keeper_has_it = shared.reaches_keepers()
         && !shared.keeps.load(Relaxed)
         && has_keeper(&shared.arena)
         && shared.arena.superblock().leased.load(Ordering::Relaxed) < LEASED_MAX;
@@ -145,7 +145,7 @@ pub fn leave(
     // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: who may not wait
     // looks whether the entry tells of one.
     follow_name(me, *id, device.as_ref());
-    if !is_leased(core) || forget_nameless(core, me) {
+    if !is_leased(core) && !planted!(NoLease) || forget_nameless(core, me) {
         let closed = settle::close(core, me, Durability::Kernel, seen);
         shared.closed(*id, device);
         shared.released(*id, handed);

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use super::by_kernel::{advise_kernel, append_by_kernel, by_kernel};
 use super::settle;
+#[cfg(feature = "sim")]
+use super::{closing, hasten, table};
 use crate::error::Result;
 use crate::file::append;
 use crate::file::core::{Core, Halt};
@@ -98,5 +100,35 @@ impl Managed {
             Err(Halt::Kernel) => append_by_kernel(&self.file, bytes).map(|_| bytes.len()),
             result => result.map(|(_, written)| written).map_err(Core::ended),
         }
+    }
+}
+
+#[cfg(feature = "sim")]
+impl super::File {
+    /// Closes as the preload library does: what is owed is left to the keeper where that goes. `own` closes the program's own descriptor.
+    ///
+    /// # Errors
+    /// As for [`super::File::close`], where it had to be waited for.
+    #[doc(hidden)]
+    pub fn close_behind(mut self, own: impl FnOnce()) -> Result<()> {
+        let super::Kind::Managed(managed) = &self.kind else {
+            return self.close();
+        };
+        self.closed = true;
+        let Managed {
+            core, handed, seen, ..
+        } = managed.as_ref();
+        let me = core.shared.me()?;
+        if let Some(prepared) = closing::prepare(core, me, handed, seen) {
+            own();
+            return closing::leave(core, me, handed, seen, &prepared);
+        }
+        let _ = hasten::begin(core, handed);
+        let closed = settle::close(core, me, settle::Durability::Kernel, seen);
+        core.shared.closed(core.id, &core.device);
+        core.shared.released(core.id, handed);
+        table::forget_closed(&core.shared, me, core.id);
+        own();
+        closed
     }
 }

@@ -1,14 +1,16 @@
 //! Making room when an operation finds no free frame, header or node.
 //!
 //! In this order: give the arena more memory up to its budget, evict what is clean, wait for a keeper that is writing or flush what
-//! is owed, and evict it. A full budget slows callers down to the device's speed and fails nothing (promise 5); it never needs the
-//! keeper.
+//! is owed, and evict it. A full budget slows callers down to the device's speed and fails nothing (promise 5); it needs the
+//! keeper only for what others owe who have nothing to do.
 
 use crate::evict;
 use crate::file::core::{Core, Halt};
 use crate::file::throttle;
 use crate::flush::{Outcome, Scope, busy};
+use crate::ids::FileId;
 use crate::keeper::{provision, streams};
+use crate::memory::files::{HURRY, LIVE};
 use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
 use crate::sync::{Ordering, patience};
@@ -24,6 +26,9 @@ const IDLE_TICKS: u32 = 1;
 const EVICTIONS_ALONE: u32 = 4;
 /// Rounds after which views of the dead are looked for: that asks the system.
 const LOOK_FOR_DEAD_ROUNDS: u32 = 16;
+/// Rounds in a row without any progress after which the keeper is told to write everything: that looks at all files. Where evicting
+/// something is not enough.
+const HASTEN_ROUNDS: u32 = 16 * EVICTIONS_ALONE;
 /// Rounds in which somebody else who gives memory to the arena is waited for, and those of them that do not sleep. The others do, for
 /// 5 ms together and more: that thread is nice and may have to wait for a core, and the kernel, which makes its huge pages, has
 /// to come by on every processor, also on that of one who would only look again and again.
@@ -65,6 +70,10 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
         evict::evict(me, frames, 0);
         return Ok(());
     }
+    if round != 0 && round.is_multiple_of(HASTEN_ROUNDS) {
+        hasten_all(me);
+        core.shared.wake_keeper();
+    }
     me.wait(round);
     if round > ROUNDS_MAX && !busy::is_anything_in_flight(me.arena.superblock()) {
         let free = me.arena.superblock().frames_free.load(Ordering::Relaxed);
@@ -74,6 +83,19 @@ pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {
         ))));
     }
     Ok(())
+}
+
+/// What other processes owe is written once it is too much, or old enough, and may fill the memory without that: the keeper, which has their
+/// files, writes everything now.
+fn hasten_all(me: Me<'_>) {
+    for id in (0..me.arena.counts().files).map(FileId) {
+        let entry = me.arena.file_unchecked(id);
+        if entry.state.load(Ordering::Acquire) == LIVE
+            && entry.owed_pages.load(Ordering::Acquire) != 0
+        {
+            entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+        }
+    }
 }
 
 fn at_once(me: Me<'_>) -> u32 {

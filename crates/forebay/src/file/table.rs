@@ -336,8 +336,9 @@ fn enter(
     entry.state.store(LIVE, Ordering::Release);
 }
 
-/// Sizes as the device has them, for a file of which nothing is in memory.
+/// Sizes as the device has them, for a file of which nothing is in memory: who has died changing it leaves no doubt any more.
 fn take_sizes(entry: &FileEntry, stat: &DeviceStat, holey: bool) {
+    entry.end_intent(ThreadId::NOBODY);
     entry.size.store(stat.len, Ordering::Release);
     entry.disk_end.store(stat.len, Ordering::Release);
     entry.reserved_end.store(stat.len, Ordering::Release);
@@ -393,20 +394,29 @@ pub fn is_changed(entry: &FileEntry, stat: &DeviceStat, threads: u32) -> bool {
     known.is_some_and(|known| known != as_witness(stat))
 }
 
-/// If somebody outside has changed an idle file, what is in memory of it is out of date. Under the table lock, and by how the file is
-/// now: nobody of the session opens it, writes to it and closes it between the look and what follows.
+/// If somebody outside has changed an idle file, what is in memory of it is out of date; for all that is known it is, too, where somebody has
+/// died at a change. Under the table lock, and by how the file is now: nobody of the session opens it, writes to it and closes it between
+/// the look and what follows.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
-    // Its closer, or a keeper, may still be finishing it.
     let changes = entry.changes.load(Ordering::Acquire);
     let idle = shared.is_open_once(id) && entry.owed_pages.load(Ordering::Acquire) == 0;
-    let Some(known) = entry.witness(me.arena.counts().threads).filter(|_| idle) else {
+    // Its closer, or a keeper, may still be finishing it.
+    let lives = |thread| !threads::is_gone(me.arena, thread);
+    if !idle || entry.is_changed_by(me.arena.counts().threads, lives) {
         return Ok(());
-    };
+    }
+    let known = entry.witness(me.arena.counts().threads);
+    if known.is_none() && entry.lacks_length() {
+        return Ok(());
+    }
     let Ok(stat) = device.stat() else {
         return Ok(());
     };
-    if known == as_witness(&stat) || entry.changes.load(Ordering::Acquire) != changes {
+    if planted!(StaleMemory)
+        || known == Some(as_witness(&stat))
+        || entry.changes.load(Ordering::Acquire) != changes
+    {
         return Ok(());
     }
     if !empty(me, id) {

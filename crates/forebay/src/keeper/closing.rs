@@ -17,8 +17,8 @@ use crate::ids::FileId;
 use crate::memory::files::{CLOSING, HURRY, LEASED};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
-use crate::sync::Ordering;
 use crate::sync::time::{Instant, sleep};
+use crate::sync::{Ordering, planted};
 
 /// Pages that are written before it is looked again who waits.
 const PAGES_AT_ONCE: u64 = 4 * 1024;
@@ -108,6 +108,9 @@ impl Leased {
                 continue;
             };
             drop(listed);
+            if planted!(EarlyRelease) {
+                device.give_lease_up();
+            }
             let outcome = shared.flush_with(flusher, me, id, &device, scope);
             if go_on(shared, me, id, device, outcome) {
                 return true;
@@ -147,6 +150,9 @@ fn go_on(
     let owes = entry.owed_pages.load(Ordering::Acquire) != 0;
     if owes && outcome.errno.is_none() {
         return outcome.pages_written > 0;
+    }
+    if !owes && planted!(KeptLease) {
+        return false;
     }
     let core = Core {
         shared: Arc::clone(shared),

@@ -199,8 +199,8 @@ fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> BTre
     flying
 }
 
-/// What the dead were changing is as they left it: remembered, where this process has the file open. Elsewhere the note
-/// stays, which makes a recovery look at times instead.
+/// What the dead were changing is as they left it: remembered, where this process has a file that is open. Elsewhere a note stays, which makes
+/// a recovery look at times instead, and the next opening at the file: outsiders may have changed it since the death.
 fn settle_intents(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) {
     let threads = me.arena.counts().threads;
     for file in (0..me.arena.counts().files).map(FileId) {
@@ -208,12 +208,14 @@ fn settle_intents(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> boo
         if entry.state.load(Ordering::Acquire) != LIVE || !entry.is_changing(threads) {
             continue;
         }
-        let Some(device) = shared.device(file) else {
-            continue;
-        };
+        let device = shared.device(file).filter(|_| shared.is_open(file));
         for dead in (1..threads).map(ThreadId).filter(|&id| is_gone(id)) {
-            if entry.has_intent(dead) {
-                shared.end_intent(Me { id: dead, ..me }, file, &device);
+            if !entry.has_intent(dead) {
+                continue;
+            }
+            match &device {
+                Some(device) => shared.end_intent(Me { id: dead, ..me }, file, device),
+                None => entry.leave_intent(dead),
             }
         }
     }

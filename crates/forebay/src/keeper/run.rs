@@ -167,6 +167,8 @@ impl House {
         }
         match &mut self.desk {
             Some(desk) => desk.serve(shared, pause.as_millis() as i32),
+            #[cfg(feature = "sim")]
+            None if shared.serve_simulated(pause) => {}
             None => sleep(pause),
         }
     }

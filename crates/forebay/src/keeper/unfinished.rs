@@ -129,7 +129,7 @@ fn opened(
     let entry = shared.arena.file_unchecked(id);
     let birth = entry.birth.load(Ordering::Acquire);
     #[cfg(feature = "sim")]
-    if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire)) {
+    if let Some(device) = shared.simulated(entry.inode.load(Ordering::Acquire), patience) {
         if device.caps().birth == birth {
             return Some(device);
         }

@@ -213,6 +213,24 @@ impl FileEntry {
         word.fetch_and(!bit, Ordering::AcqRel);
     }
 
+    /// As [`FileEntry::end_intent`], for who has died at the change and has nobody to look at the device file: the note is nobody's from now
+    /// on, and stays.
+    pub fn leave_intent(&self, dead: ThreadId) {
+        let (word, bit) = self.intent(ThreadId::NOBODY);
+        word.fetch_or(bit, Ordering::AcqRel);
+        self.end_intent(dead);
+    }
+
+    /// Whether somebody has noted a change of whom `is_one` says so.
+    pub fn is_changed_by(&self, threads: u32, is_one: impl Fn(ThreadId) -> bool) -> bool {
+        let words = self.intents.iter().take(threads.div_ceil(32) as usize);
+        (0..).zip(words).any(|(index, word)| {
+            let noted = word.load(Ordering::Acquire);
+            let mut bits = (0..32).filter(|bit| noted & 1 << bit != 0);
+            bits.any(|bit| is_one(ThreadId(index * 32 + bit)))
+        })
+    }
+
     /// Whether a thread has noted a change.
     pub fn has_intent(&self, thread: ThreadId) -> bool {
         let (word, bit) = self.intent(thread);

@@ -19,6 +19,15 @@ const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
 const NOBODY: u32 = u32::MAX;
 
 impl Shared {
+    /// Whether there may be a keeper in another process to which this one can say something.
+    pub fn reaches_keepers(&self) -> bool {
+        #[cfg(feature = "sim")]
+        if self.letters().is_some() {
+            return true;
+        }
+        self.arena_path.is_some()
+    }
+
     /// Whether the keeper of today has a description's descriptors.
     #[inline]
     pub fn is_handed(&self, handed: &AtomicU32) -> bool {
@@ -79,7 +88,7 @@ impl Shared {
     /// Tells a keeper elsewhere that a description has been closed.
     pub fn released(&self, file: FileId, handed: &AtomicU32) {
         let epoch = handed.load(Relaxed);
-        if epoch == 0 || self.keeps.load(Relaxed) || self.arena_path.is_none() {
+        if epoch == 0 || self.keeps.load(Relaxed) || !self.reaches_keepers() {
             return;
         }
         let now = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);

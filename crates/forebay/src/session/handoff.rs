@@ -14,6 +14,8 @@ use std::path::{Path, PathBuf};
 
 use crate::ids::FileId;
 pub use desk::Desk;
+#[cfg(feature = "sim")]
+pub use desk::heed;
 pub use lanes::KeptLanes;
 pub use line::{Handed, Line};
 

@@ -355,6 +355,10 @@ impl Shared {
     pub fn end_intent(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
         let entry = me.arena.file_unchecked(file);
         entry.end_intent(me.id);
+        // What a death has left in doubt is in the past, where an opening has looked at the file since.
+        if entry.has_intent(ThreadId::NOBODY) && self.is_open(file) {
+            entry.end_intent(ThreadId::NOBODY);
+        }
         table::witness_end(me.arena, file, || device.stat().ok());
     }
 

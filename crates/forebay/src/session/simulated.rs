@@ -2,17 +2,21 @@
 
 use std::fs::File;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::{Session, set_budgets};
 use crate::config::Config;
 use crate::device::DeviceFile;
 use crate::error::{Error, Result};
+use crate::keeper::run::has_keeper;
 use crate::memory::arena::Arena;
 use crate::memory::layout::{Counts, Layout};
 use crate::memory::mapping::Mapping;
+use crate::session::handoff;
 use crate::session::shared::Shared;
 #[cfg(feature = "sim")]
-use crate::sim::Neighbours;
+use crate::sim::{Neighbours, letters::Letters, tasks};
+use crate::sync::Ordering;
 
 impl Session {
     /// Makes an arena with tables of just these sizes in an empty file, for processes to come. Within a task of a simulation, or
@@ -53,7 +57,65 @@ impl Shared {
     }
 
     /// The simulated file with this inode number.
-    pub(crate) fn simulated(&self, inode: u64) -> Option<Arc<dyn DeviceFile>> {
-        self.neighbours.get()?.open(inode)
+    pub(crate) fn simulated(
+        &self,
+        inode: u64,
+        patience: Option<Duration>,
+    ) -> Option<Arc<dyn DeviceFile>> {
+        self.neighbours.get()?.open(inode, patience)
+    }
+
+    /// Where messages to a simulated keeper are put.
+    pub(super) fn letters(&self) -> Option<&Letters> {
+        self.neighbours.get()?.letters()
+    }
+
+    /// Whether the simulated keeper of this epoch hears what is said to it.
+    fn hears(&self, epoch: u32) -> bool {
+        let now = &self.arena.superblock().keeper_epoch;
+        now.load(Ordering::Relaxed) == epoch && has_keeper(&self.arena)
+    }
+
+    /// Asks a simulated keeper. `None`: it hears nothing, or dies before it answers.
+    pub(super) fn ask_simulated(
+        &self,
+        letters: &Letters,
+        epoch: u32,
+        message: [u8; 16],
+    ) -> Option<bool> {
+        if !self.hears(epoch) {
+            return None;
+        }
+        letters.ask(epoch, message, || self.hears(epoch))
+    }
+
+    /// Tells a simulated keeper something, without an answer. Whether it may hear it.
+    pub(super) fn tell_simulated(&self, letters: &Letters, epoch: u32, message: [u8; 16]) -> bool {
+        let hears = self.hears(epoch);
+        if hears {
+            letters.tell(epoch, message);
+        }
+        hears
+    }
+
+    /// Heeds what is said to this keeper, and waits for that for so long. `false`: nothing is ever said to it.
+    pub(crate) fn serve_simulated(self: &Arc<Self>, pause: Duration) -> bool {
+        let Some(letters) = self.letters() else {
+            return false;
+        };
+        let epoch = self.arena.superblock().keeper_epoch.load(Ordering::Relaxed);
+        let end = tasks::now() + pause;
+        loop {
+            let mut heeded = false;
+            while let Some(letter) = letters.next(epoch) {
+                heeded = true;
+                letter.answer(handoff::heed(self, &letter.message));
+            }
+            let left = end.saturating_sub(tasks::now());
+            if heeded || left.is_zero() {
+                return true;
+            }
+            letters.listen(left);
+        }
     }
 }

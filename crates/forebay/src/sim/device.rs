@@ -6,10 +6,12 @@
 //!   [`FaultPlan`] chooses, [`Slowed`] adds the time that a [`Pace`] takes
 //!
 //! - [`Timed`], [`TimedQueue`]: files whose calls take time of a simulation (`super::tasks`) and fail as its dice say
+//! - [`Description`]: who has a file open, and the lease that keeps others from opening it
 //!
 //! None of these has descriptors, so that every queue calls them instead of the kernel.
 
 mod call;
+mod descriptions;
 mod disk;
 mod fault;
 mod file;
@@ -21,6 +23,7 @@ mod timed;
 mod wrapped;
 
 pub use call::{Call, CallKind, Kinds};
+pub use descriptions::{BREAK_TIME, Description};
 pub use disk::{SimDisk, SimOptions};
 pub use fault::{FaultPlan, Outcome, Repeat};
 pub use file::SimFile;

@@ -103,6 +103,14 @@ pub enum Bug {
     LeakedPins,
     /// Pins of a mapping that children have as well go with that of their parent.
     EarlyUnpin,
+    /// A file is left to the keeper though no lease on it was to be had.
+    NoLease,
+    /// The keeper gives a lease up before what is owed is written.
+    EarlyRelease,
+    /// The keeper does not give a lease up once everything is written.
+    KeptLease,
+    /// Who opens an idle file does not look whether somebody outside has changed it.
+    StaleMemory,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.

@@ -52,6 +52,11 @@ pub fn look_at_everything(world: &Rc<World>, seed: u64) {
         "pages changed while they were written"
     );
     books(&shared, "at the end");
+    assert_eq!(
+        world.leases_taken_away(),
+        0,
+        "somebody was kept waiting for a lease until the kernel took it away"
+    );
 }
 
 /// As a waiter would: again and again until nobody dead is left.
@@ -127,7 +132,7 @@ fn look_at(world: &Rc<World>, session: &Session, index: usize, deep: bool) {
         if subject.ledger.borrow().known_below() != u64::MAX {
             subject.ledger.borrow_mut().restart_known(Rc::new(found));
         }
-        close(file);
+        close(world, index, file);
         return;
     }
     let core = file.core().expect("a managed file");
@@ -150,13 +155,15 @@ fn look_at(world: &Rc<World>, session: &Session, index: usize, deep: bool) {
     let owed = core.entry().owed_pages.load(Ordering::Acquire);
     assert_eq!(owed, 0, "file {index} owes pages after a sync");
     subject.ledger.borrow_mut().restart(Rc::new(found));
-    close(file);
+    close(world, index, file);
 }
 
-fn close(file: forebay::File) {
+fn close(world: &Rc<World>, index: usize, file: forebay::File) {
+    let closing = world.begin_close(index);
     let flushed = file.flush().or_else(|_| file.flush());
     flushed.expect("a flush to a sound device");
     file.close().expect("a close");
+    world.closed_well(index, &closing);
 }
 
 fn difference(left: &[u8], right: &[u8]) -> (usize, usize, Option<usize>) {

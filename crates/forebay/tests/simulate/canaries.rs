@@ -4,14 +4,19 @@
 use forebay::sim::{Bug, plant};
 
 use crate::fate::run;
+use crate::swarm::leaves;
 
 /// Seeds that are tried, and turns of each.
 const SEEDS: u64 = 1500;
 const TURNS: u64 = 30_000;
 
 fn must_be_found(bug: Bug) {
+    must_be_found_by(bug, 0..SEEDS);
+}
+
+fn must_be_found_by(bug: Bug, mut seeds: impl Iterator<Item = u64>) {
     plant(Some(bug));
-    let found = (0..SEEDS).find_map(|seed| Some((seed, run(seed, TURNS).err()?)));
+    let found = seeds.find_map(|seed| Some((seed, run(seed, TURNS).err()?)));
     plant(None);
     let (seed, what) =
         found.unwrap_or_else(|| panic!("{bug:?} was planted, and nothing went wrong"));
@@ -47,4 +52,21 @@ canaries! {
     a_return_into_a_stopped_session: DeafUnpark;
     small_frames_freed_early: EarlyFree;
     a_file_that_is_taken_for_another_of_its_number: AnyBirth;
+}
+
+macro_rules! canaries_of_leases {
+    ($($name:ident: $bug:ident;)*) => {$(
+        /// By those of the everyday seeds that have leases: others have none of it.
+        #[test]
+        fn $name() {
+            must_be_found_by(Bug::$bug, (0..SEEDS).filter(|&seed| leaves(seed)));
+        }
+    )*};
+}
+
+canaries_of_leases! {
+    a_file_left_without_a_lease: NoLease;
+    a_lease_that_ends_before_the_bytes_are_there: EarlyRelease;
+    a_lease_that_nobody_gives_up: KeptLease;
+    memory_that_is_older_than_what_an_outsider_wrote: StaleMemory;
 }

@@ -3,11 +3,15 @@
 use std::rc::Rc;
 use std::time::Duration;
 
+use forebay::device::DeviceFile;
+use forebay::file::{closing, table};
+use forebay::sim::device::{Description, SimFile};
 use forebay::sim::tasks;
 use forebay::{Advise, Error, File};
 use forebay_model::{Access, SplitMix64, fill};
 
 use crate::change::Change;
+use crate::promise::Opening;
 use crate::swarm::Act;
 use crate::world::{Handle, Process, World};
 
@@ -21,10 +25,10 @@ pub struct Client {
 }
 
 /// An operation is under way while this lives.
-struct Busy(Rc<World>);
+pub struct Busy(Rc<World>);
 
 impl Busy {
-    fn new(world: &Rc<World>) -> Self {
+    pub fn new(world: &Rc<World>) -> Self {
         world.busy.set(world.busy.get() + 1);
         world.operations.set(world.operations.get() + 1);
         Busy(Rc::clone(world))
@@ -86,6 +90,10 @@ impl Client {
         let handle = self.dice.below(self.world.swarm.handles as u64) as usize;
         let open = self.process.handles.borrow()[name][handle].clone();
         let Some(open) = open else {
+            // What nobody has open is there for outsiders.
+            if self.world.swarm.leaves && self.dice.below(3) != 0 {
+                return;
+            }
             return self.reopen(name, handle);
         };
         let file = open.subject;
@@ -108,6 +116,11 @@ impl Client {
             Act::Replace => {
                 drop(open);
                 self.replace(name);
+            }
+            Act::Leave => {
+                self.write(file, &open, false);
+                drop(open);
+                (0..self.world.swarm.handles).for_each(|handle| self.close(name, handle));
             }
             Act::Advise => self.advise(file, &open),
             Act::Evict => self.evict(file, &open),
@@ -333,11 +346,24 @@ impl Client {
         if let Some(old) = old {
             let file = old.subject;
             // Another thread may be using it: then it closes with that.
-            if let Ok(old) = Rc::try_unwrap(old.file) {
-                let closed = old.close();
+            if let Ok(closes) = Rc::try_unwrap(old.file) {
+                let closing = self.world.begin_close(file);
+                let closed = if self.world.swarm.leaves && self.dice.below(8) != 0 {
+                    self.log(format!("closing file {file}"));
+                    closes.close_behind(|| drop(old.own))
+                } else {
+                    let closed = closes.close();
+                    drop(old.own);
+                    closed
+                };
+                drop(old.open);
+                if self.world.files[file].is_leased() {
+                    self.world.left.set(self.world.left.get() + 1);
+                }
                 self.log(format!("close file {file}: {}", closed.is_ok()));
-                if let Err(error) = closed {
-                    self.excuse("a close", &error);
+                match closed {
+                    Ok(()) => self.world.closed_well(file, &closing),
+                    Err(error) => self.excuse("a close", &error),
                 }
             }
         }
@@ -356,8 +382,14 @@ impl Client {
     fn reopen(&mut self, name: usize, handle: usize) {
         self.close(name, handle);
         let file = self.world.named(name);
+        if self.world.files[file].standing.is_written_outside() {
+            return;
+        }
         // Found: whoever gives the name to another file now does not change that.
-        let _found = self.world.files[file].sim();
+        let found = self.world.files[file].sim();
+        let mut opening = Opening::new(&self.world, file);
+        self.await_keeper(&found);
+        let own = Description::open(&found);
         let access = match self.dice.below(8) {
             0 => Access::ReadOnly,
             1 => Access::Append,
@@ -367,6 +399,9 @@ impl Client {
         let change = truncates
             .then(|| Change::resize(&self.world, file, 0))
             .flatten();
+        if change.is_some() {
+            opening.cuts();
+        }
         let opened = self
             .world
             .open(&self.process.session, file, access, change.is_some());
@@ -384,12 +419,25 @@ impl Client {
                     file: Rc::new(opened),
                     subject: file,
                     access,
+                    own,
+                    open: Rc::new(opening.done()),
                 };
                 // Another thread may have been here: its file is closed, which takes time.
                 let old = self.process.handles.borrow_mut()[name][handle].replace(new);
                 drop(old);
             }
             Err(error) => self.excuse("an opening", &error),
+        }
+    }
+
+    /// Some wait for the keeper to be done with a file before they open it, as the preload library does; the others wait for its lease.
+    fn await_keeper(&mut self, found: &SimFile) {
+        if !self.world.swarm.leaves || self.dice.below(2) == 0 {
+            return;
+        }
+        let (arena, caps) = (&self.process.session.shared().arena, found.caps());
+        if let Some(id) = table::find(arena, caps.device, caps.inode) {
+            closing::await_end(arena, id);
         }
     }
 

@@ -10,6 +10,8 @@ const TURNS: u64 = 40_000;
 /// Fixed seeds, and fresh ones.
 const FIXED: u64 = 120;
 const FRESH: u64 = 80;
+/// ... and with leases.
+const LEASES: u64 = 60;
 /// Seeds that have found something once.
 const FOUND: [u64; 4] = [1177, 1719, 6_699_726_336, 364_958_651_433];
 
@@ -38,7 +40,7 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
     }
     eprintln!(
         "{name}: {count} seeds, {} turns, {} operations, {} clients, {} keepers and {} times everybody killed, {} audits, {} \
-         device errors, {} numbers of files used again, {:.1} s",
+         device errors, {} numbers of files used again, {} closes left to keepers, {} looks of outsiders ({} behind a lease), {:.1} s",
         sum.turns,
         sum.operations,
         sum.client_deaths,
@@ -47,6 +49,9 @@ fn run_all(name: &str, seeds: impl Iterator<Item = u64>) {
         sum.audits,
         sum.faults,
         sum.numbers_again,
+        sum.left,
+        sum.outside_looks,
+        sum.lease_waits,
         begun.elapsed().as_secs_f64()
     );
     assert!(
@@ -66,6 +71,9 @@ fn add(sum: &mut Outcome, outcome: &Outcome) {
     sum.audits += outcome.audits;
     sum.faults += outcome.faults;
     sum.numbers_again += outcome.numbers_again;
+    sum.left += outcome.left;
+    sum.outside_looks += outcome.outside_looks;
+    sum.lease_waits += outcome.lease_waits;
 }
 
 fn is_told() -> bool {
@@ -84,6 +92,26 @@ fn fresh_seeds() {
     if !is_told() {
         run_all("fresh seeds", here::fresh_seeds(FRESH));
     }
+}
+
+/// Those in which closes leave what is owed to the keeper, and outsiders open files.
+#[test]
+fn seeds_with_leases() {
+    if !is_told() {
+        run_all("seeds with leases", with_leases(0..LEASES));
+    }
+}
+
+fn with_leases(numbers: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
+    numbers.map(|number| 7 * (number / 2) + 3 + 3 * (number % 2))
+}
+
+#[test]
+#[ignore = "as many as SOAK_CASES says; hours"]
+fn soak_of_leases() {
+    let count = here::number("SOAK_CASES", 2000);
+    let first = here::number("SOAK_FIRST", 0);
+    run_all("soak of leases", with_leases(first..first + count));
 }
 
 /// Only with `FOREBAY_TEST_SEED`: what the line says that a failure prints.

@@ -11,6 +11,7 @@ use forebay_model::SplitMix64;
 
 use crate::audit;
 use crate::client::Client;
+use crate::outsider::Outsider;
 use crate::swarm::Swarm;
 use crate::world::World;
 
@@ -30,6 +31,10 @@ pub struct Outcome {
     pub faults: u64,
     /// Files that got the number of one that is gone.
     pub numbers_again: u64,
+    /// Closes that have left what was owed to the keeper, looks of outsiders, and those of them that waited for a lease.
+    pub left: u64,
+    pub outside_looks: u64,
+    pub lease_waits: u64,
 }
 
 /// See the module's documentation.
@@ -73,6 +78,9 @@ pub fn run_swarm(swarm: Swarm, turns: u64) -> Result<Outcome, String> {
         trace: run.sim.trace(),
         faults: run.outcome.faults + run.world.station().faults(),
         numbers_again: run.world.numbers_again.get(),
+        left: run.world.left.get(),
+        outside_looks: run.world.outside_looks.get(),
+        lease_waits: run.world.lease_waits.get(),
         ..run.outcome
     })
 }
@@ -103,6 +111,7 @@ impl Run {
     fn live(&mut self, turns: u64) -> Result<(), Failure> {
         self.start_keeper();
         (0..self.world.swarm.clients).for_each(|place| self.start_client(place));
+        self.start_outsiders();
         let mut next_audit = turns / 8;
         while self.sim.turns() < turns {
             let until = self.sim.turns() + 200 + self.dice.below(3000);
@@ -131,6 +140,15 @@ impl Run {
             self.sim.spawn(process.number, &name, move || client.live());
         }
         self.world.clients.borrow_mut()[place] = Some(process);
+    }
+
+    fn start_outsiders(&mut self) {
+        for _ in 0..self.world.swarm.outsiders {
+            let number = self.world.number();
+            let outsider = Outsider::new(&self.world, number, self.dice.next_u64());
+            let name = format!("outsider {number}");
+            self.sim.spawn(number, &name, move || outsider.live());
+        }
     }
 
     fn start_keeper(&mut self) {
@@ -208,8 +226,10 @@ impl Run {
     fn kill_keeper(&mut self) -> Result<(), Failure> {
         let number = self.keeper_number();
         self.world.log(format!("keeper {number} is killed"));
+        self.world.upset_all();
         self.kill(number)?;
         self.world.forget_keeper();
+        self.world.upset_all();
         self.outcome.keeper_deaths += 1;
         // For a while there is none.
         let sim = &self.sim;
@@ -246,6 +266,7 @@ impl Run {
         self.world.begin_anew();
         self.start_keeper();
         (0..self.world.swarm.clients).for_each(|place| self.start_client(place));
+        self.start_outsiders();
         Ok(())
     }
 

@@ -15,6 +15,8 @@ mod client;
 mod everyday;
 mod fate;
 mod ledger;
+mod outsider;
+mod promise;
 mod scenes;
 mod swarm;
 mod value;

@@ -3,8 +3,10 @@
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::device::DeviceFile;
+use forebay::device::{DeviceFile, Piece};
+use forebay::keeper::repair;
 use forebay::limits::BLOCK_BYTES;
+use forebay::memory::threads;
 use forebay::sim::device::Weather;
 use forebay::sim::tasks::{Manner, Simulation};
 use forebay::sim::{Bug, plant};
@@ -284,4 +286,144 @@ fn beyond_the_end_of_a_full_disk(world: &Rc<World>, file: &File) {
 fn a_write_that_fails_beyond_the_end_leaves_the_length() {
     let played = play(quiet_swarm(3), beyond_the_end_of_a_full_disk, &[]);
     played.unwrap_or_else(|what| panic!("{what}"));
+}
+
+const AGAIN: usize = 40_000;
+
+/// Until a task is over.
+fn await_task(sim: &Simulation, task: u32) -> Result<(), String> {
+    match sim.run(Duration::from_secs(10), || sim.is_gone(task)) {
+        Ok(true) => Ok(()),
+        Ok(false) => Err(format!("hangs: {}", sim.describe())),
+        Err(failure) => Err(format!("{}: {}", failure.task, failure.what)),
+    }
+}
+
+/// A process dies after so many accesses, perhaps at a change of a file. One that does not have the file repairs. Somebody opens it and closes
+/// it in good order, an outsider writes it, and it is opened again.
+fn outsiders_after_a_death(accesses: u64) -> Result<(), String> {
+    let swarm = quiet_swarm(accesses);
+    let sim = Simulation::new(swarm.seed, swarm.manner);
+    let world = World::new(swarm);
+    let (of, process) = (Rc::clone(&world), world.new_client());
+    sim.spawn(1, "who dies", move || {
+        let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+        let file = opened.expect("a file can be opened");
+        loop {
+            file.write_at(&[1; AGAIN], 0).expect("a write");
+            file.sync_data().expect("a sync");
+        }
+    });
+    sim.kill_later(1, accesses);
+    await_task(&sim, 1)?;
+    let of = Rc::clone(&world);
+    sim.spawn(2, "who repairs", move || {
+        let shared = of.join();
+        let me = shared.me().expect("a slot");
+        while !threads::dead(me.arena).is_empty() {
+            repair::if_needed(&shared, me);
+        }
+    });
+    await_task(&sim, 2)?;
+    let (of, process) = (Rc::clone(&world), world.new_client());
+    sim.spawn(3, "who opens", move || {
+        let open = || {
+            let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+            opened.expect("a file can be opened")
+        };
+        let file = open();
+        file.write_at(&[2; AGAIN], 0).expect("a write");
+        file.close().expect("a close");
+        let mut bytes = Buffer::new(AGAIN, 0);
+        bytes.get().fill(3);
+        let piece = Piece {
+            ptr: bytes.get().as_mut_ptr(),
+            len: AGAIN,
+        };
+        let outside = of.files[0].sim().write_buffered(&[piece], 0);
+        assert_eq!(outside.expect("a write"), AGAIN);
+        let (file, mut found) = (open(), Buffer::new(AGAIN, 0));
+        assert_eq!(file.read_at(found.get(), 0).expect("bytes"), AGAIN);
+        let old = found.get().iter().filter(|&&byte| byte != 3).count();
+        assert_eq!(old, 0, "bytes from before an outsider wrote the file");
+    });
+    await_task(&sim, 3)
+}
+
+#[test]
+fn after_a_death_at_a_change_outsiders_are_heard_of() {
+    let deaths = (0..300).step_by(6);
+    let failed: Vec<String> = deaths
+        .filter_map(|accesses| {
+            let what = outsiders_after_a_death(accesses).err()?;
+            Some(format!("a death after {accesses} accesses: {what}"))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{} fail: {}", failed.len(), failed[0]);
+}
+
+/// Nothing that one process owes is above any limit, it has nothing to do, and it fills the memory; another needs some. The keeper, which
+/// has the file, hears of that.
+fn memory_that_another_owes(seed: u64) -> Result<(), String> {
+    let swarm = Swarm {
+        files: 2,
+        frames: 3,
+        headers: 6,
+        memory: 3 * BLOCK_BYTES as u64,
+        dirty_max: 1 << 40,
+        route: forebay::config::Route::Threshold,
+        keeper: true,
+        ..quiet_swarm(seed)
+    };
+    let sim = Simulation::new(seed, swarm.manner);
+    let world = World::new(swarm);
+    for (name, body) in world.new_keeper() {
+        sim.spawn(1, name, body);
+    }
+    let in_time = |time, condition: &dyn Fn() -> bool| match sim.run(time, condition) {
+        Ok(is_so) => Ok(is_so),
+        Err(failure) => Err(format!("{}: {}", failure.task, failure.what)),
+    };
+    in_time(Duration::from_millis(20), &|| false)?;
+    let written = Rc::new(std::cell::Cell::new(false));
+    let (of, process, done) = (Rc::clone(&world), world.new_client(), Rc::clone(&written));
+    sim.spawn(2, "who owes", move || {
+        let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+        let file = opened.expect("a file can be opened");
+        for block in 0..3 {
+            let pages = Buffer::new(40 * PAGE as usize, 0).get().to_vec();
+            let written = file.write_at(&pages, block * BLOCK_BYTES as u64 + 100);
+            assert_eq!(written.expect("a write"), pages.len());
+        }
+        done.set(true);
+        forebay::sim::tasks::sleep(Duration::from_secs(1000));
+    });
+    if !in_time(Duration::from_millis(20), &|| written.get())? {
+        return Err("the first one has not written".into());
+    }
+    let (of, process) = (Rc::clone(&world), world.new_client());
+    sim.spawn(3, "who needs memory", move || {
+        let opened = of.open(&process.session, 1, Access::ReadWrite, false);
+        let file = opened.expect("a file can be opened");
+        let pages = Buffer::new(40 * PAGE as usize, 0).get().to_vec();
+        assert_eq!(file.write_at(&pages, 0).expect("a write"), pages.len());
+        std::mem::forget(file);
+    });
+    match in_time(Duration::from_millis(200), &|| sim.is_gone(3))? {
+        true => Ok(()),
+        false => Err(format!("hangs: {}", sim.describe())),
+    }
+}
+
+#[test]
+fn the_keeper_writes_what_others_owe_for_who_needs_memory() {
+    let failed: Vec<String> = (0..SCHEDULES)
+        .filter_map(|seed| {
+            Some(format!(
+                "seed {seed}: {}",
+                memory_that_another_owes(seed).err()?
+            ))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{} fail: {}", failed.len(), failed[0]);
 }

@@ -30,6 +30,8 @@ pub enum Act {
     Evict,
     /// Another file gets the name.
     Replace,
+    /// The program closes all that it has of a file.
+    Leave,
 }
 
 const ACTS: [(Act, u64); 14] = [
@@ -79,6 +81,9 @@ pub struct Swarm {
     pub capacity: u64,
     pub manner: Manner,
     pub keeper: bool,
+    /// Whether closes may leave what is owed to the keeper; then there are programs outside as well.
+    pub leaves: bool,
+    pub outsiders: usize,
     /// Deaths of clients, of keepers, of everything, each as a part of all events of fate; 0 for never.
     pub client_deaths: u64,
     pub keeper_deaths: u64,
@@ -98,7 +103,7 @@ impl Swarm {
         let frames = one(random, &[2, 3, 4, 6, 8, 16]);
         let window = block * one(random, &[1, 1, 2, 3, 4, 6]);
         let micros = Duration::from_micros;
-        Swarm {
+        let swarm = Swarm {
             seed,
             files: one(random, &[1, 1, 2, 3]),
             handles: one(random, &[1, 2, 3]),
@@ -109,6 +114,7 @@ impl Swarm {
             acts: acts(random)
                 .into_iter()
                 .chain(renames(seed).then_some((Act::Replace, 3)))
+                .chain(leaves(seed).then_some((Act::Leave, 15)))
                 .collect(),
             rest: micros(one(random, &[1, 20, 100, 3000])),
             frames,
@@ -138,9 +144,28 @@ impl Swarm {
                 absence_ns: one(random, &[5_000, 100_000, 2_000_000]),
             },
             keeper: random.below(8) != 0,
+            leaves: false,
+            outsiders: 0,
             client_deaths: one(random, &[0, 2, 5]),
             keeper_deaths: one(random, &[0, 1, 3]),
             power_losses: one(random, &[0, 0, 1, 2]),
+        };
+        if leaves(seed) {
+            swarm.with_leases()
+        } else {
+            swarm
+        }
+    }
+
+    /// Closes may leave what is owed to the keeper: there is one, and files that have one opener or none.
+    fn with_leases(self) -> Self {
+        Swarm {
+            handles: 1,
+            clients: self.clients.min(2),
+            keeper: true,
+            leaves: true,
+            outsiders: 1 + self.clients % 2,
+            ..self
         }
     }
 
@@ -192,6 +217,11 @@ impl Swarm {
         }
     }
 
+    /// Whether names are given to other files.
+    pub fn renames(&self) -> bool {
+        renames(self.seed)
+    }
+
     /// Whether the device, or its space, may be the cause of an error.
     pub fn may_fail(&self) -> bool {
         self.weather.error_rarity != 0 || self.capacity < 1 << 30
@@ -205,6 +235,11 @@ impl Swarm {
 /// Whether names are given to other files. Not drawn, as with tracking.
 fn renames(seed: u64) -> bool {
     matches!(seed % 6, 2 | 4)
+}
+
+/// Whether closes may leave what is owed to the keeper. Not drawn, as with tracking.
+pub fn leaves(seed: u64) -> bool {
+    matches!(seed % 7, 3 | 6)
 }
 
 /// Operations: some not at all, some more often than usual.

@@ -15,12 +15,14 @@ use forebay::ids::FileId;
 use forebay::keeper::ahead::Prefetcher;
 use forebay::keeper::hosting;
 use forebay::session::shared::Shared;
-use forebay::sim::device::{SimDisk, SimFile, Station, Timed, TimedQueue};
+use forebay::sim::device::{Description, SimDisk, SimFile, Station, Timed, TimedQueue};
+use forebay::sim::letters::Letters;
 use forebay::sim::{Neighbours, tasks};
 use forebay::{File, OpenOptions, Session};
 use forebay_model::Access;
 
 use crate::ledger::Ledger;
+use crate::promise::{Open, Standing};
 use crate::swarm::Swarm;
 
 /// Files that take others' places at most.
@@ -37,9 +39,17 @@ pub struct Subject {
     pub changes: Cell<u32>,
     pub is_resized: Cell<bool>,
     pub appends: Cell<u32>,
+    /// What of it outsiders may count on.
+    pub standing: Standing,
 }
 
 impl Subject {
+    /// Whether somebody has a lease on it.
+    pub fn is_leased(&self) -> bool {
+        let sim = self.sim.borrow();
+        sim.as_ref().is_some_and(|sim| sim.is_leased())
+    }
+
     /// The file, which somebody has open or can open.
     pub fn sim(&self) -> Arc<SimFile> {
         self.sim.borrow().clone().expect("a file that is there")
@@ -53,6 +63,9 @@ pub struct Handle {
     /// Which file it is of.
     pub subject: usize,
     pub access: Access,
+    /// The program's own description.
+    pub own: Arc<Description>,
+    pub open: Rc<Open>,
 }
 
 /// A client.
@@ -72,6 +85,9 @@ pub struct Keeper {
 /// What a task does.
 type Task = Box<dyn FnOnce()>;
 
+/// How long a keeper waits between two looks whether a lease has ended.
+const LEASE_PAUSE: Duration = Duration::from_millis(1);
+
 /// Where the keeper's side of the session is found by those who hand files over to it.
 type Seat = Arc<Mutex<Option<Arc<Shared>>>>;
 
@@ -88,6 +104,7 @@ pub struct World {
     pub clients: RefCell<Vec<Option<Rc<Process>>>>,
     pub keeper: RefCell<Option<Keeper>>,
     seat: Seat,
+    letters: Option<Arc<Letters>>,
     numbered: Cell<u32>,
     /// Clients begin nothing new.
     pub pause: Cell<bool>,
@@ -99,6 +116,11 @@ pub struct World {
     pub seeds: Cell<u32>,
     /// Files that got the number of one that is gone.
     pub numbers_again: Cell<u64>,
+    /// Looks of outsiders that were held against the ledgers, and those of them that had to wait for a lease.
+    pub outside_looks: Cell<u64>,
+    pub lease_waits: Cell<u64>,
+    /// Closes that have left what was owed to the keeper.
+    pub left: Cell<u64>,
     /// All operations are printed, for who looks for the cause of a failure: `FOREBAY_SIMULATE_LOG`.
     logs: bool,
     last: RefCell<VecDeque<String>>,
@@ -109,6 +131,7 @@ struct Around {
     disk: Arc<SimDisk>,
     station: Arc<Station>,
     seat: Seat,
+    letters: Option<Arc<Letters>>,
 }
 
 impl Neighbours for Around {
@@ -120,17 +143,30 @@ impl Neighbours for Around {
             .unwrap_or_else(PoisonError::into_inner)
             .clone();
         // With or without a name: what comes is a descriptor.
-        let same = self.disk.find(device.caps().inode);
-        let same = same.filter(|same| same.caps().birth == device.caps().birth);
-        if let (Some(keeper), Some(same)) = (keeper, same) {
-            let device = Timed::new(same, Arc::clone(&self.station));
-            keeper.keep_device(file, Arc::new(device));
+        if let (Some(keeper), Some(device)) = (keeper, device.timed()) {
+            keeper.keep_device(file, Arc::new(device.sent()));
         }
     }
 
-    fn open(&self, inode: u64) -> Option<Arc<dyn DeviceFile>> {
+    fn open(&self, inode: u64, patience: Option<Duration>) -> Option<Arc<dyn DeviceFile>> {
         let station = Arc::clone(&self.station);
-        Some(Arc::new(Timed::new(self.disk.open(inode)?, station)))
+        let found = self.disk.open(inode)?;
+        let begun = tasks::now();
+        let opened = match patience {
+            None => Description::open(&found),
+            Some(patience) => loop {
+                match Description::open_at_once(&found) {
+                    Ok(opened) => break opened,
+                    Err(_) if tasks::now() < begun + patience => tasks::sleep(LEASE_PAUSE),
+                    Err(_) => return None,
+                }
+            },
+        };
+        Some(Arc::new(Timed::of(opened, station)))
+    }
+
+    fn letters(&self) -> Option<&Letters> {
+        self.letters.as_deref()
     }
 }
 
@@ -151,6 +187,7 @@ impl World {
             changes: Cell::new(0),
             is_resized: Cell::new(false),
             appends: Cell::new(0),
+            standing: Standing::default(),
         };
         Rc::new(World {
             files: (0..swarm.files + SPARE_FILES).map(file).collect(),
@@ -162,6 +199,7 @@ impl World {
             clients: RefCell::new((0..swarm.clients).map(|_| None).collect()),
             keeper: RefCell::new(None),
             seat: Seat::default(),
+            letters: swarm.leaves.then(Arc::default),
             numbered: Cell::new(0),
             pause: Cell::new(false),
             hole_in_doubt: Cell::new(false),
@@ -169,6 +207,9 @@ impl World {
             operations: Cell::new(0),
             seeds: Cell::new(0),
             numbers_again: Cell::new(0),
+            outside_looks: Cell::new(0),
+            lease_waits: Cell::new(0),
+            left: Cell::new(0),
             logs: std::env::var_os("FOREBAY_SIMULATE_LOG").is_some(),
             last: RefCell::default(),
             swarm,
@@ -198,6 +239,7 @@ impl World {
             disk: Arc::clone(&self.disk),
             station: self.station(),
             seat: Arc::clone(&self.seat),
+            letters: self.letters.clone(),
         }));
         shared
     }
@@ -269,8 +311,21 @@ impl World {
             file.changes.set(0);
             file.is_resized.set(false);
             file.appends.set(0);
+            file.standing.begin_anew();
         }
         self.busy.set(0);
+    }
+
+    /// A keeper dies: leases may end before what is owed is written.
+    pub fn upset_all(&self) {
+        self.files.iter().for_each(|file| file.standing.upset());
+    }
+
+    /// Leases that the kernel had to take away from somebody.
+    pub fn leases_taken_away(&self) -> u32 {
+        let files = self.files.iter();
+        let there = files.filter_map(|file| Some(file.sim.borrow().as_ref()?.leases_taken_away()));
+        there.sum()
     }
 
     /// Opens a file for a process.

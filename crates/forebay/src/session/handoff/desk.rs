@@ -224,6 +224,21 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
     }
 }
 
+/// Heeds what a simulated client says, of which nothing is counted. Whether that is done.
+#[cfg(feature = "sim")]
+pub fn heed(shared: &Arc<Shared>, message: &[u8; MESSAGE_BYTES]) -> bool {
+    let (file, what, _) = decode(message);
+    match what & !QUIETLY {
+        RELEASE | UNUSED => {
+            close_unused(shared, file);
+            true
+        }
+        UNITE => unite(shared, file),
+        LEFT => closing::forget_if_lost(shared, file),
+        _ => false,
+    }
+}
+
 fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
     if let Some(count) = counts.get_mut(&file) {
         *count = count.saturating_sub(1);

@@ -252,6 +252,10 @@ impl Line {
     pub fn say_left(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
         let message = encode(file, LEFT, shared.session_name_word());
         // In a lane it could not be what the keeper has united.
+        #[cfg(feature = "sim")]
+        if let Some(letters) = shared.letters() {
+            return shared.tell_simulated(letters, epoch, message);
+        }
         if self.take_back(file, epoch) {
             return false;
         }
@@ -304,6 +308,13 @@ impl Line {
         message: [u8; MESSAGE_BYTES],
         descriptors: &[BorrowedFd<'_>],
     ) -> Fate {
+        #[cfg(feature = "sim")]
+        if let Some(letters) = shared.letters() {
+            let answer = shared.ask_simulated(letters, epoch, message);
+            return answer.map_or(Fate::Unsent, |done| {
+                Fate::Answered(if done { DONE } else { REFUSED })
+            });
+        }
         let mut contact = self.contact();
         if is_silent(shared) {
             return Fate::Unsent;

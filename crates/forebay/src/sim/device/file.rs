@@ -6,6 +6,7 @@
 //! unit is left for it. Reserving takes what there is and then fails, as ext4 does.
 
 use super::call::{Call, CallKind};
+use super::descriptions::Descriptions;
 use super::disk::Shared;
 use super::image::{Image, UNIT_BYTES};
 use crate::device::{Caps, DeviceFile, DeviceStat, Piece};
@@ -29,6 +30,7 @@ pub struct SimFile {
     state: Mutex<State>,
     write_ended: Condvar,
     has_name: AtomicBool,
+    descriptions: Descriptions,
 }
 
 impl Drop for SimFile {
@@ -65,12 +67,27 @@ impl SimFile {
             state: Mutex::new(state),
             write_ended: Condvar::new(),
             has_name: AtomicBool::new(true),
+            descriptions: Descriptions::default(),
         }
     }
 
     /// Whether the file can be opened by a name.
     pub fn has_name(&self) -> bool {
         self.has_name.load(SeqCst)
+    }
+
+    pub(super) fn descriptions(&self) -> &Descriptions {
+        &self.descriptions
+    }
+
+    /// Whether somebody has a lease on it.
+    pub fn is_leased(&self) -> bool {
+        self.descriptions.are_leased()
+    }
+
+    /// Leases on it that nobody gave up in time.
+    pub fn leases_taken_away(&self) -> u32 {
+        self.descriptions.taken_away()
     }
 
     pub(super) fn unlink(&self) {
@@ -288,6 +305,13 @@ impl DeviceFile for SimFile {
             ctime_ns: state.ctime_ns,
             links: u32::from(self.has_name()),
         })
+    }
+
+    fn set_modified(&self, mtime_ns: Option<u64>) -> io::Result<()> {
+        let mut state = self.state();
+        state.ctime_ns = self.disk.tick();
+        state.mtime_ns = mtime_ns.unwrap_or(state.ctime_ns);
+        Ok(())
     }
 
     fn wait_in_flight(&self) -> io::Result<()> {

@@ -4,9 +4,10 @@
 //! device. Who is killed in a call dies at its end; when the power goes, the parts that have not moved never do.
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::call::CallKind;
+use super::descriptions::Description;
 use super::file::SimFile;
 use super::station::{Fate, Station};
 use crate::device::{Caps, DeviceFile, DeviceStat, Piece};
@@ -20,6 +21,17 @@ const LOOK_EVERY: Duration = Duration::from_micros(20);
 pub struct Timed {
     inner: Arc<SimFile>,
     station: Arc<Station>,
+    descriptors: Mutex<Descriptors>,
+}
+
+/// What a process has open of the file: a real one's two descriptors.
+#[derive(Clone)]
+struct Descriptors {
+    direct: Arc<Description>,
+    /// Opened by the first request that needs it.
+    buffered: Option<Arc<Description>>,
+    /// One description is to do for everything.
+    united: bool,
 }
 
 /// A direct write is under way while this lives.
@@ -32,9 +44,64 @@ impl Drop for Under<'_> {
 }
 
 impl Timed {
-    /// Opens a file.
+    /// Opens a file; waits for the end of a lease.
     pub fn new(inner: Arc<SimFile>, station: Arc<Station>) -> Self {
-        Timed { inner, station }
+        Timed::of(Description::open(&inner), station)
+    }
+
+    /// By a description that is open.
+    pub fn of(direct: Arc<Description>, station: Arc<Station>) -> Self {
+        let inner = Arc::clone(direct.file());
+        let descriptors = Mutex::new(Descriptors {
+            direct,
+            buffered: None,
+            united: false,
+        });
+        Timed {
+            inner,
+            station,
+            descriptors,
+        }
+    }
+
+    /// The same descriptions in another process: descriptors of them are sent.
+    pub fn sent(&self) -> Self {
+        let descriptors = Descriptors {
+            united: false,
+            ..self.descriptors().clone()
+        };
+        Timed {
+            inner: Arc::clone(&self.inner),
+            station: Arc::clone(&self.station),
+            descriptors: Mutex::new(descriptors),
+        }
+    }
+
+    fn descriptors(&self) -> MutexGuard<'_, Descriptors> {
+        self.descriptors
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn direct(&self) -> Arc<Description> {
+        Arc::clone(&self.descriptors().direct)
+    }
+
+    /// The description for what goes through the kernel's cache, as long as the request lasts.
+    fn buffered(&self) -> Arc<Description> {
+        let known = self.descriptors().clone();
+        if let Some(buffered) = known.buffered {
+            return buffered;
+        }
+        if known.united {
+            return known.direct;
+        }
+        let opened = Description::open(&self.inner);
+        let mut descriptors = self.descriptors();
+        match descriptors.united {
+            true => Arc::clone(&descriptors.direct),
+            false => Arc::clone(descriptors.buffered.get_or_insert(opened)),
+        }
     }
 
     /// The file itself.
@@ -158,6 +225,11 @@ impl DeviceFile for Timed {
     }
 
     fn write_buffered(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        let _by = self.buffered();
+        self.write_cached(pieces, offset)
+    }
+
+    fn write_cached(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
         self.transfer(CallKind::WriteBuffered, pieces, offset, |file, part, at| {
             file.write_buffered(&[part], at)
         })
@@ -203,5 +275,37 @@ impl DeviceFile for Timed {
         }
         call.end();
         self.inner.wait_in_flight()
+    }
+
+    fn set_modified(&self, mtime_ns: Option<u64>) -> io::Result<()> {
+        let call = tasks::device_call();
+        tasks::sleep(self.station.draw_latency());
+        let result = self.inner.set_modified(mtime_ns);
+        call.end();
+        result
+    }
+
+    fn unite(&self) -> io::Result<()> {
+        let mut descriptors = self.descriptors();
+        descriptors.united = true;
+        // What is under way by it keeps it open: no lease is to be had meanwhile.
+        descriptors.buffered = None;
+        Ok(())
+    }
+
+    fn lease(&self) -> io::Result<()> {
+        self.direct().lease()
+    }
+
+    fn give_lease_up(&self) {
+        self.direct().give_lease_up();
+    }
+
+    fn is_lease_wanted(&self) -> bool {
+        !self.direct().is_leased_in_peace()
+    }
+
+    fn timed(&self) -> Option<&Timed> {
+        Some(self)
     }
 }
