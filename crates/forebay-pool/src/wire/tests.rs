@@ -155,6 +155,7 @@ fn of_blocks(key: Key, number: u64) -> Vec<Message> {
             last,
         },
         Message::Taken { epoch },
+        Message::Rules { reign: 7 },
     ]
 }
 
