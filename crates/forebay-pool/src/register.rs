@@ -28,6 +28,11 @@ impl Saved {
         view.copied()
     }
 
+    /// Whether this is a member.
+    pub fn has(&self, member: Node) -> bool {
+        self.members.contains(&member)
+    }
+
     /// Whether a pool has begun.
     pub fn has_begun(&self) -> bool {
         self.view.epoch != self.origin

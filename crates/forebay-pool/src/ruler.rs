@@ -102,6 +102,11 @@ impl Ruler {
         }
     }
 
+    /// Nobody could ask for a while: nobody's term has run meanwhile.
+    pub fn restart(&mut self, now: u64) {
+        self.register.restart(now);
+    }
+
     /// The lease lasts until then.
     pub fn renewed(&mut self, until: u64) {
         if let Some(lease) = &mut self.lease {

@@ -253,7 +253,7 @@ struct Writer {
     synced: Arc<AtomicU64>,
     failed: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
-    thread: JoinHandle<Pool>,
+    thread: JoinHandle<Arc<Pool>>,
 }
 
 fn value(at: u64) -> u8 {
@@ -261,7 +261,7 @@ fn value(at: u64) -> u8 {
 }
 
 impl Writer {
-    fn begin(pool: Pool) -> Writer {
+    fn begin(pool: Arc<Pool>) -> Writer {
         let file = open(&pool, "written").unwrap();
         let [synced, failed] = [(), ()].map(|()| Arc::new(AtomicU64::new(0)));
         let is_over = Arc::new(AtomicBool::new(false));
@@ -298,6 +298,10 @@ impl Writer {
         self.synced.load(Ordering::Relaxed)
     }
 
+    fn failed(&self) -> u64 {
+        self.failed.load(Ordering::Relaxed)
+    }
+
     /// Waits until more has been synced than now, and says how long that took.
     fn goes_on(&self) -> Duration {
         let (before, begun) = (self.synced(), Instant::now());
@@ -308,11 +312,12 @@ impl Writer {
         begun.elapsed()
     }
 
-    /// Ends, and looks from another client whether all is there.
+    /// Ends, and looks from another client whether all is there. Says how many operations were cut off.
     fn end(self, config: &Config) -> u64 {
         self.is_over.store(true, Ordering::Relaxed);
+        let (count, failed) = (Arc::clone(&self.synced), self.failed());
         let pool = self.thread.join().unwrap();
-        let count = self.synced.load(Ordering::Relaxed);
+        let count = count.load(Ordering::Relaxed);
         let other = Pool::join(config, PATIENCE).unwrap();
         assert_eq!(open(&other, "written"), Ok(self.file));
         let bytes = read(&other, self.file);
@@ -322,10 +327,13 @@ impl Writer {
             bytes.len()
         );
         for (at, block) in (0..count).zip(bytes.chunks(UNIT as usize)) {
-            assert!(block.iter().all(|byte| *byte == value(at)), "block {at}");
+            assert!(
+                block.iter().all(|byte| *byte == value(at)),
+                "block {at} of {count}"
+            );
         }
         drop(pool);
-        self.failed.load(Ordering::Relaxed)
+        failed
     }
 }
 
@@ -335,7 +343,7 @@ fn the_ruler_dies(home: Option<&Path>) {
         return;
     };
     let mut servers = Servers::begin(&etcd, 3, home);
-    let writer = Writer::begin(servers.join());
+    let writer = Writer::begin(Arc::new(servers.join()));
     let mut rulers = Vec::new();
     for _ in 0..3 {
         writer.goes_on();
@@ -386,7 +394,7 @@ fn all_servers_are_restarted_under_load() {
         return;
     };
     let mut servers = Servers::begin(&etcd, 3, None);
-    let writer = Writer::begin(servers.join());
+    let writer = Writer::begin(Arc::new(servers.join()));
     for index in [0, 1, 2, 1, 0, 2] {
         writer.goes_on();
         servers.all[index].stop();
@@ -405,44 +413,32 @@ fn a_pool_goes_on_when_etcd_comes_back() {
     };
     let home = tempfile::tempdir().unwrap();
     let servers = Servers::begin(&etcd, 2, Some(&home.path().join("home")));
-    let pool = servers.join();
-    let file = open(&pool, "one").unwrap();
-    write(&pool, file, 0, 1).unwrap();
+    let pool = Arc::new(servers.join());
+    let writer = Writer::begin(Arc::clone(&pool));
+    writer.goes_on();
     // A short absence is not noticed.
     etcd.process.take().unwrap().kill();
-    write(&pool, file, 1, 2).unwrap();
+    writer.goes_on();
     etcd.start();
     let begun = Instant::now();
     while begun.elapsed() < Duration::from_millis(TERM) {
-        write(&pool, file, 2, 3).unwrap();
-        thread::sleep(Duration::from_millis(20));
+        writer.goes_on();
     }
-    // A long one ends what members may do, with an error that says so, and nothing is answered falsely.
+    assert_eq!(writer.failed(), 0);
+    // A long one ends what members may do, and new operations fail. The one that is under way waits.
     etcd.process.take().unwrap().kill();
-    wait_until("the client is cut off", || {
-        let written = write(&pool, file, 3, 4);
-        assert!(
-            matches!(written, Ok(()) | Err(Failure::CutOff)),
-            "{written:?}"
-        );
-        written.is_err()
-    });
+    let look = || pool.run(Operation::List { parent: File::ROOT });
+    wait_until("the client is cut off", || look() == Err(Failure::CutOff));
     let nobody = Pool::join(&servers.config, Duration::from_secs(1)).err();
     assert!(matches!(nobody, Some(Ended::NoAnswer)), "{nobody:?}");
+    let before = writer.synced();
     thread::sleep(Duration::from_millis(TERM));
+    assert_eq!((writer.synced(), look()), (before, Err(Failure::CutOff)));
     etcd.start();
-    wait_until("the client is served again", || {
-        write(&pool, file, 4, 5).is_ok()
-    });
-    let other = servers.join();
-    let bytes = read(&other, file);
-    for (at, block) in bytes.chunks(UNIT as usize).enumerate() {
-        assert!(
-            block.iter().all(|byte| usize::from(*byte) == at + 1),
-            "block {at}"
-        );
-    }
-    assert_eq!(bytes.len() as u64, 5 * UNIT);
+    writer.goes_on();
+    assert!(look().is_ok());
+    drop(pool);
+    writer.end(&servers.config);
 }
 
 #[test]
@@ -452,7 +448,7 @@ fn a_ruler_that_is_stopped_for_a_while_rules_no_more() {
     };
     let home = tempfile::tempdir().unwrap();
     let mut servers = Servers::begin(&etcd, 3, Some(&home.path().join("home")));
-    let writer = Writer::begin(servers.join());
+    let writer = Writer::begin(Arc::new(servers.join()));
     writer.goes_on();
     let ruler = etcd.ruler().unwrap();
     servers.all[ruler].signal("-STOP");
