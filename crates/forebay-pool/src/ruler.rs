@@ -147,8 +147,10 @@ impl Ruler {
         }
         if let Some(lease) = &mut self.lease {
             let kept = lease.kept;
-            let goes =
-                |(on, _): &mut (u64, Outbox)| *on <= kept || is_made(Mistake::AnswersUnsaved);
+            let is_old = now >= lease.until && is_made(Mistake::OldRulerRules);
+            let goes = |(on, _): &mut (u64, Outbox)| {
+                *on <= kept || is_old || is_made(Mistake::AnswersUnsaved)
+            };
             while let Some((_, answers)) = lease.held.pop_front_if(goes) {
                 out.extend(answers);
             }

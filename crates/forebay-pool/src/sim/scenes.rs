@@ -313,12 +313,7 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
     let file = make_file(&mut world).map_err(Fault::Stuck)?;
     world.takes_files = !scene.kills_clients();
     for step in 0..steps {
-        if scene == Scene::Rulers {
-            world.servers.retain(|_, server| !server.is_gone());
-            if world.servers.len() < 2 {
-                world.add_server();
-            }
-        }
+        replace_servers(&mut world, scene);
         go_on(&mut world, scene, step);
         seen(&world)?;
     }
@@ -380,9 +375,22 @@ fn go_on(world: &mut World, scene: Scene, step: u64) {
     }
 }
 
+/// Servers that followed the old ruler for too long were given up: they are begun again, so that there are always two.
+fn replace_servers(world: &mut World, scene: Scene) {
+    if scene == Scene::Rulers {
+        world.servers.retain(|_, server| !server.is_gone());
+        while world.servers.len() < 2 {
+            world.add_server();
+        }
+    }
+}
+
 /// All is quiet: everything that was begun ends, and everybody sees the same.
 fn come_to_rest(world: &mut World, scene: Scene, file: File) -> Result<(), Fault> {
-    world.run(world.now + super::TERM * 12);
+    for _ in 0..12 {
+        world.run(world.now + super::TERM);
+        replace_servers(world, scene);
+    }
     for client in world.clients.keys().copied().collect::<Vec<_>>() {
         let read = Operation::Read {
             file,
