@@ -15,7 +15,7 @@ use common::{PATIENCE, addresses};
 use forebay_model::skipped;
 use forebay_pool::client::{Answer, Facts, Failure, Mode, Operation};
 use forebay_pool::ids::File;
-use forebay_pool::net::{Config, Ended, Pool, Serving};
+use forebay_pool::net::{Config, Ended, Pool, Serving, Tls};
 
 const UNIT: u64 = 512;
 /// The lease is half of it, and etcd gives no shorter ones.
@@ -76,12 +76,19 @@ struct Etcd {
     process: Option<Process>,
     address: SocketAddr,
     peers: SocketAddr,
+    /// By what it proves who it is, and whose clients it believes.
+    tls: Option<Tls>,
     directory: tempfile::TempDir,
 }
 
 impl Etcd {
     /// `None`, and said so, where there is none.
     fn begin() -> Option<Etcd> {
+        Etcd::begin_with(|_, _| None)
+    }
+
+    /// With certificates that are made in its directory, for its address.
+    fn begin_with(tls: impl Fn(&Path, &str) -> Option<Tls>) -> Option<Etcd> {
         if Command::new("etcd").arg("--version").output().is_err() {
             skipped("etcd is missing (scripts/install-test-deps.sh installs it)");
             return None;
@@ -89,11 +96,13 @@ impl Etcd {
         let [address, peers] = addresses(2)[..] else {
             return None;
         };
+        let directory = tempfile::tempdir().unwrap();
         let mut etcd = Etcd {
             process: None,
             address,
             peers,
-            directory: tempfile::tempdir().unwrap(),
+            tls: tls(directory.path(), &address.ip().to_string()),
+            directory,
         };
         etcd.start();
         Some(etcd)
@@ -116,7 +125,8 @@ impl Etcd {
             ])
             .args(["--initial-cluster", &format!("default={peers}")])
             .arg("--data-dir")
-            .arg(self.directory.path())
+            .arg(self.directory.path().join("data"))
+            .args(self.flags())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
@@ -124,8 +134,22 @@ impl Etcd {
         wait_until("etcd answers", || TcpStream::connect(self.address).is_ok());
     }
 
+    fn flags(&self) -> Vec<String> {
+        let Some(tls) = &self.tls else {
+            return Vec::new();
+        };
+        let flag = |name: &str, path: &Path| format!("--{name}={}", path.display());
+        vec![
+            flag("cert-file", &tls.certificate),
+            flag("key-file", &tls.key),
+            flag("trusted-ca-file", &tls.authority),
+            "--client-cert-auth".to_string(),
+        ]
+    }
+
     fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        let scheme = if self.tls.is_some() { "https" } else { "http" };
+        format!("{scheme}://{}", self.address)
     }
 
     /// Who rules, by his place in the list.
@@ -527,4 +551,86 @@ fn two_pools_do_not_take_one_another_for_one() {
     let ended = Serving::begin(&other, 0).unwrap().wait();
     let why = ended.unwrap_err().to_string();
     assert!(why.contains("/pool/ruler is another pool's"), "{why}");
+}
+
+fn openssl(directory: &Path, arguments: &[&str]) {
+    let mut command = Command::new("openssl");
+    let done = command.args(arguments).current_dir(directory).output();
+    let done = done.unwrap();
+    let said = String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success(), "{arguments:?}: {said}");
+}
+
+/// A certificate for an address, and its authority's.
+fn authority(directory: &Path, name: &str, address: &str) -> Tls {
+    let [ca, ca_key, certificate, key] =
+        ["ca.pem", "ca.key", "pem", "key"].map(|end| format!("{name}.{end}"));
+    let new = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -days 2";
+    let new: Vec<&str> = new.split(' ').collect();
+    let subject = format!("/CN={name}");
+    let make = ["-subj", &subject, "-keyout", &ca_key, "-out", &ca];
+    openssl(directory, &[&new[..], &make].concat());
+    let names = format!("subjectAltName=IP:{address}");
+    let make = ["-subj", "/CN=member", "-keyout", &key, "-out", &certificate];
+    let signed = ["-CA", &ca, "-CAkey", &ca_key, "-addext", &names];
+    let ends = ["-addext", "basicConstraints=critical,CA:FALSE"];
+    openssl(directory, &[&new[..], &make, &signed, &ends].concat());
+    Tls {
+        certificate: directory.join(certificate),
+        key: directory.join(key),
+        authority: directory.join(ca),
+    }
+}
+
+#[test]
+fn etcd_and_servers_prove_who_they_are() {
+    let ours = |directory: &Path, address: &str| Some(authority(directory, "ours", address));
+    let Some(etcd) = Etcd::begin_with(ours) else {
+        return;
+    };
+    let by = |tls: Tls| {
+        let text = format!(
+            "servers = [\"{}\"]\nterm_ms = {TERM}\n[etcd]\nendpoints = [\"{}\"]\nprefix = \"/pool\"\n\
+             [etcd.tls]\ncertificate = {:?}\nkey = {:?}\nauthority = {:?}\n",
+            addresses(1)[0],
+            etcd.endpoint(),
+            tls.certificate,
+            tls.key,
+            tls.authority
+        );
+        Config::parse(&text).unwrap()
+    };
+    let ours = etcd.tls.clone().unwrap();
+    let theirs = authority(etcd.directory.path(), "theirs", "127.0.0.1");
+    // Neither a server that etcd does not know, nor one that does not know etcd, comes in; and both say why.
+    for stranger in [
+        Tls {
+            authority: ours.authority.clone(),
+            ..theirs.clone()
+        },
+        Tls {
+            authority: theirs.authority.clone(),
+            ..ours.clone()
+        },
+    ] {
+        let serving = Serving::begin(&by(stranger), 0).unwrap();
+        wait_until("it says that etcd fails", || {
+            serving.status().etcd_trouble.is_some()
+        });
+        let why = serving.status().etcd_trouble.unwrap();
+        println!("{why}");
+        assert!(why.contains(&etcd.endpoint()), "{why}");
+        serving.stop();
+        serving.wait().unwrap();
+    }
+    let config = by(ours);
+    let serving = Serving::begin(&config, 0).unwrap();
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    open(&pool, "one").unwrap();
+    let status = serving.status();
+    assert!(status.rules && status.etcd_trouble.is_none(), "{status:?}");
+    drop(pool);
+    // It is the only one, so there is nobody to hand on to.
+    serving.stop();
+    serving.wait().unwrap();
 }

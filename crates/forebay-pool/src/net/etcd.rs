@@ -219,6 +219,10 @@ impl Asker {
                     self.current = at;
                     break;
                 }
+                Err(error) if is_late(error.kind()) => {
+                    let why = format!("{endpoint} does not answer within {:?}", self.patience);
+                    *error = io::Error::new(io::ErrorKind::TimedOut, why);
+                }
                 Err(error) => *error = io::Error::new(error.kind(), format!("{endpoint}: {error}")),
             }
         }
@@ -244,6 +248,11 @@ impl Asker {
         stream.take(ANSWER_MAX).read_to_end(&mut answer)?;
         understood(&answer)
     }
+}
+
+/// What reads and writes fail with when their time is over.
+fn is_late(kind: io::ErrorKind) -> bool {
+    matches!(kind, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
 }
 
 /// A transaction of one condition and what is done if it holds.
