@@ -454,6 +454,8 @@ fn pools_outlive_their_rulers() {
     let pools = told("TEST_POOLS").unwrap_or(200);
     let steps = told("TEST_STEPS").unwrap_or(120);
     let worlds = (first..first + pools).map(|seed| holds_in(Scene::Rulers, seed, steps));
+    // Once a server's memory had a copy that was older than the home's.
+    holds_in(Scene::Rulers, 2171, 250);
     let reigns: u64 = worlds.map(|world| world.reigns()).sum();
     println!("{reigns} reigns in {pools} pools");
     assert!(reigns > pools * 2, "{reigns} reigns");
