@@ -226,8 +226,9 @@ pub struct Umount {
 
 /// Lends memory to a pool, as one of its servers.
 ///
-/// The file lists the servers, and the pool begins when all of them serve. The first one keeps the register besides: with it the pool ends. The
-/// others hand on their blocks at SIGTERM, and then go; a second signal ends them at once. Addresses of other hosts need the table `tls`: without it
+/// The file lists the servers, and the pool begins when all of them serve. The first one rules: it keeps the register of members, and with it the pool
+/// ends. With the table `etcd` any of them rules, as they elect it there, and the pool outlives each of them. Servers hand on their blocks at
+/// SIGTERM, and then go; a second signal ends them at once. Addresses of other hosts need the table `tls`: without it
 /// nobody proves who he is, and only loopback addresses are taken. Blocks outlive their servers if the file names a home, a directory that all
 /// servers see.
 ///
@@ -241,7 +242,12 @@ A file for two servers, each block on both:
   servers = [\"127.0.0.1:7411\", \"127.0.0.1:7412\"]
   copies = 2
   block_bytes = 65536
-  term_ms = 10000")]
+  term_ms = 10000
+
+What makes the pool outlive each server, behind that:
+  [etcd]
+  endpoints = [\"http://127.0.0.1:2379\"]
+  prefix = \"/forebay/work\"")]
 pub struct Serve {
     /// The pool's configuration, TOML
     #[arg(value_name = "CONFIG", value_hint = clap::ValueHint::FilePath)]

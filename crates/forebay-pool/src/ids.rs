@@ -53,7 +53,7 @@ pub struct Version {
 /// Somebody who sends and gets messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Node {
-    /// The register of members: etcd, or what stands for it.
+    /// The register of members, whichever server's process keeps it.
     Register,
     /// A server.
     Server(Server),

@@ -3,8 +3,8 @@
 //! What is promised between hosts is said in `docs/pool.md`, and why it is built so in decision 0035.
 //!
 //! ```text
-//! client     operations, grants, cached blocks      register  members, epochs: what etcd does
-//! server     blocks, locks, the exchange of blocks
+//! client     operations, grants, cached blocks      register  members, epochs
+//! server     blocks, locks, the exchange of blocks   ruler     who keeps the register, and how long he may
 //! message    what they tell one another             wire      how that looks between hosts
 //! net        all of it over TCP                          files     files by their names, for programs
 //! locks      who holds which blocks, who waits      placement  which server has what
@@ -26,6 +26,7 @@ pub mod random;
 pub mod range;
 pub mod register;
 pub mod rope;
+pub mod ruler;
 pub mod server;
 #[cfg(test)]
 mod sim;

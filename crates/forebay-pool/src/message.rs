@@ -258,6 +258,11 @@ pub enum Message {
         /// The epoch.
         epoch: Epoch,
     },
+    /// From a server to clients: its process keeps the register now.
+    Rules {
+        /// Grows from ruler to ruler.
+        reign: u64,
+    },
 }
 
 /// Messages to be sent, in order.

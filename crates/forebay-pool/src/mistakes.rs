@@ -29,6 +29,10 @@ pub enum Mistake {
     OvertakesRemoteOnes,
     /// A server says that it has a block that is not in the pool's home.
     SkipsHome,
+    /// A ruler goes on answering when his lease is over.
+    OldRulerRules,
+    /// A ruler answers before what the answer rests on has been saved.
+    AnswersUnsaved,
 }
 
 /// Whether a mistake is planted.

@@ -4,20 +4,25 @@
 //! process   one thread: machines, links, time        Serving   a server's process
 //! link      connections: dialled, accepted, greeted   Pool      a client's process
 //! stream    their bytes, plain or by TLS              security  certificates
+//! numbers   what new members are called               etcd      its interface, as far as a pool needs it
+//! steward   who rules, by etcd
 //! modes     which way each request of a client goes
 //! ```
 //!
-//! The servers are those of a [`Config`], and the first of them keeps the register besides. Without
+//! The servers are those of a [`Config`]. One of them keeps the register besides: the first, or with `etcd` the one that has been elected. Without
 //! certificates nobody proves who he is, and all addresses must be loopback ones.
 
+mod etcd;
 mod link;
 mod modes;
+mod numbers;
 mod places;
 mod pool;
 mod process;
 mod security;
 mod serving;
 mod status;
+mod steward;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -28,6 +33,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use crate::random::mix2;
+pub use etcd::Etcd;
 pub use modes::{Counting, Counts, PathPolicy};
 pub use places::DIRECTORY;
 pub use pool::Pool;
@@ -39,7 +45,7 @@ pub use status::Status;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Config {
-    /// Where servers listen. The first keeps the register.
+    /// Where servers listen. The first keeps the register, if there is no `etcd`.
     pub servers: Vec<SocketAddr>,
     /// Copies of each block.
     #[serde(default = "one")]
@@ -65,6 +71,9 @@ pub struct Config {
     /// By what members prove who they are. Without it all must be on one host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
+    /// Where the servers elect the one that keeps the register, so that the pool outlives each of them. Clients do not ask it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub etcd: Option<Etcd>,
 }
 
 fn one() -> usize {
@@ -122,7 +131,8 @@ impl Config {
         let config = text.and_then(|text| Config::parse(&text));
         let mut config = config.map_err(|why| why.of(path))?;
         if let Some(around) = path.parent() {
-            let tls = { config.tls.iter_mut() }
+            let of_etcd = config.etcd.iter_mut().flat_map(|etcd| &mut etcd.tls);
+            let tls = { config.tls.iter_mut().chain(of_etcd) }
                 .flat_map(|tls| [&mut tls.certificate, &mut tls.key, &mut tls.authority]);
             tls.chain(&mut config.home)
                 .for_each(|file| *file = around.join(&*file));
@@ -167,7 +177,9 @@ impl Config {
         sense(
             (500..=3_600_000).contains(&self.term_ms),
             "term_ms: from 500 to 3600000",
-        )
+        )?;
+        let etcd = self.etcd.as_ref().map_or(Ok(()), Etcd::check);
+        etcd.map_err(Wrong::Value)
     }
 
     /// How often a member gives a sign of life, in milliseconds. What the register has decided is heard by the answers.
@@ -182,6 +194,8 @@ impl Config {
             tls: None,
             path: PathPolicy::default(),
             home: self.home.as_ref().map(|_| PathBuf::new()),
+            // Each may reach it by another way.
+            etcd: self.etcd.as_ref().map(Etcd::alike),
             ..self.clone()
         };
         let bytes = postcard::to_stdvec(&alike).unwrap_or_default();
@@ -206,6 +220,9 @@ pub enum Ended {
     /// The pool's home cannot be used.
     #[error("home: {0}")]
     Home(crate::home::Foreign),
+    /// What a ruler of this pool has left in etcd cannot be read.
+    #[error("[etcd]: {0}")]
+    Etcd(String),
     /// A member refuses it.
     #[error("refused: {0}")]
     Refused(String),

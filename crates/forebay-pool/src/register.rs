@@ -1,4 +1,4 @@
-//! The register of members: what etcd does for a pool, as a machine without I/O.
+//! The register of members, as a machine without I/O. One server's process drives it: the first, or the one that rules by etcd (`ruler`).
 //!
 //! A member is there as long as its messages come within a *term*. When one is gone, or a server joins or leaves, a new *epoch* begins. It is *active*
 //! once all its servers are ready. The register's clock must not run ahead: it is a monotonic clock, as etcd's. After a
@@ -6,8 +6,49 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use crate::ids::{Client, Epoch, Node, Server};
 use crate::message::{Loss, Message, Outbox, View};
+
+/// What outlives the process that keeps the register: all that its answers rest on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Saved {
+    view: View,
+    members: Vec<Node>,
+    placements: Vec<Vec<Server>>,
+    dead: Vec<Server>,
+    origin: Epoch,
+}
+
+impl Saved {
+    /// The servers that may have blocks.
+    pub fn servers(&self) -> impl Iterator<Item = Server> + '_ {
+        let view = self.view.servers.iter().chain(&self.view.leaving);
+        view.copied()
+    }
+
+    /// Whether this is a member.
+    pub fn has(&self, member: Node) -> bool {
+        self.members.contains(&member)
+    }
+
+    /// Whether a pool has begun.
+    pub fn has_begun(&self) -> bool {
+        self.view.epoch != self.origin
+    }
+}
+
+/// Numbers below these were given by an earlier ruler. Who has one of them is a member by the saved state or not at all.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Floor {
+    /// Epochs come after this one.
+    pub epoch: Epoch,
+    /// Of clients.
+    pub client: u32,
+    /// Of servers.
+    pub server: u32,
+}
 
 /// The register.
 #[derive(Clone, Debug)]
@@ -28,6 +69,8 @@ pub struct Register {
     servers_min: usize,
     /// Where its epochs begin.
     origin: Epoch,
+    /// What an earlier ruler has given.
+    floor: Floor,
 }
 
 impl Register {
@@ -44,6 +87,34 @@ impl Register {
             dead: Vec::new(),
             servers_min,
             origin: Epoch(0),
+            floor: Floor::default(),
+        }
+    }
+
+    /// Goes on with what another process has saved: every member has a whole term again.
+    pub fn resume(self, now: u64, saved: Saved, floor: Floor) -> Self {
+        let ends = { saved.members.iter() }
+            .map(|member| (*member, now + self.term))
+            .collect();
+        Register {
+            view: saved.view,
+            ends,
+            placements: saved.placements,
+            dead: saved.dead,
+            origin: saved.origin,
+            floor,
+            ..self
+        }
+    }
+
+    /// What another process needs to go on.
+    pub fn saved(&self) -> Saved {
+        Saved {
+            view: self.view.clone(),
+            members: self.ends.keys().copied().collect(),
+            placements: self.placements.clone(),
+            dead: self.dead.clone(),
+            origin: self.origin,
         }
     }
 
@@ -61,7 +132,12 @@ impl Register {
 
     /// Whether a member's term has ended.
     pub fn is_over(&self, member: Node) -> bool {
-        self.gone.contains(&member)
+        let is_old = match member {
+            Node::Client(client) => client.0 < self.floor.client,
+            Node::Server(server) => server.0 < self.floor.server,
+            Node::Register => false,
+        };
+        self.gone.contains(&member) || is_old && !self.ends.contains_key(&member)
     }
 
     /// A message of `from`.
@@ -113,7 +189,7 @@ impl Register {
         out: &mut Outbox,
     ) {
         let expelled = matches!(from, Node::Client(client) if self.expelled.contains(&client));
-        if self.gone.contains(&from) || expelled {
+        if self.is_over(from) || expelled {
             // An expelled client is told, but a new epoch begins only when its term is over: it may not hear of it.
             out.push((from, Message::Gone));
             return;
@@ -159,7 +235,7 @@ impl Register {
             return;
         }
         let mut losses = old.losses.clone();
-        let epoch = Epoch(old.epoch.0 + 1);
+        let epoch = Epoch(old.epoch.max(self.floor.epoch).0 + 1);
         if old.active {
             self.placements.clear();
             self.dead.clear();

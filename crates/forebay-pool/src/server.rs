@@ -389,6 +389,10 @@ impl Server {
             self.waiting.clear();
             self.failed.clear();
             self.stamp = 0;
+            if self.config.copies > 1 {
+                // Another one may have put a newer copy there, whose client died before it came here.
+                self.blocks.forget_what_the_home_has();
+            }
             self.begin_exchange(now, out);
         }
         if view.epoch == self.view.epoch && view.active && !self.view.active {

@@ -7,6 +7,7 @@
 mod check;
 mod home;
 mod names;
+mod rulers;
 mod scenes;
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
@@ -17,10 +18,12 @@ use crate::home::Home;
 use crate::ids::{Client as ClientId, Epoch, File, Node, Server as ServerId};
 use crate::message::{Message, Outbox};
 use crate::random::Random;
-use crate::register::Register;
+use crate::register::{Register, Saved};
+use crate::ruler::Ruler;
 use crate::server::{self, Server};
 use check::Checker;
 use home::Memory;
+use rulers::Rulers;
 
 /// In milliseconds, by the register's clock.
 const TERM: u64 = 400;
@@ -40,9 +43,19 @@ enum What {
         from: Node,
         to: Node,
         link: u64,
+        /// Of the register that sends it or is meant.
+        reign: u64,
         message: Message,
     },
     Tick(Node),
+    /// Etcd's part of a pool whose register moves.
+    Etcd,
+    Saves {
+        reign: u64,
+        change: u64,
+        saved: Saved,
+    },
+    Follows(Node, u64),
 }
 
 impl PartialEq for Event {
@@ -78,7 +91,7 @@ pub struct World {
     pub now: u64,
     pub delay_max: u64,
     pub checker: Checker,
-    pub register: Register,
+    rulers: Rulers,
     register_away_until: u64,
     pub servers: BTreeMap<ServerId, Server>,
     pub clients: BTreeMap<ClientId, Client>,
@@ -117,7 +130,7 @@ impl World {
             now: 0,
             delay_max: 5,
             checker: Checker::default(),
-            register: Register::new(TERM, servers as usize),
+            rulers: Rulers::one(Ruler::for_ever(Register::new(TERM, servers as usize))),
             register_away_until: 0,
             servers: BTreeMap::new(),
             clients: BTreeMap::new(),
@@ -159,7 +172,8 @@ impl World {
         self.events.clear();
         self.life += 1;
         let register = Register::new(TERM, servers as usize);
-        self.register = register.after(Epoch(self.life << 32));
+        let register = register.after(Epoch(self.life << 32));
+        self.rulers = Rulers::one(Ruler::for_ever(register));
         self.register_away_until = 0;
         self.populate(servers);
     }
@@ -207,6 +221,7 @@ impl World {
             ahead: self.random.below(10_000),
         };
         self.clocks.insert(node, clock);
+        self.rulers.met(node);
         self.event(self.now, What::Tick(node));
     }
 
@@ -226,6 +241,11 @@ impl World {
     }
 
     fn send(&mut self, from: Node, out: Outbox) {
+        let reign = self.rulers.followed_by(from);
+        self.send_in(reign, from, out);
+    }
+
+    fn send_in(&mut self, reign: u64, from: Node, out: Outbox) {
         for (to, message) in out {
             self.messages += 1;
             let (link, cut_until) = self.links.get(&pair(from, to)).copied().unwrap_or((0, 0));
@@ -239,6 +259,7 @@ impl World {
                     from,
                     to,
                     link,
+                    reign,
                     message,
                 },
             );
@@ -371,12 +392,24 @@ impl World {
                     from,
                     to,
                     link,
+                    reign,
                     message,
                 } => {
-                    if self.links.get(&pair(from, to)).map_or(0, |link| link.0) == link {
-                        self.arrive(from, to, message);
+                    let is_of_ruler = from == Node::Register;
+                    // Nobody listens to a register but that of the ruler whom he follows.
+                    if self.links.get(&pair(from, to)).map_or(0, |link| link.0) == link
+                        && (!is_of_ruler || self.rulers.followed_by(to) == reign)
+                    {
+                        self.arrive(from, (to, reign), message);
                     }
                 }
+                What::Etcd => self.etcd(),
+                What::Saves {
+                    reign,
+                    change,
+                    saved,
+                } => self.saves(reign, change, saved),
+                What::Follows(node, reign) => self.follows(node, reign),
             }
             if !self.checker.faults.is_empty() {
                 return;
@@ -385,7 +418,7 @@ impl World {
         self.now = until;
     }
 
-    fn arrive(&mut self, from: Node, to: Node, message: Message) {
+    fn arrive(&mut self, from: Node, (to, reign): (Node, u64), message: Message) {
         let now = self.clock(to);
         if self.is_traced {
             println!("{} {from:?} -> {to:?}: {message:?}", self.now);
@@ -395,8 +428,10 @@ impl World {
             Node::Register => {
                 if self.now >= self.register_away_until {
                     self.tick_register();
-                    self.register.handle(self.now, from, message, &mut out);
+                    self.rulers
+                        .handle(self.now, reign, (from, message), &mut out);
                 }
+                return self.send_in(reign, to, out);
             }
             Node::Server(id) => {
                 if let Some(server) = self.servers.get_mut(&id) {
@@ -420,15 +455,15 @@ impl World {
             if self.now < self.register_away_until {
                 return;
             }
-            self.register.restart(self.now);
+            self.rulers.restart(self.now);
             self.register_away_until = 0;
         }
-        self.register.tick(self.now);
+        self.rulers.tick(self.now);
         let gone: Vec<ClientId> = self
             .clients
             .keys()
             .copied()
-            .filter(|id| self.register.is_over(Node::Client(*id)))
+            .filter(|id| self.rulers.is_over(Node::Client(*id)))
             .collect();
         for id in gone {
             self.checker.over(id, &mut self.open);

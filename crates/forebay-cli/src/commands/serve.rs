@@ -81,5 +81,13 @@ fn tell(before: &mut Status, now: Status) {
         (Some(_), None) => output::note("the home works again"),
         _ => {}
     }
+    if now.rules && !before.rules {
+        output::note("it keeps the register of the pool's members");
+    }
+    match (&before.etcd_trouble, &now.etcd_trouble) {
+        (None, Some(why)) => output::note(format_args!("etcd: {why}")),
+        (Some(_), None) => output::note("etcd answers again"),
+        _ => {}
+    }
     *before = now;
 }

@@ -12,6 +12,7 @@ use forebay_fuse::points;
 use forebay_model::{Op, Profile, StdFiles, drive, generate};
 use rustix::io::Errno;
 
+use crate::here::skipped;
 use crate::place::{Place, Process};
 use crate::scene::{self, wait_until};
 
@@ -349,6 +350,73 @@ fn what_was_synced_outlives_a_host_and_a_server() {
     hosts.mount("a");
     assert_eq!(fs::read(point.join("synced")).expect("read"), bytes);
     drop(back);
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
+#[test]
+fn a_mount_outlives_the_server_that_rules() {
+    if Command::new("etcd").arg("--version").output().is_err() {
+        skipped("etcd is missing (scripts/install-test-deps.sh installs it)");
+        return;
+    }
+    let place = Place::new("pool-etcd");
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x20, c, d);
+    let [clients, peers] = [7481, 7482].map(|port| format!("http://{host}:{port}"));
+    let child = Command::new("etcd")
+        .args(["--listen-client-urls", &clients])
+        .args(["--advertise-client-urls", &clients])
+        .args(["--listen-peer-urls", &peers])
+        .args(["--initial-advertise-peer-urls", &peers])
+        .args(["--initial-cluster", &format!("default={peers}")])
+        .arg("--data-dir")
+        .arg(place.file("etcd"))
+        .stderr(Stdio::null())
+        .spawn();
+    let _etcd = Process::new(child.expect("it runs"));
+    let more =
+        format!("home = \"home\"\netcd = {{ endpoints = [\"{clients}\"], prefix = \"/pool\" }}");
+    let Some(mut hosts) = Hosts::begin_with("pool-rulers", 7483, &more, &[]) else {
+        return;
+    };
+    let ruler = || {
+        let mut command = Command::new("etcdctl");
+        command
+            .env("ETCDCTL_API", "3")
+            .args(["--endpoints", &clients])
+            .args(["get", "--print-value-only", "/pool/ruler"]);
+        let said = command.output().expect("it runs").stdout;
+        let said = String::from_utf8(said).expect("text");
+        let place = said.split("\"place\":").nth(1)?;
+        place.split([',', '}']).next()?.parse::<usize>().ok()
+    };
+    let [a, b] = hosts.points();
+    let mut synced = File::create(a.join("synced")).expect("made");
+    synced.write_all(&[5; 100_000]).expect("written");
+    synced.sync_all().expect("synced");
+    // What is open stays open.
+    let old = ruler().expect("somebody rules");
+    hosts.servers.remove(old).kill();
+    wait_until("the other one rules", || {
+        ruler().is_some_and(|ruler| ruler != old)
+    });
+    // While nobody rules, operations may fail: this term is short for a lease of etcd.
+    wait_until("it is written again", || {
+        let written = synced.write_all_at(&[6; 50_000], 100_000);
+        let failed = number_of(written.and_then(|()| synced.sync_all()));
+        assert!(
+            failed.is_none_or(|why| why == Errno::TIMEDOUT),
+            "{failed:?}"
+        );
+        failed.is_none()
+    });
+    let bytes = fs::read(b.join("synced")).expect("read");
+    assert_eq!(bytes[..100_000], [5; 100_000]);
+    assert_eq!(bytes[100_000..], [6; 50_000]);
+    fs::rename(b.join("synced"), b.join("renamed")).expect("renamed");
+    assert_eq!(names(&a), ["renamed"]);
+    drop(synced);
     hosts.umount(1);
     hosts.umount(0);
 }

@@ -85,7 +85,15 @@ impl Directory {
     /// # Errors
     /// [`Foreign`].
     pub fn begin_life(path: &Path, block_bytes: u64) -> Result<u64, Foreign> {
-        let life = life_before(path, block_bytes)? + 1;
+        Directory::begin_life_after(path, block_bytes, 0)
+    }
+
+    /// The same, where lives up to this one are known from elsewhere.
+    ///
+    /// # Errors
+    /// [`Foreign`].
+    pub fn begin_life_after(path: &Path, block_bytes: u64, known: u64) -> Result<u64, Foreign> {
+        let life = life_before(path, block_bytes)?.max(known) + 1;
         let text = format!("{life} {block_bytes}\n");
         replace(&path.join(LIFE_DRAFT), &path.join(LIFE), &[text.as_bytes()])
             .and_then(|()| sync(path))

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
 use super::process::{self, Process};
@@ -33,7 +34,7 @@ const GREETING: Duration = Duration::from_secs(10);
 const GREETING_MAX: u64 = 4096;
 
 /// How long until a peer that could not be reached is dialled again.
-const PAUSE: Duration = Duration::from_millis(50);
+pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
 /// The register is meant.
 const TO_REGISTER: u8 = 1;
@@ -147,7 +148,8 @@ pub(super) fn accept(socket: TcpStream, security: &Security) -> io::Result<Strea
 
 /// Dials once.
 pub(super) fn dial(door: &Dialled<'_>) -> io::Result<(Stream, Welcome)> {
-    let mut stream = Stream::dial(door.to, door.security, GREETING)?;
+    let name = ServerName::from(door.to.ip());
+    let mut stream = Stream::dial(door.to, name, door.security, GREETING)?;
     wire::send_mark(&mut stream)?;
     wire::expect_mark(&mut stream)?;
     say(&mut stream, door.hello)?;
@@ -163,24 +165,30 @@ pub(super) struct Dialled<'a> {
     pub hello: &'a Hello,
 }
 
+/// What comes of dialling: the connection, the pool's life, who dialled and who was dialled; or why it is never let in.
+pub(super) type Met = Result<(Stream, u64, Node, Server), String>;
+
 /// Dials until somebody lets it in, or refuses it for ever; `None` if nobody wants to know any more.
-pub(super) fn dial_until(
-    door: Dialled<'_>,
-    goes_on: &dyn Fn() -> bool,
-) -> Option<Result<(Stream, u64, Node, Server), String>> {
+pub(super) fn dial_until(door: Dialled<'_>, goes_on: &dyn Fn() -> bool) -> Option<Met> {
     while goes_on() {
-        match dial(&door) {
-            Ok((stream, Welcome::In { birth, you, me })) => {
-                return Some(Ok((stream, birth, you, me)));
-            }
-            Ok((_, Welcome::Never(why))) => return Some(Err(why)),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                return Some(Err(format!("{}: {error}", door.to)));
-            }
-            Ok((_, Welcome::Later)) | Err(_) => thread::sleep(PAUSE),
+        if let Some(met) = dial_once(door) {
+            return Some(met);
         }
+        thread::sleep(PAUSE);
     }
     None
+}
+
+/// Dials once; `None`: perhaps later.
+pub(super) fn dial_once(door: Dialled<'_>) -> Option<Met> {
+    match dial(&door) {
+        Ok((stream, Welcome::In { birth, you, me })) => Some(Ok((stream, birth, you, me))),
+        Ok((_, Welcome::Never(why))) => Some(Err(why)),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            Some(Err(format!("{}: {error}", door.to)))
+        }
+        Ok((_, Welcome::Later)) | Err(_) => None,
+    }
 }
 
 /// Bytes that are read at once, but for those of blocks.

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use forebay_seed::{self as seed, Kind, Record, Request};
 
-use super::link::{self, Dialled, Dialler, Hello};
+use super::link::{self, Dialled, Dialler, Hello, PAUSE};
 use super::modes::{Counting, Counts, Modes};
 use super::process::{self, Event, Machine, Process};
 use super::security::Security;
@@ -47,6 +47,16 @@ impl Pool {
     /// Joins a pool, and waits at most `patience` until it is in.
     pub fn join(config: &Config, patience: Duration) -> Result<Pool, Ended> {
         let until = Instant::now() + patience;
+        loop {
+            match Pool::join_once(config, until) {
+                // Who gave it a number died before the next one knew of it.
+                Err(Ended::GivenUp) if config.etcd.is_some() && Instant::now() < until => {}
+                result => return result,
+            }
+        }
+    }
+
+    fn join_once(config: &Config, until: Instant) -> Result<Pool, Ended> {
         let is_time = || Instant::now() < until;
         let hello = |birth, dialler| Hello {
             pool: config.mark(),
@@ -55,12 +65,29 @@ impl Pool {
         };
         let first = hello(0, Dialler::NewClient);
         let security = Security::of(config.tls.as_ref())?;
-        let door = Dialled {
-            to: config.servers[0],
-            security: &security,
-            hello: &first,
+        // With etcd any of them may be the one that gives numbers.
+        let givers = if config.etcd.is_some() {
+            &config.servers[..]
+        } else {
+            &config.servers[..1]
         };
-        let met = link::dial_until(door, &is_time).ok_or(Ended::NoAnswer)?;
+        let mut met = None;
+        while met.is_none() {
+            if !is_time() {
+                return Err(Ended::NoAnswer);
+            }
+            met = givers.iter().find_map(|to| {
+                link::dial_once(Dialled {
+                    to: *to,
+                    security: &security,
+                    hello: &first,
+                })
+            });
+            if met.is_none() {
+                thread::sleep(PAUSE);
+            }
+        }
+        let met = met.ok_or(Ended::NoAnswer)?;
         let (_, birth, you, keeper) = met.map_err(Ended::Refused)?;
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
@@ -99,6 +126,9 @@ impl Pool {
             thread: Some(thread),
         };
         while !is_in.load(Ordering::Relaxed) {
+            if process::locked(&pool.process).is_given_up() {
+                return Err(Ended::GivenUp);
+            }
             if !is_time() || pool.is_over.load(Ordering::Relaxed) {
                 return Err(Ended::NoAnswer);
             }

@@ -13,7 +13,8 @@ use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
 use crate::ids::Node;
 use crate::message::{Message, Outbox};
-use crate::register::Register;
+use crate::register::Saved;
+use crate::ruler::Ruler;
 use crate::server::Server;
 
 /// How long a member that goes waits until its last words are on their way.
@@ -42,9 +43,15 @@ pub(super) enum Machine {
 pub(super) struct Process {
     me: Node,
     machine: Machine,
-    register: Option<Register>,
-    /// The process that keeps the register, if it is another one.
+    ruler: Option<Ruler>,
+    /// The process that keeps the register, if it is another one; the register itself, if it is this one or nobody knows.
     keeper: Node,
+    /// Whose reign that is: it grows from ruler to ruler.
+    reign: u64,
+    /// Who saves what the register knows is told here that there is something.
+    saver: Option<Sender<()>>,
+    /// What etcd fails by.
+    etcd_trouble: Option<String>,
     links: BTreeMap<Node, Link>,
     /// Where results of operations go that have not ended.
     askers: BTreeMap<u64, Sender<Outcome>>,
@@ -60,7 +67,7 @@ pub(super) struct Process {
 impl Process {
     pub fn new(
         (me, machine): (Node, Machine),
-        register: Option<Register>,
+        ruler: Option<Ruler>,
         keeper: Node,
         is_in: Arc<AtomicBool>,
         term_ms: u64,
@@ -69,12 +76,15 @@ impl Process {
             me,
             machine,
             // Who keeps the register is told nothing of it from outside: no peer has this name.
-            keeper: if register.is_some() {
+            keeper: if ruler.is_some() {
                 Node::Register
             } else {
                 keeper
             },
-            register,
+            ruler,
+            reign: 0,
+            saver: None,
+            etcd_trouble: None,
             links: BTreeMap::new(),
             askers: BTreeMap::new(),
             asked: 0,
@@ -151,20 +161,114 @@ impl Process {
         })
     }
 
-    fn now(&self) -> u64 {
-        self.began.elapsed().as_millis() as u64
+    /// Whether the pool does not want this client any more.
+    pub fn is_given_up(&self) -> bool {
+        matches!(&self.machine, Machine::Client(client) if client.is_gone())
+    }
+
+    pub fn now(&self) -> u64 {
+        self.clock(Instant::now())
+    }
+
+    /// A time by this process's clock.
+    pub fn clock(&self, at: Instant) -> u64 {
+        at.saturating_duration_since(self.began).as_millis() as u64
+    }
+
+    /// A process whose ruler, if there is one, is told to `saver` when there is something to save.
+    pub fn with_saver(self, saver: Sender<()>) -> Process {
+        Process {
+            saver: Some(saver),
+            ..self
+        }
+    }
+
+    /// This process keeps the register from now on.
+    pub fn rule(&mut self, ruler: Ruler, reign: u64) {
+        self.ruler = Some(ruler);
+        self.keeper = Node::Register;
+        self.reign = reign;
+        let clients = self.links.keys().copied();
+        let clients = clients.filter(|node| matches!(node, Node::Client(_)));
+        let out = clients
+            .map(|client| (client, Message::Rules { reign }))
+            .collect();
+        self.dispatch(self.me, out);
+        self.meet_register();
+    }
+
+    /// Another process keeps the register, or nobody that is known.
+    pub fn follow(&mut self, keeper: Option<Node>, reign: u64) {
+        let keeper = keeper.unwrap_or(Node::Register);
+        if self.ruler.take().is_some() || keeper != self.keeper || reign != self.reign {
+            self.keeper = keeper;
+            self.reign = reign;
+            self.meet_register();
+        }
+    }
+
+    fn meet_register(&mut self) {
+        let mut out = Outbox::new();
+        match &mut self.machine {
+            Machine::Server(server) => server.connected(Node::Register, &mut out),
+            Machine::Client(client) => client.connected(Node::Register, &mut out),
+        }
+        self.dispatch(self.me, out);
+    }
+
+    /// The ruler's lease lasts until then.
+    pub fn renewed(&mut self, until: Instant) {
+        let until = self.clock(until);
+        if let Some(ruler) = &mut self.ruler {
+            ruler.renewed(until);
+        }
+    }
+
+    /// What the ruler wants to have saved, and its number.
+    pub fn unsaved(&mut self) -> Option<(u64, Saved)> {
+        self.ruler.as_mut()?.unsaved()
+    }
+
+    /// It has been saved.
+    pub fn kept(&mut self, change: u64) {
+        let now = self.now();
+        let mut out = Outbox::new();
+        if let Some(ruler) = &mut self.ruler {
+            ruler.kept(now, change, &mut out);
+        }
+        self.dispatch(Node::Register, out);
+        self.answer(None);
+    }
+
+    /// What etcd fails by, or that it works.
+    pub fn etcd_fails(&mut self, why: Option<String>) {
+        self.etcd_trouble = why;
+    }
+
+    fn tell_saver(&self) {
+        if let (Some(ruler), Some(saver)) = (&self.ruler, &self.saver)
+            && ruler.has_unsaved()
+        {
+            // It may have ended: then nothing is saved, and nobody answered.
+            let _ = saver.send(());
+        }
     }
 
     fn tick(&mut self) {
         let now = self.now();
-        if let Some(register) = &mut self.register {
-            register.tick(now);
+        if let Some(ruler) = &mut self.ruler {
+            ruler.tick(now);
         }
+        self.tell_saver();
         let mut out = Outbox::new();
         match &mut self.machine {
             Machine::Server(server) => {
                 server.tick(now, &mut out);
-                *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status_of(server);
+                *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Status {
+                    rules: self.ruler.is_some(),
+                    etcd_trouble: self.etcd_trouble.clone(),
+                    ..status_of(server)
+                };
             }
             Machine::Client(client) => client.tick(now, &mut out),
         }
@@ -175,7 +279,11 @@ impl Process {
     fn stop(&mut self) -> bool {
         match &mut self.machine {
             // The register goes with its process, and the pool with the register.
-            Machine::Server(_) if self.register.is_some() => true,
+            Machine::Server(_) if self.ruler.is_some() && self.saver.is_none() => true,
+            // There is nobody whom it could hand on anything to.
+            Machine::Server(server) if self.ruler.is_some() && server.view().servers.len() <= 1 => {
+                true
+            }
             Machine::Server(server) => {
                 let is_second = server.is_leaving();
                 server.leave();
@@ -209,6 +317,10 @@ impl Process {
                 Machine::Client(client) => client.connected(node, &mut out),
             }
         }
+        if self.ruler.is_some() && matches!(peer, Node::Client(_)) && self.saver.is_some() {
+            let reign = self.reign;
+            out.push((peer, Message::Rules { reign }));
+        }
         self.dispatch(self.me, out);
         self.answer(None);
         true
@@ -237,6 +349,14 @@ impl Process {
         // Only the process that keeps the register may speak for it, and be spoken to as that.
         let is_meant = !of_register || peer == self.keeper;
         if is_meant && self.is_here(to) && self.is_current(peer, generation) {
+            if let Message::Rules { reign } = message {
+                // Clients dial all servers themselves, so it is one of the list. Servers ask etcd.
+                let is_client = matches!(self.machine, Machine::Client(_));
+                if is_client && reign > self.reign && matches!(peer, Node::Server(_)) {
+                    self.follow(Some(peer), reign);
+                }
+                return true;
+            }
             let out = self.handle(from, to, message);
             self.dispatch(to, out);
             self.answer(None);
@@ -250,16 +370,16 @@ impl Process {
     }
 
     fn is_here(&self, node: Node) -> bool {
-        node == self.me || node == Node::Register && self.register.is_some()
+        node == self.me || node == Node::Register && self.ruler.is_some()
     }
 
     fn handle(&mut self, from: Node, to: Node, message: Message) -> Outbox {
         let now = self.now();
         let mut out = Outbox::new();
-        match (&mut self.register, &mut self.machine) {
-            (Some(register), _) if to == Node::Register => {
-                register.tick(now);
-                register.handle(now, from, message, &mut out);
+        match (&mut self.ruler, &mut self.machine) {
+            (Some(ruler), _) if to == Node::Register => {
+                ruler.handle(now, from, message, &mut out);
+                self.tell_saver();
             }
             (_, Machine::Server(server)) => server.handle(now, from, message, &mut out),
             (_, Machine::Client(client)) => client.handle(now, from, message, &mut out),
@@ -320,6 +440,7 @@ fn status_of(server: &Server) -> Status {
         blocks,
         bytes,
         trouble: server.trouble().map(str::to_owned),
+        ..Status::default()
     }
 }
 

@@ -2,22 +2,24 @@
 
 use std::collections::VecDeque;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::link::{self, Dialled, Dialler, Hello, Welcome};
+use super::link::{self, Dialled, Dialler, Hello, PAUSE, Welcome};
+use super::numbers::{Given, Numbers};
 use super::process::{Event, Machine, Process};
 use super::security::Security;
 use super::status::Status;
+use super::steward::{Entry, Member, Steward};
 use super::stream::Stream;
 use super::{Config, Ended, random};
 use crate::home::{Directory, Taken, first_epoch};
-use crate::ids::{Client, Node, Server as Id};
+use crate::ids::{Node, Server as Id};
 use crate::register::Register;
+use crate::ruler::Ruler;
 use crate::server::{self, Server};
 
 /// A server that runs.
@@ -63,7 +65,7 @@ impl Serving {
         })
     }
 
-    /// Hands on what it has, and goes. A second call does not wait for that. The first server takes the pool with it.
+    /// Hands on what it has, and goes. A second call does not wait for that. Without etcd the first server takes the pool with it.
     pub fn stop(&self) {
         // It may have ended already.
         let _ = self.inbox.send(Event::Stop);
@@ -101,13 +103,94 @@ struct Life {
     taken: OnceLock<Taken>,
 }
 
+/// How a server stands in the pool when it begins.
+struct Standing {
+    me: Id,
+    birth: u64,
+    /// If it rules.
+    ruler: Option<Ruler>,
+    reign: u64,
+    keeper: Option<Node>,
+    numbers: Option<Numbers>,
+}
+
 impl Life {
     fn serve(&self, listener: TcpListener, events: &Receiver<Event>) -> Result<(), Ended> {
-        let Some((me, birth)) = self.number(events)? else {
+        let door = Arc::new(Door {
+            mark: self.config.mark(),
+            servers: self.config.servers.len() as u32,
+            security: self.security.clone(),
+            has_etcd: self.config.etcd.is_some(),
+            inside: OnceLock::new(),
+            numbers: Mutex::new(None),
+        });
+        let mut steward = match &self.config.etcd {
+            Some(etcd) => Some(Steward::new(etcd, &self.config, self.index, self.secret)?),
+            None => None,
+        };
+        let listens = {
+            let (door, is_over) = (Arc::clone(&door), Arc::clone(&self.is_over));
+            move || listen(&listener, &door, &is_over)
+        };
+        let standing = if let Some(steward) = &mut steward {
+            // Others may ask it meanwhile, and are told that it cannot say yet.
+            thread::spawn(listens);
+            self.enter(steward, events)?
+        } else {
+            let standing = self.begin(events)?;
+            thread::spawn(listens);
+            standing
+        };
+        let Some(standing) = standing else {
             return Ok(());
         };
-        let count = self.config.servers.len();
-        let life = self.begin_life()?;
+        let (me, reign) = (standing.me, standing.reign);
+        let is_in = Arc::new(AtomicBool::new(false));
+        let machine = Machine::Server(Box::new(self.server(me)));
+        let keeper = standing.keeper.unwrap_or(Node::Register);
+        let term = self.config.term_ms;
+        let mut process = Process::new((Node::Server(me), machine), None, keeper, is_in, term);
+        process = process.with_status(Arc::clone(&self.status));
+        let (saver, saves) = mpsc::channel();
+        if steward.is_some() {
+            process = process.with_saver(saver);
+        }
+        if let Some(ruler) = standing.ruler {
+            process.rule(ruler, reign);
+        }
+        let process = Arc::new(Mutex::new(process));
+        door.give(standing.numbers);
+        door.inside.get_or_init(|| Inside {
+            birth: standing.birth,
+            me,
+            process: Arc::clone(&process),
+        });
+        self.begin_dialling((me, standing.birth), &process);
+        let Some(steward) = steward else {
+            return Process::run(&process, events);
+        };
+        let member = Member {
+            me,
+            birth: standing.birth,
+            process: Arc::clone(&process),
+            door,
+        };
+        let (is_done, done) = (Arc::new(AtomicBool::new(false)), self.inbox.clone());
+        let own = Arc::clone(&is_done);
+        let steward = thread::spawn(move || {
+            if let Err(why) = steward.run(&member, &saves, &own) {
+                // The process may have ended already.
+                let _ = done.send(Event::Refused(why));
+            }
+        });
+        let result = Process::run(&process, events);
+        is_done.store(true, Ordering::Relaxed);
+        // It gives up its lease, so that another one rules at once. It has not panicked, or there is nothing to give up.
+        let _ = steward.join();
+        result
+    }
+
+    fn server(&self, me: Id) -> Server {
         let term = self.config.term_ms;
         let config = server::Config {
             copies: self.config.copies,
@@ -117,42 +200,18 @@ impl Life {
             patience: term * 2,
             secret: self.secret,
         };
-        let origin = first_epoch(life.unwrap_or(0));
-        let register = (self.index == 0).then(|| Register::new(term, count).after(origin));
-        let mut server = Server::new(me, config);
-        if let Some(home) = &self.config.home {
-            let home = Directory::new(home, me.0);
-            server = server.with_home(Arc::new(home), self.config.memory_mib << 20);
+        let server = Server::new(me, config);
+        match &self.config.home {
+            Some(home) => {
+                let home = Directory::new(home, me.0);
+                server.with_home(Arc::new(home), self.config.memory_mib << 20)
+            }
+            None => server,
         }
-        let machine = Machine::Server(Box::new(server));
-        let is_in = Arc::new(AtomicBool::new(false));
-        let keeper = Node::Server(Id(1));
-        let process = Process::new((Node::Server(me), machine), register, keeper, is_in, term);
-        let process = process.with_status(Arc::clone(&self.status));
-        let process = Arc::new(Mutex::new(process));
-        self.begin_links((me, birth), life, listener, &process);
-        Process::run(&process, events)
     }
 
-    /// Listens, and dials the servers before this one.
-    fn begin_links(
-        &self,
-        (me, birth): (Id, u64),
-        life: Option<u64>,
-        listener: TcpListener,
-        process: &Arc<Mutex<Process>>,
-    ) {
-        let door = Arc::new(Door {
-            mark: self.config.mark(),
-            birth,
-            me,
-            servers: self.config.servers.len() as u32,
-            security: self.security.clone(),
-            numbers: (self.index == 0).then(|| Mutex::new(Numbers::new(&self.config, life))),
-            process: Arc::clone(process),
-        });
-        let is_over = Arc::clone(&self.is_over);
-        thread::spawn(move || listen(&listener, &door, &is_over));
+    /// Dials the servers before this one.
+    fn begin_dialling(&self, (me, birth): (Id, u64), process: &Arc<Mutex<Process>>) {
         let hello = Hello {
             pool: self.config.mark(),
             birth,
@@ -171,40 +230,109 @@ impl Life {
     /// The first server begins the pool's life; which one, only the home knows.
     fn begin_life(&self) -> Result<Option<u64>, Ended> {
         match &self.config.home {
-            Some(home) if self.index == 0 => {
+            Some(home) => {
                 let block_bytes = self.config.block_bytes;
                 let taken = Directory::take(home, block_bytes).map_err(Ended::Home)?;
                 self.taken.get_or_init(|| taken);
                 let life = Directory::begin_life(home, block_bytes);
                 life.map(Some).map_err(Ended::Home)
             }
-            _ => Ok(None),
-        }
-    }
-
-    /// Its number in this life of the pool, and that life's mark; `None` if it is to stop.
-    fn number(&self, events: &Receiver<Event>) -> Result<Option<(Id, u64)>, Ended> {
-        if self.index == 0 {
-            return Ok(Some((Id(1), self.birth)));
-        }
-        let hello = Hello {
-            pool: self.config.mark(),
-            birth: 0,
-            dialler: Dialler::NewServer(self.index as u32),
-        };
-        let goes_on = || events.try_recv().is_err();
-        let door = Dialled {
-            to: self.config.servers[0],
-            security: &self.security,
-            hello: &hello,
-        };
-        match link::dial_until(door, &goes_on) {
-            Some(Ok((_, birth, Node::Server(me), _))) => Ok(Some((me, birth))),
-            Some(Ok(_)) => Err(Ended::Refused("it is not taken for a server".into())),
-            Some(Err(why)) => Err(Ended::Refused(why)),
             None => Ok(None),
         }
     }
+
+    /// How it stands in a pool whose first server rules; `None` if it is to stop.
+    fn begin(&self, events: &Receiver<Event>) -> Result<Option<Standing>, Ended> {
+        if self.index == 0 {
+            let life = self.begin_life()?;
+            let register = Register::new(self.config.term_ms, self.config.servers.len());
+            let register = register.after(first_epoch(life.unwrap_or(0)));
+            return Ok(Some(Standing {
+                me: Id(1),
+                birth: self.birth,
+                ruler: Some(Ruler::for_ever(register)),
+                reign: 0,
+                keeper: None,
+                numbers: Some(Numbers::of_first(&self.config, life)),
+            }));
+        }
+        let hello = self.new_server();
+        let goes_on = || events.try_recv().is_err();
+        let met = link::dial_until(self.door_of(0, &hello), &goes_on);
+        met.map(follower).transpose()
+    }
+
+    fn new_server(&self) -> Hello {
+        Hello {
+            pool: self.config.mark(),
+            birth: 0,
+            dialler: Dialler::NewServer(self.index as u32),
+        }
+    }
+
+    fn door_of<'a>(&'a self, index: usize, hello: &'a Hello) -> Dialled<'a> {
+        Dialled {
+            to: self.config.servers[index],
+            security: &self.security,
+            hello,
+        }
+    }
+
+    /// The same where the ruler is elected: this server rules itself, or who rules gives it a number.
+    fn enter(
+        &self,
+        steward: &mut Steward,
+        events: &Receiver<Event>,
+    ) -> Result<Option<Standing>, Ended> {
+        let hello = self.new_server();
+        while events.try_recv().is_err() {
+            let found = steward.enter(self.birth)?;
+            self.tell_trouble(steward);
+            match found {
+                Entry::Rules(entered) => {
+                    let (me, birth, reign) = (entered.me, entered.birth, entered.reign);
+                    return Ok(Some(Standing {
+                        me,
+                        birth,
+                        ruler: Some(entered.ruler),
+                        reign,
+                        keeper: None,
+                        numbers: Some(entered.numbers),
+                    }));
+                }
+                Entry::Ask(index) if index != self.index && index < self.config.servers.len() => {
+                    if let Some(met) = link::dial_once(self.door_of(index, &hello)) {
+                        return follower(met).map(Some);
+                    }
+                }
+                Entry::Ask(_) | Entry::Wait => {}
+            }
+            thread::sleep(PAUSE);
+        }
+        steward.resign();
+        Ok(None)
+    }
+
+    fn tell_trouble(&self, steward: &Steward) {
+        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.etcd_trouble = steward.trouble().map(str::to_string);
+    }
+}
+
+/// A server that another one has given its number.
+fn follower(met: link::Met) -> Result<Standing, Ended> {
+    let (_, birth, you, keeper) = met.map_err(Ended::Refused)?;
+    let Node::Server(me) = you else {
+        return Err(Ended::Refused("it is not taken for a server".into()));
+    };
+    Ok(Standing {
+        me,
+        birth,
+        ruler: None,
+        reign: 0,
+        keeper: Some(Node::Server(keeper)),
+        numbers: None,
+    })
 }
 
 /// Dials a server again and again, until nobody listens any more.
@@ -235,50 +363,6 @@ pub(super) fn keep_dialling(
             }
         }
     });
-}
-
-/// Clients of one life of a pool with a home; for more another life is taken, whose numbers nobody has had either.
-const CLIENTS_OF_A_LIFE: u32 = 1 << 16;
-
-/// Numbers that the register's process gives. None is given twice, not in another life either: a file is called after its maker.
-struct Numbers {
-    clients: u32,
-    lives: Vec<u32>,
-    home: Option<(PathBuf, u64)>,
-}
-
-impl Numbers {
-    fn new(config: &Config, life: Option<u64>) -> Numbers {
-        let home = config.home.clone().map(|home| (home, config.block_bytes));
-        let first = u32::try_from(life.unwrap_or(0)).ok();
-        let first = first.and_then(|life| life.checked_mul(CLIENTS_OF_A_LIFE));
-        Numbers {
-            // After the last number there is none.
-            clients: first.unwrap_or(u32::MAX),
-            lives: vec![0; config.servers.len()],
-            home,
-        }
-    }
-
-    fn client(&mut self) -> Option<Node> {
-        let next = self.clients.checked_add(1)?;
-        self.clients = match &self.home {
-            Some((home, block_bytes)) if next.is_multiple_of(CLIENTS_OF_A_LIFE) => {
-                let life = Directory::begin_life(home, *block_bytes).ok()?;
-                u32::try_from(life).ok()?.checked_mul(CLIENTS_OF_A_LIFE)? + 1
-            }
-            _ => next,
-        };
-        Some(Node::Client(Client(self.clients)))
-    }
-
-    fn server(&mut self, index: u32) -> Option<Node> {
-        let count = self.lives.len() as u32;
-        let life = self.lives.get_mut(index as usize).filter(|_| index > 0)?;
-        let number = 1 + index + *life * count;
-        *life += 1;
-        Some(Node::Server(Id(number)))
-    }
 }
 
 /// Greetings under way at once. Whoever comes then takes the place of the one who has been at it for longest: a member is greeted in
@@ -318,55 +402,84 @@ impl Greetings {
     }
 }
 
+/// Whether a server is later in the list than this one: no other dials, and above all nobody who says that he is the first.
+fn may_dial(server: Id, me: Id, servers: u32) -> bool {
+    let place = |server: Id| server.0.checked_sub(1).map(|number| number % servers);
+    place(server) > place(me)
+}
+
 /// Decides on those who dial.
-struct Door {
+pub(super) struct Door {
     mark: u64,
-    birth: u64,
-    me: Id,
-    /// Servers of the list; their numbers go round in it ([`Numbers::server`]).
+    /// Servers of the list; their numbers go round in it.
     servers: u32,
     security: Security,
-    numbers: Option<Mutex<Numbers>>,
+    /// Whether any server may come to give numbers.
+    has_etcd: bool,
+    /// What those who come in meet; nothing before this server has a number.
+    inside: OnceLock<Inside>,
+    numbers: Mutex<Option<Numbers>>,
+}
+
+struct Inside {
+    birth: u64,
+    me: Id,
     process: Arc<Mutex<Process>>,
 }
 
 impl Door {
-    /// Whether a server is later in the list than this one: no other dials, and above all nobody who says that he is the first.
-    fn may_dial(&self, server: Id) -> bool {
-        let place = |server: Id| server.0.checked_sub(1).map(|number| number % self.servers);
-        place(server) > place(self.me)
+    /// Gives numbers from now on, or none any more.
+    pub fn give(&self, numbers: Option<Numbers>) {
+        *self.numbers() = numbers;
+    }
+
+    /// Whether there are no more numbers.
+    pub fn has_given_all(&self) -> bool {
+        self.numbers().as_ref().is_some_and(Numbers::has_ended)
+    }
+
+    fn numbers(&self) -> MutexGuard<'_, Option<Numbers>> {
+        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn admit(&self, hello: Hello) -> Welcome {
         if hello.pool != self.mark {
             return Welcome::Never("its configuration is another one".to_string());
         }
-        if hello.birth != 0 && hello.birth != self.birth {
+        let Some(Inside { birth, me, .. }) = self.inside.get() else {
+            return Welcome::Later;
+        };
+        if hello.birth != 0 && hello.birth != *birth {
             return Welcome::Never("the pool that it belonged to is no more".to_string());
         }
-        let numbers = self.numbers.as_ref();
-        let mut numbers =
-            numbers.map(|numbers| numbers.lock().unwrap_or_else(PoisonError::into_inner));
-        let you = match (hello.dialler, numbers.as_mut()) {
+        let nobody = if self.has_etcd {
+            Given::Later
+        } else {
+            Given::Never
+        };
+        let mut numbers = self.numbers();
+        let given = match (hello.dialler, numbers.as_mut()) {
             (Dialler::NewClient, Some(numbers)) => numbers.client(),
             (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
-            (Dialler::Client(client), _) if hello.birth != 0 => Some(Node::Client(client)),
+            (Dialler::NewClient | Dialler::NewServer(_), None) => nobody,
+            (Dialler::Client(client), _) if hello.birth != 0 => Given::Number(Node::Client(client)),
             (Dialler::Server(server), _) if hello.birth != 0 => {
-                if !self.may_dial(server) {
+                if !may_dial(server, *me, self.servers) {
                     let why = "only servers that are later in the list dial this one";
                     return Welcome::Never(why.to_string());
                 }
-                Some(Node::Server(server))
+                Given::Number(Node::Server(server))
             }
-            _ => None,
+            _ => Given::Never,
         };
-        match you {
-            Some(you) => Welcome::In {
-                birth: self.birth,
+        match given {
+            Given::Number(you) => Welcome::In {
+                birth: *birth,
                 you,
-                me: self.me,
+                me: *me,
             },
-            None => Welcome::Never("only the first server gives numbers".to_string()),
+            Given::Later => Welcome::Later,
+            Given::Never => Welcome::Never("there is no number for it here".to_string()),
         }
     }
 
@@ -398,8 +511,8 @@ fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicBool) {
             thread::Builder::new().spawn(move || {
                 let greeted = door.greet(stream);
                 own.end(number);
-                if let Ok(Some((stream, you))) = greeted {
-                    link::carry(stream, you, &door.process);
+                if let (Ok(Some((stream, you))), Some(inside)) = (greeted, door.inside.get()) {
+                    link::carry(stream, you, &inside.process);
                 }
             })
         });

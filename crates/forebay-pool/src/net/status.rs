@@ -19,6 +19,10 @@ pub struct Status {
     pub bytes: u64,
     /// What the home fails by, while requests wait for it.
     pub trouble: Option<String>,
+    /// Whether this server's process keeps the register of members.
+    pub rules: bool,
+    /// What etcd fails by.
+    pub etcd_trouble: Option<String>,
 }
 
 impl Status {
@@ -48,6 +52,16 @@ impl Status {
                 "home_fails",
                 "1 while requests wait for the home.",
                 self.trouble.is_some().into(),
+            ),
+            (
+                "rules",
+                "1 if this server keeps the register of members.",
+                self.rules.into(),
+            ),
+            (
+                "etcd_fails",
+                "1 while etcd does not answer this server.",
+                self.etcd_trouble.is_some().into(),
             ),
         ];
         for (name, help, value) in lines {

@@ -30,12 +30,16 @@ pub(super) struct Stream {
 
 impl Stream {
     /// Dials, and makes sure who is there.
-    pub fn dial(to: SocketAddr, security: &Security, patience: Duration) -> io::Result<Stream> {
+    pub fn dial(
+        to: SocketAddr,
+        name: ServerName<'static>,
+        security: &Security,
+        patience: Duration,
+    ) -> io::Result<Stream> {
         let socket = TcpStream::connect_timeout(&to, patience)?;
         let tls = match security {
             Security::None => None,
             Security::Tls { dials, .. } => {
-                let name = ServerName::from(to.ip());
                 let tls = ClientConnection::new(Arc::clone(dials), name);
                 Some(tls.map_err(invalid)?.into())
             }

@@ -174,6 +174,15 @@ impl Blocks {
         }
     }
 
+    /// With a home, takes all blocks out of memory.
+    pub fn forget_what_the_home_has(&mut self) {
+        if self.home.is_some() {
+            self.all.clear();
+            self.order.clear();
+            self.bytes = 0;
+        }
+    }
+
     /// A file's blocks from this one on go, its size block too if it is `whole`.
     pub fn discard(&mut self, file: File, from: u64, whole: bool) -> io::Result<()> {
         if let Some(home) = &self.home {

@@ -1,0 +1,188 @@
+//! What new members are called. No number is given twice, not in another life of the pool either: a file is called after its maker.
+
+use std::path::PathBuf;
+
+use super::Config;
+use crate::home::{Directory, first_epoch};
+use crate::ids::{Client, Node, Server};
+use crate::register::Floor;
+
+/// Clients of one life. For more another life is taken, whose numbers nobody has had either.
+const CLIENTS_OF_A_LIFE: u32 = 1 << 16;
+
+/// Lives of each server in one life of a pool with etcd.
+const SERVERS_OF_A_LIFE: u32 = 1 << 10;
+
+/// Where another life comes from.
+#[derive(Clone, Debug)]
+enum More {
+    /// There is none: these numbers end with the pool.
+    None,
+    Home(PathBuf, u64),
+    /// Whoever rules takes it.
+    Ruler,
+}
+
+/// What somebody is given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Given {
+    Number(Node),
+    /// There will be more in a moment.
+    Later,
+    Never,
+}
+
+/// Numbers of one life.
+#[derive(Clone, Debug)]
+pub(super) struct Numbers {
+    clients: u32,
+    /// How often each server of the list has been given one.
+    servers: Vec<u32>,
+    /// Numbers of servers are after this one.
+    first_server: u32,
+    more: More,
+    has_ended: bool,
+}
+
+impl Numbers {
+    /// Of a pool whose first server rules: that one has the number 1.
+    pub fn of_first(config: &Config, life: Option<u64>) -> Numbers {
+        let home = config.home.clone();
+        let more = home.map_or(More::None, |home| More::Home(home, config.block_bytes));
+        let mut servers = vec![0; config.servers.len()];
+        if let Some(first) = servers.first_mut() {
+            *first = u32::MAX;
+        }
+        Numbers {
+            // After the last number there is none.
+            clients: first_client(life.unwrap_or(0)).unwrap_or(u32::MAX),
+            servers,
+            first_server: 0,
+            more,
+            has_ended: false,
+        }
+    }
+
+    /// Of whoever rules in this life.
+    pub fn of_ruler(life: u64, servers: usize) -> Numbers {
+        Numbers {
+            clients: first_client(life).unwrap_or(u32::MAX),
+            servers: vec![0; servers],
+            first_server: first_server(life, servers).unwrap_or(u32::MAX),
+            more: More::Ruler,
+            has_ended: false,
+        }
+    }
+
+    /// Where the numbers of a ruler's life begin, and its epochs.
+    pub fn floor(life: u64, servers: usize) -> Floor {
+        Floor {
+            epoch: first_epoch(life),
+            client: first_client(life).unwrap_or(u32::MAX),
+            server: first_server(life, servers).map_or(u32::MAX, |first| first.saturating_add(1)),
+        }
+    }
+
+    /// Whether a ruler should take another life.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub fn client(&mut self) -> Given {
+        let Some(next) = self.clients.checked_add(1) else {
+            return Given::Never;
+        };
+        if next.is_multiple_of(CLIENTS_OF_A_LIFE) {
+            match &self.more {
+                More::None => {}
+                More::Home(home, block_bytes) => {
+                    let life = Directory::begin_life(home, *block_bytes).ok();
+                    let Some(first) = life.and_then(first_client) else {
+                        return Given::Never;
+                    };
+                    self.clients = first + 1;
+                    return Given::Number(Node::Client(Client(self.clients)));
+                }
+                More::Ruler => {
+                    self.has_ended = true;
+                    return Given::Later;
+                }
+            }
+        }
+        self.clients = next;
+        Given::Number(Node::Client(Client(next)))
+    }
+
+    /// Of the server with this place in the list.
+    pub fn server(&mut self, index: u32) -> Given {
+        let count = self.servers.len() as u32;
+        let is_rulers = matches!(self.more, More::Ruler);
+        let Some(life) = self.servers.get_mut(index as usize) else {
+            return Given::Never;
+        };
+        if is_rulers && *life == SERVERS_OF_A_LIFE {
+            self.has_ended = true;
+            return Given::Later;
+        }
+        let number = life.checked_mul(count);
+        let number = number.and_then(|number| number.checked_add(1 + index));
+        let number = number.and_then(|number| number.checked_add(self.first_server));
+        let Some(number) = number else {
+            return Given::Never;
+        };
+        *life += 1;
+        Given::Number(Node::Server(Server(number)))
+    }
+}
+
+fn first_client(life: u64) -> Option<u32> {
+    u32::try_from(life).ok()?.checked_mul(CLIENTS_OF_A_LIFE)
+}
+
+/// The number before the first one: numbers of servers go round in the list.
+fn first_server(life: u64, servers: usize) -> Option<u32> {
+    let servers = u32::try_from(servers).ok()?;
+    let each = u32::try_from(life).ok()?.checked_mul(SERVERS_OF_A_LIFE)?;
+    each.checked_mul(servers)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn no_number_of_a_ruler_comes_twice_and_servers_go_round() {
+        let mut seen = BTreeSet::new();
+        for life in [1, 2, 60_000] {
+            let mut numbers = Numbers::of_ruler(life, 3);
+            let floor = Numbers::floor(life, 3);
+            for index in 0..3 {
+                for _ in 0..SERVERS_OF_A_LIFE {
+                    let Given::Number(Node::Server(server)) = numbers.server(index) else {
+                        panic!("no number");
+                    };
+                    assert_eq!((server.0 - 1) % 3, index);
+                    assert!(server.0 >= floor.server && seen.insert(Node::Server(server)));
+                }
+            }
+            assert!(!numbers.has_ended());
+            assert_eq!(numbers.server(1), Given::Later);
+            assert!(numbers.has_ended());
+            let mut numbers = Numbers::of_ruler(life, 3);
+            for _ in 1..CLIENTS_OF_A_LIFE {
+                let Given::Number(Node::Client(client)) = numbers.client() else {
+                    panic!("no number");
+                };
+                assert!(client.0 > floor.client && seen.insert(Node::Client(client)));
+            }
+            assert_eq!(
+                (numbers.client(), numbers.has_ended()),
+                (Given::Later, true)
+            );
+        }
+        assert_eq!(Numbers::of_ruler(1 << 40, 3).client(), Given::Never);
+        assert_eq!(Numbers::of_ruler(1 << 40, 3).server(0), Given::Never);
+    }
+}

@@ -1,0 +1,597 @@
+//! A server's dealings with etcd: it holds a lease there, looks who rules, and rules itself if nobody does.
+//!
+//! ```text
+//! PREFIX/ruler      who rules: under the ruler's lease, so that it goes when he is gone
+//! PREFIX/state      what the next ruler must know
+//! PREFIX/servers/N  that server N lives, under its lease
+//! ```
+//!
+//! Decision 0058 says why it is done so.
+
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::etcd::{Asker, Etcd};
+use super::numbers::{Given, Numbers};
+use super::process::{Process, locked};
+use super::serving::Door;
+use super::{Config, Ended};
+use crate::home::{Directory, Taken, first_epoch};
+use crate::ids::{Node, Server};
+use crate::register::{Register, Saved};
+use crate::ruler::Ruler;
+
+/// Who rules, as etcd has it. It is text, so that people can read it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Ruling {
+    /// The mark of his configuration.
+    pool: u64,
+    /// His place in the list.
+    place: usize,
+    /// His number; 0 while he has none.
+    server: u32,
+    /// Drawn by chance: a process knows its own.
+    process: u64,
+}
+
+/// What a ruler leaves to the next one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct State {
+    /// The form of what follows.
+    version: u8,
+    /// The mark of the configuration.
+    pool: u64,
+    /// The mark of the pool's life, for its members.
+    birth: u64,
+    /// The last life that numbers were taken from.
+    life: u64,
+    register: Saved,
+}
+
+const VERSION: u8 = 1;
+
+struct Lease {
+    number: u64,
+    lasts: Duration,
+    /// By this host's clock it is not over before.
+    until: Instant,
+    renewed: Instant,
+}
+
+/// This server as a member.
+pub(super) struct Member {
+    pub me: Server,
+    pub birth: u64,
+    pub process: Arc<Mutex<Process>>,
+    pub door: Arc<Door>,
+}
+
+/// A server that begins by ruling.
+pub(super) struct Entered {
+    pub me: Server,
+    pub birth: u64,
+    pub ruler: Ruler,
+    pub reign: u64,
+    pub numbers: Numbers,
+}
+
+/// How a server that has no number comes in.
+pub(super) enum Entry {
+    Rules(Box<Entered>),
+    /// Who has this place in the list gives it a number.
+    Ask(usize),
+    Wait,
+}
+
+/// Who rules.
+enum Seen {
+    Nobody,
+    /// This process, in this reign.
+    Me(u64),
+    Other(Ruling, u64),
+}
+
+/// A reign of this process.
+struct Reign {
+    number: u64,
+    state: State,
+    /// The home, where its file system has locks: no other pool has it meanwhile.
+    _home: Option<Taken>,
+}
+
+/// What it does for a server.
+pub(super) struct Steward {
+    asker: Asker,
+    prefix: String,
+    config: Config,
+    pool: u64,
+    place: usize,
+    process: u64,
+    /// Of the lease that is asked for.
+    seconds: u64,
+    lease: Option<Lease>,
+    reign: Option<Reign>,
+    me: Option<Server>,
+    /// Since when nobody has ruled, while this server had no number.
+    alone_since: Option<Instant>,
+    trouble: Option<String>,
+}
+
+/// How often it is looked who rules: so many times in a lease, and within these bounds.
+const LOOKS: u32 = 10;
+const LOOK: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+
+impl Steward {
+    pub fn new(etcd: &Etcd, config: &Config, place: usize, process: u64) -> Result<Steward, Ended> {
+        // Less than a term, so that another one rules before the terms of clients end.
+        let seconds = (config.term_ms / 2000).max(1);
+        let patience = Duration::from_millis((config.term_ms / 8).clamp(250, 5000));
+        Ok(Steward {
+            asker: Asker::new(etcd, patience)?,
+            prefix: etcd.prefix.clone(),
+            config: config.clone(),
+            pool: config.mark(),
+            place,
+            process,
+            seconds,
+            lease: None,
+            reign: None,
+            me: None,
+            alone_since: None,
+            trouble: None,
+        })
+    }
+
+    /// What etcd fails by.
+    pub fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    fn key(&self, name: &str) -> String {
+        format!("{}/{name}", self.prefix)
+    }
+
+    fn pause(&self) -> Duration {
+        let lasts = { self.lease.as_ref() }.map_or(Duration::from_secs(1), |lease| lease.lasts);
+        (lasts / LOOKS).clamp(LOOK.0, LOOK.1)
+    }
+
+    /// Comes nearer to a number for a server that has none. `birth` is the mark of the pool's life, should this server begin it.
+    pub fn enter(&mut self, birth: u64) -> Result<Entry, Ended> {
+        match self.try_to_enter(birth) {
+            Ok(entry) => {
+                self.trouble = None;
+                Ok(entry)
+            }
+            Err(Fault::Etcd(why)) => {
+                self.trouble = Some(why.to_string());
+                Ok(Entry::Wait)
+            }
+            Err(Fault::Ended(why)) => {
+                self.resign();
+                Err(why)
+            }
+        }
+    }
+
+    fn try_to_enter(&mut self, birth: u64) -> Result<Entry, Fault> {
+        self.hold_lease()?;
+        let reign = match self.look()? {
+            Seen::Other(ruling, _) => {
+                self.alone_since = None;
+                return Ok(Entry::Ask(ruling.place));
+            }
+            Seen::Me(reign) => reign,
+            Seen::Nobody => {
+                let since = *self.alone_since.get_or_insert_with(Instant::now);
+                if since.elapsed() < self.reserve()? {
+                    return Ok(Entry::Wait);
+                }
+                match self.campaign()? {
+                    Some(reign) => reign,
+                    None => return Ok(Entry::Wait),
+                }
+            }
+        };
+        let entered = self.begin_as_ruler(reign, birth)?;
+        Ok(entered.map_or(Entry::Wait, |entered| Entry::Rules(Box::new(entered))))
+    }
+
+    /// How long a server without a number leaves it to others to rule: those who have blocks go first.
+    fn reserve(&mut self) -> Result<Duration, Fault> {
+        let term = Duration::from_millis(self.config.term_ms);
+        let Some(state) = self.state()? else {
+            return Ok(Duration::ZERO);
+        };
+        Ok(match (self.has_survivors(&state)?, &self.config.home) {
+            (true, _) => term,
+            (false, Some(_)) => Duration::ZERO,
+            // Then everything is lost, so it had better be true.
+            (false, None) => term * 2,
+        })
+    }
+
+    /// Whether a server lives that may have blocks.
+    fn has_survivors(&mut self, state: &State) -> Result<bool, Fault> {
+        let key = self.key("servers/");
+        let alive = self.asker.below(&key)?;
+        let alive: BTreeSet<u32> = alive.iter().filter_map(|name| name.parse().ok()).collect();
+        Ok({ state.register.servers() }.any(|server| alive.contains(&server.0)))
+    }
+
+    /// Holds a lease, and renews it in time. Says whether it is the same as before.
+    fn hold_lease(&mut self) -> io::Result<bool> {
+        let asked = Instant::now();
+        // Clocks may differ by one in a hundred.
+        let until = |lasts: Duration| asked + lasts * 9 / 10;
+        if let Some(lease) = &mut self.lease {
+            if asked.duration_since(lease.renewed) < lease.lasts / 5 {
+                return Ok(true);
+            }
+            if let Some(lasts) = self.asker.renew(lease.number)? {
+                lease.until = until(lasts);
+                lease.renewed = asked;
+                return Ok(true);
+            }
+            self.lease = None;
+        }
+        let (number, lasts) = self.asker.grant(self.seconds)?;
+        self.lease = Some(Lease {
+            number,
+            lasts,
+            until: until(lasts),
+            renewed: asked,
+        });
+        self.say_alive()?;
+        Ok(false)
+    }
+
+    /// Says under the lease that this server lives, once it has a number.
+    fn say_alive(&mut self) -> io::Result<()> {
+        if let (Some(me), Some(lease)) = (self.me, &self.lease) {
+            let key = format!("{}/servers/{}", self.prefix, me.0);
+            let address = self.config.servers[self.place].to_string();
+            self.asker.put(&key, address.as_bytes(), lease.number)?;
+        }
+        Ok(())
+    }
+
+    fn look(&mut self) -> Result<Seen, Fault> {
+        let key = self.key("ruler");
+        let Some(found) = self.asker.get(&key)? else {
+            return Ok(Seen::Nobody);
+        };
+        let ruling: Ruling = serde_json::from_slice(&found.value)
+            .map_err(|why| Fault::foreign(&format!("{key} is no ruler of a pool: {why}")))?;
+        if ruling.pool != self.pool {
+            let why = format!("{key} is another pool's, or its configuration is another one");
+            return Err(Fault::foreign(&why));
+        }
+        Ok(if ruling.process == self.process {
+            Seen::Me(found.made)
+        } else {
+            Seen::Other(ruling, found.made)
+        })
+    }
+
+    fn ruling(&self, me: Option<Server>) -> Vec<u8> {
+        let ruling = Ruling {
+            pool: self.pool,
+            place: self.place,
+            server: me.map_or(0, |me| me.0),
+            process: self.process,
+        };
+        serde_json::to_vec(&ruling).unwrap_or_default()
+    }
+
+    /// Makes the ruler's key, if nobody has it, and says in which revision.
+    fn campaign(&mut self) -> Result<Option<u64>, Fault> {
+        let (key, value) = (self.key("ruler"), self.ruling(self.me));
+        let lease = self.lease_number();
+        Ok(self.asker.make(&key, &value, lease)?)
+    }
+
+    fn lease_number(&self) -> u64 {
+        self.lease.as_ref().map_or(0, |lease| lease.number)
+    }
+
+    fn state(&mut self) -> Result<Option<State>, Fault> {
+        let key = self.key("state");
+        let Some(found) = self.asker.get(&key)? else {
+            return Ok(None);
+        };
+        let state: Result<State, _> = postcard::from_bytes(&found.value);
+        match state {
+            Ok(state) if state.version == VERSION => Ok(Some(state)),
+            _ => Err(Fault::foreign(&format!(
+                "{key} is of another version; when no server runs, `etcdctl del --prefix {}/` removes it",
+                self.prefix
+            ))),
+        }
+    }
+
+    /// Saves a state, if this process still rules.
+    fn save(&mut self, reign: u64, state: &State) -> Result<bool, Fault> {
+        let (ruler, key) = (self.key("ruler"), self.key("state"));
+        let bytes = postcard::to_stdvec(state).map_err(io::Error::other)?;
+        Ok(self.asker.put_if((&ruler, reign), &key, &bytes, 0)?)
+    }
+
+    /// Takes a life for a reign: its number, and the home if others are kept out of it.
+    fn take_life(&self, known: u64, is_new: bool) -> Result<(u64, Option<Taken>), Fault> {
+        let Some(home) = &self.config.home else {
+            return Ok((known + 1, None));
+        };
+        let block_bytes = self.config.block_bytes;
+        let taken = match Directory::take(home, block_bytes) {
+            Ok(taken) => Some(taken),
+            // The one who ruled before may not know that he does not: then he has it still.
+            Err(crate::home::Foreign::Taken(_)) if !is_new => None,
+            Err(why) => return Err(Fault::Ended(Ended::Home(why))),
+        };
+        let life = Directory::begin_life_after(home, block_bytes, known);
+        let life = life.map_err(|why| Fault::Ended(Ended::Home(why)))?;
+        Ok((life, taken))
+    }
+
+    /// Begins to rule as a server without a number: it goes on with the pool, or begins one. `None`: it does not rule after all.
+    fn begin_as_ruler(&mut self, reign: u64, birth: u64) -> Result<Option<Entered>, Fault> {
+        let before = self.state()?;
+        let known = before.as_ref().map_or(0, |state| state.life);
+        let kept = match before {
+            Some(state) if state.pool != self.pool => None,
+            Some(state) if self.config.home.is_none() && state.register.has_begun() => {
+                // Without these everything is lost, and the pool begins anew.
+                self.has_survivors(&state)?.then_some(state)
+            }
+            other => other,
+        };
+        let is_new = kept.is_none();
+        let (life, home) = self.take_life(known, is_new)?;
+        let state = kept.unwrap_or_else(|| {
+            let register = Register::new(self.config.term_ms, self.config.servers.len());
+            State {
+                version: VERSION,
+                pool: self.pool,
+                birth,
+                life,
+                register: register.after(first_epoch(life)).saved(),
+            }
+        });
+        let state = State { life, ..state };
+        let mut numbers = Numbers::of_ruler(life, self.config.servers.len());
+        let Given::Number(Node::Server(me)) = numbers.server(self.place as u32) else {
+            return Err(Fault::foreign("there are no numbers left"));
+        };
+        if !self.save(reign, &state)? {
+            return Ok(None);
+        }
+        self.me = Some(me);
+        self.say_alive()?;
+        // Others follow by the number.
+        let (ruling, lease) = (self.ruling(Some(me)), self.lease_number());
+        let key = self.key("ruler");
+        if !self.asker.put_if((&key, reign), &key, &ruling, lease)? {
+            return Ok(None);
+        }
+        let ruler = self.ruler(&state, 0);
+        let birth = state.birth;
+        self.reign = Some(Reign {
+            number: reign,
+            state,
+            _home: home,
+        });
+        Ok(Some(Entered {
+            me,
+            birth,
+            ruler,
+            reign,
+            numbers,
+        }))
+    }
+
+    /// Whoever rules from now on, with what has been saved. He answers nobody before he is told how long his lease lasts.
+    fn ruler(&self, state: &State, now: u64) -> Ruler {
+        let servers = self.config.servers.len();
+        let floor = Numbers::floor(state.life, servers);
+        let register = Register::new(self.config.term_ms, servers);
+        Ruler::under_lease(register.resume(now, state.register.clone(), floor), 0)
+    }
+
+    /// Goes on until the server ends.
+    ///
+    /// # Errors
+    /// Why this server cannot be a member any more.
+    pub fn run(
+        mut self,
+        member: &Member,
+        saves: &Receiver<()>,
+        is_over: &AtomicBool,
+    ) -> Result<(), String> {
+        self.me = Some(member.me);
+        let mut is_said = false;
+        let mut result = Ok(());
+        while !is_over.load(Ordering::Relaxed) {
+            let stepped = if is_said {
+                self.step(member)
+            } else {
+                let said = self.hold_lease().and_then(|_| self.say_alive());
+                is_said = said.is_ok();
+                said.map_err(Fault::Etcd)
+            };
+            let trouble = match stepped {
+                Ok(()) => None,
+                Err(Fault::Etcd(why)) => Some(why.to_string()),
+                Err(Fault::Ended(Ended::Home(why))) => {
+                    // Another server may see it.
+                    self.step_down(member);
+                    self.resign();
+                    Some(format!("this server cannot rule: home: {why}"))
+                }
+                Err(Fault::Ended(why)) => {
+                    result = Err(why.to_string());
+                    break;
+                }
+            };
+            let has_failed = trouble.is_some();
+            locked(&member.process).etcd_fails(trouble);
+            let pause = if has_failed {
+                LOOK.1
+            } else if is_said {
+                self.pause()
+            } else {
+                Duration::ZERO
+            };
+            match saves.recv_timeout(pause) {
+                Ok(()) => while saves.try_recv().is_ok() {},
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        self.step_down(member);
+        self.resign();
+        result
+    }
+
+    fn step(&mut self, member: &Member) -> Result<(), Fault> {
+        if self.reign.is_some() {
+            self.save_changes(member)?;
+        }
+        let is_same = self.hold_lease()?;
+        if !is_same {
+            self.step_down(member);
+        }
+        if let (Some(_), Some(lease)) = (&self.reign, &self.lease) {
+            locked(&member.process).renewed(lease.until);
+        }
+        match (self.look()?, self.reign.as_ref().map(|reign| reign.number)) {
+            (Seen::Me(reign), Some(own)) if reign == own => self.renumber(member)?,
+            (Seen::Me(reign), _) => self.begin_reign(reign, member)?,
+            (Seen::Other(ruling, reign), _) => {
+                self.step_down(member);
+                let ruler = (ruling.server != 0).then_some(Node::Server(Server(ruling.server)));
+                locked(&member.process).follow(ruler, reign);
+            }
+            (Seen::Nobody, _) => {
+                self.step_down(member);
+                if let Some(reign) = self.campaign()? {
+                    self.begin_reign(reign, member)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Saves what the register has come to know.
+    fn save_changes(&mut self, member: &Member) -> Result<(), Fault> {
+        let unsaved = locked(&member.process).unsaved();
+        let (Some((change, register)), Some(reign)) = (unsaved, &mut self.reign) else {
+            return Ok(());
+        };
+        reign.state.register = register;
+        let (number, state) = (reign.number, reign.state.clone());
+        if self.save(number, &state)? {
+            locked(&member.process).kept(change);
+        } else {
+            self.step_down(member);
+        }
+        Ok(())
+    }
+
+    /// Rules from now on.
+    fn begin_reign(&mut self, number: u64, member: &Member) -> Result<(), Fault> {
+        let state = match self.state()? {
+            Some(state) if state.birth == member.birth => state,
+            _ => {
+                self.resign();
+                return Err(Fault::foreign("the pool that it belonged to is no more"));
+            }
+        };
+        let (life, home) = self.take_life(state.life, false)?;
+        let state = State { life, ..state };
+        if !self.save(number, &state)? {
+            return Ok(());
+        }
+        let mut process = locked(&member.process);
+        let now = process.now();
+        process.rule(self.ruler(&state, now), number);
+        if let Some(lease) = &self.lease {
+            process.renewed(lease.until);
+        }
+        drop(process);
+        let numbers = Numbers::of_ruler(life, self.config.servers.len());
+        member.door.give(Some(numbers));
+        self.reign = Some(Reign {
+            number,
+            state,
+            _home: home,
+        });
+        Ok(())
+    }
+
+    /// Takes another life, if there are no more numbers.
+    fn renumber(&mut self, member: &Member) -> Result<(), Fault> {
+        let Some(reign) = self.reign.as_ref().filter(|_| member.door.has_given_all()) else {
+            return Ok(());
+        };
+        let (number, mut state) = (reign.number, reign.state.clone());
+        state.life = match &self.config.home {
+            Some(home) => {
+                let life = Directory::begin_life_after(home, self.config.block_bytes, state.life);
+                life.map_err(|why| Fault::Ended(Ended::Home(why)))?
+            }
+            None => state.life + 1,
+        };
+        if self.save(number, &state)? {
+            let numbers = Numbers::of_ruler(state.life, self.config.servers.len());
+            member.door.give(Some(numbers));
+            if let Some(reign) = &mut self.reign {
+                reign.state = state;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does not rule any more.
+    fn step_down(&mut self, member: &Member) {
+        if self.reign.take().is_some() {
+            member.door.give(None);
+            locked(&member.process).follow(None, 0);
+        }
+    }
+
+    /// Gives up its lease, and with it what it is in etcd.
+    pub fn resign(&mut self) {
+        self.reign = None;
+        if let Some(lease) = self.lease.take() {
+            // Else it ends by itself.
+            let _ = self.asker.revoke(lease.number);
+        }
+    }
+}
+
+/// Why something was not done.
+enum Fault {
+    /// Etcd does not answer, or not as it should.
+    Etcd(io::Error),
+    /// It will never be done.
+    Ended(Ended),
+}
+
+impl Fault {
+    fn foreign(why: &str) -> Fault {
+        Fault::Ended(Ended::Etcd(why.to_string()))
+    }
+}
+
+impl From<io::Error> for Fault {
+    fn from(error: io::Error) -> Fault {
+        Fault::Etcd(error)
+    }
+}

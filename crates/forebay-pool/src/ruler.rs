@@ -1,0 +1,169 @@
+//! Who keeps the register, for as long as he may, as a machine without I/O.
+//!
+//! A ruler by etcd answers a member only when etcd has what the answer rests on, and only as long as his lease lasts by his own clock. So a later
+//! ruler knows of all that members were told, and nobody was told anything after the lease had ended. Without etcd there is one ruler for the whole life of
+//! the pool, and he answers at once.
+
+use std::collections::VecDeque;
+
+use crate::ids::Node;
+use crate::message::{Message, Outbox};
+use crate::mistakes::{Mistake, is_made};
+use crate::register::{Register, Saved};
+
+/// How long a reign lasts, and what is known of it.
+#[derive(Clone, Debug)]
+struct Lease {
+    /// By this process's clock.
+    until: u64,
+    /// The last state that differs from the one before, and its number.
+    state: Saved,
+    change: u64,
+    /// The last one that was taken to be saved, and the last one that has been.
+    taken: u64,
+    kept: u64,
+    /// Answers, and the state that they rest on.
+    held: VecDeque<(u64, Outbox)>,
+    /// The lease was over when it was last looked at.
+    is_away: bool,
+}
+
+/// A ruler.
+#[derive(Clone, Debug)]
+pub struct Ruler {
+    register: Register,
+    lease: Option<Lease>,
+}
+
+impl Ruler {
+    /// One whom nobody follows.
+    pub fn for_ever(register: Register) -> Ruler {
+        Ruler {
+            register,
+            lease: None,
+        }
+    }
+
+    /// One who rules until then. What the register knows now has been saved.
+    pub fn under_lease(register: Register, until: u64) -> Ruler {
+        let lease = Lease {
+            until,
+            state: register.saved(),
+            change: 0,
+            taken: 0,
+            kept: 0,
+            held: VecDeque::new(),
+            is_away: false,
+        };
+        Ruler {
+            register,
+            lease: Some(lease),
+        }
+    }
+
+    /// The register.
+    pub fn register(&self) -> &Register {
+        &self.register
+    }
+
+    /// A message of `from`. One that comes while the lease is over is lost.
+    pub fn handle(&mut self, now: u64, from: Node, message: Message, out: &mut Outbox) {
+        self.tick(now);
+        if !self.may_answer(now) {
+            return;
+        }
+        let Some(lease) = &mut self.lease else {
+            return self.register.handle(now, from, message, out);
+        };
+        let mut answers = Outbox::new();
+        self.register.handle(now, from, message, &mut answers);
+        lease.note(&self.register);
+        lease.held.push_back((lease.change, answers));
+        self.release(now, out);
+    }
+
+    /// The clock has moved on.
+    pub fn tick(&mut self, now: u64) {
+        let may_answer = self.may_answer(now);
+        if let Some(lease) = &mut self.lease {
+            if !may_answer {
+                lease.is_away = true;
+                lease.held.clear();
+                return;
+            }
+            if std::mem::take(&mut lease.is_away) {
+                // Nobody could be answered meanwhile.
+                self.register.restart(now);
+            }
+        }
+        self.register.tick(now);
+        if let Some(lease) = &mut self.lease {
+            lease.note(&self.register);
+        }
+    }
+
+    /// Nobody could ask for a while: nobody's term has run meanwhile.
+    pub fn restart(&mut self, now: u64) {
+        self.register.restart(now);
+    }
+
+    /// The lease lasts until then.
+    pub fn renewed(&mut self, until: u64) {
+        if let Some(lease) = &mut self.lease {
+            lease.until = lease.until.max(until);
+        }
+    }
+
+    /// Whether there is something to be saved that was not taken yet.
+    pub fn has_unsaved(&self) -> bool {
+        { self.lease.as_ref() }.is_some_and(|lease| lease.taken < lease.change)
+    }
+
+    /// What is to be saved now, and its number.
+    pub fn unsaved(&mut self) -> Option<(u64, Saved)> {
+        let lease = self.lease.as_mut()?;
+        (lease.kept < lease.change).then(|| {
+            lease.taken = lease.change;
+            (lease.change, lease.state.clone())
+        })
+    }
+
+    /// The state with this number has been saved: answers that rest on it go.
+    pub fn kept(&mut self, now: u64, change: u64, out: &mut Outbox) {
+        if let Some(lease) = &mut self.lease {
+            lease.kept = lease.kept.max(change);
+        }
+        self.release(now, out);
+    }
+
+    fn may_answer(&self, now: u64) -> bool {
+        let lease = self.lease.as_ref();
+        lease.is_none_or(|lease| now < lease.until) || is_made(Mistake::OldRulerRules)
+    }
+
+    fn release(&mut self, now: u64, out: &mut Outbox) {
+        if !self.may_answer(now) {
+            return;
+        }
+        if let Some(lease) = &mut self.lease {
+            let kept = lease.kept;
+            let is_old = now >= lease.until && is_made(Mistake::OldRulerRules);
+            let goes = |(on, _): &mut (u64, Outbox)| {
+                *on <= kept || is_old || is_made(Mistake::AnswersUnsaved)
+            };
+            while let Some((_, answers)) = lease.held.pop_front_if(goes) {
+                out.extend(answers);
+            }
+        }
+    }
+}
+
+impl Lease {
+    fn note(&mut self, register: &Register) {
+        let state = register.saved();
+        if state != self.state {
+            self.state = state;
+            self.change += 1;
+        }
+    }
+}
