@@ -5,13 +5,14 @@
 //! link      connections: dialled, accepted, greeted   Pool      a client's process
 //! stream    their bytes, plain or by TLS              security  certificates
 //! numbers   what new members are called               etcd      its interface, as far as a pool needs it
-//! steward   who rules, by etcd
+//! steward   who rules, by etcd                        door      who dials a server, and is let in
 //! modes     which way each request of a client goes
 //! ```
 //!
 //! The servers are those of a [`Config`]. One of them keeps the register besides: the first, or with `etcd` the one that has been elected. Without
 //! certificates nobody proves who he is, and all addresses must be loopback ones.
 
+mod door;
 mod etcd;
 mod link;
 mod modes;

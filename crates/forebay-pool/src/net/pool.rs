@@ -65,28 +65,7 @@ impl Pool {
         };
         let first = hello(0, Dialler::NewClient);
         let security = Security::of(config.tls.as_ref())?;
-        // With etcd any of them may be the one that gives numbers.
-        let givers = if config.etcd.is_some() {
-            &config.servers[..]
-        } else {
-            &config.servers[..1]
-        };
-        let mut met = None;
-        while met.is_none() {
-            if !is_time() {
-                return Err(Ended::NoAnswer);
-            }
-            met = givers.iter().find_map(|to| {
-                link::dial_once(Dialled {
-                    to: *to,
-                    security: &security,
-                    hello: &first,
-                })
-            });
-            if met.is_none() {
-                thread::sleep(PAUSE);
-            }
-        }
+        let met = meet(config, &security, &first, &is_time);
         let met = met.ok_or(Ended::NoAnswer)?;
         let (_, birth, you, keeper) = met.map_err(Ended::Refused)?;
         let Node::Client(me) = you else {
@@ -266,6 +245,35 @@ impl Pool {
         let begun = process::locked(&self.process).begin(operation);
         begun.unwrap_or_else(|outcome| outcome.recv().unwrap_or(Err(Failure::GivenUp)))
     }
+}
+
+/// Asks those who may give it a number, in turn, while there is time.
+fn meet(
+    config: &Config,
+    security: &Security,
+    hello: &Hello,
+    is_time: &dyn Fn() -> bool,
+) -> Option<link::Met> {
+    // With etcd any of them may be the one that gives numbers.
+    let givers = if config.etcd.is_some() {
+        &config.servers[..]
+    } else {
+        &config.servers[..1]
+    };
+    while is_time() {
+        let met = givers.iter().find_map(|to| {
+            link::dial_once(Dialled {
+                to: *to,
+                security,
+                hello,
+            })
+        });
+        if met.is_some() {
+            return met;
+        }
+        thread::sleep(PAUSE);
+    }
+    None
 }
 
 /// What a client is told of a pool's configuration.

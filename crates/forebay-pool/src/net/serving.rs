@@ -1,20 +1,18 @@
 //! A server's process: it listens, lets members in, and dials the servers before it in the list.
 
-use std::collections::VecDeque;
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
 
-use super::link::{self, Dialled, Dialler, Hello, PAUSE, Welcome};
-use super::numbers::{Given, Numbers};
+use super::door::{Door, Inside, listen};
+use super::link::{self, Dialled, Dialler, Hello, PAUSE};
+use super::numbers::Numbers;
 use super::process::{Event, Machine, Process};
 use super::security::Security;
 use super::status::Status;
 use super::steward::{Entry, Member, Steward};
-use super::stream::Stream;
 use super::{Config, Ended, random};
 use crate::home::{Directory, Taken, first_epoch};
 use crate::ids::{Node, Server as Id};
@@ -116,14 +114,7 @@ struct Standing {
 
 impl Life {
     fn serve(&self, listener: TcpListener, events: &Receiver<Event>) -> Result<(), Ended> {
-        let door = Arc::new(Door {
-            mark: self.config.mark(),
-            servers: self.config.servers.len() as u32,
-            security: self.security.clone(),
-            has_etcd: self.config.etcd.is_some(),
-            inside: OnceLock::new(),
-            numbers: Mutex::new(None),
-        });
+        let door = Arc::new(Door::new(&self.config, self.security.clone()));
         let mut steward = match &self.config.etcd {
             Some(etcd) => Some(Steward::new(etcd, &self.config, self.index, self.secret)?),
             None => None,
@@ -160,7 +151,7 @@ impl Life {
         }
         let process = Arc::new(Mutex::new(process));
         door.give(standing.numbers);
-        door.inside.get_or_init(|| Inside {
+        door.open(Inside {
             birth: standing.birth,
             me,
             process: Arc::clone(&process),
@@ -363,164 +354,4 @@ pub(super) fn keep_dialling(
             }
         }
     });
-}
-
-/// Greetings under way at once. Whoever comes then takes the place of the one who has been at it for longest: a member is greeted in
-/// milliseconds, and strangers who say nothing keep nobody out.
-const GREETINGS: usize = 64;
-
-/// How long it takes breath when there are no descriptors or threads left.
-const BREATH: Duration = Duration::from_millis(20);
-
-/// Those who are being greeted, in the order in which they came.
-#[derive(Default)]
-struct Greetings(Mutex<VecDeque<(u64, TcpStream)>>);
-
-impl Greetings {
-    fn locked(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn begin(&self, number: u64, socket: TcpStream) {
-        self.make_room(GREETINGS - 1);
-        self.locked().push_back((number, socket));
-    }
-
-    /// Ends the oldest until there are at most so many.
-    fn make_room(&self, most: usize) {
-        let mut all = self.locked();
-        while all.len() > most
-            && let Some((_, socket)) = all.pop_front()
-        {
-            // It may have ended already.
-            let _ = socket.shutdown(Shutdown::Both);
-        }
-    }
-
-    fn end(&self, number: u64) {
-        self.locked().retain(|(other, _)| *other != number);
-    }
-}
-
-/// Whether a server is later in the list than this one: no other dials, and above all nobody who says that he is the first.
-fn may_dial(server: Id, me: Id, servers: u32) -> bool {
-    let place = |server: Id| server.0.checked_sub(1).map(|number| number % servers);
-    place(server) > place(me)
-}
-
-/// Decides on those who dial.
-pub(super) struct Door {
-    mark: u64,
-    /// Servers of the list; their numbers go round in it.
-    servers: u32,
-    security: Security,
-    /// Whether any server may come to give numbers.
-    has_etcd: bool,
-    /// What those who come in meet; nothing before this server has a number.
-    inside: OnceLock<Inside>,
-    numbers: Mutex<Option<Numbers>>,
-}
-
-struct Inside {
-    birth: u64,
-    me: Id,
-    process: Arc<Mutex<Process>>,
-}
-
-impl Door {
-    /// Gives numbers from now on, or none any more.
-    pub fn give(&self, numbers: Option<Numbers>) {
-        *self.numbers() = numbers;
-    }
-
-    /// Whether there are no more numbers.
-    pub fn has_given_all(&self) -> bool {
-        self.numbers().as_ref().is_some_and(Numbers::has_ended)
-    }
-
-    fn numbers(&self) -> MutexGuard<'_, Option<Numbers>> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn admit(&self, hello: Hello) -> Welcome {
-        if hello.pool != self.mark {
-            return Welcome::Never("its configuration is another one".to_string());
-        }
-        let Some(Inside { birth, me, .. }) = self.inside.get() else {
-            return Welcome::Later;
-        };
-        if hello.birth != 0 && hello.birth != *birth {
-            return Welcome::Never("the pool that it belonged to is no more".to_string());
-        }
-        let nobody = if self.has_etcd {
-            Given::Later
-        } else {
-            Given::Never
-        };
-        let mut numbers = self.numbers();
-        let given = match (hello.dialler, numbers.as_mut()) {
-            (Dialler::NewClient, Some(numbers)) => numbers.client(),
-            (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
-            (Dialler::NewClient | Dialler::NewServer(_), None) => nobody,
-            (Dialler::Client(client), _) if hello.birth != 0 => Given::Number(Node::Client(client)),
-            (Dialler::Server(server), _) if hello.birth != 0 => {
-                if !may_dial(server, *me, self.servers) {
-                    let why = "only servers that are later in the list dial this one";
-                    return Welcome::Never(why.to_string());
-                }
-                Given::Number(Node::Server(server))
-            }
-            _ => Given::Never,
-        };
-        match given {
-            Given::Number(you) => Welcome::In {
-                birth: *birth,
-                you,
-                me: *me,
-            },
-            Given::Later => Welcome::Later,
-            Given::Never => Welcome::Never("there is no number for it here".to_string()),
-        }
-    }
-
-    /// Lets somebody in or not; says who it is, if this connection is to be kept.
-    fn greet(&self, socket: TcpStream) -> std::io::Result<Option<(Stream, Node)>> {
-        let mut stream = link::accept(socket, &self.security)?;
-        let hello: Hello = link::hear(&mut stream)?;
-        let welcome = self.admit(hello);
-        link::say(&mut stream, &welcome)?;
-        Ok(match (welcome, hello.dialler) {
-            (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) => {
-                Some((stream, you))
-            }
-            _ => None,
-        })
-    }
-}
-
-fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicBool) {
-    let greetings = Arc::new(Greetings::default());
-    for (number, stream) in (0..).zip(listener.incoming()) {
-        if is_over.load(Ordering::Relaxed) {
-            return;
-        }
-        // Whoever could not be met tries again.
-        let met = stream.and_then(|stream| {
-            greetings.begin(number, stream.try_clone()?);
-            let (door, own) = (Arc::clone(door), Arc::clone(&greetings));
-            thread::Builder::new().spawn(move || {
-                let greeted = door.greet(stream);
-                own.end(number);
-                if let (Ok(Some((stream, you))), Some(inside)) = (greeted, door.inside.get()) {
-                    link::carry(stream, you, &inside.process);
-                }
-            })
-        });
-        if met.is_err() {
-            greetings.end(number);
-            let most = greetings.locked().len().saturating_sub(1);
-            greetings.make_room(most);
-            thread::sleep(BREATH);
-        }
-    }
 }

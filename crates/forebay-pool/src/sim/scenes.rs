@@ -213,14 +213,6 @@ fn befall(world: &mut World, scene: Scene) {
             world.register_away(until);
         }
     }
-    if scene == Scene::Rulers && world.random.chance(20) {
-        if world.random.chance(300) {
-            world.kill_ruler();
-        } else {
-            let until = now + world.random.below(super::TERM * 4);
-            world.cut_ruler(until);
-        }
-    }
     if scene.has_home() {
         befall_home(world, scene, &servers, server);
     }
@@ -245,6 +237,14 @@ fn befall(world: &mut World, scene: Scene) {
 
 /// Servers die when they like, and now and then everybody does.
 fn befall_home(world: &mut World, scene: Scene, servers: &[ServerId], server: ServerId) {
+    if scene == Scene::Rulers && world.random.chance(20) {
+        if world.random.chance(300) {
+            world.kill_ruler();
+        } else {
+            let until = world.now + world.random.below(super::TERM * 4);
+            world.cut_ruler(until);
+        }
+    }
     match world.random.below(100) {
         0 => {
             world.kill_server(server);
