@@ -5,6 +5,7 @@
 //!
 //! Ranges that show the arena's frames ([`views`]) are in the same table, and are no use of their file.
 
+pub mod live;
 pub mod views;
 
 use std::sync::atomic::{
@@ -68,7 +69,7 @@ fn lock() -> &'static AtomicU64 {
 struct Lock(#[allow(dead_code)] Inside);
 
 /// Views of which nothing is mapped any more.
-type Gone = Vec<views::Pinned>;
+type Gone = Vec<views::Ended>;
 
 impl Lock {
     fn take() -> Self {
@@ -109,6 +110,13 @@ impl Range {
     fn of_view(&self) -> Option<(usize, usize)> {
         let (begin, end) = (self.begin.load(Relaxed), self.end.load(Relaxed));
         (end != 0 && self.device.load(Relaxed) == VIEW).then_some((begin, end))
+    }
+
+    /// What is mapped there now is a file's.
+    fn becomes(&self, file: File) {
+        self.device.store(file.device, Relaxed);
+        self.inode.store(file.inode, Relaxed);
+        self.sticks.store(false, Relaxed);
     }
 
     fn set(&self, begin: usize, end: usize) {
@@ -166,6 +174,23 @@ pub fn begun(begin: usize, len: usize, file: File) {
     lock.free(gone);
 }
 
+/// Has `call` map something over whatever is mapped there, and answer where. `file`: it is one for which [`foreign::begin`] has been called.
+/// Nobody puts anything in its place before what was there is forgotten.
+pub fn over(len: usize, file: Option<File>, call: impl FnOnce() -> isize) -> isize {
+    let lock = Lock::take();
+    let begin = call();
+    let _errno = KeepErrno::new();
+    if begin != -1 {
+        let begin = begin as usize;
+        let gone = end_locked(&lock, begin, len);
+        if let Some(file) = file {
+            enter(begin, end_of(begin, len), What::File(file), false);
+        }
+        lock.free(gone);
+    }
+    begin
+}
+
 /// Nothing that was mapped there is any more.
 pub fn ended(begin: usize, len: usize) {
     if any() {
@@ -201,8 +226,18 @@ pub fn remap(
     stays: bool,
     call: impl FnOnce() -> isize,
 ) -> isize {
-    let lock = Lock::take();
-    let what = at(&lock, begin);
+    let mut lock = Lock::take();
+    let mut what = at(&lock, begin);
+    if let Some(What::View(view)) = what
+        && let Some(lease) = views::lease_of(view)
+        && !(end_of(begin, new_len) <= end_of(begin, len) && views::is_one_mapping(view))
+    {
+        // What lies behind its end is the file's.
+        drop(lock);
+        live::give_up(lease);
+        lock = Lock::take();
+        what = at(&lock, begin);
+    }
     if matches!(what, Some(What::View(_))) && end_of(begin, new_len) > end_of(begin, len) {
         // Behind its end there are other frames.
         return serve::fail(libc::ENOMEM);
@@ -228,7 +263,7 @@ pub fn remap(
 }
 
 /// Nothing that was mapped there is any more. The views of which nothing is left, for [`Lock::free`].
-fn end_locked(_lock: &Lock, begin: usize, len: usize) -> Gone {
+fn end_locked(lock: &Lock, begin: usize, len: usize) -> Gone {
     let mut gone = Vec::new();
     let end = end_of(begin, len);
     for range in all() {
@@ -242,7 +277,7 @@ fn end_locked(_lock: &Lock, begin: usize, len: usize) -> Gone {
                 USED.fetch_sub(1, Relaxed);
                 match range.what() {
                     What::File(file) => foreign::end_of(file, !range.sticks.load(Relaxed)),
-                    What::View(view) => gone.extend(views::one_fewer(view)),
+                    What::View(view) => gone.extend(views::one_fewer(lock, view)),
                 }
             }
             (true, false) => range.set(rest, last),
@@ -278,12 +313,15 @@ fn at(_lock: &Lock, begin: usize) -> Option<What> {
 
 /// Before a fork.
 pub fn before_fork() {
+    // A child would not hear who comes to write.
+    let _ = live::end();
     forget(false);
 }
 
 /// In a child: nobody may have seen the fork come.
 pub fn in_child() {
     views::in_child();
+    live::in_child();
     forget(true);
 }
 

@@ -15,7 +15,7 @@ use crate::attach;
 use crate::files::{self, Given, Why};
 use crate::inodes::{self, Rare};
 use crate::inside::{Inside, NotCancelled};
-use crate::mapped::views;
+use crate::mapped::{live, views};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, Kind, Word};
@@ -60,7 +60,7 @@ pub fn leave(why: Why) -> Given {
     let rare = give_everything(why)?;
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
-    if views::make_own().is_err() {
+    if !live::end() || views::make_own().is_err() {
         attach::turn_on();
         return Err(libc::ENOMEM);
     }

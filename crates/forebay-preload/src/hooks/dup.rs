@@ -4,6 +4,7 @@ use libc::{c_int, c_long};
 
 use crate::files::{self, Why};
 use crate::inside::Inside;
+use crate::mapped::live;
 use crate::real;
 use crate::serve;
 use crate::table::{self, Kind, Word};
@@ -83,6 +84,9 @@ fn make_way(_to: c_int) -> bool {
 unsafe fn control(fd: c_int, command: c_int, argument: c_long) -> c_int {
     if table::word(fd).kind() == Kind::Ours {
         return serve::refused() as c_int;
+    }
+    if is_lock(command) {
+        live::give_up_of(fd);
     }
     if is_lock(command)
         && let Err(errno) = files::give_to_kernel(fd, Why::Locked)

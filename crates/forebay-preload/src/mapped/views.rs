@@ -1,6 +1,6 @@
-//! Private mappings of files whose bytes the session has in memory, made of the arena's frames.
+//! Mappings of files whose bytes the session has in memory, made of the arena's frames.
 //!
-//! They are mappings of the kernel's of an open description of the arena's file ([`Holder`]), private: the kernel copies a page that the
+//! Shared ones, which only read, are in [`live`]'s care. Private ones are mappings of the kernel's of an open description of the arena's file ([`Holder`]), private: the kernel copies a page that the
 //! program stores into. The frames are pinned in the holder's name. Where this process alone has a mapping, its end takes the pins back.
 //! At a fork the child gets the mappings as well: from then on nobody counts them but the kernel, whose mappings keep the holder's
 //! description, and the pins end with the last of them, here or there. What is mapped after that has another holder.
@@ -11,20 +11,23 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{
-    AtomicPtr, AtomicU32, AtomicUsize, Ordering, Ordering::AcqRel, Ordering::Relaxed,
+    AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::AcqRel, Ordering::Relaxed,
 };
 
 use forebay::file::view::attached::{Attached, Piece};
 use forebay::session::viewers::Holder;
 use libc::c_int;
 
-use super::{Lock, What};
+use super::live::{self, Lease, Use};
+use super::{Gone, Lock, What};
 use crate::attach;
 use crate::hooks::pass::transfer::plain;
+use crate::foreign;
+use crate::inodes;
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::{self, KeepErrno};
 use crate::serve::{self, Answer, Turn};
-use crate::table;
+use crate::table::{self, Word};
 
 /// Views at most.
 const VIEWS: usize = 512;
@@ -41,9 +44,14 @@ const FLAGS: c_int = libc::MAP_PRIVATE
     | libc::MAP_DENYWRITE
     | libc::MAP_EXECUTABLE
     | libc::MAP_32BIT;
+/// The same for what is shared.
+const SHARED_FLAGS: c_int = FLAGS & !(libc::MAP_PRIVATE | libc::MAP_LOCKED) | libc::MAP_SHARED;
 
-/// The pins of a view.
-pub(super) type Pinned = Box<Attached>;
+/// What a view had of which nothing is mapped any more.
+pub(super) struct Ended {
+    _pins: Option<Box<Attached>>,
+    _lease: Option<Lease>,
+}
 
 /// A view is changed by whoever has the table's lock.
 struct View {
@@ -52,6 +60,8 @@ struct View {
     pieces: AtomicUsize,
     /// Null: nobody here counts it, or it is free.
     attached: AtomicPtr<Attached>,
+    /// The lease under which it is shared; 0: it is private.
+    lease: AtomicU64,
 }
 
 static TABLE: [View; VIEWS] = [const {
@@ -59,6 +69,7 @@ static TABLE: [View; VIEWS] = [const {
         ranges: AtomicU32::new(0),
         pieces: AtomicUsize::new(0),
         attached: AtomicPtr::new(std::ptr::null_mut()),
+        lease: AtomicU64::new(0),
     }
 }; VIEWS];
 /// Those in use.
@@ -88,19 +99,55 @@ pub struct Request {
 /// Whether a mapping can be a view, as far as the call and a look at the descriptor tell.
 pub fn may_be_view(access: c_int, flags: c_int, fd: c_int) -> bool {
     let word = table::word(fd);
-    flags & libc::MAP_TYPE == libc::MAP_PRIVATE
-        && flags & !FLAGS == 0
-        && access & libc::PROT_EXEC == 0
-        && word.is_file()
-        && word.reads()
-        && !word.writes()
+    let is_good = match flags & libc::MAP_TYPE {
+        libc::MAP_PRIVATE => flags & !FLAGS == 0,
+        libc::MAP_SHARED => flags & !SHARED_FLAGS == 0 && access & libc::PROT_WRITE == 0,
+        _ => false,
+    };
+    is_good && access & libc::PROT_EXEC == 0 && word.is_file() && word.reads() && !word.writes()
 }
 
 impl Request {
     fn is_fixed(&self) -> bool {
         self.flags & (libc::MAP_FIXED | libc::MAP_FIXED_NOREPLACE) != 0
     }
+
+    fn is_shared(&self) -> bool {
+        self.flags & libc::MAP_TYPE == libc::MAP_SHARED
+    }
 }
+
+/// What a view's mappings are made of.
+enum Source {
+    Private(Arc<Holder>),
+    Shared(Use),
+}
+
+impl Source {
+    fn find(request: &Request, word: Word) -> Option<Self> {
+        if request.is_shared() {
+            live::of(request.fd, word).map(Source::Shared)
+        } else {
+            holder().map(Source::Private)
+        }
+    }
+
+    fn frames(&self) -> c_int {
+        match self {
+            Source::Private(holder) => holder.file().as_raw_fd(),
+            Source::Shared(lease) => lease.frames(),
+        }
+    }
+
+    fn attach(&self, using: &inodes::Use<'_>, start: u64, len: usize) -> Attachment {
+        match self {
+            Source::Private(holder) => using.inode.attach(using.me, holder, start, len),
+            Source::Shared(_) => using.inode.attach_unwritten(using.me, start, len),
+        }
+    }
+}
+
+type Attachment = Result<Option<Attached>, forebay::file::core::Halt>;
 
 /// Maps a file as the call says, or says how that fails. `None`: the kernel is to do so, and nothing is mapped where nothing was.
 pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
@@ -110,11 +157,10 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     };
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
-    let holder = holder()?;
+    let source = Source::find(request, word)?;
     let len = request.len.checked_next_multiple_of(super::PAGE_BYTES)?;
     let answer = serve::with(request.fd, word, |using, _| {
-        let start = request.offset as u64;
-        using.inode.attach(using.me, &holder, start, len)
+        source.attach(using, request.offset as u64, len)
     });
     let Answer::Done(Some(attached)) = answer else {
         return None;
@@ -128,7 +174,10 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     if is_too_much || FORKING.load(Ordering::SeqCst) != 0 || !super::has_room() {
         return None;
     }
-    let begin = show(request, len, &holder, &pieces);
+    if matches!(&source, Source::Shared(lease) if !lease.is_held(&lock)) {
+        return None;
+    }
+    let begin = show(request, len, source.frames(), &pieces);
     if begin.is_none() && raw::errno() == libc::EEXIST {
         return Some(Err(libc::EEXIST));
     }
@@ -144,6 +193,11 @@ pub fn map(request: &Request) -> Option<Result<usize, c_int>> {
     of.pieces.store(pieces.len(), Relaxed);
     of.attached
         .store(Box::into_raw(Box::new(attached)), Relaxed);
+    let lease = match source {
+        Source::Private(_) => 0,
+        Source::Shared(lease) => lease.keep(),
+    };
+    of.lease.store(lease, Relaxed);
     of.ranges.store(1, Relaxed);
     super::enter(begin, begin + len, What::View(view), false);
     lock.free(gone);
@@ -170,8 +224,7 @@ fn holder() -> Option<Arc<Holder>> {
 }
 
 /// Maps the pieces side by side.
-fn show(request: &Request, len: usize, holder: &Holder, pieces: &[Piece]) -> Option<usize> {
-    let fd = holder.file().as_raw_fd();
+fn show(request: &Request, len: usize, fd: c_int, pieces: &[Piece]) -> Option<usize> {
     let one = |at: usize, flags: c_int, piece: &Piece| {
         plain::map(at, piece.len, request.access, flags, fd, piece.offset)
     };
@@ -180,7 +233,8 @@ fn show(request: &Request, len: usize, holder: &Holder, pieces: &[Piece]) -> Opt
         return (begin != -1).then_some(begin as usize);
     }
     let flags = request.flags & !(libc::MAP_POPULATE | libc::MAP_LOCKED);
-    let (nothing, place) = (libc::PROT_NONE, flags | libc::MAP_ANONYMOUS);
+    let place = flags & !libc::MAP_TYPE | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    let nothing = libc::PROT_NONE;
     let begin = plain::map(request.at, len, nothing, place, -1, 0);
     if begin == -1 {
         return None;
@@ -224,8 +278,8 @@ pub(super) fn one_more(view: usize) {
     TABLE[view].ranges.fetch_add(1, Relaxed);
 }
 
-/// One range less. What is to be dropped once the table's lock is free: the pins of a view of which nothing is left.
-pub(super) fn one_fewer(view: usize) -> Option<Pinned> {
+/// One range less. What is to be dropped once the table's lock is free, of a view of which nothing is left.
+pub(super) fn one_fewer(lock: &Lock, view: usize) -> Option<Ended> {
     let of = &TABLE[view];
     if of.ranges.fetch_sub(1, Relaxed) != 1 {
         return None;
@@ -234,7 +288,86 @@ pub(super) fn one_fewer(view: usize) -> Option<Pinned> {
     PIECES.fetch_sub(of.pieces.load(Relaxed), Relaxed);
     let attached = of.attached.swap(std::ptr::null_mut(), AcqRel);
     // SAFETY: made by a box in `map`, and taken once.
-    (!attached.is_null()).then(|| unsafe { Box::from_raw(attached) })
+    let pins = (!attached.is_null()).then(|| unsafe { Box::from_raw(attached) });
+    let lease = of.lease.swap(0, Relaxed);
+    Some(Ended {
+        _pins: pins,
+        _lease: (lease != 0).then(|| live::put(lock, lease)).flatten(),
+    })
+}
+
+/// The lease under which a view is shared. `None`: it is private.
+pub(super) fn lease_of(view: usize) -> Option<u64> {
+    let lease = TABLE[view].lease.load(Relaxed);
+    (lease != 0).then_some(lease)
+}
+
+/// Whether the kernel has a view as one mapping.
+pub(super) fn is_one_mapping(view: usize) -> bool {
+    TABLE[view].pieces.load(Relaxed) == 1
+}
+
+/// Replaces what is mapped under a lease by mappings of the file itself, through `fd`: at once for whoever looks there meanwhile.
+///
+/// # Errors
+/// The system's. What has not been replaced is a view still.
+pub(super) fn replace(lock: &Lock, lease: u64, (file, fd): (foreign::File, c_int)) -> Replaced {
+    let mut gone = Vec::new();
+    let maps = std::fs::read_to_string("/proc/self/maps");
+    let maps = match &maps {
+        Ok(maps) => maps,
+        Err(_) => return (gone, false),
+    };
+    for range in super::all() {
+        let Some((begin, end)) = range.of_view() else {
+            continue;
+        };
+        let What::View(view) = range.what() else {
+            continue;
+        };
+        if lease_of(view) != Some(lease) {
+            continue;
+        }
+        // SAFETY: made by a box in `map`, and freed under the lock that the caller has. Who is null is a parent's.
+        let Some(attached) = (unsafe { TABLE[view].attached.load(Relaxed).as_ref() }) else {
+            continue;
+        };
+        if !replace_range(attached, maps, (begin, end), fd) {
+            return (gone, false);
+        }
+        foreign::begin_again(file, true);
+        gone.extend(one_fewer(lock, view));
+        range.becomes(file);
+    }
+    (gone, true)
+}
+
+/// What is to be dropped, and whether all of it has been replaced.
+type Replaced = (Gone, bool);
+
+fn replace_range(attached: &Attached, maps: &str, (begin, end): (usize, usize), fd: c_int) -> bool {
+    let pieces = attached.pieces();
+    let flags = libc::MAP_SHARED | libc::MAP_FIXED;
+    let mut is_done = true;
+    for line in maps.lines().filter_map(mapping) {
+        let (from, to) = (line.from.max(begin), line.to.min(end));
+        if from >= to || line.inode != live::frames_inode() {
+            continue;
+        }
+        let first = line.offset + (from - line.from);
+        for piece in &pieces {
+            let (at, last) = (
+                piece.offset.max(first),
+                (piece.offset + piece.len).min(first + (to - from)),
+            );
+            if at < last {
+                let of_file = attached.start() as usize + piece.at + (at - piece.offset);
+                let place = from + (at - first);
+                is_done &= plain::map(place, last - at, line.access, flags, fd, of_file) != -1;
+            }
+        }
+    }
+    is_done
 }
 
 /// Children may have all that is mapped now: nobody here counts it any more. With the table's lock.
@@ -282,10 +415,10 @@ pub fn make_own() -> io::Result<()> {
             let Some((begin, end)) = range.of_view() else {
                 continue;
             };
-            for (from, to, access) in maps.lines().filter_map(mapping) {
-                let (from, to) = (from.max(begin), to.min(end));
+            for line in maps.lines().filter_map(mapping) {
+                let (from, to) = (line.from.max(begin), line.to.min(end));
                 if from < to {
-                    copy(&memory, from, to - from, access)?;
+                    copy(&memory, from, to - from, line.access)?;
                 }
             }
             gone.append(&mut super::end_locked(&lock, begin, end - begin));
@@ -297,23 +430,38 @@ pub fn make_own() -> io::Result<()> {
     Ok(())
 }
 
-/// A line of `/proc/self/maps`: from where, to where, and what may be done there.
-fn mapping(line: &str) -> Option<(usize, usize, c_int)> {
-    let (range, rest) = line.split_once(' ')?;
-    let (from, to) = range.split_once('-')?;
+/// A line of `/proc/self/maps`.
+struct Mapping {
+    from: usize,
+    to: usize,
+    /// What may be done there.
+    access: c_int,
+    /// Where in its file.
+    offset: usize,
+    inode: u64,
+}
+
+fn mapping(line: &str) -> Option<Mapping> {
+    let mut words = line.split_ascii_whitespace();
+    let (from, to) = words.next()?.split_once('-')?;
     let number = |digits| usize::from_str_radix(digits, 16).ok();
     let bits = [
         ('r', libc::PROT_READ),
         ('w', libc::PROT_WRITE),
         ('x', libc::PROT_EXEC),
     ];
-    let allowed = rest.get(..3)?;
+    let allowed = words.next()?;
     let access = bits.iter().filter(|(letter, _)| allowed.contains(*letter));
-    Some((
-        number(from)?,
-        number(to)?,
-        access.fold(0, |all, (_, bit)| all | bit),
-    ))
+    let access = access.fold(0, |all, (_, bit)| all | bit);
+    let offset = number(words.next()?)?;
+    let inode = words.nth(1)?.parse().ok()?;
+    Some(Mapping {
+        from: number(from)?,
+        to: number(to)?,
+        access,
+        offset,
+        inode,
+    })
 }
 
 /// Replaces a part of a view, at once for whoever looks there meanwhile. What is stored there meanwhile may be lost.

@@ -27,7 +27,7 @@ static PROGRAMS: LazyLock<PathBuf> = LazyLock::new(|| {
     let new = program.with_extension(std::process::id().to_string());
     let in_c = [
         "programs", "handlers", "ways", "others", "corners", "streams", "moved", "maps", "views",
-        "confined",
+        "live", "confined",
     ];
     let done = Command::new("cc")
         .args(["-O1", "-g", "-w", "-pthread", "-o"])
@@ -146,6 +146,15 @@ fn by_views(session: &Session, dir: &Path) {
     let mut left = session.left_since(0);
     left.retain(|file| file.path.starts_with(dir));
     assert!(left.is_empty(), "left to the kernel: {left:?}");
+    unpinned(session, dir);
+}
+
+/// The same, and the file was mapped from memory before it went to the kernel; nothing stays pinned.
+fn same_and_unpinned(case: &str) {
+    same_with(case, unpinned);
+}
+
+fn unpinned(session: &Session, _dir: &Path) {
     // A view counts as a read of its range.
     let read = session.stats().read_bytes;
     assert!(read > 100_000, "views of {read} bytes");
@@ -270,6 +279,23 @@ cases! {
     views_are_of_the_past: "views-old";
     views_at_random: "views-random";
     views_stay_with_who_leaves: "views-leave";
+}
+
+cases! {
+    same_by_views;
+    views_shared_are_read: "live-read";
+    views_shared_end_with_threads: "live-threads";
+}
+
+cases! {
+    same_and_unpinned;
+    views_shared_show_writes: "live-writes";
+    views_shared_show_what_outsiders_write: "live-outsiders";
+    views_shared_are_cut: "live-cut";
+    views_shared_are_inherited: "live-inherited";
+    views_shared_are_left: "live-left";
+    views_shared_stay_with_who_leaves: "live-leave";
+    views_shared_at_random: "live-random";
 }
 
 cases! {

@@ -116,6 +116,14 @@ impl Shared {
         Some(Holder { number, file })
     }
 
+    /// An open description of the arena's file that only reads: what is mapped of it, shared, cannot be made writable. `None`: the arena is no
+    /// file, or the process has no descriptor left.
+    pub fn frames_to_read(&self, relocate: fn(OwnedFd) -> OwnedFd) -> Option<OwnedFd> {
+        let arena = self.arena.mapping().file()?;
+        let file = file::open_again(arena.as_fd(), false, false).ok()?;
+        Some(relocate(file))
+    }
+
     /// Takes back what the dead have pinned. Costs a look where nothing is pinned. The caller is in no operation.
     pub fn unpin_dead(&self, me: Me<'_>) {
         let pinned = &self.arena.superblock().frames_pinned;

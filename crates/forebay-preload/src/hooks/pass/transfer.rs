@@ -4,6 +4,7 @@ use libc::c_int;
 
 use super::{Args, Onward, fd, give, joined};
 use crate::files::{Given, Why};
+use crate::mapped::live;
 use crate::mapped::views::{self, Request};
 use crate::raw::{self, KeepErrno};
 use crate::{foreign, mapped, serve};
@@ -94,7 +95,7 @@ pub mod plain {
     }
 }
 
-/// `mmap` of a file of which the session may have the bytes, and that is private.
+/// `mmap` of a file of which the session may have the bytes, private or for reading alone.
 extern "C-unwind" fn map_view(
     at: usize,
     len: usize,
@@ -140,10 +141,16 @@ extern "C-unwind" fn map_file(
         Ok(file) => file,
         Err(errno) => return serve::fail(errno),
     };
-    let begin = plain::map(at, len, access, flags, fd, offset);
+    let replaces_live = replaces_live(flags);
+    let begin = if replaces_live {
+        mapped::over(len, file, || plain::map(at, len, access, flags, fd, offset))
+    } else {
+        plain::map(at, len, access, flags, fd, offset)
+    };
     let _errno = KeepErrno::new();
     match file {
         Some(file) if begin == -1 => foreign::end_of(file, true),
+        _ if replaces_live => {}
         Some(file) => mapped::begun(begin as usize, len, file),
         None if begin != -1 && flags & libc::MAP_FIXED != 0 => mapped::ended(begin as usize, len),
         None => {}
@@ -160,12 +167,20 @@ extern "C-unwind" fn map_over(
     fd: c_int,
     offset: usize,
 ) -> isize {
+    if replaces_live(flags) {
+        return mapped::over(len, None, || plain::map(at, len, access, flags, fd, offset));
+    }
     let begin = plain::map(at, len, access, flags, fd, offset);
     if begin != -1 {
         let _errno = KeepErrno::new();
         mapped::ended(begin as usize, len);
     }
     begin
+}
+
+/// Whether a mapping may replace one that a thread of ours replaces when somebody comes to write.
+fn replaces_live(flags: c_int) -> bool {
+    flags & libc::MAP_FIXED != 0 && live::any()
 }
 
 extern "C-unwind" fn unmap_known(at: usize, len: usize) -> isize {
@@ -187,5 +202,6 @@ extern "C-unwind" fn remap_known(
 
 /// `flock(fd, operation)`, `lockf(fd, operation, len)`: who locks shares the file with somebody.
 pub fn lock(args: &Args) -> Given {
+    live::give_up_of(fd(args[0]));
     give(fd(args[0]), Why::Locked)
 }

@@ -2,7 +2,8 @@
 //!
 //! The mapping is the program's: made where it asks for it, cut and moved by it, inherited by its children. So the caller makes it, of the
 //! description of a [`Holder`], which each piece of it keeps. Here the frames are pinned, and said to lie where in the arena's file. The
-//! caller maps privately: a store into the mapping is a copy of the process's, and never reaches the frame.
+//! caller maps privately: a store into the mapping is a copy of the process's, and never reaches the frame. Or it maps what can only be read,
+//! shared, of a file that nobody can write meanwhile ([`Inode::attach_unwritten`]).
 
 use super::{After, Pins, may_be_held, pages_held, pin_all, runs_of};
 use crate::file::core::{Core, Halt};
@@ -38,6 +39,28 @@ pub struct Piece {
 }
 
 impl Inode {
+    /// As [`Inode::attach`], in the name of this process, of a file that nobody can write meanwhile, as the caller knows: the device has all of
+    /// its bytes, and zeros follow its end in the last frame. So a mapping that is shared shows what one of the file itself would.
+    ///
+    /// # Errors
+    /// As for [`Core::operate`].
+    pub fn attach_unwritten(
+        &self,
+        me: Me<'_>,
+        start: u64,
+        len: usize,
+    ) -> Result<Option<Attached>, Halt> {
+        let core = self.core();
+        if core.entry().owes() {
+            return Ok(None);
+        }
+        let Some(number) = core.shared.viewer(me) else {
+            return Ok(None);
+        };
+        let attached = self.attach_as(me, number, start, len)?;
+        Ok(attached.filter(|attached| attached.rest() == 0 && !core.entry().owes()))
+    }
+
     /// Pins the frames of `len` bytes from `start` on, both whole pages, for a private mapping. `None`, for the kernel's own mapping: pages
     /// of the range lie behind the page that holds the end, somebody may write the file, memory has less than half of the range or may not
     /// hold it, or the arena's pages are larger than a page.
@@ -48,6 +71,16 @@ impl Inode {
         &self,
         me: Me<'_>,
         holder: &Holder,
+        start: u64,
+        len: usize,
+    ) -> Result<Option<Attached>, Halt> {
+        self.attach_as(me, holder.number(), start, len)
+    }
+
+    fn attach_as(
+        &self,
+        me: Me<'_>,
+        number: u32,
         start: u64,
         len: usize,
     ) -> Result<Option<Attached>, Halt> {
@@ -70,7 +103,7 @@ impl Inode {
         {
             return Ok(None);
         }
-        let (after, pins) = pin_all(core, me, holder.number(), (start, bytes))?;
+        let (after, pins) = pin_all(core, me, number, (start, bytes))?;
         Ok((after == After::Done).then_some(Attached {
             pins,
             start,
@@ -110,6 +143,11 @@ impl Attached {
             }
         };
         runs_of(&frames).into_iter().map(piece).collect()
+    }
+
+    /// Where in the file the range begins.
+    pub fn start(&self) -> u64 {
+        self.start
     }
 
     /// How many bytes at the end of the range, behind the end of the file, a program must see as zeros, and would not.
