@@ -60,7 +60,7 @@ pub fn leave(why: Why) -> Given {
     let rare = give_everything(why)?;
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
-    if !live::end() || views::make_own().is_err() {
+    if views::make_own().is_err() {
         attach::turn_on();
         return Err(libc::ENOMEM);
     }
@@ -97,6 +97,10 @@ fn give_everything(why: Why) -> Result<Rare, libc::c_int> {
     let begun = Instant::now();
     loop {
         files::leave_session(why)?;
+        if !live::end() {
+            attach::turn_on();
+            return Err(libc::ENOMEM);
+        }
         let rare = Rare::lock();
         let apart = table::wiped(table::WIPED_APART).load(Ordering::SeqCst);
         if inodes::are_none(&rare) && apart == 0 {

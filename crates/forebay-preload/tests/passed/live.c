@@ -161,8 +161,8 @@ void live_shows_writes(void)
         must_be_view("opened", at + 4 * PAGE, 0);
         must_be_view("opened", part, 0);
         for (int i = 0; i < 5; i++) {
-            tell('w', "written", 20000 + 7000 * i);
-            printf("%.7s %.7s\n", at + 20000 + 7000 * i, part + 20000 + 7000 * i - 7 * PAGE);
+            tell('w', "written", 30000 + 4000 * i);
+            printf("%.7s %.7s\n", at + 30000 + 4000 * i, part + 30000 + 4000 * i - 7 * PAGE);
         }
         tell('w', "at the end", 310000);
         tell('p', "", 40 * PAGE);
@@ -220,11 +220,12 @@ void live_is_cut(void)
     char *room = mmap(NULL, 100 * PAGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     char *moved = mremap(at + 30 * PAGE, 8 * PAGE, 8 * PAGE, MREMAP_MAYMOVE | MREMAP_FIXED, room + 3 * PAGE);
     MUST(moved == room + 3 * PAGE);
-    char *twice = mremap(at + 10 * PAGE, 0, 5 * PAGE, MREMAP_MAYMOVE);
-    MUST(twice != MAP_FAILED);
     must_be_view("another part", at + 6 * PAGE, 1);
+    must_be_view("moved", moved, 1);
     void *refused = mmap(at + 10 * PAGE, PAGE, PROT_READ, MAP_SHARED | MAP_FIXED_NOREPLACE, fd, 0);
     printf("no place: %d\n", refused == MAP_FAILED && errno == EEXIST);
+    char *twice = mremap(at + 10 * PAGE, 0, 5 * PAGE, MREMAP_MAYMOVE);
+    MUST(twice != MAP_FAILED);
     int writer = open(path, O_RDWR);
     MUST(writer >= 0);
     for (long done = 0; done < SOME; done += 3000)

@@ -28,10 +28,12 @@ static ENDS: AtomicBool = AtomicBool::new(false);
 /// Looks without anything mapped, after which it ends.
 const IDLE_MAX: u32 = 5;
 static IDLE: AtomicU32 = AtomicU32::new(0);
+/// What the thread that has made it had blocked.
+static MASK: AtomicU64 = AtomicU64::new(0);
 /// Where memory is short a thread flushes and evicts, as any does.
 const STACK_BYTES: usize = 1024 * 1024;
-/// Entries of `/proc/self/task` by its links, where this is the only thread.
-const ALONE_LINKS: u64 = 3;
+/// Links of `/proc/self/task` where there are two threads: the first one and this.
+const TWO_LINKS: u64 = 4;
 /// Those of libc's, by which it has other threads do something, and those of faults stay.
 const NOT_BLOCKED: [c_int; 7] = [
     32,
@@ -75,6 +77,7 @@ fn begin() -> Option<libc::pthread_t> {
     let mut attributes = std::mem::MaybeUninit::<libc::pthread_attr_t>::uninit();
     let mut thread = 0;
     let before = set_mask(all_blocked());
+    MASK.store(before, Relaxed);
     // SAFETY: our own variables, initialised by the first call before the others read them.
     let made = unsafe {
         libc::pthread_attr_init(attributes.as_mut_ptr()) == 0 && {
@@ -133,18 +136,20 @@ extern "C" fn run(_: *mut c_void) -> *mut c_void {
     loop {
         let is_told = wait();
         replace_those(|held: &Held| !held.is_held());
-        if !is_told && is_alone() {
-            // The program's last thread has ended; libc ends the process with this one.
-            replace_those(|_| true);
-        }
         if ends(is_told) {
             return null_mut();
         }
     }
 }
 
+/// Whether all threads of the program's have ended: the first one stays in the kernel's list after its end.
 fn is_alone() -> bool {
-    std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() == ALONE_LINKS)
+    let are_two = std::fs::metadata("/proc/self/task").is_ok_and(|task| task.nlink() == TWO_LINKS);
+    let has_ended = |stat: String| {
+        let (_, after_name) = stat.rsplit_once(')')?;
+        Some(after_name.trim_start().starts_with('Z'))
+    };
+    are_two && std::fs::read_to_string("/proc/self/stat").ok().and_then(has_ended) == Some(true)
 }
 
 /// Whether it is to end, and nobody takes it for being there any more.
@@ -158,7 +163,12 @@ fn ends(is_told: bool) -> bool {
         return false;
     }
     let is_idle = !is_told && IDLE.fetch_add(1, Relaxed) >= IDLE_MAX;
-    if !ENDS.load(Relaxed) && (is_idle || is_alone()) {
+    let is_alone = is_alone();
+    if !ENDS.load(Relaxed) && (is_idle || is_alone) {
+        if is_alone {
+            // libc ends the process with this thread, in which the program's functions for that run.
+            set_mask(MASK.load(Relaxed));
+        }
         NUMBER.store(0, Ordering::Release);
         // SAFETY: this thread, which nobody waits for: who does so takes the number under the lock.
         unsafe { libc::pthread_detach(libc::pthread_self()) };
