@@ -202,7 +202,8 @@ fn enter(
     free.device.store(file.device, Relaxed);
     free.inode.store(file.inode, Relaxed);
     free.uses.store(0, Relaxed);
-    free.fd.store(std::os::fd::IntoRawFd::into_raw_fd(description), Relaxed);
+    free.fd
+        .store(std::os::fd::IntoRawFd::into_raw_fd(description), Relaxed);
     free.name.store(NAMES.fetch_add(1, Relaxed) + 1, Relaxed);
     USED.fetch_add(1, Relaxed);
     Ok(free.one_more())
@@ -227,11 +228,7 @@ struct Moved {
 
 /// Replaces what is mapped under a lease. `false`: it could not be, and the lease stays.
 fn replace(lock: &Lock, held: &Held, moved: &mut Vec<Moved>) -> bool {
-    let (name, file, fd) = (
-        held.name.load(Relaxed),
-        held.file(),
-        held.fd.load(Relaxed),
-    );
+    let (name, file, fd) = (held.name.load(Relaxed), held.file(), held.fd.load(Relaxed));
     // The last view takes the lease with it, unless somebody is about to make one, who will see that it is not held.
     let (gone, is_done) = views::replace(lock, name, (file, fd));
     moved.push(Moved { file, gone });

@@ -171,19 +171,21 @@ fn same_with(case: &str, check: impl FnOnce(&Session, &Path)) {
     same_by(case, &LIBRARY, None, check);
 }
 
-/// The suite can fail: pins that stay when their mapping is gone fill the memory, and pins that go while a child has the mapping let others
-/// write there.
+/// The suite can fail: pins that stay when their mapping is gone fill the memory, pins that go while a child has the mapping let others
+/// write there, and without a lease what another process writes is not seen.
 #[cfg(feature = "sim")]
 #[test]
 fn mistakes_about_pins_are_found() {
     let program = std::env::current_exe().expect("this program has a name");
     let library = program.with_file_name("libforebay_preload.so");
-    let mistakes = [
-        ("views-come-and-go", "LeakedPins"),
-        ("views-inherited", "EarlyUnpin"),
+    type Check = fn(&Session, &Path);
+    let mistakes: [(_, _, Check); 3] = [
+        ("views-come-and-go", "LeakedPins", by_views),
+        ("views-inherited", "EarlyUnpin", by_views),
+        ("live-inherited", "UnheardWriter", unpinned),
     ];
-    for (case, bug) in mistakes {
-        let run = |bug| std::panic::catch_unwind(|| same_by(case, &library, bug, by_views));
+    for (case, bug, check) in mistakes {
+        let run = |bug| std::panic::catch_unwind(|| same_by(case, &library, bug, check));
         assert!(run(None).is_ok(), "{case} fails by itself");
         // Whether a frame that was freed is somebody else's at once depends on who asks for one.
         let is_found = (0..10).any(|_| run(Some(bug)).is_err());

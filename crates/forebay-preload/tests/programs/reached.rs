@@ -417,6 +417,55 @@ numpy.save("s.npy", numpy.ones(90000)); print(numpy.load("s.npy").sum(), numpy.l
     }
 }
 
+/// Mappings of Python's, numpy's and SQLite's that only read are of the session's memory, until somebody writes the file.
+#[test]
+fn maps_of_python_that_only_read() {
+    const SCRIPT: &str = r#"
+import mmap, os, sqlite3, sys
+ours = "LD_PRELOAD" in os.environ
+def seen(what):
+    maps = [line for line in open("/proc/self/maps") if " r--s " in line and "/dev/shm/" in line]
+    print(what, "as it should be" if bool(maps) == ours else "otherwise")
+def gone():
+    print("from memory still" if [l for l in open("/proc/self/maps") if " r--s " in l and "/dev/shm/" in l] else "gone")
+def copied(name, content):
+    with open(name, "wb", buffering=0) as f:
+        for at in range(0, len(content), 50000): f.write(content[at:at + 50000])
+        os.fdatasync(f.fileno())
+copied("p", bytes(range(250)) * 1600)
+with open("p", "rb") as f: m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
+seen("mmap"); print(len(m), m.find(b""), hash(m[:]) == hash(bytes(range(250)) * 1600))
+w = os.open("p", os.O_RDWR); os.pwrite(w, b"late", 250001); print(m.find(b"late")); os.close(w); gone(); m.close()
+with sqlite3.connect("db") as db:
+    db.execute("create table t(a integer primary key, b text)")
+    db.executemany("insert into t values(?, ?)", ((i, "text of %d " % i * 5) for i in range(8000)))
+db.close()
+copied("copy", open("db", "rb").read())
+db = sqlite3.connect("file:copy?mode=ro&immutable=1", uri=True)
+print(db.execute("pragma mmap_size=100000000").fetchall(), db.execute("select count(*), sum(length(b)) from t where b like '%7%'").fetchall())
+seen("sqlite"); print(db.execute("pragma integrity_check").fetchall()); db.close()
+try: import numpy
+except ImportError: sys.exit()
+a = numpy.arange(90000, dtype="float64"); numpy.save("s.npy", a); copied("r.npy", open("s.npy", "rb").read())
+b = numpy.load("r.npy", mmap_mode="r"); seen("numpy"); print(b.sum())
+c = numpy.memmap("r.npy", dtype="uint8", mode="r"); print(c[:6], c.sum()); d = numpy.memmap("r.npy", dtype="float64", mode="r+", offset=128)
+d[5] = 1000; d.flush(); print(b.sum(), b[5]); gone()
+"#;
+    let scene = Scene::new("reach-python-reads", 0);
+    let run = |mut command: std::process::Command| {
+        crate::scene::said(command.args(["-c", SCRIPT]).output().expect("python3"))
+    };
+    let ours = run(scene.command("python3"));
+    let plain = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let mut command = std::process::Command::new("python3");
+    command.current_dir(plain.path());
+    assert_eq!(ours, run(command));
+    assert!(
+        !ours.contains("otherwise") && !ours.contains("still"),
+        "{ours}"
+    );
+}
+
 /// What a child has mapped shows what its parent writes when it has unmapped it.
 #[test]
 fn what_a_child_has_mapped() {

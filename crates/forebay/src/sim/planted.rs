@@ -103,10 +103,12 @@ pub enum Bug {
     LeakedPins,
     /// Pins of a mapping that children have as well go with that of their parent.
     EarlyUnpin,
+    /// A mapping of frames that is shared has no lease: nobody hears of who comes to write.
+    UnheardWriter,
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.
-const BY_NAME: [(&str, Bug); 11] = [
+const BY_NAME: [(&str, Bug); 12] = [
     ("EarlyEnd", Bug::EarlyEnd),
     ("BlindWitness", Bug::BlindWitness),
     ("ForgetFlights", Bug::ForgetFlights),
@@ -118,6 +120,7 @@ const BY_NAME: [(&str, Bug); 11] = [
     ("SwallowSyncError", Bug::SwallowSyncError),
     ("LeakedPins", Bug::LeakedPins),
     ("EarlyUnpin", Bug::EarlyUnpin),
+    ("UnheardWriter", Bug::UnheardWriter),
 ];
 
 /// 1 + the place in [`BY_NAME`] of what is planted in the whole process, or 0.

@@ -52,16 +52,21 @@ pub fn is_there() -> bool {
 
 /// Its number; it is made if there is none. `None`: it cannot be.
 pub fn thread() -> Option<libc::pid_t> {
-    {
+    let is_missing = {
         let _lock = Lock::take();
         IDLE.store(0, Relaxed);
-        if NUMBER.load(Relaxed) == 0 {
+        let is_missing = NUMBER.load(Relaxed) == 0;
+        if is_missing {
+            THREAD.store(0, Relaxed);
             NUMBER.store(BEGINS, Relaxed);
-            ENDS.store(false, Relaxed);
-            match begin() {
-                Some(thread) => THREAD.store(thread, Relaxed),
-                None => NUMBER.store(0, Relaxed),
-            }
+        }
+        is_missing
+    };
+    // Not under the lock: libc asks for memory, and the program's allocator may unmap some.
+    if is_missing {
+        match begin() {
+            Some(thread) => THREAD.store(thread, Ordering::Release),
+            None => NUMBER.store(0, Ordering::Release),
         }
     }
     loop {
@@ -149,7 +154,11 @@ fn is_alone() -> bool {
         let (_, after_name) = stat.rsplit_once(')')?;
         Some(after_name.trim_start().starts_with('Z'))
     };
-    are_two && std::fs::read_to_string("/proc/self/stat").ok().and_then(has_ended) == Some(true)
+    are_two
+        && std::fs::read_to_string("/proc/self/stat")
+            .ok()
+            .and_then(has_ended)
+            == Some(true)
 }
 
 /// Whether it is to end, and nobody takes it for being there any more.
@@ -196,10 +205,16 @@ impl Ending {
     /// Ends it, and waits for that.
     pub fn wait(self) {
         let _cancel = NotCancelled::new();
-        let number = loop {
-            match NUMBER.load(Ordering::Acquire) {
-                BEGINS => std::thread::yield_now(),
-                number => break number,
+        let (number, thread) = loop {
+            let known = (
+                NUMBER.load(Ordering::Acquire),
+                THREAD.load(Ordering::Acquire),
+            );
+            match known {
+                // It could not be made after all.
+                (0, _) => return,
+                (BEGINS, _) | (_, 0) => std::thread::yield_now(),
+                known => break known,
             }
         };
         let process = raw::process_id() as usize;
@@ -208,7 +223,7 @@ impl Ending {
         // looks under the lock whether somebody waits for it.
         unsafe {
             raw::call(libc::SYS_tgkill, arguments);
-            libc::pthread_join(THREAD.load(Relaxed) as libc::pthread_t, null_mut());
+            libc::pthread_join(thread as libc::pthread_t, null_mut());
         }
         let _lock = Lock::take();
         NUMBER.store(0, Ordering::Release);
