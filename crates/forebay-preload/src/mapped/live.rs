@@ -173,7 +173,7 @@ pub(super) fn of(fd: c_int, word: Word) -> Option<Use> {
     {
         let lock = Lock::take();
         if let Some(held) = Held::of_file(&lock, file) {
-            return held.is_held().then(|| held.one_more());
+            return Some(held.one_more());
         }
         find_frames(&lock)?;
     }
@@ -269,7 +269,7 @@ pub(super) fn give_up(lease: u64) {
 
 /// The program is about to lock the file behind a descriptor: a descriptor of ours that is closed later would give its locks up.
 pub fn give_up_of(fd: c_int) {
-    if !any() {
+    if !any() || Inside::is() {
         return;
     }
     let _errno = KeepErrno::new();

@@ -59,6 +59,7 @@ static void serve(void)
         int done = 0;
         switch (step.what) {
         case 'o': fd = open(path, O_RDWR), done = fd >= 0; break;
+        case 'O': done = (fd = open(path, O_RDWR | O_TRUNC)) >= 0; break;
         case 'w': done = pwrite(fd, step.text, strlen(step.text), step.at) == (long)strlen(step.text); break;
         case 't': done = ftruncate(fd, step.at) == 0; break;
         case 'T': done = truncate(path, step.at) == 0; break;
@@ -144,7 +145,7 @@ void live_is_read(void)
 void live_shows_writes(void)
 {
     begin_other();
-    for (int round = 0; round < 20; round++) {
+    for (int round = 0; round < 12; round++) {
         int fd = written(path);
         char *at = map(fd), *part = map_part(NULL, fd, 5 * PAGE, 0, 7 * PAGE);
         MUST(mprotect(at + 3 * PAGE, PAGE, PROT_NONE) == 0);
@@ -155,9 +156,11 @@ void live_shows_writes(void)
         if (round % 3 == 0)
             tell('T', "", 250000);
         double begun = now();
-        tell('o', "", 0);
+        tell(round % 4 == 3 ? 'O' : 'o', "", 0);
         MUST(now() - begun < 20);
         must_be_view("opened", at, 0);
+        if (round % 4 == 3)
+            tell('t', "", 200000);
         must_be_view("opened", at + 4 * PAGE, 0);
         must_be_view("opened", part, 0);
         for (int i = 0; i < 5; i++) {
@@ -243,6 +246,29 @@ void live_is_cut(void)
     at = mremap(at, 10 * PAGE, 70 * PAGE, MREMAP_MAYMOVE);
     MUST(at != MAP_FAILED);
     show("grown", at, 70 * PAGE);
+    close(fd);
+    fd = written(path);
+    at = map(fd);
+    must_be_view("map", at, 1);
+    double begun = now();
+    writer = open(path, O_WRONLY | O_TRUNC);
+    MUST(writer >= 0 && now() - begun < 20);
+    MUST(write(writer, bytes + 5, 100000) == 100000);
+    show("anew", at, 100000);
+    close(writer), close(fd);
+    fd = written(path);
+    at = map(fd);
+    must_be_view("map", at, 1);
+    MUST(truncate(path, 70000) == 0 && now() - begun < 20);
+    show("cut", at, 70000);
+    close(fd);
+    fd = written(path);
+    at = map(fd);
+    must_be_view("map", at, 1);
+    FILE *stream = fopen(path, "r+");
+    MUST(stream && fseek(stream, 50000, SEEK_SET) == 0 && fputs("by stdio", stream) >= 0 && fflush(stream) == 0);
+    show("by stdio", at, SOME);
+    fclose(stream);
     managed(other_path, 0);
 }
 

@@ -182,7 +182,7 @@ fn mistakes_about_pins_are_found() {
     let mistakes: [(_, _, Check); 3] = [
         ("views-come-and-go", "LeakedPins", by_views),
         ("views-inherited", "EarlyUnpin", by_views),
-        ("live-inherited", "UnheardWriter", unpinned),
+        ("live-writes", "UnheardWriter", unpinned),
     ];
     for (case, bug, check) in mistakes {
         let run = |bug| std::panic::catch_unwind(|| same_by(case, &library, bug, check));
