@@ -216,7 +216,7 @@ void live_shows_outsiders(void)
 void live_is_cut(void)
 {
     int fd = written(path);
-    char *at = map(fd);
+    char *at = map(fd), *all = at;
     MUST(munmap(at, 5 * PAGE) == 0 && munmap(at + 20 * PAGE, 10 * PAGE) == 0);
     MUST(mmap(at + 40 * PAGE, 2 * PAGE, PROT_READ, MAP_FIXED | MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) == at + 40 * PAGE);
     MUST(map_part(at + 6 * PAGE, fd, 2 * PAGE, MAP_FIXED, 10 * PAGE) == at + 6 * PAGE);
@@ -246,6 +246,7 @@ void live_is_cut(void)
     at = mremap(at, 10 * PAGE, 70 * PAGE, MREMAP_MAYMOVE);
     MUST(at != MAP_FAILED);
     show("grown", at, 70 * PAGE);
+    MUST(munmap(at, 70 * PAGE) == 0 && munmap(room, 100 * PAGE) == 0 && munmap(twice, 5 * PAGE) == 0 && munmap(all, SOME) == 0);
     close(fd);
     fd = written(path);
     at = map(fd);
@@ -255,12 +256,14 @@ void live_is_cut(void)
     MUST(writer >= 0 && now() - begun < 20);
     MUST(write(writer, bytes + 5, 100000) == 100000);
     show("anew", at, 100000);
+    MUST(munmap(at, SOME) == 0);
     close(writer), close(fd);
     fd = written(path);
     at = map(fd);
     must_be_view("map", at, 1);
     MUST(truncate(path, 70000) == 0 && now() - begun < 20);
     show("cut", at, 70000);
+    MUST(munmap(at, SOME) == 0);
     close(fd);
     fd = written(path);
     at = map(fd);
