@@ -28,7 +28,7 @@ static char *map(int fd)
 /* Whether the arena's memory is mapped at an address. */
 static int is_view(const char *at)
 {
-    static char line[5000];
+    char line[5000];
     FILE *maps = fopen("/proc/self/maps", "r");
     int is = 0;
     while (fgets(line, sizeof line, maps)) {
@@ -456,4 +456,69 @@ void live_at_random(void)
     printf("views: %d\n", (views > 3) == (getenv("LD_PRELOAD") != NULL));
     end_other();
     managed(other_path, 0);
+}
+
+/* What a writer has written before is seen, whenever it comes and whoever maps and unmaps the file meanwhile. */
+static struct shared {
+    _Atomic long published, stop, views, wrong;
+} *shared;
+
+#define PLACE (37 * PAGE + 8)
+
+static void *look(void *unused)
+{
+    (void)unused;
+    while (!shared->stop) {
+        int fd = open(path, O_RDONLY);
+        MUST(fd >= 0);
+        char *at = map(fd);
+        /* A mapping of the kernel's keeps the other thread from having one of memory. */
+        int is = is_view(at), looks = is || !getenv("LD_PRELOAD") ? 1000 : 50;
+        shared->views += is;
+        for (int i = 0; i < looks; i++) {
+            long before = shared->published;
+            shared->wrong += *(volatile long *)(at + PLACE) < before;
+            if (i % 100 == 0)
+                usleep(100);
+        }
+        MUST(munmap(at, SOME) == 0 && close(fd) == 0);
+        usleep(3000);
+    }
+    return NULL;
+}
+
+void live_races(void)
+{
+    shared = mmap(NULL, PAGE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    memset(bytes, 0, SOME);
+    int fd = managed(path, 0);
+    long n = 0;
+    MUST(pwrite(fd, &n, sizeof n, PLACE) == sizeof n && fdatasync(fd) == 0 && close(fd) == 0);
+    fflush(stdout);
+    pid_t writer = fork();
+    if (writer == 0) {
+        for (n = 1; n <= 100; n++) {
+            fd = open(path, O_RDWR);
+            MUST(fd >= 0);
+            *(long *)(bytes + PLACE) = n - 1;
+            for (long done = 0; done < SOME; done += 10000)
+                MUST(pwrite(fd, bytes + done, 10000, done) == 10000);
+            MUST(pwrite(fd, &n, sizeof n, PLACE) == sizeof n);
+            shared->published = n;
+            MUST(fdatasync(fd) == 0 && close(fd) == 0);
+            usleep((useconds_t)(n * 7919 % 30000));
+        }
+        shared->stop = 1;
+        _exit(0);
+    }
+    pthread_t threads[2];
+    for (int i = 0; i < 2; i++)
+        MUST(pthread_create(threads + i, NULL, look, NULL) == 0);
+    for (int i = 0; i < 2; i++)
+        MUST(pthread_join(threads[i], NULL) == 0);
+    int status;
+    MUST(waitpid(writer, &status, 0) == writer);
+    printf("the writer: %d, old bytes seen: %ld, views: %d\n", status, shared->wrong, (shared->views > 0) == (getenv("LD_PRELOAD") != NULL));
+    managed(other_path, 0);
+    MUST(unlink(path) == 0);
 }

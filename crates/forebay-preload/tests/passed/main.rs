@@ -298,6 +298,7 @@ cases! {
     views_shared_are_left: "live-left";
     views_shared_stay_with_who_leaves: "live-leave";
     views_shared_at_random: "live-random";
+    views_shared_race_with_writers: "live-races";
 }
 
 cases! {

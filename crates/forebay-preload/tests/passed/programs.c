@@ -103,6 +103,7 @@ static const struct {
     {"live-threads", live_ends_with_threads},
     {"live-leave", live_stays_with_who_leaves},
     {"live-random", live_at_random},
+    {"live-races", live_races},
     {"views-random", views_at_random},
     {"views-leave", views_stay_with_who_leaves},
     {"opened", opened_in_other_ways},

@@ -86,6 +86,7 @@ void live_is_left(void);
 void live_ends_with_threads(void);
 void live_stays_with_who_leaves(void);
 void live_at_random(void);
+void live_races(void);
 void opened_in_other_ways(void);
 void made_without_a_name(void);
 void watched(void);
