@@ -220,7 +220,7 @@ suites() {
         --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
     if [ -e crates/forebay/tests/schedule.rs ] || [ -e crates/forebay/tests/schedule/main.rs ]; then
         suite 'schedules' \
-            cargo test --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
+            cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
     fi
 }
 
