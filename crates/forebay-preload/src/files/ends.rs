@@ -21,7 +21,8 @@ pub fn forget(fd: c_int) {
     let word = table::word(fd);
     if word.is_file() {
         let _errno = KeepErrno::new();
-        closing(fd);
+        attach::notice_fork();
+        forget_word(fd, table::word(fd));
     }
 }
 
@@ -45,7 +46,7 @@ pub fn close(fd: c_int) -> c_int {
             _ => false,
         };
         if !is_ours {
-            let failed = closing(fd);
+            let failed = forget_word(fd, word);
             // SAFETY: takes no memory.
             return told(unsafe { real::close(fd) }, failed);
         }
@@ -120,14 +121,9 @@ fn close_behind(fd: c_int) -> Option<c_int> {
     Some(told(closed, failed))
 }
 
-/// A descriptor is about to be closed, or has been: what is known of it is forgotten, and what its file owes is written if no other
+/// What is known of a descriptor that is about to be closed, or has been, is forgotten, and what its file owes is written if no other
 /// descriptor of the process is of the same description. Returns the error number to be reported, or 0.
-pub fn closing(fd: c_int) -> c_int {
-    if !table::word(fd).is_file() {
-        return 0;
-    }
-    attach::notice_fork();
-    let word = table::word(fd);
+fn forget_word(fd: c_int, word: Word) -> c_int {
     if !word.is_file() || !table::replace(fd, word, Word::NONE) {
         return 0;
     }

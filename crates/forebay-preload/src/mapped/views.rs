@@ -251,6 +251,15 @@ pub(super) fn leave_to_the_kernel(is_child: bool) {
         }
         return;
     }
+    leave_to_holder(is_child);
+    let holder = take_holder();
+    if is_child {
+        std::mem::forget(holder);
+    }
+}
+
+/// Nobody here counts the views' pins any more: they are the holder's. With the table's lock.
+fn leave_to_holder(is_child: bool) {
     for view in &TABLE {
         let attached = view.attached.swap(std::ptr::null_mut(), AcqRel);
         if attached.is_null() || is_child {
@@ -259,10 +268,6 @@ pub(super) fn leave_to_the_kernel(is_child: bool) {
         }
         // SAFETY: made by a box in `map`, and taken once.
         unsafe { Box::from_raw(attached) }.leave_to_holder();
-    }
-    let holder = take_holder();
-    if is_child {
-        std::mem::forget(holder);
     }
 }
 
@@ -274,13 +279,7 @@ pub fn outlive() {
     }
     let _lock = Lock::take();
     ENDED.store(true, Relaxed);
-    for view in &TABLE {
-        let attached = view.attached.swap(std::ptr::null_mut(), AcqRel);
-        if !attached.is_null() {
-            // SAFETY: made by a box in `map`, and taken once.
-            unsafe { Box::from_raw(attached) }.leave_to_holder();
-        }
-    }
+    leave_to_holder(false);
     // Nobody closes its description: it ends with the process.
     std::mem::forget(take_holder());
 }

@@ -25,10 +25,10 @@ pub struct Client {
 }
 
 /// An operation is under way while this lives.
-pub struct Busy(Rc<World>);
+struct Busy(Rc<World>);
 
 impl Busy {
-    pub fn new(world: &Rc<World>) -> Self {
+    fn new(world: &Rc<World>) -> Self {
         world.busy.set(world.busy.get() + 1);
         world.operations.set(world.operations.get() + 1);
         Busy(Rc::clone(world))
@@ -39,6 +39,15 @@ impl Drop for Busy {
     fn drop(&mut self) {
         self.0.busy.set(self.0.busy.get().saturating_sub(1));
     }
+}
+
+/// One operation of a client or an outsider, once nobody audits.
+pub fn turn(world: &Rc<World>, act: impl FnOnce()) {
+    while world.pause.get() {
+        tasks::sleep(Duration::from_micros(200));
+    }
+    let _busy = Busy::new(world);
+    act();
 }
 
 /// Memory of a program's, which a device takes or does not.
@@ -73,13 +82,8 @@ impl Client {
     /// Lives until it is killed.
     pub fn live(mut self) {
         loop {
-            if self.world.pause.get() {
-                tasks::sleep(Duration::from_micros(200));
-                continue;
-            }
-            let busy = Busy::new(&self.world);
-            self.act();
-            drop(busy);
+            let world = Rc::clone(&self.world);
+            turn(&world, || self.act());
             let rest = self.world.swarm.rest.as_nanos() as u64;
             tasks::sleep(Duration::from_nanos(self.dice.below(rest)));
         }

@@ -10,7 +10,7 @@ use forebay::sim::tasks;
 use forebay_model::{SplitMix64, fill};
 
 use crate::change::Change;
-use crate::client::{Buffer, Busy};
+use crate::client::{Buffer, turn};
 use crate::promise::Outside;
 use crate::world::World;
 
@@ -41,13 +41,8 @@ impl Outsider {
     /// Lives until everybody dies.
     pub fn live(mut self) {
         loop {
-            if self.world.pause.get() {
-                tasks::sleep(Duration::from_micros(200));
-                continue;
-            }
-            let busy = Busy::new(&self.world);
-            self.act();
-            drop(busy);
+            let world = Rc::clone(&self.world);
+            turn(&world, || self.act());
             let rest = RESTS * self.world.swarm.rest.max(REST_MIN).as_nanos() as u64;
             tasks::sleep(Duration::from_nanos(self.dice.below(rest)));
         }

@@ -194,14 +194,11 @@ pub fn give_to_pipe(args: &Args) -> usize {
     if Inside::is() || !mapped::any() {
         return 0;
     }
-    let parts = (0..args[2].min(PARTS_MAX)).map_while(|part| {
+    let mut parts = (0..args[2].min(PARTS_MAX)).map_while(|part| {
         let at = args[1] + part * size_of::<libc::iovec>() as u64;
         peek::<[usize; 2]>(at)
     });
-    if parts
-        .into_iter()
-        .any(|[at, len]| mapped::shows_frames(at, len))
-    {
+    if parts.any(|[at, len]| mapped::shows_frames(at, len)) {
         copy_to_pipe as *const () as usize
     } else {
         0
