@@ -221,10 +221,9 @@ pub fn attach(fd: c_int, word: Word) -> Given {
     if description.state() == State::Kernels {
         // SAFETY: takes no memory.
         let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };
-        description.offset.store(at.max(0) as u64, Relaxed);
         let heard = inodes::get(&rare, slot).map_or(0, |inode| inode.error_sequence());
         description.seen.store(heard, Relaxed);
-        description.set_state(State::Ours);
+        description.become_ours(at.max(0) as u64);
     }
     // Unless the program has closed it meanwhile.
     if !table::replace(fd, word, word.managed(slot)) {

@@ -43,7 +43,7 @@ pub fn ended(word: Word) {
     }
     let description = word.description();
     let (calls, bytes) = description.take_written();
-    if calls == 0 || description.size_at_open.load(Relaxed) != 0 {
+    if calls == 0 || !description.may_be_new() {
         return;
     }
     // Once a file is managed, nobody counts: it goes on as it began.

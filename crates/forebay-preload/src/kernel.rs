@@ -4,6 +4,7 @@
 //! cannot be flushed stays managed, and its descriptors stay in the table. A descriptor that leaves the table while
 //! it is open is one that passes no hook any more: the arena is told ([`reach`]), so that nobody manages its file meanwhile.
 
+use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::Error;
@@ -12,6 +13,7 @@ use forebay::session::standing::Call;
 use libc::c_int;
 
 use crate::attach;
+use crate::files::Look;
 use crate::foreign;
 use crate::inodes::{self, Apart, Rare};
 use crate::inside::{self, Inside, NotCancelled};
@@ -181,9 +183,11 @@ pub fn return_offset(fd: c_int, description: &Description) {
 }
 
 fn seek_kernel(fd: c_int, description: &Description) {
-    let at = description.offset.load(Relaxed) as libc::off_t;
+    // The kernel knows the file's size: it has the file by now, or has it from here on.
+    let size = || Ok::<_, Infallible>(Look::at(fd).map_or(0, |look| look.size));
+    let Ok(at) = description.begin(size);
     // SAFETY: takes no memory.
-    unsafe { real::lseek64(fd, at, libc::SEEK_SET) };
+    unsafe { real::lseek64(fd, at as libc::off_t, libc::SEEK_SET) };
 }
 
 /// A managed descriptor whose inode is the kernel's by now leaves the table: its offset is the kernel's from here on, for all

@@ -120,7 +120,7 @@ pub fn has_grown(word: Word, len: usize) -> bool {
         return false;
     }
     let (calls, bytes) = description.note_write(len);
-    let size = description.size_at_open.load(Ordering::Relaxed);
+    let size = description.size_at_open();
     attach::is_large(calls, bytes, size, description.is_synced_again())
 }
 
@@ -246,7 +246,10 @@ pub unsafe fn write(
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
         }
-        let begin = at.unwrap_or_else(|| description.offset.load(Ordering::Relaxed));
+        let begin = match at {
+            Some(at) => at,
+            None => description.begin(|| using.inode.size(using.me))?,
+        };
         check_end(begin, whole)?;
         if len == 0 {
             return Ok(0);
@@ -254,14 +257,16 @@ pub unsafe fn write(
         // As with the kernel, an offset is of no account where writes go to the end.
         let offset = (!description.has(table::APPENDS)).then_some(begin);
         let len = within_limit(using, offset, len, &mut exceeded)?;
-        // SAFETY: the caller's promise.
-        let (start, written) = unsafe { put(using, source, len, offset)? };
-        if lock.is_some() {
-            description
-                .offset
-                .store(start + written as u64, Ordering::Relaxed);
+        if lock.is_some() && offset.is_some() {
+            description.write_to(begin + len as u64);
         }
-        Ok(written)
+        // SAFETY: the caller's promise.
+        let put = unsafe { put(using, source, len, offset) };
+        if lock.is_some() {
+            let end = put.as_ref().map(|&(start, written)| start + written as u64);
+            description.move_to(end.unwrap_or(begin));
+        }
+        put.map(|(_, written)| written)
     });
     if exceeded {
         limits::exceeded();
@@ -362,15 +367,13 @@ pub unsafe fn read(
         }
         let offset = match at {
             Some(at) => at,
-            None => description.offset.load(Ordering::Relaxed),
+            None => description.begin(|| using.inode.size(using.me))?,
         };
         check_end(offset, whole)?;
         // SAFETY: the caller's promise.
         let got = unsafe { get(using, target, len, offset)? };
         if lock.is_some() {
-            description
-                .offset
-                .store(offset + got as u64, Ordering::Relaxed);
+            description.move_to(offset + got as u64);
         }
         Ok(got)
     })

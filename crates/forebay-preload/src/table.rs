@@ -10,6 +10,7 @@ mod room;
 
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
+    compiler_fence,
 };
 
 use forebay::limits::LARGE_SYNCS;
@@ -257,8 +258,8 @@ pub struct Description {
     state: AtomicU32,
     /// The error sequence that it has reported.
     pub seen: AtomicU32,
-    /// Offset, while it is ours.
-    pub offset: AtomicU64,
+    /// Offset, while it is ours. By [`Description::begin`] and [`Description::move_to`].
+    offset: AtomicU64,
     /// The holder of the offset: process above, thread below; 0 nobody.
     lock: AtomicU64,
     /// Device number of its file.
@@ -267,8 +268,9 @@ pub struct Description {
     pub inode: AtomicU64,
     /// Bytes written through it while it was a candidate, calls in the upper 16 bits.
     written: AtomicU64,
-    /// The file's size when it was opened.
-    pub size_at_open: AtomicU64,
+    /// While the offset is the kernel's: the file's size when it was opened. While it is ours: where the write ends that the holder of the
+    /// offset is at; not beyond the offset, if at none.
+    size_or_end: AtomicU64,
 }
 
 const _: () = assert!(size_of::<Description>() == 64);
@@ -327,7 +329,7 @@ pub fn new_description(flags: u32, look: &Look) -> Option<u32> {
     it.written.store(0, Relaxed);
     it.device.store(look.device, Relaxed);
     it.inode.store(look.inode, Relaxed);
-    it.size_at_open.store(look.size, Relaxed);
+    it.size_or_end.store(look.size, Relaxed);
     it.set_state(State::Kernels);
     Some(index)
 }
@@ -384,6 +386,60 @@ impl Description {
     pub fn take_written(&self) -> (u64, u64) {
         let word = self.written.swap(0, Relaxed);
         (word / ONE_CALL, word % ONE_CALL)
+    }
+
+    /// A candidate's size when it was opened.
+    pub fn size_at_open(&self) -> u64 {
+        self.size_or_end.load(Relaxed)
+    }
+
+    /// Whether the file may have been empty when it was opened. [`Description::take_written`] has nothing of a managed one that was not.
+    pub fn may_be_new(&self) -> bool {
+        self.state() != State::Kernels || self.size_at_open() == 0
+    }
+
+    /// The offset is ours from now on, and is `at`. Whoever calls has the lock.
+    pub fn become_ours(&self, at: u64) {
+        if self.size_or_end.swap(0, Relaxed) != 0 {
+            // It says nothing of new files (`habit`).
+            self.take_written();
+        }
+        self.offset.store(at, Relaxed);
+        self.set_state(State::Ours);
+    }
+
+    /// The offset, for whoever has the lock. Where the one who had it was killed in the middle of a write, it is behind what is there of that
+    /// write, as the kernel has it: otherwise the next write would lie over a part of the record, and leave its rest behind it. `size` is the
+    /// file's size, and asked for only then.
+    #[inline(always)]
+    pub fn begin<E>(&self, size: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
+        let (at, end) = (self.offset.load(Relaxed), self.size_or_end.load(Relaxed));
+        if end <= at {
+            return Ok(at);
+        }
+        let at = end.min(size()?).max(at);
+        self.move_to(at);
+        Ok(at)
+    }
+
+    /// The holder of the lock begins a write from the offset up to `end`.
+    #[inline(always)]
+    pub fn write_to(&self, end: u64) {
+        self.size_or_end.store(end, Relaxed);
+        // Only a kill of this very thread comes between the two: no other processor has to see it in order.
+        compiler_fence(Ordering::SeqCst);
+    }
+
+    /// The holder of the lock is done with the write, if it was at one, and sets the offset.
+    #[inline(always)]
+    pub fn move_to(&self, at: u64) {
+        compiler_fence(Ordering::SeqCst);
+        if self.size_or_end.load(Relaxed) > at {
+            // Backwards, or short of what was to be written.
+            self.size_or_end.store(0, Relaxed);
+            compiler_fence(Ordering::SeqCst);
+        }
+        self.offset.store(at, Relaxed);
     }
 
     /// Notes a sync of a candidate.

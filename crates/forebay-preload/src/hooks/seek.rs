@@ -1,6 +1,6 @@
 //! Moving in a file.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::AtomicU32;
 
 use forebay::file::core::Halt;
 use forebay::file::settle::Durability;
@@ -89,7 +89,7 @@ fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<o
         let invalid = || Halt::Failed(device_error(libc::EINVAL));
         let base = match whence {
             libc::SEEK_SET => 0,
-            libc::SEEK_CUR => description.offset.load(Ordering::Relaxed) as off_t,
+            libc::SEEK_CUR => description.begin(|| using.inode.size(using.me))? as off_t,
             libc::SEEK_END => using.inode.size(using.me)? as off_t,
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 // The kernel knows where holes are, of what it has.
@@ -101,7 +101,7 @@ fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<o
                 if at < 0 {
                     return Err(Halt::Failed(device_error(crate::raw::errno())));
                 }
-                description.offset.store(at as u64, Ordering::Relaxed);
+                description.move_to(at as u64);
                 return Ok(at);
             }
             _ => return Err(invalid()),
@@ -112,7 +112,7 @@ fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<o
         if at < 0 || at >= FAR && unsafe { real::lseek64(fd, at, libc::SEEK_SET) } < 0 {
             return Err(invalid());
         }
-        description.offset.store(at as u64, Ordering::Relaxed);
+        description.move_to(at as u64);
         Ok(at)
     })
 }

@@ -1,7 +1,5 @@
 //! Calls on several parts of memory.
 
-use std::sync::atomic::Ordering;
-
 use forebay::file::core::Halt;
 use forebay::limits::BLOCK_BYTES;
 use libc::{c_int, off_t};
@@ -41,7 +39,10 @@ pub unsafe fn vectored(
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
         }
-        let begin = at.unwrap_or_else(|| description.offset.load(Ordering::Relaxed));
+        let begin = match at {
+            Some(at) => at,
+            None => description.begin(|| using.inode.size(using.me))?,
+        };
         let whole = within_call(parts, CALL_BYTES_MAX).map(|(_, len)| len).sum();
         check_end(begin, whole)?;
         if whole == 0 {
@@ -53,20 +54,23 @@ pub unsafe fn vectored(
         } else {
             CALL_BYTES_MAX
         };
+        if lock.is_some() && writes && !appends {
+            description.write_to(begin + most as u64);
+        }
         // SAFETY: the caller's promise.
-        let (end, moved) = unsafe {
+        let done = unsafe {
             if appends {
-                append_parts(using, parts, most)?
+                append_parts(using, parts, most)
             } else if how.at_once && !writes {
-                read_at_once(using, parts, begin)?
+                read_at_once(using, parts, begin)
             } else {
-                move_parts(using, parts, begin, writes, most)?
+                move_parts(using, parts, begin, writes, most)
             }
         };
         if lock.is_some() {
-            description.offset.store(end, Ordering::Relaxed);
+            description.move_to(done.as_ref().map_or(begin, |&(end, _)| end));
         }
-        Ok(moved)
+        done.map(|(_, moved)| moved)
     });
     if exceeded {
         limits::exceeded();

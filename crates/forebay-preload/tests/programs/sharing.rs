@@ -7,6 +7,8 @@ use crate::sys::*;
 
 const RDWR: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 const BLOCK: usize = 10_000;
+/// Children that are killed while they write.
+const KILLS: u64 = 300;
 
 pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
     match role {
@@ -17,6 +19,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         "share-close-range" => close_range(dir),
         "share-flags" => append_mode(dir),
         "share-deaths" => children_die_in_calls(dir),
+        "share-records" => children_die_in_records(dir),
         _ => return false,
     }
     true
@@ -96,6 +99,46 @@ fn children_die_in_calls(dir: &Path) {
         // SAFETY: no memory is asked for.
         assert_eq!(unsafe { libc::waitpid(pid, std::ptr::null_mut(), 0) }, pid);
     }
+    close(fd).expect("close");
+}
+
+/// Children are killed in the middle of writes; what the parent writes next comes after all that is there of their records.
+fn children_die_in_records(dir: &Path) {
+    let fd = open(&dir.join("a"), RDWR).expect("open");
+    let mut bad = 0;
+    for round in 0..KILLS {
+        let children = [(); 3].map(|()| {
+            // SAFETY: the child makes calls until it is killed.
+            let pid = unsafe { libc::fork() };
+            if pid == 0 {
+                let record = vec![b'c'; [60, 50_000][round as usize % 2]];
+                loop {
+                    let _ = write(fd, &record);
+                }
+            }
+            pid
+        });
+        std::thread::sleep(std::time::Duration::from_micros(500 + 7 * round));
+        // SAFETY: children of this process's; no memory is asked for.
+        unsafe {
+            for pid in children {
+                assert_eq!(libc::kill(pid, libc::SIGKILL), 0);
+            }
+            for pid in children {
+                assert_eq!(libc::waitpid(pid, std::ptr::null_mut(), 0), pid);
+            }
+        }
+        if round % 4 < 2 {
+            assert_eq!(write(fd, b"parent"), Ok(6));
+        }
+        let at = seek(fd, 0, libc::SEEK_CUR).expect("seek");
+        bad += i32::from(at != size_of(fd));
+        // From the beginning, so that the file stays small.
+        seek(fd, 0, libc::SEEK_SET).expect("seek");
+        // SAFETY: no memory is asked for.
+        assert_eq!(unsafe { libc::ftruncate(fd, 0) }, 0);
+    }
+    assert_eq!(bad, 0, "of {KILLS} records");
     close(fd).expect("close");
 }
 
@@ -285,4 +328,9 @@ fn children_that_are_killed_in_calls_hold_nobody_up() {
         };
         assert!(ended.is_some_and(|status| status.success()), "{ended:?}");
     }
+}
+
+#[test]
+fn a_record_comes_after_those_of_the_killed() {
+    assert!(check("share-records").bytes_to_memory() > 0);
 }
