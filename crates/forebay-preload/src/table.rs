@@ -3,6 +3,7 @@
 //! A word that is 0 sends a call to the real function at once, which is all that a descriptor costs that is none of ours.
 //! Everything else is decided by the word's kind, and by the description that it names.
 
+mod description;
 mod gone;
 pub mod holders;
 mod note;
@@ -10,28 +11,24 @@ mod room;
 
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
-    compiler_fence,
 };
 
-use forebay::limits::LARGE_SYNCS;
 use forebay::sys::liveness;
 use libc::c_int;
 
+pub use description::{APPENDS, Description, FOREIGN, REACHED, STICKS, SYNCS, State};
 pub use holders::{hold, let_go};
 pub use room::{WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, part, wiped};
 
 use crate::files::Look;
-use crate::inside::{Inside, thread};
+use crate::inside::thread;
 use crate::{raw, streams};
-use gone::is_gone;
 use note::WORDS;
 
 /// Descriptors in the table at most.
 const DESCRIPTORS_MAX: usize = 1 << 20;
 /// Descriptions of a process and its relatives at most.
 const DESCRIPTIONS_MAX: usize = 1 << 18;
-/// How often a lock is looked at before its holder's life is.
-const SPINS: u32 = 2000;
 
 /// What a descriptor is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -247,62 +244,6 @@ pub fn each() -> impl Iterator<Item = (c_int, Word)> {
         .filter(|(_, word)| *word != Word::NONE)
 }
 
-/// An open description, 64 bytes of memory that all relatives by fork share.
-#[repr(C, align(64))]
-pub struct Description {
-    /// Processes that have it open; 0: free.
-    holders: AtomicU32,
-    /// [`APPENDS`] and its like.
-    flags: AtomicU32,
-    /// [`State`].
-    state: AtomicU32,
-    /// The error sequence that it has reported.
-    pub seen: AtomicU32,
-    /// Offset, while it is ours. By [`Description::begin`] and [`Description::move_to`].
-    offset: AtomicU64,
-    /// The holder of the offset: process above, thread below; 0 nobody.
-    lock: AtomicU64,
-    /// Device number of its file.
-    pub device: AtomicU64,
-    /// Inode number of its file.
-    pub inode: AtomicU64,
-    /// Bytes written through it while it was a candidate, calls in the upper 16 bits.
-    written: AtomicU64,
-    /// While the offset is the kernel's: the file's size when it was opened. While it is ours: where the write ends that the holder of the
-    /// offset is at; not beyond the offset, if at none.
-    size_or_end: AtomicU64,
-}
-
-const _: () = assert!(size_of::<Description>() == 64);
-
-/// Writes go to the end.
-pub const APPENDS: u32 = 1;
-/// It can never be managed: should its file be, the file goes to the kernel.
-pub const FOREIGN: u32 = 2;
-/// The program wants to hear of no byte before it is durable.
-pub const SYNCS: u32 = 4;
-/// Somebody may have a descriptor of it and pass no hook; the arena knows.
-pub const REACHED: u32 = 8;
-/// ... and nobody here will hear when that ends: it does not with the last descriptor that is known of.
-pub const STICKS: u32 = 16;
-
-/// Syncs of a candidate are counted in the flags, from here up.
-const SYNC: u32 = 1 << 16;
-
-/// A call in [`Description::written`]: its bytes are counted below.
-const ONE_CALL: u64 = 1 << 48;
-
-/// Whose offset is the truth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// The kernel's: it is a candidate.
-    Kernels,
-    /// Ours: it is managed.
-    Ours,
-    /// The kernel's for good.
-    Left,
-}
-
 /// A description by its number.
 #[inline(always)]
 pub fn description(index: u32) -> &'static Description {
@@ -321,16 +262,7 @@ pub fn new_description(flags: u32, look: &Look) -> Option<u32> {
         take_free()
     })?;
     NEXT_FREE.store(index as usize + 1, Relaxed);
-    let it = description(index);
-    it.flags.store(flags, Relaxed);
-    it.offset.store(0, Relaxed);
-    it.lock.store(0, Relaxed);
-    it.seen.store(0, Relaxed);
-    it.written.store(0, Relaxed);
-    it.device.store(look.device, Relaxed);
-    it.inode.store(look.inode, Relaxed);
-    it.size_or_end.store(look.size, Relaxed);
-    it.set_state(State::Kernels);
+    description(index).begin_life(flags, look);
     Some(index)
 }
 
@@ -340,178 +272,6 @@ fn take_free() -> Option<u32> {
     (start..DESCRIPTIONS_MAX as u32)
         .chain(1..start)
         .find(|&index| holders::take(index))
-}
-
-impl Description {
-    /// Whose offset is the truth.
-    #[inline(always)]
-    pub fn state(&self) -> State {
-        match self.state.load(Ordering::Acquire) {
-            0 => State::Kernels,
-            1 => State::Ours,
-            _ => State::Left,
-        }
-    }
-
-    /// Changes it; whoever calls has the lock, or the description to itself.
-    pub fn set_state(&self, state: State) {
-        self.state.store(state as u32, Ordering::Release);
-    }
-
-    /// Whether a flag is set.
-    #[inline(always)]
-    pub fn has(&self, flag: u32) -> bool {
-        self.flags.load(Relaxed) & flag != 0
-    }
-
-    /// Sets or clears a flag.
-    pub fn set_flag(&self, flag: u32, on: bool) {
-        if on {
-            self.flags.fetch_or(flag, Relaxed);
-        } else {
-            self.flags.fetch_and(!flag, Relaxed);
-        }
-    }
-
-    /// Notes a write of a candidate. Returns the calls and bytes so far, this one included. Threads that write at once may lose a count:
-    /// the file is managed a little later then.
-    pub fn note_write(&self, len: usize) -> (u64, u64) {
-        let len = (len as u64).min(ONE_CALL / 4);
-        let word = self.written.load(Relaxed).wrapping_add(ONE_CALL + len);
-        self.written.store(word, Relaxed);
-        (word / ONE_CALL, word % ONE_CALL)
-    }
-
-    /// What [`Description::note_write`] has noted so far: calls and bytes. It begins anew.
-    pub fn take_written(&self) -> (u64, u64) {
-        let word = self.written.swap(0, Relaxed);
-        (word / ONE_CALL, word % ONE_CALL)
-    }
-
-    /// A candidate's size when it was opened.
-    pub fn size_at_open(&self) -> u64 {
-        self.size_or_end.load(Relaxed)
-    }
-
-    /// Whether the file may have been empty when it was opened. [`Description::take_written`] has nothing of a managed one that was not.
-    pub fn may_be_new(&self) -> bool {
-        self.state() != State::Kernels || self.size_at_open() == 0
-    }
-
-    /// The offset is ours from now on, and is `at`. Whoever calls has the lock.
-    pub fn become_ours(&self, at: u64) {
-        if self.size_or_end.swap(0, Relaxed) != 0 {
-            // It says nothing of new files (`habit`).
-            self.take_written();
-        }
-        self.offset.store(at, Relaxed);
-        self.set_state(State::Ours);
-    }
-
-    /// The offset, for whoever has the lock. Where the one who had it was killed in the middle of a write, it is behind what is there of that
-    /// write, as the kernel has it: otherwise the next write would lie over a part of the record, and leave its rest behind it. `size` is the
-    /// file's size, and asked for only then.
-    #[inline(always)]
-    pub fn begin<E>(&self, size: impl FnOnce() -> Result<u64, E>) -> Result<u64, E> {
-        let (at, end) = (self.offset.load(Relaxed), self.size_or_end.load(Relaxed));
-        if end <= at {
-            return Ok(at);
-        }
-        let at = end.min(size()?).max(at);
-        self.move_to(at);
-        Ok(at)
-    }
-
-    /// The holder of the lock begins a write from the offset up to `end`.
-    #[inline(always)]
-    pub fn write_to(&self, end: u64) {
-        self.size_or_end.store(end, Relaxed);
-        // Only a kill of this very thread comes between the two: no other processor has to see it in order.
-        compiler_fence(Ordering::SeqCst);
-    }
-
-    /// The holder of the lock is done with the write, if it was at one, and sets the offset.
-    #[inline(always)]
-    pub fn move_to(&self, at: u64) {
-        compiler_fence(Ordering::SeqCst);
-        if self.size_or_end.load(Relaxed) > at {
-            // Backwards, or short of what was to be written.
-            self.size_or_end.store(0, Relaxed);
-            compiler_fence(Ordering::SeqCst);
-        }
-        self.offset.store(at, Relaxed);
-    }
-
-    /// Notes a sync of a candidate.
-    pub fn note_sync(&self) {
-        if !self.is_synced_again() {
-            self.flags.fetch_add(SYNC, Relaxed);
-        }
-    }
-
-    /// Whether the candidate has been synced again and again.
-    pub fn is_synced_again(&self) -> bool {
-        self.flags.load(Relaxed) / SYNC >= LARGE_SYNCS
-    }
-
-    /// Holds the offset until the result is dropped.
-    #[inline(always)]
-    pub fn lock(&self) -> OffsetLock<'_> {
-        let inside = Inside::enter();
-        let me = who();
-        if self
-            .lock
-            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            self.lock_patiently(me);
-        }
-        OffsetLock(self, inside)
-    }
-
-    /// Takes the offset from any thread of this process's.
-    fn unlock_for_this_process(&self) {
-        let holder = self.lock.load(Relaxed);
-        if holder >> 32 == who() >> 32 {
-            let _ = self
-                .lock
-                .compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
-        }
-    }
-
-    #[cold]
-    fn lock_patiently(&self, me: u64) {
-        let mut round = 0u32;
-        loop {
-            let holder = self.lock.load(Relaxed);
-            let free =
-                holder == 0 || (round > SPINS && round.is_multiple_of(64) && is_gone(holder));
-            if free
-                && self
-                    .lock
-                    .compare_exchange(holder, me, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok()
-            {
-                return;
-            }
-            round += 1;
-            if round > 100 {
-                std::thread::yield_now();
-            } else {
-                std::hint::spin_loop();
-            }
-        }
-    }
-}
-
-/// The right to a description's offset. Its holder is inside: no handler of its own waits for it.
-pub struct OffsetLock<'a>(&'a Description, #[allow(dead_code)] Inside);
-
-impl Drop for OffsetLock<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.0.lock.store(0, Ordering::Release);
-    }
 }
 
 /// The calling thread, as locks name it.

@@ -147,6 +147,56 @@ fn nobody_waits_for_a_keeper_that_is_frozen_with_its_cgroup() {
     drop(keeper);
 }
 
+/// Whether the kernel knows of a lease on a file.
+fn is_leased(path: &Path) -> bool {
+    let inode = format!(":{} ", fs::metadata(path).expect("a file").ino());
+    let locks = fs::read_to_string("/proc/locks").expect("locks");
+    locks
+        .lines()
+        .any(|line| line.contains("LEASE") && line.contains(&inode))
+}
+
+/// A keeper that is stopped while it writes what a close has left to it, under a lease.
+fn nobody_waits_for_its_lease(coherence: Coherence) {
+    let mut leased = 0;
+    for _ in 0..30 {
+        let mut scene = Scene::new("leased", 0);
+        let keeper = Keeper::with(&mut scene, coherence);
+        let mut member = Member::of(&scene);
+        // The first lease may be over before somebody stands in.
+        for name in ["b", "a"] {
+            member.does(&format!("open {name}"));
+            (0..200).for_each(|_| _ = member.does(&format!("write 1 {SHORT}")));
+            member.does("close");
+        }
+        keeper.stop();
+        if is_leased(&scene.path("a")) {
+            leased += 1;
+            let (_, took) = reads(&scene, "a");
+            println!("an outsider waited for {took:?}");
+            assert!(took < LONG, "{took:?}");
+        }
+        keeper.signal(libc::SIGCONT);
+        // Nothing is lost by it.
+        in_the_end("all is written", || {
+            reads(&scene, "a").0 == pattern(1, SHORT).repeat(200)
+        });
+        member.ends();
+        if leased == 3 {
+            return;
+        }
+    }
+    panic!("no keeper had a lease when it was stopped, or few: {leased}");
+}
+
+#[test]
+fn nobody_waits_for_the_lease_of_a_keeper_that_is_stopped() {
+    if strict("leased").is_some() {
+        nobody_waits_for_its_lease(Coherence::Strict);
+    }
+    nobody_waits_for_its_lease(Coherence::Notify);
+}
+
 /// A program that is stopped in the middle of a call is in the way of whoever would give the file to the kernel.
 #[test]
 fn nobody_waits_for_a_program_in_the_middle_of_a_call() {

@@ -311,19 +311,26 @@ impl Guard {
 
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
     fn begin_stand_in(&self) -> Option<StandIn> {
-        let stand_in = stand_in::begin(self.gate.as_ref()?.as_fd()).ok()?;
+        let stand_in = stand_in::begin(self.gate.as_ref().map(Group::as_fd)).ok()?;
         freezers::leave(stand_in.process());
         Some(stand_in)
     }
 
     /// Until the keeper ends.
-    fn stand(&self, shared: &Shared, stand_in: Option<&StandIn>) {
+    fn stand(&self, shared: &Shared) {
+        let (mut stand_in, mut has_tried) = (None, false);
         let mut heard = Instant::now();
         let mut members = members::Members::default();
         let mut pace = pace::Pace::new();
         let mut answers = 0;
         while !self.ended.load(Relaxed) {
-            if let Some(stand_in) = stand_in {
+            // Where nobody waits for answers, the first lease needs one.
+            let waits = || shared.arena.superblock().leased.load(Relaxed) != 0;
+            if !has_tried && (self.gate.is_some() || waits()) {
+                has_tried = true;
+                stand_in = self.begin_stand_in();
+            }
+            if let Some(stand_in) = &stand_in {
                 stand_in.note_round();
                 if stand_in.answers() != answers {
                     answers = stand_in.answers();
@@ -353,9 +360,7 @@ impl Guard {
 /// The guard's thread, until [`Guard::end`].
 pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
     let Some(guard) = shared.guard() else { return };
-    let stand_in = guard.begin_stand_in();
-    let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared, stand_in.as_ref())));
-    drop(stand_in);
+    let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared)));
     if stood.is_err() {
         // Nobody waits for a guard that is not there.
         let level = &shared.arena.superblock().guard;

@@ -1,9 +1,13 @@
-//! A process that answers permission events while the one that should does not: it is stopped (`SIGSTOP`, a debugger), frozen with
-//! its cgroup, or stuck. Those who wait to open a file would wait for as long as that, members of the session among them.
+//! A process that lets those in who wait to open a file, while the one that should does not: it is stopped (`SIGSTOP`, a debugger), frozen
+//! with its cgroup, or stuck. They would wait for as long as that for the answer to a permission event, members of the session among them,
+//! and for `/proc/sys/fs/lease-break-time` (45 s) for the end of a lease.
 //!
 //! It is a copy of its parent that has given everything back but the listener's descriptor and a page that both see. In that the
-//! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing. It ends with the
-//! thread that has made it. No signal says so to the parent: an embedding program may be waiting for children of its own.
+//! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing: it answers events, and
+//! gives those leases up that somebody waits for, by descriptors that it takes from its parent for that moment ([`leases`]). It ends with
+//! the thread that has made it. No signal says so to the parent: an embedding program may be waiting for children of its own.
+
+mod leases;
 
 use super::{check, liveness};
 use std::io;
@@ -72,8 +76,8 @@ fn unmap_seen(seen: *mut Seen) {
     unsafe { libc::munmap(seen.cast(), size_of::<Seen>()) };
 }
 
-/// Makes one, for this listener.
-pub fn begin(group: BorrowedFd<'_>) -> io::Result<StandIn> {
+/// Makes one, for this listener if there is one, and for leases.
+pub fn begin(group: Option<BorrowedFd<'_>>) -> io::Result<StandIn> {
     let parent = std::process::id() as libc::pid_t;
     let seen = map_seen()?;
     // SAFETY: all zeros are sets of signals, which the calls below fill in.
@@ -86,7 +90,11 @@ pub fn begin(group: BorrowedFd<'_>) -> io::Result<StandIn> {
         // another thread.
         let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
         if child == 0 {
-            stand(group.as_raw_fd(), parent, seen);
+            stand(group.map_or(-1, |group| group.as_raw_fd()), parent, seen);
+        }
+        if child > 0 {
+            // Where the kernel asks (Yama): it takes descriptors from us. Elsewhere an error and no more.
+            libc::prctl(libc::PR_SET_PTRACER, child, 0, 0, 0);
         }
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
         child as libc::pid_t
@@ -131,7 +139,8 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
         // First: the parent may have no number left for what is opened here.
         close_all_but(group);
         unmap_shared_but(seen.addr());
-        let stat = open_stat_of(parent);
+        let stat = open_in_proc(parent, b"stat", libc::O_RDONLY);
+        let mut leases = leases::Leases::of(parent);
         let mut looks = Looks::default();
         loop {
             libc::poll(std::ptr::null_mut(), 0, LOOK_EVERY_MS);
@@ -140,9 +149,13 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
             }
             // First: who sees it looks for those who are let in.
             (*seen).answers.fetch_add(1, Ordering::Release);
-            // What the parent had taken and not answered.
-            (0..NUMBERS).for_each(|number| admit(group, number));
+            if group >= 0 {
+                // What the parent had taken and not answered.
+                (0..NUMBERS).for_each(|number| admit(group, number));
+            }
             while looks.is_silent(&*seen, stat) {
+                leases.end_wanted();
+                // Without a listener the kernel passes over it, and this only waits.
                 let mut source = libc::pollfd {
                     fd: group,
                     events: libc::POLLIN,
@@ -222,7 +235,7 @@ unsafe fn unmap_shared_but(kept: usize) {
 /// # Safety
 /// As for [`stand`].
 unsafe fn close_all_but(one: RawFd) {
-    let parts = [(0, one - 1), (one + 1, RawFd::MAX)];
+    let parts = [(0, one - 1), (one.max(-1) + 1, RawFd::MAX)];
     for (from, to) in parts.into_iter().filter(|(from, to)| from <= to) {
         // SAFETY: the copy's own descriptors, which nobody in it uses.
         unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
@@ -231,8 +244,9 @@ unsafe fn close_all_but(one: RawFd) {
 
 /// # Safety
 /// As for [`stand`].
-unsafe fn open_stat_of(process: libc::pid_t) -> RawFd {
-    let mut path = *b"/proc/0000000000/stat\0";
+unsafe fn open_in_proc(process: libc::pid_t, name: &[u8], flags: libc::c_int) -> RawFd {
+    let mut path = *b"/proc/0000000000/\0\0\0\0\0\0\0\0";
+    path[17..17 + name.len()].copy_from_slice(name);
     let mut rest = process;
     for digit in path[6..16].iter_mut().rev() {
         *digit = b'0' + (rest % 10) as u8;
@@ -245,7 +259,7 @@ unsafe fn open_stat_of(process: libc::pid_t) -> RawFd {
         .count();
     path.copy_within(6 + zeros.., 6);
     // SAFETY: ends in a null byte, and lies on this stack.
-    unsafe { libc::open(path.as_ptr().cast(), libc::O_RDONLY) }
+    unsafe { libc::open(path.as_ptr().cast(), flags) }
 }
 
 /// Whether the process of this `/proc/PID/stat` is stopped, by a signal or a debugger.
@@ -307,7 +321,7 @@ mod tests {
         };
         group.watch(file.as_file().as_fd()).expect("a mark");
         let path = file.into_temp_path();
-        let stand_in = begin(group.as_fd()).expect("a copy");
+        let stand_in = begin(Some(group.as_fd())).expect("a copy");
         stand_in.note_round();
         for _ in 0..2 {
             let path = path.to_path_buf();
