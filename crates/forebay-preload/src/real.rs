@@ -203,6 +203,7 @@ extern "C" fn start() {
         crate::hooks::pass::find_all();
     }
     crate::attach::at_start();
+    crate::files::hear_of_the_end();
 }
 
 #[used]

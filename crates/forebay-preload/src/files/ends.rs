@@ -4,7 +4,7 @@
 use std::sync::atomic::{Ordering, Ordering::Relaxed};
 
 use forebay::file::settle::Durability;
-use libc::c_int;
+use libc::{c_int, c_void};
 
 use super::{Look, flush_inode};
 use crate::attach;
@@ -224,20 +224,35 @@ pub fn await_all_closed() {
 }
 
 /// What happens at the end of a program that ends in good order: libc writes what streams have only after this.
-extern "C" fn at_exit() {
+extern "C" fn at_exit(_: *mut c_void) {
     streams::flush_all();
     at_end();
 }
 
+/// From now on the end of the program is heard of, after everybody else's: destructors of its libraries may write to what it has left open.
+/// The last handlers are the first that were registered, and libc registers the one that calls all destructors only after the constructors.
+pub fn hear_of_the_end() {
+    // SAFETY: a function of a library that is there until the process ends, and no argument.
+    unsafe { __cxa_atexit(at_exit, std::ptr::null_mut(), std::ptr::null_mut()) };
+}
+
+unsafe extern "C" {
+    fn __cxa_atexit(
+        act: extern "C" fn(*mut c_void),
+        argument: *mut c_void,
+        library: *mut c_void,
+    ) -> c_int;
+}
+
 /// What happens at the end of the program: what it has not closed is written or left to the keeper, as a close would have done.
-pub extern "C" fn at_end() {
+pub fn at_end() {
     if attach::joined().is_none() || attach::is_confined() || !table::is_alive() || Inside::is() {
         return;
     }
     let _inside = Inside::enter();
     let _errno = KeepErrno::new();
     // Nobody misses a descriptor that is closed now, unless it is one that every library writes to, or a stream's: libc writes
-    // what libraries that end later print.
+    // these later still.
     let alone = !attach::rests() && table::is_alone();
     for (fd, word) in table::each() {
         if word.kind() != Kind::Managed || !word.writes() {
@@ -269,7 +284,3 @@ pub fn at_replacement() {
         session.give_slot_back();
     }
 }
-
-#[used]
-#[unsafe(link_section = ".fini_array")]
-static END: extern "C" fn() = at_exit;

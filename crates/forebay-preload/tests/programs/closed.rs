@@ -92,3 +92,45 @@ fn a_close_beside_a_writer_loses_no_record() {
         }
     }
 }
+
+/// Writes to a descriptor when it ends, after the program.
+const LIBRARY: &str = r#"
+#include <unistd.h>
+int late = -1;
+__attribute__((destructor)) static void end(void) {
+    if (late >= 0 && write(late, "trailer\n", 8) != 8) _exit(7);
+}
+"#;
+
+/// Leaves a file of 40 MB open.
+const PROGRAM: &str = r#"
+#include <fcntl.h>
+#include <unistd.h>
+extern int late;
+int main(void) {
+    static char bytes[4000];
+    late = open("late", O_RDWR | O_CREAT | O_TRUNC, 0644);
+    for (int i = 0; i < 10000; i++)
+        if (write(late, bytes, sizeof bytes) != sizeof bytes) return 1;
+    return 0;
+}
+"#;
+
+#[test]
+fn what_a_librarys_destructor_writes_is_there() {
+    let scene = Scene::new("late", 0);
+    for (name, text) in [("library.c", LIBRARY), ("program.c", PROGRAM)] {
+        std::fs::write(scene.path(name), text).expect("a source");
+    }
+    let build = "cc -shared -fPIC -o liblate.so library.c && cc -o program program.c ./liblate.so";
+    let mut shell = std::process::Command::new("sh");
+    let built = shell.args(["-c", build]).current_dir(scene.dir.path());
+    assert!(built.status().expect("a C compiler").success());
+    let mut program = scene.command(scene.path("program").to_str().expect("text"));
+    let ended = program.status().expect("a program");
+    assert!(ended.success(), "{ended:?}");
+    let bytes = std::fs::read(scene.path("late")).expect("a file");
+    assert_eq!(bytes.len(), 40_000_008);
+    assert!(bytes.ends_with(b"trailer\n"));
+    assert!(scene.bytes_to_memory() > 0);
+}
