@@ -163,9 +163,12 @@ pub struct Promise {
 }
 
 impl World {
-    /// What an outsider may count on who begins to open a file now.
+    /// What an outsider may count on who begins to open a file now. Nothing, while another one writes it.
     pub fn promise(&self, file: usize) -> Option<Promise> {
         let standing = &self.files[file].standing;
+        if standing.is_written_outside() {
+            return None;
+        }
         let stamp = self.stamp(file);
         let is_closed = standing.opens.get() == 0 && standing.cuts.get() == 0;
         let settled = is_closed && standing.settled.get() == Some(stamp);
