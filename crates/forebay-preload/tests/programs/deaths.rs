@@ -7,8 +7,10 @@ use std::process::{Child, Stdio};
 use std::time::Duration;
 
 use forebay::Session;
+use forebay::config::Coherence;
 use forebay::keeper::recover::{Saved, recover};
 
+use crate::outsiders::{Keeper, Member, SHORT, in_the_end};
 use crate::scene::{Scene, config, said};
 use crate::sys::*;
 
@@ -263,6 +265,33 @@ fn a_new_keeper_is_used_by_programs_that_run() {
     await_record(u32::MAX - 1);
     assert!(program.wait().expect("an end").success());
     check(&scene.path("a"), 29_999);
+}
+
+/// Its successor finds no name, and the program that has the file open may never call again; the memory is wanted all the same.
+#[test]
+fn a_new_keeper_has_files_that_have_no_name() {
+    let mut scene = Scene::new("nameless", 0);
+    let keeper = Keeper::with(&mut scene, Coherence::Notify);
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {SHORT}"));
+    let meta = std::fs::metadata(scene.path("a")).expect("a file");
+    std::fs::remove_file(scene.path("a")).expect("removed");
+    drop(keeper);
+    let session = Session::open(config(&scene.name)).expect("a session");
+    let shared = session.shared();
+    let id = forebay::file::table::find(&shared.arena, meta.dev(), meta.ino()).expect("an entry");
+    let owed = || {
+        let entry = shared.arena.file_unchecked(id);
+        entry.owed_pages.load(forebay::sync::Ordering::Acquire)
+    };
+    assert_ne!(owed(), 0);
+    in_the_end("the new keeper has it", || shared.device(id).is_some());
+    session.settle_all().expect("settled");
+    assert_eq!(owed(), 0);
+    assert_eq!(member.does(&format!("holds 1 {SHORT} 0")), "true");
+    member.ends();
+    scene.session = Some(session);
 }
 
 /// What nobody has open and nobody writes may be another file's by now: who asks for its length finds out by asking in turn.

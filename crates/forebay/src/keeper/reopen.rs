@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::ffi::OsStringExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{DirEntryExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,11 +11,15 @@ use crate::device::file::Relocate;
 use crate::device::{DeviceFile, RealFile};
 use crate::file::gone::{Place, is_another};
 use crate::file::table;
+use crate::memory::arena::Arena;
 use crate::memory::files::FileEntry;
+use crate::session::look::members_of;
 use crate::sync::Ordering;
 use crate::sync::time::{Instant, sleep};
 
 const LEASE_PAUSE: Duration = Duration::from_millis(1);
+/// How the kernel names what has no name.
+const DELETED: &[u8] = b" (deleted)";
 
 /// How long a lease on the file is waited for. `None`: as long as the kernel waits.
 pub type Patience = Option<Duration>;
@@ -45,19 +49,23 @@ pub fn reopen(
     reopen_at(&path_of(entry), entry, relocate, patience)
 }
 
-/// As [`reopen`], also where the file has got another name in its directory: so programs replace a file by a new one at once. It is
-/// for sessions that live, whose programs may have done that.
+/// As [`reopen`], also where the file has got another name in its directory: so programs replace a file by a new one at once; or has none any
+/// more, and a process of the session has it open. It is for sessions that live, whose programs may have done that.
 pub fn reopen_renamed(
+    arena: &Arena,
     entry: &FileEntry,
     relocate: Relocate<'_>,
     patience: Patience,
 ) -> Result<RealFile, Absent> {
     let path = path_of(entry);
     match reopen_at(&path, entry, relocate, patience) {
-        Err(Absent::Gone(why)) => match renamed(&path, entry.inode.load(Ordering::Acquire)) {
-            Some(path) => reopen_at(&path, entry, relocate, patience),
-            None => Err(Absent::Gone(why)),
-        },
+        Err(Absent::Gone(why)) => {
+            let found = renamed(&path, entry.inode.load(Ordering::Acquire));
+            match found.or_else(|| held(&members_of(arena).processes, entry)) {
+                Some(path) => reopen_at(&path, entry, relocate, patience),
+                None => Err(Absent::Gone(why)),
+            }
+        }
         outcome => outcome,
     }
 }
@@ -67,6 +75,23 @@ fn renamed(path: &Path, inode: u64) -> Option<PathBuf> {
     let names = std::fs::read_dir(path.parent()?).ok()?;
     let mut same = names.flatten().filter(|name| name.ino() == inode);
     same.next().map(|name| name.path())
+}
+
+/// By which descriptor of some process of the session the kernel leads to a file that has no name.
+fn held(processes: &[u32], entry: &FileEntry) -> Option<PathBuf> {
+    let numbers = processes.iter().flat_map(|process| {
+        let numbers = std::fs::read_dir(format!("/proc/{process}/fd"));
+        numbers.into_iter().flatten().flatten()
+    });
+    let mut paths = numbers.map(|number| number.path()).filter(|path| {
+        // First: what the kernel asks nobody for.
+        std::fs::read_link(path).is_ok_and(|name| name.as_os_str().as_bytes().ends_with(DELETED))
+            && path.metadata().is_ok_and(|meta| {
+                entry.device.load(Ordering::Acquire) == meta.dev()
+                    && entry.inode.load(Ordering::Acquire) == meta.ino()
+            })
+    });
+    paths.next()
 }
 
 /// Waits for a lease on the file to end: that of a keeper that has died may last as long as what it had submitted.

@@ -11,6 +11,7 @@ use crate::file::{settle, table};
 use crate::ids::FileId;
 use crate::keeper::closing;
 use crate::keeper::reopen::{self, Absent, Patience};
+use crate::memory::arena::Arena;
 use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::adopt::path_of;
@@ -88,11 +89,12 @@ pub fn open_again(shared: &Arc<Shared>, file: FileId) -> Option<Arc<dyn DeviceFi
 /// Opens files that are wanted and not open in this process. A keeper tries those that are under a lease another time: he is the one
 /// who gives most of them up.
 pub fn adopt(shared: &Arc<Shared>, is_wanted: impl Fn(FileId, &FileEntry) -> bool) {
-    adopt_by(shared, is_wanted, Some(Duration::ZERO), reopen::reopen);
+    let by_name: Again = |_, entry, relocate, patience| reopen::reopen(entry, relocate, patience);
+    adopt_by(shared, is_wanted, Some(Duration::ZERO), by_name);
 }
 
 /// How a file is found again.
-type Again = fn(&FileEntry, Relocate<'_>, Patience) -> Result<RealFile, Absent>;
+type Again = fn(&Arena, &FileEntry, Relocate<'_>, Patience) -> Result<RealFile, Absent>;
 
 /// `patience` is for all of them.
 fn adopt_by(
@@ -136,7 +138,7 @@ fn opened(
         table::retire(shared, shared.me().ok()?, id, birth);
         return None;
     }
-    let device = match again(entry, &|fd| shared.placed(fd), patience) {
+    let device = match again(&shared.arena, entry, &|fd| shared.placed(fd), patience) {
         Ok(device) => device,
         Err(Absent::Replaced(_)) => {
             table::retire(shared, shared.me().ok()?, id, birth);

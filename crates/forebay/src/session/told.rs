@@ -54,7 +54,7 @@ impl Session {
         !self.shared.is_open(file.id)
             && self.shared.device(file.id).is_none()
             && matches!(
-                reopen::reopen_renamed(entry, &|fd| fd, None),
+                reopen::reopen_renamed(&self.shared.arena, entry, &|fd| fd, None),
                 Err(Absent::Gone(_) | Absent::Replaced(_))
             )
     }
