@@ -241,8 +241,7 @@ fn files_of(arena: &Arena, is_open: impl Fn(FileId) -> bool) -> Vec<SeenFile> {
         .collect()
 }
 
-/// The processes in an arena's session.
-pub fn members_of(arena: &Arena) -> Members {
+pub(crate) fn members_of(arena: &Arena) -> Members {
     let mut members = Members::default();
     let keeper = ThreadId(arena.superblock().keeper.load(Ordering::Acquire));
     for id in (1..arena.counts().threads).map(ThreadId) {
