@@ -2,8 +2,8 @@
 # Installs the programs that the tests call, where they are missing. Quick and silent if none is.
 #
 # Without the first list nothing is tested. What cannot be had of the rest is named, and the tests that need it say that
-# they were skipped. Modules of Python and tools of Rust come from their registries, in the versions below; the modules go
-# to a folder of the user's caches.
+# they were skipped. Modules of Python come from their registry, in the versions below, and go to a folder of the user's caches;
+# tools of Rust are built by install-test-tools.sh, beside the tests that need none.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 needed='
@@ -67,15 +67,4 @@ if ! { [ -x "$python_tools/bin/maturin" ] && PYTHONPATH=$python_tools /usr/bin/p
         fsspec==2026.9.0 >&2 && [ -x "$python_tools/bin/maturin" ] ||
         printf 'test tools: they could not be installed; the tests that need them will be listed as skipped\n' >&2
 fi
-
-# tool_of_rust NAME VERSION PURPOSE: into target/tools.
-tool_of_rust() {
-    local tools=${CARGO_TARGET_DIR:-target}/tools
-    [ "$("$tools/bin/$1" --version 2>/dev/null)" != "$1 $2" ] || return 0
-    printf 'test tools: installing %s %s into %s: %s\n' "$1" "$2" "$tools" "$3"
-    nice cargo install --quiet --locked --root "$tools" "$1" --version "=$2" ||
-        printf 'test tools: %s could not be installed; the tests that need it will be listed as skipped\n' "$1" >&2
-}
-tool_of_rust fsx 0.3.2 'random file operations that check what they read'
-tool_of_rust pjdfstest 0.2.2 'what POSIX says of names, owners, modes and times'
 exit 0

@@ -19,8 +19,25 @@ failures=()
 skips=()
 unsteady=()
 scratch=$(mktemp -d) || exit 1
-trap 'rm -rf "$scratch"' EXIT
 log="$scratch/log"
+
+# end_tree PROCESS: ends it and all that it has started.
+end_tree() {
+    local child
+    for child in $(pgrep -P "$1"); do end_tree "$child"; done
+    kill "$1" 2>/dev/null
+}
+
+# What runs beside is ended with this shell, and does not hear of an interrupt by itself.
+clean() {
+    local number
+    for number in "${!besides[@]}"; do
+        [ -e "$scratch/$number.gathered" ] || end_tree "${besides[number]}"
+    done
+    rm -rf "$scratch"
+}
+besides=()
+trap clean EXIT
 
 # count PASSED FAILED SKIPPED
 count() {
@@ -79,7 +96,7 @@ wrong_bytes='(other|wrong|old|synced|stale) bytes|bytes (differ|of .* are not re
 # passes_alone FAILED COMMAND...: whether the tests that have failed in $log all pass, $again times one
 # after the other. COMMAND is a run of cargo test with ` -- ` in it. Sets `names`.
 passes_alone() {
-    local bad=$1 round alone="$scratch/alone"
+    local bad=$1 round alone="$log.alone"
     shift
     mapfile -t names < <(sed -nE 's/^test ([^ ]+) \.\.\. FAILED$/\1/p' "$log" | sort)
     [ "$again" -gt 0 ] && [ "$bad" -le "$again_max" ] && [ "${#names[@]}" -eq "$bad" ] || return 1
@@ -192,6 +209,57 @@ run_scripts() {
     done
 }
 
+# beside WORK ARGUMENTS...: begins WORK, a function that calls those above, beside what follows, and at a low priority: what
+# follows has the processors whenever it wants them, and waits much. For what builds, or computes and asks no clock; a test that
+# measures or waits belongs before or behind. `gather` waits for it. Where `apart` is set, it comes first instead.
+beside() {
+    local number=${#besides[@]}
+    if [ -n "${apart:-}" ]; then
+        "$@"
+        return
+    fi
+    (
+        # What gives way may take long on a busy machine.
+        limit=$((limit * 3))
+        renice -n $(($(nice) + 10)) -p "$BASHPID" >/dev/null
+        log="$scratch/$number.log"
+        passed=0 failed=0 skipped=0 failures=() skips=() unsteady=() besides=()
+        "$@"
+        {
+            printf 'count %d %d %d\n' "$passed" "$failed" "$skipped"
+            [ "${#failures[@]}" -eq 0 ] || printf 'failures+=(%q)\n' "${failures[@]}"
+            [ "${#skips[@]}" -eq 0 ] || printf 'skips+=(%q)\n' "${skips[@]}"
+            [ "${#unsteady[@]}" -eq 0 ] || printf 'unsteady+=(%q)\n' "${unsteady[@]}"
+        } >"$scratch/$number.counts"
+    ) </dev/null >"$scratch/$number.said" 2>&1 &
+    besides[number]=$!
+}
+
+# Those of a tree of processes give way no longer, where this user may say so.
+hurry() {
+    local child
+    renice -n "$(nice)" -p "$1" >/dev/null 2>&1
+    for child in $(pgrep -P "$1"); do hurry "$child"; done
+}
+
+# gather: waits for all that was begun beside, prints what it has said, and counts it. Nothing else is to be done meanwhile.
+gather() {
+    local number
+    for number in "${!besides[@]}"; do
+        [ ! -e "$scratch/$number.gathered" ] || continue
+        hurry "${besides[number]}"
+        wait "${besides[number]}"
+        : >"$scratch/$number.gathered"
+        cat "$scratch/$number.said"
+        if [ -e "$scratch/$number.counts" ]; then
+            # shellcheck disable=SC1090 # made above
+            . "$scratch/$number.counts"
+        else
+            fail 'what ran beside has died'
+        fi
+    done
+}
+
 # The checks. Documentation is built with `sim`, because plain modules link into it.
 checks() {
     check format cargo fmt --all --check
@@ -208,20 +276,68 @@ checks() {
     fi
 }
 
+# The folder of what is built with `sim`. Apart: the library has one name in both builds, and the tests of the plain one would load this.
+sim="${CARGO_TARGET_DIR:-target}/sim"
+
+# build COMMAND...: what a suite or a script needs later. Where it does not build, that one fails and says why.
+build() {
+    local start=$SECONDS limit=$((limit > 3600 ? limit : 3600))
+    printf '\n== built ahead: %s\n' "$*"
+    limited "$@"
+    printf '== built ahead, exit %d (%d s)\n' $? $((SECONDS - start))
+}
+
+# machinery: builds what the suites with `sim` need.
+machinery() {
+    build cargo test --quiet --target-dir "$sim" --package forebay --features sim --no-run
+    build cargo test --quiet --target-dir "$sim" --package forebay-preload --features sim --test programs --no-run
+    build cargo test --quiet --target-dir "$sim" --package forebay --features shuttle --test schedule --no-run
+}
+
+# schedules ARGUMENTS...: explores schedules.
+schedules() {
+    suite 'schedules' \
+        cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
+}
+
+# products: builds what the scripts of tests/run.d need besides. Not beside the plain tests, whose library has the same name.
+products() {
+    build scripts/install-test-tools.sh
+    check 'what is installed builds by itself' cargo check --quiet --package forebay-cli --package forebay-preload
+    # shellcheck source=scripts/lib-python.sh
+    . scripts/lib-python.sh
+    [ ! -x "$python_tools/bin/maturin" ] || build python_wheel "$scratch/wheels"
+}
+
+# keep FILE PROGRAM...: copies of test programs, by their names, of the command and of the library, as the plain build has made them,
+# for the scripts; FILE is what cargo has said. Built by themselves they would be others, since cargo unites the features of whatever
+# it builds at once, and tests put a library without a keeper in the place of this one.
+built=$(realpath -m "${CARGO_TARGET_DIR:-target}")/built
+keep() {
+    local said=$1 name program
+    shift
+    rm -rf "$built"
+    mkdir -p "$built"
+    cp "${CARGO_TARGET_DIR:-target}"/debug/{forebay,deps/libforebay_preload.so} "$built"
+    for name in "$@"; do
+        program=$(sed -nE "s|^ +Executable .* \\((.*/$name-[0-9a-f]+)\\)\$|\\1|p" "$said" | head -n 1)
+        [ -z "$program" ] || cp "$program" "$built/$name"
+    done
+}
+
 # suites ARGUMENTS...: the tests of all crates in the plain build, and the engine's with `sim`; arguments go to
 # the test programs. No other crate uses that feature but the library, for programs on failing devices: the rest would only run
-# a second time.
+# a second time. If `machinery` has been begun beside, that is over before what it builds is run.
 suites() {
-    local sim="${CARGO_TARGET_DIR:-target}/sim"
+    build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
+    keep "$scratch/executables" programs forebay_pool
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-    # Apart: the library has one name in both builds, and the tests of the plain one would load this.
+    gather
+    beside schedules "$@"
+    beside products
     suite 'with sim' cargo test --target-dir "$sim" --package forebay --features sim --no-fail-fast -- "$@"
     suite 'programs on failing devices' cargo test --target-dir "$sim" \
         --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
-    if [ -e crates/forebay/tests/schedule.rs ] || [ -e crates/forebay/tests/schedule/main.rs ]; then
-        suite 'schedules' \
-            cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
-    fi
 }
 
 # Where `TEST_SKIPS` is set, what did not run must match one of its lines, which are extended patterns. What is ignored
@@ -238,6 +354,7 @@ refuse_skips() {
 # Prints what failed and what did not run, and the one closing line. Never returns.
 finish() {
     local entry closing
+    gather
     printf '\n== summary (%d s)\n' "$SECONDS"
     [ $((passed + failed)) -gt 0 ] || fail 'nothing ran'
     refuse_skips

@@ -6,6 +6,7 @@ unset TEST_AGAIN
 . "$(dirname "$0")/lib.sh"
 export PROPTEST_CASES=${SOAK_CASES:-20000}
 printf 'soak: %s cases for each property\n' "$PROPTEST_CASES"
+apart=1
 suites --include-ignored
 run_scripts tests/soak.d
 finish

@@ -8,7 +8,7 @@
 if ! wanted pjdfstest; then
     :
 elif [[ ! -x $PJDFSTEST ]]; then
-    skipped pjdfstest "pjdfstest is not installed: scripts/install-test-deps.sh says why"
+    skipped pjdfstest "pjdfstest is not installed: scripts/install-test-tools.sh says why"
 else
     mkdir "$WHERE/pjdfstest.d"
     cat >"$WHERE/pjdfstest.d/settings.toml" <<'END'

@@ -46,7 +46,7 @@ fsx_run() {
     local name=$1 seed=$2 config=$4
     wanted "$name" || return 0
     [[ -x $FSX ]] || {
-        skipped "$name" "fsx is not installed: scripts/install-test-deps.sh says why"
+        skipped "$name" "fsx is not installed: scripts/install-test-tools.sh says why"
         return
     }
     mkdir "$WHERE/$name.d"

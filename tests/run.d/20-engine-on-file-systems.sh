@@ -2,6 +2,7 @@
 # The engine's tests on real files, in one process and in several, killed, recovered and over their lives, on XFS, ext4,
 # btrfs (copying on write or not) and tmpfs; each once more as somebody without rights.
 #
+# $FOREBAY_TEST_BIN: a directory with the library and the test program `programs`, instead of ones made here.
 # Makes the file systems in memory and takes everything down again, whatever happens.
 set -Eeuo pipefail
 trap 'echo "$0: failed: $BASH_COMMAND" >&2' ERR
@@ -61,10 +62,16 @@ for program in $programs; do
     install -m 755 "$program" "$store/bin/$(basename "${program%-*}")"
 done
 # Programs under the preload library, and those that are not.
-build=(cargo test -q -p forebay-preload --test programs --no-run --message-format=json)
-program=$("${build[@]}" 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
-install -m 755 "$program" "$store/bin/programs"
-install -m 755 "$(dirname "$program")/libforebay_preload.so" "$store/bin/"
+bin=${FOREBAY_TEST_BIN:-}
+if [[ ! -x $bin/programs ]]; then
+    build=(cargo test -q -p forebay-preload --test programs --no-run --message-format=json)
+    program=$("${build[@]}" 2>/dev/null | sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+    bin=$store/built
+    install -D "$program" "$bin/programs"
+    install "$(dirname "$program")/libforebay_preload.so" "$bin/"
+fi
+install -m 755 "$bin/programs" "$bin/libforebay_preload.so" "$store/bin/"
+unset FOREBAY_TEST_BIN
 cd /
 
 # twice NAME PROGRAM ARGUMENT...: as root, then as somebody without rights.

@@ -26,8 +26,7 @@ trap 'rm -rf "$scratch"' EXIT
 # shellcheck source=tests/lib/expect.sh
 . tests/lib/expect.sh
 
-"$python_tools/bin/maturin" build --manifest-path crates/forebay-python/Cargo.toml --target-dir "$target" --auditwheel skip \
-    --interpreter "$python" --out "$scratch/wheels" >"$scratch/said" 2>&1 ||
+python_wheel "$scratch/wheels" >"$scratch/said" 2>&1 ||
     { tail -n 40 "$scratch/said" && echo 'the wheel does not build' && exit 1; }
 wheels=("$scratch"/wheels/*)
 expect 'one wheel, for Python 3.9 and later' eval '[[ ${#wheels[@]} == 1 && ${wheels[0]} == *-cp39-abi3-*.whl ]]'

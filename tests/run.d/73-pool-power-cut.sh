@@ -14,7 +14,14 @@ for program in mkfs.xfs xfs_io; do
     command -v "$program" >/dev/null || away "$program is missing (scripts/install-test-deps.sh installs it)"
 done
 target=$PWD/${CARGO_TARGET_DIR:-target}
-cargo test --quiet -p forebay-pool --lib --no-run || exit 1
+# $FOREBAY_TEST_BIN: a directory with the test program `forebay_pool`, instead of one made here.
+program=${FOREBAY_TEST_BIN:-}/forebay_pool
+tests=(env -C crates/forebay-pool "$program")
+if [[ ! -x $program ]]; then
+    cargo test --quiet -p forebay-pool --lib --no-run || exit 1
+    tests=(cargo test --quiet -p forebay-pool --lib --)
+fi
+unset FOREBAY_TEST_BIN
 scratch=$(mktemp -d -p "$target") || exit 1
 clean() {
     umount "$scratch/disk" 2>/dev/null
@@ -29,7 +36,7 @@ export TEST_POOL_HOME=$scratch/disk/home
 test=home::directory::tests::what_was_synced_is_there_after_a_power_cut
 mount -o loop "$scratch/image" "$scratch/disk" || away 'XFS cannot be mounted here'
 for life in 1 2 3; do
-    expect "life $life" cargo test --quiet -p forebay-pool --lib -- --exact "$test"
+    expect "life $life" "${tests[@]}" --exact "$test"
     # Names reach the disk, and bytes that nobody has synced do not.
     expect "power cut $life" xfs_io -x -c 'shutdown -f' "$scratch/disk"
     umount "$scratch/disk" && mount -o loop "$scratch/image" "$scratch/disk" || exit 1

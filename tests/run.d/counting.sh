@@ -103,6 +103,36 @@ expect 'a script that found other bytes' 'forebay: 4 passed, 1 failed' 1 \
     "rm -f $scratch/was-there; run_script $scratch/twice.sh"
 expect 'no script is unsteady unless it is asked for' 'forebay: 4 passed, 1 failed' 1 \
     "rm -f $scratch/was-here; unset TEST_AGAIN; . '$library'; run_script $scratch/once.sh"
+# What runs beside is counted like the rest, whenever it ends.
+expect 'a suite beside another' 'forebay: 6 passed, 0 failed, 2 skipped' 0 \
+    "slow() { sleep 0.3; suite a bash $scratch/two.sh; }; beside slow; [ \$((passed + failed)) -eq 0 ] || fail early"
+expect 'one that fails beside another' 'forebay: 8 passed, 1 failed, 1 skipped' 1 \
+    "broken() { suite 'b c' bash $scratch/broken.sh; }; beside broken; suite a bash $scratch/died.sh >/dev/null; passed=3 failed=0 failures=(); skipped=0"
+expect 'its failure is named' 'FAILED: tests: it'\''s "b": 1 failed' 1 \
+    "broken() { suite 'it'\''s \"b\"' bash $scratch/broken.sh; }; beside broken; gather; finish | grep FAILED:; exit 1"
+expect 'a skipped test of one beside another is named' 'not run: tests: a: one::test: no loop devices' 0 \
+    "beside suite a bash $scratch/skipping.sh; gather; finish | grep one::test; exit"
+expect 'what has died beside' 'forebay: 1 passed, 1 failed' 1 'beside exit 0; check a true'
+expect 'what runs beside gives way' 'forebay: 1 passed, 0 failed' 0 'mine=$(nice); low() { check a [ "$(nice)" -gt "$mine" ]; }; beside low'
+expect 'two beside, gathered once' 'forebay: 3 passed, 0 failed' 0 'beside check a true; gather; beside check b true; gather; check c true'
+expect 'what would be beside comes first' 'forebay: 1 passed, 0 failed' 0 'check a true; apart=1; work() { passed=0; }; beside work; check b true'
+if [ "$(id -u)" -eq 0 ]; then
+    expect 'what is waited for gives way no longer' 'forebay: 1 passed, 0 failed' 0 \
+        'mine=$(nice); low() { sleep 0.5; check a [ "$(nice)" = "$mine" ]; }; beside low; sleep 0.2; gather'
+fi
+# Whoever ends the run ends what runs beside it.
+ends_all() {
+    local marker="sleep 61.$$" process
+    (cd "$scratch" && exec bash -c ". '$library'; beside check a $marker; sleep 0.3; kill \$\$; sleep 1") >/dev/null 2>&1
+    sleep 0.2
+    ! process=$(pgrep -fx "$marker") || { kill $process && return 1; }
+}
+if ends_all 2>/dev/null; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+    printf 'what ran beside is left behind\n'
+fi
 expect 'a plain script' 'forebay: 1 passed, 0 failed' 0 "run_script $scratch/plain.sh"
 expect 'a script that could not run' 'forebay: 1 passed, 0 failed, 1 skipped' 0 \
     "check a true; run_script $scratch/away.sh"
