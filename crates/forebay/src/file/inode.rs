@@ -284,6 +284,10 @@ impl Inode {
             shared.closed(*id, device);
             shared.released(*id, &self.handed);
             super::table::forget_closed(shared, me, *id);
+            if let Some((_, fd)) = device.descriptors() {
+                let caps = device.caps();
+                shared.unwatch(fd, (caps.device, caps.inode));
+            }
             return closed;
         }
         let entry = self.core.entry();

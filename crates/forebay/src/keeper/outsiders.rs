@@ -24,7 +24,7 @@ mod pace;
 mod who;
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -36,6 +36,7 @@ use crate::file::table;
 use crate::ids::FileId;
 use crate::keeper::run::keeper_process;
 use crate::memory::arena::Arena;
+use crate::memory::superblock::Superblock;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::{self, Group};
@@ -151,6 +152,23 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
     }))
 }
 
+/// The session's programs are to know of this process's guard: it keeps.
+pub fn announce(shared: &Shared) {
+    let guard = shared.guard();
+    let superblock = shared.arena.superblock();
+    let listener = guard.as_ref().and_then(|guard| guard.gate.as_ref());
+    let number = listener.map_or(0, |gate| gate.as_fd().as_raw_fd() as u32 + 1);
+    superblock.listener.store(number, Ordering::Release);
+    let level = guard.map_or(NONE, |guard| guard.level());
+    superblock.guard.store(level, Ordering::Release);
+}
+
+/// Nobody watches any more.
+pub fn recant(superblock: &Superblock) {
+    superblock.guard.store(NONE, Ordering::Release);
+    superblock.listener.store(0, Ordering::Release);
+}
+
 /// Whether the session's keeper has a file open, or is stopped, so that descriptors may be on their way to it.
 pub fn keeper_may_have(arena: &Arena, inode: (u64, u64)) -> bool {
     let process = keeper_process(arena);
@@ -186,6 +204,15 @@ impl Guard {
             watched.forgotten.remove(&inode);
         }
         gated
+    }
+
+    /// The keeper has a file's descriptors from here on. A member may have marked the file by itself ([`watch_by`]): what it does not do is
+    /// to hear of changes, and of those that were before.
+    pub fn watch_taken(&self, id: FileId, numbers: (u64, u64), file: BorrowedFd<'_>) {
+        if !self.is_watched(numbers) {
+            self.watch(file);
+            self.ask(id, CHANGED);
+        }
     }
 
     /// Nobody is to wait for this file any more, until it is watched again: if it stays managed, soon.
@@ -358,8 +385,7 @@ pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
     drop(stand_in);
     if stood.is_err() {
         // Nobody waits for a guard that is not there.
-        let level = &shared.arena.superblock().guard;
-        level.store(NONE, Ordering::Release);
+        recant(shared.arena.superblock());
         shared.set_guard(None);
     }
     guard.admit(|_| true);

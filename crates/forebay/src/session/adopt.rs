@@ -240,7 +240,7 @@ impl Session {
         let superblock = shared.arena.superblock();
         let before = reached::look(superblock, hash);
         // At the only time when the engine has no descriptions of its own.
-        let outside = shared.is_used_outside(fd, (asked.device, asked.inode));
+        let outside = shared.is_used_outside(fd, (asked.device, asked.inode), writable);
         let is_alone = || lock::is_only_description(fd);
         let alone = match standing(&shared.arena, fd, asked.device, asked.inode) {
             Standing::New | Standing::Idle if before.is_reached() && !is_alone() => {

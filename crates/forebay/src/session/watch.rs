@@ -4,16 +4,17 @@
 //! keeper nobody watches; the next one does, and looks who has come meanwhile.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
-use crate::file::table;
+use crate::file::{given, table};
 use crate::keeper::outsiders::Guard;
-use crate::session::reached;
 use crate::session::shared::Shared;
+use crate::session::{Session, reached};
 use crate::sync::Ordering;
-use crate::sys::{lock, stat};
+use crate::sys::{fanotify, lock, stat};
 
 /// What was seen before a file became managed.
 pub struct Seen {
@@ -44,7 +45,7 @@ impl Shared {
         let asked = stat::stat(fd).map_err(|e| Error::device("stat", &e))?;
         let inode = (asked.device, asked.inode);
         let before = reached::look(self.arena.superblock(), reached::hash(inode.0, inode.1));
-        let outside = self.is_used_outside(fd, inode)
+        let outside = self.is_used_outside(fd, inode, false)
             // A program that is about to open it does not show among those that have it open.
             || before.is_reached()
                 && !self.is_known_open(inode)
@@ -62,8 +63,9 @@ impl Shared {
         seen.before.has_grown(self.arena.superblock(), hash)
     }
 
-    /// As [`Shared::watch`]: whether a program outside uses the file.
-    pub fn is_used_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64)) -> bool {
+    /// As [`Shared::watch`]: whether a program outside uses the file. `taken`: the keeper gets the file's descriptors before its first byte, and
+    /// hears of changes from then on, so that a mark is enough until then.
+    pub fn is_used_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64), taken: bool) -> bool {
         if self.arena.superblock().guard.load(Ordering::Acquire) == 0 {
             return false;
         }
@@ -72,7 +74,7 @@ impl Shared {
         let here = self.guard().filter(|_| self.keeps.load(Relaxed));
         let watched = match &here {
             Some(guard) => guard.watch(fd),
-            None => self.line.ask_to_watch(self, fd).unwrap_or(true),
+            None => taken && self.mark(fd) || self.line.ask_to_watch(self, fd).unwrap_or(true),
         };
         if !watched || in_use || lock::asked_whether_only(fd) == Some(true) {
             return !watched;
@@ -81,6 +83,47 @@ impl Shared {
             Some(guard) => guard.is_used_outside(fd),
             None => self.line.ask_who_uses(self, fd).unwrap_or(false),
         }
+    }
+
+    /// Has the guard see who opens the file, without asking anybody. `false`: the keeper has to be asked.
+    fn mark(&self, fd: BorrowedFd<'_>) -> bool {
+        let marked = self
+            .line
+            .by_listener(self, |listener| fanotify::watch_by(listener, fd));
+        marked.is_some()
+    }
+
+    /// A file has been closed, and the session may know nothing of it any more: whoever opens it next need not wait for the guard.
+    ///
+    /// Somebody may begin to manage it meanwhile, who has it marked, makes the entry, and then looks whether anybody has come. Here the mark is
+    /// taken away first, then it is said that somebody may have come, and the entry is looked for last. So of the two at least one sees the
+    /// other, and the file is the kernel's then.
+    pub fn unwatch(self: &Arc<Self>, file: BorrowedFd<'_>, inode: (u64, u64)) {
+        let (device, number) = inode;
+        let superblock = self.arena.superblock();
+        let is_known = || table::find(&self.arena, device, number).is_some();
+        if superblock.listener.load(Ordering::Acquire) == 0
+            || self.keeps.load(Relaxed)
+            || is_known()
+        {
+            return;
+        }
+        let taken = |listener: BorrowedFd<'_>| fanotify::forget_by(listener, file);
+        if self.line.by_listener(self, taken).is_none() {
+            return;
+        }
+        let hash = reached::hash(device, number);
+        reached::begin(superblock, hash);
+        fence(SeqCst);
+        if is_known() {
+            // Where it cannot be written it stays managed, and outsiders find what is older.
+            let session = Session {
+                shared: Arc::clone(self),
+                hosting: None,
+            };
+            let _ = session.give_to_kernel(device, number, given::REACHED);
+        }
+        reached::end(superblock, hash);
     }
 
     fn is_known_open(&self, (device, inode): (u64, u64)) -> bool {

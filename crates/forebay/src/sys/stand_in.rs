@@ -5,7 +5,7 @@
 //! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing. It ends with the
 //! thread that has made it. No signal says so to the parent: an embedding program may be waiting for children of its own.
 
-use super::{check, liveness};
+use super::{check, fanotify, liveness};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -16,6 +16,9 @@ const LOOK_EVERY_MS: libc::c_int = 100;
 const QUIET_LOOKS: u32 = 8;
 /// Numbers of descriptors that the parent may have taken events by.
 const NUMBERS: RawFd = 1 << 14;
+
+/// What tells the copy of its parent's end. It is blocked, as all signals are there.
+const ENDED: libc::c_int = libc::SIGURG;
 
 /// What parent and copy both see: a page of its own.
 #[repr(C, align(4096))]
@@ -121,9 +124,9 @@ impl Drop for StandIn {
 unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
     // SAFETY: nothing here takes a lock, allocates or returns; all memory that is passed lies on this stack.
     unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        libc::prctl(libc::PR_SET_PDEATHSIG, ENDED, 0, 0, 0);
         if libc::getppid() != parent {
-            libc::_exit(0);
+            part(group);
         }
         libc::prctl(libc::PR_SET_NAME, c"forebay-standin".as_ptr(), 0, 0, 0);
         libc::setsid();
@@ -134,7 +137,9 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
         let stat = open_stat_of(parent);
         let mut looks = Looks::default();
         loop {
-            libc::poll(std::ptr::null_mut(), 0, LOOK_EVERY_MS);
+            if has_ended(parent, LOOK_EVERY_MS) {
+                part(group);
+            }
             if !looks.is_silent(&*seen, stat) {
                 continue;
             }
@@ -143,6 +148,9 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
             // What the parent had taken and not answered.
             (0..NUMBERS).for_each(|number| admit(group, number));
             while looks.is_silent(&*seen, stat) {
+                if has_ended(parent, 0) {
+                    part(group);
+                }
                 let mut source = libc::pollfd {
                     fd: group,
                     events: libc::POLLIN,
@@ -155,6 +163,46 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
             }
         }
     }
+}
+
+/// Whether the thread that has made the copy has ended. Waits so long at most, and not where it has.
+///
+/// # Safety
+/// As for [`stand`]: all signals are blocked.
+unsafe fn has_ended(parent: libc::pid_t, within_ms: libc::c_int) -> bool {
+    let within = libc::timespec {
+        tv_sec: 0,
+        tv_nsec: libc::c_long::from(within_ms) * 1_000_000,
+    };
+    // SAFETY: all memory that is passed lies on this stack.
+    unsafe {
+        let mut ended = std::mem::zeroed::<libc::sigset_t>();
+        libc::sigemptyset(&raw mut ended);
+        libc::sigaddset(&raw mut ended, ENDED);
+        let got = libc::sigtimedwait(&raw const ended, std::ptr::null_mut(), &raw const within);
+        got == ENDED || libc::getppid() != parent
+    }
+}
+
+/// The parent is gone, and with the copy's end the kernel lets everybody in. But for members that have the group's descriptor at this moment, to
+/// mark a file: one that is stopped there would keep the group. So nobody is held up by it any more, and those who are held up are let in.
+///
+/// # Safety
+/// As for [`stand`].
+unsafe fn part(group: RawFd) -> ! {
+    fanotify::forget_all(group);
+    let mut source = libc::pollfd {
+        fd: group,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the memory lies on this stack.
+    while unsafe { libc::poll(&raw mut source, 1, 0) } > 0 {
+        admit_all(group);
+    }
+    (0..NUMBERS).for_each(|number| admit(group, number));
+    // SAFETY: takes no memory.
+    unsafe { libc::_exit(0) }
 }
 
 /// What the copy has seen of its parent.
@@ -291,11 +339,69 @@ fn admit_all(group: RawFd) {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::os::fd::{AsFd, AsRawFd};
     use std::time::Duration;
 
     use super::begin;
     use crate::sys::fanotify::Group;
+
+    /// Whoever has the group's descriptor for a moment, to mark a file, may be stopped in it while the keeper is killed.
+    #[test]
+    fn nobody_waits_for_a_group_that_outlives_its_keeper() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let group = match Group::new() {
+            Ok(group) => group,
+            Err(why) => return forebay_model::skipped(format!("no permission events: {why}")),
+        };
+        let kept = group.as_fd().try_clone_to_owned().expect("a descriptor");
+        group.watch(file.as_file().as_fd()).expect("a mark");
+        let path = file.into_temp_path();
+        let (opened, told) = std::sync::mpsc::channel();
+        let opens = |opened: std::sync::mpsc::Sender<()>| {
+            let path = path.to_path_buf();
+            std::thread::spawn(move || {
+                std::fs::File::open(path).expect("opened");
+                let _ = opened.send(());
+            })
+        };
+        let mut openers = Vec::new();
+        std::thread::scope(|scope| {
+            let keeper = scope.spawn(|| {
+                // Neither ends in good order.
+                let (group, stand_in) = (std::mem::ManuallyDrop::new(group), begin(kept.as_fd()));
+                let stand_in = std::mem::ManuallyDrop::new(stand_in.expect("a copy"));
+                let copy = stand_in.process();
+                openers.push(opens(opened.clone()));
+                // Two of them have been told of, and not answered.
+                for _ in 0..20 {
+                    std::thread::sleep(Duration::from_millis(20));
+                    stand_in.note_round();
+                }
+                let taken = std::mem::ManuallyDrop::new(group.waiting().expect("who waits"));
+                assert_eq!(taken.len(), 1);
+                openers.push(opens(opened.clone()));
+                for _ in 0..5 {
+                    std::thread::sleep(Duration::from_millis(20));
+                    stand_in.note_round();
+                }
+                copy
+            });
+            keeper.join().expect("the copy's number");
+        });
+        openers.push(opens(opened.clone()));
+        let got = (0..3).filter(|_| told.recv_timeout(Duration::from_secs(20)).is_ok());
+        let got = got.count();
+        if got < 3 {
+            // By its end everybody is let in: both descriptors of the group.
+            super::fanotify::forget_all(kept.as_raw_fd());
+            (0..super::NUMBERS).for_each(|number| super::admit(kept.as_raw_fd(), number));
+            super::admit_all(kept.as_raw_fd());
+        }
+        openers
+            .into_iter()
+            .for_each(|opener| opener.join().expect("an end"));
+        assert_eq!(got, 3, "let in");
+    }
 
     /// Its parent runs, is not stopped, and does not answer: stuck, or frozen.
     #[test]

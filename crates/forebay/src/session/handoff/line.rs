@@ -9,7 +9,7 @@
 //! without waiting for an answer ([`QUIETLY`]), in the order in which it happens. An answer that comes late is for nobody.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -55,6 +55,8 @@ struct Contact {
     untold: VecDeque<[u8; MESSAGE_BYTES]>,
     /// `None`: the keeper takes none.
     lanes: Option<Lanes>,
+    /// The keeper's process, once it has been asked for; `None` in it: it cannot be had.
+    process: Option<Option<OwnedFd>>,
 }
 
 /// What has become of a message.
@@ -220,6 +222,29 @@ impl Line {
         self.ask(shared, epoch, message, &[]) == Fate::Answered(DONE)
     }
 
+    /// Does what only a descriptor of the guard's listener can do, for as long as that takes. `None`: this process cannot have one, and has to ask.
+    ///
+    /// For these microseconds the group outlives its keeper. Should this process be stopped in them, and the keeper be killed, nobody waits
+    /// for the group all the same: the keeper's stand-in takes the marks away, and lets those in who wait (`sys::stand_in`).
+    pub fn by_listener<T>(
+        &self,
+        shared: &Shared,
+        act: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<T>,
+    ) -> Option<T> {
+        let superblock = shared.arena.superblock();
+        let number = superblock.listener.load(Ordering::Acquire).checked_sub(1)?;
+        let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
+        let mut contact = self.contact();
+        let known = contact.as_mut().filter(|known| known.epoch == epoch)?;
+        if known.process.is_none() {
+            let process = socket::peer_process(known.socket.as_fd()).ok();
+            known.process = Some(process.map(|process| self.placed(process)));
+        }
+        let process = known.process.as_ref()?.as_ref()?;
+        let listener = socket::borrow_from(process.as_fd(), number as RawFd).ok()?;
+        act(listener.as_fd()).ok()
+    }
+
     /// Has the keeper see who opens a file. `None`: it cannot be reached.
     pub fn ask_to_watch(&self, shared: &Shared, fd: BorrowedFd<'_>) -> Option<bool> {
         self.ask_about(shared, WATCH, fd)
@@ -345,6 +370,7 @@ impl Line {
                         unanswered: 0,
                         untold: VecDeque::new(),
                         lanes: Some(Lanes::default()),
+                        process: None,
                     });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
