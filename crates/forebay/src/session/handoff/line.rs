@@ -55,8 +55,6 @@ struct Contact {
     untold: VecDeque<[u8; MESSAGE_BYTES]>,
     /// `None`: the keeper takes none.
     lanes: Option<Lanes>,
-    /// The keeper's process, once it has been asked for; `None` in it: it cannot be had.
-    process: Option<Option<OwnedFd>>,
 }
 
 /// What has become of a message.
@@ -234,13 +232,10 @@ impl Line {
         let superblock = shared.arena.superblock();
         let number = superblock.listener.load(Ordering::Acquire).checked_sub(1)?;
         let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
-        let mut contact = self.contact();
-        let known = contact.as_mut().filter(|known| known.epoch == epoch)?;
-        if known.process.is_none() {
-            let process = socket::peer_process(known.socket.as_fd()).ok();
-            known.process = Some(process.map(|process| self.placed(process)));
-        }
-        let process = known.process.as_ref()?.as_ref()?;
+        let contact = self.contact();
+        let known = contact.as_ref().filter(|known| known.epoch == epoch)?;
+        // Not kept: a number that the program may want.
+        let process = socket::peer_process(known.socket.as_fd()).ok()?;
         let listener = socket::borrow_from(process.as_fd(), number as RawFd).ok()?;
         act(listener.as_fd()).ok()
     }
@@ -370,7 +365,6 @@ impl Line {
                         unanswered: 0,
                         untold: VecDeque::new(),
                         lanes: Some(Lanes::default()),
-                        process: None,
                     });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
