@@ -19,7 +19,13 @@ use clap::{Args, ColorChoice, CommandFactory, FromArgMatches};
 
 use arguments::{Cli, Command};
 use failure::{Failure, USAGE};
+use forebay::sys::inherited;
 use output::Output;
+
+/// Before the standard library begins.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static START: extern "C" fn() = inherited::note;
 
 fn main() -> ExitCode {
     commands::run::leave_library();

@@ -31,6 +31,7 @@ pub mod file;
 pub mod forks;
 pub mod futex;
 pub mod handle;
+pub mod inherited;
 pub mod inotify;
 pub mod kernel_cache;
 pub mod lease;

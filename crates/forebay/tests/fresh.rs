@@ -5,7 +5,8 @@ mod here;
 use std::sync::Barrier;
 use std::time::Duration;
 
-use forebay::config::Route;
+use forebay::config::{Coherence, Route};
+use forebay::flush::Scope;
 use forebay::frame::header::State;
 use forebay::ids::{FileId, HeaderId};
 use forebay::{Config, OpenOptions, Session};
@@ -52,4 +53,38 @@ fn what_somebody_is_looking_at_is_dropped_as_well() {
         let odd = bytes.iter().position(|&byte| byte != 2);
         assert_eq!(odd, None, "bytes from before the change");
     });
+}
+
+/// Whoever is short of memory has all files written that his process has; one that owes nothing is not changed by that.
+#[test]
+fn a_flush_of_nothing_does_not_hide_a_change() {
+    let dir = here::directory();
+    let path = dir.path().join("a");
+    let config = Config {
+        memory: 32 << 20,
+        route: Route::Scrap,
+        // Nobody tells of changes.
+        coherence: Coherence::Close,
+        ..Config::tiny()
+    };
+    let session = Session::open(config).expect("a session");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session.open_file(&path, &options).expect("a file");
+    assert_eq!(file.write_at(&[1; LEN], 0).expect("a write"), LEN);
+    let device = file.core().expect("a managed file").device.clone();
+    // In memory and on the device, so that the session goes on to know of it.
+    file.sync_all().expect("written");
+    file.close().expect("closed");
+    std::fs::write(&path, [2; LEN / 2]).expect("changed");
+    let shared = session.shared();
+    let me = shared.me().expect("a slot");
+    let mut flusher = shared.own_flusher();
+    let outcome = shared.flush_with(&mut flusher, me, FileId(0), &device, Scope::some(16));
+    assert_eq!((outcome.pages_written, outcome.errno), (0, None));
+    let file = session.open_file(&path, &options).expect("a file");
+    let mut bytes = vec![0; LEN];
+    assert_eq!(file.read_at(&mut bytes, 0).expect("bytes"), LEN / 2);
+    let odd = bytes[..LEN / 2].iter().position(|&byte| byte != 2);
+    assert_eq!(odd, None, "bytes from before the change");
 }

@@ -454,3 +454,50 @@ fn what_a_dead_session_left_is_told() {
     );
     await_end(&place);
 }
+
+/// A shell's script that calls `forebay run` as `$F`; what it says.
+fn script(place: &Place, script: &str) -> Run {
+    let command = command(place, &[]);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", script]).current_dir(place.file(""));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_str().expect("UTF-8"))
+        .collect();
+    shell.env("F", words.join(" "));
+    Run::of(shell.output().expect("a shell"))
+}
+
+#[test]
+fn a_daemon_has_nothing_of_whoever_has_started_it() {
+    let place = Place::new("run-inherited");
+    // The daemon stays for five seconds.
+    let held = "flock lock ${F% 0.3} 5 -- true; flock -n lock echo free";
+    assert_eq!(script(&place, held).stdout, "free\n");
+    assert!(place.arena().exists(), "there is a daemon");
+    let piped =
+        "{ ${F% 0.3} 5 -- sh -c 'echo x >&3' 3>&1 >/dev/null; } | cat; flock -n lock echo free";
+    assert_eq!(script(&place, piped).stdout, "x\nfree\n");
+    await_end(&place);
+}
+
+#[test]
+fn a_program_is_started_as_without_the_command() {
+    let place = Place::new("run-started");
+    let pipe = "trap '' PIPE; $F -- sh -c 'yes; echo $? >&2' | head -n 1";
+    let ended = script(&place, pipe);
+    assert!(ended.stderr.ends_with("1\n"), "{ended:?}");
+    let pipe = "$F -- sh -c 'yes; echo $? >&2' | head -n 1";
+    assert_eq!(script(&place, pipe).stderr, "141\n");
+    for (fd, closed) in ["<&-", ">&-", "2>&-"].into_iter().enumerate() {
+        let told = format!("$F -- sh -c '[ -e /proc/$$/fd/{fd} ] || : >closed{fd}' {closed}");
+        script(&place, &told);
+        assert!(place.file(&format!("closed{fd}")).exists(), "{closed}");
+    }
+}

@@ -279,6 +279,11 @@ impl Shared {
             self.ask_to_flush(file);
             return Outcome::default();
         }
+        let owed = &self.arena.file_unchecked(file).owed_pages;
+        if owed.load(Ordering::Acquire) == 0 {
+            // No change of ours: at its end the file would be remembered as it is, whatever an outsider has made of it meanwhile.
+            return Outcome::default();
+        }
         let (scope, rest) = self.within_limit(file, scope);
         let mut outcome = self.change(me, file, device, || {
             flusher.flush_and_write_fills(me, file, device, scope)

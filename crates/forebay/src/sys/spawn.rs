@@ -7,12 +7,15 @@ use std::ffi::{CString, OsStr};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use super::inherited;
 use super::signals::Held;
 
 /// Starts what `command` describes, which calls itself `name`, and returns its process id. Of the command its program, which is a path,
-/// its arguments and its environment count. The program holds back what this process did before [`Held`], and a broken pipe ends it.
+/// its arguments and its environment count. The program holds back what this process did before [`Held`]; a broken pipe ends it, and its
+/// standard descriptors are open, as it was with this process when that was started ([`inherited`]).
 ///
 /// # Errors
 /// The system's; `InvalidInput` for a null byte in a string.
@@ -25,7 +28,7 @@ pub fn spawn(command: &Command, name: &OsStr, held: &Held) -> io::Result<i32> {
     let environment = environment_of(command)?;
     let (arguments, environment) = (list(&arguments), list(&environment));
     let mut child = 0;
-    // SAFETY: the attributes are initialised by the first call, read by the others, and freed by the last one; the lists end in null
+    // SAFETY: attributes and actions are initialised by the first calls, read by the others, and freed by the last ones; the lists end in null
     // pointers, and their strings live until the call returns. `child` is this call's own.
     unsafe {
         let mut attributes = MaybeUninit::uninit();
@@ -33,7 +36,12 @@ pub fn spawn(command: &Command, name: &OsStr, held: &Held) -> io::Result<i32> {
         let attributes = attributes.as_mut_ptr();
         let mut pipe = MaybeUninit::uninit();
         libc::sigemptyset(pipe.as_mut_ptr());
-        libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        if !inherited::ignores_pipes() {
+            libc::sigaddset(pipe.as_mut_ptr(), libc::SIGPIPE);
+        }
+        let mut actions = MaybeUninit::uninit();
+        check(libc::posix_spawn_file_actions_init(actions.as_mut_ptr()))?;
+        let actions = actions.as_mut_ptr();
         let flags = libc::POSIX_SPAWN_SETSIGMASK | libc::POSIX_SPAWN_SETSIGDEF;
         let started = check(libc::posix_spawnattr_setsigmask(attributes, held.before()))
             .and_then(|()| {
@@ -44,18 +52,37 @@ pub fn spawn(command: &Command, name: &OsStr, held: &Held) -> io::Result<i32> {
             })
             .and_then(|()| check(libc::posix_spawnattr_setflags(attributes, flags as _)))
             .and_then(|()| {
+                let mut closed = inherited::closed();
+                closed
+                    .try_for_each(|fd| check(libc::posix_spawn_file_actions_addclose(actions, fd)))
+            })
+            .and_then(|()| {
                 check(libc::posix_spawn(
                     &raw mut child,
                     program.as_ptr(),
-                    std::ptr::null(),
+                    actions,
                     attributes,
                     arguments.as_ptr(),
                     environment.as_ptr(),
                 ))
             });
+        libc::posix_spawn_file_actions_destroy(actions);
         libc::posix_spawnattr_destroy(attributes);
         started.map(|()| child)
     }
+}
+
+/// The program that the command starts gets none of this process's descriptors but the standard ones: it lives longer, and a lock, a pipe or a
+/// file system of whoever has started this process would be in use for as long as that.
+pub fn keep_standard_descriptors(command: &mut Command) {
+    let close_the_rest = || {
+        let (first, last, on_exec) = (3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC);
+        // SAFETY: takes no memory. Where the kernel does not know the call (before 5.11), they stay open.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, on_exec) };
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes one system call, on descriptors of a copy.
+    unsafe { command.pre_exec(close_the_rest) };
 }
 
 /// This process's environment, with what the command changes.

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 use forebay::memory::place::state::StateDir;
 use forebay::session::look::{Life, look};
 use forebay::sys::signals::Held;
+use forebay::sys::spawn::keep_standard_descriptors;
 use forebay::{Config, Session};
 
 use super::environment::Exported;
@@ -165,6 +166,7 @@ pub fn launch(mut command: Command, config: &Config) -> Result<String, String> {
         // It outlives this command, and must not keep a directory busy.
         .current_dir("/");
     super::environment::without_library(&mut command);
+    keep_standard_descriptors(&mut command);
     let mut child = command
         .spawn()
         .map_err(|error| format!("it cannot be executed: {error}"))?;
