@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::os::fd::AsRawFd;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
@@ -188,6 +189,13 @@ fn a_second_daemon_stands_by() {
     assert!(!place.arena().exists());
 }
 
+/// To where nobody looks for it. (A file without any name is found by whoever has it open.)
+fn move_away(place: &Place, file: &Path) {
+    let elsewhere = place.file("elsewhere");
+    std::fs::create_dir(&elsewhere).expect("a directory");
+    std::fs::rename(file, elsewhere.join("data")).expect("moved");
+}
+
 #[test]
 fn a_daemon_that_cannot_pay_says_what_is_owed_and_to_whom() {
     let place = Place::new("owed");
@@ -199,7 +207,7 @@ fn a_daemon_that_cannot_pay_says_what_is_owed_and_to_whom() {
     let writer = writer::start(&place, &file, BYTES, false);
     // The next keeper has to find the file by itself, and it is another one by then.
     first.kill();
-    std::fs::remove_file(&file).expect("removed");
+    move_away(&place, &file);
     std::fs::write(&file, "another").expect("written");
     let mut second = place.daemon(&[]);
     writer.kill();
@@ -225,7 +233,7 @@ fn a_daemon_does_not_wait_for_a_file_that_is_gone() {
     let file = place.file("data");
     let writer = writer::start(&place, &file, BYTES, false);
     first.kill();
-    std::fs::remove_file(&file).expect("removed");
+    move_away(&place, &file);
     let idle = Duration::from_secs(2);
     let second = place.daemon(&["--until-idle", "2"]);
     writer.kill();

@@ -79,6 +79,8 @@ pub struct Guard {
     work: Mutex<HashMap<FileId, u32>>,
     woken: Condvar,
     ended: AtomicBool,
+    /// The keeper has had a file under a lease.
+    has_leased: AtomicBool,
     /// Somebody has been let in of whom the guard does not know.
     missed: AtomicBool,
     /// The arena's file, which every member has mapped: device and inode.
@@ -146,6 +148,7 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         work: Mutex::default(),
         woken: Condvar::new(),
         ended: AtomicBool::new(false),
+        has_leased: AtomicBool::new(false),
         missed: AtomicBool::new(false),
         arena: (arena.device, arena.inode),
     }))
@@ -309,6 +312,11 @@ impl Guard {
         watched.by_inode.contains_key(&inode) || watched.forgotten.contains_key(&inode)
     }
 
+    /// The keeper has a file under a lease: outsiders may wait for that as well.
+    pub fn note_lease(&self) {
+        self.has_leased.store(true, Relaxed);
+    }
+
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
     fn begin_stand_in(&self) -> Option<StandIn> {
         let stand_in = stand_in::begin(self.gate.as_ref().map(Group::as_fd)).ok()?;
@@ -325,8 +333,7 @@ impl Guard {
         let mut answers = 0;
         while !self.ended.load(Relaxed) {
             // Where nobody waits for answers, the first lease needs one.
-            let waits = || shared.arena.superblock().leased.load(Relaxed) != 0;
-            if !has_tried && (self.gate.is_some() || waits()) {
+            if !has_tried && (self.gate.is_some() || self.has_leased.load(Relaxed)) {
                 has_tried = true;
                 stand_in = self.begin_stand_in();
             }

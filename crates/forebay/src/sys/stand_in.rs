@@ -4,7 +4,7 @@
 //!
 //! It is a copy of its parent that has given everything back but the listener's descriptor and a page that both see. In that the
 //! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing: it answers events, and
-//! gives those leases up that somebody waits for, by descriptors that it takes from its parent for that moment ([`leases`]). It ends with
+//! gives those leases up that somebody waits for, by descriptors that it takes from its parent for that moment (`leases`). It ends with
 //! the thread that has made it. No signal says so to the parent: an embedding program may be waiting for children of its own.
 
 mod leases;
