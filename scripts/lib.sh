@@ -304,9 +304,6 @@ schedules() {
 products() {
     build scripts/install-test-tools.sh
     check 'what is installed builds by itself' cargo check --quiet --package forebay-cli --package forebay-preload
-    # shellcheck source=scripts/lib-python.sh
-    . scripts/lib-python.sh
-    [ ! -x "$python_tools/bin/maturin" ] || build python_wheel "$scratch/wheels"
 }
 
 # keep FILE PROGRAM...: copies of test programs, by their names, of the command and of the library, as the plain build has made them,
