@@ -294,7 +294,7 @@ machinery() {
     build cargo test --quiet --target-dir "$sim" --package forebay --features shuttle --test schedule --no-run
 }
 
-# schedules ARGUMENTS...: explores schedules.
+# schedules ARGUMENTS...: explores schedules, which asks no clock but its threads' own.
 schedules() {
     suite 'schedules' \
         cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
