@@ -221,6 +221,12 @@ fn check_end(offset: u64, len: usize) -> Result<(), Halt> {
     }
 }
 
+/// A managed description's own offset, for whoever has it locked.
+#[inline(always)]
+pub fn own_offset(using: &Use<'_>, description: &Description) -> Result<u64, Halt> {
+    description.begin(|| using.inode.size(using.me))
+}
+
 /// Writes at an offset of the caller's, or at the description's own.
 ///
 /// # Safety
@@ -246,10 +252,7 @@ pub unsafe fn write(
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
         }
-        let begin = match at {
-            Some(at) => at,
-            None => description.begin(|| using.inode.size(using.me))?,
-        };
+        let begin = at.map_or_else(|| own_offset(using, description), Ok)?;
         check_end(begin, whole)?;
         if len == 0 {
             return Ok(0);
@@ -365,10 +368,7 @@ pub unsafe fn read(
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
         }
-        let offset = match at {
-            Some(at) => at,
-            None => description.begin(|| using.inode.size(using.me))?,
-        };
+        let offset = at.map_or_else(|| own_offset(using, description), Ok)?;
         check_end(offset, whole)?;
         // SAFETY: the caller's promise.
         let got = unsafe { get(using, target, len, offset)? };

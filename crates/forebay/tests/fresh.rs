@@ -13,19 +13,30 @@ use forebay::{Config, OpenOptions, Session};
 
 const LEN: usize = 300_000;
 
+/// All writes go to its memory.
+fn session(coherence: Coherence) -> Session {
+    let config = Config {
+        memory: 32 << 20,
+        route: Route::Scrap,
+        coherence,
+        ..Config::tiny()
+    };
+    Session::open(config).expect("a session")
+}
+
+fn options() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    options
+}
+
 /// A keeper that evicts, and a reader that has come late, lock a header for a moment: its bytes go all the same.
 #[test]
 fn what_somebody_is_looking_at_is_dropped_as_well() {
     let dir = here::directory();
     let path = dir.path().join("a");
-    let config = Config {
-        memory: 32 << 20,
-        route: Route::Scrap,
-        ..Config::tiny()
-    };
-    let session = Session::open(config).expect("a session");
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true);
+    let session = session(Config::tiny().coherence);
+    let options = options();
     let file = session.open_file(&path, &options).expect("a file");
     assert_eq!(file.write_at(&[1; LEN], 0).expect("a write"), LEN);
     file.close().expect("closed");
@@ -60,16 +71,9 @@ fn what_somebody_is_looking_at_is_dropped_as_well() {
 fn a_flush_of_nothing_does_not_hide_a_change() {
     let dir = here::directory();
     let path = dir.path().join("a");
-    let config = Config {
-        memory: 32 << 20,
-        route: Route::Scrap,
-        // Nobody tells of changes.
-        coherence: Coherence::Close,
-        ..Config::tiny()
-    };
-    let session = Session::open(config).expect("a session");
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true);
+    // Nobody tells of changes.
+    let session = session(Coherence::Close);
+    let options = options();
     let file = session.open_file(&path, &options).expect("a file");
     assert_eq!(file.write_at(&[1; LEN], 0).expect("a write"), LEN);
     let device = file.core().expect("a managed file").device.clone();

@@ -89,7 +89,7 @@ fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<o
         let invalid = || Halt::Failed(device_error(libc::EINVAL));
         let base = match whence {
             libc::SEEK_SET => 0,
-            libc::SEEK_CUR => description.begin(|| using.inode.size(using.me))? as off_t,
+            libc::SEEK_CUR => serve::own_offset(using, description)? as off_t,
             libc::SEEK_END => using.inode.size(using.me)? as off_t,
             libc::SEEK_DATA | libc::SEEK_HOLE => {
                 // The kernel knows where holes are, of what it has.

@@ -5,7 +5,8 @@ use forebay::limits::BLOCK_BYTES;
 use libc::{c_int, off_t};
 
 use super::{
-    Answer, CALL_BYTES_MAX, Slow, check_end, check_memory, checked, get, put, with, within_limit,
+    Answer, CALL_BYTES_MAX, Slow, check_end, check_memory, checked, get, own_offset, put, with,
+    within_limit,
 };
 use crate::hooks::limits;
 use crate::hooks::seek::device_error;
@@ -39,10 +40,7 @@ pub unsafe fn vectored(
         if description.state() != State::Ours {
             return Err(Halt::Kernel);
         }
-        let begin = match at {
-            Some(at) => at,
-            None => description.begin(|| using.inode.size(using.me))?,
-        };
+        let begin = at.map_or_else(|| own_offset(using, description), Ok)?;
         let whole = within_call(parts, CALL_BYTES_MAX).map(|(_, len)| len).sum();
         check_end(begin, whole)?;
         if whole == 0 {

@@ -77,6 +77,10 @@ fn renamed(path: &Path, inode: u64) -> Option<PathBuf> {
     same.next().map(|name| name.path())
 }
 
+fn has_numbers_of(entry: &FileEntry, meta: &std::fs::Metadata) -> bool {
+    entry.numbers() == (meta.dev(), meta.ino())
+}
+
 /// By which descriptor of some process of the session the kernel leads to a file that has no name.
 fn held(processes: &[u32], entry: &FileEntry) -> Option<PathBuf> {
     let numbers = processes.iter().flat_map(|process| {
@@ -86,10 +90,9 @@ fn held(processes: &[u32], entry: &FileEntry) -> Option<PathBuf> {
     let mut paths = numbers.map(|number| number.path()).filter(|path| {
         // First: what the kernel asks nobody for.
         std::fs::read_link(path).is_ok_and(|name| name.as_os_str().as_bytes().ends_with(DELETED))
-            && path.metadata().is_ok_and(|meta| {
-                entry.device.load(Ordering::Acquire) == meta.dev()
-                    && entry.inode.load(Ordering::Acquire) == meta.ino()
-            })
+            && path
+                .metadata()
+                .is_ok_and(|meta| has_numbers_of(entry, &meta))
     });
     paths.next()
 }
@@ -125,9 +128,7 @@ fn reopen_at(
     let meta = file
         .metadata()
         .map_err(|e| Absent::Unreachable(e.to_string()))?;
-    let same = entry.device.load(Ordering::Acquire) == meta.dev()
-        && entry.inode.load(Ordering::Acquire) == meta.ino();
-    if !same {
+    if !has_numbers_of(entry, &meta) {
         return Err(Absent::Gone("another file has its name by now".into()));
     }
     let device = RealFile::reopen_managed(file.as_fd(), relocate)

@@ -235,7 +235,7 @@ unsafe fn unmap_shared_but(kept: usize) {
 /// # Safety
 /// As for [`stand`].
 unsafe fn close_all_but(one: RawFd) {
-    let parts = [(0, one - 1), (one.max(-1) + 1, RawFd::MAX)];
+    let parts = [(0, one - 1), (one + 1, RawFd::MAX)];
     for (from, to) in parts.into_iter().filter(|(from, to)| from <= to) {
         // SAFETY: the copy's own descriptors, which nobody in it uses.
         unsafe { libc::syscall(libc::SYS_close_range, from, to, 0) };
