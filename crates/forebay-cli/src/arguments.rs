@@ -66,6 +66,18 @@ pub enum Command {
     Completions(Completions),
     /// Print the manual page, or write all of them to a directory
     Man(Man),
+    /// Stand guard while a daemon does not answer: how that has it started
+    #[command(hide = true)]
+    Guard(Guard),
+}
+
+/// Stands guard in a session while its daemon does not answer.
+#[derive(Args, Debug)]
+pub struct Guard {
+    /// The descriptor of the daemon's listener.
+    pub listener: u32,
+    /// The session's arena.
+    pub arena: PathBuf,
 }
 
 /// Runs a program, and all that it starts, with its files managed.

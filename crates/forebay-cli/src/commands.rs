@@ -5,6 +5,7 @@ pub mod config;
 pub mod daemon;
 pub mod doctor;
 pub mod evict;
+pub mod guard;
 pub mod man;
 pub mod mount;
 pub mod pmem;

@@ -13,12 +13,14 @@ mod output;
 mod sessions;
 mod settings;
 
+use std::ffi::OsString;
 use std::process::ExitCode;
 
 use clap::{Args, ColorChoice, CommandFactory, FromArgMatches};
 
 use arguments::{Cli, Command};
 use failure::{Failure, USAGE};
+use forebay::keeper::relief;
 use forebay::sys::inherited;
 use output::Output;
 
@@ -29,6 +31,7 @@ static START: extern "C" fn() = inherited::note;
 
 fn main() -> ExitCode {
     commands::run::leave_library();
+    relief::is_run_by(&["forebay", "guard"]);
     let plain = output::wants_no_color(std::env::args_os().skip(1));
     let color = if plain {
         ColorChoice::Never
@@ -61,19 +64,24 @@ fn main() -> ExitCode {
     }
 }
 
-/// The command line if it is one of `forebay run` and nothing is wrong with it. The options of all other commands cost more than the
-/// rest of that command; help and complaints are made with them.
+/// The command line if it is one of a command that somebody waits for, and nothing is wrong with it. The options of all other commands cost
+/// more than the rest of that command; help and complaints are made with them.
 fn run_alone() -> Option<Cli> {
     let mut words = std::env::args_os().skip(1);
-    if words.next()? != "run" {
-        return None;
-    }
-    let run = arguments::Run::augment_args(clap::Command::new("run").no_binary_name(true));
-    let matches = run.try_get_matches_from(words).ok()?;
+    let command = match words.next()?.to_str()? {
+        "run" => Command::Run(alone(words)?),
+        "guard" => Command::Guard(alone(words)?),
+        _ => return None,
+    };
     Some(Cli {
         no_color: false,
-        command: Command::Run(arguments::Run::from_arg_matches(&matches).ok()?),
+        command,
     })
+}
+
+fn alone<T: Args>(words: impl Iterator<Item = OsString>) -> Option<T> {
+    let command = T::augment_args(clap::Command::new("forebay").no_binary_name(true));
+    T::from_arg_matches(&command.try_get_matches_from(words).ok()?).ok()
 }
 
 fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
@@ -91,6 +99,7 @@ fn run(command: Command, output: &mut Output) -> Result<u8, Failure> {
         Command::Doctor(arguments) => commands::doctor::run(arguments, output),
         Command::Config(arguments) => commands::config::run(&arguments, output),
         Command::Completions(arguments) => commands::completions::run(&arguments, output),
+        Command::Guard(arguments) => commands::guard::run(&arguments),
         Command::Man(arguments) => commands::man::run(&arguments, output),
     }
 }

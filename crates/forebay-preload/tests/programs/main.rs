@@ -31,6 +31,7 @@ mod raw;
 mod reached;
 mod rights;
 mod role;
+mod relieved;
 mod room;
 mod rotated;
 mod scene;

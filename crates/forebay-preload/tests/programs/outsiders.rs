@@ -24,6 +24,8 @@ pub const SHORT: usize = 100_000;
 pub const LONG: Duration = Duration::from_secs(30);
 const FLOOD: usize = 4 << 20;
 pub const KEEPER: &str = "FOREBAY__TEST_OUTSIDERS";
+/// The keeper has a relief.
+const RELIEVED: &str = "FOREBAY__TEST_RELIEVED";
 const PROCESSES: &str = "TEST_OUTSIDERS_PROCESSES";
 
 pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
@@ -609,15 +611,32 @@ impl Keeper {
 
     /// One that, before anything else, writes its number to a file: a cgroup's, perhaps.
     pub fn in_group(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Self {
-        let mut keeper = Self::begin(scene, coherence, processes);
-        crate::deaths::await_kept(&mut keeper.0);
-        keeper
+        let keeper = Self::begin(scene, coherence, processes);
+        keeper.await_kept()
+    }
+
+    /// One whose guard is stood in for while it does not answer.
+    pub fn relieved(scene: &mut Scene) -> Self {
+        let mut command = Self::command(scene, Coherence::Strict, Path::new("/dev/null"));
+        let keeper = command.env(RELIEVED, "1").spawn().expect("a keeper");
+        Keeper(keeper).await_kept()
+    }
+
+    fn await_kept(mut self) -> Self {
+        crate::deaths::await_kept(&mut self.0);
+        self
     }
 
     /// One that may not have come to keep anything yet.
     pub fn begin(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Self {
+        let mut command = Self::command(scene, coherence, processes);
+        Keeper(command.spawn().expect("a keeper"))
+    }
+
+    fn command(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Command {
         drop(scene.session.take());
-        let keeper = Command::new(std::env::current_exe().expect("a path"))
+        let mut command = Command::new(std::env::current_exe().expect("a path"));
+        command
             .args([
                 "--exact",
                 "outsiders::keeper",
@@ -627,10 +646,8 @@ impl Keeper {
             .env(KEEPER, format!("{coherence:?} {}", scene.name))
             .env(PROCESSES, processes)
             .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a keeper");
-        Keeper(keeper)
+            .stdout(Stdio::piped());
+        command
     }
 
     pub fn process(&self) -> i32 {
@@ -709,6 +726,10 @@ fn keeper() {
         "Strict" => Coherence::Strict,
         _ => Coherence::Notify,
     };
+    if std::env::var_os(RELIEVED).is_some() {
+        let own = ["test", "--exact", "outsiders::relief", "--test-threads=1"];
+        forebay::keeper::relief::is_run_by(&own);
+    }
     let _session = Session::open(coherent(name, coherence)).expect("a session");
     println!("@kept");
     let mut path = String::new();
@@ -726,6 +747,18 @@ fn keeper() {
         mark.write_all(b"full").expect("a mark");
         let _ = std::io::stdin().read(&mut [0]);
     }
+}
+
+/// What stands in for its guard.
+#[test]
+fn relief() {
+    if std::env::var_os(RELIEVED).is_none() {
+        return;
+    }
+    let words: Vec<_> = std::env::args().rev().take(2).collect();
+    let listener = words[1].parse().expect("a number");
+    let listener = forebay::sys::file::inherited_for_writing(listener).expect("a listener");
+    forebay::keeper::relief::stand(listener, Path::new(&words[0])).expect("a relief");
 }
 
 /// The end of an outsider that reads a file whole.

@@ -12,8 +12,8 @@
 //! has found an outsider. Whatever goes wrong here lets outsiders in: they may see old bytes then, and nobody hangs.
 //!
 //! The guard's thread opens no file of anybody's and waits for no lock that is held over more than a few calls: the keeper's
-//! own openings, and members', wait for it. If it does not answer a copy of the process does, which knows nothing and lets everybody in
-//! ([`stand_in`]). If the keeper dies the kernel lets everybody in.
+//! own openings, and members', wait for it. If it does not answer, or the keeper dies, a copy of the process ([`stand_in`]) starts a guard that stands in
+//! ([`relief`]) where the process has one, and else lets everybody in. If keeper and copy die the kernel lets everybody in.
 
 mod arrivals;
 mod freezers;
@@ -24,7 +24,7 @@ mod pace;
 mod who;
 
 use std::collections::{HashMap, HashSet};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -34,6 +34,7 @@ use crate::config::{Coherence, Config};
 use crate::error::Error;
 use crate::file::table;
 use crate::ids::FileId;
+use crate::keeper::relief;
 use crate::keeper::run::keeper_process;
 use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
@@ -85,6 +86,8 @@ pub struct Guard {
     missed: AtomicBool,
     /// The arena's file, which every member has mapped: device and inode.
     arena: (u64, u64),
+    /// It stands in for a keeper's, in a process that keeps nothing ([`crate::keeper::relief`]).
+    relieves: bool,
 }
 
 #[derive(Default)]
@@ -135,23 +138,7 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
         (Coherence::Auto, Err(_)) => return Ok(None),
         (_, Err(why)) => return Err(refused("notify", why)),
     };
-    let Some(arena) = shared.arena.mapping().file() else {
-        return Ok(None);
-    };
-    let arena = stat::stat(arena.as_fd()).map_err(|e| Error::device("stat", &e))?;
-    Ok(Some(Guard {
-        gate,
-        bell,
-        watched: Mutex::default(),
-        waiting: Mutex::default(),
-        arrived: Mutex::default(),
-        work: Mutex::default(),
-        woken: Condvar::new(),
-        ended: AtomicBool::new(false),
-        has_leased: AtomicBool::new(false),
-        missed: AtomicBool::new(false),
-        arena: (arena.device, arena.inode),
-    }))
+    Guard::over(&shared.arena, gate, bell).map(Some)
 }
 
 /// Whether the session's keeper has a file open, or is stopped, so that descriptors may be on their way to it.
@@ -161,6 +148,50 @@ pub fn keeper_may_have(arena: &Arena, inode: (u64, u64)) -> bool {
 }
 
 impl Guard {
+    fn over(arena: &Arena, gate: Option<Group>, bell: Watcher) -> Result<Self, Error> {
+        let failed = |e| Error::device("stat", &e);
+        let file = arena.mapping().file();
+        let file = file.ok_or_else(|| failed(std::io::ErrorKind::NotFound.into()))?;
+        let seen = stat::stat(file.as_fd()).map_err(failed)?;
+        Ok(Guard {
+            gate,
+            bell,
+            watched: Mutex::default(),
+            waiting: Mutex::default(),
+            arrived: Mutex::default(),
+            work: Mutex::default(),
+            woken: Condvar::new(),
+            ended: AtomicBool::new(false),
+            has_leased: AtomicBool::new(false),
+            missed: AtomicBool::new(false),
+            arena: (seen.device, seen.inode),
+            relieves: false,
+        })
+    }
+
+    /// One that takes over those who come to a listener.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(super) fn for_relief(arena: &Arena, gate: Group) -> Result<Self, Error> {
+        let bell = Watcher::new().map_err(|e| Error::device("watch files", &e))?;
+        let guard = Self::over(arena, Some(gate), bell)?;
+        Ok(Guard {
+            relieves: true,
+            ..guard
+        })
+    }
+
+    /// Whether this process sees to outsiders: it keeps, or stands in for who does.
+    fn is_at_work(&self, shared: &Shared) -> bool {
+        self.relieves || shared.keeps.load(Relaxed)
+    }
+
+    /// Whether somebody waits.
+    pub(super) fn has_waiting(&self) -> bool {
+        !locked(&self.waiting).is_empty()
+    }
+
     /// What the session's programs are to know of it: [`NONE`] would be none.
     pub fn level(&self) -> u32 {
         if self.holds() { HOLDS } else { HEARS }
@@ -308,6 +339,10 @@ impl Guard {
     }
 
     fn is_watched(&self, inode: (u64, u64)) -> bool {
+        if self.relieves {
+            // By whom it stands in for; the marks are his.
+            return true;
+        }
         let watched = locked(&self.watched);
         watched.by_inode.contains_key(&inode) || watched.forgotten.contains_key(&inode)
     }
@@ -318,8 +353,13 @@ impl Guard {
     }
 
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
-    fn begin_stand_in(&self) -> Option<StandIn> {
-        let stand_in = stand_in::begin(self.gate.as_ref().map(Group::as_fd)).ok()?;
+    fn begin_stand_in(&self, shared: &Shared) -> Option<StandIn> {
+        let listener = self.gate.as_ref().map(Group::as_fd);
+        let relief = listener.and_then(|fd| {
+            let arena = shared.arena_path.as_deref()?;
+            relief::of(arena, fd.as_raw_fd())
+        });
+        let stand_in = stand_in::begin(listener, relief.as_ref()).ok()?;
         freezers::leave(stand_in.process());
         Some(stand_in)
     }
@@ -333,9 +373,10 @@ impl Guard {
         let mut answers = 0;
         while !self.ended.load(Relaxed) {
             // Where nobody waits for answers, the first lease needs one.
-            if !has_tried && (self.gate.is_some() || self.has_leased.load(Relaxed)) {
+            let is_needed = self.gate.is_some() || self.has_leased.load(Relaxed);
+            if !has_tried && !self.relieves && is_needed {
                 has_tried = true;
-                stand_in = self.begin_stand_in();
+                stand_in = self.begin_stand_in(shared);
             }
             if let Some(stand_in) = &stand_in {
                 stand_in.note_round();
@@ -385,7 +426,7 @@ pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
     let mut mending = mend::Mending::default();
     while !stop.load(Relaxed) {
         let next = guard.next();
-        if shared.keeps.load(Relaxed) {
+        if guard.is_at_work(shared) {
             mending.go_on(shared, me, &guard, next);
         } else {
             mending = mend::Mending::default();

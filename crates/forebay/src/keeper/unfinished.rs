@@ -77,8 +77,8 @@ pub fn adopt_owed_files(shared: &Arc<Shared>, patience: Patience) {
 }
 
 /// As [`adopt_owed_files`], for one file, by a process of the session that gets no answer from a keeper.
-pub fn adopt_owed_file(shared: &Arc<Shared>, file: FileId) {
-    adopt_by(shared, |id, _| id == file, None, reopen::reopen_renamed);
+pub fn adopt_owed_file(shared: &Arc<Shared>, file: FileId, patience: Patience) {
+    adopt_by(shared, |id, _| id == file, patience, reopen::reopen_renamed);
 }
 
 /// A file as [`adopt_owed_file`] opens it, for a process that has it open already and may not write by that.

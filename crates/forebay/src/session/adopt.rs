@@ -315,7 +315,7 @@ impl Session {
             // Without a keeper that answers and has the file, this process opens it as a recovery would.
             if !shared.ask_to_flush(id) && !has_tried {
                 has_tried = true;
-                crate::keeper::unfinished::adopt_owed_file(shared, id);
+                crate::keeper::unfinished::adopt_owed_file(shared, id, None);
                 if shared.device(id).is_some() {
                     return self.give_to_kernel(device, inode, reason);
                 }

@@ -63,6 +63,21 @@ impl Group {
         Ok(group)
     }
 
+    /// Another process's listener, of which this one has a descriptor: who listens besides takes other events than this one.
+    ///
+    /// # Errors
+    /// The system's, where there is no descriptor left.
+    pub fn over(fd: OwnedFd) -> io::Result<Self> {
+        let group = Group {
+            fd,
+            nothing: std::fs::File::open("/dev/null")?.into(),
+            spare: Mutex::default(),
+            mark: libc::FAN_MARK_EVICTABLE,
+        };
+        group.keep_spare(&mut group.spare());
+        Ok(group)
+    }
+
     fn spare(&self) -> MutexGuard<'_, Vec<OwnedFd>> {
         // Each change of it is one push or one removal.
         self.spare.lock().unwrap_or_else(PoisonError::into_inner)

@@ -3,11 +3,15 @@
 //! and for `/proc/sys/fs/lease-break-time` (45 s) for the end of a lease.
 //!
 //! It is a copy of its parent that has given everything back but the listener's descriptor and a page that both see. In that the
-//! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing: it answers events, and
-//! gives those leases up that somebody waits for, by descriptors that it takes from its parent for that moment (`leases`). It ends with
-//! the thread that has made it. No signal says so to the parent: an embedding program may be waiting for children of its own.
+//! parent's thread counts its rounds. Where it does not count on, or the parent has died, the copy starts a program that knows what to do, if
+//! there is one ([`Relief`]); else it lets everybody in, since it knows nothing itself. It also gives those leases up that somebody waits
+//! for, by descriptors that it takes from its parent for that moment (`leases`). It ends with its parent and the program, and when it is
+//! dropped. No signal says so to the parent: an embedding program may be waiting for children of its own.
 
 mod leases;
+mod relief;
+
+pub use relief::Relief;
 
 use super::{check, liveness};
 use std::io;
@@ -76,8 +80,8 @@ fn unmap_seen(seen: *mut Seen) {
     unsafe { libc::munmap(seen.cast(), size_of::<Seen>()) };
 }
 
-/// Makes one, for this listener if there is one, and for leases.
-pub fn begin(group: Option<BorrowedFd<'_>>) -> io::Result<StandIn> {
+/// Makes one, for this listener if there is one, and for leases. `relief` is for those who wait for answers.
+pub fn begin(group: Option<BorrowedFd<'_>>, relief: Option<&Relief>) -> io::Result<StandIn> {
     let parent = std::process::id() as libc::pid_t;
     let seen = map_seen()?;
     // SAFETY: all zeros are sets of signals, which the calls below fill in.
@@ -90,7 +94,7 @@ pub fn begin(group: Option<BorrowedFd<'_>>) -> io::Result<StandIn> {
         // another thread.
         let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
         if child == 0 {
-            stand(group.map_or(-1, |group| group.as_raw_fd()), parent, seen);
+            stand(group.map_or(-1, |group| group.as_raw_fd()), parent, seen, relief);
         }
         if child > 0 {
             // Where the kernel asks (Yama): it takes descriptors from us. Elsewhere an error and no more.
@@ -126,10 +130,16 @@ impl Drop for StandIn {
 ///
 /// # Safety
 /// Called in a new process that is a copy of `parent`, by its only thread.
-unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
-    // SAFETY: nothing here takes a lock, allocates or returns; all memory that is passed lies on this stack.
+unsafe fn stand(
+    group: RawFd,
+    parent: libc::pid_t,
+    seen: *mut Seen,
+    relief: Option<&Relief>,
+) -> ! {
+    // SAFETY: nothing here takes a lock, allocates or returns; all memory that is passed lies on this stack, or is a copy that nobody changes.
     unsafe {
-        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0);
+        // Also one that is stopped is to see that its parent has ended.
+        libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT, 0, 0, 0);
         if libc::getppid() != parent {
             libc::_exit(0);
         }
@@ -139,35 +149,96 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen) -> ! {
         // First: the parent may have no number left for what is opened here.
         close_all_but(group);
         unmap_shared_but(seen.addr());
-        let stat = open_in_proc(parent, b"stat", libc::O_RDONLY);
-        let mut leases = leases::Leases::of(parent);
-        let mut looks = Looks::default();
+        let mut parent = Parent {
+            stat: open_in_proc(parent, b"stat", libc::O_RDONLY | libc::O_CLOEXEC),
+            life: libc::syscall(libc::SYS_pidfd_open, parent, 0) as RawFd,
+            leases: leases::Leases::of(parent),
+            looks: Looks::default(),
+        };
         loop {
-            libc::poll(std::ptr::null_mut(), 0, LOOK_EVERY_MS);
-            if !looks.is_silent(&*seen, stat) {
-                continue;
-            }
-            // First: who sees it looks for those who are let in.
-            (*seen).answers.fetch_add(1, Ordering::Release);
-            if group >= 0 {
-                // What the parent had taken and not answered.
-                (0..NUMBERS).for_each(|number| admit(group, number));
-            }
-            while looks.is_silent(&*seen, stat) {
-                leases.end_wanted();
-                // Without a listener the kernel passes over it, and this only waits.
-                let mut source = libc::pollfd {
-                    fd: group,
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                if libc::poll(&raw mut source, 1, LOOK_EVERY_MS) > 0 {
-                    admit_all(group);
-                    (*seen).answers.fetch_add(1, Ordering::Release);
+            parent.wait();
+            match parent.is_silent(&*seen) {
+                _ if parent.has_ended() => {
+                    if let Some(relief) = relief.filter(|_| group >= 0) {
+                        relief::Running::stand_by(relief, group, &mut parent, &*seen);
+                    }
+                    libc::_exit(0)
                 }
+                true => stand_for(group, &mut parent, &*seen, relief),
+                false => {}
             }
         }
     }
+}
+
+/// Until the parent answers again, or has ended.
+///
+/// # Safety
+/// As for [`stand`].
+unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen, relief: Option<&Relief>) {
+    // First: who sees it looks for those who are let in.
+    seen.answers.fetch_add(1, Ordering::Release);
+    if group >= 0 {
+        // What the parent had taken and not answered.
+        admit_numbers(group);
+        if let Some(relief) = relief {
+            // SAFETY: as the caller's.
+            unsafe { relief::Running::stand_by(relief, group, parent, seen) };
+        }
+    }
+    while !parent.has_ended() && parent.is_silent(seen) {
+        parent.leases.end_wanted();
+        // Without a listener the kernel passes over it, and this only waits.
+        let mut source = libc::pollfd {
+            fd: group,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the target is ours.
+        if unsafe { libc::poll(&raw mut source, 1, LOOK_EVERY_MS) } > 0 {
+            admit_all(group);
+            seen.answers.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+/// The parent, as the copy sees it.
+struct Parent {
+    stat: RawFd,
+    /// `pidfd_open` of it; negative where the kernel has none.
+    life: RawFd,
+    leases: leases::Leases,
+    looks: Looks,
+}
+
+impl Parent {
+    fn is_silent(&mut self, seen: &Seen) -> bool {
+        self.looks.is_silent(seen, self.stat)
+    }
+
+    /// For a moment, or until it ends.
+    fn wait(&self) {
+        self.poll(LOOK_EVERY_MS);
+    }
+
+    fn has_ended(&self) -> bool {
+        self.poll(0) > 0
+    }
+
+    fn poll(&self, ms: libc::c_int) -> libc::c_int {
+        let mut life = libc::pollfd {
+            fd: self.life,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the target is ours.
+        unsafe { libc::poll(&raw mut life, 1, ms) }
+    }
+}
+
+/// Lets those in that somebody has taken by descriptors with low numbers.
+fn admit_numbers(group: RawFd) {
+    (0..NUMBERS).for_each(|number| admit(group, number));
 }
 
 /// What the copy has seen of its parent.
@@ -321,7 +392,7 @@ mod tests {
         };
         group.watch(file.as_file().as_fd()).expect("a mark");
         let path = file.into_temp_path();
-        let stand_in = begin(Some(group.as_fd())).expect("a copy");
+        let stand_in = begin(Some(group.as_fd()), None).expect("a copy");
         stand_in.note_round();
         for _ in 0..2 {
             let path = path.to_path_buf();

@@ -6,7 +6,6 @@
 
 use std::collections::hash_map::Entry;
 use std::os::fd::AsFd;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::{Guard, SETTLE, Waiting, locked, members, mend};
@@ -64,7 +63,7 @@ impl Guard {
             std::thread::sleep(NO_ROOM_PAUSE);
         }
         for event in arrivals.unwrap_or_default() {
-            let passes = !shared.keeps.load(Relaxed)
+            let passes = !self.is_at_work(shared)
                 || members.open(&shared.arena, event.thread, self.arena);
             let inode = match passes {
                 true => None,

@@ -14,7 +14,7 @@ use crate::file::given;
 use crate::file::settle::{self, Durability};
 use crate::flush::errors;
 use crate::ids::FileId;
-use crate::keeper::unfinished::adopt;
+use crate::keeper::unfinished::{adopt, adopt_owed_file};
 use crate::memory::files::{CLOSING, EXCEEDING, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
@@ -26,6 +26,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const WRITERS_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a change must look like an outsider's.
 const LOOKS_MIN: Duration = Duration::from_millis(5);
+/// How long a guard that stands in waits for a lease on a file: the copy that has started it gives up the lease of a keeper that is stopped.
+const RELIEF_PATIENCE: Duration = Duration::from_millis(800);
 /// How often it is seen to that all files are watched.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
@@ -108,7 +110,7 @@ impl Mending {
         guard: &Guard,
         file: FileId,
     ) -> bool {
-        if !shared.keeps.load(Relaxed) || !is_known(shared, file) {
+        if !guard.is_at_work(shared) || !is_known(shared, file) {
             return false;
         }
         give_to_kernel_while(shared, me, file, |begun| {
@@ -255,7 +257,11 @@ fn give_to_kernel_while(
     let begun = Instant::now();
     while is_known(shared, file) && wanted(begun) {
         if entry.owes() {
-            adopt(shared, |id, _| id == file);
+            match shared.keeps.load(Relaxed) {
+                true => adopt(shared, |id, _| id == file),
+                // It has no descriptors from programs.
+                false => adopt_owed_file(shared, file, Some(RELIEF_PATIENCE)),
+            }
             let Some(core) = core_of(shared, file) else {
                 return;
             };

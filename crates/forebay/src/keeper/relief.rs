@@ -1,0 +1,115 @@
+//! A guard while the keeper does not answer, in a process of its own: the keeper is stopped, frozen or stuck, or has died and there is none yet.
+//!
+//! Outsiders who open a managed file then would be let in by whoever knows nothing, to what the device has. What they append goes where
+//! the bytes go that the session owes, and is written over. So a copy of the keeper ([`crate::sys::stand_in`]) starts this: it joins the
+//! session, takes the listener over, and does what the keeper's guard does ([`super::outsiders`]): it writes the file, gives it to the kernel, and
+//! lets the outsider in.
+//!
+//! It keeps nothing else of the session. It ends when the keeper answers again, or another one does; and when the session has neither a
+//! keeper nor programs, since a recovery needs it for itself.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+use crate::config::Config;
+use crate::error::{Error, Result};
+use crate::keeper::outsiders::{self, Guard};
+use crate::keeper::run::has_keeper;
+use crate::memory::arena::Arena;
+use crate::session::Session;
+use crate::session::look::members_of;
+use crate::sync::Ordering;
+use crate::sys::fanotify::Group;
+use crate::sys::socket;
+use crate::sys::stand_in::Relief;
+
+/// How often it is looked whether it is needed.
+const LOOK_MS: i32 = 20;
+/// How long a new keeper has for marks of its own.
+const OVERLAP: Duration = Duration::from_secs(1);
+/// How long those are waited for who wait.
+const LAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// How this process's executable is called.
+static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
+
+/// Says that this process's executable runs [`stand`] when it is called with these arguments, its name the first, and two more: the
+/// listener's descriptor and the arena's path. For a process whose keepers are to have a relief; the first call counts.
+pub fn is_run_by(arguments: &[&str]) {
+    let _ = ARGUMENTS.set(arguments.iter().map(|&word| word.to_owned()).collect());
+}
+
+/// For a keeper of the session with this arena, whose guard listens there.
+pub(super) fn of(arena: &Path, listener: i32) -> Option<Relief> {
+    use std::os::unix::ffi::OsStrExt;
+    let mut words: Vec<_> = ARGUMENTS.get()?.iter().map(|w| w.clone().into()).collect();
+    words.push(listener.to_string().into_bytes());
+    words.push(arena.as_os_str().as_bytes().to_vec());
+    Relief::of(words).ok()
+}
+
+/// Stands guard in the session whose arena is at `path`, until it is not needed any more. The standard input ends then.
+///
+/// # Errors
+/// The session cannot be joined, and the system's errors.
+pub fn stand(listener: OwnedFd, path: &Path) -> Result<()> {
+    let failed = |e: io::Error| Error::device("stand guard", &e);
+    let config = Config::builder().build();
+    let config = config.map_err(|why| Error::Session(why.to_string()))?;
+    let Some(session) = Session::join_living(path, config)? else {
+        return Ok(());
+    };
+    let shared = session.shared();
+    let guard = Guard::for_relief(&shared.arena, Group::over(listener).map_err(failed)?)?;
+    shared.set_guard(Some(guard.into()));
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let guards = scope.spawn(|| outsiders::run(shared, &stop));
+        let works = scope.spawn(|| outsiders::work(shared, &stop));
+        await_end(&shared.arena);
+        let guard = shared.guard();
+        let begun = Instant::now();
+        while begun.elapsed() < LAST_PATIENCE && guard.as_ref().is_some_and(|g| g.has_waiting()) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stop.store(true, Relaxed);
+        if let Some(guard) = guard {
+            guard.end();
+        }
+        let _ = (guards.join(), works.join());
+    });
+    shared.set_guard(None);
+    Ok(())
+}
+
+/// Until nobody needs a relief.
+fn await_end(arena: &Arena) {
+    let epoch = || arena.superblock().keeper_epoch.load(Ordering::Acquire);
+    let (first, input) = (epoch(), io::stdin());
+    let mut followed = None;
+    loop {
+        // It ends, and says nothing.
+        if socket::wait_readable(&[input.as_fd()], LOOK_MS).is_ok_and(|ready| ready) {
+            return;
+        }
+        let keeps = has_keeper(arena);
+        if !keeps && !has_programs(arena) {
+            return;
+        }
+        if keeps && epoch() != first {
+            let since = *followed.get_or_insert_with(Instant::now);
+            if since.elapsed() > OVERLAP {
+                return;
+            }
+        }
+    }
+}
+
+fn has_programs(arena: &Arena) -> bool {
+    let own = std::process::id();
+    members_of(arena).processes.iter().any(|&pid| pid != own)
+}
