@@ -3,6 +3,7 @@
 //! The session's program does what it is told, line by line. Outsiders are ordinary programs without the library; this test
 //! program hosts the keeper, and so is none, but where the keeper has a process of its own.
 
+use std::collections::HashSet;
 use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
@@ -48,6 +49,17 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
             }
             "text" => {
                 write(fd, format!("{}\n", words[1]).as_bytes()).expect("write");
+                String::new()
+            }
+            // Lines, many of them for each time that it opens the file.
+            "lines" => {
+                for lines in (0..number(2)).collect::<Vec<_>>().chunks(30) {
+                    let fd = open(&dir.join(words[1]), flags_of("log")).expect("open");
+                    for line in lines {
+                        write(fd, format!("inside{line}\n").as_bytes()).expect("write");
+                    }
+                    close(fd).expect("close");
+                }
                 String::new()
             }
             // Writes the same megabytes again and again, until it is told that they are enough.
@@ -276,6 +288,37 @@ fn an_outsider_and_a_member_append_to_one_log() {
         String::from_utf8(shell(&scene, "cat a")).expect("text"),
         wanted
     );
+}
+
+/// An outsider comes just when the session closes the file for the last time, and gives back what space it has reserved there.
+#[test]
+fn an_outsider_appends_while_a_member_closes() {
+    const LINES: usize = 60_000;
+    let Some(scene) = strict("closes") else {
+        return;
+    };
+    let mut member = Member::of(&scene);
+    member.begins(&format!("lines a {LINES}"));
+    let script = format!(
+        "import os, random, time\n\
+         for i in range({LINES} // 30):\n\
+         \tfd = os.open('a', os.O_WRONLY | os.O_CREAT | os.O_APPEND)\n\
+         \t[os.write(fd, b'outside%d\\n' % (30 * i + j)) for j in range(3)]\n\
+         \tos.close(fd)\n\
+         \ttime.sleep(random.random() * 0.003)\n"
+    );
+    python(&scene, &script);
+    member.answers();
+    member.ends();
+    let text = String::from_utf8(shell(&scene, "cat a")).expect("text");
+    let outside = (0..LINES).filter(|line| line % 30 < 3).collect::<Vec<_>>();
+    for (who, wanted) in [("inside", (0..LINES).collect()), ("outside", outside)] {
+        let told = text.lines().filter_map(|line| line.strip_prefix(who));
+        let told: HashSet<usize> = told.map(|number| number.parse().expect("whole")).collect();
+        let lost: Vec<_> = wanted.iter().filter(|line| !told.contains(line)).collect();
+        assert!(lost.is_empty(), "{who}: {} lost: {lost:?}", lost.len());
+        assert_eq!(told.len(), wanted.len(), "{who}");
+    }
 }
 
 /// What was owed is in a hole by then: nothing is to be written, and the kernel's file was never so long.

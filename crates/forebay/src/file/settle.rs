@@ -158,17 +158,23 @@ pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     let Some(_stop) = stop_file(me, core.id) else {
         return false;
     };
-    if !may(entry) || owes() {
+    // Who appends by the kernel would lose what he has appended.
+    let is_kernels = entry.kernel_reason.load(Ordering::Acquire) != 0;
+    if is_kernels || !may(entry) || owes() {
         return false;
     }
     let size = entry.size.load(Ordering::Acquire);
-    // First: whoever writes there from here on asks again.
-    entry.reserved_end.store(
-        size.min(entry.reserved_end.load(Ordering::Acquire)),
-        Ordering::Release,
-    );
-    entry.reserve_step.store(0, Ordering::Relaxed);
-    core.change(me, |device| device.trim()).is_ok()
+    core.change(me, |device| {
+        // First: whoever writes there from here on asks again. And not before the change has begun: outsiders come in once the file lacks
+        // nothing, and nobody changes it; what they append would be cut.
+        entry.reserved_end.store(
+            size.min(entry.reserved_end.load(Ordering::Acquire)),
+            Ordering::Release,
+        );
+        entry.reserve_step.store(0, Ordering::Release);
+        device.trim()
+    })
+    .is_ok()
 }
 
 /// Before a byte is acknowledged: the keeper has what it needs to write it (`Shared::hand_over`). A file whose descriptors a keeper cannot have

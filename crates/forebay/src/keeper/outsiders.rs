@@ -39,7 +39,7 @@ use crate::keeper::run::keeper_process;
 use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
-use crate::sys::fanotify::{self, Group};
+use crate::sys::fanotify::Group;
 use crate::sys::inotify::{self, Watcher};
 use crate::sys::stand_in::{self, StandIn};
 use crate::sys::{liveness, socket, stat};
@@ -100,7 +100,7 @@ struct Watched {
 
 /// An outsider that waits.
 struct Waiting {
-    event: fanotify::Event,
+    event: arrivals::Told,
     file: FileId,
     inode: (u64, u64),
     since: Instant,
@@ -270,7 +270,7 @@ impl Guard {
     }
 
     /// Lets those in for whom `may`.
-    fn admit(&self, may: impl Fn(&Waiting) -> bool) {
+    fn admit(&self, shared: &Shared, may: impl Fn(&Waiting) -> bool) {
         let Some(gate) = &self.gate else { return };
         let (admitted, rest) = {
             let mut waiting = locked(&self.waiting);
@@ -279,8 +279,7 @@ impl Guard {
         // Those who came meanwhile stay.
         locked(&self.waiting).extend(rest);
         for who in admitted {
-            // A process that was killed while it waited waits no more.
-            let _ = gate.admit(who.event);
+            who.event.is_let_in_by(gate, shared.arena.superblock());
         }
     }
 
@@ -400,7 +399,7 @@ impl Guard {
                 self.forget_arrivals(shared.arena.superblock(), LINGER);
             }
             let stands_still = pace.stands_still(self, shared);
-            self.admit(|who| pace::is_over(who.since, stands_still));
+            self.admit(shared, |who| pace::is_over(who.since, stands_still));
         }
     }
 }
@@ -415,7 +414,7 @@ pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
         level.store(NONE, Ordering::Release);
         shared.set_guard(None);
     }
-    guard.admit(|_| true);
+    guard.admit(shared, |_| true);
     guard.forget_arrivals(shared.arena.superblock(), Duration::ZERO);
 }
 
@@ -424,6 +423,9 @@ pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Some(guard) = shared.guard() else { return };
     let Ok(me) = shared.me() else { return };
     let mut mending = mend::Mending::default();
+    if guard.relieves {
+        guard.see_to_the_left(shared, me);
+    }
     while !stop.load(Relaxed) {
         let next = guard.next();
         if guard.is_at_work(shared) {

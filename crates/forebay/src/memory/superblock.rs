@@ -22,6 +22,8 @@ pub const NEWCOMERS: usize = 256;
 pub const LEFT: usize = 128;
 /// Bytes of a path in [`Left`]; of a longer one the end.
 pub const LEFT_PATH_BYTES: usize = 216;
+/// Entries of [`Superblock::arrivals`].
+pub const ARRIVALS: usize = 64;
 /// Words of [`Superblock::reached`].
 pub const REACHED: usize = 4096;
 
@@ -151,6 +153,8 @@ pub struct Superblock {
     pub standers_end: AtomicU32,
     /// The processes that reach files past the engine, by inode; see `session::reached`.
     pub reached: [AtomicU64; REACHED],
+    /// Those who wait to open a file, and of whom the guard has been told; see `keeper::outsiders`.
+    pub arrivals: [Arrival; ARRIVALS],
     /// How often files were left to the kernel; see `session::left`.
     pub left_count: AtomicU64,
     /// Those that were left last.
@@ -190,6 +194,15 @@ pub struct DeviceWords {
     pub requests: Line,
     /// Bytes of writes in flight.
     pub inflight_bytes: AtomicU64,
+}
+
+/// Somebody waits to open a file, and the guard has been told.
+#[repr(C)]
+pub struct Arrival {
+    /// Of the file, or 0: there is nobody.
+    pub inode: AtomicU64,
+    /// The event's, in the process of the guard.
+    pub number: AtomicU64,
 }
 
 /// A file that was left to the kernel.

@@ -6,7 +6,7 @@
 use super::{check, check_bytes, retry};
 use std::io;
 use std::mem::size_of;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Events that are read at once at most, each of which takes a descriptor.
@@ -31,6 +31,13 @@ pub struct Event {
     pub file: OwnedFd,
     /// The thread, as this process's pid namespace numbers it; 0 if it does not.
     pub thread: i32,
+}
+
+impl Event {
+    /// By which it is answered.
+    pub fn number(&self) -> RawFd {
+        self.file.as_raw_fd()
+    }
 }
 
 impl Group {
@@ -210,12 +217,17 @@ impl Group {
     /// The kernel looks for the number among those whom it has told of, the oldest first. So should the number be given to another
     /// event in between, of two answers the first is this one's all the same, and each gets one.
     pub fn admit(&self, event: Event) -> io::Result<()> {
-        let number = event.file.as_raw_fd();
+        let number = event.number();
+        self.make_spare(event.file);
+        self.admit_number(number)
+    }
+
+    /// Lets somebody in whom another process with this listener has been told of, by the number that the event has there.
+    pub fn admit_number(&self, number: RawFd) -> io::Result<()> {
         let answer = libc::fanotify_response {
             fd: number,
             response: libc::FAN_ALLOW,
         };
-        self.make_spare(event.file);
         retry(|| {
             // SAFETY: our own variable, as long as said, which the kernel only reads.
             check_bytes(unsafe {

@@ -94,7 +94,12 @@ pub fn begin(group: Option<BorrowedFd<'_>>, relief: Option<&Relief>) -> io::Resu
         // another thread.
         let child = libc::syscall(libc::SYS_clone, 0, 0, 0, 0, 0);
         if child == 0 {
-            stand(group.map_or(-1, |group| group.as_raw_fd()), parent, seen, relief);
+            stand(
+                group.map_or(-1, |group| group.as_raw_fd()),
+                parent,
+                seen,
+                relief,
+            );
         }
         if child > 0 {
             // Where the kernel asks (Yama): it takes descriptors from us. Elsewhere an error and no more.
@@ -130,12 +135,7 @@ impl Drop for StandIn {
 ///
 /// # Safety
 /// Called in a new process that is a copy of `parent`, by its only thread.
-unsafe fn stand(
-    group: RawFd,
-    parent: libc::pid_t,
-    seen: *mut Seen,
-    relief: Option<&Relief>,
-) -> ! {
+unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Option<&Relief>) -> ! {
     // SAFETY: nothing here takes a lock, allocates or returns; all memory that is passed lies on this stack, or is a copy that nobody changes.
     unsafe {
         // Also one that is stopped is to see that its parent has ended.
@@ -179,11 +179,13 @@ unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen, relief: Opti
     // First: who sees it looks for those who are let in.
     seen.answers.fetch_add(1, Ordering::Release);
     if group >= 0 {
-        // What the parent had taken and not answered.
-        admit_numbers(group);
         if let Some(relief) = relief {
             // SAFETY: as the caller's.
             unsafe { relief::Running::stand_by(relief, group, parent, seen) };
+        }
+        if parent.is_silent(seen) {
+            // What the parent had taken and not answered.
+            admit_numbers(group);
         }
     }
     while !parent.has_ended() && parent.is_silent(seen) {

@@ -6,17 +6,20 @@
 
 use std::collections::hash_map::Entry;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::pace::STILL_MAX;
 use super::{Guard, SETTLE, Waiting, locked, members, mend};
 use crate::device::DeviceFile;
 use crate::file::gone::{Place, unless_gone};
 use crate::file::table;
 use crate::ids::FileId;
-use crate::memory::superblock::Superblock;
+use crate::memory::superblock::{Arrival, Superblock};
 use crate::memory::threads::Me;
 use crate::session::reached;
 use crate::session::shared::Shared;
+use crate::sync::Ordering;
 use crate::sys::fanotify::{self, Group};
 use crate::sys::stat;
 
@@ -24,6 +27,28 @@ use crate::sys::stat;
 const SETTLE_TRIES: u32 = 8;
 /// How long is waited where there is no descriptor for those who come.
 const NO_ROOM_PAUSE: Duration = Duration::from_millis(2);
+
+/// Somebody of whom the guard has been told.
+pub(super) struct Told {
+    pub event: fanotify::Event,
+    /// Device and inode.
+    inode: Option<(u64, u64)>,
+    /// Its place among [`Superblock::arrivals`]; `None`: all were taken.
+    record: Option<usize>,
+}
+
+impl Told {
+    /// One who was killed while he waited waits no more.
+    pub fn is_let_in_by(self, gate: &Group, superblock: &Superblock) {
+        let _ = gate.admit(self.event);
+        // Last: one that were not answered would wait for good. A second answer is nobody's.
+        if let Some(record) = self.record {
+            superblock.arrivals[record]
+                .inode
+                .store(0, Ordering::Release);
+        }
+    }
+}
 
 impl Guard {
     /// Somebody from outside comes to a file, or may do so unseen.
@@ -62,19 +87,16 @@ impl Guard {
             members.forget_threads();
             std::thread::sleep(NO_ROOM_PAUSE);
         }
-        for event in arrivals.unwrap_or_default() {
+        for event in self.told(shared.arena.superblock(), arrivals.unwrap_or_default()) {
             let passes = !self.is_at_work(shared)
-                || members.open(&shared.arena, event.thread, self.arena);
-            let inode = match passes {
-                true => None,
-                false => stat::stat(event.file.as_fd()).ok(),
-            };
-            let inode = inode.map(|seen| (seen.device, seen.inode));
-            match inode
-                .and_then(|inode| Some((inode, self.in_the_way(shared, gate, &event, inode)?)))
-            {
+                || members.open(&shared.arena, event.event.thread, self.arena);
+            let inode = event.inode.filter(|_| !passes);
+            match inode.and_then(|inode| {
+                let file = self.in_the_way(shared, gate, &event.event, inode)?;
+                Some((inode, file))
+            }) {
                 None => {
-                    let _ = gate.admit(event);
+                    event.is_let_in_by(gate, shared.arena.superblock());
                 }
                 Some((inode, file)) => {
                     let since = Instant::now();
@@ -88,6 +110,56 @@ impl Guard {
                     self.ask(file, SETTLE);
                 }
             }
+        }
+    }
+
+    /// Takes note of those of whom the kernel has just told, all of them before anything else is done: should this process be stopped now,
+    /// or killed, another one sees to them.
+    fn told(&self, superblock: &Superblock, events: Vec<fanotify::Event>) -> Vec<Told> {
+        let mut records = superblock.arrivals.iter().enumerate();
+        let told = events.into_iter().map(|event| {
+            let inode = stat::stat(event.file.as_fd()).ok();
+            let inode = inode.map(|seen| (seen.device, seen.inode));
+            let free = |(_, record): &(usize, &Arrival)| record.inode.load(Ordering::Acquire) == 0;
+            // Numbers of a guard that stands in are of another process.
+            let record = inode.filter(|_| !self.relieves).and_then(|(_, inode)| {
+                let (at, record) = records.find(free)?;
+                let number = event.number() as u64;
+                record.number.store(number, Ordering::Relaxed);
+                record.inode.store(inode, Ordering::Release);
+                Some(at)
+            });
+            Told {
+                event,
+                inode,
+                record,
+            }
+        });
+        told.collect()
+    }
+
+    /// Sees to those whom another guard has been told of, who does not answer any more: their files are given to the kernel, and they are
+    /// let in.
+    pub fn see_to_the_left(&self, shared: &Arc<Shared>, me: Me<'_>) {
+        let Some(gate) = &self.gate else { return };
+        let begun = Instant::now();
+        for record in &shared.arena.superblock().arrivals {
+            let inode = record.inode.load(Ordering::Acquire);
+            if inode == 0 {
+                continue;
+            }
+            let number = record.number.load(Ordering::Relaxed);
+            let files = (0..shared.arena.counts().files).map(FileId);
+            let theirs = |file: &FileId| {
+                mend::is_known(shared, *file)
+                    && shared.arena.file_unchecked(*file).numbers().1 == inode
+            };
+            for file in files.filter(theirs) {
+                mend::give_to_kernel_until(shared, me, file, begun + STILL_MAX);
+            }
+            // A number that nobody has is an error and no more.
+            let _ = gate.admit_number(number as i32);
+            record.inode.store(0, Ordering::Release);
         }
     }
 
@@ -121,7 +193,7 @@ impl Guard {
     /// Lets those in who wait for a file, once the worker has given it to the kernel.
     pub(super) fn admit_to(
         &self,
-        shared: &std::sync::Arc<Shared>,
+        shared: &Arc<Shared>,
         me: Me<'_>,
         file: FileId,
         mending: &mut mend::Mending,
@@ -140,7 +212,7 @@ impl Guard {
                 break;
             }
         }
-        self.admit(|who| who.file == file);
+        self.admit(shared, |who| who.file == file);
     }
 
     /// Gives a lease up: those who have waited for it come in without being seen.

@@ -14,7 +14,7 @@ use crate::file::given;
 use crate::file::settle::{self, Durability};
 use crate::flush::errors;
 use crate::ids::FileId;
-use crate::keeper::unfinished::{adopt, adopt_owed_file};
+use crate::keeper::unfinished::{adopt, adopt_owed_file, lacks_anything};
 use crate::memory::files::{CLOSING, EXCEEDING, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
@@ -39,14 +39,14 @@ pub fn is_managed(shared: &Shared, file: FileId) -> bool {
         && (entry.owes() || shared.is_open(file))
 }
 
-/// As [`is_managed`], or just about to be changed by the session for the last time: what its device file is then would be
-/// taken for the session's own doing.
+/// As [`is_managed`], or to be changed by the session for the last time: its space beyond the end is given back by cutting it there, and
+/// what it is then would be taken for the session's own doing.
 pub fn is_known(shared: &Shared, file: FileId) -> bool {
     let entry = shared.arena.file_unchecked(file);
     is_managed(shared, file)
         || entry.state.load(Ordering::Acquire) == LIVE
             && entry.kernel_reason.load(Ordering::Acquire) == 0
-            && entry.is_unwitnessed(shared.arena.counts().threads)
+            && (lacks_anything(entry) || entry.is_unwitnessed(shared.arena.counts().threads))
 }
 
 /// Between two rounds.
@@ -243,6 +243,11 @@ fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
 /// As [`give_to_kernel_while`], where nobody waits for it.
 fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
     give_to_kernel_while(shared, me, file, |begun| begun.elapsed() < PATIENCE);
+}
+
+/// As [`give_to_kernel_while`], until then.
+pub fn give_to_kernel_until(shared: &Arc<Shared>, me: Me<'_>, file: FileId, end: Instant) {
+    give_to_kernel_while(shared, me, file, |_| Instant::now() < end);
 }
 
 /// What cannot be written stays owed, and the file the session's; it is tried again, and told, as ever. Tries for as long as it is `wanted`,

@@ -26,7 +26,13 @@ impl Leases {
             // SAFETY: takes no memory.
             process: unsafe { libc::syscall(libc::SYS_pidfd_open, process, 0) } as RawFd,
             // SAFETY: called as that one must be, in a copy with one thread.
-            numbers: unsafe { open_in_proc(process, b"fd", libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC) },
+            numbers: unsafe {
+                open_in_proc(
+                    process,
+                    b"fd",
+                    libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC,
+                )
+            },
         }
     }
 

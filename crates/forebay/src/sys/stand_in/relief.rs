@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 use super::{LOOK_EVERY_MS, Parent, Seen, admit_numbers};
 
 /// Looks at the listener in which nobody has taken what is there, after which the program hangs.
-const UNREAD_LOOKS: u32 = 15;
+const UNREAD_LOOKS: u32 = 20;
 /// Looks that a program has for its end, once it is told of it.
 const LAST_LOOKS: u32 = 30;
 
@@ -74,7 +74,11 @@ impl Running {
                     return running.end();
                 }
             }
-            unread = if running.leaves_unread() { unread + 1 } else { 0 };
+            unread = if running.leaves_unread() {
+                unread + 1
+            } else {
+                0
+            };
             if unread >= UNREAD_LOOKS {
                 running.kill();
                 break;
