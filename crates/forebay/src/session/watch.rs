@@ -1,7 +1,7 @@
 //! Before a file becomes managed: the keeper's guard sees who opens it from then on, and nobody outside the session has it open.
 //!
-//! In this order, and an outsider that comes in between is noted by the guard as one who reaches the file ([`reached`]). Without a
-//! keeper nobody watches; the next one does, and looks who has come meanwhile.
+//! In this order, and an outsider that comes in between is noted by the guard as one who reaches the file ([`reached`]). While no keeper
+//! answers nobody watches: where outsiders are to wait no file becomes managed then, and elsewhere the next keeper looks who has come.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::Relaxed;
@@ -9,7 +9,7 @@ use std::sync::{Arc, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::file::table;
-use crate::keeper::outsiders::Guard;
+use crate::keeper::outsiders::{Guard, HOLDS};
 use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -64,7 +64,8 @@ impl Shared {
 
     /// As [`Shared::watch`]: whether a program outside uses the file.
     pub fn is_used_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64)) -> bool {
-        if self.arena.superblock().guard.load(Ordering::Acquire) == 0 {
+        let guard = self.arena.superblock().guard.load(Ordering::Acquire);
+        if guard == 0 {
             return false;
         }
         // What the session has open has been watched for as long.
@@ -72,7 +73,11 @@ impl Shared {
         let here = self.guard().filter(|_| self.keeps.load(Relaxed));
         let watched = match &here {
             Some(guard) => guard.watch(fd),
-            None => self.line.ask_to_watch(self, fd).unwrap_or(true),
+            // Without an answer nobody would hold up who comes; those who come to what is in use are seen to (`keeper::relief`).
+            None => self
+                .line
+                .ask_to_watch(self, fd)
+                .unwrap_or(in_use || guard != HOLDS),
         };
         if !watched || in_use || lock::asked_whether_only(fd) == Some(true) {
             return !watched;
