@@ -198,7 +198,7 @@ fn find_or_enter(
         let state = entry.state.load(Ordering::Acquire);
         match state & 7 {
             LIVE if is_same(entry, device.as_ref()) => {
-                entry.opens.fetch_add(1, Ordering::AcqRel);
+                entry.opens.fetch_add(1, Ordering::SeqCst);
                 return Ok(Found::Known(id));
             }
             LIVE if is_gone(shared, id, entry, device.as_ref()) => {

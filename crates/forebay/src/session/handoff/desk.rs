@@ -16,6 +16,7 @@ use crate::keeper::closing;
 use crate::keeper::outsiders::Guard;
 use crate::keeper::reopen::path_of;
 use crate::memory::files::LEASED;
+use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::socket;
@@ -286,13 +287,24 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
 
 /// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
 /// tell it.
+///
+/// So nobody sees who comes, until there is a lease. It is announced first: whoever has the file looked after just before, and enters it
+/// just after, gives it to the kernel; who has entered it keeps the guard, and the closer its descriptors.
 fn unite(shared: &Shared, file: FileId) -> bool {
-    shared.device(file).is_some_and(|device| {
-        if let (Some(guard), Some((direct, _))) = (shared.guard(), device.descriptors()) {
-            guard.forget(direct);
-        }
-        device.unite().is_ok()
-    })
+    let Some(device) = shared.device(file) else {
+        return false;
+    };
+    let entry = shared.arena.file_unchecked(file);
+    let superblock = shared.arena.superblock();
+    let (number, inode) = entry.numbers();
+    let hash = reached::hash(number, inode);
+    reached::begin(superblock, hash);
+    let is_only = entry.opens.load(Ordering::SeqCst) <= 1;
+    if is_only && let (Some(guard), Some((direct, _))) = (shared.guard(), device.descriptors()) {
+        guard.forget(direct);
+    }
+    reached::end(superblock, hash);
+    is_only && device.unite().is_ok()
 }
 
 /// Writes what a file owes, in the keeper's own thread.
