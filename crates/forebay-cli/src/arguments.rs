@@ -76,6 +76,8 @@ pub enum Command {
 pub struct Guard {
     /// The descriptor of the daemon's listener.
     pub listener: u32,
+    /// The daemon's process.
+    pub keeper: u32,
     /// The session's arena.
     pub arena: PathBuf,
 }

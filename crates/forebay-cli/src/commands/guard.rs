@@ -10,6 +10,6 @@ use crate::failure::{DONE, Failure};
 pub fn run(arguments: &Guard) -> Result<u8, Failure> {
     let listener = inherited_for_writing(arguments.listener)
         .map_err(|why| Failure::Usage(format!("there is no listener here: {why}")))?;
-    relief::stand(listener, &arguments.arena)?;
+    relief::stand(listener, arguments.keeper, &arguments.arena)?;
     Ok(DONE)
 }

@@ -798,10 +798,10 @@ fn relief() {
     if std::env::var_os(RELIEVED).is_none() {
         return;
     }
-    let words: Vec<_> = std::env::args().rev().take(2).collect();
-    let listener = words[1].parse().expect("a number");
+    let words: Vec<_> = std::env::args().rev().take(3).collect();
+    let [keeper, listener] = [1, 2].map(|at| words[at].parse::<u32>().expect("a number"));
     let listener = forebay::sys::file::inherited_for_writing(listener).expect("a listener");
-    forebay::keeper::relief::stand(listener, Path::new(&words[0])).expect("a relief");
+    forebay::keeper::relief::stand(listener, keeper, Path::new(&words[0])).expect("a relief");
 }
 
 /// The end of an outsider that reads a file whole.

@@ -6,7 +6,7 @@
 //! lets the outsider in.
 //!
 //! It keeps nothing else of the session. It ends when the keeper answers again, or another one does; and when the session has neither a
-//! keeper nor programs, since a recovery needs it for itself.
+//! keeper nor a program with a file open, since a recovery needs it for itself.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,11 +17,12 @@ use std::time::{Duration, Instant};
 
 use crate::config::Config;
 use crate::error::{Error, Result};
+use crate::ids::FileId;
 use crate::keeper::outsiders::{self, Guard};
-use crate::keeper::run::has_keeper;
-use crate::memory::arena::Arena;
+use crate::keeper::run::{has_keeper, keeper_process};
+use crate::memory::files::LIVE;
 use crate::session::Session;
-use crate::session::look::members_of;
+use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
 use crate::sys::socket;
@@ -30,15 +31,15 @@ use crate::sys::stand_in::Relief;
 /// How often it is looked whether it is needed.
 const LOOK_MS: i32 = 20;
 /// How long a new keeper has for marks of its own.
-const OVERLAP: Duration = Duration::from_secs(1);
+const OVERLAP: Duration = Duration::from_secs(3);
 /// How long those are waited for who wait.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
 
 /// How this process's executable is called.
 static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
 
-/// Says that this process's executable runs [`stand`] when it is called with these arguments, its name the first, and two more: the
-/// listener's descriptor and the arena's path. For a process whose keepers are to have a relief; the first call counts.
+/// Says that this process's executable runs [`stand`] when it is called with these arguments, its name the first, and three more: the
+/// listener's descriptor, the keeper's process and the arena's path. For a process whose keepers are to have a relief; the first call counts.
 pub fn is_run_by(arguments: &[&str]) {
     let _ = ARGUMENTS.set(arguments.iter().map(|&word| word.to_owned()).collect());
 }
@@ -48,15 +49,16 @@ pub(super) fn of(arena: &Path, listener: i32) -> Option<Relief> {
     use std::os::unix::ffi::OsStrExt;
     let mut words: Vec<_> = ARGUMENTS.get()?.iter().map(|w| w.clone().into()).collect();
     words.push(listener.to_string().into_bytes());
+    words.push(std::process::id().to_string().into_bytes());
     words.push(arena.as_os_str().as_bytes().to_vec());
     Relief::of(words).ok()
 }
 
-/// Stands guard in the session whose arena is at `path`, until it is not needed any more. The standard input ends then.
+/// Stands guard for a keeper's process in the session whose arena is at `path`, until it is not needed any more. The standard input ends then.
 ///
 /// # Errors
 /// The session cannot be joined, and the system's errors.
-pub fn stand(listener: OwnedFd, path: &Path) -> Result<()> {
+pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
     let failed = |e: io::Error| Error::device("stand guard", &e);
     let config = Config::builder().build();
     let config = config.map_err(|why| Error::Session(why.to_string()))?;
@@ -70,7 +72,7 @@ pub fn stand(listener: OwnedFd, path: &Path) -> Result<()> {
     std::thread::scope(|scope| {
         let guards = scope.spawn(|| outsiders::run(shared, &stop));
         let works = scope.spawn(|| outsiders::work(shared, &stop));
-        await_end(&shared.arena);
+        await_end(shared, keeper);
         let guard = shared.guard();
         let begun = Instant::now();
         while begun.elapsed() < LAST_PATIENCE && guard.as_ref().is_some_and(|g| g.has_waiting()) {
@@ -86,10 +88,9 @@ pub fn stand(listener: OwnedFd, path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Until nobody needs a relief.
-fn await_end(arena: &Arena) {
-    let epoch = || arena.superblock().keeper_epoch.load(Ordering::Acquire);
-    let (first, input) = (epoch(), io::stdin());
+/// Until nobody needs a relief of this keeper.
+fn await_end(shared: &Shared, keeper: u32) {
+    let (arena, input) = (&shared.arena, io::stdin());
     let mut followed = None;
     loop {
         // It ends, and says nothing.
@@ -97,10 +98,10 @@ fn await_end(arena: &Arena) {
             return;
         }
         let keeps = has_keeper(arena);
-        if !keeps && !has_programs(arena) {
+        if !keeps && !is_anything_open(shared) {
             return;
         }
-        if keeps && epoch() != first {
+        if keeps && keeper_process(arena) != keeper {
             let since = *followed.get_or_insert_with(Instant::now);
             if since.elapsed() > OVERLAP {
                 return;
@@ -109,7 +110,13 @@ fn await_end(arena: &Arena) {
     }
 }
 
-fn has_programs(arena: &Arena) -> bool {
-    let own = std::process::id();
-    members_of(arena).processes.iter().any(|&pid| pid != own)
+/// Whether a program of the session has a file open that is not the kernel's.
+fn is_anything_open(shared: &Shared) -> bool {
+    let mut files = (0..shared.arena.counts().files).map(FileId);
+    files.any(|file| {
+        let entry = shared.arena.file_unchecked(file);
+        entry.state.load(Ordering::Acquire) == LIVE
+            && entry.kernel_reason.load(Ordering::Acquire) == 0
+            && shared.is_open(file)
+    })
 }

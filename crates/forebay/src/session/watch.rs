@@ -1,7 +1,8 @@
 //! Before a file becomes managed: the keeper's guard sees who opens it from then on, and nobody outside the session has it open.
 //!
-//! In this order, and an outsider that comes in between is noted by the guard as one who reaches the file ([`reached`]). Without a
-//! keeper nobody watches; the next one does, and looks who has come meanwhile.
+//! In this order, and an outsider that comes in between is noted by the guard as one who reaches the file ([`reached`]). While no keeper
+//! answers, and the program cannot mark the file by itself, nobody watches: where outsiders are to wait no file becomes managed then, and
+//! elsewhere the next keeper looks who has come.
 
 use std::os::fd::BorrowedFd;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -11,7 +12,7 @@ use std::sync::{Arc, PoisonError};
 use crate::device::DeviceFile;
 use crate::error::{Error, Result};
 use crate::file::{given, table};
-use crate::keeper::outsiders::Guard;
+use crate::keeper::outsiders::{Guard, HOLDS};
 use crate::session::shared::Shared;
 use crate::session::{Session, reached};
 use crate::sync::Ordering;
@@ -67,7 +68,8 @@ impl Shared {
     /// As [`Shared::watch`]: whether a program outside uses the file. `taken`: the keeper gets the file's descriptors before its first byte, and
     /// hears of changes from then on, so that a mark is enough until then.
     pub fn is_used_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64), taken: bool) -> bool {
-        if self.arena.superblock().guard.load(Ordering::Acquire) == 0 {
+        let guard = self.arena.superblock().guard.load(Ordering::Acquire);
+        if guard == 0 {
             return false;
         }
         // What the session has open has been watched for as long.
@@ -75,7 +77,12 @@ impl Shared {
         let here = self.guard().filter(|_| self.keeps.load(Relaxed));
         let watched = match &here {
             Some(guard) => guard.watch(fd),
-            None => taken && self.mark(fd) || self.line.ask_to_watch(self, fd).unwrap_or(true),
+            None if taken && self.mark(fd) => true,
+            // Without an answer nobody would hold up who comes; those who come to what is in use are seen to (`keeper::relief`).
+            None => self
+                .line
+                .ask_to_watch(self, fd)
+                .unwrap_or(in_use || guard != HOLDS),
         };
         if !watched || in_use || lock::asked_whether_only(fd) == Some(true) {
             return !watched;
