@@ -21,7 +21,7 @@ pub use self::look::Look;
 use crate::attach;
 use crate::foreign;
 use crate::hooks::limits;
-use crate::inodes::{self, Apart, Rare};
+use crate::inodes::{self, Apart, Number, Rare};
 use crate::inside::{self, Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
@@ -228,7 +228,7 @@ pub fn attach(fd: c_int, word: Word) -> Given {
     // Unless the program has closed it meanwhile.
     if !table::replace(fd, word, word.managed(slot)) {
         drop(offset);
-        inodes::give_back(rare, slot as usize, &description.seen);
+        inodes::give_back(rare, slot as usize, &description.seen, Number::Gone);
     }
     Ok(())
 }

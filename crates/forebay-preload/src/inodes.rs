@@ -205,9 +205,31 @@ fn note(reason: &Unmanaged) {
     UNMANAGED[kind].fetch_add(1, Relaxed);
 }
 
+/// Where the number of the descriptor is that an inode has been closed with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Number {
+    /// Kept for as long as the engine's file takes to close ([`files::close`]).
+    Kept,
+    /// Free, or another file's. Whatever is opened may come there, while other threads use it to hear that it is closed.
+    Gone,
+}
+
 /// One descriptor fewer of a slot. With the last the engine's file is closed. Returns an error number, or 0.
-pub fn give_back(rare: Rare, slot: usize, seen: &AtomicU32) -> c_int {
-    finish(rare, slot, |inode, me| inode.close(me, seen))
+pub fn give_back(rare: Rare, slot: usize, seen: &AtomicU32, number: Number) -> c_int {
+    finish(rare, slot, |inode, me| {
+        let watched = inode.watched().filter(|_| number == Number::Kept);
+        let closed = inode.close(me, seen);
+        if let Some(watched) = watched {
+            // Nobody closes all numbers meanwhile, nor gives rights away.
+            let rare = Rare::lock();
+            let unmarked = watched.take_mark_away();
+            drop(rare);
+            if let Some(unmarked) = unmarked {
+                unmarked.look();
+            }
+        }
+        closed
+    })
 }
 
 /// Whether the only descriptor that a slot has may be closed without waiting for what its file owes: [`leave`] is to follow.

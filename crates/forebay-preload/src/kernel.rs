@@ -15,7 +15,7 @@ use libc::c_int;
 use crate::attach;
 use crate::files::Look;
 use crate::foreign;
-use crate::inodes::{self, Apart, Rare};
+use crate::inodes::{self, Apart, Number, Rare};
 use crate::inside::{self, Inside, NotCancelled};
 use crate::raw::KeepErrno;
 use crate::real;
@@ -211,7 +211,7 @@ fn leave_locked(rare: Rare, fd: c_int, word: Word) {
     if word.kind() == Kind::Managed {
         // Its errors have been told, or will be by those who stay.
         let seen = AtomicU32::new(description.seen.load(Relaxed));
-        let _ = inodes::give_back(rare, word.slot(), &seen);
+        let _ = inodes::give_back(rare, word.slot(), &seen, Number::Gone);
     }
     table::let_go(word.description_index());
 }

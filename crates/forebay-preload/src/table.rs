@@ -9,6 +9,7 @@ pub mod holders;
 mod note;
 mod room;
 
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::sync::atomic::{
     AtomicPtr, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, Ordering::Relaxed,
 };
@@ -234,6 +235,12 @@ pub fn replace(fd: c_int, before: Word, word: Word) -> bool {
             .compare_exchange(before.0, word.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     })
+}
+
+/// Marks a descriptor as ours that is closed in a moment: where it is, since moving it takes more calls than all that it is for.
+pub fn own(fd: BorrowedFd<'_>) {
+    // What the program may have closed past the library is forgotten when this is closed.
+    replace(fd.as_raw_fd(), Word::NONE, Word::OURS);
 }
 
 /// All descriptors that have words.

@@ -9,6 +9,8 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use forebay::config::{Route, RouteRule};
+use forebay::file::table;
+use forebay::sync::Ordering;
 use forebay::{Config, File, OpenOptions, Session};
 
 fn directory() -> tempfile::TempDir {
@@ -458,4 +460,54 @@ fn the_io_engine_is_the_one_that_was_asked_for() {
         }
         assert_eq!(forebay::device::queue::NAMES[number() as usize - 1], name);
     }
+}
+
+/// Space that is set aside and not used takes the file system two changes to give back.
+#[test]
+fn a_file_as_long_as_the_two_before_gets_no_more_space_than_it_needs() {
+    const BLOCK: u64 = 256 << 10;
+    let dir = directory();
+    let config = Config {
+        route: Route::Scrap,
+        ..Config::tiny()
+    };
+    let session = Session::open(config).expect("a session");
+    let mut number = 0;
+    let mut life = |len: usize| {
+        number += 1;
+        let path = dir.path().join(format!("f{number}"));
+        let file = open(&session, &path);
+        let meta = std::fs::metadata(&path).expect("a name");
+        let arena = &session.shared().arena;
+        let id = table::find(arena, meta.dev(), meta.ino()).expect("an entry");
+        let space = || {
+            arena
+                .file_unchecked(id)
+                .reserved_end
+                .load(Ordering::Acquire)
+        };
+        assert_eq!(file.write_at(&[1; 4000], 0).expect("a write"), 4000);
+        let first = space();
+        let rest = vec![2; len - 4000];
+        assert_eq!(file.write_at(&rest, 4000).expect("a write"), rest.len());
+        let second = space();
+        file.close().expect("closed");
+        let bytes = std::fs::read(&path).expect("bytes");
+        assert!(bytes[..4000] == [1; 4000] && bytes[4000..] == rest);
+        let held = std::fs::metadata(&path).expect("a name").blocks() * 512;
+        assert!(
+            held <= (len as u64).next_multiple_of(4096),
+            "{held} for {len}"
+        );
+        (first, second)
+    };
+    assert_eq!(life(100_000), (BLOCK, BLOCK));
+    assert_eq!(life(99_000), (BLOCK, BLOCK));
+    assert_eq!(life(100_001), (102_400, 102_400));
+    // One that is longer, and one after two that differ.
+    assert_eq!(life(200_000), (102_400, BLOCK));
+    assert_eq!(life(100_000), (BLOCK, BLOCK));
+    // One that is shorter gives back what it has had too much.
+    assert_eq!(life(100_000), (BLOCK, BLOCK));
+    assert_eq!(life(5_000), (102_400, 102_400));
 }

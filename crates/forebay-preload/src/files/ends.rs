@@ -9,7 +9,7 @@ use libc::{c_int, c_void};
 use super::{Look, flush_inode};
 use crate::attach;
 use crate::habit;
-use crate::inodes::{self, Rare};
+use crate::inodes::{self, Number, Rare};
 use crate::inside::{Inside, NotCancelled};
 use crate::raw::KeepErrno;
 use crate::real;
@@ -51,18 +51,31 @@ pub fn close(fd: c_int) -> c_int {
             return told(unsafe { real::close(fd) }, failed);
         }
         let settled = settle_in_use(fd, word);
+        // Whoever jumps out, or ends the thread, would leave the number to nobody.
+        let _inside = Inside::enter();
+        let _cancel = NotCancelled::new();
         let rare = Rare::lock();
         if table::word(fd) != word {
             continue;
         }
-        shut(fd);
-        table::set(fd, Word::NONE);
-        // SAFETY: takes no memory.
-        let closed = unsafe { real::close(fd) };
+        let (number, closed) = if shut(fd) {
+            // What else is opened until then comes elsewhere.
+            table::set(fd, Word::OURS);
+            (Number::Kept, 0)
+        } else {
+            table::set(fd, Word::NONE);
+            // SAFETY: takes no memory.
+            (Number::Gone, unsafe { real::close(fd) })
+        };
         drop(rare);
         let failed = {
             let _errno = KeepErrno::new();
-            let later = given_back(word);
+            let later = given_back(word, number);
+            // Unless the process has left its session, and closed it.
+            if number == Number::Kept && table::replace(fd, Word::OURS, Word::NONE) {
+                // SAFETY: takes no memory.
+                unsafe { real::close(fd) };
+            }
             if settled == 0 { later } else { settled }
         };
         return told(closed, failed);
@@ -78,16 +91,18 @@ fn told(closed: c_int, failed: c_int) -> c_int {
 }
 
 /// Makes the kernel's descriptor one that has no bytes: whoever looks for its word from now on, or has looked too late, hears that it is
-/// closed (`EBADF`). Where no number is left for that (`EMFILE`) it stays as it is.
-fn shut(fd: c_int) {
+/// closed (`EBADF`). Where no number is left for that (`EMFILE`) it stays as it is: `false`.
+fn shut(fd: c_int) -> bool {
     const FLAGS: c_int = libc::O_PATH | libc::O_CLOEXEC;
     // SAFETY: the string ends in a null byte.
     unsafe {
         let none = real::openat64(libc::AT_FDCWD, c"/".as_ptr(), FLAGS, 0);
-        if none >= 0 {
-            real::dup3(none, fd, libc::O_CLOEXEC);
-            real::close(none);
+        if none < 0 {
+            return false;
         }
+        let shut = real::dup3(none, fd, libc::O_CLOEXEC) == fd;
+        real::close(none);
+        shut
     }
 }
 
@@ -139,7 +154,7 @@ pub(super) fn ended(word: Word) -> c_int {
         let _cancel = NotCancelled::new();
         failed = inodes::settle(word, Durability::Kernel, &word.description().seen);
     }
-    let closed = given_back(word);
+    let closed = given_back(word, Number::Gone);
     if failed == 0 { closed } else { failed }
 }
 
@@ -168,14 +183,14 @@ fn is_last(word: Word, but: Option<c_int>) -> bool {
 }
 
 /// A descriptor of this word is no more, and has been settled. Returns the error number to be reported, or 0.
-fn given_back(word: Word) -> c_int {
+fn given_back(word: Word, number: Number) -> c_int {
     habit::ended(word);
     let description = word.description();
     let mut failed = 0;
     if word.kind() == Kind::Managed {
         let _inside = Inside::enter();
         let _cancel = NotCancelled::new();
-        failed = inodes::give_back(Rare::lock(), word.slot(), &description.seen);
+        failed = inodes::give_back(Rare::lock(), word.slot(), &description.seen, number);
     } else if word.writes()
         && description.state() == State::Ours
         && table::holders::is_only(word.description_index())

@@ -20,6 +20,7 @@ mod here;
 mod hints;
 mod leaving;
 mod many;
+mod marks;
 mod model;
 mod names;
 mod numbers;

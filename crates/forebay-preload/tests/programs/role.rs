@@ -26,6 +26,7 @@ fn run() {
         || crate::hints::play(role, &argument, &dir)
         || crate::leaving::play(role, &argument, &dir)
         || crate::many::play(role, &argument, &dir)
+        || crate::marks::play(role, &argument, &dir)
         || crate::names::play(role, &argument, &dir)
         || crate::numbers::play(role, &argument, &dir)
         || crate::outsiders::play(role, &argument, &dir)

@@ -22,6 +22,7 @@ use crate::file::hasten;
 use crate::flush::errors;
 use crate::memory::threads::Me;
 use crate::route::Route;
+use crate::session::watch::Watched;
 use crate::sync::Ordering;
 
 /// A managed file of this process.
@@ -293,6 +294,12 @@ impl Inode {
         }
         shared.released_reader(*id, &self.handed);
         Ok(())
+    }
+
+    /// What takes the guard's mark away once this has been closed. `None`: there is none, or it stays.
+    pub fn watched(&self) -> Option<Watched> {
+        let Core { shared, device, .. } = &self.core;
+        Watched::of(shared, device).filter(|_| device.is_writable())
     }
 
     /// Whether a close of the process's last description may leave what is owed to the keeper; everything is ready then, and

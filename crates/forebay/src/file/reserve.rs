@@ -10,6 +10,8 @@
 
 mod spare;
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::file::resize;
@@ -23,6 +25,29 @@ use crate::sys::limits;
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
 const STEP_MAX: u64 = 256 * 1024 * 1024;
 const PAGE: u64 = PAGE_BYTES as u64;
+
+/// How long the files are that this process closes. Where two in a row had as many pages, the next one gets space for so many: what is
+/// set aside ahead and not used takes two changes of the file system to give back, which are most of the price of a small file.
+#[derive(Default)]
+pub struct Likely {
+    /// Of the last file, bytes of whole pages.
+    last: AtomicU64,
+    /// Of the last two, where they are equal; else 0.
+    both: AtomicU64,
+}
+
+impl Likely {
+    /// A file of this size has been closed. Threads that close at once may miss that two were equal.
+    pub fn note(&self, size: u64) {
+        let pages = size.next_multiple_of(PAGE);
+        let same = self.last.swap(pages, Relaxed) == pages;
+        self.both.store(if same { pages } else { 0 }, Relaxed);
+    }
+
+    fn pages_bytes(&self) -> u64 {
+        self.both.load(Relaxed)
+    }
+}
 
 /// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole and must go through the
 /// kernel.
@@ -71,8 +96,10 @@ fn grow(core: &Core, me: Me<'_>, offset: u64, end: u64, reserved: u64) -> Result
     let last = entry.reserve_step.load(Ordering::Relaxed);
     let step = last.saturating_mul(2).clamp(STEP_MIN, STEP_MAX);
     let exact = end.next_multiple_of(PAGE);
+    let likely = core.shared.likely.pages_bytes();
     // A file that is just beginning gets just what it needs: most stay small.
     let mut ahead = match (BLOCK_BYTES as u64).checked_sub(exact) {
+        Some(_) if last == 0 && (exact..=BLOCK_BYTES as u64).contains(&likely) => likely - exact,
         Some(rest) => rest,
         None => step,
     };

@@ -125,6 +125,8 @@ fn pass_on(core: &Core, me: Me<'_>) -> Outcome {
 pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, durability, seen);
     if table::close(&core.shared, core.id) {
+        let size = core.entry().size.load(Ordering::Acquire);
+        core.shared.likely.note(size);
         trim(core, me, |_| !core.shared.is_open(core.id));
         evict::give_stock_back(me, core.id);
         // Nobody can open a file without a name again, and what the kernel has is read from there: this memory is of no more use.

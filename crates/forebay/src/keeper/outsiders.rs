@@ -37,6 +37,7 @@ use crate::ids::FileId;
 use crate::keeper::relief;
 use crate::keeper::run::keeper_process;
 use crate::memory::arena::Arena;
+use crate::memory::superblock::Superblock;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
@@ -141,6 +142,23 @@ pub fn begin(shared: &Shared) -> Result<Option<Guard>, Error> {
     Guard::over(&shared.arena, gate, bell).map(Some)
 }
 
+/// The session's programs are to know of this process's guard: it keeps.
+pub fn announce(shared: &Shared) {
+    let guard = shared.guard();
+    let superblock = shared.arena.superblock();
+    let listener = guard.as_ref().and_then(|guard| guard.gate.as_ref());
+    let number = listener.map_or(0, |gate| gate.as_fd().as_raw_fd() as u32 + 1);
+    superblock.listener.store(number, Ordering::Release);
+    let level = guard.map_or(NONE, |guard| guard.level());
+    superblock.guard.store(level, Ordering::Release);
+}
+
+/// Nobody watches any more.
+pub fn recant(superblock: &Superblock) {
+    superblock.guard.store(NONE, Ordering::Release);
+    superblock.listener.store(0, Ordering::Release);
+}
+
 /// Whether the session's keeper has a file open, or is stopped, so that descriptors may be on their way to it.
 pub fn keeper_may_have(arena: &Arena, inode: (u64, u64)) -> bool {
     let process = keeper_process(arena);
@@ -203,6 +221,11 @@ impl Guard {
 
     /// From now on the guard sees who opens the file. `false`: it does not.
     pub fn watch(&self, file: BorrowedFd<'_>) -> bool {
+        self.see_to(file).0
+    }
+
+    /// Whether it sees who opens the file, and whether it has heard of changes all along.
+    fn see_to(&self, file: BorrowedFd<'_>) -> (bool, bool) {
         let bits = match self.holds() {
             true => inotify::CHANGED,
             false => inotify::CHANGED | inotify::OPENED,
@@ -215,11 +238,21 @@ impl Guard {
         if let (Ok(watch), Ok(seen)) = (self.bell.watch(file, bits), stat::stat(file)) {
             let inode = (seen.device, seen.inode);
             let mut watched = locked(&self.watched);
-            watched.by_watch.insert(watch, inode);
+            let before = watched.by_watch.insert(watch, inode);
             watched.by_inode.insert(inode, (watch, Instant::now()));
             watched.forgotten.remove(&inode);
+            return (gated, before == Some(inode));
         }
-        gated
+        (gated, false)
+    }
+
+    /// The keeper has a file's descriptors from here on. A member may have marked the file by itself ([`fanotify::watch_by`]), so that it has not been
+    /// heard of changes.
+    pub fn watch_taken(&self, id: FileId, file: BorrowedFd<'_>) {
+        // The kernel gives each watch a number of its own: one that is known is this very file's.
+        if !self.see_to(file).1 {
+            self.ask(id, CHANGED);
+        }
     }
 
     /// Nobody is to wait for this file any more, until it is watched again: if it stays managed, soon.
@@ -410,8 +443,7 @@ pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
     let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared)));
     if stood.is_err() {
         // Nobody waits for a guard that is not there.
-        let level = &shared.arena.superblock().guard;
-        level.store(NONE, Ordering::Release);
+        recant(shared.arena.superblock());
         shared.set_guard(None);
     }
     guard.admit(shared, |_| true);

@@ -71,11 +71,10 @@ pub fn take_office(shared: &Arc<Shared>, me: Me<'_>, desk: &mut Option<Desk>) ->
     }
     let path = shared.arena_path.as_deref();
     *desk = path.and_then(|path| Desk::open(path).ok());
+    // First: nobody takes this process's descriptors by an earlier keeper's number.
+    superblock.listener.store(0, Ordering::Release);
     superblock.keeper_epoch.fetch_add(1, Ordering::AcqRel);
-    let guard = shared
-        .guard()
-        .map_or(outsiders::NONE, |guard| guard.level());
-    superblock.guard.store(guard, Ordering::Release);
+    outsiders::announce(shared);
     closing::forget_lost(shared);
     adopt_owed_files(shared, Some(ADOPT_PATIENCE));
     shared.keeps.store(true, Relaxed);
@@ -122,8 +121,7 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         finish_unused_files(shared, me);
     }
     if shared.keeps.swap(false, Relaxed) {
-        let guard = &me.arena.superblock().guard;
-        guard.store(outsiders::NONE, Ordering::Release);
+        outsiders::recant(me.arena.superblock());
         let keeper = &me.arena.superblock().keeper;
         let _ = keeper.compare_exchange(me.id.0, 0, Ordering::AcqRel, Ordering::Relaxed);
     }

@@ -58,6 +58,8 @@ pub struct Superblock {
     pub nodes_backed: AtomicU32,
     /// Whether the keeper sees outsiders come (`keeper::outsiders`): who manages a file has it watched first. 0: it does not.
     pub guard: AtomicU32,
+    /// The number + 1 of the guard's listener in the keeper's process, by which members mark files themselves. 0: it has none.
+    pub listener: AtomicU32,
     /// Entries of the file table that are complete, or about to be: 0 means that nothing is known of any file. Never too few; deaths leave
     /// some counted that are none.
     pub entries: AtomicU32,
@@ -355,6 +357,7 @@ mod tests {
             offset_of!(Superblock, headers_backed),
             offset_of!(Superblock, nodes_backed),
             offset_of!(Superblock, guard),
+            offset_of!(Superblock, listener),
             offset_of!(Superblock, entries),
             offset_of!(Superblock, fences),
             offset_of!(Superblock, owed_pages_max),

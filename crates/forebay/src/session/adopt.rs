@@ -130,6 +130,8 @@ fn standing(arena: &Arena, fd: BorrowedFd<'_>, device: u64, inode: u64) -> Stand
 pub struct ForGood {
     /// Puts the descriptors that the session needs where they are in nobody's way.
     pub relocate: fn(OwnedFd) -> OwnedFd,
+    /// Keeps the program from a descriptor that the session has for a moment, at whatever number, until it is closed.
+    pub own: fn(BorrowedFd<'_>),
     /// Called by a thread that has got a slot for a turn: when it leaves the engine, it is to call [`Session::end_turn`].
     pub turns: fn(),
 }
@@ -240,7 +242,7 @@ impl Session {
         let superblock = shared.arena.superblock();
         let before = reached::look(superblock, hash);
         // At the only time when the engine has no descriptions of its own.
-        let outside = shared.is_used_outside(fd, (asked.device, asked.inode));
+        let outside = shared.is_used_outside(fd, (asked.device, asked.inode), writable);
         let is_alone = || lock::is_only_description(fd);
         let alone = match standing(&shared.arena, fd, asked.device, asked.inode) {
             Standing::New | Standing::Idle if before.is_reached() && !is_alone() => {

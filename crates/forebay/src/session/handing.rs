@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::device::DeviceFile;
 use crate::ids::FileId;
 use crate::keeper::run::has_keeper;
+use crate::session::adopt::ForGood;
 use crate::session::handoff::Handed;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -136,9 +137,10 @@ impl Shared {
         self.line.say_left(self, file, epoch)
     }
 
-    /// Where descriptors that this process keeps open to the session are put.
-    pub fn relocate_line(&self, relocate: fn(OwnedFd) -> OwnedFd) {
-        self.line.relocate(relocate);
-        self.claims.relocate(relocate);
+    /// Where descriptors that this process keeps open to the session are put, and how the program is kept from others.
+    pub fn place_descriptors(&self, ways: ForGood) {
+        self.line.relocate(ways.relocate);
+        self.line.own(ways.own);
+        self.claims.relocate(ways.relocate);
     }
 }

@@ -332,9 +332,9 @@ impl Session {
             ));
         }
         let mut shared = Shared::new(arena, Some(path.to_owned()), config)?;
-        if let Some(ForGood { relocate, turns }) = for_good {
-            shared.for_good = Some(members::ForGood::boxed(turns));
-            shared.relocate_line(relocate);
+        if let Some(ways) = for_good {
+            shared.for_good = Some(members::ForGood::boxed(ways.turns));
+            shared.place_descriptors(ways);
         }
         Self::over(shared).map(Some)
     }

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use crate::config::Config;
 use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
 use crate::error::{Error, Result};
+use crate::file::reserve::Likely;
 use crate::file::table;
 use crate::flush::{Flusher, Outcome, Scope};
 use crate::frame::slots;
@@ -45,6 +46,8 @@ pub struct Shared {
     devices: Mutex<BTreeMap<FileId, Arc<dyn DeviceFile>>>,
     route: Arc<dyn Route>,
     overrides: Overrides,
+    /// How long the next file is likely to be.
+    pub likely: Likely,
     /// Pages that one file may owe.
     pub file_owed_pages_max: u64,
     /// The arena's file; `None` on the heap.
@@ -110,6 +113,7 @@ impl Shared {
             #[cfg(feature = "sim")]
             neighbours: std::sync::OnceLock::new(),
             file_owed_pages_max,
+            likely: Likely::default(),
             config,
             instance: INSTANCES.fetch_add(1, Relaxed),
             devices: Mutex::new(BTreeMap::new()),

@@ -1,19 +1,22 @@
 //! Before a file becomes managed: the keeper's guard sees who opens it from then on, and nobody outside the session has it open.
 //!
 //! In this order, and an outsider that comes in between is noted by the guard as one who reaches the file ([`reached`]). While no keeper
-//! answers nobody watches: where outsiders are to wait no file becomes managed then, and elsewhere the next keeper looks who has come.
+//! answers, and the program cannot mark the file by itself, nobody watches: where outsiders are to wait no file becomes managed then, and
+//! elsewhere the next keeper looks who has come.
 
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::atomic::fence;
 use std::sync::{Arc, PoisonError};
 
+use crate::device::DeviceFile;
 use crate::error::{Error, Result};
-use crate::file::table;
+use crate::file::{given, table};
 use crate::keeper::outsiders::{Guard, HOLDS};
-use crate::session::reached;
 use crate::session::shared::Shared;
+use crate::session::{Session, reached};
 use crate::sync::Ordering;
-use crate::sys::{lock, stat};
+use crate::sys::{fanotify, lock, stat};
 
 /// What was seen before a file became managed.
 pub struct Seen {
@@ -44,7 +47,7 @@ impl Shared {
         let asked = stat::stat(fd).map_err(|e| Error::device("stat", &e))?;
         let inode = (asked.device, asked.inode);
         let before = reached::look(self.arena.superblock(), reached::hash(inode.0, inode.1));
-        let outside = self.is_used_outside(fd, inode)
+        let outside = self.is_used_outside(fd, inode, false)
             // A program that is about to open it does not show among those that have it open.
             || before.is_reached()
                 && !self.is_known_open(inode)
@@ -62,8 +65,9 @@ impl Shared {
         seen.before.has_grown(self.arena.superblock(), hash)
     }
 
-    /// As [`Shared::watch`]: whether a program outside uses the file.
-    pub fn is_used_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64)) -> bool {
+    /// As [`Shared::watch`]: whether a program outside uses the file. `taken`: the keeper gets the file's descriptors before its first byte, and
+    /// hears of changes from then on, so that a mark is enough until then.
+    pub fn is_used_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64), taken: bool) -> bool {
         let guard = self.arena.superblock().guard.load(Ordering::Acquire);
         if guard == 0 {
             return false;
@@ -73,6 +77,7 @@ impl Shared {
         let here = self.guard().filter(|_| self.keeps.load(Relaxed));
         let watched = match &here {
             Some(guard) => guard.watch(fd),
+            None if taken && self.mark(fd) => true,
             // Without an answer nobody would hold up who comes; those who come to what is in use are seen to (`keeper::relief`).
             None => self
                 .line
@@ -88,10 +93,84 @@ impl Shared {
         }
     }
 
+    /// Has the guard see who opens the file, without asking anybody. `false`: the keeper has to be asked.
+    fn mark(&self, fd: BorrowedFd<'_>) -> bool {
+        let marked = self
+            .line
+            .by_listener(self, |listener| fanotify::watch_by(listener, fd));
+        marked.is_some()
+    }
+
     fn is_known_open(&self, (device, inode): (u64, u64)) -> bool {
         table::find(&self.arena, device, inode).is_some_and(|id| {
             let reason = &self.arena.file_unchecked(id).kernel_reason;
             reason.load(Ordering::Acquire) == 0 && self.is_open(id)
         })
+    }
+}
+
+/// A file that this process closes, and that nobody need wait for the guard to open, once the session knows nothing of it any more.
+pub struct Watched {
+    shared: Arc<Shared>,
+    device: Arc<dyn DeviceFile>,
+}
+
+/// A file whose mark has been taken away. Whether somebody has begun to manage it meanwhile is to be looked at: [`Unmarked::look`].
+#[must_use]
+pub struct Unmarked {
+    shared: Arc<Shared>,
+    inode: (u64, u64),
+}
+
+impl Watched {
+    /// `None`: there are no marks, or this process is the one that has made them.
+    pub(crate) fn of(shared: &Arc<Shared>, device: &Arc<dyn DeviceFile>) -> Option<Self> {
+        let listener = &shared.arena.superblock().listener;
+        if listener.load(Ordering::Relaxed) == 0 || shared.keeps.load(Relaxed) {
+            return None;
+        }
+        Some(Watched {
+            shared: Arc::clone(shared),
+            device: Arc::clone(device),
+        })
+    }
+
+    /// The file has been closed: takes its mark away, unless the session knows it still. As [`Line::by_listener`] it has descriptors for a
+    /// moment.
+    ///
+    /// Somebody may begin to manage it meanwhile, who has it marked, makes the entry, and then looks whether anybody has come. Here the mark is
+    /// taken away first, then it is said that somebody may have come, and the entry is looked for last. So of the two at least one sees the
+    /// other, and the file is the kernel's then.
+    ///
+    /// [`Line::by_listener`]: crate::session::handoff::line::Line::by_listener
+    pub fn take_mark_away(self) -> Option<Unmarked> {
+        let shared = self.shared;
+        let (_, file) = self.device.descriptors()?;
+        let caps = self.device.caps();
+        let inode = (caps.device, caps.inode);
+        if table::find(&shared.arena, inode.0, inode.1).is_some() {
+            return None;
+        }
+        let taken = |listener: BorrowedFd<'_>| fanotify::forget_by(listener, file);
+        shared.line.by_listener(&shared, taken)?;
+        reached::begin(shared.arena.superblock(), reached::hash(inode.0, inode.1));
+        fence(SeqCst);
+        Some(Unmarked { shared, inode })
+    }
+}
+
+impl Unmarked {
+    /// Looks whether the session knows the file by now, which is the kernel's then.
+    pub fn look(self) {
+        let Unmarked { shared, inode } = self;
+        if table::find(&shared.arena, inode.0, inode.1).is_some() {
+            // Where it cannot be written it stays managed, and outsiders find what is older.
+            let session = Session {
+                shared: Arc::clone(&shared),
+                hosting: None,
+            };
+            let _ = session.give_to_kernel(inode.0, inode.1, given::REACHED);
+        }
+        reached::end(shared.arena.superblock(), reached::hash(inode.0, inode.1));
     }
 }

@@ -23,6 +23,8 @@ pub struct Group {
     spare: Mutex<Vec<OwnedFd>>,
     /// What marks are made by: they go with the inode's memory where the kernel can do that (Linux 5.19).
     mark: libc::c_uint,
+    /// Who has made it, and takes all marks away in the end; 0: somebody else.
+    process: u32,
 }
 
 /// Somebody waits to open a file. An event that is dropped unanswered is answered by the end of the group.
@@ -64,6 +66,7 @@ impl Group {
             nothing: std::fs::File::open("/dev/null")?.into(),
             spare: Mutex::default(),
             mark: libc::FAN_MARK_EVICTABLE,
+            process: std::process::id(),
         };
         group.try_marks()?;
         group.keep_spare(&mut group.spare());
@@ -80,6 +83,7 @@ impl Group {
             nothing: std::fs::File::open("/dev/null")?.into(),
             spare: Mutex::default(),
             mark: libc::FAN_MARK_EVICTABLE,
+            process: 0,
         };
         group.keep_spare(&mut group.spare());
         Ok(group)
@@ -114,19 +118,7 @@ impl Group {
     }
 
     fn change(&self, what: libc::c_uint, file: BorrowedFd<'_>) -> io::Result<()> {
-        let group = self.fd.as_raw_fd();
-        retry(|| {
-            // SAFETY: without a path it is the descriptor's own file that is marked; no memory is passed.
-            check(unsafe {
-                libc::fanotify_mark(
-                    group,
-                    what,
-                    libc::FAN_OPEN_PERM,
-                    file.as_raw_fd(),
-                    std::ptr::null(),
-                )
-            })
-        })
+        change(self.fd.as_fd(), what, file)
     }
 
     /// From now on openings of this file wait for an answer.
@@ -254,6 +246,60 @@ impl Group {
             unsafe { libc::dup3(self.nothing.as_raw_fd(), file.as_raw_fd(), libc::O_CLOEXEC) } >= 0;
         if kept {
             spare.push(file);
+        }
+    }
+}
+
+fn change(listener: BorrowedFd<'_>, what: libc::c_uint, file: BorrowedFd<'_>) -> io::Result<()> {
+    let (listener, file) = (listener.as_raw_fd(), file.as_raw_fd());
+    let bits = libc::FAN_OPEN_PERM;
+    retry(|| {
+        // SAFETY: without a path it is the descriptor's own file that is marked; no memory is passed.
+        check(unsafe { libc::fanotify_mark(listener, what, bits, file, std::ptr::null()) })
+    })
+}
+
+/// As [`Group::watch`], by a descriptor of the listener's that is another process's. Only where marks go with the inode's memory.
+///
+/// # Errors
+/// `EINVAL`: it is no listener's.
+pub fn watch_by(listener: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+    let what = libc::FAN_MARK_ADD | libc::FAN_MARK_EVICTABLE;
+    change(listener, what, file)
+}
+
+/// As [`Group::forget`], in the same way.
+///
+/// # Errors
+/// `ENOENT`: it was not watched. Others as for [`watch_by`].
+pub fn forget_by(listener: BorrowedFd<'_>, file: BorrowedFd<'_>) -> io::Result<()> {
+    change(listener, libc::FAN_MARK_REMOVE, file)
+}
+
+/// Takes all marks of a listener away: nobody waits for it any more, but those who do already.
+pub fn forget_all(listener: RawFd) {
+    // SAFETY: no memory is passed; any directory will do. A number that is no listener's is an error and no more.
+    unsafe {
+        let here = libc::AT_FDCWD;
+        libc::fanotify_mark(listener, libc::FAN_MARK_FLUSH, 0, here, std::ptr::null());
+    }
+}
+
+/// A member that is about to mark a file has the group's descriptor too, for microseconds. It may be stopped there: so the kernel's answer for a
+/// group that is closed is not waited for.
+impl Drop for Group {
+    fn drop(&mut self) {
+        // The marks of somebody else's, and a forked child's copy, are others' to take away.
+        if self.process != std::process::id() {
+            return;
+        }
+        forget_all(self.fd.as_raw_fd());
+        while let Ok(events) = self.waiting()
+            && !events.is_empty()
+        {
+            for event in events {
+                let _ = self.admit(event);
+            }
         }
     }
 }

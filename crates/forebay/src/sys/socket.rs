@@ -1,7 +1,7 @@
 //! Messages with descriptors over a Unix socket (`SCM_RIGHTS`), of a fixed small size.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -109,6 +109,30 @@ fn peer(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
         )
     })?;
     Ok(who)
+}
+
+/// A descriptor of the process at the other end, or of the one that has made the listener (Linux 6.5).
+pub fn peer_process(socket: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    const SO_PEERPIDFD: libc::c_int = 77;
+    let mut fd: libc::c_int = -1;
+    let mut len = size_of::<libc::c_int>() as libc::socklen_t;
+    let (socket, target) = (socket.as_raw_fd(), (&raw mut fd).cast());
+    // SAFETY: the target is ours and as long as said.
+    check(unsafe {
+        libc::getsockopt(socket, libc::SOL_SOCKET, SO_PEERPIDFD, target, &raw mut len)
+    })?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// What another process has by a number, for this process as well. It takes the right to trace that process.
+pub fn borrow_from(process: BorrowedFd<'_>, number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: no memory is passed.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) };
+    let fd = fd as libc::c_int;
+    check(fd)?;
+    // SAFETY: the descriptor is new and nobody else's.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
 fn message<'m>(

@@ -5,15 +5,15 @@
 //! It is a copy of its parent that has given everything back but the listener's descriptor and a page that both see. In that the
 //! parent's thread counts its rounds. Where it does not count on, or the parent has died, the copy starts a program that knows what to do, if
 //! there is one ([`Relief`]); else it lets everybody in, since it knows nothing itself. It also gives those leases up that somebody waits
-//! for, by descriptors that it takes from its parent for that moment (`leases`). It ends with its parent and the program, and when it is
-//! dropped. No signal says so to the parent: an embedding program may be waiting for children of its own.
+//! for, by descriptors that it takes from its parent for that moment (`leases`). It ends with its parent and the program, and takes the
+//! listener's marks away then; and when it is dropped. No signal says so to the parent: an embedding program may be waiting for children of its own.
 
 mod leases;
 mod relief;
 
 pub use relief::Relief;
 
-use super::{check, liveness};
+use super::{check, fanotify, liveness};
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -141,7 +141,7 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Opti
         // Also one that is stopped is to see that its parent has ended.
         libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGCONT, 0, 0, 0);
         if libc::getppid() != parent {
-            libc::_exit(0);
+            part(group);
         }
         libc::prctl(libc::PR_SET_NAME, c"forebay-standin".as_ptr(), 0, 0, 0);
         libc::setsid();
@@ -150,6 +150,7 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Opti
         close_all_but(group);
         unmap_shared_but(seen.addr());
         let mut parent = Parent {
+            process: parent,
             stat: open_in_proc(parent, b"stat", libc::O_RDONLY | libc::O_CLOEXEC),
             life: libc::syscall(libc::SYS_pidfd_open, parent, 0) as RawFd,
             leases: leases::Leases::of(parent),
@@ -162,13 +163,36 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Opti
                     if let Some(relief) = relief.filter(|_| group >= 0) {
                         relief::Running::stand_by(relief, group, &mut parent, &*seen);
                     }
-                    libc::_exit(0)
+                    part(group)
                 }
                 true => stand_for(group, &mut parent, &*seen, relief),
                 false => {}
             }
         }
     }
+}
+
+/// The parent is gone, and with the copy's end the kernel lets everybody in. But for members that have the group's descriptor at this moment, to
+/// mark a file: one that is stopped there would keep the group. So nobody is held up by it any more, and those who are held up are let in.
+///
+/// # Safety
+/// As for [`stand`].
+unsafe fn part(group: RawFd) -> ! {
+    if group >= 0 {
+        fanotify::forget_all(group);
+        let mut source = libc::pollfd {
+            fd: group,
+            events: libc::POLLIN,
+            revents: 0,
+        };
+        // SAFETY: the target is ours.
+        while unsafe { libc::poll(&raw mut source, 1, 0) } > 0 {
+            admit_all(group);
+        }
+        admit_numbers(group);
+    }
+    // SAFETY: takes no memory.
+    unsafe { libc::_exit(0) }
 }
 
 /// Until the parent answers again, or has ended.
@@ -206,8 +230,9 @@ unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen, relief: Opti
 
 /// The parent, as the copy sees it.
 struct Parent {
+    process: libc::pid_t,
     stat: RawFd,
-    /// `pidfd_open` of it; negative where the kernel has none.
+    /// `pidfd_open` of it; negative where the kernel has none, or it had ended before.
     life: RawFd,
     leases: leases::Leases,
     looks: Looks,
@@ -224,7 +249,8 @@ impl Parent {
     }
 
     fn has_ended(&self) -> bool {
-        self.poll(0) > 0
+        // SAFETY: takes no memory.
+        self.poll(0) > 0 || unsafe { libc::getppid() } != self.process
     }
 
     fn poll(&self, ms: libc::c_int) -> libc::c_int {
@@ -378,11 +404,84 @@ fn admit_all(group: RawFd) {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use std::os::fd::AsFd;
+    use std::io::{Read, Write};
+    use std::mem::ManuallyDrop;
+    use std::os::fd::{AsFd, AsRawFd};
+    use std::path::Path;
+    use std::sync::mpsc::Sender;
+    use std::thread::{self, JoinHandle};
     use std::time::Duration;
 
     use super::begin;
     use crate::sys::fanotify::Group;
+
+    fn opens(path: &Path, opened: &Sender<()>) -> JoinHandle<()> {
+        let (path, opened) = (path.to_owned(), opened.clone());
+        thread::spawn(move || {
+            std::fs::File::open(path).expect("opened");
+            let _ = opened.send(());
+        })
+    }
+
+    /// A keeper that takes one of those who wait, says so, and ends at once, in no order.
+    fn takes_one(group: &Group, mut says: impl Write) {
+        let stand_in = ManuallyDrop::new(begin(Some(group.as_fd()), None).expect("a copy"));
+        let rounds = |count: u32| {
+            for _ in 0..count {
+                thread::sleep(Duration::from_millis(20));
+                stand_in.note_round();
+            }
+        };
+        rounds(10);
+        let taken = ManuallyDrop::new(group.waiting().expect("who waits"));
+        says.write_all(&[taken.len() as u8]).expect("said");
+        rounds(10);
+    }
+
+    /// Whoever has the group's descriptor for a moment, to mark a file, may be stopped in it while the keeper is killed.
+    #[test]
+    fn nobody_waits_for_a_group_that_outlives_its_keeper() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let group = match Group::new() {
+            Ok(group) => ManuallyDrop::new(group),
+            Err(why) => return forebay_model::skipped(format!("no permission events: {why}")),
+        };
+        group.watch(file.as_file().as_fd()).expect("a mark");
+        let path = file.into_temp_path();
+        let (opened, told) = std::sync::mpsc::channel();
+        let first = opens(&path, &opened);
+        thread::sleep(Duration::from_millis(100));
+        let (mut hears, says) = std::io::pipe().expect("a pipe");
+        // SAFETY: the child has one thread, does what follows, and ends past everything that is the parent's.
+        let keeper = unsafe { libc::fork() };
+        if keeper == 0 {
+            takes_one(&group, says);
+            // SAFETY: takes no memory.
+            unsafe { libc::_exit(0) }
+        }
+        drop(says);
+        let mut taken = [0];
+        hears.read_exact(&mut taken).expect("said");
+        // One has been taken and not answered, one is in the queue, one comes later.
+        let second = opens(&path, &opened);
+        // SAFETY: a child of ours; no memory is passed.
+        let ended = unsafe { libc::waitpid(keeper, std::ptr::null_mut(), 0) };
+        assert_eq!(ended, keeper);
+        thread::sleep(Duration::from_millis(300));
+        let third = opens(&path, &opened);
+        let got = (0..3).filter(|_| told.recv_timeout(Duration::from_secs(20)).is_ok());
+        let got = got.count();
+        if got < 3 {
+            let group = group.as_fd().as_raw_fd();
+            crate::sys::fanotify::forget_all(group);
+            super::admit_all(group);
+            super::admit_numbers(group);
+        }
+        for opener in [first, second, third] {
+            opener.join().expect("an end");
+        }
+        assert_eq!((taken, got), ([1], 3), "taken, and let in");
+    }
 
     /// Its parent runs, is not stopped, and does not answer: stuck, or frozen.
     #[test]

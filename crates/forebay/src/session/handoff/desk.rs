@@ -346,7 +346,10 @@ pub(super) fn take_over(shared: &Shared, file: FileId, fds: Vec<OwnedFd>) -> boo
     if same {
         let entry = shared.arena.file_unchecked(file);
         shared.share_claim(&device, &path_of(entry));
-        shared.keep_device(file, Arc::new(device));
+        let device = shared.keep_device(file, Arc::new(device));
+        if let (Some(guard), Some((_, fd))) = (shared.guard(), device.descriptors()) {
+            guard.watch_taken(file, fd);
+        }
     }
     same
 }

@@ -9,7 +9,7 @@
 //! without waiting for an answer ([`QUIETLY`]), in the order in which it happens. An answer that comes late is for nobody.
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
@@ -43,6 +43,7 @@ pub struct Line {
     /// The session's tick + 1 when the keeper last could not be reached.
     failed: AtomicU64,
     relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
+    own: OnceLock<fn(BorrowedFd<'_>)>,
 }
 
 /// A connection to the keeper of an epoch.
@@ -220,6 +221,30 @@ impl Line {
         self.ask(shared, epoch, message, &[]) == Fate::Answered(DONE)
     }
 
+    /// Does what only a descriptor of the guard's listener can do, for as long as that takes. `None`: this process cannot have one, and has to ask.
+    ///
+    /// It comes at the lowest number that is free, as the keeper's process does: the kernel has no other way. So the caller sees to it that the
+    /// program cannot have closed that number just now to hear of it, and that the process does not give rights away meanwhile.
+    ///
+    /// For these microseconds the group outlives its keeper. Should this process be stopped in them, and the keeper be killed, nobody waits
+    /// for the group all the same: the keeper's stand-in takes the marks away, and lets those in who wait (`sys::stand_in`).
+    pub fn by_listener<T>(
+        &self,
+        shared: &Shared,
+        act: impl FnOnce(BorrowedFd<'_>) -> std::io::Result<T>,
+    ) -> Option<T> {
+        let superblock = shared.arena.superblock();
+        let number = superblock.listener.load(Ordering::Acquire).checked_sub(1)?;
+        let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
+        // Whoever has it may wait for an answer.
+        let contact = self.contact.try_lock().ok()?;
+        let known = contact.as_ref().filter(|known| known.epoch == epoch)?;
+        // Not kept: a number that the program may want.
+        let process = self.owned(socket::peer_process(known.socket.as_fd()).ok()?);
+        let listener = socket::borrow_from(process.as_fd(), number as RawFd).ok()?;
+        act(self.owned(listener).as_fd()).ok()
+    }
+
     /// Has the keeper see who opens a file. `None`: it cannot be reached.
     pub fn ask_to_watch(&self, shared: &Shared, fd: BorrowedFd<'_>) -> Option<bool> {
         self.ask_about(shared, WATCH, fd)
@@ -279,6 +304,18 @@ impl Line {
             Some(relocate) => relocate(fd),
             None => fd,
         }
+    }
+
+    /// How the program is kept from descriptors that are the session's for a moment, at whatever numbers, from now on.
+    pub fn own(&self, own: fn(BorrowedFd<'_>)) {
+        let _ = self.own.set(own);
+    }
+
+    fn owned(&self, fd: OwnedFd) -> OwnedFd {
+        if let Some(own) = self.own.get() {
+            own(fd.as_fd());
+        }
+        fd
     }
 
     fn contact(&self) -> MutexGuard<'_, Option<Contact>> {

@@ -90,6 +90,8 @@ impl Running {
         unsafe { libc::close(running.pipe) };
     }
 
+    /// # Safety
+    /// As for [`Running::stand_by`].
     unsafe fn start(relief: &Relief, group: RawFd) -> Option<Self> {
         let mut ends = [0; 2];
         // SAFETY: the target is ours.
