@@ -10,7 +10,8 @@ use forebay::Session;
 use forebay::config::Coherence;
 use forebay::keeper::recover::{Saved, recover};
 
-use crate::outsiders::{Keeper, Member, SHORT, in_the_end};
+use crate::keepers::Keeper;
+use crate::outsiders::{Member, SHORT, in_the_end};
 use crate::scene::{Scene, config, said};
 use crate::sys::*;
 

@@ -15,9 +15,8 @@ use forebay::file::table;
 use forebay_model::{SplitMix64, fresh_seed};
 
 use crate::here;
-use crate::outsiders::{
-    KEEPER, Keeper, LONG, Member, SHORT, in_the_end, is_managed, outsider, reads, strict,
-};
+use crate::keepers::{KEEPER, Keeper};
+use crate::outsiders::{LONG, Member, SHORT, in_the_end, is_managed, outsider, reads, strict};
 use crate::scene::Scene;
 use crate::sys::pattern;
 

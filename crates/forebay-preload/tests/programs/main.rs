@@ -18,6 +18,7 @@ mod frozen;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod hints;
+mod keepers;
 mod leaving;
 mod many;
 mod marks;

@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use forebay::Session;
 
-use crate::outsiders::{Keeper, Member, SHORT, in_the_end, reads, strict};
+use crate::keepers::Keeper;
+use crate::outsiders::{Member, SHORT, in_the_end, reads, strict};
 use crate::scene::config;
 use crate::sys::*;
 

@@ -4,17 +4,17 @@
 //! program hosts the keeper, and so is none, but where the keeper has a process of its own.
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::io::{BufBufReader, Lines, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use forebay::config::Coherence;
-use forebay::sync::Ordering;
 use forebay::{Config, Session};
 
 use crate::here;
+use crate::keepers::Keeper;
 use crate::scene::{Scene, config};
 use crate::sys::*;
 
@@ -24,10 +24,6 @@ pub const SHORT: usize = 100_000;
 /// Longer than anything here takes, and shorter than an outsider is made to wait at most.
 pub const LONG: Duration = Duration::from_secs(30);
 const FLOOD: usize = 4 << 20;
-pub const KEEPER: &str = "FOREBAY__TEST_OUTSIDERS";
-/// The keeper has a relief.
-const RELIEVED: &str = "FOREBAY__TEST_RELIEVED";
-const PROCESSES: &str = "TEST_OUTSIDERS_PROCESSES";
 
 pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
     if role != "obeys" {
@@ -53,13 +49,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
             }
             // Lines, many of them for each time that it opens the file.
             "lines" => {
-                for lines in (0..number(2)).collect::<Vec<_>>().chunks(30) {
-                    let fd = open(&dir.join(words[1]), flags_of("log")).expect("open");
-                    for line in lines {
-                        write(fd, format!("inside{line}\n").as_bytes()).expect("write");
-                    }
-                    close(fd).expect("close");
-                }
+                write_lines(&dir.join(words[1]), number(2));
                 String::new()
             }
             // Writes the same megabytes again and again, until it is told that they are enough.
@@ -100,6 +90,16 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         println!("@{said}");
     }
     true
+}
+
+fn write_lines(path: &Path, count: usize) {
+    for lines in (0..count).collect::<Vec<_>>().chunks(30) {
+        let fd = open(path, flags_of("log")).expect("open");
+        for line in lines {
+            write(fd, format!("inside{line}\n").as_bytes()).expect("write");
+        }
+        close(fd).expect("close");
+    }
 }
 
 fn flags_of(word: &str) -> i32 {
@@ -190,7 +190,7 @@ fn python(scene: &Scene, script: &str) -> Vec<u8> {
     run(outsider(scene, "python3", &["-c", script])).stdout
 }
 
-fn coherent(name: &str, coherence: Coherence) -> Config {
+pub fn coherent(name: &str, coherence: Coherence) -> Config {
     Config {
         coherence,
         ..config(name)
@@ -626,182 +626,6 @@ fn an_interval_is_kept_while_a_program_writes() {
     }
     assert!(is_managed(&scene, "a"));
     member.ends();
-}
-
-/// A keeper in a process of its own.
-pub struct Keeper(Child);
-
-impl Keeper {
-    /// Has it take all the descriptors that it may have, and waits until it has.
-    fn fill(&mut self, scene: &Scene, meanwhile: impl FnOnce()) {
-        let mark = scene.path("mark");
-        let input = self.0.stdin.as_mut().expect("input");
-        writeln!(input, "{}", mark.display()).expect("a line");
-        meanwhile();
-        in_the_end("it is full", || {
-            std::fs::read(&mark).is_ok_and(|mark| mark == b"full")
-        });
-    }
-
-    /// One that keeps outsiders out.
-    pub fn of(scene: &mut Scene) -> Self {
-        Self::with(scene, Coherence::Strict)
-    }
-
-    pub fn with(scene: &mut Scene, coherence: Coherence) -> Self {
-        Self::in_group(scene, coherence, Path::new("/dev/null"))
-    }
-
-    /// One that, before anything else, writes its number to a file: a cgroup's, perhaps.
-    pub fn in_group(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Self {
-        let keeper = Self::begin(scene, coherence, processes);
-        keeper.await_kept()
-    }
-
-    /// One whose guard is stood in for while it does not answer.
-    pub fn relieved(scene: &mut Scene) -> Self {
-        let mut command = Self::command(scene, Coherence::Strict, Path::new("/dev/null"));
-        let keeper = command.env(RELIEVED, "1").spawn().expect("a keeper");
-        Keeper(keeper).await_kept()
-    }
-
-    fn await_kept(mut self) -> Self {
-        crate::deaths::await_kept(&mut self.0);
-        self
-    }
-
-    /// One that may not have come to keep anything yet.
-    pub fn begin(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Self {
-        let mut command = Self::command(scene, coherence, processes);
-        Keeper(command.spawn().expect("a keeper"))
-    }
-
-    fn command(scene: &mut Scene, coherence: Coherence, processes: &Path) -> Command {
-        drop(scene.session.take());
-        let mut command = Command::new(std::env::current_exe().expect("a path"));
-        command
-            .args([
-                "--exact",
-                "outsiders::keeper",
-                "--nocapture",
-                "--test-threads=1",
-            ])
-            .env(KEEPER, format!("{coherence:?} {}", scene.name))
-            .env(PROCESSES, processes)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped());
-        command
-    }
-
-    pub fn process(&self) -> i32 {
-        self.0.id() as i32
-    }
-
-    pub fn signal(&self, signal: i32) {
-        // SAFETY: takes no memory; a child that has not been waited for.
-        assert_eq!(unsafe { libc::kill(self.0.id() as i32, signal) }, 0);
-    }
-
-    /// Stops it; on return it is stopped.
-    pub fn stop(&self) {
-        self.signal(libc::SIGSTOP);
-        let begun = Instant::now();
-        while !forebay::sys::liveness::is_stopped(self.0.id()) {
-            assert!(begun.elapsed() < LONG, "it does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    /// Stops it at a moment when it has no lock of the session's: what is meant here is a keeper that does nothing.
-    pub fn stop_at_rest(&self, session: &Session) {
-        let superblock = session.shared().arena.superblock();
-        let locks = [&superblock.gate, &superblock.table_lock];
-        let begun = Instant::now();
-        self.stop();
-        while locks.iter().any(|lock| lock.load(Ordering::Acquire) != 0) {
-            assert!(begun.elapsed() < LONG, "it is never at rest");
-            self.signal(libc::SIGCONT);
-            std::thread::sleep(Duration::from_millis(5));
-            self.stop();
-        }
-    }
-
-    /// Does something while the keeper is stopped. One that was stopped with a block in hand goes on after a while: then this fails,
-    /// and does not wait for ever.
-    pub fn while_stopped(&self, session: &Session, what: impl FnOnce()) {
-        self.stop_at_rest(session);
-        let (done, over) = std::sync::mpsc::channel::<()>();
-        let late = std::thread::scope(|scope| {
-            let watch = scope.spawn(move || {
-                let late = over.recv_timeout(Duration::from_secs(40)).is_err();
-                if late {
-                    self.signal(libc::SIGCONT);
-                }
-                late
-            });
-            what();
-            let _ = done.send(());
-            watch.join().expect("a watch")
-        });
-        assert!(!late, "it has waited for the keeper");
-        self.signal(libc::SIGCONT);
-    }
-}
-
-impl Drop for Keeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
-/// The process of one.
-#[test]
-fn keeper() {
-    let Ok(told) = std::env::var(KEEPER) else {
-        return;
-    };
-    if let Some(processes) = std::env::var_os(PROCESSES) {
-        std::fs::write(processes, std::process::id().to_string()).expect("a number");
-    }
-    let (coherence, name) = told.split_once(' ').expect("two words");
-    let coherence = match coherence {
-        "Strict" => Coherence::Strict,
-        _ => Coherence::Notify,
-    };
-    if std::env::var_os(RELIEVED).is_some() {
-        let own = ["test", "--exact", "outsiders::relief", "--test-threads=1"];
-        forebay::keeper::relief::is_run_by(&own);
-    }
-    let _session = Session::open(coherent(name, coherence)).expect("a session");
-    println!("@kept");
-    let mut path = String::new();
-    let _ = std::io::stdin().read_line(&mut path);
-    if !path.is_empty() {
-        // From here on it has no descriptor left.
-        let mut mark = std::fs::File::create(path.trim()).expect("a mark");
-        let (mut least, mut most) = (0, 0);
-        while let Ok(fd) = open(Path::new("/dev/null"), libc::O_RDONLY | libc::O_CLOEXEC) {
-            (least, most) = (least.max(fd), most + 1);
-            if most == 1 {
-                set_limit(libc::RLIMIT_NOFILE, 1024.max(least as u64 + 100), 4096);
-            }
-        }
-        mark.write_all(b"full").expect("a mark");
-        let _ = std::io::stdin().read(&mut [0]);
-    }
-}
-
-/// What stands in for its guard.
-#[test]
-fn relief() {
-    if std::env::var_os(RELIEVED).is_none() {
-        return;
-    }
-    let words: Vec<_> = std::env::args().rev().take(3).collect();
-    let [keeper, listener] = [1, 2].map(|at| words[at].parse::<u32>().expect("a number"));
-    let listener = forebay::sys::file::inherited_for_writing(listener).expect("a listener");
-    forebay::keeper::relief::stand(listener, keeper, Path::new(&words[0])).expect("a relief");
 }
 
 /// The end of an outsider that reads a file whole.

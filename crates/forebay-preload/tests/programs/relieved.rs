@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use forebay::Session;
 
-use crate::outsiders::{Keeper, LONG, Member, SHORT, in_the_end, outsider, reads, strict};
+use crate::keepers::Keeper;
+use crate::outsiders::{LONG, Member, SHORT, in_the_end, outsider, reads, strict};
 use crate::scene::{Scene, config};
 use crate::sys::pattern;
 

@@ -8,7 +8,8 @@ use forebay::config::Coherence;
 use forebay::sync::Ordering;
 use forebay::sys::socket;
 
-use crate::outsiders::{Keeper, Member, in_the_end};
+use crate::keepers::Keeper;
+use crate::outsiders::{Member, in_the_end};
 use crate::scene::{Scene, config};
 use crate::sys::pattern;
 

@@ -312,7 +312,7 @@ impl Guard {
         // Those who came meanwhile stay.
         locked(&self.waiting).extend(rest);
         for who in admitted {
-            who.event.is_let_in_by(gate, shared.arena.superblock());
+            who.event.let_in(gate, shared.arena.superblock());
         }
     }
 

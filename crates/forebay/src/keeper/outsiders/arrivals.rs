@@ -39,7 +39,7 @@ pub(super) struct Told {
 
 impl Told {
     /// One who was killed while he waited waits no more.
-    pub fn is_let_in_by(self, gate: &Group, superblock: &Superblock) {
+    pub fn let_in(self, gate: &Group, superblock: &Superblock) {
         let _ = gate.admit(self.event);
         // Last: one that were not answered would wait for good. A second answer is nobody's.
         if let Some(record) = self.record {
@@ -96,7 +96,7 @@ impl Guard {
                 Some((inode, file))
             }) {
                 None => {
-                    event.is_let_in_by(gate, shared.arena.superblock());
+                    event.let_in(gate, shared.arena.superblock());
                 }
                 Some((inode, file)) => {
                     let since = Instant::now();

@@ -92,6 +92,10 @@ impl Running {
 
     /// # Safety
     /// As for [`Running::stand_by`].
+    /// `None`: there is no room for it.
+    ///
+    /// # Safety
+    /// As for [`Running::stand_by`].
     unsafe fn start(relief: &Relief, group: RawFd) -> Option<Self> {
         let mut ends = [0; 2];
         // SAFETY: the target is ours.
