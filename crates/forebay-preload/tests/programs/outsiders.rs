@@ -4,7 +4,7 @@
 //! program hosts the keeper, and so is none, but where the keeper has a process of its own.
 
 use std::collections::HashSet;
-use std::io::{BufBufReader, Lines, Read, Write};
+use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
