@@ -48,7 +48,7 @@ impl Keeper {
         keeper.await_kept()
     }
 
-    /// One whose guard is stood in for while it does not answer.
+    /// One whose guard is stood in for once it has died.
     pub fn relieved(scene: &mut Scene) -> Self {
         let mut command = Self::command(scene, Coherence::Strict, Path::new("/dev/null"));
         let keeper = command.env(RELIEVED, "1").spawn().expect("a keeper");

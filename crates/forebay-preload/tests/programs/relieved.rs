@@ -1,8 +1,7 @@
-//! Outsiders that change a file which a program of the session has open, while the session's keeper is stopped or has been killed: what they
-//! write stays, and so does what the session had acknowledged.
+//! Outsiders that change a file which a program of the session has open, when the session's keeper has just been killed: what they write
+//! stays, and so does what the session had acknowledged.
 
 use std::io::Write;
-use std::time::Duration;
 
 use forebay::Session;
 
@@ -10,17 +9,6 @@ use crate::keepers::Keeper;
 use crate::outsiders::{LONG, Member, SHORT, in_the_end, outsider, reads, strict};
 use crate::scene::{Scene, config};
 use crate::sys::pattern;
-
-/// What becomes of the keeper.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fate {
-    Stopped,
-    Killed,
-    /// It is stopped first, and killed once somebody has been let in.
-    Both,
-}
-
-const FATES: [Fate; 3] = [Fate::Stopped, Fate::Killed, Fate::Both];
 
 /// An outsider opens a file for appending, and writes a line.
 fn appends(scene: &Scene, name: &str, line: &str) {
@@ -36,79 +24,63 @@ fn lines(scene: &Scene, name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// Ends a keeper, which may have been stopped before.
+fn kill(keeper: Keeper, session: &Session, is_stopped: bool) {
+    if is_stopped {
+        keeper.stop_at_rest(session);
+    }
+    drop(keeper);
+}
+
 #[test]
-fn what_an_outsider_appends_while_no_keeper_answers_stays() {
-    for turn in 0..9 {
+fn what_an_outsider_appends_after_a_keepers_death_stays() {
+    for turn in 0..8 {
         let Some(mut scene) = strict("relieved") else {
             return;
         };
-        let fate = FATES[turn % FATES.len()];
         let keeper = Keeper::relieved(&mut scene);
         let mut member = Member::of(&scene);
         member.does("log a");
         member.does("text first");
         let session = Session::join(config(&scene.name)).expect("a session");
-        if fate != Fate::Killed {
-            keeper.stop_at_rest(&session);
-        }
-        let mut keeper = Some(keeper);
-        if fate == Fate::Killed {
-            keeper = None;
-        }
+        kill(keeper, &session, turn % 4 == 0);
         appends(&scene, "a", "outside");
-        if fate == Fate::Both {
-            keeper = None;
-            appends(&scene, "a", "outside");
-        }
         member.does("text second");
         appends(&scene, "a", "later");
-        if let Some(keeper) = &keeper {
-            keeper.signal(libc::SIGCONT);
-        }
         member.does("text third");
-        let mut wanted = vec!["first", "outside", "second", "later", "third"];
-        if fate == Fate::Both {
-            wanted.insert(1, "outside");
-        }
-        assert_eq!(lines(&scene, "a"), wanted, "{fate:?}");
+        let wanted = ["first", "outside", "second", "later", "third"];
+        assert_eq!(lines(&scene, "a"), wanted, "{turn}");
         member.ends();
         drop(session);
-        assert_eq!(lines(&scene, "a"), wanted, "{fate:?}, at the end");
+        assert_eq!(lines(&scene, "a"), wanted, "{turn}, at the end");
     }
 }
 
 /// It sees what was acknowledged, and what it writes in the middle stays.
 #[test]
-fn what_an_outsider_changes_while_no_keeper_answers_stays() {
-    for fate in FATES {
+fn what_an_outsider_changes_after_a_keepers_death_stays() {
+    for is_stopped in [false, true] {
         let Some(mut scene) = strict("changed") else {
             return;
         };
-        let mut keeper = Some(Keeper::relieved(&mut scene));
+        let keeper = Keeper::relieved(&mut scene);
         let mut member = Member::of(&scene);
         member.does("open a");
         member.does(&format!("write 1 {SHORT}"));
         let session = Session::join(config(&scene.name)).expect("a session");
-        let stopped = keeper.as_ref().filter(|_| fate != Fate::Killed);
-        stopped.inspect(|keeper| keeper.stop_at_rest(&session));
-        if fate != Fate::Stopped {
-            keeper = None;
-        }
-        let path = scene.path("a");
+        kill(keeper, &session, is_stopped);
         let mut wanted = pattern(1, SHORT);
-        assert!(reads(&scene, "a").0 == wanted, "{fate:?}");
+        assert!(reads(&scene, "a").0 == wanted, "stopped: {is_stopped}");
         let mut file = std::fs::OpenOptions::new();
-        let mut file = file.write(true).open(&path).expect("opened");
-        file.write_all(b"outside").expect("written");
+        let file = file.write(true).open(scene.path("a"));
+        file.expect("opened")
+            .write_all(b"outside")
+            .expect("written");
         wanted[..7].copy_from_slice(b"outside");
-        assert_eq!(member.does("read 7 0"), "outside", "{fate:?}");
-        if let Some(keeper) = &keeper {
-            keeper.signal(libc::SIGCONT);
-            std::thread::sleep(Duration::from_millis(200));
-        }
+        assert_eq!(member.does("read 7 0"), "outside");
         member.ends();
         drop(session);
-        assert!(reads(&scene, "a").0 == wanted, "{fate:?}");
+        assert!(reads(&scene, "a").0 == wanted, "stopped: {is_stopped}");
     }
 }
 

@@ -12,8 +12,8 @@
 //! has found an outsider. Whatever goes wrong here lets outsiders in: they may see old bytes then, and nobody hangs.
 //!
 //! The guard's thread opens no file of anybody's and waits for no lock that is held over more than a few calls: the keeper's
-//! own openings, and members', wait for it. If it does not answer, or the keeper dies, a copy of the process ([`stand_in`]) starts a guard that stands in
-//! ([`relief`]) where the process has one, and else lets everybody in. If keeper and copy die the kernel lets everybody in.
+//! own openings, and members', wait for it. If it does not answer a copy of the process does, which knows nothing and lets everybody in
+//! ([`stand_in`]). If the keeper dies the copy starts a guard that stands in until there is another keeper, where the process has one ([`relief`]).
 
 mod arrivals;
 mod freezers;
@@ -22,6 +22,8 @@ mod members;
 mod mend;
 mod pace;
 mod who;
+
+pub use pace::STILL_MAX;
 
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -1,15 +1,16 @@
-//! A guard while the keeper does not answer, in a process of its own: the keeper is stopped, frozen or stuck, or has died and there is none yet.
+//! A guard while there is no keeper, in a process of its own: the keeper has died, and the next one has not come yet.
 //!
-//! Outsiders who open a managed file then would be let in by whoever knows nothing, to what the device has. What they append goes where
-//! the bytes go that the session owes, and is written over. So a copy of the keeper ([`crate::sys::stand_in`]) starts this: it joins the
+//! Outsiders who open a managed file then would be let in by the kernel, to what the device has. What they append goes where the bytes go that
+//! the session owes, and is written over. So a copy of the keeper ([`crate::sys::stand_in`]) starts this when the keeper has ended: it joins the
 //! session, takes the listener over, and does what the keeper's guard does ([`super::outsiders`]): it writes the file, gives it to the kernel, and
 //! lets the outsider in.
 //!
-//! It keeps nothing else of the session. It ends when the keeper answers again, or another one does; and when the session has neither a
-//! keeper nor a program with a file open, since a recovery needs it for itself.
+//! It keeps nothing else of the session. It ends when another keeper is there; and when no program of the session has a file open, since a
+//! recovery needs the session for itself. For a keeper that is stopped it does not stand in: such a one may have any lock and any page in hand, and
+//! outsiders would wait a second for each file.
 
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -18,22 +19,24 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::ids::FileId;
-use crate::keeper::outsiders::{self, Guard};
+use crate::keeper::outsiders::{self, Guard, STILL_MAX};
 use crate::keeper::run::{has_keeper, keeper_process};
 use crate::memory::files::LIVE;
 use crate::session::Session;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
-use crate::sys::socket;
 use crate::sys::stand_in::Relief;
 
 /// How often it is looked whether it is needed.
-const LOOK_MS: i32 = 20;
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a new keeper has for marks of its own.
 const OVERLAP: Duration = Duration::from_secs(3);
 /// How long those are waited for who wait.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Below are numbers that events of a keeper may have, which keeps its numbers for them from its beginning on.
+const NUMBERS_MIN: u64 = 1024;
 
 /// How this process's executable is called.
 static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
@@ -54,7 +57,7 @@ pub(super) fn of(arena: &Path, listener: i32) -> Option<Relief> {
     Relief::of(words).ok()
 }
 
-/// Stands guard for a keeper's process in the session whose arena is at `path`, until it is not needed any more. The standard input ends then.
+/// Stands guard for a keeper's process in the session whose arena is at `path`, until it is not needed any more.
 ///
 /// # Errors
 /// The session cannot be joined, and the system's errors.
@@ -66,7 +69,15 @@ pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
         return Ok(());
     };
     let shared = session.shared();
-    let guard = Guard::for_relief(&shared.arena, Group::over(listener).map_err(failed)?)?;
+    let records = &shared.arena.superblock().arrivals;
+    let numbers = records.iter().map(|a| a.number.load(Ordering::Relaxed));
+    let above = numbers
+        .max()
+        .unwrap_or(0)
+        .saturating_add(1)
+        .max(NUMBERS_MIN);
+    let group = Group::over(listener, above).map_err(failed)?;
+    let guard = Guard::for_relief(&shared.arena, group)?;
     shared.set_guard(Some(guard.into()));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -90,13 +101,16 @@ pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
 
 /// Until nobody needs a relief of this keeper.
 fn await_end(shared: &Shared, keeper: u32) {
-    let (arena, input) = (&shared.arena, io::stdin());
-    let mut followed = None;
+    let arena = &shared.arena;
+    let (mut followed, mut begun) = (None, Some(Instant::now()));
     loop {
-        // It ends, and says nothing.
-        if socket::wait_readable(&[input.as_fd()], LOOK_MS).is_ok_and(|ready| ready) {
-            return;
+        if let Some(guard) = shared.guard() {
+            if begun.is_some_and(|at| at.elapsed() > STILL_MAX) {
+                begun = None;
+                guard.let_in_all_left(arena.superblock());
+            }
         }
+        std::thread::sleep(LOOK_EVERY);
         let keeps = has_keeper(arena);
         if !keeps && !is_anything_open(shared) {
             return;

@@ -23,7 +23,7 @@ pub const LEFT: usize = 128;
 /// Bytes of a path in [`Left`]; of a longer one the end.
 pub const LEFT_PATH_BYTES: usize = 216;
 /// Entries of [`Superblock::arrivals`].
-pub const ARRIVALS: usize = 64;
+pub const ARRIVALS: usize = 512;
 /// Words of [`Superblock::reached`].
 pub const REACHED: usize = 4096;
 

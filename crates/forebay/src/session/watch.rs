@@ -89,7 +89,8 @@ impl Shared {
         }
         match &here {
             Some(guard) => guard.is_used_outside(fd),
-            None => self.line.ask_who_uses(self, fd).unwrap_or(false),
+            // There is another description, and nobody says whose.
+            None => self.line.ask_who_uses(self, fd).unwrap_or(guard == HOLDS),
         }
     }
 

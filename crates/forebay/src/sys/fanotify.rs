@@ -3,14 +3,16 @@
 //! The kernel answers in the listener's place, and lets everybody in, once the last descriptor of the group is closed, however
 //! its process ends. Needs `CAP_SYS_ADMIN` in the first user namespace.
 
-use super::{check, check_bytes, retry};
+use super::{check, check_bytes, limits, retry};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Events that are read at once at most, each of which takes a descriptor.
-const EVENTS: usize = 16;
+pub const EVENTS: usize = 16;
+/// Descriptors that are left for everything else.
+const ROOM: u64 = 256;
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 
 /// A listener.
@@ -21,6 +23,9 @@ pub struct Group {
     fd: OwnedFd,
     nothing: OwnedFd,
     spare: Mutex<Vec<OwnedFd>>,
+    /// Numbers that no event is to have.
+    #[expect(dead_code, reason = "they are held")]
+    below: Vec<OwnedFd>,
     /// What marks are made by: they go with the inode's memory where the kernel can do that (Linux 5.19).
     mark: libc::c_uint,
     /// Who has made it, and takes all marks away in the end; 0: somebody else.
@@ -65,6 +70,7 @@ impl Group {
             fd,
             nothing: std::fs::File::open("/dev/null")?.into(),
             spare: Mutex::default(),
+            below: Vec::new(),
             mark: libc::FAN_MARK_EVICTABLE,
             process: std::process::id(),
         };
@@ -73,15 +79,25 @@ impl Group {
         Ok(group)
     }
 
-    /// Another process's listener, of which this one has a descriptor: who listens besides takes other events than this one.
+    /// Another process's listener, of which this one has a descriptor: who listens besides takes other events than this one. The kernel knows an
+    /// event by its number alone, whoever has taken it. So those of this process begin above numbers that the other's may have, as far as
+    /// there are so many.
     ///
     /// # Errors
     /// The system's, where there is no descriptor left.
-    pub fn over(fd: OwnedFd) -> io::Result<Self> {
+    pub fn over(fd: OwnedFd, above: u64) -> io::Result<Self> {
+        let above = above.min(limits::raise_descriptors().saturating_sub(ROOM));
+        let mut nothing: OwnedFd = std::fs::File::open("/dev/null")?.into();
+        let mut below = Vec::new();
+        while (nothing.as_raw_fd() as u64) < above {
+            let next = nothing.try_clone()?;
+            below.push(std::mem::replace(&mut nothing, next));
+        }
         let group = Group {
             fd,
-            nothing: std::fs::File::open("/dev/null")?.into(),
+            nothing,
             spare: Mutex::default(),
+            below,
             mark: libc::FAN_MARK_EVICTABLE,
             process: 0,
         };

@@ -12,6 +12,28 @@ pub fn file_bytes() -> u64 {
     FILE_BYTES.load(Relaxed)
 }
 
+/// Lets this process have as many descriptors as it may. How many that are; 0: nobody knows.
+pub fn raise_descriptors() -> u64 {
+    let mut limit = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: `limit` is ours, initialised, and lives during the calls.
+    unsafe {
+        if libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) != 0 {
+            return 0;
+        }
+        let raised = libc::rlimit {
+            rlim_cur: limit.rlim_max,
+            ..limit
+        };
+        match libc::setrlimit(libc::RLIMIT_NOFILE, &raw const raised) {
+            0 => limit.rlim_max,
+            _ => limit.rlim_cur,
+        }
+    }
+}
+
 /// As [`file_bytes`], as it is now.
 pub fn look_at_file_bytes() -> u64 {
     let mut limit = libc::rlimit {

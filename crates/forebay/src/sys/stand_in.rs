@@ -3,10 +3,10 @@
 //! and for `/proc/sys/fs/lease-break-time` (45 s) for the end of a lease.
 //!
 //! It is a copy of its parent that has given everything back but the listener's descriptor and a page that both see. In that the
-//! parent's thread counts its rounds. Where it does not count on, or the parent has died, the copy starts a program that knows what to do, if
-//! there is one ([`Relief`]); else it lets everybody in, since it knows nothing itself. It also gives those leases up that somebody waits
-//! for, by descriptors that it takes from its parent for that moment (`leases`). It ends with its parent and the program, and takes the
-//! listener's marks away then; and when it is dropped. No signal says so to the parent: an embedding program may be waiting for children of its own.
+//! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing: it answers events, and
+//! gives those leases up that somebody waits for, by descriptors that it takes from its parent for that moment (`leases`). Once its parent has
+//! ended it starts a program that knows what to do, if there is one ([`Relief`]), and then takes all marks away. It ends with that, or when it is
+//! dropped. No signal says so to the parent: an embedding program may be waiting for children of its own.
 
 mod leases;
 mod relief;
@@ -22,6 +22,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const LOOK_EVERY_MS: libc::c_int = 100;
 /// Looks without a round in between, after which the parent is stuck. Looks, not time: who gets no processor for a while is not.
 const QUIET_LOOKS: u32 = 8;
+/// How often a program that stands in is started at most.
+const RELIEFS_MAX: u32 = 8;
 /// Numbers of descriptors that the parent may have taken events by.
 const NUMBERS: RawFd = 1 << 14;
 
@@ -160,12 +162,10 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Opti
             parent.wait();
             match parent.is_silent(&*seen) {
                 _ if parent.has_ended() => {
-                    if let Some(relief) = relief.filter(|_| group >= 0) {
-                        relief::Running::stand_by(relief, group, &mut parent, &*seen);
-                    }
+                    relieve(group, relief);
                     part(group)
                 }
-                true => stand_for(group, &mut parent, &*seen, relief),
+                true => stand_for(group, &mut parent, &*seen),
                 false => {}
             }
         }
@@ -199,18 +199,12 @@ unsafe fn part(group: RawFd) -> ! {
 ///
 /// # Safety
 /// As for [`stand`].
-unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen, relief: Option<&Relief>) {
+unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen) {
     // First: who sees it looks for those who are let in.
     seen.answers.fetch_add(1, Ordering::Release);
     if group >= 0 {
-        if let Some(relief) = relief {
-            // SAFETY: as the caller's.
-            unsafe { relief::Running::stand_by(relief, group, parent, seen) };
-        }
-        if parent.is_silent(seen) {
-            // What the parent had taken and not answered.
-            admit_numbers(group);
-        }
+        // What the parent had taken and not answered.
+        admit_numbers(group);
     }
     while !parent.has_ended() && parent.is_silent(seen) {
         parent.leases.end_wanted();
@@ -224,6 +218,23 @@ unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen, relief: Opti
         if unsafe { libc::poll(&raw mut source, 1, LOOK_EVERY_MS) } > 0 {
             admit_all(group);
             seen.answers.fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+/// Has the program stand in, if there is one; another one where it fails.
+///
+/// # Safety
+/// As for [`stand`].
+unsafe fn relieve(group: RawFd, relief: Option<&Relief>) {
+    let Some(relief) = relief.filter(|_| group >= 0) else {
+        return;
+    };
+    for _ in 0..RELIEFS_MAX {
+        // SAFETY: as the caller's.
+        let failed = unsafe { relief::Running::stand_by(relief, group) };
+        if !failed {
+            return;
         }
     }
 }

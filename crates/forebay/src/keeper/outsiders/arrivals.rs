@@ -15,7 +15,7 @@ use crate::device::DeviceFile;
 use crate::file::gone::{Place, unless_gone};
 use crate::file::table;
 use crate::ids::FileId;
-use crate::memory::superblock::{Arrival, Superblock};
+use crate::memory::superblock::{ARRIVALS, Arrival, Superblock};
 use crate::memory::threads::Me;
 use crate::session::reached;
 use crate::session::shared::Shared;
@@ -81,6 +81,10 @@ impl Guard {
     /// Looks at those who have come to open a file.
     pub(super) fn look_at_arrivals(&self, shared: &Shared, members: &mut members::Members) {
         let Some(gate) = &self.gate else { return };
+        if locked(&self.waiting).len() + fanotify::EVENTS > ARRIVALS {
+            // Others wait in the kernel.
+            return;
+        }
         let arrivals = gate.waiting();
         if arrivals.is_err() {
             // Somebody's descriptor comes free once he is let in.
@@ -141,14 +145,12 @@ impl Guard {
     /// Sees to those whom another guard has been told of, who does not answer any more: their files are given to the kernel, and they are
     /// let in.
     pub fn see_to_the_left(&self, shared: &Arc<Shared>, me: Me<'_>) {
-        let Some(gate) = &self.gate else { return };
         let begun = Instant::now();
         for record in &shared.arena.superblock().arrivals {
             let inode = record.inode.load(Ordering::Acquire);
             if inode == 0 {
                 continue;
             }
-            let number = record.number.load(Ordering::Relaxed);
             let files = (0..shared.arena.counts().files).map(FileId);
             let theirs = |file: &FileId| {
                 mend::is_known(shared, *file)
@@ -157,9 +159,24 @@ impl Guard {
             for file in files.filter(theirs) {
                 mend::give_to_kernel_until(shared, me, file, begun + STILL_MAX);
             }
+            self.let_in_the_left(record);
+        }
+    }
+
+    /// Lets all of them in: they have waited for long enough.
+    pub fn let_in_all_left(&self, superblock: &Superblock) {
+        superblock
+            .arrivals
+            .iter()
+            .for_each(|record| self.let_in_the_left(record));
+    }
+
+    fn let_in_the_left(&self, record: &Arrival) {
+        if record.inode.swap(0, Ordering::AcqRel) != 0
+            && let Some(gate) = &self.gate
+        {
             // A number that nobody has is an error and no more.
-            let _ = gate.admit_number(number as i32);
-            record.inode.store(0, Ordering::Release);
+            let _ = gate.admit_number(record.number.load(Ordering::Relaxed) as i32);
         }
     }
 

@@ -12,7 +12,7 @@ use super::{CHANGED, Guard, OPENED, locked, who};
 use crate::file::core::Core;
 use crate::file::given;
 use crate::file::settle::{self, Durability};
-use crate::flush::errors;
+use crate::flush::{Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::unfinished::{adopt, adopt_owed_file, lacks_anything};
 use crate::memory::files::{CLOSING, EXCEEDING, LEASED, LIVE, TRUNCATING};
@@ -114,7 +114,8 @@ impl Mending {
             return false;
         }
         give_to_kernel_while(shared, me, file, |begun| {
-            begun.elapsed() < STILL_MAX || locked(&guard.waiting).iter().any(|who| who.file == file)
+            let is_awaited = || locked(&guard.waiting).iter().any(|who| who.file == file);
+            begun.elapsed() < STILL_MAX || !guard.relieves && is_awaited()
         });
         let stays = is_known(shared, file);
         if stays {
@@ -232,6 +233,17 @@ fn settled(core: &Core, me: Me<'_>) -> bool {
     settle::settle(core, me, Durability::Written, &seen).is_ok()
 }
 
+/// As [`settled`], as far as that goes: a keeper that is stopped may have some of it in flight, for which a guard that stands in does not wait.
+fn written(core: &Core, me: Me<'_>) -> bool {
+    let is_length_all = core.entry().owed_pages.load(Ordering::Acquire) == 0;
+    if core.shared.keeps.load(Relaxed) || is_length_all {
+        return settled(core, me);
+    }
+    let scope = Scope::some(u64::MAX);
+    let outcome = core.shared.flush(me, core.id, &core.device, scope);
+    outcome.errno.is_none()
+}
+
 fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
     if shared.arena.file_unchecked(file).owes()
         && let Some(core) = core_of(shared, file)
@@ -270,7 +282,7 @@ fn give_to_kernel_while(
             let Some(core) = core_of(shared, file) else {
                 return;
             };
-            if !settled(&core, me)
+            if !written(&core, me)
                 || begun.elapsed() > WRITERS_PATIENCE
                     && settle::to_kernel_while_written(&core, me, given::OUTSIDER)
             {

@@ -51,7 +51,9 @@ impl Pace {
         for who in waiting.iter_mut() {
             let entry = shared.arena.file_unchecked(who.file);
             let owed = entry.owed_pages.load(Ordering::Acquire);
-            goes_on |= owed < who.least || busy::inflight_bytes(superblock, who.inode.0) != 0;
+            // What a keeper that is stopped has under way does not end.
+            let under_way = !guard.relieves && busy::inflight_bytes(superblock, who.inode.0) != 0;
+            goes_on |= owed < who.least || under_way;
             who.least = who.least.min(owed);
         }
         self.still = match goes_on {
