@@ -293,7 +293,7 @@ fn an_outsider_and_a_member_append_to_one_log() {
 /// An outsider comes just when the session closes the file for the last time, and gives back what space it has reserved there.
 #[test]
 fn an_outsider_appends_while_a_member_closes() {
-    const LINES: usize = 40_000;
+    const LINES: usize = 39_000;
     let Some(scene) = strict("closes") else {
         return;
     };

@@ -104,11 +104,11 @@ fn await_end(shared: &Shared, keeper: u32) {
     let arena = &shared.arena;
     let (mut followed, mut begun) = (None, Some(Instant::now()));
     loop {
-        if let Some(guard) = shared.guard() {
-            if begun.is_some_and(|at| at.elapsed() > STILL_MAX) {
-                begun = None;
-                guard.let_in_all_left(arena.superblock());
-            }
+        if begun.is_some_and(|at| at.elapsed() > STILL_MAX)
+            && let Some(guard) = shared.guard()
+        {
+            begun = None;
+            guard.let_in_all_left(arena.superblock());
         }
         std::thread::sleep(LOOK_EVERY);
         let keeps = has_keeper(arena);
