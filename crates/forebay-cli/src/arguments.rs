@@ -66,13 +66,17 @@ pub enum Command {
     Completions(Completions),
     /// Print the manual page, or write all of them to a directory
     Man(Man),
-    /// Stand guard while a daemon does not answer: how that has it started
+    /// Stand guard where a daemon has died: its stand-in starts it
     #[command(hide = true)]
     Guard(Guard),
 }
 
-/// Stands guard in a session while its daemon does not answer.
+/// Stands guard in a session whose daemon has died, until it has another one.
+///
+/// The daemon's stand-in starts it; there is no use for it at a terminal.
 #[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  forebay guard 7 4711 /dev/shm/forebay-0/default.arena")]
 pub struct Guard {
     /// The descriptor of the daemon's listener.
     pub listener: u32,

@@ -111,11 +111,10 @@ fn await_end(shared: &Shared, keeper: u32) {
             guard.let_in_all_left(arena.superblock());
         }
         std::thread::sleep(LOOK_EVERY);
-        let keeps = has_keeper(arena);
-        if !keeps && !is_anything_open(shared) {
+        if !is_anything_open(shared) {
             return;
         }
-        if keeps && keeper_process(arena) != keeper {
+        if has_keeper(arena) && keeper_process(arena) != keeper {
             let since = *followed.get_or_insert_with(Instant::now);
             if since.elapsed() > OVERLAP {
                 return;
