@@ -47,7 +47,7 @@ pub fn is_run_by(arguments: &[&str]) {
     let _ = ARGUMENTS.set(arguments.iter().map(|&word| word.to_owned()).collect());
 }
 
-/// For a keeper of the session with this arena, whose guard listens there.
+/// How a keeper in this process has one started, for the session with this arena, whose guard listens there. `None`: nobody has said how.
 pub(super) fn of(arena: &Path, listener: i32) -> Option<Relief> {
     use std::os::unix::ffi::OsStrExt;
     let mut words: Vec<_> = ARGUMENTS.get()?.iter().map(|w| w.clone().into()).collect();
