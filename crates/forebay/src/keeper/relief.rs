@@ -28,7 +28,7 @@ use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
 use crate::sys::stand_in::Relief;
 
-/// How often it is looked whether it is needed.
+/// How often it is looked whether anybody needs it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a new keeper has for marks of its own.
 const OVERLAP: Duration = Duration::from_secs(3);
