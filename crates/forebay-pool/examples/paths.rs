@@ -1,9 +1,10 @@
 //! The two ways of a pool's requests, on one host: what each takes beside bare TCP, and how the policies choose between them.
 //!
-//!     cargo run --release -p forebay-pool --example paths -- alone
+//!     cargo run --release -p forebay-pool --example paths -- alone [tcp] [shm]
 //!     cargo run --release -p forebay-pool --example paths -- mixed MB_PER_S
 //!
-//! `alone`: remote and local requests within a grant, and the same bytes over a bare connection, in turn; medians of rounds.
+//! `alone`: remote and local requests within a grant, and the same bytes over a bare connection, in turn; medians of rounds. The same with bytes that these fabrics of
+//! libfabric's move.
 //! `mixed`: reads of mixed sizes by each policy, by one to four threads, in turn; local memory is held down to so many MB/s, or
 //! not at all if that is 0.
 
@@ -22,11 +23,13 @@ use forebay_seed::random::Random;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pool of one server in this process.
-fn serve() -> (Config, Serving) {
+/// A pool of one server in this process. What moves its bytes moves all of them.
+fn serve(fabric: &str) -> (Config, Serving) {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let address = address.expect("an address");
-    let config = Config::parse(&format!("servers = [\"{address}\"]\ncache_blocks = 4096"));
+    let config = Config::parse(&format!(
+        "servers = [\"{address}\"]\ncache_blocks = 4096\nfabric = \"{fabric}\"\nfabric_from = 1"
+    ));
     let config = config.expect("a pool");
     let serving = Serving::begin(&config, 0).expect("a server");
     (config, serving)
@@ -96,73 +99,113 @@ fn rows(times: u32, work: &mut [Row<'_>]) {
     }
 }
 
-fn alone() {
-    let (config, serving) = serve();
-    let pool = &Pool::join(&config, PATIENCE).expect("a pool");
-    let files = Files::join(&config, PATIENCE).expect("a pool");
-    let file = file(&files, b"file");
-    let run = |operation| {
+/// A pool of one server, and a client of it whose file has 1 MiB.
+struct Joined {
+    how: String,
+    pool: Pool,
+    file: File,
+    serving: Serving,
+}
+
+impl Joined {
+    fn new(fabric: &str) -> Joined {
+        let (config, serving) = serve(fabric);
+        let pool = Pool::join(&config, PATIENCE).expect("a pool");
+        let files = Files::join(&config, PATIENCE).expect("a pool");
+        let file = file(&files, b"file");
+        let how = match fabric {
+            "none" => String::new(),
+            _ => format!(" by {fabric}"),
+        };
+        let joined = Joined {
+            how,
+            pool,
+            file,
+            serving,
+        };
+        joined.write(&[3; 1 << 20], Mode::Remote);
+        joined
+    }
+
+    fn run(&self, operation: Operation) {
         // A program has its bytes side by side.
-        if let Answer::Bytes(bytes) = pool.run(operation).expect("done") {
+        if let Answer::Bytes(bytes) = self.pool.run(operation).expect("done") {
             black_box(bytes.into_vec());
         }
-    };
-    let write = |bytes: &[u8], mode| Operation::Write {
-        file,
-        offset: 0,
-        bytes: bytes.to_vec().into(),
-        mode,
-    };
-    let read = |length, mode| Operation::Read {
-        file,
-        offset: 0,
-        length,
-        mode,
-    };
+    }
+
+    fn write(&self, bytes: &[u8], mode: Mode) {
+        self.run(Operation::Write {
+            file: self.file,
+            offset: 0,
+            bytes: bytes.to_vec().into(),
+            mode,
+        });
+    }
+
+    fn read(&self, length: usize, mode: Mode) {
+        self.run(Operation::Read {
+            file: self.file,
+            offset: 0,
+            length: length as u64,
+            mode,
+        });
+    }
+}
+
+fn alone(fabrics: &[&str]) {
+    let all: Vec<Joined> = { ["none"].iter().chain(fabrics) }
+        .map(|fabric| Joined::new(fabric))
+        .collect();
     let bytes = vec![3; 1 << 20];
-    run(write(&bytes, Mode::Remote));
     println!("| what | median, µs | fastest, µs |\n|---|---|---|");
     for (what, length, times) in [("4 KiB", 4 << 10, 1000), ("1 MiB", 1 << 20, 50)] {
         let (mut reads, mut writes) = (Bare::new(), Bare::new());
         let bytes = &bytes[..length];
         let name = |rest: &str| format!("{what} {rest}");
-        rows(
-            times,
-            &mut [
-                (
-                    name("read by bare TCP"),
-                    Box::new(|| reads.exchange(0, length)),
-                ),
-                (
-                    name("read remotely"),
-                    Box::new(|| run(read(length as u64, Mode::Remote))),
-                ),
-                (
-                    name("written by bare TCP"),
-                    Box::new(|| writes.exchange(length, 8)),
-                ),
-                (
-                    name("written remotely"),
-                    Box::new(|| run(write(bytes, Mode::Remote))),
-                ),
-            ],
-        );
-        run(read(length as u64, Mode::Local));
+        let mut remote: Vec<Row<'_>> = vec![
+            (
+                name("read by bare TCP"),
+                Box::new(|| reads.exchange(0, length)),
+            ),
+            (
+                name("written by bare TCP"),
+                Box::new(|| writes.exchange(length, 8)),
+            ),
+        ];
+        for joined in &all {
+            let how = &joined.how;
+            remote.push((
+                name(&format!("read remotely{how}")),
+                Box::new(|| joined.read(length, Mode::Remote)),
+            ));
+            remote.push((
+                name(&format!("written remotely{how}")),
+                Box::new(|| joined.write(bytes, Mode::Remote)),
+            ));
+        }
+        rows(times, &mut remote);
+        drop(remote);
+        let first = &all[0];
+        first.read(length, Mode::Local);
         let mut local: [Row<'_>; 2] = [
             (
                 name("read locally"),
-                Box::new(|| run(read(length as u64, Mode::Local))),
+                Box::new(|| first.read(length, Mode::Local)),
             ),
             (
                 name("written locally"),
-                Box::new(|| run(write(bytes, Mode::Local))),
+                Box::new(|| first.write(bytes, Mode::Local)),
             ),
         ];
         rows(times, &mut local);
-        run(Operation::Sync { file });
+        drop(local);
+        first.run(Operation::Sync { file: first.file });
     }
-    drop(files);
-    serving.stop();
+    for joined in all {
+        drop(joined.pool);
+        joined.serving.stop();
+    }
 }
 
 const PATHS: [&str; 13] = [
@@ -196,7 +239,7 @@ fn reads(files: &Files, all: &[File], seed: u64, time: Duration) -> f64 {
 }
 
 fn mixed(mb_per_s: u64) {
-    let (config, serving) = serve();
+    let (config, serving) = serve("none");
     let first = Files::join(&config, PATIENCE).expect("a pool");
     let names = [b"one".as_slice(), b"two", b"three", b"four"];
     let all: Vec<File> = names.iter().map(|name| file(&first, name)).collect();
@@ -264,8 +307,8 @@ fn mixed(mb_per_s: u64) {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["alone"] => alone(),
+        ["alone", ref fabrics @ ..] => alone(fabrics),
         ["mixed", speed] => mixed(speed.parse().expect("MB/s")),
-        _ => println!("paths alone | paths mixed MB_PER_S"),
+        _ => println!("paths alone [FABRIC...] | paths mixed MB_PER_S"),
     }
 }

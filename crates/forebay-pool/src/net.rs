@@ -6,7 +6,7 @@
 //! stream    their bytes, plain or by TLS              security  certificates
 //! numbers   what new members are called               etcd      its interface, as far as a pool needs it
 //! steward   who rules, by etcd                        door      who dials a server, and is let in
-//! modes     which way each request of a client goes
+//! modes     which way each request of a client goes     moving    bytes by libfabric
 //! ```
 //!
 //! The servers are those of a [`Config`]. One of them keeps the register besides: the first, or with `etcd` the one that has been elected. Without
@@ -16,6 +16,7 @@ mod door;
 mod etcd;
 mod link;
 mod modes;
+mod moving;
 mod numbers;
 mod places;
 mod pool;
@@ -36,6 +37,7 @@ use serde::{Deserialize, Serialize};
 use crate::random::mix2;
 pub use etcd::Etcd;
 pub use modes::{Counting, Counts, PathPolicy};
+pub use moving::Way;
 pub use places::DIRECTORY;
 pub use pool::Pool;
 pub use security::Tls;
@@ -69,6 +71,15 @@ pub struct Config {
     /// Which way a client's reads and writes go: by this host's memory, or past it. Hosts may differ in it.
     #[serde(default)]
     pub path: PathPolicy,
+    /// What moves the bytes of blocks. Hosts may differ in it.
+    #[serde(default)]
+    pub fabric: Way,
+    /// Messages with fewer bytes carry them themselves.
+    #[serde(default = "fabric_from")]
+    pub fabric_from: u64,
+    /// Nobody else listens where a fabric moves bytes, and nobody else speaks: nothing is encrypted there.
+    #[serde(default)]
+    pub fabric_trusted: bool,
     /// By what members prove who they are. Without it all must be on one host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -91,6 +102,10 @@ fn term_ms() -> u64 {
 
 fn cache_blocks() -> usize {
     1024
+}
+
+fn fabric_from() -> u64 {
+    16 << 10
 }
 
 fn memory_mib() -> u64 {
@@ -179,6 +194,15 @@ impl Config {
             (500..=3_600_000).contains(&self.term_ms),
             "term_ms: from 500 to 3600000",
         )?;
+        sense(
+            self.fabric != Way::Shm || all.iter().all(|server| server.ip().is_loopback()),
+            "fabric: shm needs all servers on this host",
+        )?;
+        sense(
+            self.fabric == Way::None || self.tls.is_none() || self.fabric_trusted,
+            "fabric: what libfabric moves is neither encrypted nor proved to be of a member, whatever [tls] says; if nobody else has the \
+             network that it goes by, say fabric_trusted = true",
+        )?;
         let etcd = self.etcd.as_ref().map_or(Ok(()), Etcd::check);
         etcd.map_err(Wrong::Value)
     }
@@ -194,6 +218,10 @@ impl Config {
         let alike = Config {
             tls: None,
             path: PathPolicy::default(),
+            // Each connection agrees on it.
+            fabric: Way::default(),
+            fabric_from: fabric_from(),
+            fabric_trusted: false,
             home: self.home.as_ref().map(|_| PathBuf::new()),
             // Each may reach it by another way.
             etcd: self.etcd.as_ref().map(Etcd::alike),
@@ -218,6 +246,9 @@ pub enum Ended {
     /// Its certificates cannot be used.
     #[error("[tls]: {0}")]
     Tls(String),
+    /// What is to move bytes is not on this host.
+    #[error("fabric: {0}")]
+    Fabric(crate::fabric::Error),
     /// The pool's home cannot be used.
     #[error("home: {0}")]
     Home(crate::home::Foreign),

@@ -10,6 +10,9 @@
 //! bytes    of the message's blocks, one behind the other
 //! ```
 //!
+//! Where [`BY_FABRIC`] is among the flags there are no bytes behind the head. It goes on with a ticket and the keys by which they are to be had
+//! ([`Lend`], [`Take`]); a frame with [`TAKEN`] has the ticket instead of a message when they were.
+//!
 //! So the bytes of blocks go from where they lie into the socket, and from there to where they stay: nothing here copies them.
 //!
 //! Nothing from a wire is believed: a frame is at most [`FRAME_MAX`] long and holds one message and nothing else, runs of blocks are not empty and end
@@ -23,18 +26,49 @@ use std::io::{self, IoSlice, Read, Write};
 
 use bytes::{Buf, Bytes};
 
+use crate::fabric::Key;
 use crate::ids::SIZE_BLOCK;
 use crate::message::{Block, Message, Place};
 use crate::rope::Rope;
 
 /// What a connection begins with; the last two bytes are the version, and go up whenever [`Message`] changes.
-pub const MARK: [u8; 8] = *b"fbpool\x00\x04";
+pub const MARK: [u8; 8] = *b"fbpool\x00\x05";
 
 /// No frame is longer.
 pub const FRAME_MAX: usize = 64 << 20;
 
 /// No block is longer; blocks of names grow with the names.
 pub const BLOCK_MAX: usize = 4 << 20;
+
+/// The bytes are to be read by keys.
+pub const BY_FABRIC: u8 = 4;
+
+/// No message: such bytes have been read.
+pub const TAKEN: u8 = 8;
+
+/// Lends bytes to the other side.
+pub trait Lend {
+    /// By which ticket and keys these are read, those that are empty left out; `None` if they are to go behind the head.
+    fn lend(&self, pieces: &[&Bytes]) -> Option<(u64, Vec<Key>)>;
+}
+
+/// Reads what the other side lends.
+pub trait Take {
+    /// What these keys are for: all of it side by side, or each in memory of its own. Their lengths have been checked.
+    ///
+    /// # Errors
+    /// It cannot be had.
+    fn take(&self, keys: &[Key], is_one: bool) -> io::Result<Vec<Bytes>>;
+}
+
+/// What a frame says.
+#[derive(Debug)]
+pub enum Heard {
+    /// A message, its flags, and the ticket of its bytes if they were lent.
+    Message(u8, Message, Option<u64>),
+    /// The other side has read what was lent by this ticket.
+    Taken(u64),
+}
 
 /// Why something is no message.
 #[derive(Debug, thiserror::Error)]
@@ -75,26 +109,42 @@ const PIECES: usize = 64;
 impl Parcel {
     /// A message as a whole frame.
     pub fn of(message: &Message, flags: u8) -> Result<Parcel, Fault> {
-        let pieces = bytes_of(message);
+        Parcel::lending(message, flags, None)
+    }
+
+    /// The same, with bytes that are lent, if `lend` wants to.
+    pub fn lending(message: &Message, flags: u8, lend: Option<&dyn Lend>) -> Result<Parcel, Fault> {
+        let mut pieces = bytes_of(message);
         let lengths: Vec<u32> = match message {
             Message::Bytes { bytes, .. } => vec![bytes.len() as u32],
             _ => pieces.iter().map(|piece| piece.len() as u32).collect(),
         };
-        let head = postcard::to_stdvec(&(message, &lengths))?;
+        let mut head = postcard::to_stdvec(&(message, &lengths))?;
+        let lent = lend.filter(|_| !pieces.is_empty());
+        let lent = lent.and_then(|lend| lend.lend(&pieces));
+        let mut flags = flags;
+        if let Some(lent) = lent {
+            head.extend(postcard::to_stdvec(&lent)?);
+            flags |= BY_FABRIC;
+            pieces.clear();
+        }
         let all: usize = pieces.iter().map(|piece| piece.len()).sum();
         let length = BEFORE_HEAD - 4 + head.len() + all;
         if length > FRAME_MAX {
             return Err(Fault::Long(length));
         }
-        let mut first = Vec::with_capacity(BEFORE_HEAD + head.len());
-        first.extend((length as u32).to_le_bytes());
-        first.push(flags);
-        first.extend((head.len() as u32).to_le_bytes());
-        first.extend(head);
+        let first = frame(length, flags, &head);
         let pieces = pieces.into_iter().filter(|piece| !piece.is_empty());
         Ok(Parcel(
             [first.into()].into_iter().chain(pieces.cloned()).collect(),
         ))
+    }
+
+    /// Says that what was lent by this ticket has been read.
+    pub fn taken(ticket: u64) -> Parcel {
+        let head = ticket.to_le_bytes();
+        let length = BEFORE_HEAD - 4 + head.len();
+        Parcel([frame(length, TAKEN, &head).into()].into())
     }
 
     /// How many bytes are left.
@@ -125,6 +175,16 @@ impl Parcel {
             }
         }
     }
+}
+
+/// A frame up to its head's end.
+fn frame(length: usize, flags: u8, head: &[u8]) -> Vec<u8> {
+    let mut first = Vec::with_capacity(BEFORE_HEAD + head.len());
+    first.extend((length as u32).to_le_bytes());
+    first.push(flags);
+    first.extend((head.len() as u32).to_le_bytes());
+    first.extend(head);
+    first
 }
 
 /// The bytes of a message's blocks.
@@ -170,6 +230,40 @@ fn open(head: &[u8], behind: usize) -> Result<(Message, Vec<u32>), Fault> {
     if !rest.is_empty() {
         return Err(Fault::Rest(rest.len()));
     }
+    measure(&lengths, behind)?;
+    Ok((message, lengths))
+}
+
+/// The same where the bytes are lent, with the ticket and the keys.
+fn open_lent(head: &[u8]) -> Result<(Message, Vec<u32>, u64, Vec<Key>), Fault> {
+    let ((message, lengths), rest): ((Message, Vec<u32>), _) = postcard::take_from_bytes(head)?;
+    let ((ticket, keys), rest): ((u64, Vec<Key>), _) = postcard::take_from_bytes(rest)?;
+    if !rest.is_empty() {
+        return Err(Fault::Rest(rest.len()));
+    }
+    let mut all = 0_usize;
+    for key in &keys {
+        if key.is_empty() || key.len() > BLOCK_MAX as u64 {
+            return Err(Fault::Sense("a key of too few or too many bytes"));
+        }
+        all += key.len() as usize;
+    }
+    if all > FRAME_MAX {
+        return Err(Fault::Long(all));
+    }
+    measure(&lengths, all)?;
+    let blocks = lengths.iter().filter(|length| **length > 0);
+    let is_same = blocks
+        .map(|length| u64::from(*length))
+        .eq(keys.iter().map(Key::len));
+    if lengths.len() != 1 && !is_same {
+        return Err(Fault::Sense("other keys than blocks"));
+    }
+    Ok((message, lengths, ticket, keys))
+}
+
+/// Whether there are as many bytes as the head says.
+fn measure(lengths: &[u32], behind: usize) -> Result<(), Fault> {
     if { lengths.iter() }.any(|length| *length as usize > BLOCK_MAX) {
         return Err(Fault::Sense("a block that is too long"));
     }
@@ -180,7 +274,7 @@ fn open(head: &[u8], behind: usize) -> Result<(Message, Vec<u32>), Fault> {
     if all < behind {
         return Err(Fault::Rest(behind - all));
     }
-    Ok((message, lengths))
+    Ok(())
 }
 
 /// A message as bytes: a frame without its length and flags.
@@ -209,8 +303,12 @@ pub fn decode(bytes: &[u8]) -> Result<Message, Fault> {
     Ok(message)
 }
 
-/// Waits for a message, and says its flags; `None` if the other side has ended before one. `head` is memory that it uses.
-pub fn hear(from: &mut impl Read, head: &mut Vec<u8>) -> io::Result<Option<(u8, Message)>> {
+/// Waits for a frame, and reads what was lent with it; `None` if the other side has ended before one. `head` is memory that it uses.
+pub fn hear(
+    from: &mut impl Read,
+    head: &mut Vec<u8>,
+    take: Option<&dyn Take>,
+) -> io::Result<Option<Heard>> {
     let Some(length) = length(from)? else {
         return Ok(None);
     };
@@ -228,6 +326,31 @@ pub fn hear(from: &mut impl Read, head: &mut Vec<u8>) -> io::Result<Option<(u8, 
     if head.len() < at {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
+    if flags & TAKEN != 0 {
+        let ticket = <[u8; 8]>::try_from(head.as_slice());
+        let ticket = ticket.map_err(|_| Fault::Sense("a ticket of another length"))?;
+        if behind > 0 {
+            return Err(Fault::Rest(behind).into());
+        }
+        return Ok(Some(Heard::Taken(u64::from_le_bytes(ticket))));
+    }
+    if flags & BY_FABRIC != 0 {
+        let take = take.ok_or(Fault::Sense("keys without a fabric"))?;
+        if behind > 0 {
+            return Err(Fault::Rest(behind).into());
+        }
+        let (mut message, lengths, ticket, keys) = open_lent(head)?;
+        let mut taken = take.take(&keys, lengths.len() == 1)?.into_iter();
+        let pieces = { lengths.into_iter() }
+            .map(|length| match length {
+                0 => Bytes::new(),
+                _ => taken.next().unwrap_or_default(),
+            })
+            .collect();
+        give(&mut message, pieces)?;
+        check(&message)?;
+        return Ok(Some(Heard::Message(flags, message, Some(ticket))));
+    }
     let (mut message, lengths) = open(head, behind)?;
     let mut pieces = Vec::new();
     for length in lengths {
@@ -237,7 +360,7 @@ pub fn hear(from: &mut impl Read, head: &mut Vec<u8>) -> io::Result<Option<(u8, 
     }
     give(&mut message, pieces)?;
     check(&message)?;
-    Ok(Some((flags, message)))
+    Ok(Some(Heard::Message(flags, message, None)))
 }
 
 /// Sends the mark.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::Config;
 use super::link::{self, Dialler, Hello, Welcome};
+use super::moving::Moving;
 use super::numbers::{Given, Numbers};
 use super::process::Process;
 use super::security::Security;
@@ -64,6 +65,7 @@ pub(super) struct Door {
     /// Servers of the list; their numbers go round in it.
     servers: u32,
     security: Security,
+    moving: Moving,
     /// Whether any server may come to give numbers.
     has_etcd: bool,
     /// What those who come in meet; nothing before this server has a number.
@@ -79,11 +81,12 @@ pub(super) struct Inside {
 
 impl Door {
     /// A closed one.
-    pub fn new(config: &Config, security: Security) -> Door {
+    pub fn new(config: &Config, security: Security, moving: Moving) -> Door {
         Door {
             mark: config.mark(),
             servers: config.servers.len() as u32,
             security,
+            moving,
             has_etcd: config.etcd.is_some(),
             inside: OnceLock::new(),
             numbers: Mutex::new(None),
@@ -180,7 +183,7 @@ pub(super) fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicB
                 let greeted = door.greet(stream);
                 own.end(number);
                 if let (Ok(Some((stream, you))), Some(inside)) = (greeted, door.inside.get()) {
-                    link::carry(stream, you, &inside.process);
+                    link::carry(stream, you, &inside.process, &door.moving);
                 }
             })
         });

@@ -17,12 +17,13 @@ use std::time::Duration;
 use rustls::pki_types::ServerName;
 use serde::{Deserialize, Serialize};
 
+use super::moving::{Mover, Moving};
 use super::process::{self, Process};
 use super::security::Security;
 use super::stream::Stream;
 use crate::ids::{Client, Node, Server};
 use crate::message::Message;
-use crate::wire::{self, Parcel};
+use crate::wire::{self, Heard, Lend, Parcel, Take};
 
 /// A peer that does not read what it is sent is cut off when so much waits for it, in bytes.
 const QUEUE_MAX: usize = 512 << 20;
@@ -83,6 +84,8 @@ pub(super) struct Link {
     /// Bytes of it that have not gone.
     queued: Arc<AtomicUsize>,
     stream: Stream,
+    /// What moves its bytes, if that is not the connection itself.
+    mover: Option<Arc<Mover>>,
 }
 
 impl Link {
@@ -91,9 +94,20 @@ impl Link {
     pub fn send(&self, (from, to): (Node, Node), message: &Message) {
         let register = |node, flag| if node == Node::Register { flag } else { 0 };
         let flags = register(to, TO_REGISTER) | register(from, OF_REGISTER);
-        let Ok(mut parcel) = Parcel::of(message, flags) else {
-            return self.end();
-        };
+        let lend = self.mover.as_deref().map(|mover| mover as &dyn Lend);
+        match Parcel::lending(message, flags, lend) {
+            Ok(parcel) => self.put(parcel),
+            Err(_) => self.end(),
+        }
+    }
+
+    /// Says that what was lent by this ticket has been read. Who calls it holds the process.
+    pub fn taken(&self, ticket: u64) {
+        self.put(Parcel::taken(ticket));
+    }
+
+    fn put(&self, parcel: Parcel) {
+        let mut parcel = parcel;
         // Pairs with the subtraction: who sees that nothing is left does not overtake it.
         let before = self.queued.load(Ordering::Acquire);
         if before == 0 {
@@ -195,12 +209,17 @@ pub(super) fn dial_once(door: Dialled<'_>) -> Option<Met> {
 const READ: usize = 8 << 10;
 
 /// Carries a connection until it ends: this thread reads, and does what messages ask for. Says whether anybody still listens.
-pub(super) fn carry(stream: Stream, peer: Node, process: &Mutex<Process>) -> bool {
+pub(super) fn carry(stream: Stream, peer: Node, process: &Mutex<Process>, moving: &Moving) -> bool {
+    let mut stream = stream;
     static GENERATIONS: AtomicU64 = AtomicU64::new(1);
     let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
-    let began = { stream.wait_for_ever() }.and_then(|()| Ok((stream.writer()?, stream.writer()?)));
-    let Ok((own, mut write)) = began else {
-        return true;
+    let began = moving.agree(&mut stream).and_then(|mover| {
+        stream.wait_for_ever()?;
+        Ok((stream.writer()?, stream.writer()?, mover))
+    });
+    let Ok((own, mut write, mover)) = began else {
+        thread::sleep(PAUSE);
+        return !process::locked(process).is_over();
     };
     let (rest, parcels) = mpsc::channel();
     let queued = Arc::new(AtomicUsize::new(0));
@@ -209,6 +228,7 @@ pub(super) fn carry(stream: Stream, peer: Node, process: &Mutex<Process>) -> boo
         rest,
         queued: Arc::clone(&queued),
         stream: own,
+        mover: mover.clone(),
     };
     let writer = thread::Builder::new().spawn(move || {
         // An error is the connection's end, which the reader sees.
@@ -224,11 +244,23 @@ pub(super) fn carry(stream: Stream, peer: Node, process: &Mutex<Process>) -> boo
     let mut reader = BufReader::with_capacity(READ, stream);
     let mut head = Vec::new();
     while listens {
-        let Ok(Some((flags, message))) = wire::hear(&mut reader, &mut head) else {
-            break;
+        let take = mover.as_deref().map(|mover| mover as &dyn Take);
+        let (flags, message, ticket) = match wire::hear(&mut reader, &mut head, take) {
+            Ok(Some(Heard::Message(flags, message, ticket))) => (flags, message, ticket),
+            Ok(Some(Heard::Taken(ticket))) => {
+                if let Some(mover) = &mover {
+                    mover.taken(ticket);
+                }
+                continue;
+            }
+            Ok(None) | Err(_) => break,
         };
         let (of, to) = (flags & OF_REGISTER != 0, flags & TO_REGISTER != 0);
-        listens = process::locked(process).arrived((peer, generation), (of, to), message);
+        let mut process = process::locked(process);
+        if let Some(ticket) = ticket {
+            process.taken((peer, generation), ticket);
+        }
+        listens = process.arrived((peer, generation), (of, to), message);
     }
     reader.get_ref().end();
     listens = process::locked(process).down(peer, generation) && listens;

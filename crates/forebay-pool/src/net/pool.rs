@@ -11,6 +11,7 @@ use forebay_seed::{self as seed, Kind, Record, Request};
 
 use super::link::{self, Dialled, Dialler, Hello, PAUSE};
 use super::modes::{Counting, Counts, Modes};
+use super::moving::Moving;
 use super::process::{self, Event, Machine, Process};
 use super::security::Security;
 use super::serving::keep_dialling;
@@ -40,12 +41,14 @@ pub struct Pool {
     process: Arc<Mutex<Process>>,
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
+    moving: Moving,
     thread: Option<JoinHandle<Result<(), Ended>>>,
 }
 
 impl Pool {
     /// Joins a pool, and waits at most `patience` until it is in.
     pub fn join(config: &Config, patience: Duration) -> Result<Pool, Ended> {
+        config.fabric.check()?;
         let until = Instant::now() + patience;
         loop {
             match Pool::join_once(config, until) {
@@ -84,11 +87,12 @@ impl Pool {
         let process = Arc::new(Mutex::new(process));
         let (inbox, events) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
+        let moving = Moving::of(config);
         for address in &config.servers {
             let hello = hello(birth, Dialler::Client(me));
             let to = (*address, security.clone());
             let told = (Arc::clone(&process), inbox.clone());
-            keep_dialling(to, hello, told, Arc::clone(&is_over));
+            keep_dialling(to, hello, told, (Arc::clone(&is_over), moving.clone()));
         }
         let (over, own) = (Arc::clone(&is_over), Arc::clone(&process));
         let thread = thread::spawn(move || {
@@ -102,6 +106,7 @@ impl Pool {
             process,
             inbox,
             is_over,
+            moving,
             thread: Some(thread),
         };
         while !is_in.load(Ordering::Relaxed) {
@@ -138,6 +143,11 @@ impl Pool {
     /// Which ways requests have gone, and how often SEED has learnt.
     pub fn counts(&self) -> Counts {
         self.counting().counts()
+    }
+
+    /// Bytes of blocks that have come to this host by a fabric.
+    pub fn taken_by_fabric(&self) -> u64 {
+        self.moving.taken()
     }
 
     /// The same for later.

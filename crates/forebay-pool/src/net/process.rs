@@ -334,6 +334,19 @@ impl Process {
         !self.is_over
     }
 
+    /// What a connection has lent by this ticket has been read.
+    pub fn taken(&self, (peer, generation): (Node, u64), ticket: u64) {
+        let link = self.links.get(&peer);
+        if let Some(link) = link.filter(|link| link.generation == generation) {
+            link.taken(ticket);
+        }
+    }
+
+    /// Whether nobody listens any more.
+    pub fn is_over(&self) -> bool {
+        self.is_over
+    }
+
     /// A message has come, of the register and to the register perhaps. Says whether anybody listens.
     pub fn arrived(
         &mut self,

@@ -8,6 +8,7 @@ use std::thread::{self, JoinHandle};
 
 use super::door::{Door, Inside, listen};
 use super::link::{self, Dialled, Dialler, Hello, PAUSE};
+use super::moving::Moving;
 use super::numbers::Numbers;
 use super::process::{Event, Machine, Process};
 use super::security::Security;
@@ -25,6 +26,7 @@ pub struct Serving {
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
+    moving: Moving,
     thread: JoinHandle<Result<(), Ended>>,
 }
 
@@ -33,16 +35,19 @@ impl Serving {
     pub fn begin(config: &Config, index: usize) -> Result<Serving, Ended> {
         let address = config.servers.get(index).copied();
         let address = address.ok_or(Ended::NoSuchServer(index))?;
+        config.fabric.check()?;
         let listener = TcpListener::bind(address).map_err(|why| Ended::Listen(address, why))?;
         let (inbox, events) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
         let status = Arc::default();
+        let moving = Moving::of(config);
         let life = Life {
             security: Security::of(config.tls.as_ref())?,
             config: config.clone(),
             index,
             inbox: inbox.clone(),
             is_over: Arc::clone(&is_over),
+            moving: moving.clone(),
             status: Arc::clone(&status),
             secret: random()?,
             birth: random()?.max(1),
@@ -59,6 +64,7 @@ impl Serving {
             inbox,
             is_over,
             status,
+            moving,
             thread,
         })
     }
@@ -73,6 +79,11 @@ impl Serving {
     pub fn status(&self) -> Status {
         let status = self.status.lock();
         status.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Bytes of blocks that have come to it by a fabric.
+    pub fn taken_by_fabric(&self) -> u64 {
+        self.moving.taken()
     }
 
     /// Whether it has ended.
@@ -90,6 +101,7 @@ impl Serving {
 
 struct Life {
     config: Config,
+    moving: Moving,
     security: Security,
     index: usize,
     inbox: Sender<Event>,
@@ -114,7 +126,11 @@ struct Standing {
 
 impl Life {
     fn serve(&self, listener: TcpListener, events: &Receiver<Event>) -> Result<(), Ended> {
-        let door = Arc::new(Door::new(&self.config, self.security.clone()));
+        let door = Arc::new(Door::new(
+            &self.config,
+            self.security.clone(),
+            self.moving.clone(),
+        ));
         let mut steward = match &self.config.etcd {
             Some(etcd) => Some(Steward::new(etcd, &self.config, self.index, self.secret)?),
             None => None,
@@ -213,7 +229,7 @@ impl Life {
                 (*address, self.security.clone()),
                 hello,
                 (Arc::clone(process), self.inbox.clone()),
-                Arc::clone(&self.is_over),
+                (Arc::clone(&self.is_over), self.moving.clone()),
             );
         }
     }
@@ -331,7 +347,7 @@ pub(super) fn keep_dialling(
     (to, security): (SocketAddr, Security),
     hello: Hello,
     (process, inbox): (Arc<Mutex<Process>>, Sender<Event>),
-    is_over: Arc<AtomicBool>,
+    (is_over, moving): (Arc<AtomicBool>, Moving),
 ) {
     thread::spawn(move || {
         let goes_on = || !is_over.load(Ordering::Relaxed);
@@ -342,7 +358,9 @@ pub(super) fn keep_dialling(
         };
         while let Some(met) = link::dial_until(door, &goes_on) {
             let listens = match met {
-                Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &process),
+                Ok((stream, _, _, peer)) => {
+                    link::carry(stream, Node::Server(peer), &process, &moving)
+                }
                 Err(why) => {
                     // It ends by this, or has ended.
                     let _ = inbox.send(Event::Refused(why));

@@ -4,7 +4,7 @@
 //! to write would else not read one another.
 
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{IpAddr, Shutdown, SocketAddr, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -82,6 +82,11 @@ impl Stream {
             raw: Vec::new(),
             taken: 0,
         })
+    }
+
+    /// This side's address.
+    pub fn local_address(&self) -> io::Result<IpAddr> {
+        Ok(self.socket.local_addr()?.ip())
     }
 
     /// From now on reads and writes wait as long as it takes.
