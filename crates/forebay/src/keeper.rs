@@ -3,7 +3,7 @@
 //! [`run`] is the keeper's threads, [`hosting`] their beginning and end, [`ahead`] the one that reads ahead, `ready` the one that has
 //! memory ready, `budget` keeps to limits, [`unfinished`] what they do for files that nobody has open any more, [`closing`] for those
 //! whose close did not wait, [`outsiders`] for those that programs outside the session open, [`relief`]
-//! while the keeper does not answer. [`streams`] is writeback by streams.
+//! where the keeper has died. [`streams`] is writeback by streams.
 //! [`provision`] gives memory to the arena and takes it back; [`repair`]
 //! and [`rebuild`] restore the session after a death, and may be called by anyone. [`recover`] saves what a wholly dead session
 //! has left.

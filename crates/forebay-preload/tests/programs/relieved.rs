@@ -24,6 +24,16 @@ fn lines(scene: &Scene, name: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// A program of a session whose keeper has a relief has a file open, to which it has written.
+fn writes(scene: &mut Scene) -> (Keeper, Member, Session) {
+    let keeper = Keeper::relieved(scene);
+    let mut member = Member::of(scene);
+    member.does("open a");
+    member.does(&format!("write 1 {SHORT}"));
+    let session = Session::join(config(&scene.name)).expect("a session");
+    (keeper, member, session)
+}
+
 /// Ends a keeper, which may have been stopped before.
 fn kill(keeper: Keeper, session: &Session, is_stopped: bool) {
     if is_stopped {
@@ -63,11 +73,7 @@ fn what_an_outsider_changes_after_a_keepers_death_stays() {
         let Some(mut scene) = strict("changed") else {
             return;
         };
-        let keeper = Keeper::relieved(&mut scene);
-        let mut member = Member::of(&scene);
-        member.does("open a");
-        member.does(&format!("write 1 {SHORT}"));
-        let session = Session::join(config(&scene.name)).expect("a session");
+        let (keeper, mut member, session) = writes(&mut scene);
         kill(keeper, &session, is_stopped);
         let mut wanted = pattern(1, SHORT);
         assert!(reads(&scene, "a").0 == wanted, "stopped: {is_stopped}");
@@ -89,11 +95,7 @@ fn a_relief_ends_with_the_session() {
     let Some(mut scene) = strict("ends") else {
         return;
     };
-    let keeper = Keeper::relieved(&mut scene);
-    let mut member = Member::of(&scene);
-    member.does("open a");
-    member.does(&format!("write 1 {SHORT}"));
-    let session = Session::join(config(&scene.name)).expect("a session");
+    let (keeper, member, session) = writes(&mut scene);
     let place = session.place().expect("a place").path.expect("an arena");
     drop(session);
     drop(keeper);

@@ -86,7 +86,7 @@ impl Group {
     /// # Errors
     /// The system's, where there is no descriptor left.
     pub fn over(fd: OwnedFd, above: u64) -> io::Result<Self> {
-        let above = above.min(limits::raise_descriptors().saturating_sub(ROOM));
+        let above = above.min(limits::descriptors().saturating_sub(ROOM));
         let mut nothing: OwnedFd = std::fs::File::open("/dev/null")?.into();
         let mut below = Vec::new();
         while (nothing.as_raw_fd() as u64) < above {
@@ -147,20 +147,13 @@ impl Group {
         self.change(libc::FAN_MARK_REMOVE, file)
     }
 
-    fn count_waiting(&self) -> io::Result<usize> {
-        let mut bytes: libc::c_int = 0;
-        // SAFETY: the target is ours, and what this request fills in.
-        check(unsafe { libc::ioctl(self.fd.as_raw_fd(), libc::FIONREAD, &raw mut bytes) })?;
-        Ok(usize::try_from(bytes).unwrap_or(0) / EVENT_BYTES)
-    }
-
     /// Those who wait and have not been told of before, as many as there are descriptors for: others wait in the kernel. Does not
     /// wait.
     ///
     /// # Errors
     /// `EMFILE`: there is no descriptor left, until somebody is let in.
     pub fn waiting(&self) -> io::Result<Vec<Event>> {
-        let waiting = self.count_waiting()?;
+        let waiting = count_waiting(self.fd.as_raw_fd())?;
         if waiting == 0 {
             return Ok(Vec::new());
         }
@@ -232,22 +225,33 @@ impl Group {
 
     /// Lets somebody in whom another process with this listener has been told of, by the number that the event has there.
     pub fn admit_number(&self, number: RawFd) -> io::Result<()> {
-        let answer = libc::fanotify_response {
-            fd: number,
-            response: libc::FAN_ALLOW,
-        };
-        retry(|| {
-            // SAFETY: our own variable, as long as said, which the kernel only reads.
-            check_bytes(unsafe {
-                libc::write(
-                    self.fd.as_raw_fd(),
-                    (&raw const answer).cast(),
-                    size_of_val(&answer),
-                )
-            })
-            .map(drop)
-        })
+        admit(self.fd.as_raw_fd(), number)
     }
+}
+
+/// Those who wait for a listener and have not been told of.
+///
+/// # Errors
+/// The system's.
+pub fn count_waiting(listener: RawFd) -> io::Result<usize> {
+    let mut bytes: libc::c_int = 0;
+    // SAFETY: the target is ours, and what this request fills in.
+    check(unsafe { libc::ioctl(listener, libc::FIONREAD, &raw mut bytes) })?;
+    Ok(usize::try_from(bytes).unwrap_or(0) / EVENT_BYTES)
+}
+
+/// Lets somebody in, by the number of the event.
+///
+/// # Errors
+/// `ENOENT`: no event has this number.
+pub fn admit(listener: RawFd, number: RawFd) -> io::Result<()> {
+    let answer = libc::fanotify_response {
+        fd: number,
+        response: libc::FAN_ALLOW,
+    };
+    let (bytes, len) = ((&raw const answer).cast(), size_of_val(&answer));
+    // SAFETY: our own variable, as long as said, which the kernel only reads.
+    retry(|| check_bytes(unsafe { libc::write(listener, bytes, len) }).map(drop))
 }
 
 impl Group {

@@ -180,13 +180,7 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Opti
 unsafe fn part(group: RawFd) -> ! {
     if group >= 0 {
         fanotify::forget_all(group);
-        let mut source = libc::pollfd {
-            fd: group,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: the target is ours.
-        while unsafe { libc::poll(&raw mut source, 1, 0) } > 0 {
+        while is_readable(group, 0) {
             admit_all(group);
         }
         admit_numbers(group);
@@ -209,13 +203,7 @@ unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen) {
     while !parent.has_ended() && parent.is_silent(seen) {
         parent.leases.end_wanted();
         // Without a listener the kernel passes over it, and this only waits.
-        let mut source = libc::pollfd {
-            fd: group,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: the target is ours.
-        if unsafe { libc::poll(&raw mut source, 1, LOOK_EVERY_MS) } > 0 {
+        if is_readable(group, LOOK_EVERY_MS) {
             admit_all(group);
             seen.answers.fetch_add(1, Ordering::Release);
         }
@@ -256,28 +244,30 @@ impl Parent {
 
     /// For a moment, or until it ends.
     fn wait(&self) {
-        self.poll(LOOK_EVERY_MS);
+        is_readable(self.life, LOOK_EVERY_MS);
     }
 
     fn has_ended(&self) -> bool {
         // SAFETY: takes no memory.
-        self.poll(0) > 0 || unsafe { libc::getppid() } != self.process
+        is_readable(self.life, 0) || unsafe { libc::getppid() } != self.process
     }
+}
 
-    fn poll(&self, ms: libc::c_int) -> libc::c_int {
-        let mut life = libc::pollfd {
-            fd: self.life,
-            events: libc::POLLIN,
-            revents: 0,
-        };
-        // SAFETY: the target is ours.
-        unsafe { libc::poll(&raw mut life, 1, ms) }
-    }
+/// Whether there is something to be read, which is waited for at most so long. A negative number is one that never has anything.
+fn is_readable(fd: RawFd, ms: libc::c_int) -> bool {
+    let mut source = libc::pollfd {
+        fd,
+        events: libc::POLLIN,
+        revents: 0,
+    };
+    // SAFETY: the target is ours.
+    unsafe { libc::poll(&raw mut source, 1, ms) > 0 }
 }
 
 /// Lets those in that somebody has taken by descriptors with low numbers.
 fn admit_numbers(group: RawFd) {
-    (0..NUMBERS).for_each(|number| admit(group, number));
+    // A number that no event has is an error and no more.
+    (0..NUMBERS).for_each(|number| _ = fanotify::admit(group, number));
 }
 
 /// What the copy has seen of its parent.
@@ -380,16 +370,6 @@ fn is_stopped(stat: RawFd) -> bool {
     liveness::tells_of_a_stop(&text[..usize::try_from(got).unwrap_or(0)])
 }
 
-fn admit(group: RawFd, number: RawFd) {
-    let answer = libc::fanotify_response {
-        fd: number,
-        response: libc::FAN_ALLOW,
-    };
-    let (bytes, len) = ((&raw const answer).cast(), size_of_val(&answer));
-    // SAFETY: our own variable, which the kernel only reads. A number that no event has is an error and no more.
-    unsafe { libc::write(group, bytes, len) };
-}
-
 fn admit_all(group: RawFd) {
     let mut words = [0u64; 256];
     // SAFETY: the target is ours, as long as said.
@@ -409,7 +389,7 @@ fn admit_all(group: RawFd) {
         at += event.event_len as usize;
         // SAFETY: made for this process and this event. The process that is let in finds it closed.
         unsafe { libc::close(event.fd) };
-        admit(group, event.fd);
+        let _ = fanotify::admit(group, event.fd);
     }
 }
 

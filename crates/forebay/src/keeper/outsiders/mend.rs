@@ -26,7 +26,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 const WRITERS_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a change must look like an outsider's.
 const LOOKS_MIN: Duration = Duration::from_millis(5);
-/// How long a guard that stands in waits for a lease on a file: the copy that has started it gives up the lease of a keeper that is stopped.
+/// How long a guard that stands in waits for a lease that somebody has on a file.
 const RELIEF_PATIENCE: Duration = Duration::from_millis(800);
 /// How often it is seen to that all files are watched.
 const TEND_EVERY: Duration = Duration::from_secs(1);
@@ -233,7 +233,7 @@ fn settled(core: &Core, me: Me<'_>) -> bool {
     settle::settle(core, me, Durability::Written, &seen).is_ok()
 }
 
-/// As [`settled`], as far as that goes: a keeper that is stopped may have some of it in flight, for which a guard that stands in does not wait.
+/// As [`settled`], as far as that goes: a guard that stands in does not wait for what somebody else has in flight, who may be stopped.
 fn written(core: &Core, me: Me<'_>) -> bool {
     let is_length_all = core.entry().owed_pages.load(Ordering::Acquire) == 0;
     if core.shared.keeps.load(Relaxed) || is_length_all {

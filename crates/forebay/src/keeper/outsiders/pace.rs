@@ -51,7 +51,7 @@ impl Pace {
         for who in waiting.iter_mut() {
             let entry = shared.arena.file_unchecked(who.file);
             let owed = entry.owed_pages.load(Ordering::Acquire);
-            // What a keeper that is stopped has under way does not end.
+            // What the dead had under way is counted until somebody repairs it, and no keeper does so where a guard stands in.
             let under_way = !guard.relieves && busy::inflight_bytes(superblock, who.inode.0) != 0;
             goes_on |= owed < who.least || under_way;
             who.least = who.least.min(owed);

@@ -9,7 +9,8 @@ use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::RawFd;
 
-use super::{LOOK_EVERY_MS, admit_numbers, is_stopped, open_in_proc};
+use super::super::fanotify;
+use super::{LOOK_EVERY_MS, admit_numbers, is_readable, is_stopped, open_in_proc};
 
 /// Looks at the listener in which nobody has taken what is there, after which the program hangs.
 const UNREAD_LOOKS: u32 = 10;
@@ -111,12 +112,7 @@ impl Running {
         // SAFETY: the targets are ours. The process is this one's child, and has not been waited for.
         unsafe {
             let life = libc::syscall(libc::SYS_pidfd_open, self.process, 0) as RawFd;
-            let mut source = libc::pollfd {
-                fd: life,
-                events: libc::POLLIN,
-                revents: 0,
-            };
-            libc::poll(&raw mut source, 1, ms);
+            is_readable(life, ms);
             libc::close(life);
             let done = libc::waitpid(self.process, &raw mut status, options);
             (done == self.process).then_some(status)
@@ -125,9 +121,7 @@ impl Running {
 
     /// Whether somebody waits of whom nobody has taken note.
     fn leaves_unread(&self) -> bool {
-        let mut bytes: libc::c_int = 0;
-        // SAFETY: the target is ours, and what this request fills in.
-        unsafe { libc::ioctl(self.group, libc::FIONREAD, &raw mut bytes) == 0 && bytes > 0 }
+        fanotify::count_waiting(self.group).is_ok_and(|count| count > 0)
     }
 
     fn kill(&self) {
