@@ -217,8 +217,10 @@ pub enum Number {
 /// One descriptor fewer of a slot. With the last the engine's file is closed. Returns an error number, or 0.
 pub fn give_back(rare: Rare, slot: usize, seen: &AtomicU32, number: Number) -> c_int {
     finish(rare, slot, |inode, me| {
-        let watched = inode.watched().filter(|_| number == Number::Kept);
-        let closed = inode.close(me, seen);
+        if number == Number::Gone {
+            return inode.close(me, seen);
+        }
+        let (closed, watched) = inode.close_watched(me, seen);
         if let Some(watched) = watched {
             // Nobody closes all numbers meanwhile, nor gives rights away.
             let rare = Rare::lock();

@@ -197,3 +197,28 @@ fn a_file_that_changes_hands_is_watched() {
     drop(keeper);
     let _ = members.map(Member::ends);
 }
+
+/// Removed files give their space back when nobody has them open any more: neither has the program of a session that has closed them.
+#[test]
+fn who_has_closed_a_file_has_no_descriptor_of_it() {
+    let Some(mut scene) = strict("nothing") else {
+        return;
+    };
+    let keeper = Keeper::of(&mut scene);
+    let mut member = Member::of(&scene);
+    for turn in 0..20 {
+        member.does(&format!("open closed{turn}"));
+        // Behind a hole: the session knows the file still when it has been closed.
+        member.does(&format!("write-at {turn} {SHORT} 1000001"));
+        member.does("close");
+        std::fs::remove_file(scene.path(&format!("closed{turn}"))).expect("removed");
+    }
+    let open = std::fs::read_dir(format!("/proc/{}/fd", member.process())).expect("descriptors");
+    let open = open.filter_map(|of| std::fs::read_link(of.ok()?.path()).ok());
+    let kept: Vec<_> = open
+        .filter(|path| path.to_string_lossy().contains("/closed"))
+        .collect();
+    assert!(kept.is_empty(), "{kept:?}");
+    member.ends();
+    drop(keeper);
+}

@@ -43,6 +43,11 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 write(fd, &pattern(number(1) as u8, number(2))).expect("write");
                 String::new()
             }
+            "write-at" => {
+                let bytes = pattern(number(1) as u8, number(2));
+                pwrite(fd, &bytes, number(3) as i64).expect("pwrite");
+                String::new()
+            }
             "text" => {
                 write(fd, format!("{}\n", words[1]).as_bytes()).expect("write");
                 String::new()

@@ -278,6 +278,20 @@ impl Inode {
     /// # Errors
     /// As for [`Inode::settle`]; it is closed all the same.
     pub fn close(self, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
+        self.end(me, seen)
+    }
+
+    /// As [`Inode::close`]; with what takes the guard's mark away afterwards, which has the descriptors until it is dropped. `None`: there
+    /// is no mark, or it stays.
+    pub fn close_watched(self, me: Me<'_>, seen: &AtomicU32) -> (Result<()>, Option<Watched>) {
+        let closed = self.end(me, seen);
+        // Only now: a process gives its descriptors back when nobody but who closes has them.
+        let Core { shared, device, .. } = &self.core;
+        let watched = Watched::of(shared, device).filter(|_| device.is_writable());
+        (closed, watched)
+    }
+
+    fn end(&self, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
         let Core { shared, id, device } = &self.core;
         if device.is_writable() {
             self.hasten();
@@ -294,12 +308,6 @@ impl Inode {
         }
         shared.released_reader(*id, &self.handed);
         Ok(())
-    }
-
-    /// What takes the guard's mark away once this has been closed. `None`: there is none, or it stays.
-    pub fn watched(&self) -> Option<Watched> {
-        let Core { shared, device, .. } = &self.core;
-        Watched::of(shared, device).filter(|_| device.is_writable())
     }
 
     /// Whether a close of the process's last description may leave what is owed to the keeper; everything is ready then, and
