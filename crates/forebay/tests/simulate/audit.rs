@@ -11,6 +11,7 @@ use forebay::ids::HeaderId;
 use forebay::keeper::check::check;
 use forebay::keeper::check::doubt::doubt;
 use forebay::keeper::repair;
+use forebay::memory::files::TRUNCATING;
 use forebay::memory::threads;
 use forebay::session::shared::Shared;
 use forebay::sync::Ordering;
@@ -85,7 +86,11 @@ fn space(shared: &Arc<Shared>, world: &World) -> Result<(), String> {
             continue;
         };
         let entry = arena.file_unchecked(identity.file);
-        let size = entry.size.load(Ordering::Acquire);
+        let mut size = entry.size.load(Ordering::Acquire);
+        if entry.flags.load(Ordering::Acquire) & TRUNCATING != 0 {
+            // Whoever was cutting the file has died; whoever comes next to it finishes that, and drops what is beyond.
+            size = size.min(entry.truncating.load(Ordering::Acquire).saturating_sub(1));
+        }
         let inode = entry.inode.load(Ordering::Acquire);
         // Of one that is gone nothing will be written.
         let birth = entry.birth.load(Ordering::Acquire);

@@ -30,6 +30,10 @@ impl Window {
         range: Range<usize>,
     ) -> Result<usize> {
         let len = range.len();
+        if len == 0 {
+            // A file that may not be written says so of no bytes as well.
+            return file.write_at(&[], offset);
+        }
         let managed = self.takes_frames(file, offset, len);
         let mut done = 0;
         while done < len {
