@@ -3,8 +3,7 @@
 # Three kinds of work: `check` is a command that passes or fails as one, `suite` a run of cargo test
 # whose results are summed up, `run_script` a file that counts for itself. What did not run is never
 # counted as passed: it is listed with its reason, and a run in which nothing ran is a failure.
-# A test that fails beside all others and then passes alone is `unsteady`: it is named, with all that
-# it printed above, and does not stop a change that has nothing to do with it. In a soak it fails.
+# A test that fails has failed: nothing is run a second time.
 # tests/run.d/counting.sh holds this file to it.
 
 set -u -o pipefail
@@ -17,27 +16,10 @@ failed=0
 skipped=0
 failures=()
 skips=()
-unsteady=()
 scratch=$(mktemp -d) || exit 1
 log="$scratch/log"
 
-# end_tree PROCESS: ends it and all that it has started.
-end_tree() {
-    local child
-    for child in $(pgrep -P "$1"); do end_tree "$child"; done
-    kill "$1" 2>/dev/null
-}
-
-# What runs beside is ended with this shell, and does not hear of an interrupt by itself.
-clean() {
-    local number
-    for number in "${!besides[@]}"; do
-        [ -e "$scratch/$number.gathered" ] || end_tree "${besides[number]}"
-    done
-    rm -rf "$scratch"
-}
-besides=()
-trap clean EXIT
+trap 'rm -rf "$scratch"' EXIT
 
 # count PASSED FAILED SKIPPED
 count() {
@@ -85,36 +67,10 @@ limited() {
 # A test that can do nothing here says so with a line of its own, `skipped: NAME: REASON`, and passes.
 skipped_line='^skipped: [^ ]+: .'
 
-# A test that fails has failed. Where TEST_AGAIN says a number, one that then passes by itself so many times is called unsteady
-# instead, and at most so many in one suite: with more of them something else is wrong.
-again=${TEST_AGAIN:-0}
-again_max=2
-
-# What a test prints that has found bytes other than those it should have: it has failed, and is not run again.
-wrong_bytes='(other|wrong|old|synced|stale) bytes|bytes (differ|of .* are not read back)|differs? (from|at)|byte [0-9]+ of the page|assertion failed: .*(read|bytes|pattern)|(left|right): \[[0-9]+[],]'
-
-# passes_alone FAILED COMMAND...: whether the tests that have failed in $log all pass, $again times one
-# after the other. COMMAND is a run of cargo test with ` -- ` in it. Sets `names`.
-passes_alone() {
-    local bad=$1 round alone="$log.alone"
-    shift
-    mapfile -t names < <(sed -nE 's/^test ([^ ]+) \.\.\. FAILED$/\1/p' "$log" | sort)
-    [ "$again" -gt 0 ] && [ "$bad" -le "$again_max" ] && [ "${#names[@]}" -eq "$bad" ] || return 1
-    if sed -nE '/^---- .+ stdout ----$/,/^failures:$/p' "$log" | grep -qE "$wrong_bytes"; then
-        printf '\n== wrong bytes: not run again\n'
-        return 1
-    fi
-    for ((round = 1; round <= again; round++)); do
-        printf '\n== once more, alone (%d of %d): %s\n' "$round" "$again" "${names[*]}"
-        limited "$@" --exact "${names[@]}" >"$alone" 2>&1 || { cat "$alone"; return 1; }
-        [ "$(grep -cE '^test [^ ]+ \.\.\. ok$' "$alone")" -ge "$bad" ] || return 1
-    done
-}
-
 # suite NAME COMMAND...: a run of cargo test. Its lines `test result: ...` are summed up; a test that
 # has said that it was skipped is not among the passed ones.
 suite() {
-    local name=$1 start=$SECONDS status ok bad ignored left line names
+    local name=$1 start=$SECONDS status ok bad ignored left line
     shift
     printf '\n== tests: %s\n' "$name"
     limited "$@" 2>&1 | tee "$log"
@@ -125,10 +81,6 @@ suite() {
     )
     left=$(grep -cE "$skipped_line" "$log")
     ok=$((ok > left ? ok - left : 0))
-    if [ "$bad" -gt 0 ] && passes_alone "$bad" "$@"; then
-        ok=$((ok + bad)) bad=0 status=0
-        unsteady+=("${names[@]/#/tests: $name: }")
-    fi
     count "$ok" "$bad" $((ignored + left))
     if [ "$bad" -gt 0 ]; then
         failures+=("tests: $name: $bad failed")
@@ -149,11 +101,19 @@ suite() {
         "$name" "$ok" "$bad" "$ignored" "$left" $((SECONDS - start))
 }
 
-# once FILE: runs a script with bash and reads its closing line. Sets `status`, `ok`, `bad` and `left`.
-once() {
-    local closing
-    limited bash "$1" </dev/null 2>&1 | tee "$log"
+# run_script FILE: runs it with bash. Exit 77 means that it could not run here, with the reason in
+# its last line. A closing line `N passed, N failed` (one word and a colon may stand before it, and
+# `, N skipped` follow) is added to the counts; without one the file counts as a single test.
+run_script() {
+    local file=$1 name start=$SECONDS status ok bad left closing
+    name=$(basename "$file")
+    printf '\n== %s\n' "$name"
+    limited bash "$file" </dev/null 2>&1 | tee "$log"
     status=${PIPESTATUS[0]}
+    if [ "$status" -eq 77 ]; then
+        skip "$name" "$(tail -n 1 "$log")"
+        return
+    fi
     closing=$(grep -E '^([[:alnum:]_-]+: )?[0-9]+ passed, [0-9]+ failed(, [0-9]+ skipped)?$' "$log" |
         tail -n 1)
     if [ -n "$closing" ]; then
@@ -161,32 +121,6 @@ once() {
             awk '{ n[$2] = $1 } END { print n["passed"] + 0, n["failed"] + 0, n["skipped"] + 0 }')
     else
         ok=$((status == 0 ? 1 : 0)) bad=$((status == 0 ? 0 : 1)) left=0
-    fi
-}
-
-# run_script FILE: runs it with bash. Exit 77 means that it could not run here, with the reason in
-# its last line. A closing line `N passed, N failed` (one word and a colon may stand before it, and
-# `, N skipped` follow) is added to the counts; without one the file counts as a single test. A
-# script that says what has failed is run once more; if all passes then, it is unsteady.
-run_script() {
-    local file=$1 name start=$SECONDS status ok bad left
-    name=$(basename "$file")
-    printf '\n== %s\n' "$name"
-    once "$file"
-    if [ "$status" -eq 77 ]; then
-        skip "$name" "$(tail -n 1 "$log")"
-        return
-    fi
-    if [ "$bad" -gt 0 ] && [ "$bad" -le "$again_max" ] && [ "$ok" -gt 0 ] && [ "$again" -gt 0 ] &&
-        ! grep -qE '^FAIL .*(other files|another output|differ|wrong|lost|old)' "$log"; then
-        local first=("$status" "$ok" "$bad" "$left")
-        printf '\n== once more, alone: %s\n' "$name"
-        once "$file"
-        if [ "$status" -eq 0 ] && [ "$bad" -eq 0 ]; then
-            unsteady+=("$name")
-        else
-            read -r status ok bad left <<<"${first[*]}"
-        fi
     fi
     count "$ok" "$bad" "$left"
     [ "$left" -eq 0 ] || skips+=("$name: $left skipped, see its output")
@@ -206,57 +140,6 @@ run_scripts() {
     for file in "$1"/*.sh; do
         [ -e "$file" ] || continue
         run_script "$file"
-    done
-}
-
-# beside WORK ARGUMENTS...: begins WORK, a function that calls those above, beside what follows, and at a low priority: what
-# follows has the processors whenever it wants them, and waits much. For what builds, or computes and asks no clock; a test that
-# measures or waits belongs before or behind. `gather` waits for it. Where `apart` is set, it comes first instead.
-beside() {
-    local number=${#besides[@]}
-    if [ -n "${apart:-}" ]; then
-        "$@"
-        return
-    fi
-    (
-        # What gives way may take long on a busy machine.
-        limit=$((limit * 3))
-        renice -n $(($(nice) + 10)) -p "$BASHPID" >/dev/null
-        log="$scratch/$number.log"
-        passed=0 failed=0 skipped=0 failures=() skips=() unsteady=() besides=()
-        "$@"
-        {
-            printf 'count %d %d %d\n' "$passed" "$failed" "$skipped"
-            [ "${#failures[@]}" -eq 0 ] || printf 'failures+=(%q)\n' "${failures[@]}"
-            [ "${#skips[@]}" -eq 0 ] || printf 'skips+=(%q)\n' "${skips[@]}"
-            [ "${#unsteady[@]}" -eq 0 ] || printf 'unsteady+=(%q)\n' "${unsteady[@]}"
-        } >"$scratch/$number.counts"
-    ) </dev/null >"$scratch/$number.said" 2>&1 &
-    besides[number]=$!
-}
-
-# Those of a tree of processes give way no longer, where this user may say so.
-hurry() {
-    local child
-    renice -n "$(nice)" -p "$1" >/dev/null 2>&1
-    for child in $(pgrep -P "$1"); do hurry "$child"; done
-}
-
-# gather: waits for all that was begun beside, prints what it has said, and counts it. Nothing else is to be done meanwhile.
-gather() {
-    local number
-    for number in "${!besides[@]}"; do
-        [ ! -e "$scratch/$number.gathered" ] || continue
-        hurry "${besides[number]}"
-        wait "${besides[number]}"
-        : >"$scratch/$number.gathered"
-        cat "$scratch/$number.said"
-        if [ -e "$scratch/$number.counts" ]; then
-            # shellcheck disable=SC1090 # made above
-            . "$scratch/$number.counts"
-        else
-            fail 'what ran beside has died'
-        fi
     done
 }
 
@@ -287,20 +170,13 @@ build() {
     printf '== built ahead, exit %d (%d s)\n' $? $((SECONDS - start))
 }
 
-# machinery: builds what the suites with `sim` need.
-machinery() {
-    build cargo test --quiet --target-dir "$sim" --package forebay --features sim --no-run
-    build cargo test --quiet --target-dir "$sim" --package forebay-preload --features sim --test programs --no-run
-    build cargo test --quiet --target-dir "$sim" --package forebay --features shuttle --test schedule --no-run
-}
-
 # schedules ARGUMENTS...: explores schedules.
 schedules() {
     suite 'schedules' \
         cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
 }
 
-# products: builds what the scripts of tests/run.d need besides. Not beside the plain tests, whose library has the same name.
+# products: builds what the scripts of tests/run.d need besides.
 products() {
     build scripts/install-test-tools.sh
     check 'what is installed builds by itself' cargo check --quiet --package forebay-cli --package forebay-preload
@@ -324,14 +200,13 @@ keep() {
 
 # suites ARGUMENTS...: the tests of all crates in the plain build, and the engine's with `sim`; arguments go to
 # the test programs. No other crate uses that feature but the library, for programs on failing devices: the rest would only run
-# a second time. If `machinery` has been begun beside, that is over before what it builds is run.
+# a second time.
 suites() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
     keep "$scratch/executables" programs forebay_pool
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-    gather
-    beside schedules "$@"
-    beside products
+    schedules "$@"
+    products
     suite 'with sim' cargo test --target-dir "$sim" --package forebay --features sim --no-fail-fast -- "$@"
     suite 'programs on failing devices' cargo test --target-dir "$sim" \
         --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
@@ -351,14 +226,10 @@ refuse_skips() {
 # Prints what failed and what did not run, and the one closing line. Never returns.
 finish() {
     local entry closing
-    gather
     printf '\n== summary (%d s)\n' "$SECONDS"
     [ $((passed + failed)) -gt 0 ] || fail 'nothing ran'
     refuse_skips
     for entry in ${skips[@]+"${skips[@]}"}; do printf 'not run: %s\n' "$entry"; done
-    for entry in ${unsteady[@]+"${unsteady[@]}"}; do
-        printf 'UNSTEADY: %s: failed once, then passed alone\n' "$entry"
-    done
     for entry in ${failures[@]+"${failures[@]}"}; do printf 'FAILED: %s\n' "$entry"; done
     closing="forebay: $passed passed, $failed failed"
     [ "$skipped" -eq 0 ] || closing="$closing, $skipped skipped"

@@ -2,11 +2,9 @@
 # The tests once more, with many more random cases and with those that are ignored every day
 # because they take long; then the scripts of tests/soak.d.
 export FOREBAY_TEST_LIMIT=${FOREBAY_TEST_LIMIT:-43200}
-unset TEST_AGAIN
 . "$(dirname "$0")/lib.sh"
 export PROPTEST_CASES=${SOAK_CASES:-20000}
 printf 'soak: %s cases for each property\n' "$PROPTEST_CASES"
-apart=1
 suites --include-ignored
 run_scripts tests/soak.d
 finish

@@ -3,7 +3,6 @@
 # tests/run.d, which test whole products on real file systems.
 . "$(dirname "$0")/lib.sh"
 # One after the other.
-apart=1
 checks
 suites
 export FOREBAY_TEST_BIN=${FOREBAY_TEST_BIN:-$built}
