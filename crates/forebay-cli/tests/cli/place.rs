@@ -88,6 +88,14 @@ impl Place {
         process
     }
 
+    /// What a daemon, or a writer that takes its part, has started for itself ends a moment after it, and is in the session until then.
+    pub fn await_death(&self) {
+        let begun = Instant::now();
+        while self.stat()["state"] != "dead" && begun.elapsed() < Duration::from_secs(30) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
     /// What `stat --json` says of this test's session.
     pub fn stat(&self) -> Value {
         let run = self.run(&["stat", "--session", &self.session, "--json"]);

@@ -1,7 +1,6 @@
 //! `forebay recover` after everything was killed.
 
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
 
 use crate::place::{Place, Process, is_managed};
 use crate::writer;
@@ -18,17 +17,9 @@ fn killed(place: &Place) -> Option<PathBuf> {
     let writer = writer::start(place, &file, BYTES, false);
     daemon.kill();
     writer.kill();
-    await_death(place);
+    place.await_death();
     assert!(std::fs::read(&file).expect("the file") != writer::pattern(BYTES));
     Some(file)
-}
-
-/// What a daemon, or a writer that takes its part, has started for itself ends a moment after it, and is in the session until then.
-fn await_death(place: &Place) {
-    let begun = Instant::now();
-    while place.stat()["state"] != "dead" && begun.elapsed() < Duration::from_secs(30) {
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

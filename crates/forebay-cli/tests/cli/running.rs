@@ -446,6 +446,7 @@ fn what_a_dead_session_left_is_told() {
     std::fs::rename(&file, place.file("renamed")).expect("renamed");
     daemon.kill();
     writer.kill();
+    place.await_death();
     let ended = run(&place, &["--", "true"]);
     assert_eq!(ended.code, 0, "{ended:?}");
     assert!(
@@ -495,6 +496,20 @@ fn a_program_is_started_as_without_the_command() {
     assert!(ended.stderr.ends_with("1\n"), "{ended:?}");
     let pipe = "$F -- sh -c 'yes; echo $? >&2' | head -n 1";
     assert_eq!(script(&place, pipe).stderr, "141\n");
+    for ignores in [true, false] {
+        let first = if ignores {
+            "env --ignore-signal=CHLD "
+        } else {
+            ""
+        };
+        let told = format!("{first}$F -- sed -n 's/SigIgn:.//p;$q7' /proc/self/status; echo $?");
+        let ended = script(&place, &told);
+        let said: Vec<_> = ended.stdout.lines().collect();
+        let mask = u64::from_str_radix(said[0], 16).expect("a mask");
+        assert_eq!(mask >> (libc::SIGCHLD - 1) & 1 == 1, ignores, "{ended:?}");
+        // How the program has ended is known all the same.
+        assert_eq!(said[1], "7");
+    }
     for (fd, closed) in ["<&-", ">&-", "2>&-"].into_iter().enumerate() {
         let told = format!("$F -- sh -c '[ -e /proc/$$/fd/{fd} ] || : >closed{fd}' {closed}");
         script(&place, &told);

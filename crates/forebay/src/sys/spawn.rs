@@ -14,12 +14,15 @@ use super::inherited;
 use super::signals::Held;
 
 /// Starts what `command` describes, which calls itself `name`, and returns its process id. Of the command its program, which is a path,
-/// its arguments and its environment count. The program holds back what this process did before [`Held`]; a broken pipe ends it, and its
-/// standard descriptors are open, as it was with this process when that was started ([`inherited`]).
+/// its arguments and its environment count. The program holds back what this process did before [`Held`]; a broken pipe ends it, it hears of
+/// its children, and its standard descriptors are open, as it was with this process when that was started ([`inherited`]).
 ///
 /// # Errors
 /// The system's; `InvalidInput` for a null byte in a string.
-pub fn spawn(command: &Command, name: &OsStr, held: &Held) -> io::Result<i32> {
+pub fn spawn(command: &mut Command, name: &OsStr, held: &Held) -> io::Result<i32> {
+    if inherited::ignores_children() {
+        return fork(command, name, held);
+    }
     let program = CString::new(command.get_program().as_bytes())?;
     let arguments = std::iter::once(name).chain(command.get_args());
     let arguments: Vec<_> = arguments
@@ -70,6 +73,29 @@ pub fn spawn(command: &Command, name: &OsStr, held: &Held) -> io::Result<i32> {
         libc::posix_spawnattr_destroy(attributes);
         started.map(|()| child)
     }
+}
+
+/// As [`spawn`], for a program that ignores the ends of its children, which `posix_spawn` has no way to say.
+fn fork(command: &mut Command, name: &OsStr, held: &Held) -> io::Result<i32> {
+    command.arg0(name);
+    held.spare(command);
+    let as_before = || {
+        // SAFETY: these take no memory. Ignoring a signal, or its default, runs no code of ours; the descriptors are a copy's.
+        unsafe {
+            libc::signal(libc::SIGCHLD, libc::SIG_IGN);
+            if inherited::ignores_pipes() {
+                libc::signal(libc::SIGPIPE, libc::SIG_IGN);
+            }
+            for fd in inherited::closed() {
+                libc::close(fd);
+            }
+        }
+        Ok(())
+    };
+    // SAFETY: between fork and exec it makes system calls alone.
+    unsafe { command.pre_exec(as_before) };
+    let child = command.spawn()?;
+    Ok(child.id() as i32)
 }
 
 /// The program that the command starts gets none of this process's descriptors but the standard ones: it lives longer, and a lock, a pipe or a

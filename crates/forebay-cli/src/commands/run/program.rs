@@ -63,13 +63,13 @@ pub fn start(
     let mut command = Command::new(find(name));
     command.args(rest);
     prepare(&mut command);
-    let started = match spawn(&command, name, held) {
+    let started = match spawn(&mut command, name, held) {
         // A script that does not say whose: the shell's, as for `execvp`.
         Err(error) if error.raw_os_error() == Some(ENOEXEC) => {
             let mut shell = Command::new("/bin/sh");
             shell.arg(find(name)).args(rest);
             prepare(&mut shell);
-            spawn(&shell, "/bin/sh".as_ref(), held)
+            spawn(&mut shell, "/bin/sh".as_ref(), held)
         }
         started => started,
     };
