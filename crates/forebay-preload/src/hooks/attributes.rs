@@ -22,10 +22,17 @@ const SETTLED: mode_t = 0o6111;
 const CAPABILITY: &[u8; 20] = b"security.capability\0";
 
 /// An inode that a path leads to, if the session uses it: held, since the path may not lead there afterwards.
-struct Held(Option<OwnedFd>);
+struct Held {
+    fd: Option<OwnedFd>,
+    /// Its numbers, where it is not held, has no other name and nobody in the session uses it.
+    idle: Option<(u64, u64)>,
+}
 
 impl Held {
-    const NOTHING: Self = Held(None);
+    const NOTHING: Self = Held {
+        fd: None,
+        idle: None,
+    };
 
     /// Of at least so many names.
     ///
@@ -49,12 +56,14 @@ impl Held {
             stat.assume_init()
         };
         let regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
-        let in_use = || {
-            let known = attach::fresh_glance()?.known(stat.st_dev, stat.st_ino)?;
-            known.in_use.then_some(())
-        };
-        if !regular || stat.st_nlink < names || in_use().is_none() {
+        let inode = (stat.st_dev, stat.st_ino);
+        let known = attach::fresh_glance().and_then(|glance| glance.known(inode.0, inode.1));
+        let Some(known) = known.filter(|_| regular) else {
             return Held::NOTHING;
+        };
+        if stat.st_nlink < names || !known.in_use {
+            let idle = (stat.st_nlink == 1 && !known.in_use).then_some(inode);
+            return Held { fd: None, idle };
         }
         let _inside = Inside::enter();
         let _cancel = NotCancelled::new();
@@ -63,18 +72,34 @@ impl Held {
         // SAFETY: the caller's promise; what is opened is ours.
         unsafe {
             let fd = real::openat64(dir, path, flags, 0);
-            Held((fd >= 0).then(|| attach::relocate(OwnedFd::from_raw_fd(fd))))
+            Held {
+                fd: (fd >= 0).then(|| attach::relocate(OwnedFd::from_raw_fd(fd))),
+                idle: None,
+            }
         }
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(AsFd::as_fd)
+        self.fd.as_ref().map(AsFd::as_fd)
+    }
+
+    /// A call has taken the name away, if `done` is 0: nobody needs what is in memory of a file that has no other.
+    fn removed(&self, done: c_int) {
+        if let Some(inode) = self.idle
+            && done == 0
+            && let Some(session) = attach::joined()
+        {
+            let _errno = KeepErrno::new();
+            let _inside = Inside::enter();
+            let _cancel = NotCancelled::new();
+            session.forget_removed(inode);
+        }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if let Some(fd) = self.0.take() {
+        if let Some(fd) = self.fd.take() {
             let _errno = KeepErrno::new();
             let _inside = Inside::enter();
             let _cancel = NotCancelled::new();
@@ -156,7 +181,9 @@ pub unsafe fn of_either(
 unsafe fn unnamed(dir: c_int, path: *const c_char, call: impl FnOnce() -> c_int) -> c_int {
     // SAFETY: the caller's promise.
     let held = unsafe { Held::at(dir, path, false, 2) };
-    noted(held.fd(), call)
+    let done = noted(held.fd(), call);
+    held.removed(done);
+    done
 }
 
 /// A call that renames one file, and takes that name away from another, or gives it the first one's.
@@ -174,7 +201,11 @@ unsafe fn renamed(
     let held = unsafe { Held::at(from_dir, from, false, 1) };
     // SAFETY: the same.
     let replaced = unsafe { Held::at(to_dir, to, false, if exchanges { 1 } else { 2 }) };
-    noted(held.fd(), || noted(replaced.fd(), call))
+    let done = noted(held.fd(), || noted(replaced.fd(), call));
+    if !exchanges {
+        replaced.removed(done);
+    }
+    done
 }
 
 /// What gets one of these bits goes to the kernel.

@@ -222,3 +222,33 @@ fn who_has_closed_a_file_has_no_descriptor_of_it() {
     member.ends();
     drop(keeper);
 }
+
+/// What a session has in memory of a file is nobody's once the file is removed, and its entry would be in the way of every search.
+#[test]
+fn what_is_removed_is_forgotten() {
+    let Some(mut scene) = strict("forgotten") else {
+        return;
+    };
+    let keeper = Keeper::of(&mut scene);
+    let session = Session::join(config(&scene.name)).expect("a session");
+    let mut member = Member::of(&scene);
+    for turn in 0..20 {
+        member.does(&format!("open closed{turn}"));
+        member.does(&format!("write-at {turn} {SHORT} 1000001"));
+        member.does("close");
+        member.does(&format!("open other{turn}"));
+        member.does(&format!("write-at {turn} {SHORT} 1000001"));
+        member.does("close");
+        match turn % 2 {
+            0 => assert_eq!(member.does(&format!("remove closed{turn}")), "Ok(())"),
+            _ => assert_eq!(member.does(&format!("rename other{turn} closed{turn}")), ""),
+        }
+    }
+    let known = session.files();
+    let removed =
+        |file: &&forebay::session::look::SeenFile| file.path.to_string_lossy().contains("/closed");
+    let removed: Vec<_> = known.iter().filter(removed).collect();
+    assert!(removed.is_empty() && !known.is_empty(), "{known:?}");
+    member.ends();
+    drop(keeper);
+}

@@ -58,15 +58,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 String::new()
             }
             // Writes the same megabytes again and again, until it is told that they are enough.
-            "flood" => {
-                let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
-                let enough = dir.join("enough");
-                while !enough.exists() && begun.elapsed() < 4 * LONG {
-                    assert_eq!(pwrite(fd, &bytes, 0), Ok(FLOOD));
-                    std::fs::write(dir.join("begun"), "").expect("a mark");
-                }
-                enough.exists().to_string()
-            }
+            "flood" => flood(fd, dir).to_string(),
             "punch" => {
                 let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 allocate(fd, hole, number(1) as i64, number(2) as i64).expect("a hole");
@@ -86,6 +78,11 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 let bytes = pread(fd, number(1), number(2) as i64).expect("read");
                 String::from_utf8(bytes).expect("text")
             }
+            "remove" => format!("{:?}", std::fs::remove_file(dir.join(words[1]))),
+            "rename" => {
+                std::fs::rename(dir.join(words[1]), dir.join(words[2])).expect("renamed");
+                String::new()
+            }
             "close" => {
                 close(fd).expect("close");
                 String::new()
@@ -95,6 +92,16 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         println!("@{said}");
     }
     true
+}
+
+fn flood(fd: i32, dir: &Path) -> bool {
+    let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
+    let enough = dir.join("enough");
+    while !enough.exists() && begun.elapsed() < 4 * LONG {
+        assert_eq!(pwrite(fd, &bytes, 0), Ok(FLOOD));
+        std::fs::write(dir.join("begun"), "").expect("a mark");
+    }
+    enough.exists()
 }
 
 fn write_lines(path: &Path, count: usize) {

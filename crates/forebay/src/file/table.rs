@@ -12,8 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-pub use self::dropped::forget_closed;
 use self::dropped::reclaim;
+pub use self::dropped::{forget_closed, forget_removed};
 use self::search::place_of;
 pub use self::search::{find, is_any};
 use crate::device::{DeviceFile, DeviceStat};

@@ -6,6 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
+use super::Session;
 use super::glance::Glance;
 use crate::device::DeviceStat;
 use crate::device::file::since_1970;
@@ -44,6 +45,19 @@ impl Glance {
         };
         mark.note();
         Some(mark)
+    }
+}
+
+impl Session {
+    /// The only name that a file had has been taken away, as far as the caller knows: a file that was given that name meanwhile loses what of it
+    /// is clean in memory.
+    pub fn forget_removed(&self, (device, inode): (u64, u64)) {
+        let shared = &self.shared;
+        if let Some(id) = table::find(&shared.arena, device, inode)
+            && let Ok(me) = shared.me()
+        {
+            table::forget_removed(shared, me, id);
+        }
     }
 }
 

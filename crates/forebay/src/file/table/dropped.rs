@@ -77,6 +77,14 @@ fn end_searches(arena: &Arena, dropped: FileId) {
     }
 }
 
+/// A file that nobody has open has lost its last name: what of it is in memory is let go, and its entry, which would be in the way of every
+/// search. Of one that owes something it is seen to later ([`crate::file::gone`]). The caller is in no operation.
+pub fn forget_removed(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
+    if is_idle(shared, id) {
+        drop_idle(shared, me, id);
+    }
+}
+
 /// What the session knows of a file that has been closed and of which nothing is in memory is forgotten, where the device file says as
 /// much: entries that nobody needs would be in the way of every search. The caller is in no operation.
 pub fn forget_closed(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
