@@ -380,7 +380,14 @@ impl Client {
         }
         let from = self.dice.below(self.world.swarm.files as u64) as usize;
         let from = if self.dice.below(3) == 0 { from } else { name };
-        let _ = self.world.replace(name, from);
+        let lost = {
+            let sim = self.world.files[self.world.named(name)].sim();
+            (sim.caps().device, sim.caps().inode)
+        };
+        let replaced = self.world.replace(name, from);
+        if replaced.is_some() && self.dice.below(2) == 0 {
+            self.process.session.forget_removed(lost);
+        }
     }
 
     fn reopen(&mut self, name: usize, handle: usize) {
