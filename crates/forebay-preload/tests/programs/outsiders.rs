@@ -58,15 +58,9 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 String::new()
             }
             // Writes the same megabytes again and again, until it is told that they are enough.
-            "flood" => {
-                let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
-                let enough = dir.join("enough");
-                while !enough.exists() && begun.elapsed() < 4 * LONG {
-                    assert_eq!(pwrite(fd, &bytes, 0), Ok(FLOOD));
-                    std::fs::write(dir.join("begun"), "").expect("a mark");
-                }
-                enough.exists().to_string()
-            }
+            "flood" => flood(fd, dir).to_string(),
+            // Records, to so many logs in turn, until it is told that they are enough; how many to each.
+            "storm" => write_to_many(dir, number(1)).to_string(),
             "punch" => {
                 let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
                 allocate(fd, hole, number(1) as i64, number(2) as i64).expect("a hole");
@@ -105,6 +99,34 @@ fn write_lines(path: &Path, count: usize) {
         }
         close(fd).expect("close");
     }
+}
+
+fn flood(fd: i32, dir: &Path) -> bool {
+    let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
+    let enough = dir.join("enough");
+    while !enough.exists() && begun.elapsed() < 4 * LONG {
+        assert_eq!(pwrite(fd, &bytes, 0), Ok(FLOOD));
+        std::fs::write(dir.join("begun"), "").expect("a mark");
+    }
+    enough.exists()
+}
+
+fn write_to_many(dir: &Path, count: usize) -> usize {
+    let logs: Vec<_> = (0..count)
+        .map(|at| open(&dir.join(format!("log{at}")), flags_of("log")).expect("open"))
+        .collect();
+    let (begun, enough) = (Instant::now(), dir.join("enough"));
+    let mut round = 0;
+    while !enough.exists() && begun.elapsed() < LONG {
+        let record = format!("inside{round}{}\n", "-".repeat(2000));
+        for &log in &logs {
+            write(log, record.as_bytes()).expect("write");
+        }
+        std::fs::write(dir.join("begun"), "").expect("a mark");
+        round += 1;
+    }
+    logs.into_iter().for_each(|log| close(log).expect("close"));
+    round
 }
 
 fn flags_of(word: &str) -> i32 {
