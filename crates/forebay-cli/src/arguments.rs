@@ -66,12 +66,12 @@ pub enum Command {
     Completions(Completions),
     /// Print the manual page, or write all of them to a directory
     Man(Man),
-    /// Stand guard where a daemon has died: its stand-in starts it
+    /// Stand guard where a daemon is stopped or has died: its stand-in starts it
     #[command(hide = true)]
     Guard(Guard),
 }
 
-/// Stands guard in a session whose daemon has died, until it has another one.
+/// Stands guard in a session whose daemon is stopped or has died, until one answers.
 ///
 /// The daemon's stand-in starts it; there is no use for it at a terminal.
 #[derive(Args, Debug)]

@@ -1,4 +1,4 @@
-//! `forebay guard`: stands guard where a daemon has died ([`forebay::keeper::relief`]). A copy of the daemon executes it.
+//! `forebay guard`: stands guard where a daemon is stopped or has died ([`forebay::keeper::relief`]). A copy of the daemon executes it.
 
 use forebay::keeper::relief;
 use forebay::sys::file::inherited_for_writing;

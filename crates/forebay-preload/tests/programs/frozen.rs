@@ -146,6 +146,48 @@ fn nobody_waits_for_a_keeper_that_is_frozen_with_its_cgroup() {
     drop(keeper);
 }
 
+/// The first one who comes is let in to what the device has, once it is clear that the keeper does nothing.
+#[test]
+fn what_an_outsider_appends_while_the_keeper_is_frozen_stays() {
+    let Some(mut scene) = strict("cold") else {
+        return;
+    };
+    let group = match Group::new("cold") {
+        Ok(group) => group,
+        Err(why) => return here::skipped(format!("no cgroup can be made ({why})")),
+    };
+    let keeper = Keeper::relieved_in_group(&mut scene, &group.processes());
+    let mut member = Member::of(&scene);
+    member.does("open first");
+    member.does("write 1 10");
+    member.does("log a");
+    member.does("text inside");
+    let session = Session::join(crate::scene::config(&scene.name)).expect("a session");
+    let _thaw = Thaw(&group);
+    let is_at_rest = || {
+        group.set(true);
+        in_the_end("it is frozen", || group.is_frozen());
+        let is_at_rest = keeper.is_at_rest(&session);
+        if !is_at_rest {
+            group.set(false);
+        }
+        is_at_rest
+    };
+    in_the_end("it is frozen at rest", is_at_rest);
+    let (_, took) = reads(&scene, "first");
+    println!("an outsider waited for {took:?}");
+    assert!(took < LONG, "{took:?}");
+    keeper.await_relief();
+    let append = outsider(&scene, "sh", &["-c", "echo outside >> a"]).status();
+    assert!(append.expect("a shell").success());
+    member.does("text later");
+    group.set(false);
+    in_the_end("nobody stands in", || keeper.reliefs().is_empty());
+    member.ends();
+    assert_eq!(reads(&scene, "a").0, b"inside\noutside\nlater\n");
+    drop((session, keeper));
+}
+
 /// Whether the kernel knows of a lease on a file.
 fn is_leased(path: &Path) -> bool {
     let inode = format!(":{} ", fs::metadata(path).expect("a file").ino());

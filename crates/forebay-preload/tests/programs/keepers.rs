@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use forebay::Session;
 use forebay::config::Coherence;
+use forebay::ids::ThreadId;
 use forebay::sync::Ordering;
 
 use crate::outsiders::{LONG, coherent, in_the_end};
@@ -48,9 +49,14 @@ impl Keeper {
         keeper.await_kept()
     }
 
-    /// One whose guard is stood in for once it has died.
+    /// One whose guard is stood in for once it is stopped, or has died.
     pub fn relieved(scene: &mut Scene) -> Self {
-        let mut command = Self::command(scene, Coherence::Strict, Path::new("/dev/null"));
+        Self::relieved_in_group(scene, Path::new("/dev/null"))
+    }
+
+    /// See [`Keeper::in_group`].
+    pub fn relieved_in_group(scene: &mut Scene, processes: &Path) -> Self {
+        let mut command = Self::command(scene, Coherence::Strict, processes);
         let keeper = command.env(RELIEVED, "1").spawn().expect("a keeper");
         Keeper(keeper).await_kept()
     }
@@ -83,6 +89,25 @@ impl Keeper {
         command
     }
 
+    /// Processes that stand in for it.
+    pub fn reliefs(&self) -> Vec<i32> {
+        let mine = format!("\0{}\0", self.0.id());
+        let processes = std::fs::read_dir("/proc").expect("processes");
+        let numbers = processes.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        let is_one = |number: &i32| {
+            let command = std::fs::read(format!("/proc/{number}/cmdline")).unwrap_or_default();
+            let command = String::from_utf8_lossy(&command);
+            command.contains("keepers::relief") && command.contains(&mine)
+        };
+        numbers.filter(is_one).collect()
+    }
+
+    /// Until somebody stands in for it, and most likely listens: on a machine with much else to do outsiders are let in sooner.
+    pub fn await_relief(&self) {
+        in_the_end("somebody stands in", || !self.reliefs().is_empty());
+        std::thread::sleep(Duration::from_millis(300));
+    }
+
     pub fn process(&self) -> i32 {
         self.0.id() as i32
     }
@@ -102,13 +127,22 @@ impl Keeper {
         }
     }
 
-    /// Stops it at a moment when it has no lock of the session's: what is meant here is a keeper that does nothing.
-    pub fn stop_at_rest(&self, session: &Session) {
-        let superblock = session.shared().arena.superblock();
+    /// Whether it has no lock of the session's, and writes nothing, which tells something where it does not run.
+    pub fn is_at_rest(&self, session: &Session) -> bool {
+        let arena = &session.shared().arena;
+        let superblock = arena.superblock();
         let locks = [&superblock.gate, &superblock.table_lock];
+        let slots = (1..=arena.counts().threads).filter_map(|id| arena.thread(ThreadId(id)));
+        let mut own = slots.filter(|slot| slot.pid.load(Ordering::Relaxed) == self.0.id());
+        own.all(|slot| slot.flushing.load(Ordering::Acquire) == 0)
+            && locks.iter().all(|lock| lock.load(Ordering::Acquire) == 0)
+    }
+
+    /// Stops it at such a moment: what is meant here is a keeper that does nothing.
+    pub fn stop_at_rest(&self, session: &Session) {
         let begun = Instant::now();
         self.stop();
-        while locks.iter().any(|lock| lock.load(Ordering::Acquire) != 0) {
+        while !self.is_at_rest(session) {
             assert!(begun.elapsed() < LONG, "it is never at rest");
             self.signal(libc::SIGCONT);
             std::thread::sleep(Duration::from_millis(5));

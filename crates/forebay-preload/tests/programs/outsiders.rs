@@ -59,9 +59,10 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
             }
             // Writes the same megabytes again and again, until it is told that they are enough.
             "flood" => flood(fd, dir).to_string(),
+            // Records, to so many logs in turn, until it is told that they are enough; how many to each.
+            "storm" => write_to_many(dir, number(1)).to_string(),
             "punch" => {
-                let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-                allocate(fd, hole, number(1) as i64, number(2) as i64).expect("a hole");
+                punch(fd, number(1) as i64, number(2) as i64);
                 String::new()
             }
             "cut" => {
@@ -94,6 +95,11 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
     true
 }
 
+fn punch(fd: i32, offset: i64, len: i64) {
+    let hole = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    allocate(fd, hole, offset, len).expect("a hole");
+}
+
 fn flood(fd: i32, dir: &Path) -> bool {
     let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
     let enough = dir.join("enough");
@@ -112,6 +118,24 @@ fn write_lines(path: &Path, count: usize) {
         }
         close(fd).expect("close");
     }
+}
+
+fn write_to_many(dir: &Path, count: usize) -> usize {
+    let logs: Vec<_> = (0..count)
+        .map(|at| open(&dir.join(format!("log{at}")), flags_of("log")).expect("open"))
+        .collect();
+    let (begun, enough) = (Instant::now(), dir.join("enough"));
+    let mut round = 0;
+    while !enough.exists() && begun.elapsed() < LONG {
+        let record = format!("inside{round}{}\n", "-".repeat(2000));
+        for &log in &logs {
+            write(log, record.as_bytes()).expect("write");
+        }
+        std::fs::write(dir.join("begun"), "").expect("a mark");
+        round += 1;
+    }
+    logs.into_iter().for_each(|log| close(log).expect("close"));
+    round
 }
 
 fn flags_of(word: &str) -> i32 {

@@ -204,7 +204,8 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
         flushes += 1;
         // Whoever writes without a pause has written again before anybody can look.
         if to_kernel_if_flushed(me, core.id, reason)
-            || flushes > FLUSHES_BESIDE_WRITERS && to_kernel_while_written(core, me, reason)
+            || flushes > FLUSHES_BESIDE_WRITERS
+                && to_kernel_while_written(core, me, reason, Scope::SYNC)
         {
             return Ok(());
         }
@@ -213,8 +214,8 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
 }
 
 /// As [`to_kernel`], of a file that is written all the time, so that it never owes nothing by itself: its writers wait while it is
-/// flushed. Whether it is the kernel's now.
-pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32) -> bool {
+/// flushed, as far as `scope` goes. Whether it is the kernel's now.
+pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32, scope: Scope) -> bool {
     let no_append = AppendLock::take_soon(me, core.id);
     if no_append.is_none() && !planted!(SwitchedAppends) {
         return false;
@@ -222,12 +223,17 @@ pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32) -> bool {
     let Some(_stop) = stop_file(me, core.id) else {
         return false;
     };
-    flush(core, me, Scope::SYNC);
+    flush(core, me, scope);
     if core.entry().lacks_length() {
         return false;
     }
     evict::evict_file(me, core.id);
     note_kernels(me, core.id, reason)
+}
+
+/// Whether nobody has a file in hand who does not go on.
+pub fn is_at_rest(me: Me<'_>, file: FileId) -> bool {
+    AppendLock::take_soon(me, file).is_some() && stop_file(me, file).is_some()
 }
 
 /// Gives a file that owes nothing to the kernel. `false`: it owes something, be it its length, could not be stopped, or somebody is

@@ -12,17 +12,19 @@
 //! has found an outsider. Whatever goes wrong here lets outsiders in: they may see old bytes then, and nobody hangs.
 //!
 //! The guard's thread opens no file of anybody's and waits for no lock that is held over more than a few calls: the keeper's
-//! own openings, and members', wait for it. If it does not answer a copy of the process does, which knows nothing and lets everybody in
-//! ([`stand_in`]). If the keeper dies the copy starts a guard that stands in until there is another keeper, where the process has one ([`relief`]).
+//! own openings, and members', wait for it. If it does not answer a copy of the process does ([`stand_in`]), which knows nothing. It starts a guard
+//! that stands in until a keeper answers, where the process has one ([`relief`]), and else lets everybody in.
 
 mod arrivals;
 mod freezers;
+mod haste;
 mod library;
 mod members;
 mod mend;
 mod pace;
 mod who;
 
+pub use haste::EACH_MAX;
 pub use pace::STILL_MAX;
 
 use std::collections::{HashMap, HashSet};
@@ -51,6 +53,8 @@ use crate::sys::{liveness, socket, stat};
 const TICK: Duration = Duration::from_millis(50);
 /// How often the guard hears of what has happened: our own flushing is among it.
 const HEAR_EVERY: Duration = Duration::from_millis(20);
+/// How long the guard's thread waits where those who wait are let in within milliseconds.
+const HASTE: Duration = Duration::from_millis(5);
 /// How long it takes at most until who has been let in shows in `/proc`; his call may cut the file first.
 const LINGER: Duration = Duration::from_secs(5);
 /// How long a file whose mark was taken away for a lease is not marked again: the guard would wait for the lease.
@@ -91,6 +95,8 @@ pub struct Guard {
     arena: (u64, u64),
     /// It stands in for a keeper's, in a process that keeps nothing ([`crate::keeper::relief`]).
     relieves: bool,
+    /// While the other keeper is only stopped.
+    pub(super) haste: haste::Haste,
 }
 
 #[derive(Default)]
@@ -186,6 +192,7 @@ impl Guard {
             missed: AtomicBool::new(false),
             arena: (seen.device, seen.inode),
             relieves: false,
+            haste: haste::Haste::default(),
         })
     }
 
@@ -425,7 +432,11 @@ impl Guard {
             if hears || sources.is_empty() {
                 sources.push(self.bell.as_fd());
             }
-            let pause = if hears { TICK } else { HEAR_EVERY };
+            let pause = match hears {
+                _ if self.haste.is_needed() && self.has_waiting() => HASTE,
+                true => TICK,
+                false => HEAR_EVERY,
+            };
             let _ = socket::wait_readable(&sources, pause.as_millis() as i32);
             self.look_at_arrivals(shared, &mut members);
             if hears {
@@ -434,7 +445,9 @@ impl Guard {
                 self.forget_arrivals(shared.arena.superblock(), LINGER);
             }
             let stands_still = pace.stands_still(self, shared);
-            self.admit(shared, |who| pace::is_over(who.since, stands_still));
+            self.admit(shared, |who| {
+                pace::is_over(who.since, stands_still) || self.haste.is_over(who.since.elapsed())
+            });
         }
     }
 }
@@ -462,7 +475,7 @@ pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
     }
     while !stop.load(Relaxed) {
         let next = guard.next();
-        if guard.is_at_work(shared) {
+        if guard.is_at_work(shared) && !guard.haste.is_needed() {
             mending.go_on(shared, me, &guard, next);
         } else {
             mending = mend::Mending::default();

@@ -1,13 +1,13 @@
-//! A guard while there is no keeper, in a process of its own: the keeper has died, and the next one has not come yet.
+//! A guard while no keeper answers, in a process of its own: the keeper is stopped, or it has died and the next one has not come yet.
 //!
-//! Outsiders who open a managed file then would be let in by the kernel, to what the device has. What they append goes where the bytes go that
-//! the session owes, and is written over. So a copy of the keeper ([`crate::sys::stand_in`]) starts this when the keeper has ended: it joins the
+//! Outsiders who open a managed file then would be let in to what the device has. What they append goes where the bytes go that
+//! the session owes, and is written over. So a copy of the keeper ([`crate::sys::stand_in`]) starts this: it joins the
 //! session, takes the listener over, and does what the keeper's guard does ([`super::outsiders`]): it writes the file, gives it to the kernel, and
 //! lets the outsider in.
 //!
-//! It keeps nothing else of the session. It ends when another keeper is there; and when no program of the session has a file open, since a
-//! recovery needs the session for itself. For a keeper that is stopped it does not stand in: such a one may have any lock and any page in hand, and
-//! outsiders would wait a second for each file.
+//! It keeps nothing else of the session. It ends when the keeper goes on, or another one is there; and once the keeper is dead, when no program of the
+//! session has a file open, since a recovery needs the session for itself. A keeper that is stopped may have any lock and any page in hand: while it
+//! is, outsiders are let in within moments where it has (`super::outsiders::haste`).
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -19,14 +19,15 @@ use std::time::{Duration, Instant};
 use crate::config::Config;
 use crate::error::{Error, Result};
 use crate::ids::FileId;
-use crate::keeper::outsiders::{self, Guard, STILL_MAX};
+use crate::keeper::outsiders::{self, EACH_MAX, Guard, STILL_MAX};
 use crate::keeper::run::{has_keeper, keeper_process};
 use crate::memory::files::LIVE;
 use crate::session::Session;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
-use crate::sys::stand_in::Relief;
+use crate::sys::liveness;
+use crate::sys::stand_in::{NUMBERS_MIN, Relief};
 
 /// How often it is looked whether anybody needs it.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -34,9 +35,6 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 const OVERLAP: Duration = Duration::from_secs(3);
 /// How long those are waited for who wait.
 const LAST_PATIENCE: Duration = Duration::from_secs(2);
-
-/// Below are numbers that events of a keeper may have, which keeps its numbers for them from its beginning on.
-const NUMBERS_MIN: u64 = 1024;
 
 /// How this process's executable is called.
 static ARGUMENTS: OnceLock<Vec<String>> = OnceLock::new();
@@ -75,9 +73,10 @@ pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
         .max()
         .unwrap_or(0)
         .saturating_add(1)
-        .max(NUMBERS_MIN);
+        .max(NUMBERS_MIN as u64);
     let group = Group::over(listener, above).map_err(failed)?;
     let guard = Guard::for_relief(&shared.arena, group)?;
+    guard.haste.set(lives(shared, keeper));
     shared.set_guard(Some(guard.into()));
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -85,6 +84,9 @@ pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
         let works = scope.spawn(|| outsiders::work(shared, &stop));
         await_end(shared, keeper);
         let guard = shared.guard();
+        if let Some(guard) = guard.as_ref().filter(|guard| guard.haste.is_needed()) {
+            guard.haste.leave();
+        }
         let begun = Instant::now();
         while begun.elapsed() < LAST_PATIENCE && guard.as_ref().is_some_and(|g| g.has_waiting()) {
             std::thread::sleep(Duration::from_millis(1));
@@ -101,16 +103,29 @@ pub fn stand(listener: OwnedFd, keeper: u32, path: &Path) -> Result<()> {
 
 /// Until nobody needs a relief of this keeper.
 fn await_end(shared: &Shared, keeper: u32) {
+    let Some(guard) = shared.guard() else { return };
     let arena = &shared.arena;
-    let (mut followed, mut begun) = (None, Some(Instant::now()));
+    let beat = || arena.superblock().heartbeat_ns.load(Ordering::Relaxed);
+    let (mut followed, mut begun, mut last) = (None, Some(Instant::now()), beat());
     loop {
-        if begun.is_some_and(|at| at.elapsed() > STILL_MAX)
-            && let Some(guard) = shared.guard()
-        {
+        let lives = lives(shared, keeper);
+        guard.haste.set(lives);
+        let most = if lives { EACH_MAX } else { STILL_MAX };
+        // Not beside this keeper, once it goes on: it has them.
+        if begun.is_some_and(|at| at.elapsed() > most) && (!lives || beat() == last) {
             begun = None;
             guard.let_in_all_left(arena.superblock());
         }
         std::thread::sleep(LOOK_EVERY);
+        if lives {
+            match liveness::is_stopped(keeper) {
+                true => last = beat(),
+                // It goes on.
+                false if beat() != last => return,
+                false => {}
+            }
+            continue;
+        }
         if !is_anything_open(shared) {
             return;
         }
@@ -121,6 +136,11 @@ fn await_end(shared: &Shared, keeper: u32) {
             }
         }
     }
+}
+
+/// Whether this keeper's process keeps the session still, as far as the kernel knows.
+fn lives(shared: &Shared, keeper: u32) -> bool {
+    has_keeper(&shared.arena) && keeper_process(&shared.arena) == keeper
 }
 
 /// Whether a program of the session has a file open that is not the kernel's.

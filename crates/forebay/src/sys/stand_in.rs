@@ -4,14 +4,14 @@
 //!
 //! It is a copy of its parent that has given everything back but the listener's descriptor and a page that both see. In that the
 //! parent's thread counts its rounds; where it does not count on, the copy lets everybody in, since it knows nothing: it answers events, and
-//! gives those leases up that somebody waits for, by descriptors that it takes from its parent for that moment (`leases`). Once its parent has
-//! ended it starts a program that knows what to do, if there is one ([`Relief`]), and then takes all marks away. It ends with that, or when it is
-//! dropped. No signal says so to the parent: an embedding program may be waiting for children of its own.
+//! gives those leases up that somebody waits for, by descriptors that it takes from its parent for that moment (`leases`). If there is a program that
+//! knows what to do ([`Relief`]) it has that answer. Once its parent has ended, and that program too, it takes all marks away and ends; or when it
+//! is dropped. No signal says so to the parent: an embedding program may be waiting for children of its own.
 
 mod leases;
 mod relief;
 
-pub use relief::Relief;
+pub use relief::{NUMBERS_MIN, Relief};
 
 use super::{check, fanotify, liveness};
 use std::io;
@@ -162,10 +162,10 @@ unsafe fn stand(group: RawFd, parent: libc::pid_t, seen: *mut Seen, relief: Opti
             parent.wait();
             match parent.is_silent(&*seen) {
                 _ if parent.has_ended() => {
-                    relieve(group, relief);
+                    relieve(group, relief, &mut parent, &*seen);
                     part(group)
                 }
-                true => stand_for(group, &mut parent, &*seen),
+                true => stand_for(group, relief, &mut parent, &*seen),
                 false => {}
             }
         }
@@ -193,35 +193,53 @@ unsafe fn part(group: RawFd) -> ! {
 ///
 /// # Safety
 /// As for [`stand`].
-unsafe fn stand_for(group: RawFd, parent: &mut Parent, seen: &Seen) {
+unsafe fn stand_for(group: RawFd, relief: Option<&Relief>, parent: &mut Parent, seen: &Seen) {
     // First: who sees it looks for those who are let in.
     seen.answers.fetch_add(1, Ordering::Release);
     if group >= 0 {
+        if !is_stopped(parent.stat) {
+            // It has been looked at for long.
+            admit_numbers(group);
+            if is_readable(group, 0) {
+                admit_all(group);
+            }
+        }
+        // SAFETY: as the caller's.
+        unsafe { relieve(group, relief, parent, seen) };
+        if parent.has_ended() || !parent.is_silent(seen) {
+            return;
+        }
         // What the parent had taken and not answered.
         admit_numbers(group);
     }
     while !parent.has_ended() && parent.is_silent(seen) {
         parent.leases.end_wanted();
-        // Without a listener the kernel passes over it, and this only waits.
-        if is_readable(group, LOOK_EVERY_MS) {
+        // Without a listener the kernel passes over it, and this only waits. The parent may have gone on meanwhile.
+        if is_readable(group, LOOK_EVERY_MS) && parent.is_silent(seen) {
             admit_all(group);
             seen.answers.fetch_add(1, Ordering::Release);
         }
     }
 }
 
-/// Has the program stand in, if there is one; another one where it fails.
+/// Has the program stand in, if there is one: until the parent goes on, and where that has ended for as long as the program runs. Where it fails
+/// then, another one; for a parent that is only stopped the copy knows enough.
 ///
 /// # Safety
 /// As for [`stand`].
-unsafe fn relieve(group: RawFd, relief: Option<&Relief>) {
+unsafe fn relieve(group: RawFd, relief: Option<&Relief>, parent: &mut Parent, seen: &Seen) {
     let Some(relief) = relief.filter(|_| group >= 0) else {
         return;
     };
     for _ in 0..RELIEFS_MAX {
         // SAFETY: as the caller's.
-        let failed = unsafe { relief::Running::stand_by(relief, group) };
-        if !failed {
+        let failed = unsafe { relief::Running::stand_by(relief, group, parent, seen) };
+        let again = match parent.has_ended() {
+            true => failed,
+            // It has gone on meanwhile.
+            false => !failed && is_stopped(parent.stat),
+        };
+        if !again {
             return;
         }
     }

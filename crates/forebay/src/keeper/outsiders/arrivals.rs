@@ -21,6 +21,7 @@ use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::fanotify::{self, Group};
+use crate::sys::stand_in::NUMBERS_MIN;
 use crate::sys::stat;
 
 /// How often a file is given to the kernel again that somebody has begun to manage meanwhile.
@@ -81,7 +82,8 @@ impl Guard {
     /// Looks at those who have come to open a file.
     pub(super) fn look_at_arrivals(&self, shared: &Shared, members: &mut members::Members) {
         let Some(gate) = &self.gate else { return };
-        if locked(&self.waiting).len() + fanotify::EVENTS > ARRIVALS {
+        let is_full = !self.relieves && locked(&self.waiting).len() + fanotify::EVENTS > ARRIVALS;
+        if is_full || self.haste.leaves() {
             // Others wait in the kernel.
             return;
         }
@@ -157,26 +159,39 @@ impl Guard {
                     && shared.arena.file_unchecked(*file).numbers().1 == inode
             };
             for file in files.filter(theirs) {
-                mend::give_to_kernel_until(shared, me, file, begun + STILL_MAX);
+                match self.haste.is_needed() {
+                    true => mend::give_to_kernel_in_haste(shared, me, self, file),
+                    false => mend::give_to_kernel_until(shared, me, file, begun + STILL_MAX),
+                }
             }
-            self.let_in_the_left(record);
+            self.let_in_the_left(record, inode);
         }
     }
 
-    /// Lets all of them in: they have waited for long enough.
+    /// Lets all of them in: they have waited for long enough. Also those whom the other guard had just been told of, and had not taken note of.
     pub fn let_in_all_left(&self, superblock: &Superblock) {
-        superblock
-            .arrivals
-            .iter()
-            .for_each(|record| self.let_in_the_left(record));
+        for record in &superblock.arrivals {
+            let inode = record.inode.load(Ordering::Acquire);
+            if inode != 0 {
+                self.let_in_the_left(record, inode);
+            }
+        }
+        if let Some(gate) = &self.gate {
+            // A number that nobody has is an error and no more.
+            (0..NUMBERS_MIN).for_each(|number| _ = gate.admit_number(number));
+        }
     }
 
-    fn let_in_the_left(&self, record: &Arrival) {
-        if record.inode.swap(0, Ordering::AcqRel) != 0
+    /// The one that the record was of when it had this inode: a keeper that goes on lets him in too, and another one has the record next.
+    fn let_in_the_left(&self, record: &Arrival, inode: u64) {
+        let number = record.number.load(Ordering::Relaxed);
+        let word = &record.inode;
+        let taken = word.compare_exchange(inode, 0, Ordering::AcqRel, Ordering::Relaxed);
+        if taken.is_ok()
             && let Some(gate) = &self.gate
         {
             // A number that nobody has is an error and no more.
-            let _ = gate.admit_number(record.number.load(Ordering::Relaxed) as i32);
+            let _ = gate.admit_number(number as i32);
         }
     }
 

@@ -28,6 +28,12 @@ const WRITERS_PATIENCE: Duration = Duration::from_millis(100);
 const LOOKS_MIN: Duration = Duration::from_millis(5);
 /// How long a guard that stands in waits for a lease that somebody has on a file.
 const RELIEF_PATIENCE: Duration = Duration::from_millis(800);
+/// The same, and as [`WRITERS_PATIENCE`], while a keeper is stopped.
+const HASTY_PATIENCE: [Duration; 2] = [Duration::ZERO, Duration::from_millis(2)];
+/// How often it is tried then to be alone on a file that programs use.
+const REST_TRIES: u32 = 3;
+/// All that is owed, without waiting for what others have in flight, who may be stopped.
+const UNSHARED: Scope = Scope::some(u64::MAX);
 /// How often it is seen to that all files are watched.
 const TEND_EVERY: Duration = Duration::from_secs(1);
 
@@ -112,6 +118,10 @@ impl Mending {
     ) -> bool {
         if !guard.is_at_work(shared) || !is_known(shared, file) {
             return false;
+        }
+        if guard.haste.is_needed() {
+            give_to_kernel_in_haste(shared, me, guard, file);
+            return !is_known(shared, file);
         }
         give_to_kernel_while(shared, me, file, |begun| {
             let is_awaited = || locked(&guard.waiting).iter().any(|who| who.file == file);
@@ -239,8 +249,7 @@ fn written(core: &Core, me: Me<'_>) -> bool {
     if core.shared.keeps.load(Relaxed) || is_length_all {
         return settled(core, me);
     }
-    let scope = Scope::some(u64::MAX);
-    let outcome = core.shared.flush(me, core.id, &core.device, scope);
+    let outcome = core.shared.flush(me, core.id, &core.device, UNSHARED);
     outcome.errno.is_none()
 }
 
@@ -262,6 +271,19 @@ pub fn give_to_kernel_until(shared: &Arc<Shared>, me: Me<'_>, file: FileId, end:
     give_to_kernel_while(shared, me, file, |_| Instant::now() < end);
 }
 
+/// As [`give_to_kernel_while`], while the keeper is stopped: where it has anything of the file in hand it is left alone.
+pub fn give_to_kernel_in_haste(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
+    guard.haste.try_one(|most| {
+        let begun = Instant::now();
+        let in_time = || begun.elapsed() < most;
+        let mut tries = (0..REST_TRIES).take_while(|_| in_time());
+        if tries.any(|_| settle::is_at_rest(me, file)) {
+            give_to_kernel_while(shared, me, file, |_| in_time());
+        }
+        !is_known(shared, file)
+    });
+}
+
 /// What cannot be written stays owed, and the file the session's; it is tried again, and told, as ever. Tries for as long as it is `wanted`,
 /// by what is said of when it has begun.
 fn give_to_kernel_while(
@@ -272,19 +294,27 @@ fn give_to_kernel_while(
 ) {
     let entry = shared.arena.file_unchecked(file);
     let begun = Instant::now();
+    let [lease, writers] = match shared.guard() {
+        Some(guard) if guard.haste.is_needed() => HASTY_PATIENCE,
+        _ => [RELIEF_PATIENCE, WRITERS_PATIENCE],
+    };
     while is_known(shared, file) && wanted(begun) {
         if entry.owes() {
             match shared.keeps.load(Relaxed) {
                 true => adopt(shared, |id, _| id == file),
                 // It has no descriptors from programs.
-                false => adopt_owed_file(shared, file, Some(RELIEF_PATIENCE)),
+                false => adopt_owed_file(shared, file, Some(lease)),
             }
             let Some(core) = core_of(shared, file) else {
                 return;
             };
+            let scope = match shared.keeps.load(Relaxed) {
+                true => Scope::SYNC,
+                false => UNSHARED,
+            };
             if !written(&core, me)
-                || begun.elapsed() > WRITERS_PATIENCE
-                    && settle::to_kernel_while_written(&core, me, given::OUTSIDER)
+                || begun.elapsed() > writers
+                    && settle::to_kernel_while_written(&core, me, given::OUTSIDER, scope)
             {
                 return;
             }

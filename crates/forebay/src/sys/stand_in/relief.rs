@@ -8,12 +8,18 @@
 use std::ffi::{CString, c_char};
 use std::io;
 use std::os::fd::RawFd;
+use std::sync::atomic::Ordering;
 
 use super::super::fanotify;
-use super::{LOOK_EVERY_MS, admit_numbers, is_readable, is_stopped, open_in_proc};
+use super::{LOOK_EVERY_MS, Parent, Seen, admit_numbers, is_readable, is_stopped, open_in_proc};
 
 /// Looks at the listener in which nobody has taken what is there, after which the program hangs.
 const UNREAD_LOOKS: u32 = 10;
+/// The same while the parent lives: then it is hardly worse that everybody is let in.
+const UNREAD_LOOKS_STOPPED: u32 = 5;
+
+/// Events of the program's have numbers from here on, and the parent's are below, which keeps its numbers for them from its beginning on.
+pub const NUMBERS_MIN: RawFd = 1024;
 
 unsafe extern "C" {
     static environ: *const *const c_char;
@@ -57,7 +63,12 @@ impl Running {
     ///
     /// # Safety
     /// Called in a process with one thread; `relief` and what it leads to are this process's own copies.
-    pub unsafe fn stand_by(relief: &Relief, group: RawFd) -> bool {
+    pub unsafe fn stand_by(
+        relief: &Relief,
+        group: RawFd,
+        parent: &mut Parent,
+        seen: &Seen,
+    ) -> bool {
         // SAFETY: as the caller's.
         let Some(running) = (unsafe { Self::start(relief, group) }) else {
             return false;
@@ -71,13 +82,24 @@ impl Running {
                 true => unread + 1,
                 false => 0,
             };
-            if unread >= UNREAD_LOOKS || is_stopped(running.stat) {
+            let most = match parent.has_ended() {
+                true => UNREAD_LOOKS,
+                false => UNREAD_LOOKS_STOPPED,
+            };
+            if !parent.has_ended() && parent.is_silent(seen) {
+                parent.leases.end_wanted();
+                // The program lets some of them in as the copy would.
+                seen.answers.fetch_add(1, Ordering::Release);
+            }
+            if unread >= most || is_stopped(running.stat) {
                 running.kill();
                 break true;
             }
         };
-        // What it had taken when it died.
-        admit_numbers(group);
+        // What it had taken when it died; and the parent when that did. A parent that goes on has nothing to wait for from a program that ends.
+        if failed || parent.has_ended() {
+            admit_numbers(group);
+        }
         // SAFETY: takes no memory; this is ours.
         unsafe { libc::close(running.stat) };
         failed
