@@ -10,7 +10,7 @@ mod look;
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
 use std::os::fd::BorrowedFd;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::file::gone::Place;
 use libc::c_int;
@@ -21,7 +21,7 @@ pub use self::look::Look;
 use crate::attach;
 use crate::foreign;
 use crate::hooks::limits;
-use crate::inodes::{self, Apart, Number, Rare};
+use crate::inodes::{self, Number, Taken};
 use crate::inside::{self, Inside, NotCancelled};
 use crate::kernel;
 pub use crate::kernel::{
@@ -29,6 +29,7 @@ pub use crate::kernel::{
     give_inode_to_kernel, give_path_to_kernel, give_to_kernel, leave, leave_session, stdio_uses,
 };
 use crate::mapped;
+use crate::rare::{Apart, Rare};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, APPENDS, Description, FOREIGN, Kind, REACHED, SYNCS, State, Word};
@@ -207,17 +208,38 @@ pub fn attach(fd: c_int, word: Word) -> Given {
         forget(fd);
         return Ok(());
     }
-    let offset = description.lock();
-    let managed = match description.state() {
-        State::Left => None,
-        _ if limits::descriptors_are_few() => None,
-        _ => inodes::take(&rare, fd, word.writes(), description),
-    };
-    let Some(slot) = managed else {
-        drop(offset);
+    if description.state() == State::Left || limits::descriptors_are_few() {
         drop(rare);
         return kernel::withdraw(fd, word);
-    };
+    }
+    match inodes::take(rare, fd, word.writes(), description) {
+        Taken::By(rare, slot) => become_managed(rare, fd, word, slot, (device, inode)),
+        Taken::Not if table::word(fd) == word => kernel::withdraw(fd, word),
+        Taken::Not | Taken::Again => Ok(()),
+    }
+}
+
+/// The word of a descriptor names the slot that has been taken for its file, and the description's offset is ours, unless the descriptor is
+/// another one's by now.
+fn become_managed(rare: Rare, fd: c_int, word: Word, slot: u32, file: (u64, u64)) -> Given {
+    let description = word.description();
+    let offset = description.lock();
+    let identity = (
+        description.device.load(Relaxed),
+        description.inode.load(Relaxed),
+    );
+    let is_same = table::word(fd) == word && identity == file;
+    let is_left = description.state() == State::Left;
+    if !is_same || is_left {
+        drop(offset);
+        let seen = AtomicU32::new(description.seen.load(Relaxed));
+        inodes::give_back(rare, slot as usize, &seen, Number::Gone);
+        return match is_same {
+            // Others have given it to the kernel meanwhile.
+            true => kernel::withdraw(fd, word),
+            false => Ok(()),
+        };
+    }
     if description.state() == State::Kernels {
         // SAFETY: takes no memory.
         let at = unsafe { real::lseek64(fd, 0, libc::SEEK_CUR) };

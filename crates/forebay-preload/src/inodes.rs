@@ -18,7 +18,7 @@ use libc::c_int;
 
 use crate::attach;
 use crate::files;
-use crate::inside::Inside;
+use crate::rare::{Apart, Event, Passing, Rare};
 use crate::table::{self, Description, Word};
 
 /// Inodes at most; the session's file table has no more.
@@ -32,6 +32,8 @@ struct Slot {
     number: AtomicU64,
     /// Descriptors of the process.
     descriptors: AtomicU32,
+    /// Somebody begins to manage the file, without the lock.
+    beginning: Event,
 }
 
 static INODES: [Slot; SLOTS] = [const {
@@ -40,6 +42,7 @@ static INODES: [Slot; SLOTS] = [const {
         device: AtomicU64::new(0),
         number: AtomicU64::new(0),
         descriptors: AtomicU32::new(0),
+        beginning: Event::new(),
     }
 }; SLOTS];
 /// All slots in use are below this.
@@ -56,62 +59,14 @@ fn users() -> &'static [Using] {
     &USING[..USING_END.load(Ordering::SeqCst)]
 }
 
-/// The right to the process's lock of all that is rare: opening, closing, giving away. A forked child finds it free. Its holder is inside: a handler that came in between, and closed a file, would wait for itself.
-pub struct Rare {
-    _inside: Inside,
-}
-
-impl Rare {
-    /// Waits for it.
-    pub fn lock() -> Self {
-        let inside = Inside::enter();
-        attach::has_slot();
-        let mut round = 0u32;
-        let rare = table::wiped(table::WIPED_LOCK_RARE);
-        while rare
-            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
-            .is_err()
-        {
-            round += 1;
-            match round {
-                0..100 => std::hint::spin_loop(),
-                100..1000 => std::thread::yield_now(),
-                _ => std::thread::sleep(std::time::Duration::from_micros(50)),
-            }
-        }
-        Rare { _inside: inside }
-    }
-}
-
-impl Drop for Rare {
-    fn drop(&mut self) {
-        table::wiped(table::WIPED_LOCK_RARE).store(0, Ordering::Release);
-    }
-}
-
-/// What goes on without the lock, since it may take long: whoever leaves the session waits for it to end.
-pub struct Apart(());
-
-impl Apart {
-    /// It begins, and the lock is free.
-    pub fn begin(rare: Rare) -> Self {
-        table::wiped(table::WIPED_APART).fetch_add(1, Ordering::SeqCst);
-        drop(rare);
-        Apart(())
-    }
-}
-
-impl Drop for Apart {
-    fn drop(&mut self) {
-        table::wiped(table::WIPED_APART).fetch_sub(1, Ordering::SeqCst);
-    }
-}
-
 /// A child begins with none. What the parent had is not freed: it may be in the middle of anything.
 pub fn in_child() {
     for slot in INODES.iter().take(END.load(Relaxed) as usize) {
         slot.inode.store(std::ptr::null_mut(), Relaxed);
         slot.descriptors.store(0, Relaxed);
+        if slot.beginning.is_on() {
+            slot.beginning.end();
+        }
     }
     for user in users() {
         if user.0.load(Relaxed) != 0 {
@@ -151,44 +106,102 @@ pub fn use_again(_rare: &Rare, slot: usize) {
     INODES[slot].descriptors.fetch_add(1, Relaxed);
 }
 
-/// A slot for the file behind a descriptor: the one it has in this process, or a new one. `None`: it stays with the kernel.
-pub fn take(rare: &Rare, fd: c_int, writes: bool, description: &Description) -> Option<u32> {
+/// What has become of a file that was to be managed.
+pub enum Taken {
+    /// This slot has it, and one descriptor more.
+    By(Rare, u32),
+    /// Another thread of the process began to manage it just then: to be looked at again.
+    Again,
+    /// It stays with the kernel.
+    Not,
+}
+
+/// A slot in which a file begins to be managed, without the lock. It has one descriptor; unless it has got an engine file it is free afterwards.
+struct Beginning(&'static Slot);
+
+impl Drop for Beginning {
+    fn drop(&mut self) {
+        let Beginning(slot) = self;
+        slot.beginning.end();
+        if slot.inode.load(Relaxed).is_null() {
+            slot.descriptors.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// A slot for the file behind a descriptor: the one it has in this process, or a new one. That takes the keeper's guard, so other threads
+/// begin and end files meanwhile; those that come to the same file wait for it.
+pub fn take(rare: Rare, fd: c_int, writes: bool, description: &Description) -> Taken {
     let device = description.device.load(Relaxed);
     let number = description.inode.load(Relaxed);
     let end = END.load(Relaxed);
-    let same = (0..end).find(|&index| {
+    let mut same = (0..end).filter(|&index| {
         let slot = &INODES[index as usize];
-        slot.number.load(Relaxed) == number
-            && slot.device.load(Relaxed) == device
-            && get(rare, index).is_some_and(|inode| inode.is_writable() || !writes)
+        slot.number.load(Relaxed) == number && slot.device.load(Relaxed) == device
     });
-    if let Some(index) = same {
-        use_again(rare, index as usize);
-        return Some(index);
+    let is_good = |index| get(&rare, index).is_some_and(|inode| inode.is_writable() || !writes);
+    if let Some(index) = same.clone().find(|&index| is_good(index)) {
+        use_again(&rare, index as usize);
+        return Taken::By(rare, index);
+    }
+    if let Some(index) = same.find(|&index| INODES[index as usize].beginning.is_on()) {
+        drop(rare);
+        INODES[index as usize].beginning.wait();
+        return Taken::Again;
     }
     let is_free = |slot: &Slot| {
         slot.inode.load(Relaxed).is_null() && slot.descriptors.load(Ordering::Acquire) == 0
     };
     let free = (0..end).find(|&index| is_free(&INODES[index as usize]));
     let index = free.unwrap_or(end);
-    let slot = INODES.get(index as usize)?;
-    let session = attach::session()?;
-    // SAFETY: the program's descriptor is open during its call.
-    let fd = unsafe { files::borrow(fd) };
-    let inode = match session.adopt(fd, writes, attach::relocate) {
-        Ok(inode) => inode,
-        Err(reason) => {
-            note(&reason);
-            return None;
-        }
+    let slot = INODES.get(index as usize);
+    let Some((slot, session)) = slot.zip(attach::session()) else {
+        return Taken::Not;
     };
     slot.number.store(number, Relaxed);
     slot.device.store(device, Relaxed);
     slot.descriptors.store(1, Relaxed);
-    slot.inode
-        .store(Box::into_raw(Box::new(inode)), Ordering::Release);
+    slot.beginning.begin();
+    let begun = Beginning(slot);
     END.fetch_max(index + 1, Relaxed);
-    Some(index)
+    let passing = Passing::begin(&rare);
+    let apart = Apart::begin(rare);
+    // SAFETY: the program's descriptor is open during its call.
+    let fd = unsafe { files::borrow(fd) };
+    let adopted = session.adopt(fd, writes, attach::relocate);
+    drop(passing);
+    let is_kept = keep(slot, adopted, (device, number));
+    drop(begun);
+    drop(apart);
+    if is_kept {
+        Taken::By(Rare::lock(), index)
+    } else {
+        Taken::Not
+    }
+}
+
+/// Puts an engine file into its slot. `false`: there is none, or it is another file's, since the program has closed the descriptor meanwhile,
+/// and opened another file there.
+fn keep(slot: &Slot, adopted: Result<Inode, Unmanaged>, identity: (u64, u64)) -> bool {
+    let inode = match adopted {
+        Ok(inode) => inode,
+        Err(reason) => {
+            note(&reason);
+            return false;
+        }
+    };
+    if inode.core().entry().numbers() != identity {
+        let seen = AtomicU32::new(inode.error_sequence());
+        if let Some(session) = attach::joined()
+            && let Ok(me) = session.shared().me()
+        {
+            let _ = inode.close(me, &seen);
+        }
+        return false;
+    }
+    let inode = Box::into_raw(Box::new(inode));
+    slot.inode.store(inode, Ordering::Release);
+    true
 }
 
 /// Why files stayed with the kernel, by kind; for the report.
@@ -223,9 +236,9 @@ pub fn give_back(rare: Rare, slot: usize, seen: &AtomicU32, number: Number) -> c
         let (closed, watched) = inode.close_watched(me, seen);
         if let Some(watched) = watched {
             // Nobody closes all numbers meanwhile, nor gives rights away.
-            let rare = Rare::lock();
+            let passing = Passing::begin(&Rare::lock());
             let unmarked = watched.take_mark_away();
-            drop(rare);
+            drop(passing);
             if let Some(unmarked) = unmarked {
                 unmarked.look();
             }

@@ -20,6 +20,7 @@ mod kernel;
 mod mapped;
 mod parting;
 mod program;
+mod rare;
 mod raw;
 mod real;
 mod serve;

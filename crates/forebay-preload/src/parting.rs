@@ -13,9 +13,10 @@ use forebay::{Error, Session};
 
 use crate::attach;
 use crate::files::{self, Given, Why};
-use crate::inodes::{self, Rare};
+use crate::inodes;
 use crate::inside::{Inside, NotCancelled};
 use crate::mapped::views;
+use crate::rare::Rare;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::table::{self, Kind, Word};

@@ -19,7 +19,9 @@ use libc::c_int;
 
 pub use description::{APPENDS, Description, FOREIGN, REACHED, STICKS, SYNCS, State};
 pub use holders::{hold, let_go};
-pub use room::{WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, at_start, part, wiped};
+pub use room::{
+    WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, WIPED_PASSING, at_start, part, wiped,
+};
 
 use crate::files::Look;
 use crate::inside::thread;

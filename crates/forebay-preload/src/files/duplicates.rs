@@ -5,7 +5,8 @@ use libc::c_int;
 use super::{Why, ended, standard};
 use crate::attach;
 use crate::foreign;
-use crate::inodes::{self, Rare};
+use crate::inodes;
+use crate::rare::Rare;
 use crate::raw::KeepErrno;
 use crate::table::{self, Kind, Word};
 
@@ -48,14 +49,14 @@ pub fn duplicated(from: c_int, to: c_int) -> c_int {
 ///
 /// Other threads may use `to` meanwhile (a log that is rotated). At each moment its word names the old file or the new one, and where one of
 /// them is the engine's, no call on it reaches the kernel: the new file's word is there before the kernel's descriptor changes, unless the old
-/// file is the engine's and the new one is not. Nobody begins to manage a file meanwhile, since that takes `Rare`; a call of the kernel's that
+/// file is the engine's and the new one is not. No descriptor becomes a managed one meanwhile, since that takes `Rare`; a call of the kernel's that
 /// moves the old file's offset is over, or looks at the word again ([`crate::serve::by_kernel`]).
 pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if !table::word(from).is_file() && !table::word(to).is_file() {
         return call();
     }
     attach::notice_fork();
-    let rare = Rare::lock();
+    let rare = Rare::lock_alone();
     let (new, old) = (table::word(from), table::word(to));
     let is_lost = new.is_file() && !(table::has_room(to) && table::hold(new.description_index()));
     let new = if is_lost { Word::NONE } else { new };

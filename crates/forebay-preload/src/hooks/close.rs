@@ -3,9 +3,9 @@
 use libc::{c_int, c_uint};
 
 use crate::files::{self, Why};
-use crate::inodes::Rare;
 use crate::inside::Inside;
 use crate::parting;
+use crate::rare::Rare;
 use crate::real;
 use crate::serve;
 use crate::table::{self, Kind, Word};
@@ -87,7 +87,7 @@ fn close_files(first: c_uint, last: c_uint) {
 fn close_all(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     let within = |fd: c_int| (first..=last).contains(&(fd as c_uint));
     // Nothing becomes the engine's meanwhile.
-    let _rare = Rare::lock();
+    let _rare = Rare::lock_alone();
     let mut from = first;
     for (fd, word) in table::each() {
         let number = fd as c_uint;

@@ -8,9 +8,10 @@ use libc::{c_int, c_uint, off_t};
 
 use crate::attach;
 use crate::files;
-use crate::inodes::{Apart, Rare, Use};
+use crate::inodes::Use;
 use crate::inside::{Inside, NotCancelled};
 use crate::kernel::{self, Why};
+use crate::rare::{Apart, Rare};
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::serve::{self, Answer, Turn};

@@ -13,8 +13,10 @@ use super::{ALIVE, DESCRIPTIONS, DESCRIPTIONS_MAX, DESCRIPTORS_MAX, Description}
 
 const PAGE_BYTES: usize = 4096;
 /// The words of the wiped page, see [`wiped`]; the first one counts lives.
-/// Threads that use the session without the lock ([`crate::inodes::Apart`]).
+/// Threads that use the session without the lock ([`crate::rare::Apart`]).
 pub const WIPED_APART: usize = 4;
+/// Threads that have descriptors for a moment ([`crate::rare::Passing`]).
+pub const WIPED_PASSING: usize = 6;
 pub const WIPED_LOCK_RARE: usize = 8;
 pub const WIPED_LOCK_MAPPED: usize = 16;
 const WIPED_LOCK_TABLES: usize = 24;

@@ -3,6 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::Stdio;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use crate::scene::Scene;
 use crate::sys::*;
@@ -21,6 +22,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
             close(fd).expect("close");
         }
         "numbers-closes" => closes_all(dir),
+        "numbers-begins" => begins_beside(dir),
         _ => return false,
     }
     true
@@ -60,6 +62,57 @@ fn closes_all(dir: &Path) {
         assert_eq!(close(number), Err(libc::EBADF));
     }
     close(fd).expect("close");
+}
+
+/// Threads that begin to manage files, files of each, and the number from which on all are closed meanwhile.
+const THREADS: usize = 4;
+const FILES: usize = 40;
+const FIRST: i32 = 300;
+
+/// Threads begin to manage files while another one closes all numbers beyond the program's, again and again.
+fn begins_beside(dir: &Path) {
+    let open_all = |thread| {
+        let paths = (0..FILES).map(|file| dir.join(format!("{thread}-{file}")));
+        let opened = paths.map(|path| open(&path, RDWR).expect("open"));
+        opened.collect::<Vec<_>>()
+    };
+    let files: Vec<_> = (0..THREADS).map(open_all).collect();
+    // The connection to the keeper, and all lanes that there may be, are made before.
+    let early = open_all(THREADS);
+    let begin = |&fd: &i32| assert_eq!(write(fd, &pattern(fd as u8, 3000)), Ok(3000));
+    early.iter().for_each(begin);
+    let null = |_| open(Path::new("/dev/null"), libc::O_RDONLY).expect("open");
+    let is_last = |number| number >= FIRST - 1;
+    assert!((0..FIRST).map(null).any(is_last), "a number is free below");
+    let at_work = AtomicUsize::new(THREADS);
+    std::thread::scope(|scope| {
+        for files in &files {
+            let at_work = &at_work;
+            scope.spawn(move || {
+                files.iter().for_each(begin);
+                at_work.fetch_sub(1, Relaxed);
+            });
+        }
+        while at_work.load(Relaxed) != 0 {
+            // SAFETY: takes no memory.
+            assert_eq!(unsafe { libc::close_range(FIRST as u32, u32::MAX, 0) }, 0);
+        }
+    });
+    for &fd in files.iter().flatten() {
+        assert_eq!(pread(fd, 4000, 0), Ok(pattern(fd as u8, 3000)));
+    }
+}
+
+#[test]
+fn a_file_that_begins_loses_no_descriptor() {
+    for _ in 0..3 {
+        let scene = Scene::new("begins-beside", 0);
+        scene.play("numbers-begins", "");
+        assert_eq!(
+            scene.bytes_to_memory(),
+            ((THREADS + 1) * FILES * 3000) as u64
+        );
+    }
 }
 
 #[test]

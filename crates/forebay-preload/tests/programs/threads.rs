@@ -19,6 +19,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         "short-threads" => short_threads(dir),
         "parallel-growth" => parallel_growth(dir),
         "shared-offset" => shared_offset(dir),
+        "lives" => lives(dir),
         _ => return false,
     }
     true
@@ -132,6 +133,52 @@ fn shared_offset(dir: &Path) {
         counts[usize::from(bytes[0])] += 1;
     }
     assert_eq!(counts, [0, 200, 200, 200, 200]);
+}
+
+/// Threads that make, write, read and remove files, each its own and in turn with another one's.
+const LIVING: usize = 6;
+const LIVES: usize = 60;
+
+fn lives(dir: &Path) {
+    let live = |me: usize| {
+        for turn in 0..LIVES {
+            // Each second file is two threads', which come to it at once.
+            let name = if turn % 2 == 0 { me } else { LIVING + me / 2 };
+            let path = dir.join(format!("{name}-{turn}"));
+            let fd = open(&path, libc::O_RDWR | libc::O_CREAT).expect("open");
+            let seed = (name + turn) as u8;
+            let all = pattern(seed, 8 * BLOCK);
+            for part in all.chunks(BLOCK) {
+                assert_eq!(write(fd, part), Ok(BLOCK));
+            }
+            close(fd).expect("close");
+            let fd = open(&path, libc::O_RDONLY).expect("open");
+            assert!(pread(fd, all.len(), 0) == Ok(all), "{path:?}");
+            close(fd).expect("close");
+            if turn % 2 == 0 {
+                std::fs::remove_file(&path).expect("removed");
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for me in 0..LIVING {
+            scope.spawn(move || live(me));
+        }
+    });
+}
+
+#[test]
+fn files_that_threads_begin_and_end_at_once() {
+    let scene = Scene::new("lives", 0);
+    scene.play("lives", "");
+    // Of two that end and begin the same file at once, one may leave it to the kernel.
+    assert!(scene.bytes_to_memory() >= (LIVING * LIVES * 4 * BLOCK) as u64);
+    for name in LIVING..LIVING + LIVING / 2 {
+        for turn in (1..LIVES).step_by(2) {
+            let bytes = std::fs::read(scene.path(&format!("{name}-{turn}"))).expect("a file");
+            assert!(bytes == pattern((name + turn) as u8, 8 * BLOCK));
+        }
+    }
 }
 
 #[test]

@@ -47,7 +47,7 @@ use crate::sync::Ordering;
 use crate::sys::fanotify::Group;
 use crate::sys::inotify::{self, Watcher};
 use crate::sys::stand_in::{self, StandIn};
-use crate::sys::{liveness, socket, stat};
+use crate::sys::{liveness, priority, socket, stat};
 
 /// How long the guard's thread waits for events.
 const TICK: Duration = Duration::from_millis(50);
@@ -455,6 +455,7 @@ impl Guard {
 /// The guard's thread, until [`Guard::end`].
 pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
     let Some(guard) = shared.guard() else { return };
+    priority::be_prompt();
     let stood = catch_unwind(AssertUnwindSafe(|| guard.stand(shared)));
     if stood.is_err() {
         // Nobody waits for a guard that is not there.

@@ -10,12 +10,14 @@
 //! both sides) stands between.
 
 mod dead;
+mod opening;
 mod stops;
 mod taking;
 mod work;
 
 pub(crate) use dead::bury;
 pub use dead::{Dead, dead, dead_of, last_life};
+pub use opening::{Opening, opens_for_the_engine};
 pub use stops::{
     FileStop, SessionStop, Waiting, await_operations, stop_file, stop_session,
     stop_session_for_rebuild,
@@ -56,7 +58,8 @@ pub struct ThreadSlot {
     pub small_hint: AtomicU32,
     /// The word of the map of free headers in which this thread last found one.
     pub header_hint: AtomicU32,
-    unused: AtomicU32,
+    /// Not 0 while the thread opens a file for the engine ([`Opening`]).
+    opening: AtomicU32,
     /// Counters, see `stats`.
     pub counters: [AtomicU64; COUNTERS],
     mutex: liveness::Word,

@@ -15,7 +15,7 @@ use crate::file::{given, gone, settle, table};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::memory::place;
-use crate::memory::threads::Me;
+use crate::memory::threads::{Me, Opening};
 use crate::session::glance::known_entry;
 use crate::session::shared::Shared;
 use crate::session::standing::Newcomer;
@@ -254,14 +254,16 @@ impl Session {
             Standing::Given(_) => true,
             Standing::Managed | Standing::Idle | Standing::New => false,
         };
+        let me = shared.me().map_err(Unmanaged::Failed)?;
+        let opening = Opening::begin(me);
         let device = RealFile::reopen_known(fd, &asked, writable, &relocate);
+        drop(opening);
         let device = device.map_err(Unmanaged::Reason)?;
         shared.claim(&device, &path).map_err(Unmanaged::Reason)?;
         if outside {
             return Err(Unmanaged::Outside);
         }
         let device: Arc<dyn DeviceFile> = Arc::new(device);
-        let me = shared.me().map_err(Unmanaged::Failed)?;
         let bytes = path.as_os_str().as_bytes();
         let id = enter(shared, me, &device, bytes, alone)?;
         // The process's other files flush through devices in the registry: one that cannot be written is of no use there.

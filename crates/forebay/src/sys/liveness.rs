@@ -148,6 +148,11 @@ pub fn is_held(word: &Word) -> bool {
     value & OWNER != 0 && value & OWNER_DIED == 0
 }
 
+/// Whether this thread holds the word, and has not been marked as dead.
+pub fn is_held_by(word: &Word, thread: u32) -> bool {
+    thread != 0 && word.futex.load(Ordering::Acquire) & (OWNER | OWNER_DIED) == thread
+}
+
 impl Word {
     fn node(&self) -> usize {
         (&raw const self.next).addr()

@@ -62,7 +62,8 @@ impl Members {
             let Some(seen) = self.thread(thread) else {
                 return false;
             };
-            let (process, at) = (seen.process, seen.calls_from());
+            let is_engines = || threads::opens_for_the_engine(arena, thread as u32);
+            let (process, at) = (seen.process, seen.calls_from(is_engines));
             match at {
                 Ok(at) => return self.may_call(arena, process, inode, at),
                 // It has ended, and another one has its number.
@@ -139,11 +140,11 @@ impl Code {
 
 impl Thread {
     /// Where the instruction is by which the thread, which waits in a system call, has made it. 0: it does not come to wait. `None`: this
-    /// process may not know.
+    /// process may not know, or need not, since the thread is awake and the call the engine's.
     ///
     /// # Errors
     /// It has ended.
-    fn calls_from(&self) -> io::Result<Option<u64>> {
+    fn calls_from(&self, is_engines: impl Fn() -> bool) -> io::Result<Option<u64>> {
         let mut text = [0; 256];
         for round in 0..LOOKS {
             let read = match self.call.read_at(&mut text, 0) {
@@ -151,9 +152,12 @@ impl Thread {
                 Err(_) => return Ok(None),
                 Ok(read) => &text[..read],
             };
-            // It comes to wait after it has been told of.
+            // It comes to wait after it has been told of, and is awake whenever another one has been let in.
             if !read.starts_with(b"running") {
                 return Ok(address_in(read));
+            }
+            if is_engines() {
+                return Ok(None);
             }
             relax(GIVES_WAY + round);
         }
@@ -171,6 +175,10 @@ fn address_in(line: &[u8]) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+    use crate::memory::threads::Opening;
+    use crate::session::Session;
+    use std::sync::atomic::{AtomicBool, AtomicI32, Ordering::SeqCst};
 
     #[test]
     fn where_a_thread_calls_from_is_read() {
@@ -187,6 +195,49 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_says_that_it_opens_for_the_engine() {
+        let session = Session::open(Config::tiny()).expect("a session");
+        let arena = &session.shared().arena;
+        let id = threads::take(arena, true).expect("a slot");
+        let me = threads::Me { arena, id };
+        let this = number_of_this_thread();
+        let opens = || threads::opens_for_the_engine(arena, this as u32);
+        assert!(!opens());
+        let opening = Opening::begin(me);
+        assert!(opens() && !threads::opens_for_the_engine(arena, this as u32 + 1));
+        drop(opening);
+        assert!(!opens());
+        threads::release(me);
+    }
+
+    #[test]
+    fn who_is_awake_is_not_waited_for_where_the_call_is_the_engines() {
+        let (number, asked) = (AtomicI32::new(0), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                number.store(number_of_this_thread(), SeqCst);
+                while !asked.load(SeqCst) {
+                    std::hint::spin_loop();
+                }
+            });
+            while number.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            let mut members = Members::default();
+            let seen = members.thread(number.load(SeqCst)).expect("the thread");
+            let at = seen.calls_from(|| true);
+            asked.store(true, SeqCst);
+            assert_eq!(at.expect("it lives"), None);
+        });
+    }
+
+    fn number_of_this_thread() -> i32 {
+        let link = std::fs::read_link("/proc/thread-self").expect("a link");
+        let name = link.file_name().and_then(|name| name.to_str());
+        name.and_then(|name| name.parse().ok()).expect("a number")
+    }
+
+    #[test]
     fn a_thread_that_waits_is_told_from_one_that_has_ended() {
         let mut child = std::process::Command::new("cat")
             .stdin(std::process::Stdio::piped())
@@ -195,10 +246,10 @@ mod tests {
         let mut members = Members::default();
         let seen = members.thread(child.id() as i32).expect("its thread");
         assert_eq!(seen.process, child.id() as i32);
-        assert!(seen.calls_from().expect("it lives").is_some());
+        assert!(seen.calls_from(|| false).expect("it lives").is_some());
         drop(child.stdin.take());
         child.wait().expect("its end");
-        assert!(seen.calls_from().is_err());
+        assert!(seen.calls_from(|| false).is_err());
         assert!(is_own_thread(std::process::id() as i32) && !is_own_thread(child.id() as i32));
     }
 }

@@ -66,6 +66,7 @@ fn take_free(arena: &Arena, part: &Range<u32>, real: bool) -> Option<ThreadId> {
 fn begin_life(slot: &ThreadSlot, life: u32, real: bool) -> bool {
     let life = life & LIFE_MASK;
     slot.pid.store(std::process::id(), Ordering::Relaxed);
+    slot.opening.store(0, Ordering::Relaxed);
     if real && !liveness::hold(&slot.mutex) {
         slot.make_free();
         return false;

@@ -27,10 +27,13 @@ use super::{MANAGE, MESSAGE_BYTES, decode, desk};
 use crate::ids::FileId;
 use crate::session::shared::Shared;
 use crate::sync::time::Instant;
-use crate::sys::socket;
+use crate::sys::{limits, socket};
 
-/// Lanes of one client at most.
-const LANES_MAX: usize = 4;
+/// Lanes of one client at most: a program has as many as files of which it has begun at once. Each takes three of the keeper's numbers.
+const LANES_MAX: usize = 16;
+/// Lanes of a program that has fewer than [`MANY`] numbers for descriptors: it wants them for its files.
+const LANES_FEW: usize = 4;
+const MANY: u64 = 1024;
 /// How long a lane is left alone that is never seen empty: most files are closed before.
 const LEFT_ALONE: Duration = Duration::from_millis(20);
 
@@ -44,18 +47,29 @@ struct Lane {
 
 /// A client's lanes to one keeper.
 #[derive(Default)]
-pub(super) struct Lanes(Vec<Lane>);
+pub(super) struct Lanes {
+    lanes: Vec<Lane>,
+    /// The keeper takes no more of them.
+    is_all: bool,
+}
 
 impl Lanes {
     /// Whether a lane more may be of use.
     pub fn may_grow(&self) -> bool {
-        self.0.len() < LANES_MAX && self.0.iter().all(|lane| lane.file.is_some())
+        let has_room = !self.is_all && self.lanes.len() < LANES_MAX;
+        let is_wanted = || self.lanes.iter().all(|lane| lane.file.is_some());
+        has_room && is_wanted() && (self.lanes.len() < LANES_FEW || limits::descriptors() >= MANY)
+    }
+
+    /// The keeper takes no more lanes. Those that it has stay.
+    pub fn stay(&mut self) {
+        self.is_all = true;
     }
 
     /// A lane that the keeper has got the receiving end of.
     pub fn add(&mut self, (into, out): (OwnedFd, OwnedFd)) {
         let file = None;
-        self.0.push(Lane { into, out, file });
+        self.lanes.push(Lane { into, out, file });
     }
 
     /// Puts a file's descriptors into an empty lane. `false`: there is none.
@@ -65,13 +79,13 @@ impl Lanes {
         message: &[u8; MESSAGE_BYTES],
         descriptors: &[BorrowedFd<'_>],
     ) -> bool {
-        let unused = self.0.iter().position(|lane| lane.file.is_none());
+        let unused = self.lanes.iter().position(|lane| lane.file.is_none());
         // The keeper has taken what was in it.
         let emptied = || {
-            let mut lanes = self.0.iter();
+            let mut lanes = self.lanes.iter();
             lanes.position(|lane| socket::is_empty(lane.out.as_fd()))
         };
-        let Some(lane) = unused.or_else(emptied).map(|at| &mut self.0[at]) else {
+        let Some(lane) = unused.or_else(emptied).map(|at| &mut self.lanes[at]) else {
             return false;
         };
         let sent = socket::send_at_once(lane.into.as_fd(), message, descriptors);
@@ -79,19 +93,19 @@ impl Lanes {
         if matches!(&sent, Err(error) if error.kind() == ErrorKind::BrokenPipe) {
             // The keeper takes no more into it.
             let into = lane.into.as_raw_fd();
-            self.0.retain(|lane| lane.into.as_raw_fd() != into);
+            self.lanes.retain(|lane| lane.into.as_raw_fd() != into);
         }
         sent.is_ok()
     }
 
     /// Whether a file's descriptors may lie in a lane.
     pub fn may_have(&self, file: FileId) -> bool {
-        self.0.iter().any(|lane| lane.file == Some(file))
+        self.lanes.iter().any(|lane| lane.file == Some(file))
     }
 
     /// Takes a file's descriptors back. `false`: the keeper has them.
     pub fn take_back(&mut self, file: FileId) -> bool {
-        let lane = self.0.iter_mut().find(|lane| lane.file == Some(file));
+        let lane = self.lanes.iter_mut().find(|lane| lane.file == Some(file));
         lane.is_some_and(|lane| {
             lane.file = None;
             socket::discard(lane.out.as_fd())

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use super::lanes::Lanes;
@@ -40,6 +40,8 @@ const CONNECT_PAUSE: Duration = Duration::from_millis(5);
 #[derive(Default)]
 pub struct Line {
     contact: Mutex<Option<Contact>>,
+    /// The connection's epoch and socket, for who needs no more: its lock is held while an answer is waited for.
+    socket: Mutex<Option<(u32, Arc<OwnedFd>)>>,
     /// The session's tick + 1 when the keeper last could not be reached.
     failed: AtomicU64,
     relocate: OnceLock<fn(OwnedFd) -> OwnedFd>,
@@ -49,13 +51,12 @@ pub struct Line {
 /// A connection to the keeper of an epoch.
 struct Contact {
     epoch: u32,
-    socket: OwnedFd,
+    socket: Arc<OwnedFd>,
     /// Questions without an answer so far.
     unanswered: u32,
     /// What could not be told yet, as the socket holds no more.
     untold: VecDeque<[u8; MESSAGE_BYTES]>,
-    /// `None`: the keeper takes none.
-    lanes: Option<Lanes>,
+    lanes: Lanes,
 }
 
 /// What has become of a message.
@@ -126,7 +127,7 @@ impl Line {
             *contact = self.connect(shared, epoch);
         }
         if let Some(known) = contact.as_mut()
-            && known.lanes.as_ref().is_some_and(Lanes::may_grow)
+            && known.lanes.may_grow()
             && let Ok((into, out)) = socket::pair()
         {
             known.open_lane(shared, (self.placed(into), self.placed(out)));
@@ -142,16 +143,14 @@ impl Line {
     ) -> bool {
         let mut contact = self.contact();
         let known = contact.as_mut().filter(|known| known.epoch == epoch);
-        let lanes = known.and_then(|known| known.lanes.as_mut());
-        lanes.is_some_and(|lanes| lanes.put(file, message, descriptors))
+        known.is_some_and(|known| known.lanes.put(file, message, descriptors))
     }
 
     /// Takes a file's descriptors out of a lane. `false`: the keeper has them, or they were in none.
     fn take_back(&self, file: FileId, epoch: u32) -> bool {
         let mut contact = self.contact();
         let known = contact.as_mut().filter(|known| known.epoch == epoch);
-        let lanes = known.and_then(|known| known.lanes.as_mut());
-        lanes.is_some_and(|lanes| lanes.take_back(file))
+        known.is_some_and(|known| known.lanes.take_back(file))
     }
 
     /// Has the keeper take a file's descriptors, should they be in a lane. Waits for nobody.
@@ -160,14 +159,10 @@ impl Line {
         let Some(known) = contact.as_ref() else {
             return;
         };
-        if known
-            .lanes
-            .as_ref()
-            .is_some_and(|lanes| lanes.may_have(file))
-        {
+        if known.lanes.may_have(file) {
             let message = encode(file, TAKE | QUIETLY, shared.session_name_word());
             // Else it takes them in its own time.
-            let _ = socket::send_at_once(known.socket.as_fd(), &message, &[]);
+            let _ = socket::send_at_once((*known.socket).as_fd(), &message, &[]);
         }
     }
 
@@ -236,13 +231,18 @@ impl Line {
         let superblock = shared.arena.superblock();
         let number = superblock.listener.load(Ordering::Acquire).checked_sub(1)?;
         let epoch = superblock.keeper_epoch.load(Ordering::Relaxed);
-        // Whoever has it may wait for an answer.
-        let contact = self.contact.try_lock().ok()?;
-        let known = contact.as_ref().filter(|known| known.epoch == epoch)?;
+        let socket = self.socket_of(epoch)?;
         // Not kept: a number that the program may want.
-        let process = self.owned(socket::peer_process(known.socket.as_fd()).ok()?);
+        let process = self.owned(socket::peer_process((*socket).as_fd()).ok()?);
         let listener = socket::borrow_from(process.as_fd(), number as RawFd).ok()?;
         act(self.owned(listener).as_fd()).ok()
+    }
+
+    /// The socket of the connection to the keeper of an epoch, if there is one.
+    fn socket_of(&self, epoch: u32) -> Option<Arc<OwnedFd>> {
+        let socket = self.socket();
+        let known = socket.as_ref().filter(|known| known.0 == epoch);
+        known.map(|(_, socket)| Arc::clone(socket))
     }
 
     /// Has the keeper see who opens a file. `None`: it cannot be reached.
@@ -289,7 +289,7 @@ impl Line {
             contact.epoch == epoch
                 && contact.unanswered == 0
                 && contact.untold.is_empty()
-                && socket::send_at_once(contact.socket.as_fd(), &message, &[]).is_ok()
+                && socket::send_at_once((*contact.socket).as_fd(), &message, &[]).is_ok()
         })
     }
 
@@ -321,6 +321,10 @@ impl Line {
     fn contact(&self) -> MutexGuard<'_, Option<Contact>> {
         // A panic elsewhere leaves a connection that has an answer too many or too few, at worst.
         self.contact.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn socket(&self) -> MutexGuard<'_, Option<(u32, Arc<OwnedFd>)>> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Tells the keeper something that changes its counts, and waits until it has heard it if it hears anything.
@@ -366,22 +370,27 @@ impl Line {
             Ok(fate) => fate,
             Err(_) => {
                 *contact = None;
+                drop(self.socket().take());
                 Fate::Unsent
             }
         }
     }
 
     fn connect(&self, shared: &Shared, epoch: u32) -> Option<Contact> {
+        // The end of the connection before tells its keeper that this client is gone from there.
+        drop(self.socket().take());
         let path = socket_path(shared.arena_path.as_ref()?);
         for _ in 0..CONNECT_TRIES {
             match socket::connect(&path) {
                 Ok(socket) => {
+                    let socket = Arc::new(self.placed(socket));
+                    drop(self.socket().replace((epoch, Arc::clone(&socket))));
                     return Some(Contact {
                         epoch,
-                        socket: self.placed(socket),
+                        socket,
                         unanswered: 0,
                         untold: VecDeque::new(),
-                        lanes: Some(Lanes::default()),
+                        lanes: Lanes::default(),
                     });
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
@@ -401,12 +410,8 @@ impl Contact {
     fn open_lane(&mut self, shared: &Shared, pair: (OwnedFd, OwnedFd)) {
         let message = encode(FileId(0), LANE, shared.session_name_word());
         match self.ask(shared, &message, &[pair.1.as_fd()]) {
-            Ok(Fate::Answered(DONE)) => {
-                if let Some(lanes) = &mut self.lanes {
-                    lanes.add(pair);
-                }
-            }
-            Ok(Fate::Answered(_)) => self.lanes = None,
+            Ok(Fate::Answered(DONE)) => self.lanes.add(pair),
+            Ok(Fate::Answered(_)) => self.lanes.stay(),
             // Should the connection be of no use any more, whatever is asked next notices.
             _ => {}
         }
@@ -423,7 +428,7 @@ impl Contact {
         if !self.tell_the_rest() {
             return Ok(Fate::Unsent);
         }
-        match socket::send_at_once(self.socket.as_fd(), message, descriptors) {
+        match socket::send_at_once((*self.socket).as_fd(), message, descriptors) {
             Ok(()) => self.unanswered += 1,
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
                 return Ok(Fate::Unsent);
@@ -433,8 +438,8 @@ impl Contact {
         let begun = Instant::now();
         loop {
             let mut answer = [0];
-            if socket::wait_readable(&[self.socket.as_fd()], LOOK_EVERY_MS)? {
-                match socket::receive(self.socket.as_fd(), &mut answer)? {
+            if socket::wait_readable(&[(*self.socket).as_fd()], LOOK_EVERY_MS)? {
+                match socket::receive((*self.socket).as_fd(), &mut answer)? {
                     (1, _) => self.unanswered -= 1,
                     _ => return Err(std::io::ErrorKind::UnexpectedEof.into()),
                 }
@@ -452,7 +457,7 @@ impl Contact {
     /// Whether everything has been told.
     fn tell_the_rest(&mut self) -> bool {
         while let Some(message) = self.untold.front() {
-            if socket::send_at_once(self.socket.as_fd(), message, &[]).is_err() {
+            if socket::send_at_once((*self.socket).as_fd(), message, &[]).is_err() {
                 return false;
             }
             self.untold.pop_front();
@@ -461,7 +466,7 @@ impl Contact {
     }
 
     fn is_keeper_stopped(&self) -> bool {
-        socket::peer_pid(self.socket.as_fd()).is_ok_and(liveness::is_stopped)
+        socket::peer_pid((*self.socket).as_fd()).is_ok_and(liveness::is_stopped)
     }
 }
 
