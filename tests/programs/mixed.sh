@@ -6,7 +6,7 @@ declare -A mixed_programs=(
     [model]='python3 -B "$TESTS/ragged.py" "$SEED" $((WORK * 150))'
     [streams]='"$TOOLS/streams"'
     [pools]='python3 -B "$TESTS/pools.py"'
-    [sort]='awk -v seed="$SEED" "BEGIN { srand(seed); for (i = 0; i < $WORK * 150000; i++) printf \"%.9f %d\\n\", rand(), i % 977 }" >in
+    [sort]='awk -v seed="$SEED" "BEGIN { x = seed; for (i = 0; i < $WORK * 150000; i++) { x = x * 16807 % 2147483647; printf \"%.9f %d\\n\", x / 2147483647, i % 977 } }" >in
         mkdir parts; sort -T parts -S 3M in -o out; sort -T parts -S 2M -k 2,2n -k 1,1 -o in in; gzip -n -k out; gunzip -c out.gz | cmp - out; echo $?'
     [trees]='cp -r "$TESTS/../../crates" a; tar cf a.tar --sort=name --mtime=@0 a; mkdir b; tar xf a.tar -C b; diff -r a b/a; echo $?
         rsync -a --checksum a/ c; rm -r a/forebay/src; rsync -a --checksum --delete a/ c; cp -r c d; find d -name "*.rs" | sort | head -n $((SEED % 300)) | xargs -r rm; rm a.tar'
