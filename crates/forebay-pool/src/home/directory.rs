@@ -4,11 +4,13 @@
 //! life             the number of the pool's life, and the size of its blocks
 //! lock             locked by the pool's first server as long as it lives
 //! FILE/BLOCK       a block: its version, 24 bytes, and what it holds
-//! FILE/lock        locked by whoever changes anything in FILE
+//! FILE/turn/       of whoever changes anything in FILE (`turn`)
 //! ```
 //!
 //! A block is written to another name, synced, and renamed: it is the old one or the new one, also after a power cut. A file system may give a file
 //! its new name before it has the bytes. A file that is no block is an error and not a hole: something has damaged it.
+
+mod turn;
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -19,6 +21,7 @@ use super::{Home, life_of};
 use crate::ids::{Epoch, File, SIZE_BLOCK, Version};
 use crate::message::{Block, Place};
 use crate::wire::BLOCK_MAX;
+use turn::in_turn;
 
 const HEAD: usize = 24;
 const LIFE: &str = "life";
@@ -171,12 +174,6 @@ fn lock_file(directory: &Path) -> io::Result<fs::File> {
     options.create(true).append(true).mode(FILE_MODE).open(path)
 }
 
-fn locked(directory: &Path) -> io::Result<fs::File> {
-    let lock = lock_file(directory)?;
-    lock.lock()?;
-    Ok(lock)
-}
-
 fn head(version: Version) -> [[u8; 8]; 3] {
     [version.epoch, version.stamp, version.change].map(u64::to_le_bytes)
 }
@@ -188,6 +185,16 @@ fn version(head: &[u8]) -> Option<Version> {
         stamp: word(8)?,
         change: word(16)?,
     })
+}
+
+/// The version of a block in a file, if it is there.
+fn there(path: &Path) -> io::Result<Option<Version>> {
+    let Some(there) = perhaps(fs::File::open(path))? else {
+        return Ok(None);
+    };
+    let mut head = Vec::with_capacity(HEAD);
+    there.take(HEAD as u64).read_to_end(&mut head)?;
+    Ok(version(&head))
 }
 
 /// What is not there is nothing, and no error.
@@ -215,24 +222,25 @@ impl Home for Directory {
 
     fn store(&self, block: &Block) -> io::Result<()> {
         let directory = self.of(block.place.0);
-        make_directory(&directory)?;
-        let _lock = locked(&directory)?;
-        let path = directory.join(format!("{:x}", block.place.1));
-        if let Some(there) = perhaps(fs::File::open(&path))? {
-            let mut head = Vec::with_capacity(HEAD);
-            there.take(HEAD as u64).read_to_end(&mut head)?;
-            if let Some(there) = version(&head).filter(|there| *there >= block.version) {
-                let life = |version: Version| life_of(Epoch(version.epoch));
-                if life(there) > life(block.version) {
-                    let why = format!("{} is of a later life of the pool", path.display());
-                    return Err(io::Error::other(why));
-                }
-                return Ok(());
-            }
-        }
+        let name = format!("{:x}", block.place.1);
         let head = head(block.version);
         let parts = [head.as_flattened(), &block.bytes];
-        replace(&directory.join(&self.draft), &path, &parts)
+        in_turn((&directory, &self.draft), |turn| {
+            turn.write(&self.draft, &parts)?;
+            turn.take()?;
+            match there(&directory.join(&name))? {
+                Some(there) if there >= block.version => {
+                    let life = |version: Version| life_of(Epoch(version.epoch));
+                    if life(there) > life(block.version) {
+                        let path = directory.join(&name);
+                        let why = format!("{} is of a later life of the pool", path.display());
+                        return Err(io::Error::other(why));
+                    }
+                    Ok(())
+                }
+                _ => turn.bring(&self.draft, &name),
+            }
+        })
     }
 
     fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<()> {
@@ -240,17 +248,18 @@ impl Home for Directory {
         if !directory.exists() {
             return Ok(());
         }
-        let _lock = locked(&directory)?;
-        for entry in fs::read_dir(&directory)? {
-            let entry = entry?;
-            let name = entry.file_name();
-            let number = name
-                .to_str()
-                .and_then(|name| u64::from_str_radix(name, 16).ok());
-            if number.is_some_and(|number| number >= from && (whole || number < SIZE_BLOCK)) {
-                perhaps(fs::remove_file(entry.path()))?;
+        in_turn((&directory, &self.draft), |turn| {
+            turn.take()?;
+            for entry in fs::read_dir(&directory)? {
+                let name = entry?.file_name();
+                let Some(name) = name.to_str() else { continue };
+                let number = u64::from_str_radix(name, 16).ok();
+                if number.is_some_and(|number| number >= from && (whole || number < SIZE_BLOCK)) {
+                    turn.remove(name, &self.draft)?;
+                }
             }
-        }
+            Ok(())
+        })?;
         if whole {
             // Another server may be at it; what it leaves is empty.
             let _ = fs::remove_dir_all(&directory);
@@ -342,8 +351,8 @@ mod tests {
                 );
             }
         }
-        // Two directories, the life and its lock, and a file's directory with its lock and a block.
-        assert_eq!(count, 7);
+        // Two directories, the life and its lock, and a file's directory with a block, and with its turn and the lock of that.
+        assert_eq!(count, 8);
         fs::set_permissions(&path, fs::Permissions::from_mode(0o710)).unwrap();
         assert!(is_open(&path));
     }
