@@ -323,6 +323,33 @@ fn what_the_dead_owe_is_asked_for() {
     }
 }
 
+/// A new file has the number of one that was removed while it owed what nobody can write any more. The new one can be inherited, passed on and
+/// mapped all the same.
+#[test]
+fn what_a_removed_file_owes_is_no_new_files() {
+    let mut scene = Scene::new("again", 0);
+    scene.session.as_mut().expect("a session").stop_keeping();
+    kill_after(&scene, 40);
+    let number = std::fs::metadata(scene.path("a")).expect("a file").ino();
+    std::fs::remove_file(scene.path("a")).expect("removed");
+    // Its writer is counted as one who has it open, and nobody has found out yet. The file system gives the number again soon.
+    let new = (0..2000).map(|count| scene.path(&format!("new{count}")));
+    let new = new.map(|path| (std::fs::File::create_new(&path).expect("a file"), path));
+    let found = new.filter(|(file, _)| file.metadata().expect("a file").ino() == number);
+    let (file, path) = found.into_iter().next().expect("the number again");
+    // Nobody finds it where the removed one was.
+    std::fs::create_dir(scene.path("elsewhere")).expect("a directory");
+    let moved = scene.path("elsewhere/new");
+    std::fs::rename(path, &moved).expect("another place");
+    let ways = "echo one; /bin/echo two; exec 3<&0; cat <&3 >&2; exec /bin/echo three";
+    let mut shell = scene.command("sh");
+    shell.args(["-c", ways]).stdin(file.try_clone().unwrap());
+    let ended = shell.stdout(file).status().expect("a shell");
+    assert!(ended.success(), "{ended}");
+    let bytes = std::fs::read_to_string(moved).expect("a file");
+    assert_eq!(bytes, "one\ntwo\nthree\n");
+}
+
 /// What another program owes is written by a sync of a descriptor that may only read, whoever there is to write it.
 #[test]
 fn a_sync_by_a_reader_needs_no_keeper() {

@@ -78,8 +78,8 @@ pub struct FileEntry {
     /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970. Afterwards it tells a time of the
     /// device file that our writing has left from one that others have.
     pub closed_ns: AtomicU64,
-    /// The `birth` for which somebody has found another file under the entry's numbers, while nobody used the entry: its file is
-    /// gone. Another birth than the entry's says nothing. A hint for those who look from outside the session.
+    /// The `birth` for which somebody has found another file under the entry's numbers: its file is gone, whatever is owed to it, and
+    /// whoever is counted as having it open has died. Another birth than the entry's says nothing.
     pub outlived: AtomicU64,
     /// What is seldom looked at.
     pub rest: Line,
@@ -168,6 +168,12 @@ impl FileEntry {
     /// Whether the device file lacks any of the file's bytes, or its length.
     pub fn owes(&self) -> bool {
         self.owed_pages.load(Ordering::Acquire) != 0 || self.lacks_length()
+    }
+
+    /// Whether somebody has found another file under the entry's numbers: nothing of the entry is that file's.
+    pub fn is_outlived(&self) -> bool {
+        let outlived = self.outlived.load(Ordering::Acquire);
+        outlived != 0 && outlived == self.birth.load(Ordering::Acquire)
     }
 
     /// The file's device and inode numbers.

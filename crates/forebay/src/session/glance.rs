@@ -202,13 +202,12 @@ impl Glance {
     pub fn known_of(&self, (device, inode): (u64, u64), fd: BorrowedFd<'_>) -> Option<Known> {
         let known = self.known(device, inode)?;
         let entry = self.arena.file_unchecked(known.id);
-        if !known.in_use {
-            let birth = entry.birth.load(Ordering::Acquire);
-            if is_another(entry, Place::of(fd)) {
-                // Should the entry be another file's by now, it has another birth.
-                entry.outlived.store(birth, Ordering::Release);
-                return None;
-            }
+        let birth = entry.birth.load(Ordering::Acquire);
+        // Also of one that is in use: those who have it open may have died, and nobody has seen to that yet.
+        if is_another(entry, Place::of(fd)) {
+            // Should the entry be another file's by now, it has another birth.
+            entry.outlived.store(birth, Ordering::Release);
+            return None;
         }
         Some(known)
     }
@@ -306,13 +305,7 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
         return None;
     }
     let in_use = entry.opens.load(Ordering::Acquire) != 0 || entry.owes();
-    // Memory of a file that nobody uses may be that of one that is gone.
-    let is_left = || {
-        let outlived = entry.outlived.load(Ordering::Acquire);
-        entry.root.load(Ordering::Acquire) == 0
-            || outlived != 0 && outlived == entry.birth.load(Ordering::Acquire)
-    };
-    if !in_use && is_left() {
+    if entry.is_outlived() || !in_use && entry.root.load(Ordering::Acquire) == 0 {
         return None;
     }
     let size = entry.size.load(Ordering::Acquire);

@@ -36,7 +36,8 @@ pub fn find(arena: &Arena, device: u64, inode: u64) -> Option<FileId> {
         match entry.state.load(Ordering::Acquire) & 7 {
             ABSENT => return None,
             LIVE if entry.inode.load(Ordering::Relaxed) == inode
-                && entry.device.load(Ordering::Relaxed) == device =>
+                && entry.device.load(Ordering::Relaxed) == device
+                && !entry.is_outlived() =>
             {
                 return Some(id);
             }
