@@ -40,6 +40,8 @@ if ! python_has safetensors numpy; then unset 'mixed_programs[tensors]'; fi
 mapfile -t mixed_names < <(printf '%s\n' "${!mixed_programs[@]}" | sort)
 
 mixed_gone='^forebay: .* not written yet: the file is not where it was'
+# Where all of the session were dead at once, the next command says what it has recovered.
+mixed_recovered='^forebay: recovered .* written$'
 
 # mixed_worker NUMBER UNTIL: one line in notes/done for each program that was the same, and one in notes/wrong for each other.
 mixed_worker() {
@@ -105,11 +107,11 @@ mixed_victim() {
         kill -9 $who 2>/dev/null || kill -9 "$victim"
         wait "$victim" 2>/dev/null
         said=$(timeout --kill-after=5 300 "$forebay" run --require --linger 5 -- python3 "$TESTS/acknowledged.py" "$dir/data" "$dir/told" 2>"$store/notes/said-$number")
-        if [[ $said =~ ^[0-9]+$ ]] && ! grep -q -v "$mixed_gone" "$store/notes/said-$number" &&
+        if [[ $said =~ ^[0-9]+$ ]] && ! grep -v "$mixed_gone" "$store/notes/said-$number" | grep -q -v "$mixed_recovered" &&
             python3 "$TESTS/acknowledged.py" "$dir/data" "$dir/told" >>"$store/notes/said-$number" 2>&1; then
             echo "writer killed" >>"$store/notes/done"
         else
-            { echo "victim $number, killed $who after $told:" && cat "$store/notes/said-$number"; } >>"$store/notes/wrong"
+            { echo "victim $number, killed $who after $told; the session said '$said':" && cat "$store/notes/said-$number"; } >>"$store/notes/wrong"
             mv "$dir" "$dir-wrong-$SECONDS"
         fi
     done
