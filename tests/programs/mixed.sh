@@ -107,7 +107,7 @@ mixed_victim() {
         kill -9 $who 2>/dev/null || kill -9 "$victim"
         wait "$victim" 2>/dev/null
         said=$(timeout --kill-after=5 300 "$forebay" run --require --linger 5 -- python3 "$TESTS/acknowledged.py" "$dir/data" "$dir/told" 2>"$store/notes/said-$number")
-        if [[ $said =~ ^[0-9]+$ ]] && ! grep -v "$mixed_gone" "$store/notes/said-$number" | grep -q -v "$mixed_recovered" &&
+        if [[ $said =~ ^[0-9]+$ ]] && ! grep -q -v -e "$mixed_gone" -e "$mixed_recovered" "$store/notes/said-$number" &&
             python3 "$TESTS/acknowledged.py" "$dir/data" "$dir/told" >>"$store/notes/said-$number" 2>&1; then
             echo "writer killed" >>"$store/notes/done"
         else
