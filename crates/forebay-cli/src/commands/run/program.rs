@@ -5,7 +5,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use forebay::sys::signals::{self, Held, Taken};
 use forebay::sys::spawn::spawn;
@@ -13,6 +13,7 @@ use rustix::process::{Pid, Signal, WaitOptions, getpid, kill_process, waitpid};
 
 /// Numbers that the standard library has no names for.
 const CHILD: i32 = Signal::CHILD.as_raw();
+const STOP_OF_TERMINALS: i32 = Signal::TSTP.as_raw();
 
 /// How the program ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,8 +101,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// Waits for the program's end. What is sent to us goes on to it; what the terminal sends has reached it already. Calls `look_around`
 /// now and then.
 pub fn wait(pid: Pid, held: &Held, mut look_around: impl FnMut()) -> End {
+    let mut stops = Stops::default();
     loop {
-        if let Some(end) = look(pid) {
+        if let Some(end) = look(pid, &mut stops) {
             return end;
         }
         let Some(Taken {
@@ -112,8 +114,11 @@ pub fn wait(pid: Pid, held: &Held, mut look_around: impl FnMut()) -> End {
             look_around();
             continue;
         };
-        if signal != CHILD && !from_kernel {
-            pass_on(pid, signal);
+        match signal {
+            CHILD => {}
+            STOP_OF_TERMINALS if from_kernel => stops.are_asked_for(),
+            _ if from_kernel => {}
+            _ => pass_on(pid, signal),
         }
     }
 }
@@ -125,8 +130,52 @@ fn pass_on(pid: Pid, signal: i32) {
     }
 }
 
-/// Whether it has ended. Where it has stopped, so do we, until somebody lets us go on.
-fn look(pid: Pid) -> Option<End> {
+/// How long after a terminal has asked for it a program may stop by its own hand (`raise(SIGSTOP)` in a handler of `SIGTSTP`).
+const ANSWERS_WITHIN: Duration = Duration::from_secs(5);
+
+/// What is known of why the program stops. Where a terminal has stopped it, so do we, for the shell to see: the terminal lets all of the job go on. Who has
+/// stopped it alone (`SIGSTOP`) may let it go on alone, and we would not hear of it.
+#[derive(Default)]
+struct Stops {
+    /// When a terminal last asked the job to stop.
+    asked: Option<Instant>,
+    /// When the program last stopped by `SIGSTOP`.
+    stopped: Option<Instant>,
+}
+
+impl Stops {
+    /// A terminal asks the job to stop.
+    fn are_asked_for(&mut self) {
+        self.asked = Some(Instant::now());
+        self.stop_if_asked();
+    }
+
+    /// The program has stopped by a signal.
+    fn have_come(&mut self, by: i32) {
+        let of_terminals = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+        if of_terminals.map(Signal::as_raw).contains(&by) {
+            return self.stop();
+        }
+        self.stopped = Some(Instant::now());
+        self.stop_if_asked();
+    }
+
+    /// The two are seen in either order.
+    fn stop_if_asked(&mut self) {
+        let is_new = |at: Option<Instant>| at.is_some_and(|at| at.elapsed() < ANSWERS_WITHIN);
+        if is_new(self.asked) && is_new(self.stopped) {
+            self.stop();
+        }
+    }
+
+    fn stop(&mut self) {
+        *self = Stops::default();
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+}
+
+/// Whether it has ended.
+fn look(pid: Pid, stops: &mut Stops) -> Option<End> {
     loop {
         match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(None) => return None,
@@ -137,8 +186,8 @@ fn look(pid: Pid) -> Option<End> {
                 if let Some(signal) = status.terminating_signal() {
                     return Some(End::Signal(signal));
                 }
-                if status.stopped() {
-                    let _ = kill_process(getpid(), Signal::STOP);
+                if let Some(by) = status.stopping_signal() {
+                    stops.have_come(by);
                 }
             }
             Err(rustix::io::Errno::INTR) => {}
