@@ -30,6 +30,8 @@ pub use state::Manner;
 thread_local! {
     /// Whether a task of a simulation is running on this thread.
     static ON: Cell<bool> = const { Cell::new(false) };
+    /// Whether the clock of this thread is a simulation's: who makes its sessions is none of its tasks, and shall have no other.
+    static HAS_CLOCK: Cell<bool> = const { Cell::new(false) };
     /// Accesses until the running task may lose its turn.
     static COUNTDOWN: Cell<u64> = const { Cell::new(0) };
     /// Nanoseconds since the simulation began.
@@ -40,6 +42,12 @@ thread_local! {
 #[inline]
 pub fn is_on() -> bool {
     ON.get()
+}
+
+/// Whether the clock is a simulation's.
+#[inline]
+pub fn has_clock() -> bool {
+    HAS_CLOCK.get()
 }
 
 /// A shared access of a task: perhaps the end of its turn.

@@ -13,7 +13,7 @@ mod simulated {
 
     use crate::sim::tasks;
 
-    /// A moment: as the system's, or of the simulation whose task asks. The two are never compared.
+    /// A moment: as the system's, or of the simulation that this thread has. The two are never compared.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
     pub struct Instant(Duration);
 
@@ -21,7 +21,7 @@ mod simulated {
         /// Now.
         pub fn now() -> Self {
             static BASE: OnceLock<std::time::Instant> = OnceLock::new();
-            if tasks::is_on() {
+            if tasks::has_clock() {
                 return Instant(tasks::now());
             }
             Instant(BASE.get_or_init(std::time::Instant::now).elapsed())

@@ -1,5 +1,6 @@
 //! What the simulation has found, each by itself: few steps, under many schedules.
 
+use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -10,6 +11,7 @@ use forebay::memory::threads;
 use forebay::sim::device::Weather;
 use forebay::sim::tasks::{Manner, Simulation};
 use forebay::sim::{Bug, plant};
+use forebay::sync::time::{Instant, sleep};
 use forebay::{Config, File};
 use forebay_model::Access;
 
@@ -426,4 +428,21 @@ fn the_keeper_writes_what_others_owe_for_who_needs_memory() {
         })
         .collect();
     assert!(failed.is_empty(), "{} fail: {}", failed.len(), failed[0]);
+}
+
+/// Who makes a session beside the tasks, and remembers when, has the simulation's clock too: by another, how long somebody waits would hang
+/// on how old the process is.
+#[test]
+fn a_simulation_has_one_clock() {
+    let sim = Simulation::new(0, quiet_swarm(6).manner);
+    let (begun, is_over) = (Instant::now(), Rc::new(Cell::new(false)));
+    let over = Rc::clone(&is_over);
+    sim.spawn(1, "waits", move || {
+        sleep(Duration::from_millis(5));
+        over.set(true);
+    });
+    let ended = sim.run(Duration::from_secs(1), || is_over.get());
+    assert!(ended.is_ok_and(|is_over| is_over));
+    let took = begun.elapsed().as_millis();
+    assert!((5..100).contains(&took), "{took} ms");
 }

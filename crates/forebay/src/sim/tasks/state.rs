@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use generator::Generator;
 
-use super::NOW;
+use super::{HAS_CLOCK, NOW};
 use crate::ids::ThreadId;
 use crate::memory::arena::Arena;
 use crate::random::Random;
@@ -86,6 +86,7 @@ pub(super) fn install(state: Option<State>) {
             place.is_none() || state.is_none(),
             "one simulation a thread"
         );
+        HAS_CLOCK.set(state.is_some());
         *place = state;
     });
 }
