@@ -362,6 +362,7 @@ pub fn try_session() -> Result<Option<&'static Session>, Error> {
     let ways = ForGood {
         relocate,
         own: table::own,
+        above: |act| _ = limits::above(|_| act()),
         turns: inside::turns,
     };
     let Some(joined) = Session::join_for_good(&path, config, ways)? else {

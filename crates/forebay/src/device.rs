@@ -20,7 +20,7 @@ pub use reason::KernelReason;
 
 use crate::limits::PAGE_BYTES;
 use std::io;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// Where a test has said so, a real device fails here (`crate::sim::faults`).
@@ -133,9 +133,23 @@ pub trait DeviceFile: Send + Sync {
         let _ = mtime_ns;
         Err(io::ErrorKind::Unsupported.into())
     }
+    /// Opens the engine's own description, if the file has only the program's so far. Whoever uses [`DeviceFile::descriptors`] for requests calls this
+    /// first.
+    fn own(&self) -> io::Result<()> {
+        Ok(())
+    }
+    /// Whether the file has only the program's description so far.
+    fn is_borrowed(&self) -> bool {
+        false
+    }
     /// Gives all descriptions up but one, which a lease can be had with; what is not direct is slower from then on. Refused
     /// for a file that may be executed: who waits for the end of a lease to do so may find the description still there.
     fn unite(&self) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+    /// Takes over the direct description that another process of the session has of the file, in place of what it has itself.
+    fn share(&self, direct: OwnedFd) -> io::Result<()> {
+        drop(direct);
         Err(io::ErrorKind::Unsupported.into())
     }
     /// Takes a lease: whoever opens the file waits until it has been given up, with the last descriptor if not before.

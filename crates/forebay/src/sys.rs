@@ -42,6 +42,7 @@ pub mod membarrier;
 pub mod memory;
 pub mod notes;
 pub mod priority;
+pub mod rights;
 pub mod signals;
 pub mod socket;
 pub mod spawn;

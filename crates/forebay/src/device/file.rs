@@ -1,8 +1,8 @@
 //! Real files: one description for direct and one for buffered I/O, both the engine's own.
 //!
-//! A program's own descriptor is never used for more than finding the inode: the engine opens the file again through `/proc/self/fd`, in
-//! the client, and may hand what it has opened to the keeper. The direct description is opened first. Most files need no other one in their
-//! lives, so the buffered one is opened by the first request that needs it (`united`): each opening of a file that is guarded waits for the guard. All
+//! The engine opens a program's file again through `/proc/self/fd`, in the client, and may hand what it has opened to the keeper. Each opening of a
+//! file that is guarded waits for the guard, and most files need none in their lives: a guarded file begins with the program's own description,
+//! the direct one is opened by the first request that needs it, and the buffered one likewise (`united`). All
 //! questions about the file are asked then, once, and answered by [`Caps`] or a [`KernelReason`](super::KernelReason) (`opening`).
 //!
 //! **Times.** Reserving, trimming and waiting are no changes that a program should see. The kernel
@@ -166,6 +166,7 @@ impl DeviceFile for RealFile {
     /// and a device that is broken says so there as well.
     fn read_direct(&self, piece: Piece, offset: u64) -> io::Result<usize> {
         may_fail!(self, Read);
+        self.open_own()?;
         match file::read_at(self.direct.as_fd(), piece, offset) {
             Err(error) if error.raw_os_error() == Some(libc::EIO) => {
                 self.through_cache(|fd| file::read_at(fd, piece, offset))
@@ -184,6 +185,7 @@ impl DeviceFile for RealFile {
 
     fn write_direct(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
         may_fail!(self, WriteDirect);
+        self.open_own()?;
         file::write_at(self.direct.as_fd(), pieces, offset)
     }
 
@@ -192,6 +194,9 @@ impl DeviceFile for RealFile {
     }
 
     fn write_cached(&self, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+        if let Some(written) = self.write_by_borrowed(pieces, offset)? {
+            return Ok(written);
+        }
         self.only_to_cache(|fd| file::write_at(fd, pieces, offset))
     }
 
@@ -304,8 +309,20 @@ impl DeviceFile for RealFile {
         }
     }
 
+    fn own(&self) -> io::Result<()> {
+        self.open_own()
+    }
+
+    fn is_borrowed(&self) -> bool {
+        self.is_borrowed()
+    }
+
     fn unite(&self) -> io::Result<()> {
         self.give_up_all_but_one()
+    }
+
+    fn share(&self, direct: OwnedFd) -> io::Result<()> {
+        self.share_received(direct.as_fd())
     }
 
     fn lease(&self) -> io::Result<()> {

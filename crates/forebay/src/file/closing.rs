@@ -89,7 +89,7 @@ pub fn prepare(core: &Core, me: Me<'_>, handed: &AtomicU32, seen: &AtomicU32) ->
         return None;
     }
     device.unite().ok()?;
-    if !shared.ask_to_unite(*id, epoch) {
+    if !shared.ask_to_unite(*id, device.as_ref(), epoch) {
         return None;
     }
     if has_no_name(core) {

@@ -22,7 +22,7 @@ use crate::session::standing::Newcomer;
 use crate::session::{Session, left, members, reached};
 use crate::stats::Counter;
 use crate::sync::Ordering;
-use crate::sys::{lock, stat};
+use crate::sys::{file, lock, rights, stat};
 
 /// How often a keeper is asked to write a file that others go on writing to.
 const KERNEL_TRIES: u32 = 1000;
@@ -132,6 +132,8 @@ pub struct ForGood {
     pub relocate: fn(OwnedFd) -> OwnedFd,
     /// Keeps the program from a descriptor that the session has for a moment, at whatever number, until it is closed.
     pub own: fn(BorrowedFd<'_>),
+    /// How descriptors are reached that it has put beyond the process's limit.
+    pub above: file::Above,
     /// Called by a thread that has got a slot for a turn: when it leaves the engine, it is to call [`Session::end_turn`].
     pub turns: fn(),
 }
@@ -242,7 +244,7 @@ impl Session {
         let superblock = shared.arena.superblock();
         let before = reached::look(superblock, hash);
         // At the only time when the engine has no descriptions of its own.
-        let outside = shared.is_used_outside(fd, (asked.device, asked.inode), writable);
+        let outside = shared.look_outside(fd, (asked.device, asked.inode), writable);
         let is_alone = || lock::is_only_description(fd);
         let alone = match standing(&shared.arena, fd, asked.device, asked.inode) {
             Standing::New | Standing::Idle if before.is_reached() && !is_alone() => {
@@ -255,12 +257,22 @@ impl Session {
             Standing::Managed | Standing::Idle | Standing::New => false,
         };
         let me = shared.me().map_err(Unmanaged::Failed)?;
-        let opening = Opening::begin(me);
-        let device = RealFile::reopen_known(fd, &asked, writable, &relocate);
-        drop(opening);
-        let device = device.map_err(Unmanaged::Reason)?;
+        // Who marks files has the keeper's rights: that file can be opened at any time, by either.
+        let may_borrow = outside.is_marked_here && rights::overrides_modes();
+        let borrowed = match may_borrow {
+            true => RealFile::borrow(fd, &asked, &relocate).map_err(Unmanaged::Reason)?,
+            false => None,
+        };
+        let device = match borrowed {
+            Some(device) => device,
+            None => {
+                let _opening = Opening::begin(me);
+                let opened = RealFile::reopen_known(fd, &asked, writable, &relocate);
+                opened.map_err(Unmanaged::Reason)?
+            }
+        };
         shared.claim(&device, &path).map_err(Unmanaged::Reason)?;
-        if outside {
+        if outside.is_used {
             return Err(Unmanaged::Outside);
         }
         let device: Arc<dyn DeviceFile> = Arc::new(device);

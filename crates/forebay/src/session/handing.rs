@@ -13,6 +13,7 @@ use crate::session::handoff::Handed;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;
+use crate::sys::file;
 
 /// How long a keeper that could not be reached is left alone.
 const HAND_OVER_PAUSE: Duration = Duration::from_millis(100);
@@ -127,9 +128,9 @@ impl Shared {
         self.line.placed(fd)
     }
 
-    /// Has the keeper of this epoch make one description of the two that it has of a file.
-    pub fn ask_to_unite(&self, file: FileId, epoch: u32) -> bool {
-        self.line.ask_to_unite(self, file, epoch)
+    /// Has the keeper of this epoch make one description, this process's, of what it has of a file.
+    pub fn ask_to_unite(&self, file: FileId, device: &dyn DeviceFile, epoch: u32) -> bool {
+        self.line.ask_to_unite(self, file, device, epoch)
     }
 
     /// Tells the keeper of this epoch that a file is left to it under a lease.
@@ -141,6 +142,7 @@ impl Shared {
     pub fn place_descriptors(&self, ways: ForGood) {
         self.line.relocate(ways.relocate);
         self.line.own(ways.own);
+        file::keep_above(ways.above);
         self.claims.relocate(ways.relocate);
     }
 }

@@ -28,7 +28,7 @@ const MANAGE_READER: u32 = 3;
 const RELEASE_READER: u32 = 4;
 /// Whatever the file owes shall be written.
 const FLUSH: u32 = 5;
-/// The keeper shall have one description of the file instead of two.
+/// The keeper shall have one description of the file instead of two: that which comes with it.
 const UNITE: u32 = 6;
 /// As [`RELEASE`], of a file with a lease on it, and without an answer.
 const LEFT: u32 = 7;
@@ -44,6 +44,8 @@ const UNUSED: u32 = 11;
 const LANE: u32 = 12;
 /// The keeper shall take what is in lanes.
 const TAKE: u32 = 13;
+/// As [`MANAGE`], in a lane, with descriptors of a description that is the program's: the keeper opens the file for itself.
+const MANAGE_BORROWED: u32 = 14;
 /// Beside a message that changes what the keeper counts: nobody waits for an answer, and there is none.
 const QUIETLY: u32 = 1 << 31;
 const DONE: u8 = b'+';

@@ -27,6 +27,15 @@ pub struct Seen {
     before: reached::Before,
 }
 
+/// What was seen of programs outside.
+#[derive(Default)]
+pub struct Outside {
+    /// One uses the file, or nobody would see one come.
+    pub is_used: bool,
+    /// This process has marked the file: whoever opens it waits for the guard from now on.
+    pub is_marked_here: bool,
+}
+
 impl Shared {
     /// The guard of the keeper that this process hosts.
     pub fn guard(&self) -> Option<Arc<Guard>> {
@@ -47,7 +56,7 @@ impl Shared {
         let asked = stat::stat(fd).map_err(|e| Error::device("stat", &e))?;
         let inode = (asked.device, asked.inode);
         let before = reached::look(self.arena.superblock(), reached::hash(inode.0, inode.1));
-        let outside = self.is_used_outside(fd, inode, false)
+        let outside = self.look_outside(fd, inode, false).is_used
             // A program that is about to open it does not show among those that have it open.
             || before.is_reached()
                 && !self.is_known_open(inode)
@@ -67,31 +76,35 @@ impl Shared {
 
     /// As [`Shared::watch`]: whether a program outside uses the file. `taken`: the keeper gets the file's descriptors before its first byte, and
     /// hears of changes from then on, so that a mark is enough until then.
-    pub fn is_used_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64), taken: bool) -> bool {
+    pub fn look_outside(&self, fd: BorrowedFd<'_>, inode: (u64, u64), taken: bool) -> Outside {
         let guard = self.arena.superblock().guard.load(Ordering::Acquire);
+        let mut outside = Outside::default();
         if guard == 0 {
-            return false;
+            return outside;
         }
         // What the session has open has been watched for as long.
         let in_use = self.is_known_open(inode);
         let here = self.guard().filter(|_| self.keeps.load(Relaxed));
+        outside.is_marked_here = here.is_none() && taken && self.mark(fd);
         let watched = match &here {
             Some(guard) => guard.watch(fd),
-            None if taken && self.mark(fd) => true,
+            None if outside.is_marked_here => true,
             // Without an answer nobody would hold up who comes; those who come to what is in use are seen to (`keeper::relief`).
             None => self
                 .line
                 .ask_to_watch(self, fd)
                 .unwrap_or(in_use || guard != HOLDS),
         };
-        if !watched || in_use || lock::asked_whether_only(fd) == Some(true) {
-            return !watched;
-        }
-        match &here {
-            Some(guard) => guard.is_used_outside(fd),
-            // There is another description, and nobody says whose.
-            None => self.line.ask_who_uses(self, fd).unwrap_or(guard == HOLDS),
-        }
+        outside.is_used = if !watched || in_use || lock::asked_whether_only(fd) == Some(true) {
+            !watched
+        } else {
+            match &here {
+                Some(guard) => guard.is_used_outside(fd),
+                // There is another description, and nobody says whose.
+                None => self.line.ask_who_uses(self, fd).unwrap_or(guard == HOLDS),
+            }
+        };
+        outside
     }
 
     /// Has the guard see who opens the file, without asking anybody. `false`: the keeper has to be asked.

@@ -10,6 +10,7 @@ use super::{check, check_bytes, offset_of, retry};
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::sync::OnceLock;
 
 /// Pieces that one vectored call takes (`UIO_MAXIOV`).
 pub const PIECES_MAX: usize = 1024;
@@ -102,10 +103,31 @@ pub fn set_direct(fd: BorrowedFd<'_>, direct: bool) -> io::Result<()> {
     )
 }
 
+/// Does something while this process may use numbers for descriptors beyond its limit.
+pub type Above = fn(&mut dyn FnMut());
+
+/// How this process does that, if it keeps descriptors there.
+static ABOVE: OnceLock<Above> = OnceLock::new();
+
+/// This process keeps descriptors beyond its limit, and reaches them so.
+pub fn keep_above(above: Above) {
+    let _ = ABOVE.set(above);
+}
+
 /// Makes the descriptor `to` one of `from`'s description; what it was of is closed (`dup3`).
 pub fn replace(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
-    // SAFETY: the call takes no memory. The number stays its owner's: what it leads to changes.
-    retry(|| check(unsafe { libc::dup3(from.as_raw_fd(), to.as_raw_fd(), libc::O_CLOEXEC) }))
+    let replace = || {
+        // SAFETY: the call takes no memory. The number stays its owner's: what it leads to changes.
+        retry(|| check(unsafe { libc::dup3(from.as_raw_fd(), to.as_raw_fd(), libc::O_CLOEXEC) }))
+    };
+    match (replace(), ABOVE.get()) {
+        (Err(error), Some(above)) if error.raw_os_error() == Some(libc::EBADF) => {
+            let mut again = Err(error);
+            above(&mut || again = replace());
+            again
+        }
+        (replaced, _) => replaced,
+    }
 }
 
 /// Whether two of this process's descriptors are of one description. `false` as well where the kernel does not tell.
@@ -174,10 +196,25 @@ pub fn append(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<u64> {
 /// `pwritev2`, at most [`PIECES_MAX`] pieces at a time; stops at the first call that moved less than
 /// it was asked to. An error counts only if nothing was written before it.
 pub fn write_at(fd: BorrowedFd<'_>, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+    write_with(fd, pieces, offset, 0)
+}
+
+/// The same, also where the description appends (`RWF_NOAPPEND`, Linux 6.9; an older kernel refuses that).
+pub fn write_there(fd: BorrowedFd<'_>, pieces: &[Piece], offset: u64) -> io::Result<usize> {
+    const RWF_NOAPPEND: libc::c_int = 0x20;
+    write_with(fd, pieces, offset, RWF_NOAPPEND)
+}
+
+fn write_with(
+    fd: BorrowedFd<'_>,
+    pieces: &[Piece],
+    offset: u64,
+    how: libc::c_int,
+) -> io::Result<usize> {
     let mut done = 0;
     for chunk in pieces.chunks(PIECES_MAX) {
         let wanted: usize = chunk.iter().map(|piece| piece.len).sum();
-        let written = match write_chunk(fd, chunk, offset + done as u64) {
+        let written = match write_chunk(fd, chunk, offset + done as u64, how) {
             Err(error) if done == 0 => return Err(error),
             Err(_) => break,
             Ok(written) => written,
@@ -190,14 +227,19 @@ pub fn write_at(fd: BorrowedFd<'_>, pieces: &[Piece], offset: u64) -> io::Result
     Ok(done)
 }
 
-fn write_chunk(fd: BorrowedFd<'_>, chunk: &[Piece], offset: u64) -> io::Result<usize> {
+fn write_chunk(
+    fd: BorrowedFd<'_>,
+    chunk: &[Piece],
+    offset: u64,
+    how: libc::c_int,
+) -> io::Result<usize> {
     let offset = offset_of(offset)?;
     let count = chunk.len() as libc::c_int;
     retry(|| {
         // SAFETY: others may change the bytes while the kernel reads them, which tears them but no
         // more; whoever made the pieces promised that they stay mapped and are initialised. The
         // array of pieces is ours and has the layout of `iovec`, which is asserted above.
-        check_bytes(unsafe { libc::pwritev2(fd.as_raw_fd(), as_iovecs(chunk), count, offset, 0) })
+        check_bytes(unsafe { libc::pwritev2(fd.as_raw_fd(), as_iovecs(chunk), count, offset, how) })
     })
 }
 

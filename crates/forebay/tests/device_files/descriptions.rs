@@ -3,7 +3,9 @@
 use crate::places::{self, pattern, read, write};
 use forebay::device::{DeviceFile, Piece, RealFile};
 use forebay::sys::file::is_one_description;
+use forebay::sys::stat;
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -128,4 +130,86 @@ fn what_was_sent_as_one_is_one() {
             .expect("buffered");
         assert!(!is_one(&file) && content(&own, 1234) == bytes);
     }
+}
+
+/// A file that is only borrowed has the program's description and no other, until bytes are to move to or from the device.
+#[test]
+fn what_is_borrowed_is_let_go_of_with_the_first_request() {
+    for place in places::managed() {
+        // For writing alone, and appending: nothing of that is the engine's.
+        let path = place.dir.join("borrowed");
+        let own = File::options().append(true).create_new(true).open(&path);
+        let own = own.expect("a file");
+        let asked = stat::stat(own.as_fd()).expect("stat");
+        let borrowed = RealFile::borrow(own.as_fd(), &asked, &|fd| fd).expect("it is managed");
+        let Some(file) = borrowed else {
+            println!("skip {}: no alignment is told", path.display());
+            continue;
+        };
+        let is_borrowed = || is_one_description(own.as_fd(), file.descriptors().expect("real").0);
+        file.reserve(0, 4 * PAGE as u64).expect("space");
+        file.set_modified(Some(1_000_000_000)).expect("a time");
+        let bytes = pattern(5, 1234);
+        let put = |at| file.write_cached(&[piece_of(&bytes)], at).expect("cached");
+        assert_eq!((put(1234), put(0)), (1234, 1234));
+        file.sync_data().expect("synced");
+        file.trim().expect("trimmed");
+        assert_eq!(file.stat().expect("stat").len, 2468);
+        assert!(file.is_borrowed() && is_borrowed());
+        // Neither is a direct description.
+        let whole = read(&file, 0, PAGE).expect("read");
+        assert!(whole[..1234] == bytes && whole[1234..2468] == bytes && whole.len() == 2468);
+        assert!(!file.is_borrowed() && !is_borrowed() && is_one(&file));
+        let page = pattern(6, PAGE);
+        write(&file, 0, &page).expect("direct");
+        put(10);
+        let mut expected = page;
+        expected[10..1244].copy_from_slice(&bytes);
+        assert!(std::fs::read(&path).expect("read") == expected);
+        std::fs::remove_file(&path).expect("removed");
+    }
+}
+
+/// Whoever is handed what a program has opens the file for itself, and keeps nothing of the program's; and takes over another one's later.
+#[test]
+fn what_is_handed_over_borrowed_is_opened_at_once() {
+    for place in places::managed() {
+        let path = place.dir.join("handed");
+        let own = File::create_new(&path).expect("a file");
+        let copies = || [0, 1].map(|_| own.as_fd().try_clone_to_owned().expect("a copy"));
+        let [direct, buffered] = copies();
+        let file = RealFile::from_borrowed(direct, buffered).expect("it is managed");
+        assert!(!file.is_borrowed());
+        assert!(is_apart_from(&own, &file), "the program's is kept");
+        let page = pattern(7, PAGE);
+        write(&file, 0, &page).expect("direct");
+        assert!(std::fs::read(&path).expect("read") == page);
+        // Another process's takes its place, if it is one of this file.
+        let other = RealFile::reopen(own.as_fd()).expect("it is managed");
+        let sent = |file: &RealFile| {
+            let (direct, _) = file.descriptors().expect("a real file");
+            direct.try_clone_to_owned().expect("a copy")
+        };
+        let (_, strange) = place.file();
+        assert!(file.share(sent(&strange)).is_err());
+        file.share(sent(&other)).expect("the same file");
+        let (a, b) = (file.descriptors().unwrap(), other.descriptors().unwrap());
+        assert!(is_one_description(a.0, b.0) && is_one(&file));
+        write(&file, 0, &pattern(8, PAGE)).expect("direct");
+        // What its sender has opened meanwhile is taken as it is.
+        let file = RealFile::from_borrowed(sent(&other), sent(&other)).expect("it is managed");
+        assert!(is_one_description(file.descriptors().unwrap().0, b.0));
+        let reading = File::open(&path).expect("a file");
+        let [direct, buffered] = [0, 1].map(|_| reading.as_fd().try_clone_to_owned().unwrap());
+        assert!(RealFile::from_borrowed(direct, buffered).is_err());
+        std::fs::remove_file(&path).expect("removed");
+    }
+}
+
+/// Whether neither of a file's descriptors is of this description.
+fn is_apart_from(own: &File, file: &RealFile) -> bool {
+    let (direct, buffered) = file.descriptors().expect("a real file");
+    ![direct, buffered]
+        .iter()
+        .any(|fd| is_one_description(own.as_fd(), *fd))
 }

@@ -34,6 +34,8 @@ impl RealFile {
         if together() == Together::ForGood {
             return None;
         }
+        // Before the first question: it may not be for reading.
+        self.open_own().ok()?;
         let fd = self.buffered.as_fd();
         let has = kernel_cache::cached_within(fd, offset, piece.len as u64);
         if has.is_ok_and(|has| has.pages * PAGE_BYTES as u64 >= piece.len as u64) {

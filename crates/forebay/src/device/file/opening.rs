@@ -41,6 +41,32 @@ impl RealFile {
         Self::open_once(fd, stat, writable, relocate)
     }
 
+    /// Begins with a program's description, which is open for writing, and opens none until a request needs one. `None`: it has to be opened to know whether
+    /// it can be managed.
+    ///
+    /// # Errors
+    /// Why it cannot.
+    pub fn borrow(
+        fd: BorrowedFd<'_>,
+        stat: &Stat,
+        relocate: Relocate<'_>,
+    ) -> Result<Option<Self>, KernelReason> {
+        if stat.regular && stat.set_id {
+            return Err(KernelReason::SetId);
+        }
+        let file_system = admit(fd, stat)?;
+        if stat.direct_align.is_none() || file_system.nature == Nature::Unknown {
+            return Ok(None);
+        }
+        let copy = || fd.try_clone_to_owned().map(relocate);
+        let copies = copy().and_then(|one| Ok((one, copy()?)));
+        let copies = copies.map_err(|error| KernelReason::of_open(&error, file_system.name))?;
+        check_inode(copies.0.as_fd(), stat)?;
+        check_inode(copies.1.as_fd(), stat)?;
+        let opened = (copies.0, copies.1, Together::Borrowed);
+        Self::over(opened, (stat, file_system), true).map(Some)
+    }
+
     /// As [`RealFile::reopen`], for a file that has been managed before.
     pub(crate) fn reopen_managed(
         fd: BorrowedFd<'_>,
@@ -62,12 +88,7 @@ impl RealFile {
             .or_else(|error| open(false).and(Err(error)))
             .map(relocate)
             .map_err(|error| KernelReason::of_open(&error, file_system.name))?;
-        // Another thread may have closed the descriptor, and its number may be another file's by now.
-        let inode = stat::inode(direct.as_fd());
-        let inode = inode.map_err(|error| KernelReason::of_probe("statx", &error))?;
-        if inode != (stat.device, stat.inode) {
-            return Err(KernelReason::WrongDescriptors { what: TWO_FILES });
-        }
+        check_inode(direct.as_fd(), stat)?;
         let buffered = direct.try_clone().map(relocate);
         let buffered = buffered.map_err(|error| KernelReason::of_open(&error, file_system.name))?;
         let opened = (direct, buffered, Together::SoFar);
@@ -129,6 +150,16 @@ impl RealFile {
         self.is_allocated(0, 1)
             .map_err(|error| KernelReason::of_probe("FIEMAP", &error))?;
         Ok(())
+    }
+}
+
+/// Another thread may have closed the descriptor, and its number may be another file's by now.
+fn check_inode(fd: BorrowedFd<'_>, stat: &Stat) -> Result<(), KernelReason> {
+    let inode = stat::inode(fd);
+    let inode = inode.map_err(|error| KernelReason::of_probe("statx", &error))?;
+    match inode == (stat.device, stat.inode) {
+        true => Ok(()),
+        false => Err(KernelReason::WrongDescriptors { what: TWO_FILES }),
     }
 }
 

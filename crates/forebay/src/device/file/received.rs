@@ -1,5 +1,6 @@
 //! Descriptions that another process has opened and sent: nothing about them is believed.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use super::RealFile;
@@ -22,6 +23,51 @@ impl RealFile {
         buffered: OwnedFd,
     ) -> Result<Self, KernelReason> {
         Self::received(direct, buffered, false)
+    }
+
+    /// Takes over descriptors of a description that a program has, as [`RealFile::borrow`] does in another process, and opens the file for itself at
+    /// once: the program's description is not to stay open here. Where it cannot be opened now, it is tried again with each request.
+    pub fn from_borrowed(direct: OwnedFd, buffered: OwnedFd) -> Result<Self, KernelReason> {
+        // Its sender may have opened it meanwhile.
+        if file::flags(direct.as_fd()).is_ok_and(|flags| flags & libc::O_DIRECT != 0) {
+            return Self::from_descriptors(direct, buffered);
+        }
+        let (stat, other) = (ask(direct.as_fd())?, ask(buffered.as_fd())?);
+        let wrong = |what| Err(KernelReason::WrongDescriptors { what });
+        if (stat.device, stat.inode) != (other.device, other.inode) {
+            return wrong(TWO_FILES);
+        }
+        for fd in [&direct, &buffered] {
+            let flags = file::flags(fd.as_fd());
+            let flags = flags.map_err(|error| KernelReason::of_probe("fcntl", &error))?;
+            if flags & libc::O_ACCMODE == libc::O_RDONLY {
+                return wrong("not open for writing");
+            }
+        }
+        let file_system = admit(direct.as_fd(), &stat)?;
+        // So that it takes no number more than what was received: there may be none.
+        drop(buffered);
+        let own = file::open_again(direct.as_fd(), true, true);
+        let own = own.and_then(|own| file::replace(own.as_fd(), direct.as_fd()).map(|()| own));
+        let (buffered, together) = match own {
+            Ok(own) => (own, Together::SoFar),
+            Err(_) => {
+                let copy = direct.try_clone();
+                let failed = |error| KernelReason::of_open(&error, file_system.name);
+                (copy.map_err(failed)?, Together::Borrowed)
+            }
+        };
+        Self::over((direct, buffered, together), (&stat, file_system), true)
+    }
+
+    /// See `DeviceFile::share`.
+    pub(super) fn share_received(&self, direct: BorrowedFd<'_>) -> io::Result<()> {
+        let foreign = |_| io::Error::from(io::ErrorKind::InvalidInput);
+        let (stat, _) = check(direct, direct, self.writable).map_err(foreign)?;
+        if (stat.device, stat.inode) != (self.caps.device, self.caps.inode) {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        self.take_instead(direct)
     }
 
     fn received(direct: OwnedFd, buffered: OwnedFd, writable: bool) -> Result<Self, KernelReason> {

@@ -7,9 +7,13 @@
 //!
 //! A file begins with one, since most need no other. The first request that goes through the cache and on to the device opens the second one; the
 //! bytes of a last close, which go no further than the cache, do not.
+//!
+//! Where an opening waits for the guard a file begins with none of the engine's own: with the program's description, *borrowed*
+//! (`docs/decisions/0065-a-borrowed-description.md`). That is good for questions, for space and for what goes into the kernel's cache and no further.
+//! Whatever moves bytes to or from the device opens the engine's own description first ([`RealFile::open_own`]), and lets go of the program's.
 
 use super::RealFile;
-use crate::device::may_fail;
+use crate::device::{Piece, may_fail};
 use crate::sys::{file, lease, stat};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -23,6 +27,8 @@ const TRIES: u32 = 100;
 pub(super) enum Together {
     /// There are two.
     No,
+    /// It is the program's.
+    Borrowed,
     /// Nothing has needed another one so far.
     SoFar,
     /// There was no other to be had, or a lease is wanted.
@@ -30,8 +36,61 @@ pub(super) enum Together {
 }
 
 impl RealFile {
+    /// See `DeviceFile::own`.
+    pub(super) fn open_own(&self) -> io::Result<()> {
+        if !self.is_borrowed() {
+            return Ok(());
+        }
+        // Opened before the lock is taken: the guard may be asked about the opening.
+        let own = file::open_again(self.direct.as_fd(), true, self.writable)?;
+        let mut together = self
+            .together
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        if *together == Together::Borrowed {
+            file::replace(own.as_fd(), self.direct.as_fd())?;
+            file::replace(own.as_fd(), self.buffered.as_fd())?;
+            *together = Together::SoFar;
+        }
+        Ok(())
+    }
+
+    /// Whether the program's description is all that there is.
+    pub(super) fn is_borrowed(&self) -> bool {
+        *self.together.read().unwrap_or_else(PoisonError::into_inner) == Together::Borrowed
+    }
+
+    /// Writes into the kernel's cache by the program's description. `None`: it is not borrowed any more, or does not serve.
+    pub(super) fn write_by_borrowed(
+        &self,
+        pieces: &[Piece],
+        offset: u64,
+    ) -> io::Result<Option<usize>> {
+        // Held, so that nobody lets go of it meanwhile.
+        let together = self.together.read().unwrap_or_else(PoisonError::into_inner);
+        if *together != Together::Borrowed {
+            return Ok(None);
+        }
+        may_fail!(self, Cached);
+        // The program may have it append. What does not succeed is tried once more, by the engine's own.
+        Ok(file::write_there(self.direct.as_fd(), pieces, offset).ok())
+    }
+
+    /// See `DeviceFile::share`.
+    pub(super) fn take_instead(&self, direct: BorrowedFd<'_>) -> io::Result<()> {
+        let mut together = self
+            .together
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        file::replace(direct, self.direct.as_fd())?;
+        file::replace(direct, self.buffered.as_fd())?;
+        *together = Together::ForGood;
+        Ok(())
+    }
+
     /// See `DeviceFile::unite`.
     pub(super) fn give_up_all_but_one(&self) -> io::Result<()> {
+        self.open_own()?;
         let direct = self.direct.as_fd();
         if stat::stat(direct)?.executable {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -76,6 +135,7 @@ impl RealFile {
         &self,
         request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.open_own()?;
         self.part();
         // Direct writes that have taken this way meanwhile are written back.
         self.by_cache(request, |fd| file::write_back(fd, 0, 0))
@@ -86,6 +146,7 @@ impl RealFile {
         &self,
         request: impl Fn(BorrowedFd<'_>) -> io::Result<T>,
     ) -> io::Result<T> {
+        self.open_own()?;
         self.by_cache(request, |_| Ok(()))
     }
 

@@ -196,7 +196,7 @@ fn try_out(ring: &mut IoUring) -> io::Result<()> {
 impl Queue for Uring {
     fn submit(&mut self, request: Request) {
         // The file sees to it that what goes through the kernel's cache has a description for that.
-        let by_file = request.kind == RequestKind::WriteBuffered;
+        let by_file = request.kind == RequestKind::WriteBuffered || request.file.own().is_err();
         if by_file || request.file.descriptors().is_none() || is_failing() {
             self.ready.push(perform_to_done(request));
             return;

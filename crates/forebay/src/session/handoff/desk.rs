@@ -200,7 +200,7 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
-                UNITE => unite(shared, file),
+                UNITE => unite(shared, file, descriptors),
                 WATCH => ask_guard(shared, descriptors, Guard::watch),
                 LOOK => ask_guard(shared, descriptors, Guard::is_used_outside),
                 LANE => keep_lane(shared, client, descriptors),
@@ -290,7 +290,7 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
 ///
 /// So nobody sees who comes, until there is a lease. It is announced first: whoever has the file looked after just before, and enters it
 /// just after, gives it to the kernel; who has entered it keeps the guard, and the closer its descriptors.
-fn unite(shared: &Shared, file: FileId) -> bool {
+fn unite(shared: &Shared, file: FileId, mut descriptors: Vec<OwnedFd>) -> bool {
     let Some(device) = shared.device(file) else {
         return false;
     };
@@ -304,7 +304,12 @@ fn unite(shared: &Shared, file: FileId) -> bool {
         guard.forget(direct);
     }
     reached::end(superblock, hash);
-    is_only && device.unite().is_ok()
+    let mut united = || match descriptors.pop() {
+        // The keeper may have opened the file for itself.
+        Some(direct) => device.share(direct),
+        None => device.unite(),
+    };
+    is_only && united().is_ok()
 }
 
 /// Writes what a file owes, in the keeper's own thread.
@@ -326,20 +331,25 @@ fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
 }
 
 fn manage(shared: &Shared, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {
-    let taken = take_over(shared, file, fds);
+    let taken = take_over(shared, file, fds, false);
     if taken {
         client.count(vec![file]);
     }
     taken
 }
 
-/// Keeps a file's descriptors, if they are what they should be. Whether it has some now, these or others.
-pub(super) fn take_over(shared: &Shared, file: FileId, fds: Vec<OwnedFd>) -> bool {
+/// Keeps a file's descriptors, if they are what they should be; those that are `borrowed` from a program only until the keeper has its own. Whether
+/// it has some now, these or others.
+pub(super) fn take_over(shared: &Shared, file: FileId, fds: Vec<OwnedFd>, borrowed: bool) -> bool {
     let Ok([direct, buffered]) = <[OwnedFd; 2]>::try_from(fds) else {
         // There were no numbers for these.
         return shared.has_device(file);
     };
-    let Ok(device) = RealFile::from_descriptors(direct, buffered) else {
+    let received = match borrowed {
+        true => RealFile::from_borrowed(direct, buffered),
+        false => RealFile::from_descriptors(direct, buffered),
+    };
+    let Ok(device) = received else {
         return false;
     };
     let same = is_of_entry(shared, file, &device);

@@ -23,7 +23,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::{MANAGE, MESSAGE_BYTES, decode, desk};
+use super::{MANAGE, MANAGE_BORROWED, MESSAGE_BYTES, decode, desk};
 use crate::ids::FileId;
 use crate::session::shared::Shared;
 use crate::sync::time::Instant;
@@ -177,7 +177,9 @@ impl Kept {
             let (file, what, session) = decode(&message);
             let _marks = descriptors.split_off(descriptors.len().min(2));
             let ours = session == shared.session_name_word() && shared.arena.file(file).is_some();
-            if ours && what == MANAGE && desk::take_over(shared, file, descriptors) {
+            let borrowed = what == MANAGE_BORROWED;
+            let is_meant = ours && (what == MANAGE || borrowed);
+            if is_meant && desk::take_over(shared, file, descriptors, borrowed) {
                 self.taken.push(file);
             }
         }

@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use super::lanes::Lanes;
 use super::{
-    DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED,
-    RELEASE, RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, encode, socket_path,
+    DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_BORROWED, MANAGE_READER, MESSAGE_BYTES,
+    QUIETLY, REFUSED, RELEASE, RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, encode, socket_path,
 };
 use crate::device::DeviceFile;
 use crate::ids::FileId;
@@ -93,20 +93,30 @@ impl Line {
         let Some((direct, buffered)) = device.descriptors() else {
             return Handed::Over;
         };
+        // Another thread may open the file's own meanwhile: then they are no program's, which the keeper sees.
+        let what = if device.is_borrowed() {
+            MANAGE_BORROWED
+        } else {
+            MANAGE
+        };
         let tick = tick_of(shared);
         if self.failed.load(Relaxed) == tick {
             return Handed::ToNobody;
         }
-        let message = encode(file, MANAGE, shared.session_name_word());
+        let message = |what| encode(file, what, shared.session_name_word());
+        let in_lane = message(what);
         let put = |marks: &[BorrowedFd<'_>]| {
             let all: Vec<_> = [direct, buffered].iter().chain(marks).copied().collect();
-            self.put_into_lane(epoch, (file, &message), &all)
+            self.put_into_lane(epoch, (file, &in_lane), &all)
         };
         self.open_lane(shared, epoch);
         if shared.claims.with_marks(device.caps(), put) {
             return Handed::Over;
         }
-        match self.ask(shared, epoch, message, &[direct, buffered]) {
+        if device.own().is_err() {
+            return Handed::InVain;
+        }
+        match self.ask(shared, epoch, message(MANAGE), &[direct, buffered]) {
             Fate::Answered(REFUSED) => Handed::InVain,
             // What has been sent the keeper counts before whatever follows.
             Fate::Answered(_) | Fate::Sent => Handed::Over,
@@ -210,10 +220,17 @@ impl Line {
         self.ask(shared, epoch, message, &[]) == Fate::Answered(DONE)
     }
 
-    /// Has the keeper make one description of the two that it has of a file. `false`: it has not, or cannot.
-    pub fn ask_to_unite(&self, shared: &Shared, file: FileId, epoch: u32) -> bool {
+    /// Has the keeper make one description, this process's, of what it has of a file. `false`: it has not, or cannot.
+    pub fn ask_to_unite(
+        &self,
+        shared: &Shared,
+        file: FileId,
+        device: &dyn DeviceFile,
+        epoch: u32,
+    ) -> bool {
         let message = encode(file, UNITE, shared.session_name_word());
-        self.ask(shared, epoch, message, &[]) == Fate::Answered(DONE)
+        let direct = device.descriptors().map(|(direct, _)| direct);
+        self.ask(shared, epoch, message, direct.as_slice()) == Fate::Answered(DONE)
     }
 
     /// Does what only a descriptor of the guard's listener can do, for as long as that takes. `None`: this process cannot have one, and has to ask.
