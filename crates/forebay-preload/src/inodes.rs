@@ -12,7 +12,8 @@ use forebay::Error;
 use forebay::file::closing::Prepared;
 use forebay::file::inode::Inode;
 use forebay::file::settle::Durability;
-use forebay::memory::threads::Me;
+use forebay::ids::ThreadId;
+use forebay::memory::threads::{Gate, Inside, Me};
 use forebay::session::adopt::Unmanaged;
 use libc::c_int;
 
@@ -23,11 +24,17 @@ use crate::table::{self, Description, Word};
 
 /// Inodes at most; the session's file table has no more.
 const SLOTS: usize = 4096;
+/// Who closes for a thread that has no slot.
+const CLOSER: ThreadId = ThreadId(USERS as u32);
 /// Threads that say what they use; a session has no more slots for threads.
 const USERS: usize = forebay::limits::THREADS_MAX as usize;
 
+/// A line of its own: other threads look at the neighbours with each call.
+#[repr(align(64))]
 struct Slot {
     inode: AtomicPtr<Inode>,
+    /// Which threads may be using it. Closed from the last close on, until that has seen that none is.
+    gate: Gate,
     device: AtomicU64,
     number: AtomicU64,
     /// Descriptors of the process.
@@ -39,6 +46,7 @@ struct Slot {
 static INODES: [Slot; SLOTS] = [const {
     Slot {
         inode: AtomicPtr::new(std::ptr::null_mut()),
+        gate: Gate::new(),
         device: AtomicU64::new(0),
         number: AtomicU64::new(0),
         descriptors: AtomicU32::new(0),
@@ -63,6 +71,7 @@ fn users() -> &'static [Using] {
 pub fn in_child() {
     for slot in INODES.iter().take(END.load(Relaxed) as usize) {
         slot.inode.store(std::ptr::null_mut(), Relaxed);
+        slot.gate.open(CLOSER, false);
         slot.descriptors.store(0, Relaxed);
         if slot.beginning.is_on() {
             slot.beginning.end();
@@ -281,16 +290,25 @@ fn finish(
         return 0;
     }
     let _apart = Apart::begin(rare);
-    await_users(slot);
+    let session = attach::joined();
+    let me = session.map(|session| session.shared().me());
+    let closer = match &me {
+        Some(Ok(me)) => me.id,
+        // No thread's slot.
+        _ => CLOSER,
+    };
+    // Under the lock the last descriptor was this close's: nobody else closes it.
+    if slot_of.gate.close(closer) != Some(Inside::Nobody) {
+        await_users(slot);
+    }
+    slot_of.gate.open(closer, false);
     slot_of.descriptors.store(0, Ordering::Release);
     // SAFETY: made by a box in `take`; no descriptor has the slot, and no thread uses it.
     let inode = *unsafe { Box::from_raw(inode) };
-    let Some(session) = attach::joined() else {
-        return 0;
-    };
-    let closed = match session.shared().me() {
-        Ok(me) => close(inode, me),
-        Err(error) => Err(error),
+    let closed = match me {
+        None => return 0,
+        Some(Ok(me)) => close(inode, me),
+        Some(Err(error)) => Err(error),
     };
     closed.map_or_else(|error| error.errno(), |()| 0)
 }
@@ -365,8 +383,10 @@ pub fn begin<'a>(fd: c_int, word: Word) -> Option<Use<'a>> {
     let using = &USING[index].0;
     using.store(word.slot() as u64 + 1, Relaxed);
     compiler_fence(Ordering::SeqCst);
-    let inode = INODES[word.slot() % SLOTS].inode.load(Ordering::Acquire);
-    if table::word(fd) != word || inode.is_null() {
+    let slot = &INODES[word.slot() % SLOTS];
+    let is_closing = slot.gate.pass(me.id).is_err();
+    let inode = slot.inode.load(Ordering::Acquire);
+    if is_closing || table::word(fd) != word || inode.is_null() {
         using.store(0, Ordering::Release);
         return None;
     }

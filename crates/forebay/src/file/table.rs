@@ -306,7 +306,6 @@ fn enter(
     entry.stock.forget();
     for word in [
         &entry.kernel_reason,
-        &entry.gate,
         &entry.append_lock,
         &entry.readers,
     ] {

@@ -8,6 +8,7 @@ use crate::limits::{PATH_BYTES_MAX, THREADS_MAX};
 use crate::memory::asks::Asks;
 use crate::memory::regions::Stock;
 use crate::memory::superblock::Line;
+use crate::memory::threads::Gate;
 use crate::sync::{AtomicU32, AtomicU64, Ordering, planted};
 
 /// One entry, 2 KiB. Its first line is read by every request to the file, and changes when the file is opened, closed or given space.
@@ -17,8 +18,8 @@ pub struct FileEntry {
     pub state: AtomicU32,
     /// 0 managed, else the code of the reason for kernel mode.
     pub kernel_reason: AtomicU32,
-    /// The thread that has stopped the file, or 0 (right: file gate).
-    pub gate: AtomicU32,
+    /// The thread that has stopped the file (right: file gate), and who may be at work on it.
+    pub gate: Gate,
     /// Flags below.
     pub flags: AtomicU32,
     /// Open descriptions of this file in the session.

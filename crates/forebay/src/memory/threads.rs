@@ -10,6 +10,7 @@
 //! both sides) stands between.
 
 mod dead;
+mod gate;
 mod opening;
 mod stops;
 mod taking;
@@ -17,6 +18,7 @@ mod work;
 
 pub(crate) use dead::bury;
 pub use dead::{Dead, dead, dead_of, last_life};
+pub use gate::{Gate, Inside};
 pub use opening::{Opening, opens_for_the_engine};
 pub use stops::{
     FileStop, SessionStop, Waiting, await_operations, stop_file, stop_session,
@@ -278,8 +280,8 @@ impl<'a> Me<'a> {
         if session != 0 {
             return Some(Closed::Session(ThreadId(session)));
         }
-        let gate = self.arena.file_unchecked(file).gate.load(Ordering::Acquire);
-        (gate != 0).then_some(Closed::File(ThreadId(gate)))
+        let gate = &self.arena.file_unchecked(file).gate;
+        gate.pass(self.id).err().map(Closed::File)
     }
 
     /// The thread that has stopped the session, or 0.
@@ -412,13 +414,8 @@ impl Operation<'_> {
 
     /// Whether someone else is waiting to be alone on the file.
     pub fn file_is_closing(&self) -> bool {
-        let gate = self
-            .me
-            .arena
-            .file_unchecked(self.file)
-            .gate
-            .load(Ordering::Acquire);
-        gate != 0 && gate != self.me.id.0
+        let closer = self.me.arena.file_unchecked(self.file).gate.closer();
+        closer != ThreadId::NOBODY && closer != self.me.id
     }
 }
 

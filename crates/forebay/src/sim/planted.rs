@@ -15,6 +15,8 @@ pub enum Bug {
     AnyHeader,
     /// Entering an operation does not look at the file's gate.
     DeafEnter,
+    /// Whoever closes a file's gate takes itself for the only one that has ever come in.
+    AloneUnasked,
     /// Coming back from a wait does not look at the session's gate.
     DeafUnpark,
     /// Small frames are given back before their bytes have been moved.

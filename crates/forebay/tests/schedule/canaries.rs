@@ -41,6 +41,7 @@ canaries! {
     bytes_that_leave_while_they_are_read_ahead: SameEpoch by ahead::ahead_against_a_writer_and_eviction;
     epochs_of_another_header: AnyHeader by readers::readers_against_another_header;
     a_gate_that_is_not_looked_at: DeafEnter by gates::stops_are_alone;
+    a_gate_that_forgets_who_came: AloneUnasked by gates::who_works_stops;
     a_return_into_a_stopped_session: DeafUnpark by gates::stops_are_alone;
     small_frames_freed_before_they_are_unlinked: EarlyFree by readers::readers_against_small_frames_that_move;
     a_carved_frame_freed_with_a_part_in_use: LooseUncarve by tables::small_frames_have_one_owner;

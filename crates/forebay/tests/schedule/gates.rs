@@ -11,6 +11,7 @@ use crate::world::{BLOCK, Member, PAGE, Shape, World, join};
 
 crate::scenarios!(
     stops_are_alone,
+    who_works_stops,
     truncation_against_writers_and_flushers,
     truncation_against_a_direct_write,
     punching_against_flushers,
@@ -74,6 +75,35 @@ pub fn stops_are_alone() {
         })
     };
     join([worker(), worker(), stopper]);
+}
+
+/// Whoever works on a file stops it too, and may have been the only one that worked on it so far.
+pub fn who_works_stops() {
+    let world = World::new(Shape::default());
+    let inside = Arc::new(Inside::default());
+    let _exploring = world.explore();
+    let worker = || {
+        let inside = Arc::clone(&inside);
+        world.spawn(move |member| {
+            for _ in 0..3 {
+                work(member, &inside);
+                if let Some(stop) = stop_file(member.me(), member.file(0).core.id) {
+                    for _ in 0..4 {
+                        assert_eq!(inside.within.load(Relaxed), 0, "at work in a stopped file");
+                        sim::point();
+                    }
+                    // Whoever has stopped it may work on it, and go on once it is open again.
+                    let mine = member.me().enter_stopped(member.file(0).core.id);
+                    inside.within.fetch_add(1, Relaxed);
+                    drop(stop);
+                    sim::point();
+                    inside.within.fetch_sub(1, Relaxed);
+                    drop(mine);
+                }
+            }
+        })
+    };
+    join([worker(), worker()]);
 }
 
 fn truncation_against_writers_and_flushers() {

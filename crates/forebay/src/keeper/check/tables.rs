@@ -174,8 +174,8 @@ impl Check<'_> {
             ENTERING if self.lives(ThreadId(state >> 3)) => return,
             _ => return self.problem(format!("entry {} was left in state {state:x}", id.0)),
         }
-        for (name, word) in [("gate", &entry.gate), ("append lock", &entry.append_lock)] {
-            let holder = word.load(Ordering::Acquire);
+        let append_lock = entry.append_lock.load(Ordering::Acquire);
+        for (name, holder) in [("gate", entry.gate.closer().0), ("append lock", append_lock)] {
             self.must(holder == 0, || {
                 format!("{name} of entry {} is held by {holder}", id.0)
             });

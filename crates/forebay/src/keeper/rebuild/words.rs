@@ -40,7 +40,10 @@ impl Rebuild<'_, '_> {
             .for_each(|word| self.release(word));
         for id in (0..arena.counts().files).map(FileId) {
             let entry = arena.file_unchecked(id);
-            self.release(&entry.gate);
+            let closer = entry.gate.closer();
+            if closer != ThreadId::NOBODY && (self.dead.threads)(closer) {
+                entry.gate.reopen(closer);
+            }
             self.release(&entry.append_lock);
         }
         for thread in (1..arena.counts().threads)

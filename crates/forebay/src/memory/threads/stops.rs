@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Me, PARKED, STOP_PATIENCE, ThreadSlot, is_dead, is_gone};
+use super::{Inside, Me, PARKED, STOP_PATIENCE, ThreadSlot, is_dead, is_gone};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::arena::Arena;
 use crate::sync::time::Instant;
@@ -84,17 +84,21 @@ pub fn await_operations(me: Me<'_>) -> bool {
 pub struct FileStop<'a> {
     me: Me<'a>,
     file: FileId,
+    is_alone: bool,
 }
 
 /// Stops every operation on one file. `None` as for [`stop_session`].
 pub fn stop_file<'a>(me: Me<'a>, file: FileId) -> Option<FileStop<'a>> {
-    let gate = &me.arena.file_unchecked(file).gate;
-    gate.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire)
-        .ok()?;
-    let stop = FileStop { me, file };
+    let inside = me.arena.file_unchecked(file).gate.close(me.id)?;
+    let mut stop = FileStop {
+        me,
+        file,
+        is_alone: false,
+    };
     let here = u64::from(file.0) + 1;
-    let alone = barrier(me.arena) && wait_for_others(me, |word| word & !PARKED == here);
-    alone.then_some(stop)
+    stop.is_alone = inside == Inside::Nobody
+        || barrier(me.arena) && wait_for_others(me, |word| word & !PARKED == here);
+    stop.is_alone.then_some(stop)
 }
 
 impl Drop for FileStop<'_> {
@@ -103,11 +107,13 @@ impl Drop for FileStop<'_> {
         if crate::sim::crashed() {
             return;
         }
-        self.me
-            .arena
-            .file_unchecked(self.file)
-            .gate
-            .store(0, Ordering::Release);
+        let me = self.me;
+        let gate = &me.arena.file_unchecked(self.file).gate;
+        if self.is_alone {
+            gate.open(me.id, me.slot().op.load(Ordering::Relaxed) != 0);
+        } else {
+            gate.reopen(me.id);
+        }
     }
 }
 

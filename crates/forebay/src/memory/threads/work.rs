@@ -34,7 +34,7 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
         || (0..arena.counts().files)
             .filter_map(|file| arena.file(FileId(file)))
             .any(|entry| {
-                names(&entry.gate)
+                entry.gate.closer() == id
                     || names(&entry.append_lock)
                     || entry.state.load(Ordering::Acquire) == entering
             })
@@ -44,11 +44,12 @@ pub fn is_named(arena: &Arena, id: ThreadId) -> bool {
 /// it is in no operation, in which alone headers are held; or a slot that leads to no header of its block. No death explains either where
 /// nobody has died. Looks at all headers and trees.
 pub fn is_written_over(arena: &Arena) -> bool {
-    let is_nobodys = |word: &AtomicU32| {
-        let holder = word.load(Ordering::Acquire);
+    let is_left = |holder: &dyn Fn() -> u32| {
+        let id = holder();
         // Who has gave it back before he went.
-        holder != 0 && is_gone(arena, ThreadId(holder)) && word.load(Ordering::Acquire) == holder
+        id != 0 && is_gone(arena, ThreadId(id)) && holder() == id
     };
+    let is_nobodys = |word: &AtomicU32| is_left(&|| word.load(Ordering::Acquire));
     let superblock = arena.superblock();
     // A rebuild locks headers, and is in no operation.
     let rebuilds = superblock.rebuilds.load(Ordering::Acquire);
@@ -62,7 +63,7 @@ pub fn is_written_over(arena: &Arena) -> bool {
         || is_nobodys(&arena.stream_lists().lock)
         || (0..arena.counts().files)
             .filter_map(|file| arena.file(FileId(file)))
-            .any(|entry| is_nobodys(&entry.gate) || is_nobodys(&entry.append_lock))
+            .any(|entry| is_left(&|| entry.gate.closer().0) || is_nobodys(&entry.append_lock))
         || headers
             .map_while(|id| arena.header(id))
             .any(|header| header.is_held_by_nobody(cannot_hold))
