@@ -15,6 +15,7 @@ use forebay::memory::cgroup::Limits;
 use forebay::session::adopt::{self, ForGood};
 use forebay::session::glance::Glance;
 use forebay::session::standing;
+use forebay::sys::file::Beside;
 use forebay::{Config, Error, Session};
 use libc::c_int;
 
@@ -24,6 +25,7 @@ use crate::habit;
 use crate::hooks::limits;
 use crate::inside::{self, Inside};
 use crate::parting::{self, Mapped};
+use crate::rare;
 use crate::raw::KeepErrno;
 use crate::signals;
 use crate::table::{self, Kind, Word};
@@ -362,7 +364,10 @@ pub fn try_session() -> Result<Option<&'static Session>, Error> {
     let ways = ForGood {
         relocate,
         own: table::own,
-        above: |act| _ = limits::above(|_| act()),
+        beside: Beside {
+            above: |act| _ = limits::above(|_| act()),
+            passing: rare::passing,
+        },
         turns: inside::turns,
     };
     let Some(joined) = Session::join_for_good(&path, config, ways)? else {

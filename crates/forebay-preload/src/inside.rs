@@ -21,6 +21,8 @@ pub struct Thread {
     ready: AtomicU8,
     /// [`HOLDS`] and its like: what is to be done once it is out.
     after: AtomicU8,
+    /// Whether the thread has the lock of what is rare.
+    pub is_rare: Cell<bool>,
     /// What is blocked otherwise, where all signals are blocked until it is out.
     mask: Cell<u64>,
     /// Signals of faults that the program has blocked, and that are not while it is inside.

@@ -5,9 +5,10 @@
 //! takes the lock, so that none begins, and waits for those that have begun. All of these words lie in a page that a forked child finds wiped.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed, fence};
+use std::time::{Duration, Instant};
 
 use crate::attach;
-use crate::inside::Inside;
+use crate::inside::{Inside, thread};
 use crate::raw;
 use crate::table;
 
@@ -17,6 +18,9 @@ const TAKEN: u64 = 1;
 const WANTED: u64 = 2;
 /// How often a lock is looked at before its waiter sleeps: it is held for some microseconds.
 const SPINS: u32 = 100;
+/// How long a descriptor that is opened in the middle of a request waits for the lock. Somebody who has it may wait for a file that begins, which may wait
+/// for that request.
+const PASSING_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The right to the lock. A forked child finds it free. Its holder is inside: a handler that came in between, and closed a file, would wait for itself.
 pub struct Rare {
@@ -41,6 +45,11 @@ impl Rare {
                 sleep_while(word.as_ptr().cast(), WANTED as u32);
             }
         }
+        Rare::taken(inside)
+    }
+
+    fn taken(inside: Inside) -> Self {
+        thread().is_rare.set(true);
         Rare { _inside: inside }
     }
 
@@ -59,6 +68,7 @@ impl Rare {
 
 impl Drop for Rare {
     fn drop(&mut self) {
+        thread().is_rare.set(false);
         let word = table::wiped(table::WIPED_LOCK_RARE);
         if word.swap(FREE, Ordering::Release) == WANTED {
             wake(word.as_ptr().cast(), 1);
@@ -100,6 +110,35 @@ impl Drop for Passing {
     fn drop(&mut self) {
         one_fewer(table::wiped(table::WIPED_PASSING));
     }
+}
+
+/// Does something for the engine that has descriptors at whatever numbers for a moment, in the middle of anything: it waits for the lock
+/// for a moment at most, and then goes on without.
+pub fn passing(act: &mut dyn FnMut()) {
+    if thread().is_rare.get() {
+        // Nobody else closes all numbers.
+        return act();
+    }
+    let word = table::wiped(table::WIPED_LOCK_RARE);
+    let begun = Instant::now();
+    let mut round = 0;
+    let passing = loop {
+        let inside = Inside::enter();
+        if word
+            .compare_exchange(FREE, TAKEN, Ordering::Acquire, Relaxed)
+            .is_ok()
+        {
+            break Some(Passing::begin(&Rare::taken(inside)));
+        }
+        drop(inside);
+        round += 1;
+        forebay::sync::relax(round);
+        if round > SPINS && begun.elapsed() > PASSING_PATIENCE {
+            break None;
+        }
+    };
+    act();
+    drop(passing);
 }
 
 /// A child that a handler has forked in the middle counts none.

@@ -194,6 +194,62 @@ fn signals_reach_the_program() {
     await_end(&place);
 }
 
+/// Whether a process is stopped.
+fn is_stopped(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
+    let stat = stat.expect("it is there");
+    stat.rsplit(')')
+        .next()
+        .is_some_and(|rest| rest.starts_with(" T"))
+}
+
+/// Who stops the program alone may let it go on alone: a command that had stopped with it would not.
+#[test]
+fn a_program_that_is_stopped_alone_goes_on_alone() {
+    let place = Place::new("run-stopped-alone");
+    let script = "echo $$; while sleep 0.02; do :; done";
+    let child = command(&place, &["--", "sh", "-c", script])
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut process = Process::new(child.expect("forebay runs"));
+    let number = process.first_line().trim().parse().expect("a number");
+    let program = Pid::from_raw(number).expect("a process");
+    stop(program);
+    // Twice as long as it looks around after.
+    std::thread::sleep(Duration::from_millis(500));
+    assert!(!is_stopped(process.id()), "the command has stopped");
+    kill_process(program, Signal::CONT).expect("it goes on");
+    kill_process(program, Signal::KILL).expect("it ends");
+    let status = process.wait().0;
+    assert_eq!(
+        std::os::unix::process::ExitStatusExt::signal(&status),
+        Some(9)
+    );
+    await_end(&place);
+}
+
+/// What a terminal stops it stops as a whole, and lets go on as a whole: the shell is to see that the command has stopped.
+#[test]
+fn a_command_stops_with_what_a_terminal_stops() {
+    let place = Place::new("run-stopped-together");
+    let child = command(&place, &["--", "sh", "-c", "kill -TSTP $$; exit 7"]).spawn();
+    let mut process = Process::new(child.expect("forebay runs"));
+    let begun = Instant::now();
+    while !is_stopped(process.id()) {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it goes on");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    process.signal(Signal::CONT);
+    let children = format!("/proc/{0}/task/{0}/children", process.id());
+    let children = std::fs::read_to_string(children).expect("children");
+    for child in children.split_whitespace() {
+        let child = Pid::from_raw(child.parse().expect("a number")).expect("a process");
+        let _ = kill_process(child, Signal::CONT);
+    }
+    assert_eq!(process.wait().0.code(), Some(7));
+    await_end(&place);
+}
+
 #[test]
 fn commands_that_start_at_once_share_one_keeper() {
     let place = Place::new("run-at-once");

@@ -304,11 +304,7 @@ fn enter(
     entry.forget_intents(me.arena.counts().threads);
     entry.asks.clear();
     entry.stock.forget();
-    for word in [
-        &entry.kernel_reason,
-        &entry.append_lock,
-        &entry.readers,
-    ] {
+    for word in [&entry.kernel_reason, &entry.append_lock, &entry.readers] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [

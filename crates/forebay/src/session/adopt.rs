@@ -132,8 +132,8 @@ pub struct ForGood {
     pub relocate: fn(OwnedFd) -> OwnedFd,
     /// Keeps the program from a descriptor that the session has for a moment, at whatever number, until it is closed.
     pub own: fn(BorrowedFd<'_>),
-    /// How descriptors are reached that it has put beyond the process's limit.
-    pub above: file::Above,
+    /// How descriptors are opened and reached beside the program's.
+    pub beside: file::Beside,
     /// Called by a thread that has got a slot for a turn: when it leaves the engine, it is to call [`Session::end_turn`].
     pub turns: fn(),
 }

@@ -142,7 +142,7 @@ impl Shared {
     pub fn place_descriptors(&self, ways: ForGood) {
         self.line.relocate(ways.relocate);
         self.line.own(ways.own);
-        file::keep_above(ways.above);
+        file::keep_beside(ways.beside);
         self.claims.relocate(ways.relocate);
     }
 }

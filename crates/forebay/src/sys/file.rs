@@ -103,15 +103,33 @@ pub fn set_direct(fd: BorrowedFd<'_>, direct: bool) -> io::Result<()> {
     )
 }
 
-/// Does something while this process may use numbers for descriptors beyond its limit.
-pub type Above = fn(&mut dyn FnMut());
+/// Does something, and may do more before and after it.
+pub type Around = fn(&mut dyn FnMut());
 
-/// How this process does that, if it keeps descriptors there.
-static ABOVE: OnceLock<Above> = OnceLock::new();
+/// How a process keeps its program from the descriptors that it has beside the program's.
+#[derive(Clone, Copy)]
+pub struct Beside {
+    /// Does something while this process may use numbers beyond its limit: descriptors are kept there.
+    pub above: Around,
+    /// Does something while nobody closes or replaces descriptors that are at whatever numbers for a moment.
+    pub passing: Around,
+}
 
-/// This process keeps descriptors beyond its limit, and reaches them so.
-pub fn keep_above(above: Above) {
-    let _ = ABOVE.set(above);
+static BESIDE: OnceLock<Beside> = OnceLock::new();
+
+/// This process has descriptors beside a program's, from now on.
+pub fn keep_beside(beside: Beside) {
+    let _ = BESIDE.set(beside);
+}
+
+/// Does something with a descriptor that is at whatever number for a moment.
+pub fn in_passing<T>(act: impl FnOnce() -> T) -> T {
+    let Some(beside) = BESIDE.get() else {
+        return act();
+    };
+    let (mut act, mut done) = (Some(act), None);
+    (beside.passing)(&mut || done = act.take().map(|act| act()));
+    done.expect("it has been done")
 }
 
 /// Makes the descriptor `to` one of `from`'s description; what it was of is closed (`dup3`).
@@ -120,10 +138,10 @@ pub fn replace(from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
         // SAFETY: the call takes no memory. The number stays its owner's: what it leads to changes.
         retry(|| check(unsafe { libc::dup3(from.as_raw_fd(), to.as_raw_fd(), libc::O_CLOEXEC) }))
     };
-    match (replace(), ABOVE.get()) {
-        (Err(error), Some(above)) if error.raw_os_error() == Some(libc::EBADF) => {
+    match (replace(), BESIDE.get()) {
+        (Err(error), Some(beside)) if error.raw_os_error() == Some(libc::EBADF) => {
             let mut again = Err(error);
-            above(&mut || again = replace());
+            (beside.above)(&mut || again = replace());
             again
         }
         (replaced, _) => replaced,

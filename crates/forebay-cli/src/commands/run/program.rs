@@ -125,7 +125,8 @@ fn pass_on(pid: Pid, signal: i32) {
     }
 }
 
-/// Whether it has ended. Where it has stopped, so do we, until somebody lets us go on.
+/// Whether it has ended. Where a terminal has stopped it, so do we, for the shell to see: the terminal lets all of the job go on. Who has stopped it
+/// alone (`SIGSTOP`) may let it go on alone, and we would not hear of it.
 fn look(pid: Pid) -> Option<End> {
     loop {
         match waitpid(Some(pid), WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -137,7 +138,9 @@ fn look(pid: Pid) -> Option<End> {
                 if let Some(signal) = status.terminating_signal() {
                     return Some(End::Signal(signal));
                 }
-                if status.stopped() {
+                let of_terminals = [Signal::TSTP, Signal::TTIN, Signal::TTOU];
+                let by = status.stopping_signal().and_then(Signal::from_named_raw);
+                if by.is_some_and(|signal| of_terminals.contains(&signal)) {
                     let _ = kill_process(getpid(), Signal::STOP);
                 }
             }

@@ -41,6 +41,10 @@ impl RealFile {
         if !self.is_borrowed() {
             return Ok(());
         }
+        file::in_passing(|| self.open_instead())
+    }
+
+    fn open_instead(&self) -> io::Result<()> {
         // Opened before the lock is taken: the guard may be asked about the opening.
         let own = file::open_again(self.direct.as_fd(), true, self.writable)?;
         let mut together = self
@@ -110,17 +114,20 @@ impl RealFile {
 
     /// Opens the second description, unless it is there or the file is to have one alone.
     pub(super) fn part(&self) {
-        let is_one_so_far = |together: &Together| *together == Together::SoFar;
-        if !is_one_so_far(&self.together.read().unwrap_or_else(PoisonError::into_inner)) {
+        if *self.together.read().unwrap_or_else(PoisonError::into_inner) != Together::SoFar {
             return;
         }
+        file::in_passing(|| self.open_second());
+    }
+
+    fn open_second(&self) {
         // Opened before the lock is taken: the guard may be asked about the opening.
         let opened = file::open_again(self.direct.as_fd(), false, self.writable);
         let mut together = self
             .together
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        if is_one_so_far(&together) {
+        if *together == Together::SoFar {
             let replaced = opened.and_then(|own| file::replace(own.as_fd(), self.buffered.as_fd()));
             *together = match replaced {
                 Ok(()) => Together::No,

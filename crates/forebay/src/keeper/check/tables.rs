@@ -175,7 +175,10 @@ impl Check<'_> {
             _ => return self.problem(format!("entry {} was left in state {state:x}", id.0)),
         }
         let append_lock = entry.append_lock.load(Ordering::Acquire);
-        for (name, holder) in [("gate", entry.gate.closer().0), ("append lock", append_lock)] {
+        for (name, holder) in [
+            ("gate", entry.gate.closer().0),
+            ("append lock", append_lock),
+        ] {
             self.must(holder == 0, || {
                 format!("{name} of entry {} is held by {holder}", id.0)
             });

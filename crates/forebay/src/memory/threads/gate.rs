@@ -110,12 +110,10 @@ impl Gate {
     pub fn reopen(&self, closer: ThreadId) {
         let mut word = self.0.load(Ordering::Acquire);
         while word & CLOSER == closer.0 && closer.0 != 0 {
-            match self.0.compare_exchange(
-                word,
-                word & !CLOSER,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            ) {
+            match self
+                .0
+                .compare_exchange(word, word & !CLOSER, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return,
                 Err(now) => word = now,
             }
@@ -146,7 +144,10 @@ mod tests {
     #[test]
     fn who_came_is_forgotten_by_one_that_was_alone() {
         let gate = Gate::new();
-        assert_eq!((gate.pass(A), gate.pass(B), gate.pass(A)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(
+            (gate.pass(A), gate.pass(B), gate.pass(A)),
+            (Ok(()), Ok(()), Ok(()))
+        );
         assert_eq!(gate.close(A), Some(Inside::Others));
         gate.reopen(B);
         assert_eq!(gate.closer(), A, "closed by another");

@@ -234,7 +234,8 @@ pub fn heed(shared: &Arc<Shared>, message: &[u8; MESSAGE_BYTES]) -> bool {
             close_unused(shared, file);
             true
         }
-        UNITE => unite(shared, file),
+        // No file has descriptors here.
+        UNITE => unite(shared, file, Vec::new()),
         LEFT => closing::forget_if_lost(shared, file),
         _ => false,
     }
