@@ -162,8 +162,8 @@ pub fn stdio_uses(fd: c_int, why: Why) -> Given {
 /// There is another arena: it learns what this process has.
 pub fn tell(glance: &Glance) {
     foreign::tell(glance);
-    for (_, word) in table::each() {
-        if word.is_file() && word.description().has(REACHED) {
+    for (_, word) in table::files() {
+        if word.description().has(REACHED) {
             let description = word.description();
             let (device, inode) = (
                 description.device.load(Relaxed),
@@ -241,8 +241,8 @@ pub fn give_to_kernel(fd: c_int, why: Why) -> Given {
         return Ok(());
     }
     give_known_to_kernel(description, why)?;
-    let same_file: Vec<_> = table::each()
-        .filter(|(_, other)| other.is_file() && is_same_file(other.description(), description))
+    let same_file: Vec<_> = table::files()
+        .filter(|(_, other)| is_same_file(other.description(), description))
         .collect();
     for (fd, word) in same_file {
         leave(fd, word);
@@ -433,5 +433,5 @@ pub fn give_all_and_watch(why: Why) -> Given {
 
 /// What the table has now: giving changes it.
 fn all_files() -> Vec<(c_int, Word)> {
-    table::each().filter(|(_, word)| word.is_file()).collect()
+    table::files().collect()
 }

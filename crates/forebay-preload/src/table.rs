@@ -134,6 +134,8 @@ impl Word {
 
 /// No descriptor from this on has had a word.
 static END: AtomicUsize = AtomicUsize::new(0);
+/// All descriptors of the program's files are below this: the engine's lie far beyond.
+static FILES_END: AtomicUsize = AtomicUsize::new(0);
 static DESCRIPTIONS: AtomicPtr<Description> = AtomicPtr::new(std::ptr::null_mut());
 static NEXT_FREE: AtomicUsize = AtomicUsize::new(1);
 /// A word in memory that a forked child finds wiped; it counts the process's life.
@@ -221,6 +223,7 @@ pub fn set(fd: c_int, word: Word) -> Word {
     if word != Word::NONE {
         END.fetch_max(fd as usize + 1, Relaxed);
     }
+    note_file(fd, word);
     let before = Word(place.swap(word.0, Ordering::SeqCst));
     if is_standard {
         // Again: `look_at_standard` may have denied it between the two.
@@ -230,8 +233,16 @@ pub fn set(fd: c_int, word: Word) -> Word {
     before
 }
 
+/// Before a descriptor is a file's.
+fn note_file(fd: c_int, word: Word) {
+    if word.is_file() && FILES_END.load(Relaxed) <= fd as usize {
+        FILES_END.fetch_max(fd as usize + 1, Relaxed);
+    }
+}
+
 /// Sets a descriptor's word if it still is `before`.
 pub fn replace(fd: c_int, before: Word, word: Word) -> bool {
+    note_file(fd, word);
     place(fd).is_some_and(|place| {
         place
             .compare_exchange(before.0, word.0, Ordering::AcqRel, Ordering::Relaxed)
@@ -251,6 +262,14 @@ pub fn each() -> impl Iterator<Item = (c_int, Word)> {
     (0..end as c_int)
         .map(|fd| (fd, word(fd)))
         .filter(|(_, word)| *word != Word::NONE)
+}
+
+/// All descriptors of files that are known.
+pub fn files() -> impl Iterator<Item = (c_int, Word)> {
+    let end = FILES_END.load(Relaxed);
+    (0..end as c_int)
+        .map(|fd| (fd, word(fd)))
+        .filter(|(_, word)| word.is_file())
 }
 
 /// A description by its number.

@@ -178,8 +178,8 @@ fn settle_in_use(fd: c_int, word: Word) -> c_int {
 
 /// Whether no descriptor of the process but `but` is of this word's description.
 fn is_last(word: Word, but: Option<c_int>) -> bool {
-    table::each().all(|(fd, other)| {
-        Some(fd) == but || !other.is_file() || other.description_index() != word.description_index()
+    table::files().all(|(fd, other)| {
+        Some(fd) == but || other.description_index() != word.description_index()
     })
 }
 
@@ -270,7 +270,7 @@ pub fn at_end() {
     // Nobody misses a descriptor that is closed now, unless it is one that every library writes to, or a stream's: libc writes
     // these later still.
     let alone = !attach::rests() && table::is_alone();
-    for (fd, word) in table::each() {
+    for (fd, word) in table::files() {
         if word.kind() != Kind::Managed || !word.writes() {
             continue;
         }
@@ -291,7 +291,7 @@ pub fn at_replacement() {
     }
     let _inside = Inside::enter();
     let _errno = KeepErrno::new();
-    for (_, word) in table::each() {
+    for (_, word) in table::files() {
         if word.kind() == Kind::Managed && word.writes() {
             inodes::settle(word, Durability::Kernel, &word.description().seen);
         }

@@ -15,7 +15,7 @@ use libc::c_int;
 // All words and lives come by way of the parent: `tests/holders` explores this file under a parent of its own, where each access of a
 // word is a place at which others may get their turn.
 use super::{
-    AtomicU32, AtomicU64, DESCRIPTIONS_MAX, NEXT_FREE, REACHED, STICKS, Word, description, each,
+    AtomicU32, AtomicU64, DESCRIPTIONS_MAX, NEXT_FREE, REACHED, STICKS, Word, description, files,
     liveness, replace,
 };
 use crate::{files, foreign, raw};
@@ -388,10 +388,8 @@ pub fn before_fork() -> bool {
     let state = family.processes[slot as usize].state.load(SeqCst);
     GIVEN.set((slot + 1, state));
     // After others can see that there is to be a child: who sets a word after this adds it.
-    for (_, word) in each() {
-        if word.is_file() {
-            family.hold_for(slot, word.description_index());
-        }
+    for (_, word) in files() {
+        family.hold_for(slot, word.description_index());
     }
     true
 }
@@ -439,8 +437,8 @@ pub fn in_child() {
     }
     // Memory and descriptors are not copied at the same instant.
     let doubts = had_threads || given.is_none();
-    for (fd, word) in each() {
-        if word.is_file() && !inherits(fd, word, doubts) {
+    for (fd, word) in files() {
+        if !inherits(fd, word, doubts) {
             replace(fd, word, Word::NONE);
         }
     }

@@ -73,7 +73,7 @@ fn me_or_first() -> usize {
     }
 }
 
-pub fn each() -> impl Iterator<Item = (i32, Word)> {
+pub fn files() -> impl Iterator<Item = (i32, Word)> {
     let known = |fd| (fd as i32, word(fd));
     (0..FDS).map(known).filter(|(_, word)| word.is_file())
 }
