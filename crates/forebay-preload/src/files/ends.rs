@@ -178,9 +178,8 @@ fn settle_in_use(fd: c_int, word: Word) -> c_int {
 
 /// Whether no descriptor of the process but `but` is of this word's description.
 fn is_last(word: Word, but: Option<c_int>) -> bool {
-    table::files().all(|(fd, other)| {
-        Some(fd) == but || other.description_index() != word.description_index()
-    })
+    table::files()
+        .all(|(fd, other)| Some(fd) == but || other.description_index() != word.description_index())
 }
 
 /// A descriptor of this word is no more, and has been settled. Returns the error number to be reported, or 0.

@@ -33,7 +33,7 @@ pub use span::{Extent, Merged, Span};
 use crate::ids::{FileId, StreamId};
 use crate::memory::streams::{Stream, Tree};
 use crate::memory::threads::Me;
-use crate::sync::Ordering::{Acquire, Relaxed, Release};
+use crate::sync::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use crate::sync::{AtomicU32, patience, relax};
 
 /// Looks at a lock word: a holder has it for well under a microsecond, unless it is not running.
@@ -272,9 +272,10 @@ impl Locked<'_> {
         self.forget(true);
     }
 
-    /// Forgets all streams of the file.
+    /// Forgets all streams of the file, no block of which has a header: nothing is missing any more.
     pub fn clear(&self) {
-        self.forget(self.is_in_doubt());
+        let all = self.tree.doubt.swap(0, AcqRel) != 0;
+        self.forget(all);
     }
 
     /// With `all`, also those that are in no tree.

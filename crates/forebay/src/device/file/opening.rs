@@ -2,6 +2,7 @@
 //!
 //! Each question is asked once: files that live for milliseconds are managed as well.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
 use std::sync::{OnceLock, RwLock};
@@ -58,12 +59,11 @@ impl RealFile {
         if stat.direct_align.is_none() || file_system.nature == Nature::Unknown {
             return Ok(None);
         }
-        let copy = || fd.try_clone_to_owned().map(relocate);
-        let copies = copy().and_then(|one| Ok((one, copy()?)));
-        let copies = copies.map_err(|error| KernelReason::of_open(&error, file_system.name))?;
-        check_inode(copies.0.as_fd(), stat)?;
-        check_inode(copies.1.as_fd(), stat)?;
-        let opened = (copies.0, copies.1, Together::Borrowed);
+        let refused = |error: io::Error| KernelReason::of_open(&error, file_system.name);
+        let direct = fd.try_clone_to_owned().map(relocate).map_err(refused)?;
+        check_inode(direct.as_fd(), stat)?;
+        let buffered = direct.try_clone().map(relocate).map_err(refused)?;
+        let opened = (direct, buffered, Together::Borrowed);
         Self::over(opened, (stat, file_system), true).map(Some)
     }
 
