@@ -20,7 +20,7 @@ mod tests {
     #[test]
     fn root_opens_what_nobody_may_read() {
         let path = tempfile::NamedTempFile::new().unwrap();
-        let none = std::os::unix::fs::PermissionsExt::from_mode(0);
+        let none = std::os::unix::fs::PermissionsExt::from_mode(0o000);
         std::fs::set_permissions(path.path(), none).unwrap();
         let opens = std::fs::File::open(path.path()).is_ok();
         assert_eq!(super::overrides_modes(), opens);
