@@ -17,7 +17,7 @@ use crate::limits::THREADS_MAX;
 use crate::sync::{AtomicU32, Ordering, planted};
 
 /// The gate's word: the thread that has closed it in the lower half, or 0; in the upper half the only thread that has come in since it was last
-/// closed, 0 for none, [`SEVERAL`].
+/// closed, 0 for none, all ones for several.
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub struct Gate(AtomicU32);
