@@ -258,18 +258,16 @@ pub fn own(fd: BorrowedFd<'_>) {
 
 /// All descriptors that have words.
 pub fn each() -> impl Iterator<Item = (c_int, Word)> {
-    let end = END.load(Relaxed);
-    (0..end as c_int)
-        .map(|fd| (fd, word(fd)))
-        .filter(|(_, word)| *word != Word::NONE)
+    below(&END).filter(|(_, word)| *word != Word::NONE)
 }
 
 /// All descriptors of files that are known.
 pub fn files() -> impl Iterator<Item = (c_int, Word)> {
-    let end = FILES_END.load(Relaxed);
-    (0..end as c_int)
-        .map(|fd| (fd, word(fd)))
-        .filter(|(_, word)| word.is_file())
+    below(&FILES_END).filter(|(_, word)| word.is_file())
+}
+
+fn below(end: &AtomicUsize) -> impl Iterator<Item = (c_int, Word)> + use<> {
+    (0..end.load(Relaxed) as c_int).map(|fd| (fd, word(fd)))
 }
 
 /// A description by its number.

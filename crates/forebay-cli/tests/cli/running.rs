@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use forebay::sys::liveness::is_stopped;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::place::{Place, Process, Run, is_managed};
@@ -192,15 +193,6 @@ fn signals_reach_the_program() {
         assert_eq!(process.wait().0.code(), Some(9), "{name}");
     }
     await_end(&place);
-}
-
-/// Whether a process is stopped.
-fn is_stopped(process: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat"));
-    let stat = stat.expect("it is there");
-    stat.rsplit(')')
-        .next()
-        .is_some_and(|rest| rest.starts_with(" T"))
 }
 
 /// Who stops the program alone may let it go on alone: a command that had stopped with it would not.

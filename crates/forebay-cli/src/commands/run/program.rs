@@ -115,9 +115,8 @@ pub fn wait(pid: Pid, held: &Held, mut look_around: impl FnMut()) -> End {
             continue;
         };
         match signal {
-            CHILD => {}
             STOP_OF_TERMINALS if from_kernel => stops.are_asked_for(),
-            _ if from_kernel => {}
+            _ if from_kernel || signal == CHILD => {}
             _ => pass_on(pid, signal),
         }
     }

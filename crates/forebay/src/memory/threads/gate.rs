@@ -109,7 +109,7 @@ impl Gate {
     /// Opens it for one that was not alone, or has died: others may be inside still. Not if somebody else has closed it.
     pub fn reopen(&self, closer: ThreadId) {
         let mut word = self.0.load(Ordering::Acquire);
-        while word & CLOSER == closer.0 && closer.0 != 0 {
+        while word & CLOSER == closer.0 {
             match self
                 .0
                 .compare_exchange(word, word & !CLOSER, Ordering::AcqRel, Ordering::Acquire)
