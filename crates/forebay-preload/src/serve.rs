@@ -328,9 +328,8 @@ pub unsafe fn put(
 ) -> Result<(u64, usize), Halt> {
     let (inode, me) = (using.inode, using.me);
     let Some(offset) = offset else {
-        let _slow = Slow::new();
         // SAFETY: the caller's promise.
-        return unsafe { inode.append(me, source, len) };
+        return unsafe { append(using, source, len) };
     };
     // SAFETY: the caller's promise.
     match unsafe { inode.write_at_once(me, source, len, offset) } {
@@ -340,6 +339,24 @@ pub unsafe fn put(
             // SAFETY: the caller's promise.
             let written = unsafe { inode.write_at(me, source, len, offset, sequential)? };
             Ok((offset, written))
+        }
+    }
+}
+
+/// Writes at the end. Returns where and how much.
+///
+/// # Safety
+/// As for [`put`].
+#[inline(always)]
+pub unsafe fn append(using: &Use<'_>, source: *const u8, len: usize) -> Result<(u64, usize), Halt> {
+    let (inode, me) = (using.inode, using.me);
+    // SAFETY: the caller's promise.
+    match unsafe { inode.append_at_once(me, source, len) } {
+        Ok(offset) => Ok((offset, len)),
+        Err(sequential) => {
+            let _slow = Slow::new();
+            // SAFETY: the caller's promise.
+            unsafe { inode.append(me, source, len, sequential) }
         }
     }
 }

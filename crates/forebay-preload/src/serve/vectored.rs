@@ -5,8 +5,8 @@ use forebay::limits::BLOCK_BYTES;
 use libc::{c_int, off_t};
 
 use super::{
-    Answer, CALL_BYTES_MAX, Slow, check_end, check_memory, checked, get, own_offset, put, with,
-    within_limit,
+    Answer, CALL_BYTES_MAX, Slow, append, check_end, check_memory, checked, get, own_offset, put,
+    with, within_limit,
 };
 use crate::hooks::limits;
 use crate::hooks::seek::device_error;
@@ -170,9 +170,8 @@ unsafe fn append_parts(
     if joined.is_empty() && total > 0 {
         return Err(Halt::Fault);
     }
-    let (me, source) = (using.me, joined.as_ptr());
     // SAFETY: ours.
-    let (start, written) = unsafe { using.inode.append(me, source, joined.len())? };
+    let (start, written) = unsafe { append(using, joined.as_ptr(), joined.len())? };
     Ok((start + written as u64, written))
 }
 

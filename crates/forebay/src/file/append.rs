@@ -69,13 +69,28 @@ impl Drop for AppendLock<'_> {
 
 /// The file's end, where nobody else appends as long as the lock is held.
 fn take_end<'a>(core: &'a Core, me: Me<'a>) -> Result<(AppendLock<'a>, u64), Halt> {
-    let early = planted!(EarlyEnd).then(|| core.entry().size.load(Ordering::Acquire));
+    let early = early_end(core);
     let lock = AppendLock::take(core, me);
     let offset = match early {
         Some(early) => early,
         None => core.size(me)?,
     };
     Ok((lock, offset))
+}
+
+/// As [`take_end`], without waiting: the end of a moment ago, for who looks again once it has the block for itself.
+#[inline]
+pub(super) fn try_take_end<'a>(core: &'a Core, me: Me<'a>) -> Option<(AppendLock<'a>, u64)> {
+    let early = early_end(core);
+    let lock = AppendLock::try_take(core.entry(), me)?;
+    let end = early.unwrap_or_else(|| core.entry().size.load(Ordering::Acquire));
+    Some((lock, end))
+}
+
+/// A planted mistake: the end is looked at before the lock is had.
+#[inline(always)]
+fn early_end(core: &Core) -> Option<u64> {
+    planted!(EarlyEnd).then(|| core.entry().size.load(Ordering::Acquire))
 }
 
 /// What became of an append.

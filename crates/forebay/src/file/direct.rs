@@ -416,7 +416,7 @@ unsafe fn kernel_segment(
     at_end: bool,
 ) -> Result<usize, Halt> {
     supersede(core, operation, segment.block, 1)?;
-    if at_end && is_outgrown(core.entry(), segment) {
+    if at_end && is_outgrown(core.entry(), segment.offset()) {
         release(core, operation, segment.block, 1);
         return Err(Halt::Outgrown);
     }
@@ -426,7 +426,7 @@ unsafe fn kernel_segment(
         return Err(Halt::NoMemory);
     }
     operation.park();
-    let at = segment.block.start() + segment.start as u64;
+    let at = segment.offset();
     let piece = Piece {
         ptr: source.cast_mut(),
         len: segment.len,

@@ -140,6 +140,29 @@ impl Inode {
         }
     }
 
+    /// Writes at the file's end if that can be done at once, without a system call. Returns where. `Err`: nothing was done; the value,
+    /// whether the request follows others, is for [`Inode::append`].
+    ///
+    /// # Safety
+    /// As for [`Inode::write_at_once`].
+    #[inline(always)]
+    pub unsafe fn append_at_once(
+        &self,
+        me: Me<'_>,
+        source: *const u8,
+        len: usize,
+    ) -> std::result::Result<u64, bool> {
+        let core = &self.core;
+        let stream = self.recent.stream(me);
+        let end = core.entry().size.load(Ordering::Relaxed);
+        let sequential = stream.is_sequential(end, len);
+        if len as u64 >= self.quick_write_below || !core.shared.is_handed(&self.handed) {
+            return Err(sequential);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { quick::append(core, me, stream, source, len, sequential) }.ok_or(sequential)
+    }
+
     /// Writes at the file's end. Returns where, and how many bytes.
     ///
     /// # Safety
@@ -147,14 +170,14 @@ impl Inode {
     ///
     /// # Errors
     /// As for [`Inode::write_at`].
+    #[inline(never)]
     pub unsafe fn append(
         &self,
         me: Me<'_>,
         source: *const u8,
         len: usize,
+        sequential: bool,
     ) -> std::result::Result<(u64, usize), Halt> {
-        let end = self.core.entry().size.load(Ordering::Relaxed);
-        let sequential = self.recent.stream(me).is_sequential(end, len);
         let intent = self.begin_write(me, sequential);
         // SAFETY: the caller's promise.
         unsafe { append::append(&self.core, me, source, len, intent) }

@@ -12,7 +12,7 @@ use super::{closing, hasten, table};
 use crate::error::Result;
 use crate::file::append;
 use crate::file::core::{Core, Halt};
-use crate::file::quick::Recent;
+use crate::file::quick::{self, Recent};
 use crate::file::read::advise::{Advise, advise};
 use crate::file::write::Intent;
 use crate::memory::threads::Me;
@@ -64,7 +64,11 @@ impl Managed {
     /// Writes all bytes at the end; where.
     pub(super) fn append_all(&self, bytes: &[u8]) -> Result<u64> {
         let core = &self.core;
-        let (me, intent) = self.begin_append(bytes.len())?;
+        let (me, sequential) = match self.append_at_once(bytes)? {
+            Ok(at) => return Ok(at),
+            Err(later) => later,
+        };
+        let intent = self.begin_append(me, sequential);
         // SAFETY: a slice is valid for its length.
         let appended =
             match unsafe { append::append_all(core, me, bytes.as_ptr(), bytes.len(), intent) } {
@@ -82,19 +86,37 @@ impl Managed {
         Ok(appended.offset)
     }
 
-    fn begin_append(&self, len: usize) -> Result<(Me<'_>, Intent<'_>)> {
+    /// Appends where that can be done at once: where. `Err`: nothing was done.
+    #[inline]
+    fn append_at_once(&self, bytes: &[u8]) -> Result<std::result::Result<u64, (Me<'_>, bool)>> {
         let core = &self.core;
         let me = core.shared.me()?;
-        self.hand_over(me);
+        let stream = self.recent.stream(me);
         let end = core.entry().size.load(Relaxed);
-        let sequential = self.recent.stream(me).is_sequential(end, len);
-        Ok((me, self.intent(sequential)))
+        let (source, len) = (bytes.as_ptr(), bytes.len());
+        let sequential = stream.is_sequential(end, len);
+        let is_short = (len as u64) < self.route.quick_scrap_below();
+        if !is_short || !core.shared.is_handed(&self.handed) {
+            return Ok(Err((me, sequential)));
+        }
+        // SAFETY: a slice is valid for its length.
+        let at = unsafe { quick::append(core, me, stream, source, len, sequential) };
+        Ok(at.ok_or((me, sequential)))
+    }
+
+    fn begin_append(&self, me: Me<'_>, sequential: bool) -> Intent<'_> {
+        self.hand_over(me);
+        self.intent(sequential)
     }
 
     /// Returns the bytes written, as `write` on a description that appends does.
     pub(super) fn append(&self, bytes: &[u8]) -> Result<usize> {
         let core = &self.core;
-        let (me, intent) = self.begin_append(bytes.len())?;
+        let (me, sequential) = match self.append_at_once(bytes)? {
+            Ok(_) => return Ok(bytes.len()),
+            Err(later) => later,
+        };
+        let intent = self.begin_append(me, sequential);
         // SAFETY: a slice is valid for its length.
         match unsafe { append::append(core, me, bytes.as_ptr(), bytes.len(), intent) } {
             Err(Halt::Kernel) => append_by_kernel(&self.file, bytes).map(|_| bytes.len()),

@@ -6,8 +6,10 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
+use crate::file::append;
 use crate::file::core::Core;
 use crate::file::read::follow::Ahead;
+use crate::file::write::is_outgrown;
 use crate::frame::header::{Guard, Header, Identity, State};
 use crate::frame::slots;
 use crate::ids::{BlockIndex, HeaderId};
@@ -190,15 +192,80 @@ pub unsafe fn write(
     offset: u64,
     sequential: bool,
 ) -> bool {
-    let start = (offset % BLOCK_BYTES as u64) as usize;
-    let Some(end) = offset.checked_add(len as u64) else {
-        return false;
-    };
-    if len == 0 || start + len > BLOCK_BYTES {
+    if !is_in_one_block(offset, len) {
         return false;
     }
+    let place = Place::At(offset);
+    // SAFETY: the caller's promise.
+    unsafe {
+        copy::fault_in(source, len);
+        put(core, me, stream, source, len, place, sequential)
+    }
+}
+
+/// Whether a request has bytes, and all of them in one block.
+#[inline(always)]
+fn is_in_one_block(offset: u64, len: usize) -> bool {
+    let start = (offset % BLOCK_BYTES as u64) as usize;
+    len != 0 && len <= BLOCK_BYTES - start && offset.checked_add(len as u64).is_some()
+}
+
+/// Where bytes go.
+#[derive(Clone, Copy)]
+enum Place {
+    /// At an offset.
+    At(u64),
+    /// At the file's end, which was here a moment ago. Who asks has the append lock.
+    End(u64),
+}
+
+/// Writes at the file's end, as [`write`] does. Returns where; `None`: nothing was done, perhaps because somebody else appends.
+///
+/// # Safety
+/// As for [`write`].
+#[inline]
+pub unsafe fn append(
+    core: &Core,
+    me: Me<'_>,
+    stream: &Stream,
+    source: *const u8,
+    len: usize,
+    sequential: bool,
+) -> Option<u64> {
+    // Before the lock: nobody waits for another program's memory.
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in(source, len) };
+    let (_lock, end) = append::try_take_end(core, me)?;
+    if !is_in_one_block(end, len) {
+        return None;
+    }
+    let place = if planted!(BlindToGrowth) {
+        Place::At(end)
+    } else {
+        Place::End(end)
+    };
+    // SAFETY: the caller's promise.
+    unsafe { put(core, me, stream, source, len, place, sequential) }.then_some(end)
+}
+
+/// # Safety
+/// `source` is valid for `len` bytes, which lie in one block.
+#[inline(always)]
+unsafe fn put(
+    core: &Core,
+    me: Me<'_>,
+    stream: &Stream,
+    source: *const u8,
+    len: usize,
+    place: Place,
+    sequential: bool,
+) -> bool {
+    let (Place::At(offset) | Place::End(offset)) = place;
+    let (block, start) = (
+        BlockIndex::of(offset),
+        (offset % BLOCK_BYTES as u64) as usize,
+    );
+    let end = offset + len as u64;
     let Ok(operation) = me.enter(core.id) else {
         return false;
     };
@@ -214,13 +281,15 @@ pub unsafe fn write(
     {
         return false;
     }
-    let block = BlockIndex::of(offset);
     let Some((id, header)) = stream.header_of(core, me, block) else {
         return false;
     };
     let Some(guard) = header.try_lock(me, id) else {
         return false;
     };
+    if matches!(place, Place::End(end) if is_outgrown(entry, end)) {
+        return false;
+    }
     let identity = Identity {
         file: core.id,
         block,

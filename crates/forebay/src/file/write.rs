@@ -387,8 +387,8 @@ unsafe fn scrap_reserved(
                 return Ok(Taken { bytes, full });
             }
         }
-        let start = segment.block.start() + segment.start as u64;
-        let end = segment.block.start() + segment.end() as u64;
+        let start = segment.offset();
+        let end = start + segment.len as u64;
         manner.holes = core.entry().holes.load(Ordering::Acquire);
         if reserve::ahead(core, me, start, end)? {
             let (at_end, mut bytes) = (manner.at_end, 0);
@@ -436,7 +436,7 @@ unsafe fn scrap_segment(
     {
         return Err(Halt::Unreserved);
     }
-    if manner.at_end && is_outgrown(entry, segment) {
+    if manner.at_end && is_outgrown(entry, segment.offset()) {
         return Err(Halt::Outgrown);
     }
     let stable = entry.flags.load(Ordering::Relaxed) & STABLE != 0;
@@ -462,11 +462,10 @@ unsafe fn scrap_segment(
     Ok(guard.valid() == u64::MAX)
 }
 
-/// Whether somebody has written beyond the end at which the segment was to go on. Asked by who has the block for himself: whoever writes
-/// there from here on comes after the segment.
-pub(crate) fn is_outgrown(entry: &FileEntry, segment: &Segment) -> bool {
-    let start = segment.block.start() + segment.start as u64;
-    entry.size.load(Ordering::Acquire) != start && !planted!(EarlyEnd)
+/// Whether the file no longer ends at `end`, where an append was to go on. Asked by who has the block for himself: whoever writes there
+/// from here on comes after the append.
+pub(crate) fn is_outgrown(entry: &FileEntry, end: u64) -> bool {
+    entry.size.load(Ordering::Acquire) != end && !planted!(EarlyEnd)
 }
 
 /// Notes that the file has holes from now on, and one more than before: who has found space looks again.

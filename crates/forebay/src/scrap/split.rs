@@ -107,6 +107,12 @@ impl Segment {
         })
     }
 
+    /// Where it begins in the file.
+    #[inline]
+    pub fn offset(&self) -> u64 {
+        self.block.start() + self.start as u64
+    }
+
     /// End in the block: one past the last byte.
     #[inline]
     pub fn end(&self) -> usize {

@@ -8,29 +8,36 @@ use forebay::sync::Ordering;
 
 use crate::world::{BLOCK, Shape, World, join};
 
-crate::scenarios!(an_append_against_a_longer_write);
+crate::scenarios!(
+    an_append_against_a_longer_write,
+    a_short_append_against_a_longer_write,
+);
 
-/// An append that crosses into another block.
-const LEN: usize = 3000;
+/// The file's length before.
 const BEFORE: u64 = BLOCK - 1000;
-
-fn shape() -> Shape {
-    Shape {
-        len: BEFORE,
-        ..Shape::default()
-    }
-}
+/// Bytes that are appended first.
+const OWED: usize = 10;
 
 /// What was acknowledged beyond the end stays: an append comes before it or after it.
 pub fn an_append_against_a_longer_write() {
+    // It crosses into another block.
     for at in [BLOCK - 900, BLOCK + 100] {
-        append_against_write(at);
+        append_against_write(3000, at);
     }
 }
 
-fn append_against_write(at: u64) {
+/// The same where both go the short way: into a page that owes bytes already, and on from these.
+pub fn a_short_append_against_a_longer_write() {
+    append_against_write(300, BEFORE + OWED as u64);
+}
+
+fn append_against_write(len: usize, at: u64) {
     const WRITTEN: usize = 500;
-    let world = World::new(shape());
+    let world = World::new(Shape {
+        len: BEFORE,
+        ..Shape::default()
+    });
+    world.member().append(0, &[7; OWED]);
     let places = Arc::new(Mutex::new(Vec::new()));
     // 1: the write has ended.
     let ended = Arc::new(AtomicU32::new(0));
@@ -39,9 +46,9 @@ fn append_against_write(at: u64) {
         let (places, ended) = (Arc::clone(&places), Arc::clone(&ended));
         world.spawn(move |member| {
             let mut done = 0;
-            while done < LEN {
+            while done < len {
                 let late = ended.load(Relaxed) == 1;
-                let (at, written) = member.try_append(0, &vec![7; LEN - done]).expect("room");
+                let (at, written) = member.try_append(0, &vec![7; len - done]).expect("room");
                 places.lock().expect("no panic").push((at, written, late));
                 done += written;
             }

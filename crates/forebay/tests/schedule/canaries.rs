@@ -56,6 +56,7 @@ canaries! {
     a_tree_that_is_not_told: UntoldDirt by streams::writers_against_writeback;
     an_offset_chosen_before_the_lock: EarlyEnd by gates::two_append;
     an_append_that_looks_for_no_growth: BlindToGrowth by appends::an_append_against_a_longer_write;
+    a_short_append_that_looks_for_no_growth: BlindToGrowth by appends::a_short_append_against_a_longer_write;
     a_look_that_several_have_had: LooseWitness by tables::what_a_device_file_looks_like_is_of_one_moment;
     a_truncation_that_waits_for_no_append: CutAppends by gates::truncation_against_an_appender;
 }

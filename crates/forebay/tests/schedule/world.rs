@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use forebay::config::{Config, Route};
 use forebay::device::DeviceFile;
 use forebay::file::core::{Core, Halt};
+use forebay::file::quick::{self, Recent};
 use forebay::file::settle::{Durability, settle};
 use forebay::file::view::cold::Cold;
 use forebay::file::write::Intent;
@@ -29,6 +30,7 @@ use forebay::{Session, evict};
 use forebay_model::fill;
 use shuttle::thread::JoinHandle;
 
+use crate::explore::dice;
 use crate::history::History;
 use crate::stepped::{Late, Stepped};
 
@@ -62,6 +64,7 @@ pub struct Subject {
     pub core: Core,
     pub sim: Arc<SimFile>,
     pub history: History,
+    recent: Recent,
 }
 
 pub struct World {
@@ -83,6 +86,11 @@ impl Drop for Member {
             threads::release(self.me());
         }
     }
+}
+
+/// Whether the short way is tried.
+fn is_heads() -> bool {
+    dice().is_multiple_of(2)
 }
 
 /// Starts exploring; ends it when dropped.
@@ -131,6 +139,7 @@ impl World {
                 core,
                 sim,
                 history: History::new(),
+                recent: Recent::default(),
             }
         };
         let files = (0..shape.files).map(file).collect();
@@ -264,12 +273,16 @@ impl Member {
         }
     }
 
-    /// Writes into memory; `seed` must be new.
+    /// Writes into memory, half of the time by the short way if that goes; `seed` must be new.
     pub fn write(&self, file: usize, seed: u32, offset: u64, len: usize) {
         let subject = self.file(file);
         let mut bytes = vec![0; len];
         fill(seed, offset, &mut bytes);
         let begun = subject.history.begin(offset, offset + len as u64, seed);
+        if self.write_at_once(file, &bytes, offset) {
+            subject.history.ack(begun);
+            return;
+        }
         // SAFETY: a vector is valid for its length.
         let written = unsafe {
             write::write(
@@ -283,6 +296,13 @@ impl Member {
         };
         assert_eq!(written.expect("a write"), len);
         subject.history.ack(begun);
+    }
+
+    fn write_at_once(&self, file: usize, bytes: &[u8], offset: u64) -> bool {
+        let (Subject { core, recent, .. }, me) = (self.file(file), self.me());
+        let (stream, source, len) = (recent.stream(me), bytes.as_ptr(), bytes.len());
+        // SAFETY: a slice is valid for its length.
+        is_heads() && unsafe { quick::write(core, me, stream, source, len, offset, false) }
     }
 
     /// Writes whole blocks to the device.
@@ -425,11 +445,20 @@ impl Member {
         at
     }
 
-    /// Appends; where, and how many bytes.
+    /// Appends, half of the time by the short way if that goes; where, and how many bytes.
     pub fn try_append(&self, file: usize, bytes: &[u8]) -> Result<(u64, usize), Halt> {
-        let (core, source) = (&self.file(file).core, bytes.as_ptr());
+        let (Subject { core, recent, .. }, me) = (self.file(file), self.me());
+        let (source, len) = (bytes.as_ptr(), bytes.len());
+        if is_heads() {
+            let stream = recent.stream(me);
+            // SAFETY: a slice is valid for its length.
+            let at = unsafe { quick::append(core, me, stream, source, len, false) };
+            if let Some(at) = at {
+                return Ok((at, len));
+            }
+        }
         // SAFETY: a slice is valid for its length.
-        unsafe { append::append(core, self.me(), source, bytes.len(), self.intent()) }
+        unsafe { append::append(core, me, source, len, self.intent()) }
     }
 
     pub fn evict(&self, file: usize) {
