@@ -121,6 +121,9 @@ settings! {
     /// Small syncs in a row after which a file stays with the kernel, 1 to 255; 0 for never
     #[arg(value_name = "NUMBER")]
     kernel_after_syncs,
+    /// Writes into holes, beyond those into space, after which a file stays with the kernel; 0 for never
+    #[arg(value_name = "NUMBER")]
+    kernel_after_holes,
     /// How free memory is found: regions or regions+stock
     #[arg(value_name = "ALLOCATOR")]
     allocator,

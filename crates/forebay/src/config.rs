@@ -139,6 +139,8 @@ pub struct Config {
     pub close_behind_bytes: u64,
     /// Syncs in a row with little to write, after which the preload library leaves a file to the kernel, 1 to 255; 0: never.
     pub kernel_after_syncs: u32,
+    /// So many more writes into holes of a file than into its space, one after the other, leave it to the kernel; 0: never.
+    pub kernel_after_holes: u32,
     /// How free memory is found.
     pub allocator: Allocator,
     /// What programs outside the session see.
@@ -212,6 +214,7 @@ impl Config {
             large_file_bytes: 0,
             close_behind_bytes: 0,
             kernel_after_syncs: 0,
+            kernel_after_holes: 0,
             allocator: Allocator::default(),
             coherence: Coherence::Close,
             heap_backed: true,

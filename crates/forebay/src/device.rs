@@ -123,6 +123,8 @@ pub trait DeviceFile: Send + Sync {
     fn punch(&self, offset: u64, len: u64) -> io::Result<()>;
     /// Whether every byte of the range has space allocated to it, written or not (`FIEMAP`).
     fn is_allocated(&self, offset: u64, len: u64) -> io::Result<bool>;
+    /// How far space goes on from `offset`, at most to `end`, as one look tells: there may be more of it. `offset`: it has none.
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64>;
     /// Size, space and times.
     fn stat(&self) -> io::Result<DeviceStat>;
     /// Returns when no direct write submitted earlier, by anyone, is still under way, those of dead

@@ -41,6 +41,8 @@ pub const LARGE_REQUEST_BYTES: u64 = 64 * 1024;
 pub const LARGE_SYNCS: u32 = 3;
 /// Syncs in a row with little to write, after which a file is better left to the kernel.
 pub const KERNEL_AFTER_SYNCS: u32 = 16;
+/// Writes into holes, beyond those into space, after which a file is left to the kernel.
+pub const KERNEL_AFTER_HOLES: u32 = 64;
 /// Calls that must have written to a new file before it is managed, for [`SMALL_FILE_BYTES`]; for other bounds as many more or fewer. To
 /// manage a file and to close it takes as long as some 100 calls of the kernel's that write 4,000 bytes; with ten times as many the loss of a
 /// file that ends just then is a tenth.

@@ -62,6 +62,10 @@ impl DeviceFile for LookedAt {
         self.file.punch(offset, len)
     }
 
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
+        self.file.allocated_to(offset, end)
+    }
+
     fn is_allocated(&self, offset: u64, len: u64) -> io::Result<bool> {
         let allocated = self.file.is_allocated(offset, len);
         let mut meanwhile = self

@@ -41,6 +41,7 @@ mod sharing;
 mod silence;
 mod sizes;
 mod slow;
+mod sparse;
 mod spawned;
 mod stalls;
 mod standard;

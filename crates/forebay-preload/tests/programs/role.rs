@@ -44,6 +44,7 @@ fn run() {
         || crate::switches::play(role, &argument, &dir)
         || crate::spawned::play(role, &argument, &dir)
         || crate::stalls::play(role, &argument, &dir)
+        || crate::sparse::play(role, &argument, &dir)
         || crate::synced::play(role, &argument, &dir)
         || crate::syncs::play(role, &argument, &dir)
         || crate::standard::play(role, &argument, &dir)

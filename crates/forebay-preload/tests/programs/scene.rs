@@ -106,8 +106,9 @@ impl Scene {
             )
             .env("FOREBAY_LARGE_FILE_BYTES", "0")
             .env("FOREBAY_CLOSE_BEHIND_BYTES", "1MiB")
-            // What is tested is mostly what the engine does, however often it is asked to sync.
+            // What is tested is mostly what the engine does, however often it is asked to sync, and wherever writes go.
             .env("FOREBAY_KERNEL_AFTER_SYNCS", "0")
+            .env("FOREBAY_KERNEL_AFTER_HOLES", "0")
             .stdin(Stdio::null());
         command
     }

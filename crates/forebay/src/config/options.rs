@@ -181,6 +181,8 @@ options! {
     close_behind_bytes: Size,
     /// Small syncs in a row after which a file stays with the kernel. Default: 16.
     kernel_after_syncs: u32,
+    /// Writes into holes, beyond those into space, after which a file stays with the kernel. Default: 64.
+    kernel_after_holes: u32,
     /// system, regions or regions+stock. Default: regions+stock.
     allocator: Allocator,
     /// auto, strict, notify, interval or close. Default: auto.
@@ -274,6 +276,7 @@ impl Config {
             large_file_bytes: size(self.large_file_bytes),
             close_behind_bytes: size(self.close_behind_bytes),
             kernel_after_syncs: Some(self.kernel_after_syncs),
+            kernel_after_holes: Some(self.kernel_after_holes),
             allocator: Some(self.allocator),
             coherence: Some(self.coherence),
             heap_backed: Some(self.heap_backed),

@@ -7,8 +7,8 @@ use super::routes::RouteTable;
 use super::size::{Limit, Size};
 use super::{Config, ConfigError, DirtyTracking, FlushOrder};
 use crate::limits::{
-    BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, KERNEL_AFTER_SYNCS,
-    READ_AHEAD_BYTES, SMALL_FILE_BYTES,
+    BUSY_BYTES, CLOSE_BEHIND_BYTES, DIRECT_BYTES_MIN, HUGE_BYTES, KERNEL_AFTER_HOLES,
+    KERNEL_AFTER_SYNCS, READ_AHEAD_BYTES, SMALL_FILE_BYTES,
 };
 use crate::memory::cgroup::{self, Limits};
 use crate::memory::place::dir::user_id;
@@ -249,6 +249,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
             .map_or(memory / 2, |size| size.of(memory)),
         close_behind_bytes: plain(said.close_behind_bytes, CLOSE_BEHIND_BYTES),
         kernel_after_syncs: said.kernel_after_syncs.unwrap_or(KERNEL_AFTER_SYNCS),
+        kernel_after_holes: said.kernel_after_holes.unwrap_or(KERNEL_AFTER_HOLES),
         allocator: said.allocator.unwrap_or_default(),
         coherence: said.coherence.unwrap_or_default(),
         heap_backed: said.heap_backed.unwrap_or(false),

@@ -177,7 +177,7 @@ fn every_key_is_accepted_in_all_three_places() {
         "allocator" => "regions",
         "coherence" => "notify",
         "heap_backed" => "true",
-        "queue_depth" | "kernel_after_syncs" => "3",
+        "queue_depth" | "kernel_after_syncs" | "kernel_after_holes" => "3",
         "session" => "s",
         "arena_dir" | "kept_dir" | "dirs" => "/tmp",
         "flush_after" | "flush_interval" | "idle_after" => "3s",
@@ -194,7 +194,7 @@ fn every_key_is_accepted_in_all_three_places() {
         let toml = match key {
             "routes" => "routes = [{ glob = '*.a', route = 'direct' }]".to_owned(),
             "dirs" => "dirs = ['/tmp']".to_owned(),
-            "heap_backed" | "queue_depth" | "kernel_after_syncs" => {
+            "heap_backed" | "queue_depth" | "kernel_after_syncs" | "kernel_after_holes" => {
                 format!("{key} = {}", text(key))
             }
             _ => format!("{key} = '{}'", text(key)),

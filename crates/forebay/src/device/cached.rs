@@ -91,6 +91,10 @@ impl DeviceFile for Cached {
         self.inner.is_allocated(offset, len)
     }
 
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
+        self.inner.allocated_to(offset, end)
+    }
+
     fn stat(&self) -> io::Result<DeviceStat> {
         self.inner.stat()
     }

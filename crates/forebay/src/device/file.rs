@@ -59,6 +59,20 @@ pub struct RealFile {
 pub type Relocate<'r> = &'r dyn Fn(OwnedFd) -> OwnedFd;
 
 impl RealFile {
+    /// How far space goes on from `offset`, as the first `most` extents tell.
+    fn covered(&self, offset: u64, end: u64, most: usize) -> io::Result<u64> {
+        let (mut covered, mut seen) = (offset, 0);
+        extents::visit_extents(self.buffered.as_fd(), offset, end, |extent| {
+            if extent.start > covered || !extent.is_settled() {
+                return false;
+            }
+            covered = covered.max(extent.end());
+            seen += 1;
+            covered < end && seen < most
+        })?;
+        Ok(covered)
+    }
+
     /// Drops `companion` with this file, and not before.
     pub fn accompany(&self, companion: impl Send + Sync + 'static) {
         let _ = self.companion.set(Box::new(companion));
@@ -260,15 +274,12 @@ impl DeviceFile for RealFile {
 
     fn is_allocated(&self, offset: u64, len: u64) -> io::Result<bool> {
         let end = offset.saturating_add(len);
-        let mut covered = offset;
-        extents::visit_extents(self.buffered.as_fd(), offset, end, |extent| {
-            if extent.start > covered || !extent.is_settled() {
-                return false;
-            }
-            covered = covered.max(extent.end());
-            covered < end
-        })?;
-        Ok(covered >= end)
+        Ok(self.covered(offset, end, usize::MAX)? >= end)
+    }
+
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
+        let covered = self.covered(offset, end, extents::EXTENTS_PER_CALL)?;
+        Ok(covered.min(end))
     }
 
     fn stat(&self) -> io::Result<DeviceStat> {

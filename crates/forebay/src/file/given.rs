@@ -22,11 +22,14 @@ pub const NO_ROOM: u32 = 9;
 /// A program outside the session uses it.
 pub const OUTSIDER: u32 = 10;
 
+/// Most of its writes go into holes.
+pub const HOLES: u32 = 11;
+
 /// A front end: it was made executable, or a call had an option that the engine does not serve.
 pub const MADE_EXECUTABLE: u32 = 74;
 
 /// Those from 64 on are of front ends: the preload library's `kernel::Why`.
-const REASONS: [(u32, &str); 27] = [
+const REASONS: [(u32, &str); 28] = [
     (BY_PROGRAM, "the program asked for it"),
     (ROUTE, "it was opened by a name whose route is kernel"),
     (UNMANAGEABLE, "it was opened where it cannot be managed"),
@@ -46,6 +49,10 @@ const REASONS: [(u32, &str); 27] = [
         "no room in the session's tables, or for descriptors",
     ),
     (OUTSIDER, "a program outside the session uses it"),
+    (
+        HOLES,
+        "written into its holes again and again (`kernel_after_holes`)",
+    ),
     (64, "a program that was executed has inherited it"),
     (65, "stdio: fopen, fdopen, freopen, or a standard stream"),
     (66, "mapped into memory: mmap"),

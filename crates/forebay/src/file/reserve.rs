@@ -1,8 +1,10 @@
 //! Space before acknowledgement: a full disk is an error of the write that asked for the space (promise 2).
 //!
 //! A growing file's space is reserved ahead, without changing its size, in steps that double while it grows; overwriting
-//! what is allocated needs nothing. A file that may have holes asks the file system for each write; a write into a hole goes
-//! through the kernel, whose own delayed allocation answers for it.
+//! what is allocated needs nothing. A file that may have holes asks the file system for each write, and remembers one range of
+//! blocks that have space throughout (`FileEntry::solid`). A write into a hole goes through the kernel, whose own delayed
+//! allocation answers for it; a hole that is filled in order gets space ahead, as a file that grows. A file most of whose
+//! writes go into holes is better left to the kernel ([`too_many_holes`]).
 //!
 //! Space ahead is nobody's need: where there is little, steps shrink to what the write needs, and before a write fails,
 //! the other files of the session give theirs back (`spare`). So a write looks again, in its operation, whether its space is
@@ -15,6 +17,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use crate::error::Error;
 use crate::file::core::{Core, Halt};
 use crate::file::resize;
+use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::{EXCEEDING, HOLEY};
 use crate::memory::threads::Me;
@@ -24,6 +27,8 @@ use crate::sys::limits;
 /// First step, and the largest, bytes.
 const STEP_MIN: u64 = 4 * BLOCK_BYTES as u64;
 const STEP_MAX: u64 = 256 * 1024 * 1024;
+/// The largest step within a hole, bytes: what is not written then stays the file's.
+const FILL_MAX: u64 = 16 * 1024 * 1024;
 const PAGE: u64 = PAGE_BYTES as u64;
 
 /// How long the files are that this process closes. Where two in a row had as many pages, the next one gets space for so many: what is
@@ -50,9 +55,15 @@ impl Likely {
 }
 
 /// Sees to it that space for `offset..end` is promised. `Ok(true)`: the range touches a hole and must go through the
-/// kernel.
+/// kernel. `sequential`: it goes on where others have ended, which have filled some pages.
 #[inline]
-pub fn ahead(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Halt> {
+pub fn ahead(
+    core: &Core,
+    me: Me<'_>,
+    offset: u64,
+    end: u64,
+    sequential: bool,
+) -> Result<bool, Halt> {
     let entry = core.entry();
     let flags = entry.flags.load(Ordering::Relaxed) & (HOLEY | EXCEEDING);
     if end <= entry.reserved_end.load(Ordering::Acquire) && flags == 0 {
@@ -61,28 +72,89 @@ pub fn ahead(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Hal
     if flags & EXCEEDING != 0 && end > entry.size.load(Ordering::Acquire) {
         resize::fit_length(core, me, 0)?;
     }
-    slowly(core, me, offset, end)
+    slowly(core, me, offset, end, sequential)
 }
 
 #[cold]
-fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64) -> Result<bool, Halt> {
+fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, sequential: bool) -> Result<bool, Halt> {
     let entry = core.entry();
     loop {
         // In this order: whoever raises the end over a gap has marked the file before.
         let reserved = entry.reserved_end.load(Ordering::Acquire);
         let is_holey = entry.flags.load(Ordering::Acquire) & HOLEY != 0;
         let below = end.min(reserved);
-        if is_holey && offset < below {
-            let whole_pages = offset / PAGE * PAGE;
-            let allocated = core.device.is_allocated(whole_pages, below - whole_pages);
-            if !allocated.map_err(|e| Error::device("look at a file's extents", &e))? {
+        if is_holey && offset < below && !entry.is_solid(offset, below) {
+            let is_there = has_space(core, me, offset, below, reserved)?;
+            if !is_there && !(sequential && fill(core, me, offset, below)?) {
+                entry.count_hole_write(true);
                 return Ok(true);
             }
+            entry.count_hole_write(false);
         }
         if end <= reserved || grow(core, me, offset, end, reserved)? {
             return Ok(false);
         }
     }
+}
+
+/// Whether all of a range below `reserved` has space. What is found out beyond is remembered.
+fn has_space(
+    core: &Core,
+    me: Me<'_>,
+    offset: u64,
+    below: u64,
+    reserved: u64,
+) -> Result<bool, Halt> {
+    let entry = core.entry();
+    let look = |from: u64, to: u64| {
+        let found = core.device.allocated_to(from, to);
+        found.map_err(|e| Error::device("look at a file's extents", &e))
+    };
+    let holes = entry.holes.load(Ordering::Acquire);
+    let block = BlockIndex::of(offset).start();
+    let known = look(block, reserved)?;
+    if known < below {
+        let whole_pages = offset / PAGE * PAGE;
+        return Ok(whole_pages > block && look(whole_pages, below)? >= below);
+    }
+    core.operate(me, |_operation| {
+        // Who makes holes is alone on the file: from here on there are none that were not there before.
+        if entry.holes.load(Ordering::Acquire) == holes || planted!(SolidHoles) {
+            entry.note_solid(block, known);
+        }
+        Ok(())
+    })?;
+    Ok(true)
+}
+
+/// Gives a hole that is filled in order space from `offset` on: to the end of what is written at least, and twice as much as has been filled
+/// before. `false`: there is none, or the file has been cut.
+fn fill(core: &Core, me: Me<'_>, offset: u64, below: u64) -> Result<bool, Halt> {
+    let entry = core.entry();
+    let from = offset / PAGE * PAGE;
+    let step = (2 * entry.solid_before(offset)).clamp(STEP_MIN, FILL_MAX);
+    let until = below.max((from + step).next_multiple_of(BLOCK_BYTES as u64));
+    core.operate(me, |operation| {
+        let reserved = entry.reserved_end.load(Ordering::Acquire);
+        let until = until.min(reserved);
+        if until < below {
+            return Ok(false);
+        }
+        operation.park();
+        let done = core.change(me, |device| device.reserve(from, until - from));
+        operation.unpark();
+        if done.is_ok() {
+            entry.note_solid(from, until);
+        }
+        Ok(done.is_ok())
+    })
+}
+
+/// Whether so many writes have gone into holes, beyond those into space, that the file is better left to the kernel: each of them costs the
+/// kernel's call, and more.
+pub fn too_many_holes(core: &Core) -> bool {
+    let most = core.shared.config.kernel_after_holes;
+    most != 0 && core.entry().hole_writes.load(Ordering::Relaxed) >= most
 }
 
 /// Reserves to at least `end`: a step ahead if there is space for that, else less, at least what is needed. `false`: somebody

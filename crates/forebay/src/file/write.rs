@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
 use crate::file::throttle::throttle;
-use crate::file::{direct, reserve};
+use crate::file::{direct, given, reserve, settle};
 use crate::flush::{busy, ring};
 use crate::frame::header::Identity;
 use crate::frame::slots;
@@ -74,7 +74,12 @@ pub unsafe fn write(
         holes: core.entry().holes.load(Ordering::Acquire),
         at_end: intent.at_end,
     };
-    let hole = reserve::ahead(core, me, offset, end)?;
+    let hole = reserve::ahead(core, me, offset, end, intent.sequential)?;
+    // Who appends has the lock that a file needs to go to the kernel.
+    if hole && !intent.at_end && reserve::too_many_holes(core) {
+        // Where that fails, it stays what it is.
+        let _ = settle::to_kernel(core, me, given::HOLES);
+    }
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.
         return unsafe { scrap(core, me, source, len, offset, manner) };
@@ -390,7 +395,7 @@ unsafe fn scrap_reserved(
         let start = segment.offset();
         let end = start + segment.len as u64;
         manner.holes = core.entry().holes.load(Ordering::Acquire);
-        if reserve::ahead(core, me, start, end)? {
+        if reserve::ahead(core, me, start, end, manner.sequential)? {
             let (at_end, mut bytes) = (manner.at_end, 0);
             // A write may be cut short for no reason at all; where there is no space the next one says so.
             while bytes < segment.len {
@@ -470,8 +475,13 @@ pub(crate) fn is_outgrown(entry: &FileEntry, end: u64) -> bool {
 
 /// Notes that the file has holes from now on, and one more than before: who has found space looks again.
 pub(crate) fn mark_holey(core: &Core) {
-    core.entry().flags.fetch_or(HOLEY, Ordering::AcqRel);
-    core.entry().holes.fetch_add(1, Ordering::AcqRel);
+    let entry = core.entry();
+    // First: what is known to have space may be the hole.
+    if !planted!(SolidHoles) {
+        entry.solid.store(0, Ordering::Release);
+    }
+    entry.flags.fetch_or(HOLEY, Ordering::AcqRel);
+    entry.holes.fetch_add(1, Ordering::AcqRel);
 }
 
 /// The result of a whole write as callers see it.

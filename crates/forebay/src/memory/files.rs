@@ -3,8 +3,9 @@
 //! An entry is the truth about a file that headers cannot hold: its identity, its sizes, its mode, its
 //! errors, and where it can be found again. States are in `docs/states.md`.
 
+use crate::ids::BlockIndex;
 use crate::ids::ThreadId;
-use crate::limits::{PATH_BYTES_MAX, THREADS_MAX};
+use crate::limits::{BLOCK_BYTES, PATH_BYTES_MAX, THREADS_MAX};
 use crate::memory::asks::Asks;
 use crate::memory::regions::Stock;
 use crate::memory::superblock::Line;
@@ -44,6 +45,11 @@ pub struct FileEntry {
     pub append_lock: AtomicU32,
     /// Counts the times at which the file got a hole: space that a write had found may have gone since.
     pub holes: AtomicU32,
+    /// Writes into holes beyond those into space that had to be looked for: more than so many leave the file to the kernel. A hint.
+    pub hole_writes: AtomicU32,
+    /// Of a file with holes: the blocks that are known to have space throughout, as far as any is promised (`reserved_end`); the first in
+    /// the upper half, one past the last in the lower. 0: none.
+    pub solid: AtomicU64,
     /// Length + 1 that a truncation under way will leave, or 0: a repair carries it out.
     pub truncating: AtomicU64,
     /// Length of the last reservation ahead, bytes; the next is twice as long.
@@ -139,6 +145,13 @@ pub const SMALL_SYNC: u32 = 1 << 24;
 /// All that can be counted.
 pub const SMALL_SYNCS_MAX: u32 = 255;
 
+/// The upper and the lower half of [`FileEntry::solid`], in order whatever it says.
+#[inline]
+fn halves(solid: u64) -> (u32, u32) {
+    let (first, last) = ((solid >> 32) as u32, solid as u32);
+    (first.min(last), last)
+}
+
 /// See [`FileEntry::witnessed`]: what several have written in turns has another sum than any of them.
 pub fn sum_of(changes: u32, witness: [u64; 3]) -> u64 {
     if planted!(LooseWitness) {
@@ -183,6 +196,62 @@ impl FileEntry {
             self.device.load(Ordering::Acquire),
             self.inode.load(Ordering::Acquire),
         )
+    }
+
+    /// Whether a range below `reserved_end` is known to have space throughout though the file has holes.
+    #[inline]
+    pub fn is_solid(&self, offset: u64, end: u64) -> bool {
+        let (first, last) = halves(self.solid.load(Ordering::Acquire));
+        BlockIndex::of(offset).0 >= first && end <= u64::from(last) * BLOCK_BYTES as u64
+    }
+
+    /// How much is known to have space throughout just before `offset`, bytes.
+    pub fn solid_before(&self, offset: u64) -> u64 {
+        let (first, last) = halves(self.solid.load(Ordering::Acquire));
+        let block = BlockIndex::of(offset).0;
+        u64::from(if (first..=last).contains(&block) {
+            block - first
+        } else {
+            0
+        }) * BLOCK_BYTES as u64
+    }
+
+    /// A range has space throughout: it is joined to what is known, or takes its place where it is longer. By who is in an operation: nobody
+    /// takes space away meanwhile.
+    pub fn note_solid(&self, offset: u64, end: u64) {
+        let block = BLOCK_BYTES as u64;
+        let most = u64::from(u32::MAX);
+        let (first, last) = (
+            offset.div_ceil(block).min(most) as u32,
+            (end / block).min(most) as u32,
+        );
+        if first >= last {
+            return;
+        }
+        let known = self.solid.load(Ordering::Acquire);
+        let (from, to) = halves(known);
+        let (first, last) = match first <= to && from <= last {
+            true => (first.min(from), last.max(to)),
+            false if to - from > last - first => return,
+            false => (first, last),
+        };
+        // Whoever has noted something else meanwhile has it his way.
+        let noted = u64::from(first) << 32 | u64::from(last);
+        let _ = self
+            .solid
+            .compare_exchange(known, noted, Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Notes a write that had to look for space.
+    pub fn count_hole_write(&self, is_hole: bool) -> u32 {
+        let count = self.hole_writes.load(Ordering::Relaxed);
+        let count = if is_hole {
+            count.saturating_add(1)
+        } else {
+            count.saturating_sub(1)
+        };
+        self.hole_writes.store(count, Ordering::Relaxed);
+        count
     }
 
     /// Syncs in a row, none of which had much to write: [`SMALL_SYNCS_MAX`] at most.

@@ -89,6 +89,8 @@ pub enum Bug {
     FillHoles,
     /// A writer that has found space does not look whether somebody has made a hole since.
     BlindToHoles,
+    /// What is known to have space stays known when the file gets a hole.
+    SolidHoles,
     /// A writer changes the bytes of a frame that views hold.
     WriteInPlace,
     /// Whoever frees a header frees its frame, whatever views hold it.

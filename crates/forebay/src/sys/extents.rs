@@ -8,7 +8,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// Extents fetched by one call.
-const EXTENTS_PER_CALL: usize = 32;
+pub const EXTENTS_PER_CALL: usize = 32;
 
 /// `_IOWR('f', 11, struct fiemap)`; the struct's head is 32 bytes.
 const FS_IOC_FIEMAP: u64 = 0xc020_660b;

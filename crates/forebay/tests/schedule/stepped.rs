@@ -134,6 +134,10 @@ impl DeviceFile for Stepped {
         Ok(())
     }
 
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
+        self.0.allocated_to(offset, end)
+    }
+
     fn is_allocated(&self, offset: u64, len: u64) -> io::Result<bool> {
         self.0.is_allocated(offset, len)
     }

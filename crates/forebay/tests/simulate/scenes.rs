@@ -216,6 +216,47 @@ fn who_writes_into_a_gap_that_another_passes_has_his_space() {
     must_fail(Bug::BorrowedSpace, a_writer_in_a_gap_that_another_passes);
 }
 
+/// Holes, filled in order from the beginning until two blocks are known to have space.
+fn filled_in_order(world: &Rc<World>, file: &File) {
+    set_len(world, file, 700_000);
+    for page in (0..100).step_by(2) {
+        write(world, file, page * PAGE, 2 * PAGE);
+    }
+    file.sync_data().expect("a sync");
+}
+
+fn punch_in_the_second_block(world: &Rc<World>, file: &File) {
+    punch(world, file, 68 * PAGE, 20 * PAGE);
+}
+
+fn write_in_the_second_block(world: &Rc<World>, file: &File) {
+    for page in 72..76 {
+        write(world, file, page * PAGE + 10, 1000);
+    }
+}
+
+fn a_writer_and_a_hole_in_what_has_been_filled(schedules: u64) -> Result<(), String> {
+    sound(
+        schedules,
+        filled_in_order,
+        &[write_in_the_second_block, punch_in_the_second_block],
+    )
+}
+
+#[test]
+fn what_was_known_to_have_space_is_not_where_another_punches() {
+    a_writer_and_a_hole_in_what_has_been_filled(SCHEDULES).unwrap_or_else(|what| panic!("{what}"));
+    must_fail(Bug::SolidHoles, a_writer_and_a_hole_in_what_has_been_filled);
+}
+
+/// That what is filled in order gets space ahead, so that hardly any write asks for it.
+#[test]
+fn holes_that_are_filled_in_order_get_space_ahead() {
+    let world = play(quiet_swarm(2), filled_in_order, &[]).unwrap_or_else(|what| panic!("{what}"));
+    let sim = world.files[0].sim();
+    assert!(sim.is_allocated(0, 700_000).expect("a look"));
+}
+
 fn around_a_hole(world: &Rc<World>, file: &File) {
     write(world, file, 0, 4 * PAGE);
     file.sync_data().expect("a sync");

@@ -120,7 +120,10 @@ impl Window {
         managed.hand_over(me);
         core.entry().count_sync(false);
         if throttle(core, me).is_err()
-            || !matches!(reserve::ahead(core, me, at, at + bytes as u64), Ok(false))
+            || !matches!(
+                reserve::ahead(core, me, at, at + bytes as u64, false),
+                Ok(false)
+            )
         {
             return Ok(0);
         }
@@ -161,7 +164,7 @@ pub fn attach_block(
 ) -> std::result::Result<(), Halt> {
     loop {
         let holes = core.entry().holes.load(Ordering::Acquire);
-        if reserve::ahead(core, me, block.start(), block.start() + BLOCK)? {
+        if reserve::ahead(core, me, block.start(), block.start() + BLOCK, false)? {
             return Err(Halt::Unreserved);
         }
         let step = core.operate(me, |operation| {

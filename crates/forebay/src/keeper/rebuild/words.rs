@@ -45,6 +45,8 @@ impl Rebuild<'_, '_> {
                 entry.gate.reopen(closer);
             }
             self.release(&entry.append_lock);
+            // It is found out again.
+            entry.solid.store(0, Ordering::Release);
         }
         for thread in (1..arena.counts().threads)
             .map(ThreadId)

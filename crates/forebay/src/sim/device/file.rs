@@ -295,6 +295,14 @@ impl DeviceFile for SimFile {
         Ok(self.state().image.missing(offset, len).is_empty())
     }
 
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
+        self.announce(CallKind::IsAllocated, offset, end - offset);
+        let missing = self.state().image.missing(offset, end - offset);
+        Ok(missing
+            .first()
+            .map_or(end, |unit| (unit * UNIT_BYTES).max(offset)))
+    }
+
     fn stat(&self) -> io::Result<DeviceStat> {
         self.announce(CallKind::Stat, 0, 0);
         let state = self.state();

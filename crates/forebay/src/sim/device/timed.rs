@@ -263,6 +263,10 @@ impl DeviceFile for Timed {
         self.call(CallKind::IsAllocated, |file| file.is_allocated(offset, len))
     }
 
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
+        self.call(CallKind::IsAllocated, |file| file.allocated_to(offset, end))
+    }
+
     fn stat(&self) -> io::Result<DeviceStat> {
         // A call that asks nobody: it neither takes long nor fails, and it is made under a lock.
         self.inner.stat()

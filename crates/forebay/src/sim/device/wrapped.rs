@@ -172,6 +172,13 @@ impl<F: DeviceFile + ?Sized, B: Before> DeviceFile for Wrapped<F, B> {
         })
     }
 
+    fn allocated_to(&self, offset: u64, end: u64) -> io::Result<u64> {
+        let range = (offset, end - offset);
+        self.call(CallKind::IsAllocated, range, end, |file| {
+            file.allocated_to(offset, end)
+        })
+    }
+
     fn stat(&self) -> io::Result<DeviceStat> {
         self.call(CallKind::Stat, (0, 0), DeviceStat::default(), |file| {
             file.stat()
