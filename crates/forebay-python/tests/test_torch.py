@@ -9,6 +9,8 @@ import zipfile
 
 import pytest
 
+from conftest import OPTIONS
+
 torch = pytest.importorskip("torch")
 
 import forebay.torch
@@ -100,6 +102,72 @@ def test_no_bytes_are_copied(session, path):
         starts = sorted(tensor.data_ptr() for tensor in loaded)
         assert starts[-1] - starts[0] < path.stat().st_size and [int(tensor[7]) for tensor in loaded] == list(range(6))
         assert all(start % 64 == 0 for start in starts)
+
+
+class Records(torch.utils.data.Dataset):
+    """A data set as docs/python.md wants one: it keeps a path, and each worker opens it at its first use."""
+
+    def __init__(self, name, path, count):
+        self.name, self.path, self.count = name, path, count
+        self.opened = None
+
+    def __len__(self):
+        return self.count
+
+    def __getitem__(self, number):
+        if self.opened is None or self.opened[0] != os.getpid():
+            session = forebay.Session(self.name, keep=False, **OPTIONS)
+            records = forebay.torch.load(self.path, session=session)["records"]
+            assert session.stats()["viewed_bytes"] >= records.numel() * 4
+            self.opened = os.getpid(), session, records
+        record = self.opened[2][number]
+        record += 1
+        return number, record.sum(), os.getpid()
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_workers_of_a_loader(session, name, path, method):
+    records = torch.arange(64 * 3000, dtype=torch.int32).reshape(64, 3000)
+    forebay.torch.save({"records": records}, path, session=session)
+    # What a worker inherits by a fork it may read as well.
+    held = forebay.torch.load(path, session=session)["records"]
+    loader = torch.utils.data.DataLoader(
+        Records(name, str(path), 64), batch_size=4, num_workers=2, multiprocessing_context=method, timeout=120
+    )
+    seen, workers = {}, set()
+    for _ in range(2):
+        for numbers, sums, pids in loader:
+            seen.update(zip(numbers.tolist(), sums.tolist()))
+            workers.update(pids.tolist())
+        # What the workers have stored is theirs.
+        assert seen == {number: int(records[number].sum()) + 3000 for number in range(64)}
+    assert os.getpid() not in workers and len(workers) == 4
+    assert torch.equal(held, records) and torch.equal(torch.load(path)["records"], records)
+
+
+class Kept(torch.utils.data.Dataset):
+    """A data set of a tensor that the parent holds."""
+
+    def __init__(self, tensor):
+        self.tensor = tensor
+
+    def __len__(self):
+        return len(self.tensor)
+
+    def __getitem__(self, number):
+        record = self.tensor[number]
+        record *= 2
+        return record.sum()
+
+
+def test_forked_workers_have_their_parents_tensors(session, path):
+    records = torch.arange(64 * 3000, dtype=torch.int64).reshape(64, 3000)
+    forebay.torch.save(records, path, session=session)
+    held = forebay.torch.load(path, session=session)
+    assert session.stats()["viewed_bytes"] >= records.numel() * 8
+    loader = torch.utils.data.DataLoader(Kept(held), batch_size=8, num_workers=2, multiprocessing_context="fork", timeout=120)
+    sums = [total for batch in loader for total in batch.tolist()]
+    assert sums == (2 * records.sum(1)).tolist() and torch.equal(held, records)
 
 
 class Runs:
