@@ -44,7 +44,7 @@ with forebay.open("file", "w+b") as file:
 assert "numpy" not in sys.modules and forebay.__file__.startswith(sys.prefix)
 '
 expect 'an environment with the modules of the system' environment whole --system-site-packages
-PYTHONPATH=$python_tools:$python_modules PYTHONDONTWRITEBYTECODE=1 timeout 300 "$scratch/whole/bin/python" -m pytest -q -p no:cacheprovider \
+PYTHONPATH=$python_tools:$python_modules PYTHONDONTWRITEBYTECODE=1 timeout 600 "$scratch/whole/bin/python" -m pytest -q -p no:cacheprovider \
     --basetemp "$scratch/files" crates/forebay-python/tests >"$scratch/pytest" 2>&1
 status=$?
 cat "$scratch/pytest"

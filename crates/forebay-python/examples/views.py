@@ -148,10 +148,24 @@ def tensors(cold):
     def kernels():
         touch(safetensors.numpy.load_file(path))
 
-    sides = {"forebay.safetensors": ours(), "the same, copy=True": ours(copy=True), "safetensors.numpy": kernels}
+    sides = {
+        "safetensors.numpy": kernels,
+        "forebay.safetensors": ours(),
+        "the same, writable=True": ours(writable=True),
+        "the same, copy=True": ours(copy=True),
+    }
+    try:
+        import safetensors.torch
+    except ImportError:
+        pass
+    else:
+        sides["safetensors.torch"] = lambda: touch({name: tensor.numpy() for name, tensor in safetensors.torch.load_file(path).items()})
+        sides["forebay.safetensors, torch"] = lambda: touch(
+            {name: tensor.numpy() for name, tensor in forebay.safetensors.load_file(path, sessions[-1], framework="torch").items()}
+        )
     if cold:
         for name, side in sides.items():
-            side.prepare = anew if name != "safetensors.numpy" else let_go_of
+            side.prepare = let_go_of if name.startswith("safetensors") else anew
     else:
         anew()
         kernels()

@@ -26,11 +26,12 @@ pub trait Exports: Send + 'static {
     const NAME: &CStr;
     /// What one is called in errors.
     const WHAT: &'static str;
-    /// Whether whoever has a buffer may write.
-    const WRITABLE: bool;
 
     /// The type, once it is made.
     fn place() -> &'static PyOnceLock<Py<PyType>>;
+
+    /// Whether whoever has a buffer may write.
+    fn is_writable(&self) -> bool;
 
     /// The memory: where, and how many bytes. It stays there while buffers are out.
     fn memory(&mut self) -> (*mut u8, usize);
@@ -106,7 +107,7 @@ unsafe extern "C" fn export<T: Exports>(
             return -1;
         }
         let (start, len) = (*held).value.memory();
-        let read_only = c_int::from(!T::WRITABLE);
+        let read_only = c_int::from(!(*held).value.is_writable());
         let (start, len) = (start.cast(), len as isize);
         let filled = PyBuffer_FillInfo(buffer, object, start, len, read_only, flags);
         if filled == 0 {

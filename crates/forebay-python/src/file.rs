@@ -11,6 +11,7 @@ use pyo3::types::PyType;
 use crate::buffer::{Buffer, filled};
 use crate::errors::{closed, inherited, of_engine};
 use crate::exporter::object_of;
+use crate::view::Viewed;
 
 /// What `forebay.File` holds.
 #[pyclass(frozen, module = "forebay._forebay")]
@@ -75,16 +76,22 @@ impl NativeFile {
         })
     }
 
-    /// The bytes of a range as they are now, as an object of `kind`; to the file's end without a length.
+    /// The bytes of a range as they are now, as an object of `kind`; to the file's end without a length. What is stored into a `writable` one is
+    /// the process's.
     fn view<'py>(
         &self,
         py: Python<'py>,
         kind: &Bound<'py, PyType>,
         offset: u64,
         length: Option<u64>,
+        writable: bool,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let end = offset.saturating_add(length.unwrap_or(u64::MAX));
-        object_of(kind, self.with(py, |file| file.view(offset..end))?)
+        let range = offset..offset.saturating_add(length.unwrap_or(u64::MAX));
+        let view = self.with(py, |file| match writable {
+            true => file.view_private(range).map(Viewed::Private),
+            false => file.view(range).map(Viewed::Shared),
+        })?;
+        object_of(kind, view)
     }
 
     /// Reads into an object's memory. Returns how many bytes: fewer than there is room for at the file's end only.

@@ -24,7 +24,7 @@ fn _forebay(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<pool::NativePool>()?;
     module.add_class::<pool::NativePoolFile>()?;
     let py = module.py();
-    module.add("NativeView", exporter::native::<forebay::View>(py)?)?;
+    module.add("NativeView", exporter::native::<view::Viewed>(py)?)?;
     module.add_function(wrap_pyfunction!(view::view_facts, module)?)?;
     module.add_function(wrap_pyfunction!(view::view_release, module)?)?;
     module.add("NativeWindow", exporter::native::<window::Held>(py)?)?;

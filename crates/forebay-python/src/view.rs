@@ -1,8 +1,8 @@
-//! Views as Python objects: they export their bytes, read-only. `forebay.View` derives from this type.
+//! Views as Python objects: they export their bytes, which may be written where the view is private. `forebay.View` derives from this type.
 
 use std::ffi::CStr;
 
-use forebay::View;
+use forebay::{PrivateView, View};
 use pyo3::exceptions::PyBufferError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -11,37 +11,53 @@ use pyo3::types::PyType;
 use crate::errors::closed;
 use crate::exporter::{Exports, checked};
 
-impl Exports for View {
+/// A view of either kind.
+pub enum Viewed {
+    /// Its bytes are the session's.
+    Shared(View),
+    /// What is stored is the process's.
+    Private(PrivateView),
+}
+
+impl Exports for Viewed {
     const NAME: &CStr = c"forebay._forebay.NativeView";
     const WHAT: &'static str = "view";
-    const WRITABLE: bool = false;
 
     fn place() -> &'static PyOnceLock<Py<PyType>> {
         static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         &TYPE
     }
 
+    fn is_writable(&self) -> bool {
+        matches!(self, Viewed::Private(_))
+    }
+
     fn memory(&mut self) -> (*mut u8, usize) {
-        (self.as_ptr().cast_mut(), self.len())
+        match self {
+            Viewed::Shared(view) => (view.as_ptr().cast_mut(), view.len()),
+            Viewed::Private(view) => (view.as_mut_ptr(), view.len()),
+        }
     }
 }
 
-/// Bytes of a view, and whether it is a copy.
+/// Bytes of a view, whether it is a copy, and whether it may be written.
 #[pyfunction]
-pub fn view_facts(view: &Bound<'_, PyAny>) -> PyResult<(usize, bool)> {
-    let held = *checked::<View>(view)?;
+pub fn view_facts(view: &Bound<'_, PyAny>) -> PyResult<(usize, bool, bool)> {
+    let held = *checked::<Viewed>(view)?;
     if held.is_null() {
         return Err(closed("view"));
     }
     // SAFETY: what an object holds, with the GIL held.
-    let view = unsafe { &(*held).value };
-    Ok((view.len(), view.is_copy()))
+    Ok(match unsafe { &(*held).value } {
+        Viewed::Shared(view) => (view.len(), view.is_copy(), false),
+        Viewed::Private(view) => (view.len(), view.is_copy(), true),
+    })
 }
 
 /// Gives a view's bytes back, unless arrays or buffers lie over them. Nothing happens to one that has been released.
 #[pyfunction]
 pub fn view_release(view: &Bound<'_, PyAny>) -> PyResult<()> {
-    let place = checked::<View>(view)?;
+    let place = checked::<Viewed>(view)?;
     let held = *place;
     if held.is_null() {
         return Ok(());

@@ -37,11 +37,14 @@ impl Held {
 impl Exports for Held {
     const NAME: &CStr = c"forebay._forebay.NativeWindow";
     const WHAT: &'static str = "window";
-    const WRITABLE: bool = true;
 
     fn place() -> &'static PyOnceLock<Py<PyType>> {
         static TYPE: PyOnceLock<Py<PyType>> = PyOnceLock::new();
         &TYPE
+    }
+
+    fn is_writable(&self) -> bool {
+        true
     }
 
     fn memory(&mut self) -> (*mut u8, usize) {

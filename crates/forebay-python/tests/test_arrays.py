@@ -52,6 +52,9 @@ def test_arrays_are_numpys(session, tmp_path, array, copy):
     assert loaded.flags.writeable == copy
     with session.open(tmp_path / "by-numpy.npy") as file:
         same(forebay.numpy.load(file, copy=copy, max_header_size=longest), loaded)
+        writable = forebay.numpy.load(file, writable=True, max_header_size=longest)
+    same(writable, loaded)
+    assert writable.flags.writeable
 
 
 def test_an_array_lies_over_its_file(session, tmp_path):
@@ -76,6 +79,25 @@ def test_an_array_lies_over_its_file(session, tmp_path):
     gc.collect()
     assert (part == expected).all() and session.stats()["viewed_bytes"] == held
     del part
+    gc.collect()
+    assert session.stats()["viewed_bytes"] == 0
+
+
+def test_a_writable_array_lies_over_its_file(session, tmp_path):
+    path = tmp_path / "array.npy"
+    content = np.arange(1 << 19, dtype="<u8")
+    forebay.numpy.save(path, content, session)
+    before = path.read_bytes()
+    one, other = (forebay.numpy.load(path, session, writable=True) for _ in range(2))
+    assert session.stats()["viewed_bytes"] >= content.nbytes
+    one[::3] = 7
+    one.sort()
+    assert (other == content).all() and (forebay.numpy.load(path, session) == content).all()
+    del one
+    changed = forebay.numpy.memmap(path, "<u8", "c", len(before) - content.nbytes, session=session)
+    changed += 1
+    assert (changed == content + 1).all() and (other == content).all() and path.read_bytes() == before
+    del changed, other
     gc.collect()
     assert session.stats()["viewed_bytes"] == 0
 
@@ -223,6 +245,13 @@ def test_tensors_go_through_both(session, path):
             for name, tensor in KEPT.items():
                 same(loaded[name], tensor)
         assert forebay.safetensors.load_file(path, session, copy=copy)["weights"].flags.writeable == copy
+    writable = forebay.safetensors.load_file(path, session, writable=True)
+    for tensor in writable.values():
+        assert tensor.flags.writeable
+        tensor.fill(1)
+    assert path.read_bytes() == other.read_bytes()
+    for name, tensor in forebay.safetensors.load_file(path, session).items():
+        same(tensor, KEPT[name])
     path.write_bytes((2).to_bytes(8, "little") + b"{}")
     assert forebay.safetensors.load_file(path, session) == {}
     forebay.safetensors.save_file({}, path, session=session)
@@ -291,10 +320,23 @@ def test_tensors_of_torch(session, path):
     assert loaded.keys() == tensors.keys()
     for name, tensor in tensors.items():
         assert loaded[name].dtype == tensor.dtype and torch.equal(loaded[name], tensor)
-    # Memory of its own: writing reaches no file, and no other tensor.
+    # All of them over one view, and writing reaches no file, and no other tensor.
+    held, before = session.stats()["viewed_bytes"], path.read_bytes()
+    assert held >= loaded["float64"].numel() * 8
     loaded["float32"].fill_(9)
-    assert torch.equal(loaded["float64"], tensors["float64"])
-    assert torch.equal(forebay.safetensors.load_file(path, session, framework="torch")["float32"], tensors["float32"])
+    assert torch.equal(loaded["float64"], tensors["float64"]) and path.read_bytes() == before
+    again = forebay.safetensors.load_file(path, session, framework="torch")
+    assert torch.equal(again["float32"], tensors["float32"]) and session.stats()["viewed_bytes"] == held
+    del again
+    kept = loaded["float32"][5:]
+    del loaded
+    gc.collect()
+    assert session.stats()["viewed_bytes"] == held and (kept == 9).all()
+    del kept
+    gc.collect()
+    assert session.stats()["viewed_bytes"] == 0
+    copied = forebay.safetensors.load_file(path, session, framework="torch", copy=True)
+    assert torch.equal(copied["int64"], tensors["int64"]) and session.stats()["viewed_bytes"] == 0
     theirs = pytest.importorskip("safetensors.torch")
     for name, tensor in theirs.load_file(path).items():
         assert tensor.dtype == tensors[name].dtype and torch.equal(tensor, tensors[name])

@@ -185,3 +185,44 @@ def test_a_forked_child_reads_its_parents_view(session, file):
     memory.release()
     view.release()
     assert session.stats()["viewed_bytes"] == 0
+
+
+def test_what_is_stored_into_a_view_stays_there(session, path, file):
+    with file.view(writable=True) as view, file.view() as plain, file.view(writable=True) as beside:
+        assert not view.is_copy and not view.readonly and plain.readonly
+        with memoryview(view) as memory:
+            assert not memory.readonly and memory == CONTENT
+            memory[5:5000] = b"x" * 4995
+            assert bytes(view) == CONTENT[:5] + b"x" * 4995 + CONTENT[5000:]
+            with pytest.raises(BufferError):
+                view.release()
+        assert bytes(plain) == bytes(beside) == file.read_at(1 << 30, 0) == CONTENT
+        file.write_at(b"y" * len(CONTENT), 0)
+        assert bytes(view)[5000:] == CONTENT[5000:] and bytes(beside) == CONTENT
+        # What reads may be read into it, from itself as well.
+        assert file.readinto_at(view, 0) == len(CONTENT)
+        assert bytes(view) == b"y" * len(CONTENT)
+        view.release()
+        with pytest.raises(ValueError, match="closed"):
+            view.readonly
+    file.sync()
+    assert path.read_bytes() == b"y" * len(CONTENT) and session.stats()["viewed_bytes"] == 0
+    with file.view(1 << 30, writable=True) as view:
+        assert len(view) == 0 and bytes(view) == b"" and not view.readonly
+
+
+def test_a_forked_child_stores_into_a_view_of_its_own(session, file):
+    memory = memoryview(file.view(writable=True))
+    memory[0:4] = b"both"
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            signal.alarm(60)
+            right = memory == b"both" + CONTENT[4:]
+            memory[4:9] = b"child"
+            status = 0 if right and memory[:9] == b"bothchild" else 2
+        finally:
+            os._exit(status)
+    assert os.waitpid(child, 0) == (child, 0)
+    assert memory == b"both" + CONTENT[4:]

@@ -46,6 +46,7 @@ use self::read::follow::Read;
 use self::settle::Durability;
 pub use self::space::Sought;
 pub use self::view::View;
+pub use self::view::private::PrivateView;
 pub use self::window::Window;
 use crate::error::{Error, Result};
 use crate::memory::threads::Me;

@@ -50,7 +50,7 @@
 //! |---|---|
 //! | [`Config`] | options: [`Config::load`] from file and environment, [`Config::builder`] for programs that embed the engine |
 //! | [`Session`] | joins or makes a session; [`Session::keep`] keeps it in this process |
-//! | [`View`], [`Window`] | bytes of a file without a copy: to read, and to write |
+//! | [`View`], [`PrivateView`], [`Window`] | bytes of a file without a copy: to read, and to write |
 //! | [`OpenOptions`], [`File`] | files: positional and vectored requests, appends, syncs, lengths, holes |
 //! | [`Advise`], [`Stats`] | what will be read; what the session has done and holds |
 //! | [`Error`] | by who must act; [`Error::errno`] for the number |
@@ -99,6 +99,6 @@ pub mod sys;
 
 pub use config::Config;
 pub use error::{Error, Result};
-pub use file::{Advise, File, OpenOptions, View, Window};
+pub use file::{Advise, File, OpenOptions, PrivateView, View, Window};
 pub use session::Session;
 pub use stats::Stats;

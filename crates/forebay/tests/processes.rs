@@ -265,6 +265,58 @@ fn successor(kill: bool, others: [bool; 2]) {
     }
 }
 
+/// A process holds views while the keeper is killed, its work is repaired and another one keeps: they stay what they were.
+#[test]
+fn views_outlive_their_keeper() {
+    let dir = directories().remove(0);
+    let session = session_name("views-keeper");
+    let mut keeper = commander(&session, dir.path(), true);
+    keeper.run(&write(0, 1_000_000, 1));
+    let mine = Session::join(config(&session)).expect("the session");
+    let path = dir.path().join("file-0");
+    let file = mine.open_file(&path, OpenOptions::new().read(true).write(true));
+    let file = file.expect("the file");
+    let view = file.view(0..1_000_000).expect("a view");
+    let mut own = file.view_private(100..900_000).expect("a view");
+    assert!(!view.is_copy() && !own.is_copy());
+    own[7] ^= 0xFF;
+    let mut stored = own.to_vec();
+    let mut expected = vec![0; 1_000_000];
+    forebay_model::fill(1, 0, &mut expected);
+    let mut check = |when: &str, own: &mut forebay::PrivateView| {
+        assert!(view[..] == expected, "{when}");
+        assert!(own[..] == stored, "{when}");
+        own[300_000] ^= 1;
+        stored[300_000] ^= 1;
+    };
+    keeper.run(&write(10, 300_000, 2));
+    keeper.kill();
+    keeper.end().assert_good_or_killed();
+    check("without a keeper", &mut own);
+    let mut next = commander(&session, dir.path(), true);
+    // All of the file, over what the views hold, through all of the memory.
+    for round in 0..8 {
+        next.run(&write(0, 1_000_000, 3 + round));
+        next.run(&write(1_000_000 * u64::from(round + 1), 1_000_000, 3));
+        check("the next one writes", &mut own);
+    }
+    assert_eq!(next.run(&SYNC), "done");
+    assert_eq!(next.run(&Op::Evict { file: 0 }), "done");
+    check("the next one evicts", &mut own);
+    assert_eq!(next.run(&read(0, 1_000_000)), bytes_of(10, 0, 1_000_000));
+    check("the next one reads", &mut own);
+    drop((view, own));
+    let superblock = mine.shared().arena.superblock();
+    let pinned = superblock
+        .frames_pinned
+        .load(forebay::sync::Ordering::Acquire);
+    assert_eq!(pinned, 0);
+    file.close().expect("closed");
+    drop(mine);
+    next.finish();
+    assert_gone(&session);
+}
+
 /// Waits until the kernel sees the bytes in the file: a keeper has flushed them.
 fn await_on_disk(path: &Path, seed: u32, offset: u64, len: usize) {
     let mut expected = vec![0; len];

@@ -6,7 +6,7 @@ mod here;
 mod workers;
 
 use std::io::{BufRead, BufReader};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use forebay::sim::device::{
 };
 use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
-use forebay::{Config, File, OpenOptions, Session, View};
+use forebay::{Config, File, OpenOptions, PrivateView, Session, View};
 use forebay_model::{Op, Profile, SplitMix64, Target, fill, generate};
 use workers::{config, session_name};
 
@@ -74,10 +74,49 @@ fn read(file: &File, range: &Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// Takes views between random operations and looks at those held. How many were taken without a copy.
+/// A view of either kind.
+enum Held {
+    Shared(View),
+    Private(PrivateView),
+}
+
+impl Deref for Held {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Held::Shared(view) => view,
+            Held::Private(view) => view,
+        }
+    }
+}
+
+impl Held {
+    fn is_copy(&self) -> bool {
+        match self {
+            Held::Shared(view) => view.is_copy(),
+            Held::Private(view) => view.is_copy(),
+        }
+    }
+
+    /// Stores something somewhere into one that takes it, and into what is expected of it.
+    fn store(&mut self, expected: &mut [u8], dice: &mut SplitMix64) {
+        let Held::Private(view) = self else { return };
+        if view.is_empty() {
+            return;
+        }
+        let at = dice.below(view.len() as u64) as usize;
+        let end = (at + dice.below(6000) as usize).min(view.len());
+        fill(dice.below(1 << 30) as u32, 0, &mut view[at..end]);
+        expected[at..end].copy_from_slice(&view[at..end]);
+    }
+}
+
+/// Takes views between random operations and looks at those held. How many were taken without a copy. In memory that has no file (`audits`), those
+/// that may be written would all be copies.
 fn hold_views(seed: u64, ops: &[Op], engine: &mut Engine, audits: bool) -> u32 {
     let mut dice = SplitMix64::new(seed);
-    let mut held: Vec<(View, Vec<u8>)> = Vec::new();
+    let mut held: Vec<(Held, Vec<u8>)> = Vec::new();
     let mut without_copy = 0;
     for op in ops {
         engine.run(op);
@@ -86,7 +125,12 @@ fn hold_views(seed: u64, ops: &[Op], engine: &mut Engine, audits: bool) -> u32 {
             let start = dice.below(3 * BLOCK);
             let most = [100, 4096, BLOCK, 3 * BLOCK][dice.below(4) as usize];
             let range = start..start + dice.below(most);
-            let view = match file.view(range.clone()) {
+            let is_private = !audits && dice.below(2) == 0;
+            let taken = match is_private {
+                true => file.view_private(range.clone()).map(Held::Private),
+                false => file.view(range.clone()).map(Held::Shared),
+            };
+            let view = match taken {
                 // The handle is open for writing alone.
                 Err(error) if error.errno() == 9 => continue,
                 view => view.expect("a view"),
@@ -99,8 +143,11 @@ fn hold_views(seed: u64, ops: &[Op], engine: &mut Engine, audits: bool) -> u32 {
         while held.len() > HELD || !held.is_empty() && dice.below(4) == 0 {
             held.swap_remove(dice.below(held.len() as u64) as usize);
         }
-        for (view, bytes) in &held {
+        for (view, bytes) in &mut held {
             assert_eq!(view[..], bytes[..], "seed {seed}: a view after {op:?}");
+            if dice.below(4) == 0 {
+                view.store(bytes, &mut dice);
+            }
         }
         if audits && dice.below(8) == 0 {
             audit(&engine.session, "with views");
@@ -365,6 +412,172 @@ fn frames_that_lie_apart_are_mapped_side_by_side() {
     assert_eq!(view[..], copy[100..copy.len() - 3]);
 }
 
+/// A file of nine blocks whose frames lie apart but for three.
+fn scattered(session: &Session, dir: &Path, content: &[u8]) -> File {
+    let file = session.open_file(dir.join("scattered"), &options());
+    let file = file.expect("a file");
+    file.set_len(9 * BLOCK).expect("a length");
+    for block in [3, 1, 8, 0, 6, 7, 2, 5, 4] {
+        let at = block * BLOCK_BYTES;
+        file.write_at(&content[at..at + BLOCK_BYTES], at as u64)
+            .expect("written");
+    }
+    file
+}
+
+/// Stores into a view of a range, and says whether anybody but the view itself shows it, or the view shows what others do.
+fn stores_leak(file: &File, content: &[u8], range: Range<u64>) -> bool {
+    let was = &content[range.start as usize..range.end as usize];
+    let mut view = file.view_private(range.clone()).expect("a view");
+    let beside = file.view_private(range.clone()).expect("a view");
+    let plain = file.view(range.clone()).expect("a view");
+    assert!(!view.is_copy() && !beside.is_copy() && !plain.is_copy());
+    assert_eq!(view[..], *was);
+    let mut stored = was.to_vec();
+    for at in (0..was.len()).step_by(3 * 4096 + 77) {
+        stored[at] ^= 0xFF;
+        view[at] ^= 0xFF;
+    }
+    let mut leaks = view[..] != stored[..];
+    leaks |= beside[..] != *was || plain[..] != *was;
+    leaks |= read(file, &range) != *was;
+    leaks |= file.view_private(range.clone()).expect("another")[..] != *was;
+    // What is written later shows nowhere.
+    file.write_at(&vec![9; was.len()], range.start)
+        .expect("written");
+    leaks |= view[..] != stored[..] || beside[..] != *was;
+    file.write_at(was, range.start).expect("as it was");
+    leaks
+}
+
+#[test]
+fn what_is_stored_into_a_view_stays_there() {
+    let dir = here::directory();
+    let session = session("views-private", 64 << 20);
+    let content = bytes(20, 9 * BLOCK);
+    let ranges = [0..9 * BLOCK, 100..9 * BLOCK - 3, 5..9, BLOCK - 1..BLOCK + 1];
+    let files = [
+        file_of(&session, dir.path(), &content),
+        scattered(&session, dir.path(), &content),
+    ];
+    for file in &files {
+        for range in ranges.clone() {
+            assert!(!stores_leak(file, &content, range.clone()), "{range:?}");
+        }
+        file.sync_all().expect("synced");
+    }
+    for name in ["file", "scattered"] {
+        let on_disk = std::fs::read(dir.path().join(name)).expect("the file");
+        assert!(on_disk == content, "{name}");
+    }
+    plant(Some(Bug::OpenView));
+    let is_found = stores_leak(&files[0], &content, 100..BLOCK);
+    plant(None);
+    assert!(
+        is_found,
+        "stores reached the frames, and nothing went wrong"
+    );
+    assert_eq!(pinned(&session), 0);
+}
+
+/// What cannot be mapped may be written all the same.
+#[test]
+fn copies_may_be_written_as_well() {
+    let dir = here::directory();
+    let session = session("views-private-copies", 8 << 20);
+    let content = bytes(21, 6 << 20);
+    let file = file_of(&session, dir.path(), &content);
+    let check = |file: &File, what: &str| {
+        let mut view = file.view_private(10..5 << 20).expect("a view");
+        assert!(view.is_copy(), "{what}");
+        view.fill(1);
+        assert!(read(file, &(0..6 << 20)) == content, "{what}");
+        assert!(view.iter().all(|&byte| byte == 1), "{what}");
+    };
+    check(&file, "more than half of the memory");
+    file.to_kernel().expect("given");
+    check(&file, "the kernel's");
+    let mut nothing = file.view_private(7 << 20..8 << 20).expect("a view");
+    assert!(nothing.is_empty() && nothing.as_mut().is_empty());
+}
+
+#[test]
+fn a_forked_child_has_a_view_of_its_own() {
+    let dir = here::directory();
+    let session = session("views-private-forked", 32 << 20);
+    let content = bytes(22, 3 * BLOCK);
+    let file = scattered(&session, dir.path(), &bytes(22, 9 * BLOCK));
+    let mut view = file.view_private(0..3 * BLOCK).expect("a view");
+    assert!(!view.is_copy());
+    view[5] ^= 1;
+    let mut pipe = [0; 2];
+    // SAFETY: the target is ours.
+    assert_eq!(unsafe { libc::pipe(pipe.as_mut_ptr()) }, 0);
+    // SAFETY: the child looks at its own copy, and ends without running anything else.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut byte = 0u8;
+        // SAFETY: one byte of ours; the parent stores before it writes one.
+        let heard = unsafe { libc::read(pipe[0], (&raw mut byte).cast(), 1) } == 1;
+        let mut right = heard && view[5] == content[5] ^ 1 && view[6..] == content[6..];
+        view[100_000..200_000].fill(77);
+        right &= view[100_000..200_000].iter().all(|&byte| byte == 77);
+        drop(view);
+        // SAFETY: ends the child.
+        unsafe { libc::_exit(i32::from(!right)) };
+    }
+    view[6] ^= 1;
+    file.write_at(&[3; 50_000], 120_000).expect("written");
+    // SAFETY: one byte of ours.
+    assert_eq!(unsafe { libc::write(pipe[1], pipe.as_ptr().cast(), 1) }, 1);
+    let mut status = 0;
+    // SAFETY: the target is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child's view is wrong");
+    assert_eq!(
+        pinned(&session),
+        3,
+        "the child has let its parent's pins go"
+    );
+    assert_eq!(view[7..], content[7..]);
+    drop(view);
+    assert_eq!(pinned(&session), 0);
+}
+
+/// A file that is replaced by another of its name: views are of the one that was opened.
+#[test]
+fn a_view_of_a_file_that_is_replaced() {
+    let dir = here::directory();
+    let session = session("views-replaced", 32 << 20);
+    let (old, new) = (bytes(23, 3 * BLOCK), bytes(24, 2 * BLOCK + 5));
+    let file = file_of(&session, dir.path(), &old);
+    let view = file.view(0..3 * BLOCK).expect("a view");
+    let mut own = file.view_private(10..BLOCK).expect("a view");
+    own[0] = 7;
+    for (round, closes) in [false, true].into_iter().enumerate() {
+        let other = session.open_file(dir.path().join("new"), &options());
+        let other = other.expect("a file");
+        other.write_at(&new, 0).expect("written");
+        let fresh = other.view(0..3 * BLOCK).expect("a view");
+        std::fs::rename(dir.path().join("new"), dir.path().join("file")).expect("replaced");
+        if closes {
+            other.close().expect("closed");
+        }
+        let again = session.open_file(dir.path().join("file"), &options());
+        let again = again.expect("the file of this name");
+        assert!(again.view(0..u64::MAX).expect("a view")[..] == new[..]);
+        again.write_at(&[round as u8; 1000], 0).expect("written");
+        assert!(fresh[..] == new[..], "round {round}: the new one");
+        assert!(view[..] == old[..], "round {round}: the old one");
+        assert!(own[0] == 7 && own[1..] == old[11..BLOCK as usize]);
+        assert!(read(&file, &(0..3 * BLOCK)) == old);
+    }
+    file.close().expect("closed");
+    assert!(view[..] == old[..]);
+    drop((view, own));
+    assert_eq!(pinned(&session), 0);
+}
+
 /// Half of the memory can be pinned; then views are copies, and whoever writes gets memory all the same.
 #[test]
 fn with_as_much_pinned_as_may_be_everybody_goes_on() {
@@ -427,6 +640,59 @@ fn holder() {
     let view = file.view(0..4 * BLOCK).expect("a view");
     println!("@held {} {}", view.len(), view.is_copy());
     std::thread::sleep(Duration::from_secs(600));
+}
+
+const MAPPER: &str = "TEST_VIEW_MAPPER";
+
+/// What [`beyond_the_mappings_of_a_process_views_are_copies`] starts: the limit is a process's, and other tests would meet it.
+#[test]
+#[ignore = "a part of another test"]
+fn mapper() {
+    if std::env::var_os(MAPPER).is_none() {
+        return;
+    }
+    let dir = here::directory();
+    // As many pins may be as there are frames: 8,192.
+    let session = session("views-mappings", 2 << 30);
+    let content = bytes(25, BLOCK);
+    let file = file_of(&session, dir.path(), &content);
+    let mut views: Vec<PrivateView> = Vec::new();
+    // Each has three mappings: its own, and what is left of its addresses on both sides.
+    while views.last().is_none_or(|view| !view.is_copy()) {
+        assert!(views.len() <= 16_384 / 3, "there is no end");
+        views.push(file.view_private(0..100).expect("a view"));
+    }
+    assert_eq!(views.len() - 1, 16_384 / 3);
+    let whole = |view: &PrivateView| view[..] == content[..100];
+    assert!(views.iter().all(whole));
+    // A window has no addresses then, and with a few its blocks are the process's own.
+    let none = session.window(4 << 20).expect_err("no addresses");
+    assert_eq!(none.errno(), libc::ENOMEM);
+    views.truncate(views.len() - 2);
+    let mut window = session.window(4 << 20).expect("a window");
+    assert_eq!(window.counts(), (16, 0, 0));
+    window.fill(5);
+    window.commit(&file, 0, 0..4 << 20).expect("written");
+    assert_eq!(read(&file, &(0..1)), [5]);
+    assert!(views.iter().all(whole));
+    // Views that need no mapping are none the worse, and with the others gone there is room.
+    assert!(!file.view(0..100).expect("a view").is_copy());
+    drop(views);
+    assert!(!file.view_private(0..100).expect("a view").is_copy());
+    println!("@all is well");
+}
+
+#[test]
+fn beyond_the_mappings_of_a_process_views_are_copies() {
+    let program = std::env::current_exe().expect("this program");
+    let out = Command::new(program)
+        .args(["--exact", "mapper", "--ignored", "--nocapture"])
+        .env(MAPPER, "1")
+        .output()
+        .expect("it runs");
+    let said = String::from_utf8_lossy(&out.stdout);
+    let wrong = String::from_utf8_lossy(&out.stderr);
+    assert!(said.contains("@all is well"), "{said}\n{wrong}");
 }
 
 fn start_holder(name: &str, path: &Path) -> Child {

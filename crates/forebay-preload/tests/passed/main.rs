@@ -146,6 +146,21 @@ fn by_views(session: &Session, dir: &Path) {
     let mut left = session.left_since(0);
     left.retain(|file| file.path.starts_with(dir));
     assert!(left.is_empty(), "left to the kernel: {left:?}");
+    pins_are_gone(session);
+}
+
+/// Views come to a limit, and what is beyond is the kernel's.
+#[test]
+fn views_beyond_their_limits() {
+    same_by("views-many", &LIBRARY, None, |session, dir| {
+        let mut left = session.left_since(0);
+        left.retain(|file| file.path.starts_with(dir));
+        assert!(left.len() > 1, "no limit was met: {left:?}");
+        pins_are_gone(session);
+    });
+}
+
+fn pins_are_gone(session: &Session) {
     // A view counts as a read of its range.
     let read = session.stats().read_bytes;
     assert!(read > 100_000, "views of {read} bytes");
@@ -194,7 +209,12 @@ fn same_by(case: &str, library: &Path, bug: Option<&str>, check: impl FnOnce(&Se
     let number = NUMBER.fetch_add(1, Relaxed);
     let name = format!("test-passed-{case}-{}-{number}", std::process::id());
     let _ = &*PROGRAMS;
-    let session = Session::open(config(&name)).expect("a session");
+    let mut config = config(&name);
+    if case == "views-many" {
+        // A pin for each frame: more than there may be views.
+        config.memory = 768 << 20;
+    }
+    let session = Session::open(config).expect("a session");
     let plain = run(case, &temporary.path().join("plain"), |_| {});
     assert_eq!(
         plain.status,
@@ -267,6 +287,7 @@ cases! {
     views_come_and_go: "views-come-and-go";
     views_are_inherited: "views-inherited";
     views_outlive_their_parent: "views-outlive";
+    views_end_at_exec: "views-exec";
     views_move_together: "views-together";
     views_are_given_to_pipes: "views-pipes";
     views_are_inherited_by_others: "views-others";

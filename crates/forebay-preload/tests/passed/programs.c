@@ -92,6 +92,8 @@ static const struct {
     {"views-come-and-go", views_come_and_go},
     {"views-inherited", views_are_inherited},
     {"views-outlive", views_outlive_their_parent},
+    {"views-exec", views_end_at_exec},
+    {"views-many", views_beyond_their_limits},
     {"views-together", views_move_together},
     {"views-pipes", views_are_given_to_pipes},
     {"views-others", views_are_inherited_by_others},

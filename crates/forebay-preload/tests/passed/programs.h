@@ -74,6 +74,8 @@ void views_are_cut(void);
 void views_come_and_go(void);
 void views_are_inherited(void);
 void views_outlive_their_parent(void);
+void views_end_at_exec(void);
+void views_beyond_their_limits(void);
 void views_move_together(void);
 void views_are_given_to_pipes(void);
 void views_are_inherited_by_others(void);

@@ -212,6 +212,73 @@ void views_outlive_their_parent(void)
     managed(path, 0);
 }
 
+/* Who executes another program has its maps no more, and others have theirs. */
+void views_end_at_exec(void)
+{
+    int fd = written(path);
+    char *at = map(fd, SOME, PROT_READ | PROT_WRITE);
+    /* Who executes with a descriptor that it has gives the file to the kernel. */
+    MUST(fcntl(fd, F_SETFD, FD_CLOEXEC) == 0);
+    MUST(chdir(directory) == 0);
+    for (int way = 0; way < 3; way++) {
+        fflush(stdout);
+        pid_t child = way == 2 ? vfork() : fork();
+        if (child == 0) {
+            if (way < 2) {
+                memset(at + 1000, way, 100000);
+                char *own = map(fd, SOME, PROT_READ | PROT_WRITE);
+                memset(own, way, 10000);
+            }
+            execlp("cksum", "cksum", "file", (char *)NULL);
+            _exit(99);
+        }
+        await(child);
+        printf("its own: %d\n", has_changed(at));
+    }
+    use_memory(14);
+    printf("later: %d\n", has_changed(at));
+    fflush(stdout);
+    execlp("cksum", "cksum", "file", (char *)NULL);
+    MUST(0);
+}
+
+/* More at once than a process may have, and more pieces of them: what does not go is the kernel's, and all that is mapped stays what it was. */
+void views_beyond_their_limits(void)
+{
+    enum { MANY = 700, CUT = 250 };
+    static char *at[MANY];
+    int fd = written(path), wrong = 0;
+    for (int i = 0; i < MANY; i++)
+        at[i] = map(fd, SOME, PROT_READ);
+    for (int i = 0; i < MANY; i++)
+        wrong += has_changed(at[i]);
+    for (int i = 0; i < MANY; i++)
+        MUST(munmap(at[i], SOME) == 0);
+    printf("many: %d wrong\n", wrong);
+    close(fd);
+    char second_path[4096];
+    MUST(snprintf(second_path, sizeof second_path, "%s/second", directory) > 0);
+    fd = written(second_path);
+    wrong = 0;
+    for (int i = 0; i < CUT; i++) {
+        at[i] = map(fd, SOME, PROT_READ);
+        for (long page = 1; page < PAGES; page += 2)
+            MUST(munmap(at[i] + page * PAGE, PAGE) == 0);
+    }
+    use_memory(15);
+    fill(1);
+    memcpy(bytes + 1000, "dirty", 5);
+    for (int i = 0; i < CUT; i++)
+        for (long page = 0; page < PAGES - 1; page += 2)
+            wrong += memcmp(at[i] + page * PAGE, bytes + page * PAGE, PAGE) != 0;
+    for (int i = 0; i < CUT; i++)
+        for (long page = 0; page < PAGES; page += 2)
+            MUST(munmap(at[i] + page * PAGE, PAGE) == 0);
+    printf("cut: %d wrong\n", wrong);
+    show_file(path);
+    show_file(second_path);
+}
+
 /* A view shows what there was; the kernel's mapping shows what there is. */
 void views_are_old(void)
 {

@@ -117,10 +117,13 @@ def _how(mode: str) -> str:
 
 
 class View(NativeView):
-    """The bytes of a range of a file as they were when the view was taken: read-only memory, by the buffer protocol.
+    """The bytes of a range of a file as they were when the view was taken: memory, by the buffer protocol.
 
     `memoryview(view)`, `numpy.frombuffer(view, dtype)` and the like lie over the session's own memory, without a copy. Nothing that happens to the
     file changes the bytes. The view holds them until it is released, or until it and all that lies over it has gone.
+
+    The memory is read-only, or with `File.view(writable=True)` private: what is stored there is this process's alone, and reaches no file. The system
+    copies a page (4 KiB) when it is first stored to.
     """
 
     __slots__ = ()
@@ -134,6 +137,11 @@ class View(NativeView):
     def is_copy(self) -> bool:
         """Whether it is a copy: the kernel serves the file, or as much is held in views as may be."""
         return view_facts(self)[1]
+
+    @property
+    def readonly(self) -> bool:
+        """Whether the bytes may not be written, as `memoryview.readonly` says it."""
+        return not view_facts(self)[2]
 
     def release(self) -> None:
         """Gives the bytes back. A `BufferError` while arrays or buffers lie over them."""
@@ -163,8 +171,8 @@ class Window(NativeWindow):
     def commit(self, file: File, offset: int, start: int = 0, stop: Optional[int] = None) -> int:
         """Gives the bytes from `start` to `stop` (by default the end) to a file at `offset`, as `File.write_at` writes them.
 
-        Blocks of the file that are given whole, and lie in the window as they do in the file, go without a copy. Returns how many bytes: all, unless an
-        error came after some.
+        Pieces of the file, 2 MiB each, that are given whole and lie in the window as they do in the file go without a copy; the rest is copied. Returns how
+        many bytes: all, unless an error came after some.
         """
         stop = len(self) if stop is None else stop
         return window_commit(self, file._native, offset, start, stop)
@@ -174,11 +182,11 @@ class Window(NativeWindow):
         window_refill(self)
 
     def detach(self) -> None:
-        """Has zeros where blocks were committed without a copy, to fill the window anew."""
+        """Has zeros where pieces were committed without a copy, to fill the window anew."""
         window_detach(self)
 
     def slide(self, offset: int) -> None:
-        """Empties the window, and moves it so that its first byte lies in its block as a byte at `offset` does in a file: so a commit at this offset goes
+        """Empties the window, and moves it so that its first byte lies in its piece of 2 MiB as a byte at `offset` does in a file: so a commit at this offset goes
         without a copy but for its ends. A `BufferError` while arrays or buffers lie over the window."""
         window_slide(self, offset)
 
@@ -229,9 +237,12 @@ class File(io.RawIOBase):
         """Reads into a writable buffer. Returns how many bytes: fewer than it has room for at the file's end only."""
         return self._native.readinto_at(buffer, offset)
 
-    def view(self, offset: int = 0, length: Optional[int] = None) -> View:
-        """The bytes from `offset` on as they are now, without a copy where that can be; to the file's end, or `length` of them."""
-        return self._native.view(View, offset, length)
+    def view(self, offset: int = 0, length: Optional[int] = None, *, writable: bool = False) -> View:
+        """The bytes from `offset` on as they are now, without a copy where that can be; to the file's end, or `length` of them.
+
+        Those of a `writable` view may be changed: the changes stay in it, and reach neither the file nor anybody else.
+        """
+        return self._native.view(View, offset, length, writable)
 
     def write_at(self, data: Any, offset: int) -> int:
         """Writes at `offset`; at the end where the file was opened for appending. Returns how many bytes: all, unless an error came after some."""
@@ -357,7 +368,7 @@ class File(io.RawIOBase):
 class PoolFile(File):
     """An open file of a pool. What is written is in this process's memory until it is synced, closed, or wanted by another host."""
 
-    def view(self, offset: int = 0, length: Optional[int] = None) -> View:
+    def view(self, offset: int = 0, length: Optional[int] = None, *, writable: bool = False) -> View:
         raise io.UnsupportedOperation("files of pools have no views")
 
     def punch(self, offset: int, length: int) -> None:

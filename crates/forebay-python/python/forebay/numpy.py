@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import os
-from typing import Any, Optional, Sequence, Tuple, Union
+from typing import Any, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
 from numpy.lib import format as npy
@@ -23,23 +23,36 @@ _PREFIX_BYTES = {1: 10, 2: 12, 3: 12}
 _HEADER_BYTES_MAX = 10_000
 
 
+class _How(NamedTuple):
+    """In what memory an array is to be."""
+
+    copy: bool = False
+    writable: bool = False
+
+    @property
+    def is_writable(self) -> bool:
+        return self.copy or self.writable
+
+
 def load(
     file: Union[_Path, forebay.File],
     session: Optional[forebay.Session] = None,
     *,
     copy: bool = False,
+    writable: bool = False,
     max_header_size: int = _HEADER_BYTES_MAX,
 ) -> np.ndarray:
     """As `numpy.load` for one array. The array is read-only, and what the file held when it was loaded, whatever happens to the file.
 
-    Its memory is the session's: it keeps that much of it, which nobody else can use, until it and all that lies over it has gone. With `copy` it has
-    memory of its own, and may be written. Arrays of Python objects are refused. A `forebay.File` is read from its beginning.
+    Its memory is the session's: it keeps that much of it, which nobody else can use, until it and all that lies over it has gone. A `writable` one
+    may be written: the system copies each page when it is first stored to, and the file stays as it is. With `copy` it has memory of its own, and may
+    be written. Arrays of Python objects are refused. A `forebay.File` is read from its beginning.
     """
     if not isinstance(file, forebay.File):
         with forebay.open(file, "rb", session) as opened:
-            return load(opened, copy=copy, max_header_size=max_header_size)
+            return load(opened, copy=copy, writable=writable, max_header_size=max_header_size)
     shape, fortran, dtype, offset = _header(file, max_header_size)
-    return _array(file, offset, shape, dtype, "F" if fortran else "C", copy)
+    return _array(file, offset, shape, dtype, "F" if fortran else "C", _How(copy, writable))
 
 
 def memmap(
@@ -51,7 +64,7 @@ def memmap(
     order: str = "C",
     session: Optional[forebay.Session] = None,
 ) -> np.ndarray:
-    """As `numpy.memmap`, for reading: mode "r" gives a read-only array over a view, and "c" a copy that may be written and is not the file's.
+    """As `numpy.memmap`, for reading: mode "r" gives a read-only array over a view, and "c" one that may be written: what is stored stays in the array.
 
     Other than with `numpy.memmap`, what is written to the file afterwards does not show in the array.
     """
@@ -72,7 +85,7 @@ def memmap(
         shape = (rest // dtype.itemsize,)
     elif isinstance(shape, (int, np.integer)):
         shape = (int(shape),)
-    return _array(filename, offset, tuple(int(side) for side in shape), dtype, order, mode.startswith("c"))
+    return _array(filename, offset, tuple(int(side) for side in shape), dtype, order, _How(writable=mode.startswith("c")))
 
 
 def save(path: _Path, array: Any, session: Optional[forebay.Session] = None) -> None:
@@ -143,7 +156,7 @@ def _header(file: forebay.File, longest: int) -> Tuple[Tuple[int, ...], bool, np
     return shape, fortran, dtype, prefix + length
 
 
-def _array(file: forebay.File, offset: int, shape: Tuple[int, ...], dtype: np.dtype, order: str, copy: bool) -> np.ndarray:
+def _array(file: forebay.File, offset: int, shape: Tuple[int, ...], dtype: np.dtype, order: str, how: _How) -> np.ndarray:
     """An array of a file's bytes: over a view, or of memory of its own."""
     if any(side < 0 for side in shape):
         raise ValueError(f"{file.name}: a side of the array's shape is negative: {shape}")
@@ -151,23 +164,23 @@ def _array(file: forebay.File, offset: int, shape: Tuple[int, ...], dtype: np.dt
     missing = offset + nbytes - file.size()
     if missing > 0 and nbytes > 0:
         raise ValueError(f"{file.name}: the file ends {missing} bytes before the array does")
-    memory = _memory(file, offset, nbytes, copy)
+    memory = _memory(file, offset, nbytes, how)
     # Without bytes there may be no room for even one item, or an item may have none.
     array = np.ndarray(shape, dtype, memory if nbytes else None, order=order)
-    if not copy:
+    if not how.is_writable:
         array.flags.writeable = False
     return array
 
 
-def _memory(file: forebay.File, offset: int, nbytes: int, copy: bool) -> Any:
+def _memory(file: forebay.File, offset: int, nbytes: int, how: _How) -> Any:
     """So many bytes of a file: a view of them, or a copy where that is asked for or they are few."""
     if nbytes == 0:
         return b""
-    if copy or nbytes < _VIEW_BYTES_MIN:
+    if how.copy or nbytes < _VIEW_BYTES_MIN:
         memory = np.empty(nbytes, np.uint8)
         _read_whole(file, memory, offset)
         return memory
-    view = file.view(offset, nbytes)
+    view = file.view(offset, nbytes, writable=how.writable)
     if len(view) < nbytes:
         raise ValueError(f"{file.name}: the file ends {nbytes - len(view)} bytes before the array does")
     return view

@@ -11,7 +11,7 @@ import numpy as np
 
 import forebay
 
-from .numpy import _memory, _write_whole
+from .numpy import _How, _memory, _write_whole
 
 __all__ = ["load_file", "save_file"]
 
@@ -61,13 +61,13 @@ class _Tensor(NamedTuple):
 
 
 def load_file(
-    path: _Path, session: Optional[forebay.Session] = None, *, framework: str = "numpy", copy: bool = False
+    path: _Path, session: Optional[forebay.Session] = None, *, framework: str = "numpy", copy: bool = False, writable: bool = False
 ) -> Dict[str, Any]:
     """All tensors of a file, by name: arrays of numpy, or tensors of torch with `framework="torch"`.
 
     Arrays are read-only, and what the file held when it was loaded, whatever happens to the file. All of them lie over one view: it keeps as much of
-    the session's memory as the file has, until the last of them has gone. With `copy` they have memory of their own, and may be written; so they are
-    for torch, which knows no tensors that may not.
+    the session's memory as the file has, until the last of them has gone. `writable` ones may be written, and those of torch always may, which knows
+    no others: the system copies each page when it is first stored to, and the file stays as it is. With `copy` they have memory of their own.
 
     BF16 and the kinds F8 are those of `ml_dtypes` where it is installed, else raw bytes: arrays of the dtype "V2" or "V1", with which numpy does not
     calculate.
@@ -76,9 +76,13 @@ def load_file(
         raise ValueError(f"framework must be 'numpy' or 'torch', not {framework!r}")
     with forebay.open(path, "rb", session) as file:
         tensors, start = _header(file)
-        make = _of_torch() if framework == "torch" else _of_numpy(copy)
+        how = _How(copy, writable or framework == "torch")
+        make = _of_torch() if framework == "torch" else _of_numpy(how.is_writable)
         length = max((tensor.end for tensor in tensors), default=0)
-        memory = _memory(file, start, length, copy or framework == "torch")
+        memory = _memory(file, start, length, how)
+        if length and framework == "torch":
+            # Of numpy's arrays a view knows that they lie over it; of torch's tensors it does not.
+            memory = np.frombuffer(memory, np.uint8)
         try:
             return {tensor.name: make(memory, tensor) for tensor in tensors}
         except (ValueError, RuntimeError) as error:
@@ -166,7 +170,7 @@ def _counts(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, int) and not isinstance(each, bool) and 0 <= each < 1 << 62 for each in value)
 
 
-def _of_numpy(copy: bool) -> Any:
+def _of_numpy(is_writable: bool) -> Any:
     try:
         import ml_dtypes
     except ImportError:
@@ -181,7 +185,7 @@ def _of_numpy(copy: bool) -> Any:
             array = np.ndarray(tensor.shape, dtype, memory, tensor.begin)
             if not array.flags.aligned:
                 array = array.copy()
-        if not copy:
+        if not is_writable:
             array.flags.writeable = False
         return array
 

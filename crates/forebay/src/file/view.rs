@@ -6,20 +6,21 @@
 //! by side, read-only. Where neither can be, it is a copy, and says so.
 //!
 //! What is missing in memory is read first, by large requests ([`cold`]), several at once where much is missing (`spread`), into frames
-//! side by side ([`run`]). A view of several blocks is taken block by block, as a read is.
+//! side by side ([`run`]). A view of several blocks is taken block by block, as a read is. A view that may be written ([`private`]) is mapped
+//! so that the system copies what is stored to.
 
 pub mod attached;
 #[doc(hidden)]
 pub mod cold;
+pub mod private;
 #[doc(hidden)]
 pub mod run;
+mod side_by_side;
 mod spread;
 
 use std::fmt;
 use std::ops::{Deref, Range};
-use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
 use super::{File, Kind};
 use crate::error::{Error, Result};
@@ -28,11 +29,12 @@ use crate::file::core::{Core, Halt};
 use crate::file::room;
 use crate::file::view::cold::Cold;
 use crate::file::view::run::Place;
+use crate::file::view::side_by_side::map;
+pub(super) use crate::file::view::side_by_side::{Counted, runs_of};
 use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FrameId};
-use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
-use crate::memory::arena::Arena;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::pins::{self, Pin};
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::move_into_frame;
@@ -40,14 +42,9 @@ use crate::scrap::split::{Segment, segments};
 use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::{Ordering, planted};
-use crate::sys::addresses::{Access, Addresses};
+use crate::sys::addresses::Access;
 use crate::sys::forks::Owned;
 use crate::sys::memory::AlignedBytes;
-
-/// Mappings that all views and windows of this process may have. The kernel gives a process 65,530.
-const MAPPINGS_MAX: usize = 16_384;
-
-static MAPPINGS: AtomicUsize = AtomicUsize::new(0);
 
 /// The bytes of a range of a file, as they were when the view was taken. They stay so, whatever happens to the file.
 ///
@@ -146,41 +143,6 @@ impl Drop for Pins {
     }
 }
 
-/// Addresses that count as so many mappings.
-pub(super) struct Counted {
-    pub(super) addresses: Addresses,
-    mappings: usize,
-}
-
-impl Counted {
-    /// As [`Addresses::reserve`]. `None`: views and windows of this process have as many mappings as they may, or the system has none.
-    pub(super) fn reserve(mappings: usize, len: usize, align: usize, like: usize) -> Option<Self> {
-        if MAPPINGS.fetch_add(mappings, Relaxed) + mappings > MAPPINGS_MAX {
-            MAPPINGS.fetch_sub(mappings, Relaxed);
-            return None;
-        }
-        let Ok(addresses) = Addresses::reserve(len, align, like) else {
-            MAPPINGS.fetch_sub(mappings, Relaxed);
-            return None;
-        };
-        Some(Counted {
-            addresses,
-            mappings,
-        })
-    }
-
-    /// As which it was reserved.
-    pub(super) fn mappings(&self) -> usize {
-        self.mappings
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        MAPPINGS.fetch_sub(self.mappings, Relaxed);
-    }
-}
-
 impl File {
     /// The bytes of a range as they are now, without a copy where that can be; the range is cut at the file's end. Whoever writes
     /// meanwhile, cuts the file or gives it to the kernel, does not change them. A process that was forked may read its parent's views
@@ -193,6 +155,10 @@ impl File {
     /// As for [`File::read_at`]; [`Error::InvalidInput`] for a range that ends before it begins; [`Error::NoMemory`] where it must be a copy, and there
     /// is not so much memory.
     pub fn view(&self, range: Range<u64>) -> Result<View> {
+        self.view_with(range, Access::Read)
+    }
+
+    fn view_with(&self, range: Range<u64>, access: Access) -> Result<View> {
         if !self.readable {
             return Err(not_open_for("read"));
         }
@@ -201,7 +167,7 @@ impl File {
         }
         if let Kind::Managed(managed) = &self.kind {
             let core = &managed.core;
-            let view = take(core, core.shared.me()?, &range);
+            let view = take(core, core.shared.me()?, &range, access);
             match view {
                 Ok(Some(view)) => return Ok(view),
                 Ok(None) | Err(Halt::Kernel) => {}
@@ -248,7 +214,16 @@ fn nothing() -> View {
 }
 
 /// A view by pins; `None`: that cannot be.
-fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Option<View>, Halt> {
+fn take(
+    core: &Core,
+    me: Me<'_>,
+    range: &Range<u64>,
+    access: Access,
+) -> std::result::Result<Option<View>, Halt> {
+    let mapping = core.shared.arena.mapping();
+    if access != Access::Read && !private::can_be_shown(mapping) {
+        return Ok(None);
+    }
     loop {
         let end = core.size(me)?.min(range.end);
         let len = end.saturating_sub(range.start) as usize;
@@ -264,7 +239,7 @@ fn take(core: &Core, me: Me<'_>, range: &Range<u64>) -> std::result::Result<Opti
         let (after, pins) = pin_all(core, me, holder, (range.start, len))?;
         match after {
             After::Done => {
-                return lay_out(pins, range.start, len)
+                return lay_out(pins, range.start, len, access)
                     .map_err(|error| Halt::Failed(Error::device("watch for forks", &error)));
             }
             After::Full => return Ok(None),
@@ -408,13 +383,14 @@ fn try_pin(
 }
 
 /// Finds addresses at which the frames lie side by side. `None`: there are none.
-fn lay_out(pins: Pins, start: u64, len: usize) -> std::io::Result<Option<View>> {
+fn lay_out(pins: Pins, start: u64, len: usize, access: Access) -> std::io::Result<Option<View>> {
     let within = (start - BlockIndex::of(start).start()) as usize;
     let frames: Vec<FrameId> = pins.pins.iter().map(|pin| pin.frame).collect();
     let arena = Arc::clone(&pins.shared.arena);
     let side_by_side = frames.windows(2).all(|two| two[1].0 == two[0].0 + 1);
     if let Some(bytes) = frames.first().and_then(|&first| arena.frame_bytes(first))
         && side_by_side
+        && access == Access::Read
     {
         return Ok(Some(View {
             bytes: bytes.wrapping_add(within),
@@ -422,7 +398,7 @@ fn lay_out(pins: Pins, start: u64, len: usize) -> std::io::Result<Option<View>> 
             memory: Memory::Frames(Owned::new(pins)?),
         }));
     }
-    let Some(addresses) = map_side_by_side(&arena, &frames) else {
+    let Some(addresses) = map(&arena, &frames, access) else {
         return Ok(None);
     };
     Ok(Some(View {
@@ -433,49 +409,4 @@ fn lay_out(pins: Pins, start: u64, len: usize) -> std::io::Result<Option<View>> 
             _pins: Owned::new(pins)?,
         }),
     }))
-}
-
-/// Frames in a row: the place of the first in the view, and how many.
-pub(super) fn runs_of(frames: &[FrameId]) -> Vec<(usize, usize)> {
-    let mut runs: Vec<(usize, usize)> = Vec::new();
-    for (place, frame) in frames.iter().enumerate() {
-        match runs.last_mut() {
-            Some((first, count)) if frames[*first].0 + *count as u32 == frame.0 => *count += 1,
-            _ => runs.push((place, 1)),
-        }
-    }
-    runs
-}
-
-fn map_side_by_side(arena: &Arena, frames: &[FrameId]) -> Option<Counted> {
-    let file = arena.mapping().file()?;
-    let runs = runs_of(frames);
-    // A mapping of the longest run is of huge pages where its addresses lie as its frames do.
-    let &(first, _) = runs.iter().max_by_key(|(_, count)| *count)?;
-    let like = arena
-        .frame_offset(frames[first])
-        .wrapping_sub(first * BLOCK_BYTES);
-    let counted = Counted::reserve(runs.len() + 2, frames.len() * BLOCK_BYTES, HUGE_BYTES, like)?;
-    for (first, count) in runs {
-        let (at, len) = (first * BLOCK_BYTES, count * BLOCK_BYTES);
-        let offset = arena.frame_offset(frames[first]);
-        let shown = counted
-            .addresses
-            .show(at, len, file.as_fd(), offset, Access::Read);
-        shown.ok()?;
-    }
-    Some(counted)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn frames_in_a_row_are_one_run() {
-        let frames = |ids: &[u32]| ids.iter().copied().map(FrameId).collect::<Vec<_>>();
-        assert_eq!(runs_of(&frames(&[])), []);
-        assert_eq!(runs_of(&frames(&[4, 5, 6])), [(0, 3)]);
-        assert_eq!(runs_of(&frames(&[4, 5, 7, 3, 4])), [(0, 2), (2, 1), (3, 2)]);
-    }
 }

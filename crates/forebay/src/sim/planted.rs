@@ -99,6 +99,8 @@ pub enum Bug {
     BorrowedSpace,
     /// A window lets stores reach what it has given.
     OpenWindow,
+    /// A view that may be written lets stores reach the frame.
+    OpenView,
     /// A frame that was read into becomes a block's whatever memory has of the block by then.
     AdoptOver,
     /// A rebuild leaves a frame whose giver has died in the middle as one that its header has left.

@@ -22,6 +22,8 @@ pub enum Access {
     Shared,
     /// Its bytes are the file's until they are written: what is written is a copy of the process's. A child that is forked has nothing there.
     Private,
+    /// As `Private`, but a child has it as well: what each of them writes is a copy of its own.
+    Inherited,
 }
 
 // SAFETY: addresses are the process's, not a thread's, and the type offers no access of its own.
@@ -72,11 +74,13 @@ impl Addresses {
         let (protection, flags) = match access {
             Access::Read => (libc::PROT_READ, libc::MAP_SHARED),
             Access::Shared => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED),
-            Access::Private => (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE),
+            Access::Private | Access::Inherited => {
+                (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE)
+            }
         };
         let source = (file.as_raw_fd(), offset as i64);
         self.map(at, len, protection, flags | libc::MAP_NORESERVE, source)?;
-        if access != Access::Read {
+        if matches!(access, Access::Shared | Access::Private) {
             self.keep_from_children(at, len);
         }
         Ok(())
@@ -167,7 +171,12 @@ mod tests {
         file.set_len(4096).expect("a length");
         let addresses = Addresses::reserve(4096, 4096, 0).expect("addresses");
         let first = addresses.first().cast_mut();
-        for (access, byte) in [(Access::Shared, 1u8), (Access::Private, 2)] {
+        let all = [
+            (Access::Shared, 1u8),
+            (Access::Private, 2),
+            (Access::Inherited, 2),
+        ];
+        for (access, byte) in all {
             addresses
                 .show(0, 4096, file.as_fd(), 0, access)
                 .expect("shown");
