@@ -95,20 +95,53 @@ EOF'
 # check NAME PROGRAM COMMAND...: one that checks by itself.
 check() {
     if command -v "$2" >/dev/null; then
-        expect "$1 ($kind)" timeout 120 "${@:3}"
+        expect "$1 ($kind)" "${@:3}"
     else
         printf 'skipped: %s: %s is missing\n' "$1" "$2"
         skipped=$((skipped + 1))
     fi
 }
 fsx=$target/tools/bin/fsx
+# A key-value store is filled by threads, and looked at once more.
+rocks() {
+    local db=$scratch/mount/rocks
+    timeout 120 db_bench "--db=$db" --benchmarks=fillseq,fillrandom,readrandom,overwrite,compact,verifychecksum --num=6000 --value_size=400 --threads=2 \
+        --compression_type=none --cache_size=1048576 --write_buffer_size=1048576 --statistics=0 --stats_interval=1000000000 "$@" &&
+        timeout 120 db_bench "--db=$db" --use_existing_db=1 --benchmarks=verifychecksum,readseq --num=6000 && ldb "--db=$db" checkconsistency && rm -r "$db"
+}
 verified=(fio --name=v --verify_state_save=0 --directory="$scratch/mount" --size=12M --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0)
 checking() {
-    check 'fio finds what it has written, at random' fio "${verified[@]}" --rw=randwrite --bsrange=512-64k --bs_unaligned=1
-    check 'fio finds what it has written, by several' fio "${verified[@]}" --rw=randwrite --bs=4k --numjobs=3 --fsync=64
-    check 'fio finds what it has written, large and past caches' fio "${verified[@]}" --rw=write --bs=1M --direct=1
-    check 'fsx' "$fsx" "$fsx" -N 2000 "$scratch/mount/fsx"
+    check 'fio finds what it has written, at random' fio timeout 120 "${verified[@]}" --rw=randwrite --bsrange=512-64k --bs_unaligned=1
+    check 'fio finds what it has written, by several' fio timeout 120 "${verified[@]}" --rw=randwrite --bs=4k --numjobs=3 --fsync=64
+    check 'fio finds what it has written, large and past caches' fio timeout 120 "${verified[@]}" --rw=write --bs=1M --direct=1
+    check 'fsx' "$fsx" timeout 120 "$fsx" -q -S 1 -N 2000 -P "$scratch" "$scratch/mount/fsx"
+    check 'RocksDB' db_bench rocks
+    check 'RocksDB, direct' db_bench rocks --use_direct_io_for_flush_and_compaction=1 --use_direct_reads=1
+    check 'RocksDB, mapped' db_bench rocks --mmap_read=1 --mmap_write=1
+    local seed
+    for seed in 2 3 4; do
+        check "fsx with holes, copies and closes, seed $seed" "$fsx" timeout 120 "$fsx" -q -S "$seed" -N 2000 -P "$scratch" -f "$scratch/fsx.toml" "$scratch/mount/fsx$seed"
+        check "fsx with large writes, seed $seed" "$fsx" timeout 120 "$fsx" -q -S "$seed" -N 300 -P "$scratch" -f "$scratch/fsx-large.toml" "$scratch/mount/fsx$seed-large"
+    done
 }
+weights='nomsyncafterwrite = true
+[weights]
+close_open = 1
+invalidate = 1
+mapread = 5
+mapwrite = 5
+read = 10
+write = 10
+truncate = 2
+fsync = 0.3
+fdatasync = 0.3
+posix_fallocate = 1
+punch_hole = 1
+sendfile = 1
+posix_fadvise = 1
+copy_file_range = 1'
+printf 'flen = 3000000\n%s\n' "$weights" >"$scratch/fsx.toml"
+printf 'flen = 20000000\n%s\n[opsize]\nmin = 1\nmax = 5000000\n' "$weights" >"$scratch/fsx-large.toml"
 
 kind=directory
 programs

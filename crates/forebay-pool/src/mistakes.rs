@@ -33,6 +33,10 @@ pub enum Mistake {
     OldRulerRules,
     /// A ruler answers before what the answer rests on has been saved.
     AnswersUnsaved,
+    /// A client takes what was lost for a hole.
+    LossesAreHoles,
+    /// A remote write of a part of a block goes on when the rest of the block has been lost meanwhile.
+    PatchesWhatIsLost,
 }
 
 /// Whether a mistake is planted.

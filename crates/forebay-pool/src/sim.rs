@@ -9,6 +9,7 @@ mod home;
 mod names;
 mod rulers;
 mod scenes;
+mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::sync::Arc;
@@ -100,6 +101,8 @@ pub struct World {
     order: u64,
     /// The generation of each pair's connection, and until when it is cut.
     links: BTreeMap<(Node, Node), (u64, u64)>,
+    /// Who sends and hears so much later than others do.
+    slow: BTreeMap<Node, u64>,
     /// When the last message of each direction arrives.
     last: BTreeMap<(Node, Node), u64>,
     pub copies: usize,
@@ -138,6 +141,7 @@ impl World {
             events: BinaryHeap::new(),
             order: 0,
             links: BTreeMap::new(),
+            slow: BTreeMap::new(),
             last: BTreeMap::new(),
             copies,
             next: 0,
@@ -249,7 +253,7 @@ impl World {
         for (to, message) in out {
             self.messages += 1;
             let (link, cut_until) = self.links.get(&pair(from, to)).copied().unwrap_or((0, 0));
-            let delay = 1 + self.random.below(self.delay_max);
+            let delay = self.delay(from, to);
             let last = self.last.entry((from, to)).or_insert(0);
             *last = (*last).max(self.now + delay).max(cut_until);
             let at = *last;

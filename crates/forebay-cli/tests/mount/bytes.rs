@@ -2,10 +2,12 @@
 
 use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 
+use rustix::fs::inotify::{self, CreateFlags, ReadFlags, WatchFlags};
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags};
 use rustix::io::Errno;
 
@@ -190,6 +192,54 @@ fn locks_hold_among_programs_of_the_mount() {
         lock(&other, FlockOperation::NonBlockingLockExclusive).expect("locked");
         rustix::fs::fcntl_lock(&other, FlockOperation::NonBlockingLockExclusive).expect("locked");
         drop(other);
+        scene.end();
+    }
+}
+
+/// What a watch of a directory has been told: which names, and how.
+fn told(watch: &mut inotify::Reader<'_, OwnedFd>) -> Vec<(String, ReadFlags)> {
+    let mut all = Vec::new();
+    loop {
+        match watch.next() {
+            Ok(event) => {
+                let name = event.file_name().unwrap_or_default().to_string_lossy();
+                all.push((name.into_owned(), event.events()));
+            }
+            Err(Errno::AGAIN) => return all,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+#[test]
+fn who_watches_hears_of_what_is_done_by_the_mount() {
+    for scene in Scene::each("watch", &[]) {
+        let watch = inotify::init(CreateFlags::NONBLOCK | CreateFlags::CLOEXEC).expect("a watch");
+        inotify::add_watch(&watch, &scene.point, WatchFlags::ALL_EVENTS).expect("watched");
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        let mut watch = inotify::Reader::new(watch, &mut buffer);
+        let (one, two) = (scene.point.join("one"), scene.point.join("two"));
+        fs::write(&one, "bytes").expect("written");
+        fs::rename(&one, &two).expect("renamed");
+        fs::set_permissions(&two, fs::Permissions::from_mode(0o600)).expect("changed");
+        assert_eq!(fs::read(&two).expect("read"), b"bytes");
+        fs::remove_file(&two).expect("removed");
+        let told = told(&mut watch);
+        for (name, event) in [
+            ("one", ReadFlags::CREATE),
+            ("one", ReadFlags::MODIFY),
+            ("one", ReadFlags::CLOSE_WRITE),
+            ("one", ReadFlags::MOVED_FROM),
+            ("two", ReadFlags::MOVED_TO),
+            ("two", ReadFlags::ATTRIB),
+            ("two", ReadFlags::ACCESS),
+            ("two", ReadFlags::CLOSE_NOWRITE),
+            ("two", ReadFlags::DELETE),
+        ] {
+            let is_told = { told.iter() }.any(|(of, how)| of == name && how.contains(event));
+            assert!(is_told, "{event:?} of {name} is not among {told:?}");
+        }
+        drop(watch);
         scene.end();
     }
 }

@@ -39,6 +39,17 @@ impl Hosts {
         more: &str,
         arguments: &'static [&'static str],
     ) -> Option<Hosts> {
+        Self::begin_of(2, name, port, more, arguments)
+    }
+
+    /// The same of so many servers.
+    fn begin_of(
+        count: u16,
+        name: &str,
+        port: u16,
+        more: &str,
+        arguments: &'static [&'static str],
+    ) -> Option<Hosts> {
         if !scene::can_mount() {
             return None;
         }
@@ -46,10 +57,10 @@ impl Hosts {
         // Addresses that no other process uses.
         let [a, b, c, d] = std::process::id().to_be_bytes();
         let host = Ipv4Addr::new(127, (a ^ b) | 0x20, c, d);
-        let [one, two] = [port, port + 1].map(|port| SocketAddr::from((host, port)));
-        let text = format!(
-            "servers = [\"{one}\", \"{two}\"]\n{more}\nblock_bytes = 4096\nterm_ms = 3000\n"
-        );
+        let servers: Vec<String> = (port..port + count)
+            .map(|port| SocketAddr::from((host, port)).to_string())
+            .collect();
+        let text = format!("servers = {servers:?}\n{more}\nblock_bytes = 4096\nterm_ms = 3000\n");
         let config = place.file("pool.toml");
         fs::write(&config, text).expect("a file");
         let mut hosts = Hosts {
@@ -59,20 +70,21 @@ impl Hosts {
             servers: Vec::new(),
             mounts: Vec::new(),
         };
-        hosts.serve();
+        (1..=count).for_each(|number| hosts.serve(number));
         for point in ["a", "b"] {
             hosts.mount(point);
         }
         Some(hosts)
     }
 
-    fn serve(&mut self) {
-        for number in ["1", "2"] {
-            let mut command = self.place.forebay(&["serve"]);
-            command.arg(&self.config).args(["--server", number]);
-            let child = command.stderr(Stdio::null()).spawn();
-            self.servers.push(Process::new(child.expect("it runs")));
-        }
+    fn serve(&mut self, number: u16) {
+        let mut command = self.place.forebay(&["serve"]);
+        command
+            .arg(&self.config)
+            .arg("--server")
+            .arg(number.to_string());
+        let child = command.stderr(Stdio::null()).spawn();
+        self.servers.push(Process::new(child.expect("it runs")));
     }
 
     fn mount(&mut self, point: &str) {
@@ -354,6 +366,42 @@ fn what_was_synced_outlives_a_host_and_a_server() {
     hosts.umount(0);
 }
 
+/// In a pool of three servers the second one has the names, and the third one a third of everything else.
+#[test]
+fn what_a_dead_server_had_is_an_error_and_can_be_removed() {
+    let Some(mut hosts) = Hosts::begin_of(3, "pool-losses", 7491, "path = \"ratio:50\"", &[])
+    else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    let bytes = |number: u8| vec![number; 5000];
+    for number in 0..40 {
+        let mut file = File::create(a.join(number.to_string())).expect("made");
+        file.write_all(&bytes(number)).expect("written");
+        file.sync_all().expect("synced");
+    }
+    hosts.servers.remove(2).kill();
+    let mut lost = 0;
+    for number in 0..40 {
+        match fs::read(b.join(number.to_string())) {
+            Ok(read) => assert!(read == bytes(number), "{number} is another one"),
+            Err(error) => {
+                assert_eq!(Errno::from_io_error(&error), Some(Errno::IO), "{number}");
+                lost += 1;
+            }
+        }
+    }
+    assert!((5..39).contains(&lost), "{lost} of 40 are lost");
+    fs::write(b.join("new"), bytes(7)).expect("written");
+    assert_eq!(fs::read(a.join("new")).expect("read"), bytes(7));
+    for number in 0..40 {
+        fs::remove_file(b.join(number.to_string())).expect("removed");
+    }
+    assert_eq!(names(&a), ["new"]);
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
 #[test]
 fn a_mount_outlives_the_server_that_rules() {
     if Command::new("etcd").arg("--version").output().is_err() {
@@ -477,7 +525,7 @@ fn with_a_home_a_pool_outlives_all_its_servers() {
         let run = hosts.place.forebay(&["umount"]).arg(&point).status();
         assert!(run.expect("it runs").success());
     }
-    hosts.serve();
+    (1..=2).for_each(|number| hosts.serve(number));
     hosts.mount("a");
     assert_eq!(names(&a), ["dir"]);
     assert!(fs::read(a.join("dir/large")).expect("read") == bytes);

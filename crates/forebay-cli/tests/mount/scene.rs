@@ -204,6 +204,14 @@ impl Scene {
         said
     }
 
+    /// Waits until nobody has the store open.
+    pub fn await_store(&self) {
+        wait_until("the store is closed", || {
+            let said = self.run(&["pmem", "info"], &self.store);
+            !said.stderr.contains("open in another process")
+        });
+    }
+
     /// Waits until the session's daemon has left: everything is in the files.
     pub fn await_daemon(&self) {
         wait_until("the daemon leaves", || !self.place.arena().exists());

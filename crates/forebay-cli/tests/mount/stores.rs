@@ -6,6 +6,7 @@ use std::process::Command;
 
 use forebay_fuse::points::State;
 use rustix::fs::{SeekFrom, seek, statvfs};
+use rustix::io::Errno;
 use rustix::process::Signal;
 
 use crate::place::Run;
@@ -329,4 +330,62 @@ fn absent_names_are_there_once_they_are_made() {
         }
     }
     scene.end();
+}
+
+/// Each part of its metadata in turn, as long as what was there looks like something.
+#[test]
+fn a_damaged_store_is_refused_or_says_what_it_cannot() {
+    let Some(mut scene) = Scene::begin_store("damaged", "16MiB", &[]) else {
+        return;
+    };
+    fs::create_dir(scene.point.join("dir")).expect("made");
+    for number in 0..40 {
+        let name = format!("dir/{number}");
+        fs::write(scene.point.join(name), vec![7; 9000]).expect("written");
+    }
+    scene.umount();
+    scene.await_end(0);
+    let whole = fs::read(&scene.store).expect("read");
+    let used = |block: &usize| whole[block * 4096..][..4096].iter().any(|byte| *byte != 0);
+    let blocks: Vec<usize> = (0..whole.len() / 4096).filter(used).collect();
+    let (mut refused, mut served) = (0, 0);
+    for block in { blocks.iter() }.step_by(blocks.len().div_ceil(24)) {
+        let mut damaged = whole.clone();
+        damaged[block * 4096..][..4096].fill(0xa5);
+        fs::write(&scene.store, damaged).expect("damaged");
+        let mut command = scene.place.forebay(&["mount", "--daemon"]);
+        let run = Run::of(
+            command
+                .arg(&scene.store)
+                .arg(&scene.point)
+                .output()
+                .expect("it runs"),
+        );
+        if run.code != 0 {
+            assert!(
+                run.code == 1 && run.stderr.contains("forebay: "),
+                "block {block}: {run:?}"
+            );
+            refused += 1;
+            continue;
+        }
+        served += 1;
+        for number in 0..40 {
+            // Bytes have no checksums, and may be the damage.
+            match fs::read(scene.point.join(format!("dir/{number}"))) {
+                Ok(read) => assert_eq!(read.len(), 9000, "block {block}"),
+                Err(error) => {
+                    let errno = Errno::from_io_error(&error);
+                    assert_eq!(errno, Some(Errno::IO), "block {block}");
+                }
+            }
+        }
+        let _ = fs::write(scene.point.join("new"), "bytes");
+        let _ = fs::remove_file(scene.point.join("dir/3"));
+        assert_eq!(scene.state(), State::Alive, "block {block}");
+        scene.umount();
+        scene.await_store();
+    }
+    println!("{refused} refused, {served} served");
+    assert!(served > 0);
 }

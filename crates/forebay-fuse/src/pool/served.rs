@@ -6,12 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_pool::client::{Failure, Kind};
+use forebay_pool::client::{Facts, Failure, Kind};
 use forebay_pool::ids::File;
 use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, RenameFlags, StatVfs, StatVfsMountFlags};
 
-use super::{Listing, Pooled, kind_of};
+use super::{Listing, Pooled, kind_of, told};
 use crate::changes::Changes;
 use crate::contents::{Manner, Part, copy_pieces};
 use crate::failed::{Answer, Failed, there_already};
@@ -73,6 +73,15 @@ impl Served for Pooled {
         match self.told(entry.file) {
             // Its name has gone a moment ago, and so has it.
             Err(Failed(libc::ESTALE)) => Err(Failed(libc::ENOENT)),
+            // What is known of it was at a server that died. It has a name still, which can be removed; whoever asks for more is told so.
+            Err(Failed(libc::EIO)) => Ok(told(
+                entry.file,
+                0,
+                &Facts {
+                    kind: entry.kind,
+                    ..Facts::default()
+                },
+            )),
             told => told,
         }
     }

@@ -9,6 +9,7 @@ use super::transfer::Request;
 use super::{Answer, Client, Failure, Mode, Operation};
 use crate::ids::{Epoch, File, SIZE_BLOCK};
 use crate::message::Outbox;
+use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
 use crate::range::Range;
 use crate::rope::Rope;
@@ -362,7 +363,7 @@ impl Client {
 
     /// Whether a block that no server has was on servers that died.
     pub(super) fn is_lost(&self, file: File, block: u64, born: Epoch) -> bool {
-        if self.config.has_home {
+        if self.config.has_home || is_made(Mistake::LossesAreHoles) {
             return false;
         }
         let key = key_of_block(file, block);

@@ -172,10 +172,7 @@ impl Client {
         if here.contains(&false) {
             return Step::Wait;
         }
-        let is_hole = |block: &u64| self.files[&File::NAMES].cache[block].bytes.is_none();
-        if { blocks.iter() }
-            .any(|block| is_hole(block) && self.is_lost(File::NAMES, *block, Epoch(0)))
-        {
+        if blocks.iter().any(|block| self.are_names_lost(*block)) {
             return Step::End(Err(Failure::Lost));
         }
         match &*active.operation {
@@ -214,6 +211,12 @@ impl Client {
 
     /// What changes nothing. The block is here.
     pub(super) fn look(&self, operation: &Operation) -> Result<Answer, Failure> {
+        let (Operation::LookUp { parent, .. } | Operation::List { parent }) = operation else {
+            return Err(Failure::Gone);
+        };
+        if self.are_names_lost(block_of(*parent)) {
+            return Err(Failure::Lost);
+        }
         match operation {
             Operation::LookUp { parent, name } => Ok(Answer::Entry(self.entry(*parent, name))),
             Operation::List { parent } if self.is_there(*parent) => {
@@ -378,6 +381,14 @@ impl Client {
         { cached }
             .and_then(|cached| cached.bytes.as_deref())
             .unwrap_or_default()
+    }
+
+    /// Whether a block of names, which was asked for, was on servers that died.
+    fn are_names_lost(&self, block: u64) -> bool {
+        let state = self.files.get(&File::NAMES);
+        let cached = state.and_then(|state| state.cache.get(&block));
+        cached.is_none_or(|cached| cached.bytes.is_none())
+            && self.is_lost(File::NAMES, block, Epoch(0))
     }
 
     fn entry(&self, directory: File, name: &[u8]) -> Option<Entry> {

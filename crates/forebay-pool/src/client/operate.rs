@@ -329,6 +329,10 @@ impl Client {
         }
         let mut inode = match self.inode(file) {
             Ok(inode) => inode,
+            // What is left of a file whose size was lost can be given back.
+            Err(Failure::Lost) if matches!(*active.operation, Operation::Remove { .. }) => {
+                return self.remove(file, out);
+            }
             Err(failure) => return Step::End(Err(failure)),
         };
         match &*active.operation {

@@ -17,7 +17,7 @@ use super::operate::blocks;
 use super::state::Active;
 use super::transfer::{Request, UNANSWERED_MAX, WRITE_BATCH};
 use super::{Answer, Client, Failure, Operation};
-use crate::ids::{File, Server};
+use crate::ids::{Epoch, File, Server};
 use crate::message::{Outbox, Part, Place};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
@@ -39,6 +39,8 @@ pub(super) struct Aside {
     transfers: BTreeMap<u64, Option<Came>>,
     /// Of a write: what is sent when there is room, by request, the last one first.
     rest: Vec<Vec<Patch>>,
+    /// In which epoch it has asked.
+    asked: Epoch,
 }
 
 /// A part of a block that is written, as [`Request::Patch`] has it.
@@ -129,6 +131,7 @@ impl Client {
             pieces: Vec::new(),
             transfers: BTreeMap::new(),
             rest: Vec::new(),
+            asked: self.view.epoch,
         };
         self.ask_aside(file, &mut aside, out);
         self.state(file).aside.push(aside);
@@ -218,11 +221,10 @@ impl Client {
         };
         let state = &self.files[&file];
         let mut cached = state.cache.range(range.start..range.end);
-        let is_whole = |block: u64| offset <= block * unit && (block + 1) * unit <= end;
-        let mut parts = [range.start, range.end - 1].into_iter();
+        let mut parts = parts_of_blocks(offset, length, unit);
         end <= inode.size.min(state.size_written)
             && !cached.any(|(_, cached)| cached.is_owed())
-            && !parts.any(|block| !is_whole(block) && self.is_lost(file, block, inode.born))
+            && !parts.any(|block| self.is_lost(file, block, inode.born))
     }
 
     /// What requests a write becomes, the last one first. Memory has nothing of it any more.
@@ -271,15 +273,29 @@ impl Client {
         self.state(file).aside = asides;
     }
 
-    /// In a new epoch all of them ask again.
+    /// In a new epoch all of them ask again, but writes to a part of a block whose rest has gone with a server: no zeros may take its place.
     pub(super) fn renew_asides(&mut self, out: &mut Outbox) {
         for file in self.files.keys().copied().collect::<Vec<_>>() {
             let mut asides = std::mem::take(&mut self.state(file).aside);
-            for aside in &mut asides {
-                self.ask_aside(file, aside, out);
+            for mut aside in asides.drain(..) {
+                if self.has_lost_its_rest(file, &aside) && !is_made(Mistake::PatchesWhatIsLost) {
+                    self.results.push((aside.active.id, Err(Failure::Lost)));
+                    continue;
+                }
+                self.ask_aside(file, &mut aside, out);
+                aside.asked = self.view.epoch;
+                self.state(file).aside.push(aside);
             }
-            self.state(file).aside = asides;
         }
+    }
+
+    /// Whether it writes a part of a block that may have been lost since it asked.
+    fn has_lost_its_rest(&self, file: File, aside: &Aside) -> bool {
+        let Operation::Write { offset, bytes, .. } = &*aside.active.operation else {
+            return false;
+        };
+        let mut parts = parts_of_blocks(*offset, bytes.len() as u64, self.config.block_bytes);
+        parts.any(|block| self.is_lost(file, block, aside.asked))
     }
 
     /// Ends those that have all their answers.
@@ -341,4 +357,12 @@ impl Client {
         }
         Ok(Answer::Bytes(rope))
     }
+}
+
+/// The blocks that a range has a part of, and not all.
+fn parts_of_blocks(offset: u64, length: u64, unit: u64) -> impl Iterator<Item = u64> {
+    let end = offset + length;
+    let ends = blocks(offset, length, unit).map(|range| [range.start, range.end - 1]);
+    let is_whole = move |block: u64| offset <= block * unit && (block + 1) * unit <= end;
+    { ends.into_iter().flatten() }.filter(move |block| !is_whole(*block))
 }

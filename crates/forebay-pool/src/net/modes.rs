@@ -14,6 +14,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use forebay_seed::chooser::Policy;
+use forebay_seed::decision::{CERTAINTY_DEFAULT, CERTAINTY_MAX};
 use forebay_seed::rivals::{Better, Fixed, Table};
 use forebay_seed::{
     Bounds, Chooser, Curve, Environment, Kind, Log, Mode, Pair, Record, Request, Trainer,
@@ -26,8 +27,8 @@ use crate::random::mix2;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum PathPolicy {
-    /// By SEED, with corrections.
-    Seed,
+    /// By SEED, with corrections, and this certainty: how far from even a choice is for how small a difference.
+    Seed(u32),
     /// By SEED as the paper has it.
     Paper,
     /// By a table of moving averages, and SEED's curve.
@@ -48,8 +49,12 @@ impl TryFrom<String> for PathPolicy {
 
     fn try_from(text: String) -> Result<PathPolicy, String> {
         let ratio = text.strip_prefix("ratio:").map(str::parse);
+        let certainty = text.strip_prefix("seed:").map(str::parse);
+        if let Some(Ok(certainty @ 1..=CERTAINTY_MAX)) = certainty {
+            return Ok(PathPolicy::Seed(certainty));
+        }
         match (text.as_str(), ratio) {
-            ("seed", _) => Ok(PathPolicy::Seed),
+            ("seed", _) => Ok(PathPolicy::Seed(CERTAINTY_DEFAULT)),
             ("paper", _) => Ok(PathPolicy::Paper),
             ("table", _) => Ok(PathPolicy::Table),
             ("better", _) => Ok(PathPolicy::Better),
@@ -57,7 +62,7 @@ impl TryFrom<String> for PathPolicy {
             ("remote", _) => Ok(PathPolicy::Remote),
             (_, Some(Ok(percent @ 0..=100))) => Ok(PathPolicy::Ratio(percent)),
             _ => Err(format!(
-                "path: {text} is none of seed, paper, table, better, local, remote, ratio:0 to ratio:100"
+                "path: {text} is none of seed, seed:1 to seed:{CERTAINTY_MAX}, paper, table, better, local, remote, ratio:0 to ratio:100"
             )),
         }
     }
@@ -72,7 +77,8 @@ impl From<PathPolicy> for String {
 impl fmt::Display for PathPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            PathPolicy::Seed => f.write_str("seed"),
+            PathPolicy::Seed(CERTAINTY_DEFAULT) => f.write_str("seed"),
+            PathPolicy::Seed(certainty) => write!(f, "seed:{certainty}"),
             PathPolicy::Paper => f.write_str("paper"),
             PathPolicy::Table => f.write_str("table"),
             PathPolicy::Better => f.write_str("better"),
@@ -213,19 +219,23 @@ impl Modes {
     pub fn learns(&self) -> bool {
         matches!(
             self.path,
-            PathPolicy::Seed | PathPolicy::Paper | PathPolicy::Table | PathPolicy::Better
+            PathPolicy::Seed(_) | PathPolicy::Paper | PathPolicy::Table | PathPolicy::Better
         )
     }
 
     /// Begins to learn, from what requests took alone.
     pub fn learn(&mut self, alone: &[Record]) {
-        let (bounds, curve) = (Bounds::measured(alone), Curve::default());
+        let certainty = match self.path {
+            PathPolicy::Seed(certainty) => certainty,
+            _ => CERTAINTY_DEFAULT,
+        };
+        let (bounds, curve) = (Bounds::measured(alone), Curve::new(certainty));
         let seed = |chooser: Chooser| Learns::Seed {
             chooser: Box::new(chooser),
             pairs: Vec::new(),
         };
         let learns = match self.path {
-            PathPolicy::Seed => seed(Chooser::new(bounds, curve).with_corrections()),
+            PathPolicy::Seed(_) => seed(Chooser::new(bounds, curve).with_corrections()),
             PathPolicy::Paper => seed(Chooser::new(bounds, curve)),
             PathPolicy::Table => Learns::Rival(Box::new(Table::new(bounds, curve))),
             PathPolicy::Better => Learns::Rival(Box::new(Better::new(bounds))),
@@ -487,6 +497,9 @@ mod tests {
     fn paths_are_read_and_written() {
         let all = [
             "seed",
+            "seed:1",
+            "seed:6",
+            "seed:16",
             "paper",
             "table",
             "better",
@@ -500,7 +513,21 @@ mod tests {
             let path = PathPolicy::try_from(text.to_string()).unwrap();
             assert_eq!(path.to_string(), text);
         }
-        for text in ["", "Seed", "ratio", "ratio:", "ratio:101", "ratio:-1", "40"] {
+        let same = PathPolicy::try_from("seed:3".to_string()).unwrap();
+        assert_eq!(same.to_string(), "seed");
+        for text in [
+            "",
+            "Seed",
+            "seed:",
+            "seed:0",
+            "seed:17",
+            "table:3",
+            "ratio",
+            "ratio:",
+            "ratio:101",
+            "ratio:-1",
+            "40",
+        ] {
             assert!(PathPolicy::try_from(text.to_string()).is_err(), "{text}");
         }
     }
@@ -518,7 +545,12 @@ mod tests {
     #[test]
     fn every_policy_that_learns_finds_the_faster_way_and_finds_it_again() {
         let (fast, slow) = (Duration::from_micros(100), Duration::from_millis(1));
-        for path in [PathPolicy::Seed, PathPolicy::Table, PathPolicy::Better] {
+        for path in [
+            PathPolicy::Seed(3),
+            PathPolicy::Seed(6),
+            PathPolicy::Table,
+            PathPolicy::Better,
+        ] {
             let modes = modes(path);
             reads(&modes, 100, [fast, slow]);
             let remote = reads(&modes, 200, [fast, slow]);
@@ -546,7 +578,7 @@ mod tests {
 
     #[test]
     fn logs_go_with_their_threads() {
-        let modes = modes(PathPolicy::Seed);
+        let modes = modes(PathPolicy::Seed(3));
         thread::scope(|scope| {
             let thread = scope.spawn(|| reads(&modes, 1, [Duration::ZERO; 2]));
             // The scope ends with its threads' work, before what belongs to them has gone.

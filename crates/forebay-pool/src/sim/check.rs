@@ -119,6 +119,13 @@ impl Checker {
                 self.undecided(operation);
                 None
             }
+            Err(Failure::Lost) => {
+                // Something was not there any more. What a write has changed before it found that stays.
+                if let Operation::Write { .. } = operation {
+                    self.undecided(operation);
+                }
+                None
+            }
             Err(failure) => self.failure(operation, *failure).err(),
         };
         if let Some(fault) = fault {
