@@ -84,12 +84,12 @@ fn slowly(core: &Core, me: Me<'_>, offset: u64, end: u64, sequential: bool) -> R
         let is_holey = entry.flags.load(Ordering::Acquire) & HOLEY != 0;
         let below = end.min(reserved);
         if is_holey && offset < below && !entry.is_solid(offset, below) {
-            let is_there = has_space(core, me, offset, below, reserved)?;
-            if !is_there && !(sequential && fill(core, me, offset, below)?) {
-                entry.count_hole_write(true);
+            let is_there = has_space(core, me, offset, below, reserved)?
+                || sequential && fill(core, me, offset, below)?;
+            entry.count_hole_write(!is_there);
+            if !is_there {
                 return Ok(true);
             }
-            entry.count_hole_write(false);
         }
         if end <= reserved || grow(core, me, offset, end, reserved)? {
             return Ok(false);
@@ -118,9 +118,11 @@ fn has_space(
         return Ok(whole_pages > block && look(whole_pages, below)? >= below);
     }
     core.operate(me, |_operation| {
-        // Who makes holes is alone on the file: from here on there are none that were not there before.
+        // In this order: whoever raises the end over a gap has counted the gap before. Whoever takes space away is alone on the file, so that it
+        // has counted the hole, or lowered the end, by now.
+        let reserved = entry.reserved_end.load(Ordering::Acquire);
         if entry.holes.load(Ordering::Acquire) == holes || planted!(SolidHoles) {
-            entry.note_solid(block, known);
+            entry.note_solid(block, known.min(reserved));
         }
         Ok(())
     })?;

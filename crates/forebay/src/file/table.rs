@@ -396,6 +396,8 @@ pub fn is_changed(entry: &FileEntry, stat: &DeviceStat, threads: u32) -> bool {
 /// the look and what follows.
 fn freshen(shared: &Shared, me: Me<'_>, id: FileId, device: &dyn DeviceFile) -> Result<()> {
     let entry = me.arena.file_unchecked(id);
+    // A clone that somebody has made since has its space in common with the file, and changes none of its times.
+    entry.solid.store(0, Ordering::Release);
     let changes = entry.changes.load(Ordering::Acquire);
     let idle = shared.is_open_once(id) && entry.owed_pages.load(Ordering::Acquire) == 0;
     // Its closer, or a keeper, may still be finishing it.

@@ -243,7 +243,7 @@ impl FileEntry {
     }
 
     /// Notes a write that had to look for space.
-    pub fn count_hole_write(&self, is_hole: bool) -> u32 {
+    pub fn count_hole_write(&self, is_hole: bool) {
         let count = self.hole_writes.load(Ordering::Relaxed);
         let count = if is_hole {
             count.saturating_add(1)
@@ -251,7 +251,6 @@ impl FileEntry {
             count.saturating_sub(1)
         };
         self.hole_writes.store(count, Ordering::Relaxed);
-        count
     }
 
     /// Syncs in a row, none of which had much to write: [`SMALL_SYNCS_MAX`] at most.
