@@ -19,6 +19,7 @@ from torch.futures import Future
 
 import forebay
 
+from .numpy import _write_whole
 from .torch import _load_range, _save_to, _Sink
 
 try:
@@ -42,14 +43,28 @@ _ALIGNMENT = 64
 _METADATA = ".metadata"
 
 
-def _is_directory_for(checkpoint_id: Any) -> bool:
-    """Whether a checkpoint could be there: in a local directory."""
-    if not isinstance(checkpoint_id, (str, os.PathLike)) or "://" in os.fsdecode(checkpoint_id):
-        return False
-    return any(parent.exists() and os.access(parent, os.W_OK) for parent in Path(checkpoint_id).absolute().parents)
+class _Directory:
+    """Where a checkpoint is: in a local directory."""
+
+    path: Path
+
+    def _move_to(self, checkpoint_id: Optional[_Path]) -> None:
+        if checkpoint_id:
+            self.path = Path(checkpoint_id)
+
+    @property
+    def checkpoint_id(self) -> _Path:
+        return self.path
+
+    @classmethod
+    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
+        """Whether one could be there."""
+        if not isinstance(checkpoint_id, (str, os.PathLike)) or "://" in os.fsdecode(checkpoint_id):
+            return False
+        return any(parent.exists() and os.access(parent, os.W_OK) for parent in Path(checkpoint_id).absolute().parents)
 
 
-class Writer(_storage.StorageWriter):
+class Writer(_Directory, _storage.StorageWriter):
     """Writes a checkpoint to a directory: one file for each rank, and `.metadata`, which comes last.
 
     With `sync_files` each file is durable before the checkpoint is said to be there.
@@ -63,8 +78,7 @@ class Writer(_storage.StorageWriter):
 
     def reset(self, checkpoint_id: Optional[_Path] = None) -> None:
         """A new checkpoint begins, in another directory if one is given."""
-        if checkpoint_id:
-            self.path = Path(checkpoint_id)
+        self._move_to(checkpoint_id)
         self._save_id = str(uuid.uuid4())
 
     def init(self, is_coordinator: bool) -> None:
@@ -100,8 +114,7 @@ class Writer(_storage.StorageWriter):
             sink.write(data.getbuffer())
         else:
             _save_to(sink, _trimmed(data))
-        if sink.error is not None:
-            raise sink.error
+        sink.check()
         length = file.tell() - begin
         return _storage.WriteResult(index=item.index, size_in_bytes=length, storage_data=_filesystem._StorageInfo(name, begin, length))
 
@@ -111,10 +124,7 @@ class Writer(_storage.StorageWriter):
             metadata.storage_meta = self.storage_meta()
         unfinished = self.path / f"{_METADATA}.tmp"
         with forebay.open(unfinished, "wb", self._session) as file:
-            sink = _Sink(file)
-            sink.write(pickle.dumps(metadata))
-            if sink.error is not None:
-                raise sink.error
+            _write_whole(file, pickle.dumps(metadata), 0)
             if self.sync_files:
                 file.sync()
         os.replace(unfinished, self.path / _METADATA)
@@ -130,16 +140,8 @@ class Writer(_storage.StorageWriter):
         kind = getattr(_metadata, "StorageMeta", None)
         return None if kind is None else kind(checkpoint_id=self.path, save_id=self._save_id)
 
-    @property
-    def checkpoint_id(self) -> _Path:
-        return self.path
 
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return _is_directory_for(checkpoint_id)
-
-
-class Reader(_storage.StorageReader):
+class Reader(_Directory, _storage.StorageReader):
     """Reads a checkpoint from a directory: tensors are copied once, from a view of their file into those that are there to be loaded.
 
     A checkpoint's metadata is pickled, as torch writes it: whoever reads it runs what it says.
@@ -152,8 +154,7 @@ class Reader(_storage.StorageReader):
 
     def reset(self, checkpoint_id: Optional[_Path] = None) -> None:
         """Another checkpoint is to be read."""
-        if checkpoint_id:
-            self.path = Path(checkpoint_id)
+        self._move_to(checkpoint_id)
         self._places: Dict[Any, Any] = {}
         self._load_id = str(uuid.uuid4())
 
@@ -210,14 +211,6 @@ class Reader(_storage.StorageReader):
             raise ValueError(f"{file.name}: {item.storage_index.fqn} is of size {tuple(tensor.size())}, not {tuple(target.size())}")
         target.copy_(tensor)
         planner.commit_tensor(item, target)
-
-    @property
-    def checkpoint_id(self) -> _Path:
-        return self.path
-
-    @classmethod
-    def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        return _is_directory_for(checkpoint_id)
 
 
 def _trimmed(tensor: torch.Tensor) -> torch.Tensor:

@@ -59,8 +59,7 @@ def save(obj: object, f: Union[_Path, forebay.File], *, session: Optional[foreba
 
 def _save_to(sink: _Sink, obj: object, **how: Any) -> None:
     torch.save(obj, sink, **how)
-    if sink.error is not None:
-        raise sink.error
+    sink.check()
 
 
 class _Sink:
@@ -82,6 +81,11 @@ class _Sink:
 
     def flush(self) -> None:
         """Closing does."""
+
+    def check(self) -> None:
+        """Raises the error that was kept."""
+        if self.error is not None:
+            raise self.error
 
 
 class _Range(io.RawIOBase):

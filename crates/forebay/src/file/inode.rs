@@ -153,14 +153,9 @@ impl Inode {
         len: usize,
     ) -> std::result::Result<u64, bool> {
         let core = &self.core;
-        let stream = self.recent.stream(me);
-        let end = core.entry().size.load(Ordering::Relaxed);
-        let sequential = stream.is_sequential(end, len);
-        if len as u64 >= self.quick_write_below || !core.shared.is_handed(&self.handed) {
-            return Err(sequential);
-        }
+        let may = (len as u64) < self.quick_write_below && core.shared.is_handed(&self.handed);
         // SAFETY: the caller's promise.
-        unsafe { quick::append(core, me, stream, source, len, sequential) }.ok_or(sequential)
+        unsafe { quick::append(core, me, self.recent.stream(me), source, len, may) }
     }
 
     /// Writes at the file's end. Returns where, and how many bytes.

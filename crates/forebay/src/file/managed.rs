@@ -91,17 +91,12 @@ impl Managed {
     fn append_at_once(&self, bytes: &[u8]) -> Result<std::result::Result<u64, (Me<'_>, bool)>> {
         let core = &self.core;
         let me = core.shared.me()?;
-        let stream = self.recent.stream(me);
-        let end = core.entry().size.load(Relaxed);
-        let (source, len) = (bytes.as_ptr(), bytes.len());
-        let sequential = stream.is_sequential(end, len);
+        let (stream, source, len) = (self.recent.stream(me), bytes.as_ptr(), bytes.len());
         let is_short = (len as u64) < self.route.quick_scrap_below();
-        if !is_short || !core.shared.is_handed(&self.handed) {
-            return Ok(Err((me, sequential)));
-        }
+        let may = is_short && core.shared.is_handed(&self.handed);
         // SAFETY: a slice is valid for its length.
-        let at = unsafe { quick::append(core, me, stream, source, len, sequential) };
-        Ok(at.ok_or((me, sequential)))
+        let at = unsafe { quick::append(core, me, stream, source, len, may) };
+        Ok(at.map_err(|sequential| (me, sequential)))
     }
 
     fn begin_append(&self, me: Me<'_>, sequential: bool) -> Intent<'_> {

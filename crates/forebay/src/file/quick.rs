@@ -93,7 +93,8 @@ enum Place {
     End(u64),
 }
 
-/// Writes at the file's end, as [`write`] does. Returns where; `None`: nothing was done, perhaps because somebody else appends.
+/// Writes at the file's end, as [`write`] does, if it `may`. Returns where; `Err`: nothing was done, perhaps because somebody else appends, and
+/// this is whether the request follows others.
 ///
 /// # Safety
 /// As for [`write`].
@@ -104,22 +105,28 @@ pub unsafe fn append(
     stream: &Stream,
     source: *const u8,
     len: usize,
-    sequential: bool,
-) -> Option<u64> {
+    may: bool,
+) -> Result<u64, bool> {
+    let about = core.entry().size.load(Ordering::Relaxed);
+    let sequential = stream.is_sequential(about, len);
+    if !may {
+        return Err(sequential);
+    }
     // Before the lock: nobody waits for another program's memory.
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in(source, len) };
-    let (_lock, end) = append::try_take_end(core, me)?;
-    if !is_in_one_block(end, len) {
-        return None;
-    }
+    let Some((_lock, end)) = append::try_take_end(core, me) else {
+        return Err(sequential);
+    };
     let place = if planted!(BlindToGrowth) {
         Place::At(end)
     } else {
         Place::End(end)
     };
     // SAFETY: the caller's promise.
-    unsafe { put(core, me, stream, source, len, place, sequential) }.then_some(end)
+    let done = is_in_one_block(end, len)
+        && unsafe { put(core, me, stream, source, len, place, sequential) };
+    if done { Ok(end) } else { Err(sequential) }
 }
 
 /// # Safety

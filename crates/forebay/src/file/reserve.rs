@@ -20,7 +20,7 @@ use crate::file::resize;
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::{EXCEEDING, HOLEY};
-use crate::memory::threads::Me;
+use crate::memory::threads::{Me, Operation};
 use crate::sync::{Ordering, planted};
 use crate::sys::limits;
 
@@ -142,9 +142,7 @@ fn fill(core: &Core, me: Me<'_>, offset: u64, below: u64) -> Result<bool, Halt> 
         if until < below {
             return Ok(false);
         }
-        operation.park();
-        let done = core.change(me, |device| device.reserve(from, until - from));
-        operation.unpark();
+        let done = ask_device(core, operation, from, until);
         if done.is_ok() {
             entry.note_solid(from, until);
         }
@@ -218,16 +216,27 @@ fn reserve(
             super::write::mark_holey(core);
         }
         let from = reserved.max(offset / PAGE * PAGE);
-        operation.park();
-        let done = if planted!(SkipReserve) {
-            Ok(())
-        } else {
-            core.change(me, |device| device.reserve(from, until - from))
-        };
-        operation.unpark();
+        let done = ask_device(core, operation, from, until);
         if done.is_ok() {
             entry.reserved_end.fetch_max(until, Ordering::AcqRel);
         }
         Ok(Some(done))
     })
+}
+
+/// Reserves a range of the device file, parked.
+fn ask_device(
+    core: &Core,
+    operation: &Operation<'_>,
+    from: u64,
+    until: u64,
+) -> std::io::Result<()> {
+    operation.park();
+    let done = if planted!(SkipReserve) {
+        Ok(())
+    } else {
+        core.change(operation.me, |device| device.reserve(from, until - from))
+    };
+    operation.unpark();
+    done
 }

@@ -452,8 +452,8 @@ impl Member {
         if is_heads() {
             let stream = recent.stream(me);
             // SAFETY: a slice is valid for its length.
-            let at = unsafe { quick::append(core, me, stream, source, len, false) };
-            if let Some(at) = at {
+            let at = unsafe { quick::append(core, me, stream, source, len, true) };
+            if let Ok(at) = at {
                 return Ok((at, len));
             }
         }
