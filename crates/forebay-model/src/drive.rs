@@ -1,6 +1,9 @@
 //! Drives a target through a list of operations, comparing every answer with the model's.
 
-use crate::{Access, BLOCK_BYTES, LineError, Mismatch, Model, Op, Outcome, Target, from_lines};
+use crate::{
+    Access, BLOCK_BYTES, LineError, Mismatch, Model, Op, Outcome, Target, first_difference,
+    from_lines,
+};
 
 /// How often a read-back after a fault is tried before the test gives up.
 const READ_BACK_TRIES: usize = 100;
@@ -264,9 +267,4 @@ fn shortened(op: &Op, n: u64) -> Op {
         },
         _ => op.clone(),
     }
-}
-
-/// Index of the first byte that differs, of those that both have.
-fn first_difference(expected: &[u8], found: &[u8]) -> Option<usize> {
-    expected.iter().zip(found).position(|(a, b)| a != b)
 }

@@ -53,7 +53,7 @@ mod std_files;
 mod survive;
 mod target;
 
-pub use bytes::{byte_at, fill};
+pub use bytes::{byte_at, fill, first_difference};
 pub use content::{Content, Image};
 pub use drive::{Driver, ReplayError, drive, replay};
 pub use generate::{Decoder, Dice, SplitMix64, generate, ops};

@@ -19,7 +19,7 @@ use forebay::sim::device::{
 };
 use forebay::sim::{Bug, plant};
 use forebay_model::{
-    BLOCK_BYTES, Driver, ErrorClass, Op, Outcome, Profile, Target, fill, generate,
+    BLOCK_BYTES, Driver, ErrorClass, Op, Outcome, Profile, Target, fill, first_difference, generate,
 };
 
 const FILES: usize = 2;
@@ -122,7 +122,7 @@ impl Rig {
             let device = self.files[usize::from(file)].contents();
             let model = driver.model().content(file).read(0, u64::MAX);
             if device != model {
-                let at = device.iter().zip(&model).position(|(a, b)| a != b);
+                let at = first_difference(&device, &model);
                 let (is, due) = (device.len(), model.len());
                 return Err(format!(
                     "file {file}: {is} bytes for {due}, first difference {at:?}"

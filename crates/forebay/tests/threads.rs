@@ -21,7 +21,7 @@ use forebay::sim::{Crash, crash_after};
 use forebay::{Config, File, OpenOptions, Session, evict};
 use forebay_model::{
     BLOCK_BYTES, MonotoneReader, Op, Outcome, PartitionPlan, Profile, SplitMix64, Target, byte_at,
-    fill, fresh_seed,
+    fill, first_difference, fresh_seed,
 };
 
 const WORKERS: usize = 4;
@@ -381,7 +381,7 @@ fn survive(file: &File, index: u64, seeds: &AtomicU32, done: &AtomicBool) {
         }
         let mut found = vec![0xEE; OWN_BYTES as usize];
         file.read_at(&mut found, start).expect("a read");
-        let odd = found.iter().zip(&expected).position(|(a, b)| a != b);
+        let odd = first_difference(&found, &expected);
         assert_eq!(
             odd,
             None,

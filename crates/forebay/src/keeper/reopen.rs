@@ -77,22 +77,24 @@ fn renamed(path: &Path, inode: u64) -> Option<PathBuf> {
     same.next().map(|name| name.path())
 }
 
-fn has_numbers_of(entry: &FileEntry, meta: &std::fs::Metadata) -> bool {
-    entry.numbers() == (meta.dev(), meta.ino())
+fn numbers_of(meta: &std::fs::Metadata) -> (u64, u64) {
+    (meta.dev(), meta.ino())
 }
 
 /// By which descriptor of some process of the session the kernel leads to a file that has no name.
 fn held(processes: &[u32], entry: &FileEntry) -> Option<PathBuf> {
-    let numbers = processes.iter().flat_map(|process| {
-        let numbers = std::fs::read_dir(format!("/proc/{process}/fd"));
-        numbers.into_iter().flatten().flatten()
+    // Once, however many descriptors there are: a simulation counts what is shared, and its histories are told by nothing else.
+    let wanted = entry.numbers();
+    let descriptors = processes.iter().flat_map(|process| {
+        let names = std::fs::read_dir(format!("/proc/{process}/fd"));
+        names.into_iter().flatten().flatten()
     });
-    let mut paths = numbers.map(|number| number.path()).filter(|path| {
+    let mut paths = descriptors.map(|name| name.path()).filter(|path| {
         // First: what the kernel asks nobody for.
         std::fs::read_link(path).is_ok_and(|name| name.as_os_str().as_bytes().ends_with(DELETED))
             && path
                 .metadata()
-                .is_ok_and(|meta| has_numbers_of(entry, &meta))
+                .is_ok_and(|meta| numbers_of(&meta) == wanted)
     });
     paths.next()
 }
@@ -128,7 +130,7 @@ fn reopen_at(
     let meta = file
         .metadata()
         .map_err(|e| Absent::Unreachable(e.to_string()))?;
-    if !has_numbers_of(entry, &meta) {
+    if entry.numbers() != numbers_of(&meta) {
         return Err(Absent::Gone("another file has its name by now".into()));
     }
     let device = RealFile::reopen_managed(file.as_fd(), relocate)

@@ -8,7 +8,7 @@ use crate::scene::{Act, Scene, World, look};
 use crate::scenes;
 
 /// Deaths tried of one scene in an everyday run.
-pub const SAMPLES: u64 = 40;
+pub const SAMPLES: u64 = 24;
 
 /// A fresh seed, or the one that `FOREBAY_SEED` says.
 pub fn seed() -> u64 {

@@ -14,7 +14,9 @@ use forebay::session::members;
 use forebay::sim::device::{SimDisk, SimFile};
 use forebay::sync::Ordering;
 use forebay::{Config, sim};
-use forebay_model::{Driver, Model, Op, Outcome, Profile, SplitMix64, Target, generate};
+use forebay_model::{
+    Driver, Model, Op, Outcome, Profile, SplitMix64, Target, first_difference, generate,
+};
 
 use crate::common::{Engine, Store};
 
@@ -242,7 +244,7 @@ fn compare(device: &[u8], model: &[u8], file: u8) {
         model.len(),
         "length of file {file} on the device"
     );
-    if let Some(at) = device.iter().zip(model).position(|(a, b)| a != b) {
+    if let Some(at) = first_difference(device, model) {
         panic!(
             "file {file} byte {at}: device {} and model {}",
             device[at], model[at]

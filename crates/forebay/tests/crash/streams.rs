@@ -71,5 +71,5 @@ fn operations_may_die_with_marks_alone() {
 
 #[test]
 fn who_works_by_streams_may_die() {
-    every_death(&scenes(), 4 * SAMPLES);
+    every_death(&scenes(), 2 * SAMPLES);
 }

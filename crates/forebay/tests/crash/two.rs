@@ -9,7 +9,7 @@ use crate::scene::{Act, Scene, World, look};
 use crate::scenes::{self, again, set_len, sync};
 
 /// Pairs of deaths tried for a scene and a second operation.
-const FIRST: u64 = 3;
+const FIRST: u64 = 2;
 const SECOND: u64 = 4;
 
 /// What the second victim does.

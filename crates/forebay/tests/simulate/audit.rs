@@ -15,7 +15,7 @@ use forebay::memory::files::TRUNCATING;
 use forebay::memory::threads;
 use forebay::session::shared::Shared;
 use forebay::sync::Ordering;
-use forebay_model::{Access, SplitMix64};
+use forebay_model::{Access, SplitMix64, first_difference};
 
 use crate::client::Buffer;
 use crate::world::World;
@@ -172,8 +172,7 @@ fn close(world: &Rc<World>, index: usize, file: forebay::File) {
 }
 
 fn difference(left: &[u8], right: &[u8]) -> (usize, usize, Option<usize>) {
-    let place = left.iter().zip(right).position(|(a, b)| a != b);
-    (left.len(), right.len(), place)
+    (left.len(), right.len(), first_difference(left, right))
 }
 
 /// All bytes, twice: bytes that nobody changes stay.

@@ -49,7 +49,6 @@ canaries! {
     pages_written_to_in_flight: UnstablePages;
     space_that_is_not_asked_for: SkipReserve;
     a_gate_that_is_not_looked_at: DeafEnter;
-    a_gate_that_forgets_who_came: AloneUnasked;
     a_return_into_a_stopped_session: DeafUnpark;
     small_frames_freed_early: EarlyFree;
     a_file_that_is_taken_for_another_of_its_number: AnyBirth;
