@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# scripts/measure-programs.sh at tiny sizes: every row has its figures, files are compared, and nothing is left behind.
+# scripts/measure-programs.sh and count-calls.sh at tiny sizes: every row has its figures, files are compared, and nothing is left behind.
 # $FOREBAY_TEST_BIN: a directory with forebay and its library, instead of a debug build made here.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -112,6 +112,19 @@ if [[ -e /sys/fs/cgroup/memory/memory.limit_in_bytes ]]; then
 fi
 expect 'files that live briefly, and commands that are given' \
     $measure --runs 1 --mib 8 --small 20 --command 'sort text >sorted' --command 'cp -r small copy' life-small life-table
+# A life's calls: the program's own are exact without Forebay, and a managed one makes none of its writes.
+counts_calls() {
+    local said
+    said=$(scripts/count-calls.sh --dir "$TMPDIR" --writes 3 --json) || return 1
+    python3 -c 'import json, sys
+calls = json.loads(sys.argv[1])["calls"]
+assert calls["write"][:2] == [3, 3] and calls["write"][2] < 1, calls
+assert calls["unlink"] == [1, 1, 1] and calls["openat"][0] == 2, calls' "$said"
+}
+if command -v strace >/dev/null; then
+    expect 'the calls of a life are counted' counts_calls
+fi
+expect 'an option that it does not have' refused scripts/count-calls.sh --no-such-option
 expect 'nothing is left behind' clean
 expect 'a directory that is given' $measure --dir "$TMPDIR" --runs 1 --mib 4 --small 20 --calls 5000 overwrite 'tar-?'
 expect 'nothing is left behind in it' clean

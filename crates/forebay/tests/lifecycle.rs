@@ -8,10 +8,12 @@ mod workers;
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use disks::{Disk, Group, Tmpfs};
+use forebay::keeper::provision;
 use forebay::keeper::recover::recover;
 use forebay::memory::regions;
 use forebay::session::look::look;
@@ -115,6 +117,35 @@ fn an_idle_session_gives_memory_back() {
     let mut expected = vec![0; 1000];
     fill(1, 40 * MIB, &mut expected);
     assert_eq!(back, expected);
+}
+
+/// Two who do not know of each other: one who wants all of the memory, and one who takes for idle what nobody uses.
+#[test]
+fn memory_that_is_given_back_at_once_is_not_given_for_ever() {
+    let mut config = config(&session_name("fight"));
+    config.memory = 256 * MIB;
+    let session = Arc::new(Session::open(config).expect("a session"));
+    let stop = Arc::new(AtomicBool::new(false));
+    let giver = {
+        let (session, stop) = (Arc::clone(&session), Arc::clone(&stop));
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                let me = session.shared().me().expect("a slot");
+                provision::give_back(me, 0);
+            }
+        })
+    };
+    let (tell, told) = mpsc::channel();
+    let warming = Arc::clone(&session);
+    std::thread::spawn(move || {
+        let warmed = warming.warm(256 * MIB);
+        drop(warming);
+        tell.send(warmed).expect("somebody waits");
+    });
+    let warmed = told.recv_timeout(Duration::from_secs(20));
+    stop.store(true, Ordering::Relaxed);
+    giver.join().expect("given back");
+    warmed.expect("it ends").expect("memory");
 }
 
 /// Frames that are kept ready.

@@ -23,6 +23,8 @@ use crate::{limits, output, sessions};
 
 /// How often the end tries to owe nothing: programs that are still writing could keep it from that for ever.
 const SETTLE_TRIES: u32 = 10;
+/// Memory that is touched before the next look at signals, bytes.
+const WARM_STEP: u64 = 256 << 20;
 /// How long apart.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
 /// How often a daemon that is idle tries to write what it owes before it leaves that behind.
@@ -43,12 +45,13 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         .map_err(|error| Failure::Failed(format!("cannot wait for signals: {error}")))?;
     recover_first(&config)?;
     let mut session = Session::open(config.clone())?;
-    if arguments.warm {
-        session.warm(config.memory)?;
-    }
+    let is_told = arguments.warm && warm(&session, config.memory, &mut signals)?;
     let place = session.place()?;
-    announce(&config, &place, ready)?;
+    if !is_told {
+        announce(&config, &place, ready)?;
+    }
     match arguments.until_idle {
+        _ if is_told => {}
         None => {
             let _ = signals.forever().next();
         }
@@ -64,6 +67,19 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         Some(arena) => conclude(&arena, &config, &unsettled),
         None => Ok(DONE),
     }
+}
+
+/// Touches so much of the session's memory, in steps, between which a signal ends it. Whether one has.
+fn warm(session: &Session, bytes: u64, signals: &mut Signals) -> Result<bool, Failure> {
+    let mut warmed = 0;
+    while warmed < bytes {
+        if signals.pending().next().is_some() {
+            return Ok(true);
+        }
+        warmed = (warmed + WARM_STEP).min(bytes);
+        session.warm(warmed)?;
+    }
+    Ok(false)
 }
 
 fn kept_elsewhere(session: &Session) -> bool {

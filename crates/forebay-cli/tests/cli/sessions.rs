@@ -167,6 +167,28 @@ fn a_daemon_leaves_the_session_to_those_who_are_still_in_it() {
     writer.kill();
 }
 
+/// It takes seconds to touch all of a session's memory, and may take longer than anybody wants to wait.
+#[test]
+fn a_daemon_that_is_told_to_stop_while_it_touches_memory_stops() {
+    let place = Place::new("warming");
+    let mut command = place.forebay(&["daemon", "--warm", "--memory", "3GiB"]);
+    let child = command
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .expect("a daemon");
+    let mut daemon = Process::new(child);
+    let begun = Instant::now();
+    while !place.arena().exists() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "no arena");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    daemon.signal(Signal::TERM);
+    let (status, stderr) = daemon.wait();
+    assert!(status.success(), "{stderr}");
+    assert!(!stderr.contains("ready"), "it warmed to the end: {stderr}");
+    assert!(!place.arena().exists(), "the arena is removed");
+}
+
 #[test]
 fn a_second_daemon_stands_by() {
     let place = Place::new("standby");

@@ -86,7 +86,7 @@ pub fn more(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
     // What is counted as free may be in the hands of somebody who does not go on.
     if !regions::shows_free(me.arena) {
         let bytes = if is_late { HUGE_BYTES } else { BATCH_BYTES };
-        given |= more_frames(shared, me, bytes);
+        given |= more_frames(shared, me, bytes) != 0;
     }
     given | more_of_tables(shared, me)
 }
@@ -94,7 +94,7 @@ pub fn more(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
 /// Gives the arena more memory though single frames may be free: whoever asks has found no huge page whose frames all are. As [`more`] in
 /// all else.
 pub fn more_runs(shared: &Shared, me: Me<'_>, is_late: bool) -> bool {
-    Turn::take(me, is_late).is_some_and(|_turn| more_frames(shared, me, BATCH_BYTES))
+    Turn::take(me, is_late).is_some_and(|_turn| more_frames(shared, me, BATCH_BYTES) != 0)
 }
 
 /// Whether somebody else is giving memory to the arena, and more is allowed.
@@ -145,9 +145,11 @@ fn observe(superblock: &Superblock, bytes: usize, ns: u64) {
     word.store(next.clamp(least, most) as u32, Ordering::Relaxed);
 }
 
-/// Backs frames until `bytes` of them are free or the budget is reached: ahead of need.
+/// Backs frames until `bytes` of them are free, so many have been given, or the budget is reached: ahead of need. An idle keeper gives memory
+/// back meanwhile, perhaps as fast.
 pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
     let frames = (bytes / BLOCK_BYTES as u64) as u32;
+    let mut left = frames;
     let superblock = me.arena.superblock();
     loop {
         let mut round = 0;
@@ -158,7 +160,8 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
             }
             me.wait(round);
         };
-        let wanted = frames.saturating_sub(superblock.free_about()) as usize * BLOCK_BYTES;
+        let missing = frames.saturating_sub(superblock.free_about()).min(left);
+        let wanted = missing as usize * BLOCK_BYTES;
         // Somebody who finds none waits for the whole of it.
         let most = if superblock.free_about() == 0 {
             HUGE_BYTES
@@ -166,13 +169,17 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
             BATCH_BYTES
         };
         let wanted = wanted.next_multiple_of(HUGE_BYTES).min(most);
-        let more = wanted != 0 && more_frames(shared, me, wanted);
-        if !more {
+        let given = match wanted {
+            0 => 0,
+            wanted => more_frames(shared, me, wanted),
+        };
+        left = left.saturating_sub(given);
+        if given == 0 {
             more_of_tables(shared, me);
         }
         // After each batch: this thread may have a nice value, and whoever has run out would wait for all of it.
         drop(turn);
-        if !more {
+        if given == 0 {
             return;
         }
     }

@@ -31,14 +31,14 @@ struct Claim<'a> {
     _settling: Settling<'a>,
 }
 
-/// Backs up to `bytes` of frames.
-pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
+/// Backs up to `bytes` of frames; how many.
+pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> u32 {
     let superblock = me.arena.superblock();
     let room = room_left(superblock);
     let mut wanted = room.min((bytes / BLOCK_BYTES) as u32);
     // Where the budget is used up, and writers and readers come here for each few frames, nobody asks the files that say so.
     if wanted == 0 {
-        return false;
+        return 0;
     }
     if !shared.config.heap_backed
         && let Some(headroom) = cgroup::headroom()
@@ -48,7 +48,7 @@ pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
         let frames = headroom.saturating_sub(BATCH_BYTES as u64).min(spare) / BLOCK_BYTES as u64;
         wanted = wanted.min(u32::try_from(frames).unwrap_or(u32::MAX));
     }
-    let mut given = false;
+    let mut given = 0;
     while wanted >= HUGE_FRAMES.min(room.max(1)) && wanted > 0 {
         // Half of what is left at most: whoever is stopped with it in hand leaves some to others.
         let most = wanted.min(room_left(superblock) / 2);
@@ -75,7 +75,7 @@ pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> bool {
             break;
         }
         wanted -= count;
-        given = true;
+        given += count;
     }
     given
 }
