@@ -25,7 +25,7 @@
 # Only if named, with as much memory as there is:
 #   corpus-*            programs of every day, each in whole
 #   life-*              files that live briefly: written, closed, read or mapped, removed; by default settings, and managed from the
-#                       first byte on
+#                       first byte on; and a store that logs, and maps what it has written (life-store)
 #
 # Commands of yours, each a line for bash, are measured as those of the corpus are, with such groups as you name beside
 # them: --command 'sort text >sorted' --command 'tar cf out.tar small'. Their directory has a file `text` and a tree `small`.
@@ -59,7 +59,7 @@ while (($# > 0)); do
     --list)
         printf '%s\n' write overwrite read ragged ragged-random sync-1m sync-4m fresh tar-x tar-c git build calls \
             pf3d-{small,large}-{dir,smdir,pdb,scpdb,multi,smulti} stream-{64,1024}k-{1,2} writeback-curve-{64,1024}k \
-            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader life-{small,one,temporary,table,table-private,2m,begun,8m,8m-read,32m,short-log,log} \
+            cold-read-{4k,64k,1m,4m}-{1,2} scan-{hot,warm}-reader life-{small,one,temporary,table,table-private,2m,begun,8m,8m-read,32m,short-log,log,store} \
             corpus-{cp,cat,sort,grep,gzip,bash,cp-r,tar,rsync,git-clone,git-gc,make,sqlite,sqlite-commits,sqlite-wal,rocksdb} \
             corpus-{python,pools,numpy,h5py,torch,safetensors,parquet,cpp,node,java}
         exit
@@ -112,7 +112,7 @@ elif ! programs_device "$kind" "$room" "$((room * 3 / 4))"; then
     exit 1
 fi
 mkdir -p "$files/given" "$root/tools"
-for tool in pieces calls checkpoint stream read scan life; do
+for tool in pieces calls checkpoint stream read scan life store; do
     gcc -O2 -Wall -pthread -o "$root/tools/$tool" "bench/programs/$tool.c" || exit 1
 done
 # No settings of this user's for git.

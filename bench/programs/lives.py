@@ -44,8 +44,34 @@ class Life:
             place.same_file(name, *self.sides)
 
 
+class Store:
+    """A store that maps its tables (`store.c`): the time of each phase."""
+
+    sides = ["kernel", "forebay"]
+    phases = {"fill": "filled", "update": "half got, half put", "change": "got and put again"}
+
+    def __init__(self, name, target):
+        self.name = name
+        self.rows = [Row(f"{name}, {said}", "faster", "ms", target) for said in self.phases.values()]
+
+    def prepare(self, place, side):
+        place.fresh(side)
+        # A put for each KiB of the sizes asked for; all of it is there twice while it is merged.
+        self.records = 256 * place.mib
+        place.settle(3 * place.mib)
+
+    def run(self, place, side):
+        command = [os.path.join(place.tools, "store"), str(self.records), str(self.records)]
+        seconds = json.loads(place.said(place.under(side, command), place.path(side, "")))
+        return {row.name: seconds[phase] * 1e3 for row, phase in zip(self.rows, self.phases)}
+
+    def check(self, place):
+        place.same_tree(place.path("kernel", ""), place.path("forebay", ""))
+
+
 def groups():
     return {
+        "life-store": Store("a store that maps its tables", 1.0),
         "life-small": Life("100 KB by 25 writes, closed, read, removed", 400, 25, 4000, "corcu", 1.0, managed=1.2),
         "life-one": Life("100 KB by one write, closed, read, removed", 400, 1, 100_000, "corcu", 0.97),
         "life-temporary": Life("64 MiB by 64 KiB, closed, read, removed", 4, 1024, 65_536, "corcu", 1.1),

@@ -111,7 +111,7 @@ if [[ -e /sys/fs/cgroup/memory/memory.limit_in_bytes ]]; then
     expect 'their cgroups are gone' eval '! ls /sys/fs/cgroup/memory | grep "^forebay-bench-"'
 fi
 expect 'files that live briefly, and commands that are given' \
-    $measure --runs 1 --mib 8 --small 20 --command 'sort text >sorted' --command 'cp -r small copy' life-small life-table
+    $measure --runs 1 --mib 8 --small 20 --command 'sort text >sorted' --command 'cp -r small copy' life-small life-table life-store
 # A life's calls: the program's own are exact without Forebay, and a managed one makes none of its writes.
 counts_calls() {
     local said
