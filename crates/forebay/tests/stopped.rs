@@ -46,6 +46,7 @@ fn world_for(threads: u32) -> World {
         dirty_background: 1 << 40,
         route: Route::Scrap,
         read_ahead: 0,
+        kernel_after_holes: 4,
         ..Config::tiny()
     };
     let counts = Counts {
@@ -332,6 +333,19 @@ fn file_in(world: &World, name: &str) -> File {
     file
 }
 
+/// The same, and behind them holes.
+fn file_with_holes(world: &World, name: &str) -> File {
+    let device = world.disk.create();
+    device.reserve(0, 4 * BLOCK).expect("space");
+    device.set_len(64 * BLOCK).expect("a length");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = world.session.open_device(device, name, &options);
+    let file = file.expect("a file");
+    file.write_at(&[1; 5000], 0).expect("room");
+    file
+}
+
 /// What somebody has who is stopped: takes it, and gives it back after the call of the last.
 type Has = fn(&World, Me<'_>, &File, &dyn Fn());
 /// What somebody else does.
@@ -400,8 +414,19 @@ fn done_beside(
 ) -> Option<(bool, Duration)> {
     let world = world();
     let (file, other) = (file_in(&world, "one"), file_in(&world, "other"));
-    let file = &file;
-    let (world, at) = (&world, if same { file } else { &other });
+    let files = (&file, if same { &file } else { &other });
+    done_beside_in(&world, files, process, has, does, limit)
+}
+
+/// The same, with one of two files in hand; the deed is done to the second.
+fn done_beside_in(
+    world: &World,
+    (file, at): (&File, &File),
+    process: &Stopped,
+    has: Has,
+    does: Does,
+    limit: Duration,
+) -> Option<(bool, Duration)> {
     let (holds, held) = mpsc::channel();
     let (release, released) = mpsc::channel::<()>();
     let (ends, ended) = mpsc::channel();
@@ -425,6 +450,34 @@ fn done_beside(
         drop(release);
         done
     })
+}
+
+/// A file that is written into its holes goes to the kernel where nobody has it in hand, and else no write waits for that.
+#[test]
+fn a_write_into_a_hole_waits_for_nobody_who_is_stopped() {
+    let process = Stopped::new();
+    // The kernel has no such file: a simulated one is nobody's once it is the kernel's.
+    let write: Does = |_, file| {
+        let is_written = |at| file.write_at(&[2; 5000], at).is_ok();
+        (8..60).all(|block| is_written(block * BLOCK + 100) || file.kernel_reason().is_some())
+    };
+    for (holder, has) in HOLDERS.iter().filter(|(name, _)| !name.contains("gate")) {
+        let world = world();
+        let file = file_with_holes(&world, "holes");
+        let limit = Duration::from_secs(60);
+        let done = done_beside_in(&world, (&file, &file), &process, *has, write, limit);
+        let (good, _) = done.unwrap_or_else(|| panic!("waits for one {holder}"));
+        assert!(good, "beside one {holder}");
+        // Nobody has it any more.
+        for block in 8..60 {
+            let written = file.write_at(&[2; 5000], block * BLOCK + 100_000);
+            assert!(
+                written.is_ok() || file.kernel_reason().is_some(),
+                "after one {holder}: {written:?}"
+            );
+        }
+        assert!(file.kernel_reason().is_some(), "after one {holder}");
+    }
 }
 
 /// Whatever somebody has who is stopped, but for the session's gate: who works on other files goes on. Those who open some may be told to

@@ -51,11 +51,11 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
         announce(&config, &place, ready)?;
     }
     match arguments.until_idle {
+        Some(_) if kept_elsewhere(&session) => return Ok(DONE),
         _ if is_told => {}
         None => {
             let _ = signals.forever().next();
         }
-        Some(_) if kept_elsewhere(&session) => return Ok(DONE),
         Some(seconds) => {
             wait_until_idle(&mut session, &mut signals, Duration::from_secs_f64(seconds))?;
         }

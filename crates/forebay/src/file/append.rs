@@ -46,14 +46,20 @@ impl<'a> AppendLock<'a> {
     }
 
     fn try_take(entry: &'a FileEntry, me: Me<'_>) -> Option<Self> {
-        let word = &entry.append_lock;
-        match word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire) {
-            Ok(_) => return Some(AppendLock { entry }),
+        match Self::try_word(entry, me) {
+            Ok(lock) => return Some(lock),
             // What it had not acknowledged is dropped by the repair that its death calls for, which opens the lock.
-            Err(holder) if threads::is_gone(me.arena, ThreadId(holder)) => me.arena.rescue(me),
+            Err(holder) if threads::is_gone(me.arena, holder) => me.arena.rescue(me),
             Err(_) => {}
         }
         None
+    }
+
+    /// One look, and nothing else. `Err`: who has it.
+    fn try_word(entry: &'a FileEntry, me: Me<'_>) -> Result<Self, ThreadId> {
+        let word = &entry.append_lock;
+        let taken = word.compare_exchange(0, me.id.0, Ordering::AcqRel, Ordering::Acquire);
+        taken.map(|_| AppendLock { entry }).map_err(ThreadId)
     }
 }
 
@@ -78,11 +84,12 @@ fn take_end<'a>(core: &'a Core, me: Me<'a>) -> Result<(AppendLock<'a>, u64), Hal
     Ok((lock, offset))
 }
 
-/// As [`take_end`], without waiting: the end of a moment ago, for who looks again once it has the block for itself.
+/// As [`take_end`], without waiting, and without a repair, which makes system calls: the end of a moment ago, for who looks again once it has
+/// the block for itself.
 #[inline]
 pub(super) fn try_take_end<'a>(core: &'a Core, me: Me<'a>) -> Option<(AppendLock<'a>, u64)> {
     let early = early_end(core);
-    let lock = AppendLock::try_take(core.entry(), me)?;
+    let lock = AppendLock::try_word(core.entry(), me).ok()?;
     let end = early.unwrap_or_else(|| core.entry().size.load(Ordering::Acquire));
     Some((lock, end))
 }

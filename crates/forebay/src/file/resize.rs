@@ -129,7 +129,11 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     land_flights(core, operation, BlockIndex::of(first));
     let unfinished = entry.flags.load(Ordering::Acquire) & TRUNCATING != 0;
     if len > old && entry.flags.load(Ordering::Acquire) & EXCEEDING != 0 {
-        // What the dead have left beyond the end must not come into the file.
+        // What the dead have left beyond the end must not come into the file. With it goes the space that was reserved there.
+        let reserved = entry.reserved_end.load(Ordering::Acquire);
+        entry
+            .reserved_end
+            .store(reserved.min(old), Ordering::Release);
         parked(operation, || {
             core.change(operation.me, |device| device.set_len(old))
         })?;

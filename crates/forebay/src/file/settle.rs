@@ -213,6 +213,16 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     }
 }
 
+/// As [`to_kernel`], by one try: who has the file in hand and does not go on is waited for by nobody. Whether it is the kernel's now.
+pub fn try_to_kernel(core: &Core, me: Me<'_>, reason: u32) -> bool {
+    let seen = AtomicU32::new(errors::sequence(core.entry()));
+    if !is_at_rest(me, core.id) || settle(core, me, Durability::Kernel, &seen).is_err() {
+        return false;
+    }
+    trim(core, me, |_| true);
+    to_kernel_if_flushed(me, core.id, reason)
+}
+
 /// As [`to_kernel`], of a file that is written all the time, so that it never owes nothing by itself: its writers wait while it is
 /// flushed, as far as `scope` goes. Whether it is the kernel's now.
 pub fn to_kernel_while_written(core: &Core, me: Me<'_>, reason: u32, scope: Scope) -> bool {

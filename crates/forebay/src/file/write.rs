@@ -77,8 +77,11 @@ pub unsafe fn write(
     let hole = reserve::ahead(core, me, offset, end, intent.sequential)?;
     // Who appends has the lock that a file needs to go to the kernel.
     if hole && !intent.at_end && reserve::too_many_holes(core) {
-        // Where that fails, it stays what it is.
-        let _ = settle::to_kernel(core, me, given::HOLES);
+        let given = settle::try_to_kernel(core, me, given::HOLES);
+        if !given {
+            // Somebody has it in hand, or the device has refused something: again after as many more.
+            core.entry().hole_writes.store(0, Ordering::Relaxed);
+        }
     }
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.

@@ -40,13 +40,14 @@ impl Rebuild<'_, '_> {
             .for_each(|word| self.release(word));
         for id in (0..arena.counts().files).map(FileId) {
             let entry = arena.file_unchecked(id);
+            // Before the gate opens: who has died may have been making a hole, so that a look at the file's space counts for nothing.
+            entry.solid.store(0, Ordering::Release);
+            entry.holes.fetch_add(1, Ordering::AcqRel);
             let closer = entry.gate.closer();
             if closer != ThreadId::NOBODY && (self.dead.threads)(closer) {
                 entry.gate.reopen(closer);
             }
             self.release(&entry.append_lock);
-            // It is found out again.
-            entry.solid.store(0, Ordering::Release);
         }
         for thread in (1..arena.counts().threads)
             .map(ThreadId)
