@@ -44,34 +44,12 @@ for tool in strace cc; do
     command -v "$tool" >/dev/null || usage "$tool is missing: install it, or run scripts/install-test-deps.sh, which does"
 done
 
-bin=${FOREBAY_TEST_BIN:-}
-# It is no setting of Forebay's, which says so.
-unset FOREBAY_TEST_BIN
-if [[ -z $bin ]]; then
-    cargo build --quiet --release -p forebay-cli -p forebay-preload
-    bin=$PWD/target/release
-fi
-forebay=$bin/forebay
-[[ -x $forebay ]] || usage "there is no $forebay"
-
-scratch=$(mktemp -d "$dir/forebay-calls-XXXXXX")
-daemon=''
-finish() {
-    [[ -z $daemon ]] || { kill "$daemon" && wait "$daemon"; } 2>/dev/null || true
-    rm -rf "$scratch"
-}
-trap finish EXIT
-mkdir "$scratch/files"
-cc -O2 -o "$scratch/life" bench/programs/life.c
-
-export FOREBAY_SESSION=count-calls-$$
-"$forebay" daemon >"$scratch/daemon.out" 2>&1 &
-daemon=$!
-for ((tries = 0; tries < 200; tries++)); do
-    [[ ! -s $scratch/daemon.out ]] || break
-    sleep 0.05
-done
-kill -0 "$daemon" 2>/dev/null || usage "no session: $(cat "$scratch/daemon.out")"
+# shellcheck source=scripts/lib-programs.sh
+. scripts/lib-programs.sh
+programs_begin count-calls
+programs_directory "$dir"
+cc -O2 -o "$root/life" bench/programs/life.c
+programs_daemon
 
 # counted SIDE FILES: what `strace -c` says, a line for each kind of call: calls, name.
 counted() {
@@ -80,44 +58,45 @@ counted() {
     forebay) under=("$forebay" run --) ;;
     managed) under=(env FOREBAY_SMALL_FILE_BYTES=0 FOREBAY_LARGE_FILE_BYTES=0 "$forebay" run --) ;;
     esac
-    (cd "$scratch/files" && "${under[@]}" strace -f -c -o "$scratch/counts" \
-        "$scratch/life" "$2" "$writes" "$bytes" "$steps" >/dev/null)
-    rm -rf "${scratch:?}/files"/*
+    (cd "$files" && "${under[@]}" strace -f -c -o "$root/counts" \
+        "$root/life" "$2" "$writes" "$bytes" "$steps" >/dev/null)
+    rm -rf "${files:?}"/*
     # The number of calls is the fourth column, errors may follow it, the name is the last.
-    awk '$1 ~ /^[0-9.]+$/ && $NF != "total" { print $4, $NF }' "$scratch/counts"
+    awk '$1 ~ /^[0-9.]+$/ && $NF != "total" { print $4, $NF }' "$root/counts"
+}
+
+# A line for each kind of call: the most of a side, the name, and each side's calls of a life. The sum of all comes last.
+by_kind() {
+    awk '{ kind = $4; kinds[kind] = 1; life[kind, $1] += ($2 == 120 ? $3 : -$3) / 100 }
+        function line(kind, most) { print most, kind, life[kind, "kernel"] + 0, life[kind, "forebay"] + 0, life[kind, "managed"] + 0 }
+        END {
+            split("kernel forebay managed", sides, " ")
+            for (kind in kinds) {
+                most = 0
+                for (i in sides) {
+                    calls = life[kind, sides[i]]
+                    life["all", sides[i]] += calls
+                    if (calls > most) most = calls
+                }
+                # What a process does once now and then is no part of a life.
+                if (most >= 0.05) line(kind, most)
+            }
+            line("all", 0)
+        }' | sort -k1,1gr -k2,2
 }
 
 for side in kernel forebay managed; do
-    for files in 20 120; do
-        counted "$side" "$files" | sed "s/^/$side $files /" >>"$scratch/all"
+    for lives in 20 120; do
+        counted "$side" "$lives" | sed "s/^/$side $lives /"
     done
-done
+done | by_kind >"$root/kinds"
 
-awk -v json="$json" -v writes="$writes" -v bytes="$bytes" -v steps="$steps" '
-    { sum[$1, $4] += ($2 == 120 ? $3 : -$3); names[$4] = 1 }
-    END {
-        count = split("kernel forebay managed", sides, " ")
-        for (name in names) {
-            most = 0
-            for (i = 1; i <= count; i++) {
-                life[i, name] = sum[sides[i], name] / 100
-                total[i] += life[i, name]
-                if (life[i, name] > most) most = life[i, name]
-            }
-            # What a process does once now and then is no part of a life.
-            if (most >= 0.05) order[++kinds] = sprintf("%012.2f %s", 1e8 - most, name)
-        }
-        for (i = 2; i <= kinds; i++)
-            for (j = i; j > 1 && order[j] < order[j - 1]; j--) { keep = order[j]; order[j] = order[j - 1]; order[j - 1] = keep }
-        if (json) printf "{\"writes\": %d, \"bytes\": %d, \"steps\": \"%s\", \"calls\": {", writes, bytes, steps
-        else printf "%-20s %10s %10s %10s\n", "calls of a life", "kernel", "forebay", "managed"
-        for (i = 1; i <= kinds; i++) {
-            split(order[i], part, " "); name = part[2]
-            if (json)
-                printf "%s\"%s\": [%.2f, %.2f, %.2f]", (i > 1 ? ", " : ""), name, life[1, name], life[2, name], life[3, name]
-            else
-                printf "%-20s %10.2f %10.2f %10.2f\n", name, life[1, name], life[2, name], life[3, name]
-        }
-        if (json) printf "}, \"all\": [%.2f, %.2f, %.2f]}\n", total[1], total[2], total[3]
-        else printf "%-20s %10.2f %10.2f %10.2f\n", "all", total[1], total[2], total[3]
-    }' "$scratch/all"
+if [[ -n $json ]]; then
+    awk -v head="{\"writes\": $writes, \"bytes\": $bytes, \"steps\": \"$steps\", \"calls\": {" '
+        { calls = sprintf("\"%s\": [%.2f, %.2f, %.2f]", $2, $3, $4, $5) }
+        $2 == "all" { printf "%s}, %s}\n", head, calls; next }
+        { head = head separator calls; separator = ", " }' "$root/kinds"
+else
+    printf '%-20s %10s %10s %10s\n' 'calls of a life' kernel forebay managed
+    awk '{ printf "%-20s %10.2f %10.2f %10.2f\n", $2, $3, $4, $5 }' "$root/kinds"
+fi

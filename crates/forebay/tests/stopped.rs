@@ -318,30 +318,29 @@ fn a_file_goes_to_the_kernel_before_an_append_or_after_it() {
     assert_ne!(found, None, "a switch in the middle of an append");
 }
 
-/// A file with a few blocks in memory.
-fn file_in(world: &World, name: &str) -> File {
+/// A file of so many blocks, the first four of which have space.
+fn file_of(world: &World, name: &str, blocks: u64) -> File {
     let device = world.disk.create();
     device.reserve(0, 4 * BLOCK).expect("space");
-    device.set_len(4 * BLOCK).expect("a length");
+    device.set_len(blocks * BLOCK).expect("a length");
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     let file = world.session.open_device(device, name, &options);
-    let file = file.expect("a file");
+    file.expect("a file")
+}
+
+/// A file with a few blocks in memory.
+fn file_in(world: &World, name: &str) -> File {
+    let file = file_of(world, name, 4);
     for block in 0..3 {
         file.write_at(&[1; 5000], block * BLOCK).expect("room");
     }
     file
 }
 
-/// The same, and behind them holes.
+/// A file with a block in memory, and many holes.
 fn file_with_holes(world: &World, name: &str) -> File {
-    let device = world.disk.create();
-    device.reserve(0, 4 * BLOCK).expect("space");
-    device.set_len(64 * BLOCK).expect("a length");
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    let file = world.session.open_device(device, name, &options);
-    let file = file.expect("a file");
+    let file = file_of(world, name, 64);
     file.write_at(&[1; 5000], 0).expect("room");
     file
 }

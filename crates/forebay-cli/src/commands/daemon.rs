@@ -23,10 +23,10 @@ use crate::{limits, output, sessions};
 
 /// How often the end tries to owe nothing: programs that are still writing could keep it from that for ever.
 const SETTLE_TRIES: u32 = 10;
-/// Memory that is touched before the next look at signals, bytes.
-const WARM_STEP: u64 = 256 << 20;
 /// How long apart.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+/// Memory that is touched before the next look at signals, bytes.
+const WARM_STEP: u64 = 256 << 20;
 /// How often a daemon that is idle tries to write what it owes before it leaves that behind.
 const IDLE_TRIES: u32 = 20;
 /// How often a daemon that leaves when nobody is there looks who is.

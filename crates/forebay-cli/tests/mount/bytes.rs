@@ -90,11 +90,7 @@ fn space_is_reserved_punched_and_found() {
             (here.0, here.1, here.2, here.3),
             (there.0, there.1, there.2, there.3)
         );
-        let differs = here
-            .4
-            .iter()
-            .zip(&there.4)
-            .position(|(one, other)| one != other);
+        let differs = forebay_model::first_difference(&here.4, &there.4);
         assert_eq!((here.4.len(), differs), (there.4.len(), None));
         // The kernel takes nothing out of a mount's files.
         let file = File::options()

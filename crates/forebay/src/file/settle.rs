@@ -197,13 +197,10 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
     let mut flushes = 0;
     loop {
-        settle(core, me, Durability::Kernel, &seen)?;
-        // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and who appends by the kernel
-        // meanwhile would lose what he has appended.
-        trim(core, me, |_| true);
+        let given = flush_to_kernel(core, me, reason, &seen)?;
         flushes += 1;
         // Whoever writes without a pause has written again before anybody can look.
-        if to_kernel_if_flushed(me, core.id, reason)
+        if given
             || flushes > FLUSHES_BESIDE_WRITERS
                 && to_kernel_while_written(core, me, reason, Scope::SYNC)
         {
@@ -216,11 +213,16 @@ pub fn to_kernel(core: &Core, me: Me<'_>, reason: u32) -> Result<()> {
 /// As [`to_kernel`], by one try: who has the file in hand and does not go on is waited for by nobody. Whether it is the kernel's now.
 pub fn try_to_kernel(core: &Core, me: Me<'_>, reason: u32) -> bool {
     let seen = AtomicU32::new(errors::sequence(core.entry()));
-    if !is_at_rest(me, core.id) || settle(core, me, Durability::Kernel, &seen).is_err() {
-        return false;
-    }
+    is_at_rest(me, core.id) && flush_to_kernel(core, me, reason, &seen).unwrap_or(false)
+}
+
+/// Flushes the file, and gives it to the kernel if it owes nothing then. Whether it is the kernel's now.
+fn flush_to_kernel(core: &Core, me: Me<'_>, reason: u32, seen: &AtomicU32) -> Result<bool> {
+    settle(core, me, Durability::Kernel, seen)?;
+    // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and who appends by the kernel
+    // meanwhile would lose what he has appended.
     trim(core, me, |_| true);
-    to_kernel_if_flushed(me, core.id, reason)
+    Ok(to_kernel_if_flushed(me, core.id, reason))
 }
 
 /// As [`to_kernel`], of a file that is written all the time, so that it never owes nothing by itself: its writers wait while it is

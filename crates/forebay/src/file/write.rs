@@ -76,12 +76,10 @@ pub unsafe fn write(
     };
     let hole = reserve::ahead(core, me, offset, end, intent.sequential)?;
     // Who appends has the lock that a file needs to go to the kernel.
-    if hole && !intent.at_end && reserve::too_many_holes(core) {
-        let given = settle::try_to_kernel(core, me, given::HOLES);
-        if !given {
-            // Somebody has it in hand, or the device has refused something: again after as many more.
-            core.entry().hole_writes.store(0, Ordering::Relaxed);
-        }
+    let leaves = hole && !intent.at_end && reserve::too_many_holes(core);
+    if leaves && !settle::try_to_kernel(core, me, given::HOLES) {
+        // Somebody has it in hand, or the device has refused something: again after as many more.
+        core.entry().hole_writes.store(0, Ordering::Relaxed);
     }
     if (len as u64) < intent.route.quick_scrap_below() && !hole {
         // SAFETY: the caller's promise.
