@@ -93,9 +93,6 @@ impl Leased {
     /// way.
     pub fn write_some(&mut self, shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> bool {
         let mut leased = leased_devices(shared);
-        if let (false, Some(guard)) = (leased.is_empty(), shared.guard()) {
-            guard.note_lease();
-        }
         self.stuck
             .retain(|stuck, _| leased.iter().any(|(id, _)| id == stuck));
         leased.sort_by_cached_key(|(id, device)| {

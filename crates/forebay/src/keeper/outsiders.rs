@@ -87,8 +87,6 @@ pub struct Guard {
     work: Mutex<HashMap<FileId, u32>>,
     woken: Condvar,
     ended: AtomicBool,
-    /// The keeper has had a file under a lease.
-    has_leased: AtomicBool,
     /// Somebody has been let in of whom the guard does not know.
     missed: AtomicBool,
     /// The arena's file, which every member has mapped: device and inode.
@@ -188,7 +186,6 @@ impl Guard {
             work: Mutex::default(),
             woken: Condvar::new(),
             ended: AtomicBool::new(false),
-            has_leased: AtomicBool::new(false),
             missed: AtomicBool::new(false),
             arena: (seen.device, seen.inode),
             relieves: false,
@@ -388,11 +385,6 @@ impl Guard {
         watched.by_inode.contains_key(&inode) || watched.forgotten.contains_key(&inode)
     }
 
-    /// The keeper has a file under a lease: outsiders may wait for that as well.
-    pub fn note_lease(&self) {
-        self.has_leased.store(true, Relaxed);
-    }
-
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
     fn begin_stand_in(&self, shared: &Shared) -> Option<StandIn> {
         let listener = self.gate.as_ref().map(Group::as_fd);
@@ -407,18 +399,16 @@ impl Guard {
 
     /// Until the keeper ends.
     fn stand(&self, shared: &Shared) {
-        let (mut stand_in, mut has_tried) = (None, false);
+        // Also where nobody waits for answers: outsiders wait for the ends of leases, the first of which may come at once.
+        let stand_in = match self.relieves {
+            true => None,
+            false => self.begin_stand_in(shared),
+        };
         let mut heard = Instant::now();
         let mut members = members::Members::default();
         let mut pace = pace::Pace::new();
         let mut answers = 0;
         while !self.ended.load(Relaxed) {
-            // Where nobody waits for answers, the first lease needs one.
-            let is_needed = self.gate.is_some() || self.has_leased.load(Relaxed);
-            if !has_tried && !self.relieves && is_needed {
-                has_tried = true;
-                stand_in = self.begin_stand_in(shared);
-            }
             if let Some(stand_in) = &stand_in {
                 stand_in.note_round();
                 if stand_in.answers() != answers {
