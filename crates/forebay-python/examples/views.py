@@ -3,11 +3,13 @@
     python views.py DIR [MIB [ROUNDS]]
 
 The sides take turns, and medians are printed. Memory that is read into is touched before. "cold": neither the session nor the kernel has
-bytes of the file in memory.
+bytes of the file in memory. Where torch and fastsafetensors are installed, their own ways are among the sides: `torch.load(mmap=True)` of the same
+tensors (torch 2.1 and later), and `fastsafe_open` in memory, without the GPU that it is made for.
 """
 
 import mmap
 import os
+import shutil
 import statistics
 import sys
 import time
@@ -25,6 +27,10 @@ where = sys.argv[1]
 size = int(sys.argv[2] if len(sys.argv) > 2 else 1024) * MIB
 rounds = int(sys.argv[3] if len(sys.argv) > 3 else 7)
 path = f"{where}/views-{os.getpid()}"
+# The same tensors, for others: what somebody opens past the session is the kernel's for a while.
+theirs = f"{path}.theirs"
+of_torch, theirs_of_torch = f"{path}.pt", f"{theirs}.pt"
+files = (path, theirs, of_torch, theirs_of_torch)
 memory = f"{max(4 * size, 256 * MIB)}"
 
 
@@ -52,11 +58,12 @@ def total(buffer):
 
 
 def let_go_of():
-    """The kernel's cached bytes of the file."""
-    fd = os.open(path, os.O_RDONLY)
-    os.fsync(fd)
-    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-    os.close(fd)
+    """The kernel's cached bytes of the files."""
+    for each in filter(os.path.exists, files):
+        fd = os.open(each, os.O_RDONLY)
+        os.fsync(fd)
+        os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(fd)
 
 
 def pieces(session):
@@ -120,6 +127,54 @@ def whole(session):
         compare(f"{size // MIB} MiB cached, summed (ms)", sides, rounds)
 
 
+def sides_of_torch(touch, sessions):
+    """What there is with torch, which may not be installed."""
+    try:
+        import torch
+        import safetensors.torch
+    except ImportError:
+        return {}
+    import forebay.torch
+
+    def touch_torch(loaded):
+        touch({name: tensor.numpy() for name, tensor in loaded.items()})
+
+    sides = {
+        "safetensors.torch": lambda: touch_torch(safetensors.torch.load_file(theirs)),
+        "forebay.safetensors, torch": lambda: touch_torch(forebay.safetensors.load_file(path, sessions[-1], framework="torch")),
+        "forebay.torch.load": lambda: touch_torch(forebay.torch.load(of_torch, session=sessions[-1])),
+    }
+    for each in (of_torch, theirs_of_torch):
+        if not os.path.exists(each):
+            torch.save(safetensors.torch.load_file(theirs), each)
+    try:
+        torch.load(theirs_of_torch, mmap=True)
+    except TypeError:
+        pass
+    else:
+        sides["torch.load(mmap=True)"] = lambda: touch_torch(torch.load(theirs_of_torch, mmap=True))
+    try:
+        from fastsafetensors import fastsafe_open
+    except ImportError:
+        return sides
+
+    def fast():
+        with fastsafe_open(filenames=[theirs], device="cpu", nogds=True) as file:
+            touch_torch({name: file.get_tensor(name) for name in file.keys()})
+
+    sides["fastsafetensors"] = fast
+    return sides
+
+
+def warm(session):
+    """Has the session touch as much memory as the sides need: what a system needs for that is nobody's."""
+    scratch = f"{path}.scratch"
+    with session.open(scratch, "wb") as file:
+        for at in range(0, size, 64 * MIB):
+            file.write_at(bytes(64 * MIB), at)
+    os.unlink(scratch)
+
+
 def tensors(cold):
     import safetensors.numpy
 
@@ -139,14 +194,16 @@ def tensors(cold):
         while sessions:
             sessions.pop().close()
         sessions.append(forebay.Session(f"views-{os.getpid()}", memory=memory))
+        warm(sessions[-1])
         if cold:
             let_go_of()
         else:
-            with sessions[-1].open(path) as file:
-                file.view().release()
+            for each in filter(os.path.exists, (path, of_torch)):
+                with sessions[-1].open(each) as file:
+                    file.view().release()
 
     def kernels():
-        touch(safetensors.numpy.load_file(path))
+        touch(safetensors.numpy.load_file(theirs))
 
     sides = {
         "safetensors.numpy": kernels,
@@ -154,21 +211,14 @@ def tensors(cold):
         "the same, writable=True": ours(writable=True),
         "the same, copy=True": ours(copy=True),
     }
-    try:
-        import safetensors.torch
-    except ImportError:
-        pass
-    else:
-        sides["safetensors.torch"] = lambda: touch({name: tensor.numpy() for name, tensor in safetensors.torch.load_file(path).items()})
-        sides["forebay.safetensors, torch"] = lambda: touch(
-            {name: tensor.numpy() for name, tensor in forebay.safetensors.load_file(path, sessions[-1], framework="torch").items()}
-        )
+    sides.update(sides_of_torch(touch, sessions))
     if cold:
         for name, side in sides.items():
-            side.prepare = let_go_of if name.startswith("safetensors") else anew
+            side.prepare = anew if name.startswith(("forebay", "the same")) else let_go_of
     else:
         anew()
-        kernels()
+        for side in sides.values():
+            side()
     compare(f"safetensors, {size // MIB} MiB {'cold' if cold else 'cached'}, loaded and summed (ms)", sides, rounds)
     while sessions:
         sessions.pop().close()
@@ -190,8 +240,12 @@ try:
         whole(session)
     size = os.path.getsize(path)
     del parts
+    shutil.copyfile(path, theirs)
+    # What has come to the file past the session counts for some seconds.
+    time.sleep(6)
     tensors(cold=False)
     tensors(cold=True)
     print(f"load {os.getloadavg()[0]:.1f}")
 finally:
-    os.unlink(path)
+    for each in filter(os.path.exists, files):
+        os.unlink(each)

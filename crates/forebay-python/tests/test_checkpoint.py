@@ -50,8 +50,13 @@ def some():
     }
 
 
-def empty():
-    return {name: torch.zeros_like(value) if isinstance(value, torch.Tensor) else None for name, value in some().items()}
+def empty(value):
+    """Of the same form: torch 2 saves what is nested one by one."""
+    if isinstance(value, torch.Tensor):
+        return torch.zeros_like(value)
+    if isinstance(value, dict):
+        return {name: empty(each) for name, each in value.items()}
+    return [empty(each) for each in value] if isinstance(value, list) else type(value)()
 
 
 def assert_same(loaded):
@@ -64,7 +69,7 @@ def save(writer, state):
 
 
 def load(reader):
-    state = empty()
+    state = empty(some())
     parts.load_state_dict(state, reader, no_dist=True)
     return state
 

@@ -48,6 +48,20 @@ def same(one, other):
         assert one == other
 
 
+@pytest.mark.parametrize("weights_only", [True, False])
+def test_memory_comes_back_with_the_tensors(session, path, weights_only):
+    torch.save({"a": torch.zeros(1 << 20)}, path)
+    gc.collect()
+    gc.disable()
+    try:
+        loaded = forebay.torch.load(path, session=session, weights_only=weights_only)
+        assert session.stats()["viewed_bytes"] >= 4 << 20
+        del loaded
+        assert session.stats()["viewed_bytes"] == 0
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize("how", [{}, {"copy": True}, {"weights_only": False}, {"map_location": "cpu"}, {"map_location": lambda storage, _: storage}])
 def test_files_go_through_both(session, path, how):
     tensors = some()

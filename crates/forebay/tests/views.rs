@@ -371,6 +371,29 @@ fn missing_blocks_are_read_at_once() {
 }
 
 /// A view is whole or an error, and what could be read before it harms nobody.
+/// The kernel has all of it in memory as well: somebody has copied the file to where it is.
+#[test]
+fn what_views_have_shown_is_in_memory_after_a_close() {
+    let dir = here::directory();
+    let path = dir.path().join("file");
+    let content = bytes(7, 8 * BLOCK);
+    let mut plain = std::fs::File::create(&path).expect("a file");
+    std::io::Write::write_all(&mut plain, &content).expect("written");
+    plain.sync_all().expect("durable");
+    drop(plain);
+    let session = session("viewed", 16 << 20);
+    let read_from_device = || session.stats().device_read_bytes;
+    for round in 0..3 {
+        let file = session.open_file(&path, &options()).expect("a file");
+        assert_eq!(file.kernel_reason(), None);
+        let view = file.view(0..content.len() as u64).expect("a view");
+        assert!(!view.is_copy() && view[..] == content[..]);
+        drop(view);
+        file.close().expect("closed");
+        assert_eq!(read_from_device(), content.len() as u64, "round {round}");
+    }
+}
+
 #[test]
 fn a_device_that_fails_leaves_nothing_of_a_view() {
     let reads = Kinds::of(&[CallKind::ReadDirect]);

@@ -35,6 +35,8 @@ pub fn cold(place: &Place) -> Result<()> {
 /// A file of `len` bytes, in ways of which each reads and sums all of it.
 fn one(place: &Place, len: usize) -> Result<()> {
     let (path, plain) = kernel::made(place, "cold", len);
+    // Of a file that one session manages another one has a copy, by the kernel.
+    let (unmanaged, _) = kernel::made(place, "cold-new", len);
     let direct = kernel::open(&path, libc::O_DIRECT);
     let memory = Mapped::huge(len);
     let cold = || kernel::let_go_of(&path);
@@ -46,7 +48,7 @@ fn one(place: &Place, len: usize) -> Result<()> {
         took
     };
     let file = place.open("cold")?;
-    let mut is_copy = false;
+    let (mut is_copy, mut is_new_copy) = (false, false);
     let whole = 0..len as u64;
     compare(
         &format!(
@@ -66,11 +68,13 @@ fn one(place: &Place, len: usize) -> Result<()> {
                 })
             }),
             ("view in a new session", &mut || {
-                cold();
+                kernel::let_go_of(&unmanaged);
                 let other = session("new").expect("a session");
                 let took = counted(1, &mut || {
-                    let file = open(&other, &path).expect("a file");
-                    sum(&file.view(whole.clone()).expect("a view"));
+                    let file = open(&other, &unmanaged).expect("a file");
+                    let view = file.view(whole.clone()).expect("a view");
+                    sum(&view);
+                    is_new_copy |= view.is_copy();
                 });
                 drop(other);
                 took
@@ -98,9 +102,10 @@ fn one(place: &Place, len: usize) -> Result<()> {
         ],
     );
     tell(counts);
-    println!("        a view was a copy: {is_copy}");
+    println!("        a view was a copy: {is_copy}, in a new session: {is_new_copy}");
     file.close()?;
     place.remove("cold");
+    place.remove("cold-new");
     Ok(())
 }
 

@@ -138,8 +138,9 @@ def _load_range(
         return len(part)
 
     whole = _Range(read_into, len(memory))
-    module = _pickle_module(_Storages.of(whole, memory, map_location), weights_only, args)
-    if module is None:
+    storages = _Storages.of(whole, memory, map_location)
+    module = _pickle_module(storages, weights_only, args)
+    if storages is None or module is None:
         return _by_torch(whole, map_location, weights_only, args)
     try:
         # Not by `torch.load`: it takes no module for what is held for safe, and of 1.13 no module at all.
@@ -150,6 +151,8 @@ def _load_range(
             raise
         # torch itself says better what it does not hold for safe.
         return _by_torch(whole, map_location, weights_only, args)
+    finally:
+        storages.forget()
 
 
 def _by_torch(stream: _Range, map_location: Any, weights_only: bool, args: Dict[str, Any]) -> Any:
@@ -213,6 +216,11 @@ class _Storages:
         if f"{prefix}/constants.pkl" in entries or order != sys.byteorder:
             return None
         return cls(memory, entries, prefix, device)
+
+    def forget(self) -> None:
+        """What has been made keeps the memory alone. The module's class knows us, and a class goes when the collector comes by, perhaps never."""
+        self._memory = np.empty(0, np.uint8)
+        self._made.clear()
 
     def before(self, theirs: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """What is called for a storage: ours, or theirs where ours has none."""

@@ -13,7 +13,7 @@ use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::unfinished;
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
-use crate::memory::files::FileEntry;
+use crate::memory::files::{FileEntry, VIEWED};
 use crate::memory::threads::{Me, stop_file};
 use crate::session::left;
 use crate::stats::Counter;
@@ -129,9 +129,11 @@ pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) 
         core.shared.likely.note(size);
         trim(core, me, |_| !core.shared.is_open(core.id));
         evict::give_stock_back(me, core.id);
-        // Nobody can open a file without a name again, and what the kernel has is read from there: this memory is of no more use.
+        // Nobody can open a file without a name again, and what the kernel has is read from there: this memory is of no more use. Views
+        // need it here: the next one would read all of it again.
         let nameless = || matches!(core.device.stat(), Ok(stat) if stat.links == 0);
-        if core.device.is_cached() || nameless() {
+        let is_viewed = core.entry().flags.load(Ordering::Relaxed) & VIEWED != 0;
+        if !is_viewed && core.device.is_cached() || nameless() {
             evict::evict_file(me, core.id);
         }
     }

@@ -35,6 +35,7 @@ use crate::frame::header::Identity;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FrameId};
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
+use crate::memory::files::VIEWED;
 use crate::memory::pins::{self, Pin};
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::move_into_frame;
@@ -239,6 +240,7 @@ fn take(
         let (after, pins) = pin_all(core, me, holder, (range.start, len))?;
         match after {
             After::Done => {
+                note_viewed(core);
                 return lay_out(pins, range.start, len, access)
                     .map_err(|error| Halt::Failed(Error::device("watch for forks", &error)));
             }
@@ -246,6 +248,14 @@ fn take(
             // The file has become shorter: as it is now.
             After::Cut => {}
         }
+    }
+}
+
+/// Once for a file, so that those who take views of it share the word.
+fn note_viewed(core: &Core) {
+    let flags = &core.entry().flags;
+    if flags.load(Ordering::Relaxed) & VIEWED == 0 {
+        flags.fetch_or(VIEWED, Ordering::Relaxed);
     }
 }
 
