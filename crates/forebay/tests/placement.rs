@@ -6,11 +6,12 @@
 
 mod here;
 
+use forebay::limits::BLOCK_BYTES;
 use forebay::memory::mapping::Mapping;
 use forebay::memory::place::{
     PlaceKind, Placement, find_arenas, find_arenas_of, huge_bytes, place,
 };
-use forebay::{Config, Session};
+use forebay::{Config, OpenOptions, Session};
 use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -168,6 +169,83 @@ fn hugetlbfs_is_first_where_it_has_pages() {
         mapping.release(0, 2 * MIB).unwrap();
         assert_eq!(huge_bytes(&mapping).unwrap(), 0);
         placement.remove("tlb").unwrap();
+    });
+}
+
+/// Huge pages that are set aside until this is dropped, beside those that are.
+struct SetAside {
+    before: u64,
+}
+
+const PAGES: &str = "/proc/sys/vm/nr_hugepages";
+
+impl SetAside {
+    fn pages(count: u64) -> Option<Self> {
+        let number = || std::fs::read_to_string(PAGES).ok()?.trim().parse().ok();
+        let before: u64 = number()?;
+        std::fs::write(PAGES, (before + count).to_string()).ok()?;
+        let set_aside = SetAside { before };
+        (number()? == before + count).then_some(set_aside)
+    }
+}
+
+impl Drop for SetAside {
+    fn drop(&mut self) {
+        let _ = std::fs::write(PAGES, self.before.to_string());
+    }
+}
+
+/// A huge page is mapped as a whole or not at all: where frames that lie apart are mapped, what was mapped there is gone.
+#[test]
+fn a_window_on_huge_pages_stays_mapped() {
+    with_mounts("a_window_on_huge_pages_stays_mapped", |dir| {
+        let Some(_pages) = SetAside::pages(64) else {
+            return here::skipped("no huge pages are set aside: there are no 128 MiB of them");
+        };
+        if !mount("hugetlbfs", "pagesize=2M,mode=1777", dir) {
+            return here::skipped("this kernel has no hugetlbfs");
+        }
+        let mut config = Config::builder().build().unwrap();
+        config.memory = 48 << 20;
+        config.session = "huge-window".to_owned();
+        config.arena_dir = Some(dir.to_owned());
+        let session = Session::open(config).unwrap();
+        assert_eq!(session.shared().arena.mapping().page_bytes(), 2 * MIB);
+        let files = tempfile::tempdir().unwrap();
+        let open = |name: &str| {
+            let mut options = OpenOptions::new();
+            options.read(true).write(true).create(true);
+            session
+                .open_file(files.path().join(name), &options)
+                .unwrap()
+        };
+        // So that there are not eight frames side by side.
+        let apart = open("apart");
+        let blocks = (0..64).map(|block| block * BLOCK_BYTES as u64);
+        let block = [1; BLOCK_BYTES];
+        for at in blocks.clone() {
+            assert_eq!(apart.write_at(&block, at).unwrap(), BLOCK_BYTES);
+        }
+        apart.sync_data().unwrap();
+        let view = |at| apart.view(at..at + BLOCK_BYTES as u64).unwrap();
+        let _held: Vec<_> = blocks.step_by(2).map(view).collect();
+
+        let file = open("file");
+        let mut window = session.window(16 * MIB).unwrap();
+        for round in 1..10 {
+            window.fill(round);
+            let committed = window.commit(&file, 0, 0..16 * MIB).unwrap();
+            assert_eq!(committed, 16 * MIB);
+            window.refill().unwrap();
+            assert!(window.iter().all(|&byte| byte == round), "round {round}");
+            let mut found = vec![0; 16 * MIB];
+            assert_eq!(file.read_at(&mut found, 0).unwrap(), found.len());
+            assert!(found.iter().all(|&byte| byte == round), "round {round}");
+            window.detach().unwrap();
+        }
+        // As `Session::window` says.
+        assert_eq!(window.attached_bytes(), 0);
+        drop((window, file, apart));
     });
 }
 

@@ -148,6 +148,9 @@ impl Blocks {
         blocks: Range<usize>,
         prepare: impl Fn(usize, *mut u8),
     ) -> bool {
+        if !Self::can_be_shown(&self.shared.arena) {
+            return false;
+        }
         let Some(holder) = self.shared.viewer(me) else {
             return false;
         };
