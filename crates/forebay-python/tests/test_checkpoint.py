@@ -7,6 +7,9 @@ import sys
 
 import pytest
 
+import forebay
+from conftest import OPTIONS
+
 torch = pytest.importorskip("torch")
 
 
@@ -86,6 +89,32 @@ def test_checkpoints_go_through_both(session, tmp_path, writes, reads):
         assert sorted(os.listdir(path)) == [".metadata", "__0_0.distcp"]
         # Not what else was in the tensor's memory.
         assert (path / "__0_0.distcp").stat().st_size < 1_300_000
+
+
+def of_rank(rank):
+    return {"both": torch.arange(1000.0), f"of {rank}": torch.full((50_000,), float(rank)), "step": 3}
+
+
+def work(rank, ranks, path, name):
+    """One of several processes that save together, each what it has."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}/store", rank=rank, world_size=ranks)
+    with forebay.Session(name, keep=False, **OPTIONS) as session:
+        for step, save_to in enumerate((parts.save, lambda *what, **how: parts.async_save(*what, **how).result())):
+            at = os.path.join(path, str(step))
+            save_to(of_rank(rank), storage_writer=Writer(at, session))
+            for reader in (Reader(at, session), parts.FileSystemReader(at)):
+                state = empty(of_rank(rank))
+                parts.load(state, storage_reader=reader)
+                assert all(torch.equal(state[each], value) for each, value in of_rank(rank).items() if each != "step") and state["step"] == 3
+            assert sorted(os.listdir(at)) == [".metadata", *(f"__{each}_0.distcp" for each in range(ranks))]
+    torch.distributed.barrier()
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.skipif(not hasattr(parts, "async_save"), reason="torch 1.13 saves in this process, and at once")
+def test_several_processes_save_together_and_behind_the_program(name, session, tmp_path, monkeypatch):
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
+    torch.multiprocessing.spawn(work, (2, str(tmp_path), name), nprocs=2)
 
 
 def test_a_checkpoint_is_written_over(session, tmp_path):

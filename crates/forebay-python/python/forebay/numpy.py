@@ -69,7 +69,9 @@ def memmap(
     Other than with `numpy.memmap`, what is written to the file afterwards does not show in the array.
     """
     if mode not in ("r", "c", "readonly", "copyonwrite"):
-        raise ValueError(f"mode must be 'r' or 'c', not {mode!r}: arrays over a file's live bytes cannot be had; write by File.write_at")
+        raise ValueError(
+            f"mode must be 'r' or 'c', not {mode!r}: arrays over a file's live bytes are the kernel's, by numpy.memmap of the same path; or write by File.write_at"
+        )
     if not isinstance(filename, forebay.File):
         with forebay.open(filename, "rb", session) as opened:
             return memmap(opened, dtype, mode, offset, shape, order)
