@@ -84,7 +84,7 @@ invalidate = 0"
 # less than LEAST bytes would go through it (149, 458 and 122 kB of 4.7, 5.0 and 3.4 MB in the first three). fsx 0.3 never unmaps what it reads by:
 # from the first such read on the file stays with the kernel.
 fsx_maps() {
-    local name=$1 dir=$WHERE/$1 output bytes
+    local name=$1 dir=$WHERE/$1 output code bytes
     wanted "$name" || return 0
     [[ -x $FSX ]] || {
         skipped "$name" "fsx is not installed: scripts/install-test-tools.sh says why"
@@ -93,9 +93,11 @@ fsx_maps() {
     mkdir "$dir"
     printf 'flen = %s\nnomsyncafterwrite = true\n%s\n' "$3" "$full" |
         sed "s/^mapread = .*/mapread = $4/; s/^mapwrite = .*/mapwrite = 1/" >"$dir/fsx.toml"
-    if ! output=$(timeout --kill-after=5 "$patience" "$forebay" run --require --linger 5 "--report=$dir/report" --json -- \
-        "$FSX" -q -S "$2" -N "$FSX_OPS" -P "$dir" -f "$dir/fsx.toml" "$dir/file" 2>&1 </dev/null); then
-        failed "$name" "exit $?: $(tail -n 12 <<<"$output")"
+    output=$(timeout --kill-after=5 "$patience" "$forebay" run --require --linger 5 "--report=$dir/report" --json -- \
+        "$FSX" -q -S "$2" -N "$FSX_OPS" -P "$dir" -f "$dir/fsx.toml" "$dir/file" 2>&1 </dev/null)
+    code=$?
+    if ((code != 0)); then
+        failed "$name" "exit $code: $(tail -n 12 <<<"$output")"
         return
     fi
     bytes=$(bytes_through "$dir/report")
