@@ -31,7 +31,8 @@ def test_a_call_lets_others_run(session, path, call):
             "append": lambda: file.append(b"bytes"),
             "sync": file.sync,
             "view": lambda: file.view().release(),
-            "commit": lambda: window.commit(file, 1 << 20),
+            # With its end: to ask for the length is a call by itself.
+            "commit": lambda: window.commit(file, 1 << 20, 0, 4 << 20),
             "refill": window.refill,
             "detach": window.detach,
         }
