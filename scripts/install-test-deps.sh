@@ -32,6 +32,7 @@ openssl     openssl      certificates for members of pools
 
 # Each by itself: one that cannot be had takes no other with it.
 wanted='
+clang       clang        examples in C with another compiler
 fusermount3 fuse3        mounts of users without rights
 ip          iproute2     pools whose hosts are network namespaces
 etcd        etcd-server  pools that outlive their ruling server (the package may start a service of its own, which the tests do not use)

@@ -14,6 +14,26 @@ public class Files {
         if (!right) throw new IllegalStateException(what);
     }
 
+    /** All of a file through a map, each byte; what is stored into a private one stays out of the file. */
+    static void mapped(Path path, FileChannel.MapMode mode, byte[] bytes) throws Exception {
+        StandardOpenOption[] options = mode == FileChannel.MapMode.READ_ONLY
+            ? new StandardOpenOption[] {StandardOpenOption.READ}
+            : new StandardOpenOption[] {StandardOpenOption.READ, StandardOpenOption.WRITE};
+        try (FileChannel channel = FileChannel.open(path, options)) {
+            MappedByteBuffer map = channel.map(mode, 0, channel.size());
+            check(map.remaining() == bytes.length, "bytes of a map");
+            for (int at = 0; at < bytes.length; at++) check(map.get(at) == bytes[at], mode + " " + path + ", byte " + at);
+            if (mode == FileChannel.MapMode.PRIVATE) {
+                for (int at = 5; at < bytes.length; at += 10_007) map.put(at, (byte) ~bytes[at]);
+                for (int at = 0; at < bytes.length; at++) {
+                    byte expected = at % 10_007 == 5 ? (byte) ~bytes[at] : bytes[at];
+                    check(map.get(at) == expected, "private " + path + ", byte " + at);
+                }
+                check(Arrays.equals(java.nio.file.Files.readAllBytes(path), bytes), "what a private map has stored");
+            }
+        }
+    }
+
     public static void main(String[] arguments) throws Exception {
         byte[] bytes = new byte[3_000_000];
         new Random(1).nextBytes(bytes);
@@ -43,6 +63,16 @@ public class Files {
             }
         }
         check(java.nio.file.Files.mismatch(Path.of("one"), Path.of("two")) == -1, "transferred");
+        // Each in a file that nobody has mapped before: a map lasts until its object is collected.
+        for (FileChannel.MapMode mode : new FileChannel.MapMode[] {FileChannel.MapMode.READ_ONLY, FileChannel.MapMode.PRIVATE}) {
+            Path path = Path.of("mapped-" + mode);
+            try (FileOutputStream out = new FileOutputStream(path.toString())) {
+                for (int at = 0; at < bytes.length; at += 777) out.write(bytes, at, Math.min(777, bytes.length - at));
+            }
+            mapped(path, mode, bytes);
+            mapped(path, FileChannel.MapMode.PRIVATE, bytes);
+            mapped(path, FileChannel.MapMode.READ_ONLY, bytes);
+        }
         java.nio.file.Files.copy(Path.of("two"), Path.of("three"));
         java.nio.file.Files.move(Path.of("three"), Path.of("four"));
         System.out.println(java.nio.file.Files.size(Path.of("four")));

@@ -62,6 +62,50 @@ for i in $(seq 8); do cp prog copy$i; chmod +x copy$i; ./copy$i; done
 cat prog > by_cat; chmod +x by_cat; ./by_cat; strip -o stripped prog; ./stripped
 rm -f *.o libf.a copy* by_cat stripped other prog'
 
+# The loader maps files by calls of its own. The library is built again under its name, and written over in its place.
+same c_library '
+cat > answer.c <<EOF
+static const volatile int room[20000] = {[0 ... 19999] = ANSWER};
+static int writable[5000] = {[0 ... 4999] = ANSWER};
+int answer(int at) { return room[at] * 1000 + writable[at / 4]++; }
+EOF
+cat > linked.c <<EOF
+#include <stdio.h>
+int answer(int at);
+int main(void) { return printf("linked %d %d\n", answer(3), answer(19999)) < 0; }
+EOF
+cat > loads.c <<EOF
+#include <dlfcn.h>
+#include <stdio.h>
+#include <stdlib.h>
+static void *load(const char *name, int (**answer)(int)) {
+    void *library = dlopen(name, RTLD_NOW);
+    if (!library || !(*answer = (int (*)(int))dlsym(library, "answer"))) puts(dlerror()), exit(1);
+    return library;
+}
+static void shell(const char *command) { fflush(stdout); printf("%d\n", system(command)); }
+int main(void) {
+    int (*first)(int), (*second)(int);
+    void *old = load("./libanswer.so", &first), *new;
+    printf("loaded %d\n", first(3));
+    shell("gcc -shared -fPIC -DANSWER=2 -o libanswer.so answer.c && ./linked");
+    /* By another name: the loader has this one. */
+    new = load("././libanswer.so", &second);
+    printf("old %d\n", first(11000));
+    printf("new %d\n", second(11000));
+    dlclose(old), dlclose(new);
+    shell("gcc -shared -fPIC -DANSWER=3 -o third.so answer.c && cat third.so > libanswer.so && ./linked");
+    new = load("./libanswer.so", &second);
+    printf("written over %d %d\n", second(3), second(19999));
+    return dlclose(new);
+}
+EOF
+gcc -shared -fPIC -DANSWER=1 -o libanswer.so answer.c; gcc -o linked linked.c -L. -lanswer -Wl,-rpath,\$ORIGIN; gcc -o loads loads.c -ldl
+./linked; ./loads; ./linked; cmp third.so libanswer.so
+for i in $(seq 4 7); do gcc -shared -fPIC -DANSWER=$i -o libanswer.so answer.c; ./linked; done
+for i in $(seq 8 11); do gcc -shared -fPIC -DANSWER=$i -o next.so answer.c; cat next.so > libanswer.so; ./linked; done
+rm linked loads' 2000000
+
 same git '
 export HOME=$PWD GIT_AUTHOR_DATE="2024-01-01T00:00:00Z" GIT_COMMITTER_DATE="2024-01-01T00:00:00Z"
 git config --global user.email a@b; git config --global user.name n; git config --global init.defaultBranch main

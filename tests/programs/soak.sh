@@ -31,12 +31,12 @@ shoot() {
     ((shot > 0))
 }
 
-# soak_fsx NAME FLEN
+# soak_fsx NAME FLEN [MAPWRITE]: the last is the weight of writes through maps. (What fsx has mapped to read stays mapped, and its file the kernel's.)
 soak_fsx() {
-    local name=$1 dir=$WHERE/$1 code
+    local name=$1 dir=$WHERE/$1 weights=${full/mapwrite = 0/mapwrite = ${3:-0}} code
     wanted "$name" && [[ -x $FSX ]] || return 0
     mkdir "$dir"
-    printf 'flen = %s\nnomsyncafterwrite = true\n%s\n' "$2" "$full" >"$dir/fsx.toml"
+    printf 'flen = %s\nnomsyncafterwrite = true\n%s\n' "$2" "$weights" >"$dir/fsx.toml"
     (cd "$dir" && timeout --signal=INT "$SOAK_SECONDS" "$forebay" run --require --linger 5 -- \
         "$FSX" -q -S "$SOAK_SEED" -P "$dir" -f fsx.toml file >log 2>&1 </dev/null)
     code=$?
@@ -63,6 +63,7 @@ soak_fio() {
 
 soak_fsx soak_fsx_small 262144
 soak_fsx soak_fsx_large 20000000
+soak_fsx soak_fsx_maps 3000000 1
 soak_fio soak_fio_mixed --rw=randrw --bs=20k --blockalign=20k --verify_backlog=512
 soak_fio soak_fio_processes --rw=randwrite --bs=36k --numjobs=2 --verify_backlog=256
 if wanted soak_fio_keeper_killed; then

@@ -7,7 +7,11 @@ import time
 import pytest
 
 
-@pytest.mark.parametrize("call", ["read_at", "readinto_at", "write_at", "append", "sync", "view"])
+# `Window.slide` keeps the GIL: nobody may get the memory that is about to go.
+CALLS = ["read_at", "readinto_at", "write_at", "append", "sync", "view", "commit", "refill", "detach"]
+
+
+@pytest.mark.parametrize("call", CALLS)
 def test_a_call_lets_others_run(session, path, call):
     room = bytearray(1 << 20)
     gate, ran = threading.Lock(), []
@@ -16,8 +20,10 @@ def test_a_call_lets_others_run(session, path, call):
         with gate:
             ran.append(True)
 
-    with session.open(path, "w+b") as file:
+    with session.open(path, "w+b") as file, session.window(4 << 20) as window:
         file.write_at(room, 0)
+        # So that there is something to refill or to detach.
+        window.commit(file, 1 << 20)
         calls = {
             "read_at": lambda: file.read_at(len(room), 0),
             "readinto_at": lambda: file.readinto_at(room, 0),
@@ -25,6 +31,10 @@ def test_a_call_lets_others_run(session, path, call):
             "append": lambda: file.append(b"bytes"),
             "sync": file.sync,
             "view": lambda: file.view().release(),
+            # With its end: to ask for the length is a call by itself.
+            "commit": lambda: window.commit(file, 1 << 20, 0, 4 << 20),
+            "refill": window.refill,
+            "detach": window.detach,
         }
         usual = sys.getswitchinterval()
         gate.acquire()

@@ -12,8 +12,11 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use forebay::memory::threads;
-use forebay::{OpenOptions, Session};
-use forebay_model::{Op, Outcome, PartitionPlan, Target};
+use forebay::sim::Bug;
+use forebay::{File, OpenOptions, PrivateView, Session, View};
+use forebay_model::{
+    BLOCK_BYTES, Model, Op, Outcome, PartitionPlan, Profile, SplitMix64, Target, generate,
+};
 use here::directories;
 use workers::{Spec, Work, Worker, answer, bytes_of, config, plan, record, session_name};
 
@@ -317,6 +320,144 @@ fn views_outlive_their_keeper() {
     drop(mine);
     next.finish();
     assert_gone(&session);
+}
+
+/// A view of either kind, and what it has to show.
+struct Held {
+    view: Kind,
+    expected: Vec<u8>,
+}
+
+enum Kind {
+    Shared(View),
+    Private(PrivateView),
+}
+
+impl Held {
+    /// A view of a random part of a file whose content `model` has. `None`: it is a copy or empty, which nobody can change.
+    fn take(file: &File, model: &Model, dice: &mut SplitMix64) -> Option<Held> {
+        let start = dice.below(5 * BLOCK_BYTES);
+        let most = [5000, BLOCK_BYTES, 3 * BLOCK_BYTES][dice.below(3) as usize];
+        let range = start..start + dice.below(most);
+        let expected = model.content(0).read(start, range.end - start);
+        let (view, is_copy) = if dice.below(2) == 0 {
+            let view = file.view(range.clone()).expect("a view");
+            let is_copy = view.is_copy();
+            (Kind::Shared(view), is_copy)
+        } else {
+            let view = file.view_private(range.clone()).expect("a view");
+            let is_copy = view.is_copy();
+            (Kind::Private(view), is_copy)
+        };
+        let held = Held { view, expected };
+        held.assert_unchanged(&format!("a new view of {range:?}"));
+        (!is_copy && !held.expected.is_empty()).then_some(held)
+    }
+
+    fn assert_unchanged(&self, when: &str) {
+        let bytes: &[u8] = match &self.view {
+            Kind::Shared(view) => view,
+            Kind::Private(view) => view,
+        };
+        assert!(bytes == self.expected, "{when}");
+    }
+
+    /// Stores a byte, if it takes any.
+    fn store(&mut self, dice: &mut SplitMix64) {
+        let Kind::Private(view) = &mut self.view else {
+            return;
+        };
+        let at = dice.below(view.len() as u64) as usize;
+        view[at] ^= 0xFF;
+        self.expected[at] ^= 0xFF;
+    }
+}
+
+/// Another process, which keeps the session, carries out random operations while this one holds views. Whether the engine had the file: where
+/// the kernel serves it there is nothing but copies.
+fn views_beside_a_worker(dir: &Path, seed: u64, count: usize) -> bool {
+    eprintln!("FOREBAY_TEST_SEED={seed}");
+    let session = session_name("views-beside");
+    let mut spec = Spec::new(&session, dir, true, Work::Commands { files: 1 });
+    // Sixteen frames, of which half may be pinned: what the views show has to make way.
+    spec.memory = Some(4 << 20);
+    let mut worker = Worker::ready(&spec);
+    let mine = Session::join(config(&session)).expect("the session");
+    let path = dir.join("file-0");
+    let file = mine.open_file(&path, OpenOptions::new().read(true).write(true));
+    let file = file.expect("the file");
+    let profile = Profile {
+        files: 1,
+        handles: 1,
+        ..Profile::TINY
+    };
+    let mut model = Model::new(1, 1);
+    let mut dice = SplitMix64::new(seed);
+    let mut held: Vec<Held> = Vec::new();
+    let mut taken = 0;
+    for op in generate(seed, &profile, count) {
+        let when = format!("seed {seed}: after {op:?}");
+        let (said, right) = (worker.run(&op), answer(&model.apply(&op)));
+        assert!(said == right, "{when}: {said:.100}, not {right:.100}");
+        for view in &mut held {
+            view.assert_unchanged(&when);
+            if dice.below(4) == 0 {
+                view.store(&mut dice);
+            }
+        }
+        if held.len() == 6 || !held.is_empty() && dice.below(6) == 0 {
+            held.swap_remove(dice.below(held.len() as u64) as usize);
+        }
+        if let Some(view) = Held::take(&file, &model, &mut dice) {
+            taken += 1;
+            held.push(view);
+        }
+    }
+    let by_engine = file.kernel_reason().is_none();
+    assert!(
+        taken > 5 || !by_engine,
+        "seed {seed}: {taken} views were no copies"
+    );
+    drop(held);
+    let superblock = mine.shared().arena.superblock();
+    let pinned = &superblock.frames_pinned;
+    assert_eq!(pinned.load(forebay::sync::Ordering::Acquire), 0);
+    file.close().expect("closed");
+    drop(mine);
+    worker.finish();
+    assert_gone(&session);
+    let content = model.content(0);
+    let bytes = std::fs::read(&path).expect("the file");
+    let expected = content.read(0, content.len());
+    assert!(bytes == expected, "seed {seed}: the file at the end");
+    std::fs::remove_file(&path).expect("removed");
+    by_engine
+}
+
+#[test]
+fn views_never_change_while_another_process_works() {
+    let dir = directories().remove(0);
+    for seed in here::seeds(0..6, 2) {
+        views_beside_a_worker(dir.path(), seed, 150);
+    }
+}
+
+/// The other process writes into what a view shows, or frees it.
+#[test]
+fn another_process_that_disregards_views_is_found() {
+    let dir = directories().remove(0);
+    if !views_beside_a_worker(dir.path(), 0, 150) {
+        return here::skipped("the kernel serves files here, so that views are copies");
+    }
+    for bug in [Bug::WriteInPlace, Bug::FreePinned] {
+        let is_found = (0..20).any(|seed| {
+            let dir = directories().remove(0);
+            workers::is_found(bug, || {
+                views_beside_a_worker(dir.path(), seed, 150);
+            })
+        });
+        assert!(is_found, "{bug:?} was planted, and nothing went wrong");
+    }
 }
 
 /// Waits until the kernel sees the bytes in the file: a keeper has flushed them.

@@ -5,6 +5,8 @@ use std::process::{Command, Output};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
+use forebay_model::skipped;
+
 /// What a session of these tests is opened with, beside its name.
 pub const OPTIONS: [&str; 6] = [
     "memory=32MiB",
@@ -63,10 +65,20 @@ pub fn good(command: &mut Command) -> Output {
     output
 }
 
-/// The C compilers that are here; gcc at least.
+/// The C compilers that are here, gcc at least. The calling test says which are missing.
 pub fn compilers() -> Vec<&'static str> {
-    let is_here = |name: &&str| Command::new(name).arg("--version").output().is_ok();
-    ["gcc", "clang"].into_iter().filter(is_here).collect()
+    let is_here = |name| Command::new(name).arg("--version").output().is_ok();
+    assert!(
+        is_here("gcc"),
+        "gcc is missing (scripts/install-test-deps.sh installs it)"
+    );
+    let mut here = vec!["gcc"];
+    if is_here("clang") {
+        here.push("clang");
+    } else {
+        skipped("clang is missing (scripts/install-test-deps.sh installs it); done with gcc");
+    }
+    here
 }
 
 /// A C program of this package, built with warnings as errors, and what it takes to run it.

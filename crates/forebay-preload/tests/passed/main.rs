@@ -308,6 +308,7 @@ cases! {
     maps_see_what_is_written: "maps-read";
     private_maps_keep_what_is_theirs: "maps-own";
     maps_move_and_are_cut: "maps-change";
+    maps_end_with_their_file: "maps-cut";
     files_are_opened_in_other_ways: "opened";
     files_without_a_name: "unnamed";
     watched_files: "watched";

@@ -85,6 +85,110 @@ void maps_that_change(void)
     show_file(path);
 }
 
+static sigjmp_buf out;
+/* Where a signal says that there is nothing. */
+static volatile uintptr_t nothing;
+
+static void jump(int signal, siginfo_t *info, void *context)
+{
+    (void)context;
+    nothing = (uintptr_t)info->si_addr;
+    siglongjmp(out, signal);
+}
+
+/* Whether a page of a map can be looked at, and what the program hears where not. */
+static void look(const char *what, volatile const char *at)
+{
+    int signal = sigsetjmp(out, 1);
+    if (signal == 0)
+        printf("%s: %d\n", what, *at);
+    else
+        printf("%s: signal %d, %s\n", what, signal, nothing == (uintptr_t)at ? "there" : "elsewhere");
+}
+
+/* What is behind a file's end, in the page that holds it and in those that come after. */
+static void look_behind(char *at, long end)
+{
+    long last = (end + PAGE - 1) / PAGE * PAGE;
+    show("before the end", at, end);
+    show("in the last page", at + end, last - end);
+    for (long i = end; i < last; i++)
+        MUST(at[i] == 0);
+    look("the last page", at + last - 1);
+    look("the next one", at + last);
+    look("a later one", at + SOME - 1);
+    /* The kernel's answers, also where the engine is to take the bytes. */
+    int other = managed(other_path, 0);
+    ssize_t done = pwrite(other, at + last, 100, 0);
+    printf("written from there: %ld, %s\n", (long)done, strerror(errno));
+    done = pread(other, at + last, 100, 0);
+    printf("read into there: %ld, %s\n", (long)done, strerror(errno));
+    close(other);
+    show_file(other_path);
+}
+
+/* The other program of `maps_whose_file_is_cut`: it has the file open while its parent looks. */
+void maps_other_side(void)
+{
+    char c = 0;
+    int fd = open(path, O_RDWR);
+    fill(2);
+    for (long done = 0; done < 200000; done += 10000)
+        MUST(pwrite(fd, bytes + done, 10000, done) == 10000);
+    MUST(pwrite(fd, "another", 7, 70000) == 7);
+    MUST(write(1, "w", 1) == 1 && read(0, &c, 1) == 1);
+    MUST(ftruncate(fd, 80000) == 0 && pwrite(fd, "end", 3, 79990) == 3);
+    MUST(write(1, "c", 1) == 1 && read(0, &c, 1) == 0);
+}
+
+/* Another program writes into a file that is mapped, and cuts it. */
+void maps_whose_file_is_cut(void)
+{
+    struct sigaction action = {.sa_sigaction = jump, .sa_flags = SA_SIGINFO};
+    MUST(sigaction(SIGBUS, &action, NULL) == 0);
+    /* What an executed program inherits would be the kernel's for that. */
+    int fd = managed(path, O_CLOEXEC), to[2], from[2], status;
+    char *at = map(fd, SOME, PROT_READ | PROT_WRITE, MAP_SHARED), *own = map(fd, SOME, PROT_READ | PROT_WRITE, MAP_PRIVATE);
+    char c = 0;
+    MUST(pipe2(to, O_CLOEXEC) == 0 && pipe2(from, O_CLOEXEC) == 0);
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        dup2(to[0], 0), dup2(from[1], 1);
+        execl("/proc/self/exe", "programs", "maps-other-side", directory, (char *)NULL);
+        _exit(9);
+    }
+    close(to[0]), close(from[1]);
+    MUST(read(from[0], &c, 1) == 1 && c == 'w');
+    printf("%.7s, %.7s\n", at + 70000, own + 70000);
+    show("by another", at, SOME);
+    memcpy(own + 20 * PAGE, "mine", 4);
+    memset(at + 18 * PAGE, 1, 9 * PAGE);
+    MUST(write(to[1], "x", 1) == 1 && read(from[0], &c, 1) == 1 && c == 'c');
+    look_behind(at, 80000);
+    close(to[1]);
+    MUST(waitpid(child, &status, 0) == child);
+    printf("child %d\n", status);
+    look("private", own + 79999);
+    look("private, behind", own + 80000);
+    look("private, its own", own + 20 * PAGE);
+    /* Stores behind the end are in no file, and what comes later lies over them. */
+    memset(at + 80000, 2, 20 * PAGE - 80000);
+    show_file(path);
+    MUST(ftruncate(fd, 90000) == 0);
+    show("longer", at, 90000);
+    show_file(path);
+    MUST(ftruncate(fd, 8191) == 0);
+    look_behind(at, 8191);
+    MUST(munmap(at, SOME) == 0 && munmap(own, SOME) == 0 && close(fd) == 0);
+    /* What was in the maps is nothing of the file's that the engine has now. */
+    fd = open(path, O_RDWR);
+    MUST(pwrite(fd, "far", 3, 200000) == 3);
+    for (long done = 0; done < 100000; done += 10000)
+        MUST(pwrite(fd, bytes, 10000, 20000 + done) == 10000);
+    show_file(path);
+}
+
 static long open_how(const char *what, long flags, long resolve)
 {
     struct open_how how = {.flags = (unsigned long)flags, .resolve = (unsigned long)resolve};

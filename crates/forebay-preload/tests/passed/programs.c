@@ -86,6 +86,8 @@ static const struct {
     {"maps-read", maps_that_read},
     {"maps-own", maps_of_ones_own},
     {"maps-change", maps_that_change},
+    {"maps-cut", maps_whose_file_is_cut},
+    {"maps-other-side", maps_other_side},
     {"views-read", views_are_read},
     {"views-written", views_are_written},
     {"views-cut", views_are_cut},

@@ -68,6 +68,8 @@ void moved_by_cloning(void);
 void maps_that_read(void);
 void maps_of_ones_own(void);
 void maps_that_change(void);
+void maps_whose_file_is_cut(void);
+void maps_other_side(void);
 void views_are_read(void);
 void views_are_written(void);
 void views_are_cut(void);

@@ -120,7 +120,7 @@ pub enum Bug {
 }
 
 /// Bugs that whole processes can have, by name: for workers of tests.
-const BY_NAME: [(&str, Bug); 11] = [
+const BY_NAME: [(&str, Bug); 13] = [
     ("EarlyEnd", Bug::EarlyEnd),
     ("BlindWitness", Bug::BlindWitness),
     ("ForgetFlights", Bug::ForgetFlights),
@@ -130,6 +130,8 @@ const BY_NAME: [(&str, Bug); 11] = [
     ("DeafPressure", Bug::DeafPressure),
     ("SwallowFlushError", Bug::SwallowFlushError),
     ("SwallowSyncError", Bug::SwallowSyncError),
+    ("WriteInPlace", Bug::WriteInPlace),
+    ("FreePinned", Bug::FreePinned),
     ("LeakedPins", Bug::LeakedPins),
     ("EarlyUnpin", Bug::EarlyUnpin),
 ];
