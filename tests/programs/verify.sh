@@ -15,7 +15,7 @@ fio_job() {
     local reads=("${options[@]}" --verify_only)
     if ! output=$(timeout --kill-after=5 "$patience" "$forebay" run --require --linger 5 -- \
         fio "${options[@]}" 2>&1 </dev/null); then
-        failed "$name" "exit $?: $output $(tail -n 5 "$dir/log")"
+        failed "$name" "$output $(tail -n 5 "$dir/log")"
     elif [[ " $* " != *" --time_based "* ]] &&
         ! output=$(timeout --kill-after=5 "$patience" fio "${reads[@]}" 2>&1 </dev/null); then
         failed "$name" "an outsider finds other bytes: $output $(tail -n 5 "$dir/log")"
