@@ -45,7 +45,7 @@ for line in open(sys.argv[1]):
     if number != "0":
         found.setdefault(name, {}).setdefault(side, []).append(float(ns))
 sides = ["store", "api", "zero", "ext4", "xfs", "tmpfs"]
-pairs = [("ext4", "store"), ("ext4", "api"), ("ext4", "zero"), ("tmpfs", "zero")]
+pairs = [("ext4", "store"), ("ext4", "api"), ("tmpfs", "api"), ("ext4", "zero"), ("tmpfs", "zero")]
 print("| call | mounted | API | views, windows | ext4 | XFS | tmpfs | " + " | ".join(" / ".join(pair) for pair in pairs) + " |")
 for name, times in found.items():
     middle = {side: statistics.median(all) / 1000 for side, all in times.items()}

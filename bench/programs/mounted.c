@@ -106,6 +106,46 @@ static void beside_syncs(int fd, char *memory, size_t size)
     pthread_join(thread, NULL);
 }
 
+/* One of two threads, each of which has a file of its own. */
+struct half {
+    int fd, reads;
+    char *memory;
+};
+
+static void *half_of(void *given)
+{
+    struct half *half = given;
+    for (long at = 0; at < BYTES; at += 2 << 20) {
+        ssize_t done = half->reads ? pread(half->fd, half->memory, 2 << 20, at) : pwrite(half->fd, half->memory, 2 << 20, at);
+        must(done == 2 << 20, "a thread");
+    }
+    return NULL;
+}
+
+static void by_two(int fd, char *memory)
+{
+    int second = open("second", O_CREAT | O_TRUNC | O_RDWR, 0644);
+    struct half halves[2] = {{fd, 0, memory}, {second, 0, malloc(2 << 20)}};
+    must(second >= 0 && halves[1].memory, "second");
+    memset(halves[1].memory, 'x', 2 << 20);
+    half_of(&halves[1]);
+    must(fsync(second) == 0, "fsync");
+    for (int reads = 0; reads < 2; reads++) {
+        pthread_t threads[2];
+        double begun = now();
+        for (int i = 0; i < 2; i++) {
+            halves[i].reads = reads;
+            must(pthread_create(&threads[i], NULL, half_of, &halves[i]) == 0, "pthread_create");
+        }
+        for (int i = 0; i < 2; i++)
+            pthread_join(threads[i], NULL);
+        tell(reads ? "read_2MiB_two_threads" : "write_2MiB_two_threads", begun, 2 * (BYTES >> 21));
+    }
+    free(halves[1].memory);
+    close(second);
+    unlink("second");
+}
+
 static void names(void)
 {
     char name[32], other[32];
@@ -158,6 +198,7 @@ int main(int count, char **words)
     syncs(fd, memory, 1 << 20, 20, "write_1MiB_fsync");
     used(fd, memory, 2 << 20);
     beside_syncs(fd, memory, 4 << 10);
+    by_two(fd, memory);
     close(fd);
     unlink("file");
     must(mkdir("d", 0755) == 0, "mkdir");

@@ -8,6 +8,7 @@ pub mod kernel;
 pub mod limits;
 pub mod memory;
 pub mod mounting;
+pub mod persistent;
 pub mod sessions;
 pub mod storage;
 

@@ -1,7 +1,10 @@
 //! Times a store's calls by its API: `calls STORE`, with `--zero-copy` those that have views and windows. Prints a name and nanoseconds per call, line by line, for the same work in the same
 //! order as `bench/programs/mounted.c` does it by system calls; `bench/programs/mounted-store.sh` sets the two side by side.
 //!
-//! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before.
+//! `calls STORE --figures` is by itself: what FLAC's slides show of I/O size, of alignment, and of the share of a buffer that is rewritten.
+//!
+//! The store is one that `forebay pmem create` has made and that nobody has open. What is read and written has been written once before, and with windows
+//! this process has gone round all blocks of the store, so that no page is mapped for the first time.
 
 use std::error::Error;
 use std::path::Path;
@@ -21,8 +24,8 @@ type Done<T = ()> = Result<T, Box<dyn Error>>;
 fn main() -> Done {
     let path = std::env::args_os()
         .nth(1)
-        .ok_or("calls STORE [--zero-copy]")?;
-    let is_zero_copy = std::env::args().nth(2).as_deref() == Some("--zero-copy");
+        .ok_or("calls STORE [--zero-copy | --figures]")?;
+    let how = std::env::args().nth(2).unwrap_or_default();
     let store = Store::open(Path::new(&path), OpenOptions::default())?;
     let file = store.create(ROOT, b"file", by(0o644))?.inode;
     let mut memory = vec![b'x'; PIECE];
@@ -30,12 +33,13 @@ fn main() -> Done {
         store.write(file, at as u64, &memory)?;
     }
     store.sync()?;
-    match is_zero_copy {
-        true => zero_copy(&store, file)?,
-        false => bytes(&store, file, &mut memory)?,
+    match how.as_str() {
+        "--zero-copy" => zero_copy(&store, file)?,
+        "--figures" => figures(&store, file)?,
+        _ => bytes(&store, file, &mut memory)?,
     }
     store.unlink(ROOT, b"file")?;
-    if !is_zero_copy {
+    if how.is_empty() {
         names(&store)?;
     }
     store.close()?;
@@ -87,7 +91,48 @@ fn bytes(store: &Store, file: u64, memory: &mut [u8]) -> Done {
         std::hint::black_box(sum(memory));
         Ok(())
     })?;
-    beside_syncs(store, file, &memory[..4 << 10])
+    beside_syncs(store, file, &memory[..4 << 10])?;
+    let at = |number: usize| (number * PIECE) as u64;
+    by_two(
+        store,
+        file,
+        "write_2MiB_two_threads",
+        |file, number, memory| whole(store.write(file, at(number), memory)?, PIECE),
+    )?;
+    by_two(
+        store,
+        file,
+        "read_2MiB_two_threads",
+        |file, number, memory| whole(store.read(file, at(number), memory)?, PIECE),
+    )
+}
+
+/// Two threads, each with a file of its own and memory of 2 MiB: what one call takes, of both of them together.
+fn by_two(
+    store: &Store,
+    file: u64,
+    name: &str,
+    call: impl Fn(u64, usize, &mut [u8]) -> Done + Sync,
+) -> Done {
+    let second = store.create(ROOT, b"second", by(0o644))?.inode;
+    let mut memories = [vec![b'x'; PIECE], vec![b'x'; PIECE]];
+    for number in 0..calls(PIECE) {
+        store.write(second, (number * PIECE) as u64, &memories[0])?;
+    }
+    store.sync()?;
+    let all = |file, memory: &mut [u8]| {
+        let done = (0..calls(PIECE)).try_for_each(|number| call(file, number, memory));
+        done.map_err(|error| error.to_string())
+    };
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let [one, other] = &mut memories;
+        let other = scope.spawn(|| all(second, other));
+        all(file, one).and(other.join().map_err(|_| "a thread has died")?)
+    })?;
+    let calls = 2 * calls(PIECE) as u128;
+    println!("{name} {}", begun.elapsed().as_nanos() / calls);
+    Ok(store.unlink(ROOT, b"second")?)
 }
 
 /// Writes while another thread syncs all the time.
@@ -113,31 +158,21 @@ fn beside_syncs(store: &Store, file: u64, memory: &[u8]) -> Done {
 
 /// The same as [`bytes`], without a copy: a program has its bytes in a window, and reads them in a view. A byte of each page is touched.
 fn zero_copy(store: &Store, file: u64) -> Done {
+    go_round(store, file)?;
     for (size, of) in SIZES {
         time(&format!("write_{of}"), calls(size), |number| {
-            write_window(store, file, number * size, size, |window| {
-                window.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-            })
+            write_window(store, file, number * size, size, touch)
         })?;
         time(&format!("read_{of}"), calls(size), |number| {
             let view = store.view(file, (number * size) as u64, size)?;
-            for part in view.parts() {
-                std::hint::black_box(
-                    part.iter()
-                        .step_by(4096)
-                        .map(|byte| u64::from(*byte))
-                        .sum::<u64>(),
-                );
-            }
+            view.parts().for_each(look);
             whole(view.len(), size)
         })?;
     }
     store.sync()?;
     for (size, calls, of) in SYNCED {
         time(&format!("write_{of}_fsync"), calls, |number| {
-            write_window(store, file, number * size, size, |window| {
-                window.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
-            })?;
+            write_window(store, file, number * size, size, touch)?;
             Ok(store.fsync(file)?)
         })?;
     }
@@ -152,7 +187,105 @@ fn zero_copy(store: &Store, file: u64) -> Done {
             std::hint::black_box(sum(part));
         });
         whole(view.len(), PIECE)
+    })?;
+    by_two(store, file, "write_2MiB_two_threads", |file, number, _| {
+        write_window(store, file, number * PIECE, PIECE, touch)
+    })?;
+    by_two(store, file, "read_2MiB_two_threads", |file, number, _| {
+        let view = store.view(file, (number * PIECE) as u64, PIECE)?;
+        view.parts().for_each(look);
+        whole(view.len(), PIECE)
     })
+}
+
+/// A byte of each page is stored to.
+fn touch(window: &mut [u8]) {
+    window.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+}
+
+/// A byte of each page is looked at.
+fn look(part: &[u8]) {
+    let bytes = part.iter().step_by(4096).map(|byte| u64::from(*byte));
+    std::hint::black_box(bytes.sum::<u64>());
+}
+
+/// Touches each block of the store once, by windows.
+fn go_round(store: &Store, file: u64) -> Done {
+    let blocks = store.statfs().blocks;
+    for at in (0..blocks as usize * 4096).step_by(PIECE) {
+        write_window(store, file, at % BYTES, PIECE, |window| window.fill(1))?;
+    }
+    Ok(store.sync()?)
+}
+
+/// The slides' figures but for the one of a DRAM budget, which there is none of: µs a MiB where sizes differ, µs a call where a share does.
+fn figures(store: &Store, file: u64) -> Done {
+    go_round(store, file)?;
+    let mut memory = vec![1; 16 << 20];
+    for shift in [0, 100] {
+        for size in (12..=24).step_by(2).map(|power| 1usize << power) {
+            let calls = BYTES / size - 1;
+            let name = |what: &str| format!("{what}_{}KiB_off_{shift}", size >> 10);
+            let at = |number: usize| number * size + shift;
+            time(&name("window"), calls, |number| {
+                write_window(store, file, at(number), size, |window| {
+                    window.fill(number as u8)
+                })
+            })?;
+            time(&name("write"), calls, |number| {
+                memory[..size].fill(number as u8);
+                whole(store.write(file, at(number) as u64, &memory[..size])?, size)
+            })?;
+            time(&name("view"), calls, |number| {
+                let view = store.view(file, at(number) as u64, size)?;
+                view.parts()
+                    .for_each(|part| _ = std::hint::black_box(sum(part)));
+                whole(view.len(), size)
+            })?;
+            time(&name("read"), calls, |number| {
+                whole(
+                    store.read(file, at(number) as u64, &mut memory[..size])?,
+                    size,
+                )?;
+                std::hint::black_box(sum(&memory[..size]));
+                Ok(())
+            })?;
+        }
+    }
+    rewritten(store, file, &mut memory[..PIECE])
+}
+
+/// A buffer of 2 MiB, of which a share is made anew before it is saved again, elsewhere in the file.
+fn rewritten(store: &Store, file: u64, memory: &mut [u8]) -> Done {
+    let calls = BYTES / PIECE - 1;
+    for percent in [0, 25, 50, 100] {
+        let share = PIECE / 100 * percent;
+        let name = |what: &str| format!("rewritten_{percent}_{what}");
+        time(&name("bfault"), calls, |number| {
+            let before = store.view(file, (number * PIECE) as u64, PIECE)?;
+            write_window(store, file, (number + 1) * PIECE, PIECE, |window| {
+                let mut rest = &mut window[..];
+                for part in before.parts() {
+                    let len = part.len().min(rest.len());
+                    rest[..len].copy_from_slice(&part[..len]);
+                    rest = &mut rest[len..];
+                }
+                let share = share.min(window.len());
+                window[..share].fill(number as u8);
+            })
+        })?;
+        time(&name("detach"), calls, |number| {
+            write_window(store, file, (number + 1) * PIECE, PIECE, |window| {
+                window.fill(number as u8)
+            })
+        })?;
+        time(&name("write"), calls, |number| {
+            memory[..share].fill(number as u8);
+            let at = ((number + 1) * PIECE) as u64;
+            whole(store.write(file, at, memory)?, PIECE)
+        })?;
+    }
+    Ok(())
 }
 
 /// Writes by as many windows as it takes; usually one.

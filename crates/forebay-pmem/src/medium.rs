@@ -19,6 +19,7 @@
 pub(crate) mod machine;
 mod mapped;
 
+pub use machine::flush_by;
 pub use mapped::Mapped;
 
 use crate::errno::Result;

@@ -28,6 +28,7 @@ pub fn run(arguments: Doctor, output: &mut Output) -> Result<u8, Failure> {
     let mut found = vec![configuration];
     found.extend(checks::kernel::all());
     found.extend(checks::mounting::all());
+    found.extend(checks::persistent::all());
     found.extend(checks::memory::all(&config));
     found.extend(checks::limits::all(config.memory));
     let directories = match arguments.directories.as_slice() {

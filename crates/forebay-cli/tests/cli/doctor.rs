@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::place::{Place, Run};
 
-const CHECKS: [&str; 20] = [
+const CHECKS: [&str; 21] = [
     "configuration",
     "kernel",
     "io_uring",
@@ -17,6 +17,7 @@ const CHECKS: [&str; 20] = [
     "fanotify",
     "inotify",
     "fuse",
+    "persistent_memory",
     "arena",
     "huge_pages",
     "shmem_enabled",
