@@ -2,6 +2,7 @@
 
 mod calls;
 mod crash;
+mod crash_again;
 mod damage;
 mod drive;
 mod files;

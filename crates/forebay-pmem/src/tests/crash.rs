@@ -22,10 +22,10 @@ use crate::store::make;
 use crate::types::CreateOptions;
 
 /// A workload, recorded: memory at its start, what happened to it, and the tree after each operation.
-struct Recorded {
-    start: Vec<u8>,
+pub struct Recorded {
+    pub start: Vec<u8>,
     durability: Durability,
-    events: Vec<Event>,
+    pub events: Vec<Event>,
     trees: Vec<Tree>,
     /// Trees in the middle of an operation: of a write to a store that is nearly full, which is done in parts.
     parts: Vec<Vec<Tree>>,
@@ -72,7 +72,7 @@ pub fn parts_of(model: &Model, op: &Op) -> Vec<Tree> {
     ends.map(part).collect()
 }
 
-fn record(
+pub fn record(
     start: Vec<u8>,
     durability: Durability,
     omitted: Option<(Call, For)>,
@@ -160,7 +160,7 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<Strin
 }
 
 /// What is wrong with the store in these bytes, if anything.
-fn judge(bytes: Vec<u8>, allows: impl Fn(&Tree) -> bool) -> Option<String> {
+pub fn judge(bytes: Vec<u8>, allows: impl Fn(&Tree) -> bool) -> Option<String> {
     let medium = Simulated::new(bytes, Durability::Dax);
     let before = faults(&medium);
     if !before.is_empty() {
@@ -265,7 +265,7 @@ fn many_workloads_recover_from_states_by_chance() {
 
 /// A store whose log goes round several times, with bytes that are written over and directories that come and
 /// go: a block that held metadata holds bytes soon after.
-fn rounds() -> Vec<Op> {
+pub fn rounds() -> Vec<Op> {
     let round = |turn: u8| {
         [
             Op::Mkdir { dir: 0, name: 3 },
