@@ -23,7 +23,7 @@ def test_a_call_lets_others_run(session, path, call):
     with session.open(path, "w+b") as file, session.window(4 << 20) as window:
         file.write_at(room, 0)
         # So that there is something to refill or to detach.
-        window.commit(file, 1 << 20)
+        window.commit(file, 2 << 20)
         calls = {
             "read_at": lambda: file.read_at(len(room), 0),
             "readinto_at": lambda: file.readinto_at(room, 0),

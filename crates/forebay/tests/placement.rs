@@ -16,9 +16,12 @@ use std::io::Write;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::Instant;
 
 const MIB: usize = 1 << 20;
+/// Who sets huge pages aside, or looks whether there are some.
+static HUGE: Mutex<()> = Mutex::new(());
 /// Set in the process that has its own mounts.
 const INSIDE: &str = "FOREBAY__TEST_INSIDE";
 
@@ -144,6 +147,7 @@ fn a_covered_mount_does_not_count() {
 
 #[test]
 fn hugetlbfs_is_first_where_it_has_pages() {
+    let _alone = HUGE.lock();
     with_mounts("hugetlbfs_is_first_where_it_has_pages", |dir| {
         if !mount("hugetlbfs", "pagesize=2M,mode=1777", dir) {
             return here::skipped("this kernel has no hugetlbfs");
@@ -198,10 +202,14 @@ impl Drop for SetAside {
 /// A huge page is mapped as a whole or not at all: where frames that lie apart are mapped, what was mapped there is gone.
 #[test]
 fn a_window_on_huge_pages_stays_mapped() {
+    let _alone = HUGE.lock();
+    // Here, and not in the process that may die of it.
+    let is_outside = std::env::var_os(INSIDE).is_none();
+    let pages = is_outside.then(|| SetAside::pages(64));
+    if let Some(None) = pages {
+        return here::skipped("no huge pages are set aside: there are no 128 MiB of them");
+    }
     with_mounts("a_window_on_huge_pages_stays_mapped", |dir| {
-        let Some(_pages) = SetAside::pages(64) else {
-            return here::skipped("no huge pages are set aside: there are no 128 MiB of them");
-        };
         if !mount("hugetlbfs", "pagesize=2M,mode=1777", dir) {
             return here::skipped("this kernel has no hugetlbfs");
         }

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::{Engine, Store};
+use forebay::config::Coherence;
 use forebay::evict::evict_file;
 use forebay::keeper::check::check;
 use forebay::limits::BLOCK_BYTES;
@@ -381,7 +382,9 @@ fn what_views_have_shown_is_in_memory_after_a_close() {
     std::io::Write::write_all(&mut plain, &content).expect("written");
     plain.sync_all().expect("durable");
     drop(plain);
-    let session = session("viewed", 16 << 20);
+    let mut config = config(&session_name("viewed"));
+    (config.memory, config.coherence) = (16 << 20, Coherence::Notify);
+    let session = Session::open(config).expect("a session");
     let read_from_device = || session.stats().device_read_bytes;
     for round in 0..3 {
         let file = session.open_file(&path, &options()).expect("a file");

@@ -74,6 +74,13 @@ fn crash_again(
         }
         course.event(event);
     }
+    // What the last words of the recovery have left, which no fence follows.
+    course.states(LIMITS.1, random, |bytes| {
+        *count += 1;
+        if wrong.is_none() {
+            wrong = judge(bytes, |tree| *tree == first);
+        }
+    });
     wrong
 }
 

@@ -11,7 +11,7 @@ use crate::file::core::{Core, Halt};
 use crate::file::{closing, given, resize, table, write};
 use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
-use crate::keeper::unfinished;
+use crate::keeper::{outsiders, unfinished};
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
 use crate::memory::files::{FileEntry, VIEWED};
 use crate::memory::threads::{Me, stop_file};
@@ -132,12 +132,18 @@ pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) 
         // Nobody can open a file without a name again, and what the kernel has is read from there: this memory is of no more use. Views
         // need it here: the next one would read all of it again.
         let nameless = || matches!(core.device.stat(), Ok(stat) if stat.links == 0);
-        let is_viewed = core.entry().flags.load(Ordering::Relaxed) & VIEWED != 0;
-        if !is_viewed && core.device.is_cached() || nameless() {
+        if !is_kept_for_views(core) && core.device.is_cached() || nameless() {
             evict::evict_file(me, core.id);
         }
     }
     settled
+}
+
+/// Whether views have shown bytes of the file since it was opened. Without a guard nobody would hear of an outsider that has the file mapped.
+fn is_kept_for_views(core: &Core) -> bool {
+    let was = core.entry().flags.fetch_and(!VIEWED, Ordering::Relaxed);
+    let guard = core.shared.arena.superblock().guard.load(Ordering::Acquire);
+    was & VIEWED != 0 && guard != outsiders::NONE
 }
 
 /// Makes the device file of a file that owes nothing, and that nobody writes any more, what it should be: as long as the file,

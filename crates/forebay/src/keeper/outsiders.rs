@@ -22,6 +22,7 @@ mod library;
 mod members;
 mod mend;
 mod pace;
+mod standing;
 mod who;
 
 pub use haste::EACH_MAX;
@@ -87,6 +88,7 @@ pub struct Guard {
     work: Mutex<HashMap<FileId, u32>>,
     woken: Condvar,
     ended: AtomicBool,
+    standing: standing::Standing,
     /// Somebody has been let in of whom the guard does not know.
     missed: AtomicBool,
     /// The arena's file, which every member has mapped: device and inode.
@@ -186,6 +188,7 @@ impl Guard {
             work: Mutex::default(),
             woken: Condvar::new(),
             ended: AtomicBool::new(false),
+            standing: standing::Standing::default(),
             missed: AtomicBool::new(false),
             arena: (seen.device, seen.inode),
             relieves: false,
@@ -385,6 +388,13 @@ impl Guard {
         watched.by_inode.contains_key(&inode) || watched.forgotten.contains_key(&inode)
     }
 
+    /// Before a lease is taken: somebody stands in for this keeper, if that can be.
+    pub fn await_stand_in(&self) {
+        if !self.relieves {
+            self.standing.want();
+        }
+    }
+
     /// Where it cannot be had, those who open wait for a keeper that is stopped.
     fn begin_stand_in(&self, shared: &Shared) -> Option<StandIn> {
         let listener = self.gate.as_ref().map(Group::as_fd);
@@ -399,16 +409,17 @@ impl Guard {
 
     /// Until the keeper ends.
     fn stand(&self, shared: &Shared) {
-        // Also where nobody waits for answers: outsiders wait for the ends of leases, the first of which may come at once.
-        let stand_in = match self.relieves {
-            true => None,
-            false => self.begin_stand_in(shared),
-        };
+        let (mut stand_in, mut has_tried) = (None, self.relieves);
         let mut heard = Instant::now();
         let mut members = members::Members::default();
         let mut pace = pace::Pace::new();
         let mut answers = 0;
         while !self.ended.load(Relaxed) {
+            if !has_tried && (self.gate.is_some() || self.standing.is_wanted()) {
+                has_tried = true;
+                stand_in = self.begin_stand_in(shared);
+                self.standing.settle();
+            }
             if let Some(stand_in) = &stand_in {
                 stand_in.note_round();
                 if stand_in.answers() != answers {

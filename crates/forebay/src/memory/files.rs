@@ -140,7 +140,7 @@ pub const VANISHED: u32 = 1024;
 pub const TOLD: u32 = 2048;
 /// A recovery has seen that others have changed the file since the session's last change of it: no recovery writes to it.
 pub const FOREIGN: u32 = 4096;
-/// Views have shown bytes of the file: its memory stays where it is closed, though the kernel has the same. A hint.
+/// Views have shown bytes of the file since it was opened: its memory stays when it is closed, though the kernel has the same. A hint.
 pub const VIEWED: u32 = 8192;
 /// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
 pub const SMALL_SYNC: u32 = 1 << 24;

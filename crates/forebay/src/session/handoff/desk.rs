@@ -299,6 +299,9 @@ fn unite(shared: &Shared, file: FileId) -> bool {
     let (number, inode) = entry.numbers();
     let hash = reached::hash(number, inode);
     reached::begin(superblock, hash);
+    if let Some(guard) = shared.guard() {
+        guard.await_stand_in();
+    }
     let is_only = entry.opens.load(Ordering::SeqCst) <= 1;
     if is_only && let (Some(guard), Some((direct, _))) = (shared.guard(), device.descriptors()) {
         guard.forget(direct);
