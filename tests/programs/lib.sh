@@ -98,18 +98,30 @@ same() {
     fi
 }
 
+# holds NAME PROGRAM...: it ends well under Forebay; with $least set, at least so many bytes go through the engine.
 holds() {
-    local name=$1 output
+    local name=$1 output code bytes said='' report=()
     shift
     wanted "$name" || return 0
     mkdir -p "$WHERE/$name"
-    if output=$(cd "$WHERE/$name" && timeout --kill-after=5 "$patience" \
-        "$forebay" run --require --linger 5 -- "$@" 2>&1 </dev/null); then
-        passed "$name"
-        rm -rf "${WHERE:?}/$name"
-    else
-        failed "$name" "exit $?: $(tail -n 12 <<<"$output")"
+    [[ -z ${least:-} ]] || report=("--report=$WHERE/$name.report" --json)
+    output=$(cd "$WHERE/$name" && timeout --kill-after=5 "$patience" \
+        "$forebay" run --require --linger 5 "${report[@]}" -- "$@" 2>&1 </dev/null)
+    code=$?
+    if ((code != 0)); then
+        failed "$name" "exit $code: $(tail -n 12 <<<"$output")"
+        return
     fi
+    if [[ -n ${least:-} ]]; then
+        bytes=$(bytes_through "$WHERE/$name.report")
+        said="$bytes bytes through the engine"
+        if ((bytes < least)); then
+            failed "$name" "only $said, of at least $least"
+            return
+        fi
+    fi
+    passed "$name" ${said:+"$said"}
+    rm -rf "${WHERE:?}/$name" "$WHERE/$name.report"
 }
 
 programs_end() {
