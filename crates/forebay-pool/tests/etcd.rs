@@ -227,6 +227,12 @@ impl Servers {
     fn join(&self) -> Pool {
         Pool::join(&self.config, PATIENCE).unwrap()
     }
+
+    /// Whether etcd has it that this server lives.
+    fn has_said_alive(&self, index: usize, etcd: &Etcd) -> bool {
+        let alive = etcd.ask(&["get", "--prefix", "--print-value-only", "/pool/servers/"]);
+        alive.contains(&self.config.servers[index].to_string())
+    }
 }
 
 fn open(pool: &Pool, name: &str) -> Result<File, Failure> {
@@ -394,11 +400,49 @@ fn the_ruler_dies(home: Option<&Path>) {
 /// Until all servers of the list are in etcd and the pool serves a new client.
 fn wait_for_all(servers: &Servers, etcd: &Etcd) {
     wait_until("all servers are members", || {
-        let alive = etcd.ask(&["get", "--prefix", "--print-value-only", "/pool/servers/"]);
-        let is_there = |server: &SocketAddr| alive.contains(&server.to_string());
-        servers.config.servers.iter().all(is_there)
+        (0..servers.all.len()).all(|index| servers.has_said_alive(index, etcd))
     });
     drop(servers.join());
+}
+
+/// Whoever gave it its number dies before the register has heard of it: it gets another number.
+#[test]
+fn a_server_that_has_just_been_given_a_number_outlives_its_giver() {
+    let Some(etcd) = Etcd::begin() else {
+        return;
+    };
+    let mut servers = Servers::begin(&etcd, 3, None);
+    let writer = Writer::begin(Arc::new(servers.join()));
+    // Others dial the first of the list, and it takes them a moment to do so again: it does not rule.
+    loop {
+        writer.goes_on();
+        servers.all[0].kill();
+        writer.goes_on();
+        if etcd.ruler().is_some_and(|ruler| ruler != 0) {
+            break;
+        }
+        servers.restart(0);
+        wait_for_all(&servers, &etcd);
+    }
+    for _ in 0..2 {
+        let ruler = etcd.ruler().unwrap();
+        servers.restart(0);
+        wait_until("the first has a number", || {
+            servers.has_said_alive(0, &etcd)
+        });
+        servers.all[ruler].kill();
+        writer.goes_on();
+        servers.restart(ruler);
+        wait_for_all(&servers, &etcd);
+        writer.goes_on();
+        if etcd.ruler() == Some(0) {
+            break;
+        }
+        servers.all[0].kill();
+        wait_until("it is gone", || !servers.has_said_alive(0, &etcd));
+        writer.goes_on();
+    }
+    writer.end(&servers.config);
 }
 
 #[test]

@@ -3,14 +3,14 @@
 use std::collections::VecDeque;
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::Duration;
 
 use super::Config;
 use super::link::{self, Dialler, Hello, Welcome};
 use super::numbers::{Given, Numbers};
-use super::process::Process;
+use super::process::{Process, locked};
 use super::security::Security;
 use super::stream::Stream;
 use crate::ids::{Node, Server as Id};
@@ -28,7 +28,7 @@ struct Greetings(Mutex<VecDeque<(u64, TcpStream)>>);
 
 impl Greetings {
     fn locked(&self) -> MutexGuard<'_, VecDeque<(u64, TcpStream)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        locked(&self.0)
     }
 
     fn begin(&self, number: u64, socket: TcpStream) {
@@ -66,8 +66,8 @@ pub(super) struct Door {
     security: Security,
     /// Whether any server may come to give numbers.
     has_etcd: bool,
-    /// What those who come in meet; nothing before this server has a number.
-    inside: OnceLock<Inside>,
+    /// What those who come in meet; nothing while this server has no number.
+    inside: Mutex<Option<Arc<Inside>>>,
     numbers: Mutex<Option<Numbers>>,
 }
 
@@ -85,35 +85,38 @@ impl Door {
             servers: config.servers.len() as u32,
             security,
             has_etcd: config.etcd.is_some(),
-            inside: OnceLock::new(),
+            inside: Mutex::default(),
             numbers: Mutex::new(None),
         }
     }
 
-    /// Opens it. Once.
+    /// Opens it.
     pub fn open(&self, inside: Inside) {
-        self.inside.get_or_init(|| inside);
+        *locked(&self.inside) = Some(Arc::new(inside));
+    }
+
+    /// Closes it again: this server has its number no more.
+    pub fn close(&self) {
+        *locked(&self.inside) = None;
     }
 
     /// Gives numbers from now on, or none any more.
     pub fn give(&self, numbers: Option<Numbers>) {
-        *self.numbers() = numbers;
+        *locked(&self.numbers) = numbers;
     }
 
     /// Whether there are no more numbers.
     pub fn has_given_all(&self) -> bool {
-        self.numbers().as_ref().is_some_and(Numbers::has_ended)
+        locked(&self.numbers)
+            .as_ref()
+            .is_some_and(Numbers::has_ended)
     }
 
-    fn numbers(&self) -> MutexGuard<'_, Option<Numbers>> {
-        self.numbers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn admit(&self, hello: Hello) -> Welcome {
+    fn admit(&self, hello: Hello, inside: Option<&Inside>) -> Welcome {
         if hello.pool != self.mark {
             return Welcome::Never("its configuration is another one".to_string());
         }
-        let Some(Inside { birth, me, .. }) = self.inside.get() else {
+        let Some(Inside { birth, me, .. }) = inside else {
             return Welcome::Later;
         };
         if hello.birth != 0 && hello.birth != *birth {
@@ -124,7 +127,7 @@ impl Door {
         } else {
             Given::Never
         };
-        let mut numbers = self.numbers();
+        let mut numbers = locked(&self.numbers);
         let given = match (hello.dialler, numbers.as_mut()) {
             (Dialler::NewClient, Some(numbers)) => numbers.client(),
             (Dialler::NewServer(index), Some(numbers)) => numbers.server(index),
@@ -150,15 +153,16 @@ impl Door {
         }
     }
 
-    /// Lets somebody in or not; says who it is, if this connection is to be kept.
-    fn greet(&self, socket: TcpStream) -> std::io::Result<Option<(Stream, Node)>> {
+    /// Lets somebody in or not; says who it is and whom it meets, if this connection is to be kept.
+    fn greet(&self, socket: TcpStream) -> std::io::Result<Option<(Stream, Node, Arc<Inside>)>> {
         let mut stream = link::accept(socket, &self.security)?;
         let hello: Hello = link::hear(&mut stream)?;
-        let welcome = self.admit(hello);
+        let inside = locked(&self.inside).clone();
+        let welcome = self.admit(hello, inside.as_deref());
         link::say(&mut stream, &welcome)?;
-        Ok(match (welcome, hello.dialler) {
-            (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_)) => {
-                Some((stream, you))
+        Ok(match (welcome, hello.dialler, inside) {
+            (Welcome::In { you, .. }, Dialler::Client(_) | Dialler::Server(_), Some(inside)) => {
+                Some((stream, you, inside))
             }
             _ => None,
         })
@@ -179,7 +183,7 @@ pub(super) fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicB
             thread::Builder::new().spawn(move || {
                 let greeted = door.greet(stream);
                 own.end(number);
-                if let (Ok(Some((stream, you))), Some(inside)) = (greeted, door.inside.get()) {
+                if let Ok(Some((stream, you, inside))) = greeted {
                     link::carry(stream, you, &inside.process);
                 }
             })

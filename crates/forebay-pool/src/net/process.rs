@@ -11,7 +11,7 @@ use super::Ended;
 use super::link::Link;
 use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
-use crate::ids::Node;
+use crate::ids::{Epoch, Node};
 use crate::message::{Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
@@ -164,6 +164,11 @@ impl Process {
     /// Whether the pool does not want this client any more.
     pub fn is_given_up(&self) -> bool {
         matches!(&self.machine, Machine::Client(client) if client.is_gone())
+    }
+
+    /// Whether the register has ever told this server that it is a member: else it has nothing that anybody could miss.
+    pub fn has_been_member(&self) -> bool {
+        matches!(&self.machine, Machine::Server(server) if server.view().epoch != Epoch(0))
     }
 
     pub fn now(&self) -> u64 {
@@ -444,7 +449,7 @@ fn status_of(server: &Server) -> Status {
     }
 }
 
-/// A process whose thread has panicked is as it was left.
-pub(super) fn locked(process: &Mutex<Process>) -> MutexGuard<'_, Process> {
-    process.lock().unwrap_or_else(PoisonError::into_inner)
+/// What a thread that has panicked had locked is as it was left.
+pub(super) fn locked<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,13 +3,13 @@
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use super::door::{Door, Inside, listen};
 use super::link::{self, Dialled, Dialler, Hello, PAUSE};
 use super::numbers::Numbers;
-use super::process::{Event, Machine, Process};
+use super::process::{Event, Machine, Process, locked};
 use super::security::Security;
 use super::status::Status;
 use super::steward::{Entry, Member, Steward};
@@ -20,9 +20,13 @@ use crate::register::Register;
 use crate::ruler::Ruler;
 use crate::server::{self, Server};
 
+/// Where a server's process is told what does not come by its connections. Each of its lives has one of its own: what the threads of an earlier one
+/// still say concerns nobody.
+type Inbox = Arc<Mutex<Sender<Event>>>;
+
 /// A server that runs.
 pub struct Serving {
-    inbox: Sender<Event>,
+    inbox: Inbox,
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
     thread: JoinHandle<Result<(), Ended>>,
@@ -35,13 +39,14 @@ impl Serving {
         let address = address.ok_or(Ended::NoSuchServer(index))?;
         let listener = TcpListener::bind(address).map_err(|why| Ended::Listen(address, why))?;
         let (inbox, events) = mpsc::channel();
+        let inbox = Arc::new(Mutex::new(inbox));
         let is_over = Arc::new(AtomicBool::new(false));
         let status = Arc::default();
         let life = Life {
             security: Security::of(config.tls.as_ref())?,
             config: config.clone(),
             index,
-            inbox: inbox.clone(),
+            inbox: Arc::clone(&inbox),
             is_over: Arc::clone(&is_over),
             status: Arc::clone(&status),
             secret: random()?,
@@ -49,7 +54,7 @@ impl Serving {
             taken: OnceLock::new(),
         };
         let thread = thread::spawn(move || {
-            let result = life.serve(listener, &events);
+            let result = life.serve(listener, events);
             life.is_over.store(true, Ordering::Relaxed);
             // The listener's thread waits for somebody to come.
             let _ = TcpStream::connect(address);
@@ -66,13 +71,12 @@ impl Serving {
     /// Hands on what it has, and goes. A second call does not wait for that. Without etcd the first server takes the pool with it.
     pub fn stop(&self) {
         // It may have ended already.
-        let _ = self.inbox.send(Event::Stop);
+        let _ = locked(&self.inbox).send(Event::Stop);
     }
 
     /// How it is.
     pub fn status(&self) -> Status {
-        let status = self.status.lock();
-        status.unwrap_or_else(PoisonError::into_inner).clone()
+        locked(&self.status).clone()
     }
 
     /// Whether it has ended.
@@ -92,7 +96,7 @@ struct Life {
     config: Config,
     security: Security,
     index: usize,
-    inbox: Sender<Event>,
+    inbox: Inbox,
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
     secret: u64,
@@ -112,29 +116,64 @@ struct Standing {
     numbers: Option<Numbers>,
 }
 
+/// How a life by one number has ended.
+struct Lived {
+    result: Result<(), Ended>,
+    /// The register had told it that it is a member.
+    was_member: bool,
+}
+
 impl Life {
-    fn serve(&self, listener: TcpListener, events: &Receiver<Event>) -> Result<(), Ended> {
+    fn serve(&self, listener: TcpListener, mut events: Receiver<Event>) -> Result<(), Ended> {
         let door = Arc::new(Door::new(&self.config, self.security.clone()));
-        let mut steward = match &self.config.etcd {
-            Some(etcd) => Some(Steward::new(etcd, &self.config, self.index, self.secret)?),
-            None => None,
-        };
         let listens = {
             let (door, is_over) = (Arc::clone(&door), Arc::clone(&self.is_over));
             move || listen(&listener, &door, &is_over)
         };
-        let standing = if let Some(steward) = &mut steward {
-            // Others may ask it meanwhile, and are told that it cannot say yet.
+        let Some(etcd) = &self.config.etcd else {
+            let Some(standing) = self.begin(&events)? else {
+                return Ok(());
+            };
             thread::spawn(listens);
-            self.enter(steward, events)?
-        } else {
-            let standing = self.begin(events)?;
-            thread::spawn(listens);
-            standing
+            return self.live(standing, None, &door, &events).result;
         };
-        let Some(standing) = standing else {
-            return Ok(());
-        };
+        // Others may ask it before it has a number, and are told that it cannot say yet.
+        thread::spawn(listens);
+        loop {
+            let mut steward = Steward::new(etcd, &self.config, self.index, self.secret)?;
+            let Some(standing) = self.enter(&mut steward, &events)? else {
+                return Ok(());
+            };
+            let lived = self.live(standing, Some(steward), &door, &events);
+            match lived.result {
+                // Who gave it a number died before the next one knew of it.
+                Err(Ended::GivenUp) if !lived.was_member => door.close(),
+                result => return result,
+            }
+            match self.another_inbox(&events) {
+                Some(another) => events = another,
+                None => return Ok(()),
+            }
+        }
+    }
+
+    /// An inbox for another life; `None` if it is to stop.
+    fn another_inbox(&self, events: &Receiver<Event>) -> Option<Receiver<Event>> {
+        let (inbox, another) = mpsc::channel();
+        let mut current = locked(&self.inbox);
+        *current = inbox;
+        let is_to_stop = events.try_iter().any(|event| matches!(event, Event::Stop));
+        (!is_to_stop).then_some(another)
+    }
+
+    /// A server's life by one number.
+    fn live(
+        &self,
+        standing: Standing,
+        steward: Option<Steward>,
+        door: &Arc<Door>,
+        events: &Receiver<Event>,
+    ) -> Lived {
         let (me, reign) = (standing.me, standing.reign);
         let is_in = Arc::new(AtomicBool::new(false));
         let machine = Machine::Server(Box::new(self.server(me)));
@@ -156,29 +195,32 @@ impl Life {
             me,
             process: Arc::clone(&process),
         });
-        self.begin_dialling((me, standing.birth), &process);
-        let Some(steward) = steward else {
-            return Process::run(&process, events);
-        };
-        let member = Member {
-            me,
-            birth: standing.birth,
-            process: Arc::clone(&process),
-            door,
-        };
-        let (is_done, done) = (Arc::new(AtomicBool::new(false)), self.inbox.clone());
-        let own = Arc::clone(&is_done);
-        let steward = thread::spawn(move || {
-            if let Err(why) = steward.run(&member, &saves, &own) {
-                // The process may have ended already.
-                let _ = done.send(Event::Refused(why));
-            }
+        let is_done = Arc::new(AtomicBool::new(false));
+        let inbox = locked(&self.inbox).clone();
+        self.begin_dialling((me, standing.birth), (&process, &inbox), &is_done);
+        let steward = steward.map(|steward| {
+            let member = Member {
+                me,
+                birth: standing.birth,
+                process: Arc::clone(&process),
+                door: Arc::clone(door),
+            };
+            let own = Arc::clone(&is_done);
+            thread::spawn(move || {
+                if let Err(why) = steward.run(&member, &saves, &own) {
+                    // The process may have ended already.
+                    let _ = inbox.send(Event::Refused(why));
+                }
+            })
         });
         let result = Process::run(&process, events);
         is_done.store(true, Ordering::Relaxed);
-        // It gives up its lease, so that another one rules at once. It has not panicked, or there is nothing to give up.
-        let _ = steward.join();
-        result
+        if let Some(steward) = steward {
+            // It gives up its lease, so that another one rules at once. It has not panicked, or there is nothing to give up.
+            let _ = steward.join();
+        }
+        let was_member = locked(&process).has_been_member();
+        Lived { result, was_member }
     }
 
     fn server(&self, me: Id) -> Server {
@@ -201,8 +243,13 @@ impl Life {
         }
     }
 
-    /// Dials the servers before this one.
-    fn begin_dialling(&self, (me, birth): (Id, u64), process: &Arc<Mutex<Process>>) {
+    /// Dials the servers before this one, until this life is done.
+    fn begin_dialling(
+        &self,
+        (me, birth): (Id, u64),
+        (process, inbox): (&Arc<Mutex<Process>>, &Sender<Event>),
+        is_done: &Arc<AtomicBool>,
+    ) {
         let hello = Hello {
             pool: self.config.mark(),
             birth,
@@ -212,8 +259,8 @@ impl Life {
             keep_dialling(
                 (*address, self.security.clone()),
                 hello,
-                (Arc::clone(process), self.inbox.clone()),
-                Arc::clone(&self.is_over),
+                (Arc::clone(process), inbox.clone()),
+                Arc::clone(is_done),
             );
         }
     }
@@ -305,7 +352,7 @@ impl Life {
     }
 
     fn tell_trouble(&self, steward: &Steward) {
-        let mut status = self.status.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut status = locked(&self.status);
         status.etcd_trouble = steward.trouble().map(str::to_string);
     }
 }
