@@ -14,7 +14,7 @@ use std::fs;
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay::Config;
 use forebay::keeper::recover::{Report, recover};
@@ -29,8 +29,9 @@ const RUNS: [(u64, u32, u32); 3] = [(4096, 8192, 1), (20_000, 9000, 2), (70_001,
 const NEW_LEN: usize = 70_004;
 /// Where an outsider writes, bytes that the session owes.
 const OUTSIDER: std::ops::Range<u64> = 21_000..25_000;
-/// Later than any request that the dead had given to the kernel is taken to reach the file.
-const LATE: Duration = Duration::from_millis(13);
+/// Later than any request that the dead had given to the kernel is taken to reach the file, which is 10 ms, by the clock of files: that lags by one
+/// tick of the kernel's, 4 ms, and by two where the machine is busy.
+const LATE: Duration = Duration::from_millis(30);
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Change {
@@ -91,6 +92,8 @@ impl Scene {
         for run in RUNS {
             worker.run(&write(run));
         }
+        // A death before the flush has written anything is later than what the file's times show.
+        std::thread::sleep(LATE);
         let lived = worker.try_run(&Op::SyncAll { file: 0, handle: 0 });
         if lived {
             // With something owed again.
@@ -126,8 +129,9 @@ impl Scene {
         self.dir.path().join("elsewhere")
     }
 
-    /// Everything as it was when the session had died, but that it died now.
-    fn restore(&self) {
+    /// Everything as it was when the session had died, but that it died now, by the file's times: by its own, which show when it was last at the file,
+    /// perhaps later. When that was, since 1970.
+    fn restore(&self) -> Duration {
         let path = self.path();
         if self.moved().exists() {
             fs::rename(self.moved(), &path).expect("its name");
@@ -168,11 +172,14 @@ impl Scene {
             let moved = [0, 8, 16].map(|word| read(at + word));
             write(witnessed, sum_of(changes, moved));
         }
+        let shown = read(offset_of!(FileEntry, changed_ns));
+        Duration::from_nanos(shown.max(now[1]))
     }
 
-    /// Does it, and returns where the file is then.
-    fn change(&self, change: Change) -> PathBuf {
-        std::thread::sleep(LATE);
+    /// Does it long enough after a death, and returns where the file is then.
+    fn change(&self, change: Change, died: Duration) -> PathBuf {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH);
+        std::thread::sleep((died + LATE).saturating_sub(now.expect("a time after 1970")));
         let path = self.path();
         let open = || {
             fs::OpenOptions::new()
@@ -244,8 +251,8 @@ impl Scene {
     fn play(&self, change: Change, cut_off: &[u64]) {
         let dies_at = self.dies_at;
         let what = format!("{change:?}, death at {dies_at}, recoveries cut off at {cut_off:?}");
-        self.restore();
-        let path = self.change(change);
+        let died = self.restore();
+        let path = self.change(change, died);
         let before = fs::read(&path).expect("the file");
         for &at in cut_off {
             self.recover_and_die(at);
