@@ -11,9 +11,10 @@ mod workers;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
+use common::held::Held;
 use forebay::memory::threads;
 use forebay::sim::Bug;
-use forebay::{File, OpenOptions, PrivateView, Session, View};
+use forebay::{File, OpenOptions, Session};
 use forebay_model::{
     BLOCK_BYTES, Model, Op, Outcome, PartitionPlan, Profile, SplitMix64, Target, generate,
 };
@@ -322,55 +323,15 @@ fn views_outlive_their_keeper() {
     assert_gone(&session);
 }
 
-/// A view of either kind, and what it has to show.
-struct Held {
-    view: Kind,
-    expected: Vec<u8>,
-}
-
-enum Kind {
-    Shared(View),
-    Private(PrivateView),
-}
-
-impl Held {
-    /// A view of a random part of a file whose content `model` has. `None`: it is a copy or empty, which nobody can change.
-    fn take(file: &File, model: &Model, dice: &mut SplitMix64) -> Option<Held> {
-        let start = dice.below(5 * BLOCK_BYTES);
-        let most = [5000, BLOCK_BYTES, 3 * BLOCK_BYTES][dice.below(3) as usize];
-        let range = start..start + dice.below(most);
-        let expected = model.content(0).read(start, range.end - start);
-        let (view, is_copy) = if dice.below(2) == 0 {
-            let view = file.view(range.clone()).expect("a view");
-            let is_copy = view.is_copy();
-            (Kind::Shared(view), is_copy)
-        } else {
-            let view = file.view_private(range.clone()).expect("a view");
-            let is_copy = view.is_copy();
-            (Kind::Private(view), is_copy)
-        };
-        let held = Held { view, expected };
-        held.assert_unchanged(&format!("a new view of {range:?}"));
-        (!is_copy && !held.expected.is_empty()).then_some(held)
-    }
-
-    fn assert_unchanged(&self, when: &str) {
-        let bytes: &[u8] = match &self.view {
-            Kind::Shared(view) => view,
-            Kind::Private(view) => view,
-        };
-        assert!(bytes == self.expected, "{when}");
-    }
-
-    /// Stores a byte, if it takes any.
-    fn store(&mut self, dice: &mut SplitMix64) {
-        let Kind::Private(view) = &mut self.view else {
-            return;
-        };
-        let at = dice.below(view.len() as u64) as usize;
-        view[at] ^= 0xFF;
-        self.expected[at] ^= 0xFF;
-    }
+/// A view of a random part of a file whose content `model` has, and the bytes. `None`: it is a copy or empty, which nobody can change.
+fn take_view(file: &File, model: &Model, dice: &mut SplitMix64) -> Option<(Held, Vec<u8>)> {
+    let start = dice.below(5 * BLOCK_BYTES);
+    let most = [5000, BLOCK_BYTES, 3 * BLOCK_BYTES][dice.below(3) as usize];
+    let range = start..start + dice.below(most);
+    let expected = model.content(0).read(start, range.end - start);
+    let view = Held::take(file, range.clone(), dice.below(2) != 0).expect("a view");
+    assert!(view[..] == expected, "a new view of {range:?}");
+    (!view.is_copy() && !view.is_empty()).then_some((view, expected))
 }
 
 /// Another process, which keeps the session, carries out random operations while this one holds views. Whether the engine had the file: where
@@ -393,22 +354,22 @@ fn views_beside_a_worker(dir: &Path, seed: u64, count: usize) -> bool {
     };
     let mut model = Model::new(1, 1);
     let mut dice = SplitMix64::new(seed);
-    let mut held: Vec<Held> = Vec::new();
+    let mut held: Vec<(Held, Vec<u8>)> = Vec::new();
     let mut taken = 0;
     for op in generate(seed, &profile, count) {
         let when = format!("seed {seed}: after {op:?}");
         let (said, right) = (worker.run(&op), answer(&model.apply(&op)));
         assert!(said == right, "{when}: {said:.100}, not {right:.100}");
-        for view in &mut held {
-            view.assert_unchanged(&when);
+        for (view, expected) in &mut held {
+            assert!(view[..] == *expected, "{when}");
             if dice.below(4) == 0 {
-                view.store(&mut dice);
+                view.store(expected, &mut dice);
             }
         }
         if held.len() == 6 || !held.is_empty() && dice.below(6) == 0 {
             held.swap_remove(dice.below(held.len() as u64) as usize);
         }
-        if let Some(view) = Held::take(&file, &model, &mut dice) {
+        if let Some(view) = take_view(&file, &model, &mut dice) {
             taken += 1;
             held.push(view);
         }

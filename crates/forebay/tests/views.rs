@@ -6,12 +6,13 @@ mod here;
 mod workers;
 
 use std::io::{BufRead, BufReader};
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use common::held::Held;
 use common::{Engine, Store};
 use forebay::config::Coherence;
 use forebay::evict::evict_file;
@@ -23,7 +24,7 @@ use forebay::sim::device::{
 };
 use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
-use forebay::{Config, File, OpenOptions, PrivateView, Session, View};
+use forebay::{Config, File, OpenOptions, PrivateView, Session};
 use forebay_model::{Op, Profile, SplitMix64, Target, fill, generate};
 use workers::{config, session_name};
 
@@ -75,44 +76,6 @@ fn read(file: &File, range: &Range<u64>) -> Vec<u8> {
     bytes
 }
 
-/// A view of either kind.
-enum Held {
-    Shared(View),
-    Private(PrivateView),
-}
-
-impl Deref for Held {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Held::Shared(view) => view,
-            Held::Private(view) => view,
-        }
-    }
-}
-
-impl Held {
-    fn is_copy(&self) -> bool {
-        match self {
-            Held::Shared(view) => view.is_copy(),
-            Held::Private(view) => view.is_copy(),
-        }
-    }
-
-    /// Stores something somewhere into one that takes it, and into what is expected of it.
-    fn store(&mut self, expected: &mut [u8], dice: &mut SplitMix64) {
-        let Held::Private(view) = self else { return };
-        if view.is_empty() {
-            return;
-        }
-        let at = dice.below(view.len() as u64) as usize;
-        let end = (at + dice.below(6000) as usize).min(view.len());
-        fill(dice.below(1 << 30) as u32, 0, &mut view[at..end]);
-        expected[at..end].copy_from_slice(&view[at..end]);
-    }
-}
-
 /// Takes views between random operations and looks at those held. How many were taken without a copy. In memory that has no file (`audits`), those
 /// that may be written would all be copies.
 fn hold_views(seed: u64, ops: &[Op], engine: &mut Engine, audits: bool) -> u32 {
@@ -127,11 +90,7 @@ fn hold_views(seed: u64, ops: &[Op], engine: &mut Engine, audits: bool) -> u32 {
             let most = [100, 4096, BLOCK, 3 * BLOCK][dice.below(4) as usize];
             let range = start..start + dice.below(most);
             let is_private = !audits && dice.below(2) == 0;
-            let taken = match is_private {
-                true => file.view_private(range.clone()).map(Held::Private),
-                false => file.view(range.clone()).map(Held::Shared),
-            };
-            let view = match taken {
+            let view = match Held::take(file, range.clone(), is_private) {
                 // The handle is open for writing alone.
                 Err(error) if error.errno() == 9 => continue,
                 view => view.expect("a view"),

@@ -1,6 +1,7 @@
 //! What several test programs share: the engine as a target of the reference model.
 #![allow(dead_code)]
 
+pub mod held;
 pub mod watch;
 pub mod windows;
 
