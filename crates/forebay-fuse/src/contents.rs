@@ -137,8 +137,7 @@ impl Directory {
     pub(crate) fn flush(&self, handle: u64) -> Answer<()> {
         let opened = self.files.get(handle)?;
         if opened.writes {
-            // The kernel tells of the last close only after the program has gone on.
-            opened.file.flush_before_close()?;
+            opened.file.flush()?;
         }
         Ok(())
     }

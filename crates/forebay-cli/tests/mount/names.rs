@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use rustix::fs::{
@@ -139,30 +138,6 @@ fn modes_times_and_attributes_are_the_directorys() {
             here.expect("known").f_blocks,
             there.expect("known").f_blocks
         );
-        scene.end();
-    }
-}
-
-/// The kernel tells the mount of a last close after the program has gone on: what changes a file's times comes before that.
-#[test]
-fn space_and_times_are_right_once_a_file_is_closed() {
-    for scene in Scene::each("closed", &[]) {
-        let known = |path: &Path| {
-            let meta = fs::metadata(path).expect("known");
-            (meta.len(), meta.blocks(), meta.modified().expect("a time"))
-        };
-        for round in 0..20 {
-            let (path, there) = scene.both(&format!("file-{round}"));
-            let mut file = File::create(&path).expect("made");
-            for _ in 0..30 {
-                file.write_all(&[1; 100_001]).expect("written");
-            }
-            drop(file);
-            let seen = [&path, &there].map(|path| known(path));
-            // What is asked for later comes after what the close has left to do.
-            std::thread::sleep(Duration::from_millis(20));
-            assert_eq!(seen, [&path, &there].map(|path| known(path)), "{round}");
-        }
         scene.end();
     }
 }

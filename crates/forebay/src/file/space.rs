@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use super::by_kernel::{by_kernel, not_open_for};
 use super::core::{Core, Halt};
-use super::settle::{self, Durability};
+use super::settle::Durability;
 use super::{File, Kind, resize};
 use crate::error::{Error, Result};
 use crate::limits::FILE_BYTES_MAX;
@@ -21,21 +21,6 @@ pub enum Sought {
 }
 
 impl File {
-    /// As [`File::flush`]; and where this is the file's only handle, what was reserved beyond its end is given back, as its close does. For front ends
-    /// whose closes have two steps, of which programs wait for the first: a file's space and its times are right then.
-    ///
-    /// # Errors
-    /// As for [`File::sync_data`].
-    pub fn flush_before_close(&self) -> Result<()> {
-        self.flush()?;
-        if let Kind::Managed(managed) = &self.kind {
-            let core = &managed.core;
-            let me = core.shared.me()?;
-            settle::trim(core, me, |_| core.shared.is_open_once(core.id));
-        }
-        Ok(())
-    }
-
     /// Reserves space for a range, and makes the file long enough for it unless it is to keep its length (`fallocate`).
     ///
     /// # Errors
