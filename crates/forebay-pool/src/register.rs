@@ -202,9 +202,16 @@ impl Register {
             }
             return;
         }
+        if leaving && !self.has_blocks(from) {
+            // A server that goes before it was in an epoch has nothing to hand on, and no epoch would ever tell it that it may go.
+            self.ends.remove(&from);
+            self.gone.insert(from);
+            out.push((from, Message::Gone));
+            return;
+        }
         let known = self.ends.insert(from, now + self.term).is_some();
         if let Node::Server(server) = from {
-            if !known && !leaving {
+            if !known {
                 self.begin(&[]);
             }
             if leaving && self.view.servers.contains(&server) {
@@ -217,6 +224,12 @@ impl Register {
         }
         let view = self.view.clone();
         out.push((from, Message::Member { sent, view }));
+    }
+
+    /// Whether a server may have blocks.
+    fn has_blocks(&self, member: Node) -> bool {
+        let mut servers = self.view.servers.iter().chain(&self.view.leaving);
+        servers.any(|server| member == Node::Server(*server))
     }
 
     /// A new epoch with those who are there now.
@@ -288,5 +301,38 @@ fn client_of(node: &Node) -> Option<Client> {
     match node {
         Node::Client(client) => Some(*client),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_goes_before_it_was_in_an_epoch_is_told_so() {
+        let alive = |leaving| Message::Alive {
+            sent: 0,
+            ready: Epoch(0),
+            leaving,
+        };
+        let mut register = Register::new(400, 2);
+        let mut say = |server: u32, leaving| {
+            let (from, mut out) = (Node::Server(Server(server)), Outbox::new());
+            register.handle(0, from, alive(leaving), &mut out);
+            let is_gone = |answer: &(Node, Message)| *answer == (from, Message::Gone);
+            (out.len(), out.iter().any(is_gone))
+        };
+        // One that nobody knew, and one that waits for others.
+        assert_eq!(say(1, true), (1, true));
+        assert_eq!(say(2, false), (1, false));
+        assert_eq!(say(2, true), (1, true));
+        // The pool begins without them, and who is in it goes step by step.
+        assert_eq!((say(3, false), say(4, false)), ((1, false), (1, false)));
+        assert_eq!(say(4, true), (1, false));
+        let view = register.view();
+        assert_eq!(
+            (&view.servers[..], &view.leaving[..]),
+            (&[Server(3)][..], &[Server(4)][..])
+        );
     }
 }

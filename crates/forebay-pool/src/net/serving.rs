@@ -140,14 +140,18 @@ impl Life {
         // Others may ask it before it has a number, and are told that it cannot say yet.
         thread::spawn(listens);
         loop {
-            let mut steward = Steward::new(etcd, &self.config, self.index, self.secret)?;
+            // Each life has a name of its own in etcd: what an earlier one has left there is somebody else's.
+            let mut steward = Steward::new(etcd, &self.config, self.index, random()?)?;
             let Some(standing) = self.enter(&mut steward, &events)? else {
                 return Ok(());
             };
             let lived = self.live(standing, Some(steward), &door, &events);
             match lived.result {
                 // Who gave it a number died before the next one knew of it.
-                Err(Ended::GivenUp) if !lived.was_member => door.close(),
+                Err(Ended::GivenUp) if !lived.was_member => {
+                    door.close();
+                    *locked(&self.status) = Status::default();
+                }
                 result => return result,
             }
             match self.another_inbox(&events) {
