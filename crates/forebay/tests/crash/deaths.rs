@@ -67,20 +67,46 @@ pub fn every_death(scenes: &[Scene], samples: u64) {
 /// Dies in each scene; the first failure of each.
 pub fn failures(scenes: &[Scene], samples: u64, seed: u64) -> Vec<String> {
     let mut dice = SplitMix64::new(seed);
-    let watch = Watch::new();
-    let mut failures = Vec::new();
-    for scene in scenes {
-        let total = accesses(scene);
-        let failed = chosen(total, samples, &mut dice).find_map(|n| {
-            let place = format!(
-                "{:?}, death {n} of {total}, FOREBAY_SEED={seed}",
-                scene.name
-            );
-            watch.run(&place, || one(scene, n, seed)).err()
-        });
-        failures.extend(failed);
-    }
-    failures
+    let failed = { 0..scenes.len() }.filter_map(|at| harm(scenes, at, samples, seed, &mut dice));
+    failed.map(|(_, what)| what).collect()
+}
+
+/// A scene, by its place in a list, and the access before which somebody dies in it.
+pub type Death = (usize, u64);
+
+/// The first death that does harm.
+pub fn first_failure(scenes: &[Scene], samples: u64, seed: u64) -> Option<Death> {
+    let mut dice = SplitMix64::new(seed);
+    let (death, _) =
+        { 0..scenes.len() }.find_map(|at| harm(scenes, at, samples, seed, &mut dice))?;
+    Some(death)
+}
+
+/// Whether one death does none.
+pub fn does_no_harm(scenes: &[Scene], (at, n): Death, seed: u64) -> bool {
+    Watch::new()
+        .run("once more", || one(&scenes[at], n, seed))
+        .is_ok()
+}
+
+/// The first death in a scene that does harm, and what it does.
+fn harm(
+    scenes: &[Scene],
+    at: usize,
+    samples: u64,
+    seed: u64,
+    dice: &mut SplitMix64,
+) -> Option<(Death, String)> {
+    let (scene, watch) = (&scenes[at], Watch::new());
+    let total = accesses(scene);
+    chosen(total, samples, dice).find_map(|n| {
+        let place = format!(
+            "{:?}, death {n} of {total}, FOREBAY_SEED={seed}",
+            scene.name
+        );
+        let failed = watch.run(&place, || one(scene, n, seed)).err()?;
+        Some(((at, n), failed))
+    })
 }
 
 #[test]
