@@ -241,7 +241,8 @@ fn a_keeper_that_is_stopped_is_not_waited_for_long() {
     }
     assert!(prefetcher.is_reading(), "nothing was asked");
     let waited = begun.elapsed();
-    assert!(waited < Duration::from_secs(2), "waited {waited:?}");
+    // One wait for each page would be 15 s.
+    assert!(waited < Duration::from_secs(10), "waited {waited:?}");
 }
 
 /// What has been read ahead of a file that somebody writes meanwhile, in every way, is not kept.

@@ -133,29 +133,41 @@ fn await_that(mut what: impl FnMut() -> bool) {
 #[test]
 fn a_file_is_left_to_the_keeper_and_looks_finished_at_once() {
     let Some(scene) = Scene::new() else { return };
-    let (file, inode) = scene.written();
-    let number = file.metadata().expect("a file").ino();
-    let seen = AtomicU32::new(inode.error_sequence());
-    let me = scene.closes.shared().me().expect("a slot");
-    let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
-    let before = fs::metadata(&scene.path).expect("a file");
-    assert_eq!(before.len(), LEN as u64);
-    drop(file);
-    inode.leave(me, &seen, &prepared).expect("left");
-    assert!(scene.is_whole());
-    await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
-    let after = fs::metadata(&scene.path).expect("a file");
-    assert_eq!(
-        (after.mtime(), after.mtime_nsec()),
-        (before.mtime(), before.mtime_nsec())
-    );
-    assert_eq!(scene.closes.stats().closed_behind, 1);
+    // No lease is to be had while a process that another test has just forked has this one's descriptors: then it is flushed.
+    await_that(|| {
+        let (file, inode) = scene.written();
+        let number = file.metadata().expect("a file").ino();
+        let seen = AtomicU32::new(inode.error_sequence());
+        let me = scene.closes.shared().me().expect("a slot");
+        let prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
+        let before = fs::metadata(&scene.path).expect("a file");
+        assert_eq!(before.len(), LEN as u64);
+        drop(file);
+        inode.leave(me, &seen, &prepared).expect("left");
+        assert!(scene.is_whole());
+        await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
+        let after = fs::metadata(&scene.path).expect("a file");
+        let is_left = scene.closes.stats().closed_behind != 0;
+        let times = [&after, &before].map(|meta| (meta.mtime(), meta.mtime_nsec()));
+        assert!(!is_left || times[0] == times[1], "{times:?}");
+        is_left
+    });
 }
 
 /// A thread of the keeper's that looks for something to do is at the file while another finishes it: what that has left is noted later.
 #[test]
 fn its_times_are_those_of_the_close_while_somebody_is_at_it() {
     let Some(scene) = Scene::new() else { return };
+    // As in the test before.
+    await_that(|| is_left_while_somebody_is_at_it(&scene));
+    // What others do is told.
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::thread::sleep(Duration::from_millis(20));
+    fs::set_permissions(&scene.path, mode).expect("a mode");
+    assert_eq!(scene.told_ns(), None);
+}
+
+fn is_left_while_somebody_is_at_it(scene: &Scene) -> bool {
     let (file, inode) = scene.written();
     let number = file.metadata().expect("a file").ino();
     let seen = AtomicU32::new(inode.error_sequence());
@@ -166,7 +178,7 @@ fn its_times_are_those_of_the_close_while_somebody_is_at_it() {
     let (id, device) = (core.id, std::sync::Arc::clone(&core.device));
     let closed = device.stat().expect("a file").mtime_ns;
     drop(file);
-    std::thread::scope(|scope| {
+    let is_left = std::thread::scope(|scope| {
         let (begun, is_begun) = std::sync::mpsc::channel();
         let (seen_it, may_end) = std::sync::mpsc::channel::<()>();
         scope.spawn(move || {
@@ -178,16 +190,16 @@ fn its_times_are_those_of_the_close_while_somebody_is_at_it() {
         });
         is_begun.recv().expect("begun");
         inode.leave(me, &seen, &prepared).expect("left");
-        await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
-        assert_eq!(scene.told_ns(), Some(closed));
+        let is_left = scene.closes.stats().closed_behind != 0;
+        if is_left {
+            await_that(|| scene.flags(number) & (CLOSING | LEASED) == 0);
+            assert_eq!(scene.told_ns(), Some(closed));
+        }
         drop(seen_it);
+        is_left
     });
-    assert_eq!(scene.told_ns(), Some(closed));
-    // What others do is told.
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
-    std::thread::sleep(Duration::from_millis(20));
-    fs::set_permissions(&scene.path, mode).expect("a mode");
-    assert_eq!(scene.told_ns(), None);
+    assert!(!is_left || scene.told_ns() == Some(closed));
+    is_left
 }
 
 #[test]
@@ -448,7 +460,7 @@ fn a_new_keeper_waits_for_nobodys_lease() {
     let _prepared = inode.prepare_to_leave(me, &seen).expect("prepared");
     drop(file);
     drop(scene.keeps.take());
-    inode.core().device.lease().expect("a lease");
+    await_that(|| inode.core().device.lease().is_ok());
     let next = Session::open(scene.closes.shared().config.clone()).expect("a session");
     let begun = Instant::now();
     while !next.shared().keeps.load(Relaxed) {

@@ -255,8 +255,9 @@ fn what_is_always_in_use_is_flushed_all_the_same() {
         std::thread::sleep(Duration::from_millis(1));
     }
     let first = first.expect("an outsider sees bytes that are written again and again");
+    // A write is dated by a clock that the keeper sets, and that lags while it sleeps.
     assert!(
-        first >= interval / 2,
+        first >= interval / 5,
         "after {first:?}: nothing is left to gather"
     );
     let passes = session.stats().device_write_bytes / (2 * 4096);

@@ -218,7 +218,8 @@ fn no_store_reaches_what_was_given() {
         assert!(!stores_reach(&session, here::directory().path()));
     }
     plant(Some(Bug::OpenWindow));
-    let found = (0..5).any(|_| stores_reach(&session, here::directory().path()));
+    // The thread that stores may get no turn.
+    let found = (0..50).any(|_| stores_reach(&session, here::directory().path()));
     plant(None);
     assert!(found, "a window was left open, and nothing went wrong");
 }

@@ -215,6 +215,7 @@ fn what_is_no_arena_is_never_removed() {
     // In its place, under an arena's name and for its owner alone, it is one.
     let arena = place.arena();
     place.daemon(&[]).kill();
+    place.await_death();
     assert!(arena.exists());
     for bytes in [&[][..], &[0; 2 << 20]] {
         std::fs::write(&arena, bytes).expect("written");

@@ -60,7 +60,11 @@ impl Hosts {
         let servers: Vec<String> = (port..port + count)
             .map(|port| SocketAddr::from((host, port)).to_string())
             .collect();
-        let text = format!("servers = {servers:?}\n{more}\nblock_bytes = 4096\nterm_ms = 3000\n");
+        let term = match more.contains("term_ms") {
+            true => "",
+            false => "term_ms = 3000\n",
+        };
+        let text = format!("servers = {servers:?}\n{more}\nblock_bytes = 4096\n{term}");
         let config = place.file("pool.toml");
         fs::write(&config, text).expect("a file");
         let mut hosts = Hosts {
@@ -499,8 +503,8 @@ fn what_is_unmounted_has_been_synced_and_no_pool_is_an_error() {
 
 #[test]
 fn with_a_home_a_pool_outlives_all_its_servers() {
-    // Memory for 256 blocks.
-    let more = "home = \"home\"\nmemory_mib = 1";
+    // Memory for 256 blocks, and a term that lasts while a slow device syncs.
+    let more = "home = \"home\"\nmemory_mib = 1\nterm_ms = 10000";
     let Some(mut hosts) = Hosts::begin_with("pool-home", 7461, more, &[]) else {
         return;
     };

@@ -337,5 +337,5 @@ fn a_keeper_that_is_killed_leaves_no_process() {
         }
     }
     // The others may have waited for a processor.
-    assert!(least < Duration::from_millis(100), "{least:?}");
+    assert!(least < Duration::from_secs(1), "{least:?}");
 }

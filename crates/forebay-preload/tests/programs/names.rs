@@ -176,41 +176,47 @@ impl Unlinks {
 /// by a descriptor that only names the file.
 #[test]
 fn bytes_of_unlinked_files() {
+    // A process that another test has just forked has descriptors of this one's keeper: then the file is somebody's for a moment.
+    let tries = (0..10).map(|_| unlinks_large("alone"));
+    let written: Vec<_> = tries.take_while(|written| *written != (0, 0)).collect();
+    assert!(written.len() < 10, "{written:?}");
+    for how in ["linked", "open", "named"] {
+        unlinks_large(how);
+    }
+}
+
+/// A program of a session of its own unlinks a large file that somebody may still read. Bytes that are with the device then, and that are owed.
+fn unlinks_large(how: &str) -> (u64, u64) {
     use std::io::{BufRead, BufReader, Read, Seek};
     use std::process::Stdio;
-    for how in ["alone", "linked", "open", "named"] {
-        let scene = Scene::new("unlink-large", 0);
-        let mut role = scene.role("unlink-large", how);
-        role.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut program = role.spawn().expect("a program");
-        let lines = BufReader::new(program.stdout.take().expect("output")).lines();
-        let mut lines = lines.map_while(Result::ok);
-        assert!(lines.any(|line| line.ends_with('@')), "written");
-        let outsider = std::fs::File::open(scene.path("a")).expect("a file");
-        let outsider = (how == "open").then_some(outsider);
-        let named = open(&scene.path("a"), libc::O_PATH | libc::O_CLOEXEC).expect("a file");
-        if how != "named" {
-            close(named).expect("close");
-        }
-        drop(program.stdin.take());
-        assert!(program.wait().expect("an end").success());
-        let mut bytes = Vec::new();
-        if let Some(mut file) = outsider {
-            file.rewind().expect("a seek");
-            file.read_to_end(&mut bytes).expect("readable");
-        } else if how == "named" {
-            bytes = std::fs::read(format!("/proc/self/fd/{named}")).expect("a file");
-            close(named).expect("close");
-        } else if how == "linked" {
-            bytes = std::fs::read(scene.path("b")).expect("a file");
-        }
-        let stats = scene.session.as_ref().expect("a session").stats();
-        if how == "alone" {
-            assert_eq!((stats.device_write_bytes, stats.owed_bytes), (0, 0));
-        } else {
-            assert!(bytes == large(), "{how}");
-        }
+    let scene = Scene::new("unlink-large", 0);
+    let mut role = scene.role("unlink-large", how);
+    role.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = role.spawn().expect("a program");
+    let lines = BufReader::new(program.stdout.take().expect("output")).lines();
+    let mut lines = lines.map_while(Result::ok);
+    assert!(lines.any(|line| line.ends_with('@')), "written");
+    let outsider = std::fs::File::open(scene.path("a")).expect("a file");
+    let outsider = (how == "open").then_some(outsider);
+    let named = open(&scene.path("a"), libc::O_PATH | libc::O_CLOEXEC).expect("a file");
+    if how != "named" {
+        close(named).expect("close");
     }
+    drop(program.stdin.take());
+    assert!(program.wait().expect("an end").success());
+    let mut bytes = Vec::new();
+    if let Some(mut file) = outsider {
+        file.rewind().expect("a seek");
+        file.read_to_end(&mut bytes).expect("readable");
+    } else if how == "named" {
+        bytes = std::fs::read(format!("/proc/self/fd/{named}")).expect("a file");
+        close(named).expect("close");
+    } else if how == "linked" {
+        bytes = std::fs::read(scene.path("b")).expect("a file");
+    }
+    let stats = scene.session.as_ref().expect("a session").stats();
+    assert!(how == "alone" || bytes == large(), "{how}");
+    (stats.device_write_bytes, stats.owed_bytes)
 }
 
 #[test]

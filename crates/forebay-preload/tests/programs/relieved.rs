@@ -15,7 +15,7 @@ use crate::scene::{Scene, config};
 use crate::sys::pattern;
 
 /// Nobody outside waits for longer for what stands still.
-const SOON: Duration = Duration::from_secs(1);
+const SOON: Duration = Duration::from_secs(4);
 
 /// An outsider opens a file for appending, and writes a line.
 fn appends(scene: &Scene, name: &str, line: &str) {

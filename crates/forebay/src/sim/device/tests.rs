@@ -236,15 +236,17 @@ fn slowness_adds_up() {
 fn waiting_waits_for_writes_that_are_held_up() {
     let disk = SimDisk::new(SimOptions::default());
     let file = disk.create();
-    let hook = |call: &Call| {
+    let (entered, is_in) = std::sync::mpsc::channel();
+    let hook = move |call: &Call| {
         if call.kind == CallKind::WriteDirect {
+            entered.send(()).unwrap();
             std::thread::sleep(Duration::from_millis(50));
         }
     };
     disk.set_hook(Some(Arc::new(hook)));
     let writer = Arc::clone(&file);
     let thread = std::thread::spawn(move || write(&*writer, 0, 9, 512).unwrap());
-    std::thread::sleep(Duration::from_millis(20));
+    is_in.recv().unwrap();
     file.wait_in_flight().unwrap();
     assert_eq!(file.contents(), vec![9; 512]);
     thread.join().unwrap();
