@@ -18,6 +18,7 @@ pub mod tasks;
 
 use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use crate::device::DeviceFile;
@@ -133,6 +134,20 @@ fn until_death<T>(f: impl FnOnce() -> T) -> Option<T> {
 /// Whether this thread is unwinding from a simulated death: guards must leave the arena alone.
 pub fn crashed() -> bool {
     CRASHED.get()
+}
+
+/// Whether somebody writes over the arena beside this process ([`expect_damage`]).
+static DAMAGED: AtomicBool = AtomicBool::new(false);
+
+/// Somebody writes over the arena from now on: that what lies in it makes no sense is no mistake of this process's, which looks at it as release
+/// builds do.
+pub fn expect_damage() {
+    DAMAGED.store(true, Ordering::Relaxed);
+}
+
+/// Whether [`expect_damage`] was called.
+pub fn expects_damage() -> bool {
+    DAMAGED.load(Ordering::Relaxed)
 }
 
 /// Shared accesses made by this thread so far.

@@ -572,6 +572,7 @@ fn work(spec: &Spec) -> Result<(), String> {
         }
         Work::Recover { .. } => Ok(()),
         Work::Rest => {
+            forebay::sim::expect_damage();
             begin();
             hear();
             Ok(())
@@ -634,6 +635,7 @@ fn appends(session: &Session, dir: &Path, me: usize, count: usize) -> Result<(),
 
 fn suffer(session: &Session, dir: &Path, me: usize, seed: u64, ms: u64) -> Result<(), String> {
     const WINDOW: u64 = 3 << 20;
+    forebay::sim::expect_damage();
     let mut options = OpenOptions::new();
     options.read(true).write(true);
     let path = dir.join(format!("file-{me}"));
