@@ -14,7 +14,6 @@ use std::sync::OnceLock;
 
 use forebay_pmem::layout::superblock::Superblock;
 use forebay_pmem::layout::{self, BLOCK};
-
 use forebay_pmem::{CreateOptions, Creator, OpenOptions, ROOT, Store, check, create_with};
 
 /// Bytes of a change in an input.
