@@ -14,8 +14,22 @@ use crate::outsiders::{LONG, Member, SHORT, in_the_end, outsider, reads, strict}
 use crate::scene::{Scene, config};
 use crate::sys::pattern;
 
-/// Nobody outside waits for longer for what stands still.
-const SOON: Duration = Duration::from_secs(4);
+/// Nobody outside waits for longer for what stands still, but for one in a hundred, since a busy machine may give somebody no turn.
+const SOON: Duration = Duration::from_secs(1);
+/// Nobody at all waits for longer. The kernel alone would have them wait for 45 s.
+const LATE: Duration = Duration::from_secs(4);
+
+/// Holds waits to [`SOON`] and [`LATE`].
+fn assert_short(mut waits: Vec<Duration>) {
+    waits.sort();
+    let (count, slowest) = (waits.len(), *waits.last().expect("waits"));
+    let late = waits.iter().filter(|&&wait| wait >= SOON).count();
+    assert!(
+        late * 100 <= count.max(100),
+        "{late} of {count} wait for long, {slowest:?} the longest"
+    );
+    assert!(slowest < LATE, "{slowest:?}");
+}
 
 /// An outsider opens a file for appending, and writes a line.
 fn appends(scene: &Scene, name: &str, line: &str) {
@@ -204,7 +218,8 @@ fn what_an_outsider_appends_while_the_keeper_is_stopped_again_and_again_stays() 
 
 #[test]
 fn nobody_waits_for_a_relief_of_a_stopped_keeper_that_is_stopped_or_killed() {
-    for signal in [libc::SIGSTOP, libc::SIGKILL] {
+    let mut waits = Vec::new();
+    for signal in [libc::SIGSTOP, libc::SIGKILL, libc::SIGSTOP, libc::SIGKILL] {
         let Some(mut scene) = strict("gone") else {
             return;
         };
@@ -215,8 +230,7 @@ fn nobody_waits_for_a_relief_of_a_stopped_keeper_that_is_stopped_or_killed() {
             // SAFETY: takes no memory.
             assert_eq!(unsafe { libc::kill(relief, signal) }, 0);
         }
-        let (_, took) = reads(&scene, "a");
-        assert!(took < SOON, "{took:?}");
+        waits.push(reads(&scene, "a").1);
         keeper.signal(libc::SIGCONT);
         assert_eq!(member.does(&format!("holds 1 {SHORT} 0")), "true");
         in_the_end("nobody stands in", || keeper.reliefs().is_empty());
@@ -224,6 +238,7 @@ fn nobody_waits_for_a_relief_of_a_stopped_keeper_that_is_stopped_or_killed() {
         member.ends();
         drop(session);
     }
+    assert_short(waits);
 }
 
 /// It may have any file in hand, and any lock. Others than those that it has at that moment are not waited for.
@@ -249,18 +264,17 @@ fn nobody_waits_for_many_files_of_a_keeper_that_is_stopped_at_any_moment() {
                 .map(|first| {
                     scope.spawn(move || {
                         let files = (first..FILES).step_by(THREADS);
-                        files
-                            .map(|at| append_to(&scene.path(&format!("log{at}"))))
-                            .max()
+                        let append = |at| append_to(&scene.path(&format!("log{at}")));
+                        files.map(append).collect::<Vec<_>>()
                     })
                 })
                 .collect();
             let joined = threads
                 .into_iter()
-                .filter_map(|thread| thread.join().expect("an end"));
+                .flat_map(|thread| thread.join().expect("an end"));
             joined.collect()
         });
-        let (all, slowest) = (begun.elapsed(), waits.into_iter().max().expect("waits"));
+        let all = begun.elapsed();
         std::fs::write(scene.path("enough"), "").expect("a mark");
         keeper.signal(libc::SIGCONT);
         let records: usize = member.answers().parse().expect("a number");
@@ -278,11 +292,12 @@ fn nobody_waits_for_many_files_of_a_keeper_that_is_stopped_at_any_moment() {
         };
         let (inside, outside) = (lost(records, |counts| counts.0), lost(1, |counts| counts.1));
         println!(
-            "{turn}: {all:?}, {slowest:?} for the slowest of {FILES} files; lost: {outside} of the outsider's records, {inside} of {} of the session's",
+            "{turn}: {all:?}, {:?} for the slowest of {FILES} files; lost: {outside} of the outsider's records, {inside} of {} of the session's",
+            waits.iter().max(),
             FILES * records
         );
-        assert!(slowest < SOON, "{slowest:?}");
-        assert!(all < 5 * SOON, "{all:?}");
+        assert_short(waits);
+        assert!(all < 5 * LATE, "{all:?}");
     }
 }
 
@@ -298,15 +313,14 @@ fn nobody_waits_for_long_while_the_keeper_is_stopped_again_and_again() {
     member.begins("lines a 20000");
     in_the_end("there is a file", || scene.path("a").exists());
     let (ended, path) = (AtomicBool::new(false), scene.path("a"));
-    let (slowest, count) = std::thread::scope(|scope| {
+    let waits = std::thread::scope(|scope| {
         let appends = scope.spawn(|| {
-            let (mut slowest, mut count) = (Duration::ZERO, 0);
+            let mut waits = Vec::new();
             while !ended.load(Ordering::Relaxed) {
-                slowest = slowest.max(append_to(&path));
-                count += 1;
+                waits.push(append_to(&path));
                 std::thread::sleep(Duration::from_millis(1));
             }
-            (slowest, count)
+            waits
         });
         for _ in 0..30 {
             keeper.stop();
@@ -322,11 +336,13 @@ fn nobody_waits_for_long_while_the_keeper_is_stopped_again_and_again() {
     drop(keeper);
     let text = lines(&scene, "a");
     let of = |who: &str| text.iter().filter(|line| line.starts_with(who)).count();
-    let (inside, outside) = (20_000 - of("inside"), count - of("outside"));
+    let (inside, outside) = (20_000 - of("inside"), waits.len() - of("outside"));
     println!(
-        "{slowest:?} for the slowest of {count}; lost: {outside} of the outsider's records, {inside} of the session's"
+        "{:?} for the slowest of {}; lost: {outside} of the outsider's records, {inside} of the session's",
+        waits.iter().max(),
+        waits.len()
     );
-    assert!(slowest < SOON, "{slowest:?}");
+    assert_short(waits);
 }
 
 /// How long it takes to open it.

@@ -4,6 +4,7 @@
 //! writes against everything"). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
 //! before it is what makes that safe against flushes, fills and readers.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use crate::device::Piece;
@@ -131,6 +132,7 @@ unsafe fn write_blocks(
     }
     entry.disk_end.fetch_max(reached, Ordering::AcqRel);
     if whole > 0 {
+        drop_old_end(core, operation, first.start()..reached);
         // Before the blocks can be filled again: a fill makes zeros of what is beyond the size.
         entry.size.fetch_max(reached, Ordering::AcqRel);
     }
@@ -312,6 +314,20 @@ fn release(core: &Core, operation: &Operation<'_>, first: BlockIndex, blocks: u3
         end_supersede(core, operation, BlockIndex(first.0 + index), |guard| {
             After::Stays(guard)
         });
+    }
+}
+
+/// The device has newer bytes of all these blocks, which this thread has superseded. If the file ends in one of them, the page that has the
+/// end has zeros behind it in memory: it goes before the end moves, or those who read to the new end would see the zeros, as would everybody
+/// if this thread died before it frees the header.
+fn drop_old_end(core: &Core, operation: &Operation<'_>, written: Range<u64>) {
+    let end = core.entry().size.load(Ordering::Acquire);
+    if !written.contains(&end) || end.is_multiple_of(PAGE_BYTES as u64) || planted!(ZerosAtTheEnd) {
+        return;
+    }
+    let guard = lock_patiently(core, operation, BlockIndex::of(end));
+    if guard.state() == State::Superseded(operation.me.id) {
+        drop_pages(&guard, core.entry(), u64::MAX);
     }
 }
 

@@ -287,6 +287,22 @@ pub fn past_memory() -> Vec<Scene> {
         with(
             direct,
             scene(
+                "direct over a synced end",
+                vec![write(0, BLOCK + 100), sync()],
+                again(BLOCK, BLOCK, 1),
+            ),
+        ),
+        with(
+            direct,
+            scene(
+                "direct over an end that is owed",
+                vec![write(0, BLOCK + 100)],
+                again(BLOCK, BLOCK, 1),
+            ),
+        ),
+        with(
+            direct,
+            scene(
                 "direct with ragged ends",
                 vec![write(0, 3 * BLOCK)],
                 again(1000, 2 * BLOCK + 500, 1),

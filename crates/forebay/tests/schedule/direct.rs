@@ -1,6 +1,8 @@
 //! Writes past memory against everything else on the same blocks.
 
-use crate::world::{BLOCK, PAGE, Shape, World, join};
+use forebay_model::fill;
+
+use crate::world::{BLOCK, Member, PAGE, Shape, World, join};
 
 crate::scenarios!(
     reads_past_memory_against_everything,
@@ -8,6 +10,9 @@ crate::scenarios!(
     direct_against_a_flight,
     direct_against_fills,
     direct_against_direct,
+    direct_over_the_end_against_readers,
+    direct_over_an_end_that_is_owed_against_readers,
+    kernel_over_the_end_against_readers,
     bounced_against_scrap,
     kernel_against_scrap,
 );
@@ -89,6 +94,58 @@ fn direct_against_direct() {
     // Which of two writes at once a device keeps is its own affair, sector by sector.
     forebay::sim::set_exploring(false);
     world.member().sync(0);
+}
+
+/// A page in which a file ends has zeros behind the end, in memory. Whoever reads further than the old end sees the bytes that are there now.
+fn direct_over_the_end_against_readers() {
+    direct_over_the_end(|member| _ = member.read(0, 0, END as usize));
+}
+
+/// The same where the page owes bytes.
+pub fn direct_over_an_end_that_is_owed_against_readers() {
+    direct_over_the_end(|member| {
+        member.read(0, 0, END as usize);
+        member.write(0, 1, END - 100, 100);
+    });
+}
+
+/// The same of a write through the kernel's cache.
+fn kernel_over_the_end_against_readers() {
+    let read = |member: &Member| _ = member.read(0, 0, END as usize);
+    over_the_end(read, |member| {
+        member.write_through_kernel(0, 2, 500, PAGE as usize)
+    });
+}
+
+/// The file's length before.
+const END: u64 = 1000;
+
+fn direct_over_the_end(before: fn(&Member)) {
+    over_the_end(before, |member| member.write_direct(0, 2, 0, 1));
+}
+
+fn over_the_end(before: fn(&Member), write: fn(&Member)) {
+    let world = World::new(Shape {
+        headers: 128,
+        len: END,
+        ..Shape::default()
+    });
+    before(&world.member());
+    let _exploring = world.explore();
+    let writer = world.spawn(write);
+    let reader = || {
+        world.spawn(|member| {
+            for _ in 0..3 {
+                let bytes = member.read_bytes(0, 0, PAGE as usize);
+                let beyond = bytes.get(END as usize..).unwrap_or(&[]);
+                let mut new = vec![0; beyond.len()];
+                fill(2, END, &mut new);
+                assert!(beyond == new, "the end came before the bytes");
+            }
+        })
+    };
+    join([writer, reader(), reader()]);
+    world.check_at_rest();
 }
 
 /// Frames change hands: those of the one who bounces are the ones that writes take and evictions free.

@@ -346,6 +346,11 @@ impl Member {
 
     /// Reads, and checks what was read. Returns how many bytes there were.
     pub fn read(&self, file: usize, offset: u64, len: usize) -> usize {
+        self.read_bytes(file, offset, len).len()
+    }
+
+    /// As [`Member::read`]: what it has read.
+    pub fn read_bytes(&self, file: usize, offset: u64, len: usize) -> Vec<u8> {
         let subject = self.file(file);
         // Bytes that nobody wrote: what a read leaves out shows.
         let mut bytes = vec![0xEE; len];
@@ -362,8 +367,9 @@ impl Member {
             )
         };
         let read = read.expect("a read");
-        subject.history.saw(begin, offset, &bytes[..read]);
-        read
+        bytes.truncate(read);
+        subject.history.saw(begin, offset, &bytes);
+        bytes
     }
 
     /// Pins a block and looks at its bytes; they are bytes that a read might have seen. `None`: as much is pinned as may be.
