@@ -117,6 +117,9 @@ pub fn fence(order: Ordering) {
     std::sync::atomic::fence(order)
 }
 
+/// Rounds of [`relax`] that keep the core.
+pub const SPINS: u32 = 64;
+
 /// What a thread does between two looks at a word that another thread must change.
 ///
 /// `round` counts the looks so far: spin first, then give the core away, then sleep for a moment.
@@ -133,8 +136,8 @@ pub fn relax(round: u32) {
         return;
     }
     match round {
-        0..64 => std::hint::spin_loop(),
-        64..256 => std::thread::yield_now(),
+        0..SPINS => std::hint::spin_loop(),
+        SPINS..256 => std::thread::yield_now(),
         // The longer it has waited, the less it asks: a thousand threads that look every 50 us leave no time to the one that they wait for.
         256..512 => sleep_micros(50),
         512..768 => sleep_micros(250),

@@ -22,8 +22,8 @@ use crate::ids::{BlockIndex, FileId, FrameId, HeaderId, SmallId, ThreadId};
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::pins;
-use crate::memory::threads::Me;
-use crate::sync::{AtomicU32, AtomicU64, Ordering, fence, patience, relax};
+use crate::memory::threads::{Me, is_gone};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, SPINS, fence, patience, relax};
 
 /// A header, nine cache lines; all that a read or write of whole pages touches is in the first.
 #[repr(C, align(64))]
@@ -194,13 +194,17 @@ impl Header {
         })
     }
 
-    /// Locks, waiting for a moment. `None`: held for longer than a moment; leave the operation, ask whether
+    /// Locks, waiting for a moment. `None`: held for longer than a moment, or by somebody who is gone; leave the operation, ask whether
     /// the holder lives, come back.
     #[inline]
     pub fn lock<'a>(&'a self, me: Me<'a>, id: HeaderId) -> Option<Guard<'a>> {
         for round in 0..patience(300) {
             if let Some(guard) = self.try_lock(me, id) {
                 return Some(guard);
+            }
+            // Before the core is given away: on a busy machine each time takes milliseconds.
+            if round % SPINS == SPINS - 1 && self.holder().is_some_and(|by| is_gone(me.arena, by)) {
+                return None;
             }
             relax(round.min(255));
         }

@@ -1,6 +1,6 @@
 //! Deaths in the middle of a repair: the next repairer finds both.
 
-use forebay::ids::ThreadId;
+use forebay::ids::{HeaderId, ThreadId};
 use forebay::memory::threads;
 use forebay::sim;
 use forebay_model::SplitMix64;
@@ -107,4 +107,32 @@ fn repairers_of_everything_else_may_die() {
 #[ignore = "many deaths of repairers for many deaths; minutes"]
 fn any_repair_may_be_the_last() {
     every_repair(&scenes::all(), 40, 150);
+}
+
+/// Who wants a header whose holder has died leaves it after the looks that cost nothing: each time that a busy core is given away takes
+/// milliseconds, and nobody opens that lock before a repair.
+#[test]
+fn nobody_waits_for_a_header_of_the_dead() {
+    const LOOKS: u64 = 2 * 64;
+    let scene = &scenes::writes()[0];
+    let mut found = 0;
+    for death in 0..accesses(scene) {
+        let mut world = World::new(scene);
+        if world.die_untouched(&scene.act, death).is_some() {
+            break;
+        }
+        let shared = world.engine.session.shared();
+        let (arena, me) = (&shared.arena, shared.me().expect("a slot"));
+        let ids = (0..arena.counts().headers).map(HeaderId);
+        let held = ids.filter(|&id| arena.header(id).is_some_and(|h| h.holder().is_some()));
+        for id in held {
+            let header = arena.header(id).expect("a header");
+            let before = sim::count();
+            assert!(header.lock(me, id).is_none());
+            let looks = sim::count() - before;
+            assert!(looks < LOOKS, "{looks} looks, death {death}");
+            found += 1;
+        }
+    }
+    assert!(found > 0, "nobody died with a header");
 }
