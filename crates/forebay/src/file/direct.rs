@@ -11,6 +11,7 @@ use crate::device::Piece;
 use crate::error::Error;
 use crate::file::bounce::Bounce;
 use crate::file::core::{Core, Halt};
+use crate::file::read::BOUNCE;
 use crate::file::write::is_outgrown;
 use crate::flush::busy;
 use crate::frame::header::{Guard, State};
@@ -26,6 +27,7 @@ use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::sync::time::Instant;
 use crate::sync::{Ordering, planted};
+use crate::sys::memory::AlignedBytes;
 
 /// Longest stretch that is superseded at once, in blocks: 16 MiB.
 const BLOCKS_MAX: u64 = 64;
@@ -437,15 +439,31 @@ unsafe fn kernel_segment(
         return Err(Halt::Outgrown);
     }
     // While nobody else may have it: what the kernel has taken is brought into memory whatever happens.
-    if own_frame(&lock_patiently(core, operation, segment.block)).is_err() {
+    let guard = lock_patiently(core, operation, segment.block);
+    let owns = own_frame(&guard).is_ok();
+    let is_in_memory = (guard.valid() | guard.ragged()) & segment.touched() != 0;
+    drop(guard);
+    if !owns {
         release(core, operation, segment.block, 1);
         return Err(Halt::NoMemory);
     }
     operation.park();
+    // SAFETY: the caller's promise.
+    let copied = is_in_memory.then(|| unsafe { Copied::of(segment, source) });
+    if copied.as_ref().is_some_and(|copied| copied.len == 0) {
+        operation.unpark();
+        release(core, operation, segment.block, 1);
+        return Err(Halt::Fault);
+    }
+    let (source, len) = match &copied {
+        Some(copied) => (copied.bytes.piece().ptr.cast_const(), copied.len),
+        None => (source, segment.len),
+    };
+    let segment = &Segment { len, ..*segment };
     let at = segment.offset();
     let piece = Piece {
         ptr: source.cast_mut(),
-        len: segment.len,
+        len,
     };
     let result = core.change(operation.me, |device| device.write_buffered(&[piece], at));
     operation.unpark();
@@ -463,8 +481,11 @@ unsafe fn kernel_segment(
             len: written,
             ..*segment
         };
-        // SAFETY: the caller's promise.
+        // SAFETY: the copy's, as long as the segment; without one, nothing of these pages is in memory.
         unsafe { merge_written(&guard, core, &part, source) };
+    }
+    if let Some(copied) = copied {
+        BOUNCE.put(copied.bytes);
     }
     if written < segment.len {
         // What the kernel took of the rest is not known: clean bytes in memory may be older.
@@ -479,6 +500,32 @@ unsafe fn kernel_segment(
         Ok(0) => Err(Halt::Failed(Error::NoSpace { what: "write" })),
         Ok(written) => Ok(written),
         Err(error) => Err(Halt::Failed(Error::device("write", &error))),
+    }
+}
+
+/// What goes to the kernel and into memory, in memory of our own: both get the same bytes, whatever the program does to its own meanwhile.
+struct Copied {
+    bytes: AlignedBytes,
+    /// Up to the first page of the source that is not there.
+    len: usize,
+}
+
+impl Copied {
+    /// # Safety
+    /// `source` is valid for the segment.
+    unsafe fn of(segment: &Segment, source: *const u8) -> Self {
+        let bytes = BOUNCE.take(BLOCK_BYTES, PAGE_BYTES);
+        let mut len = 0;
+        for (done, part) in segment.by_pages_of(source.addr()) {
+            // SAFETY: a part lies within its segment, and a segment within a block; the buffer is this thread's own.
+            let copied =
+                unsafe { copy::try_copy(source.add(done), bytes.piece().ptr.add(done), part.len) };
+            if !copied {
+                break;
+            }
+            len = done + part.len;
+        }
+        Copied { bytes, len }
     }
 }
 
@@ -499,10 +546,12 @@ unsafe fn merge_written(guard: &Guard<'_>, core: &Core, segment: &Segment, sourc
         // SAFETY: within the segment.
         let from = unsafe { source.add(first - segment.start) };
         // Only a map can be short of memory, and then nothing of the page's runs touches these bytes: the page will be
-        // filled from what the kernel has. The source was there a moment ago: who unmaps memory that is being written
-        // does not know which of its bytes are.
+        // filled from what the kernel has.
         // SAFETY: the caller's promise.
         let merged = unsafe { absorb(guard, core.entry(), &part, from, Home::Small, 0) };
         debug_assert!(merged != Err(Refusal::NoMemory) || guard.valid() & (1 << page) == 0);
     }
 }
+
+#[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
+mod tests;

@@ -14,7 +14,7 @@ use crate::frame::header::{Guard, Header, Identity, State};
 use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, BLOCK_PAGES, PAGE_BYTES};
 use crate::memory::copy;
-use crate::memory::files::{FileEntry, HOLEY, STABLE, TRUNCATING};
+use crate::memory::files::{EXCEEDING, FileEntry, HOLEY, STABLE, TRUNCATING};
 use crate::memory::pins;
 use crate::memory::threads::{Me, Operation};
 use crate::scrap::absorb::{publish, run_apart, take_back};
@@ -156,7 +156,10 @@ unsafe fn put(
         return false;
     }
     let flags = entry.flags.load(Ordering::Relaxed);
+    // What the device file has beyond the end goes before the file grows over it: the long way sees to that.
+    let grows_over = flags & EXCEEDING != 0 && end > entry.size.load(Ordering::Acquire);
     if flags & TRUNCATING != 0
+        || grows_over
         || flags & HOLEY != 0 && !entry.is_solid(offset, end)
         || end > limits::file_bytes()
         || entry.kernel_reason.load(Ordering::Acquire) != 0

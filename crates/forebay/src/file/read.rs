@@ -28,8 +28,8 @@ use crate::scrap::give::{copy_out, missing, overlay, part_of};
 use crate::scrap::split::{Segment, segments};
 use crate::stats::Counter;
 use crate::stream::pattern::LARGE_BYTES;
-use crate::sync::Ordering;
 use crate::sync::time::Instant;
+use crate::sync::{Ordering, planted};
 use crate::sys::memory::{AlignedBytes, Spare};
 
 /// Reads of at least this much of a block bring the whole block into a frame.
@@ -143,13 +143,22 @@ unsafe fn read_so(
                 me.count(Counter::ReadBytes as usize, done as u64);
                 return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
             }
-            step => step?,
+            step => {
+                let read = step?;
+                if read < segment.len {
+                    let done = segment.done + read;
+                    me.count(Counter::ReadBytes as usize, done as u64);
+                    return Ok(done);
+                }
+            }
         }
     }
     me.count(Counter::ReadBytes as usize, len as u64);
     Ok(len)
 }
 
+/// Reads a segment, as far as the file goes by now: it may have been cut since the request began. How many bytes.
+///
 /// # Safety
 /// `target` is valid for the segment.
 #[inline]
@@ -159,16 +168,20 @@ unsafe fn read_segment(
     segment: &Segment,
     target: *mut u8,
     manner: Manner,
-) -> Result<(), Halt> {
+) -> Result<usize, Halt> {
     let mut patience = Patience::default();
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in_to_write(target, segment.len) };
-    core.operate(me, |operation| {
-        // SAFETY: the caller's promise.
-        if unsafe { read_quickly(core, operation, segment, target, manner.passes_by) } {
-            return Ok(());
+    let read = core.operate(me, |operation| {
+        let segment = &within_file(core, segment);
+        if segment.len == 0 {
+            return Ok(0);
         }
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller's promise, of less.
+        if unsafe { read_quickly(core, operation, segment, target, manner.passes_by) } {
+            return Ok(segment.len);
+        }
+        // SAFETY: as above.
         unsafe {
             read_slowly(
                 core,
@@ -177,8 +190,9 @@ unsafe fn read_segment(
                 target,
                 manner.sequential,
                 &mut patience,
-            )
+            )?;
         }
+        Ok(segment.len)
     })?;
     if patience.missed {
         room::keep_clean_within(me);
@@ -189,7 +203,21 @@ unsafe fn read_segment(
             core.shared.wake_keeper();
         }
     }
-    Ok(())
+    Ok(read)
+}
+
+/// What the file has of a segment. In an operation, in which it does not get shorter.
+fn within_file(core: &Core, segment: &Segment) -> Segment {
+    let size = core.entry().size.load(Ordering::Acquire);
+    let there = size
+        .saturating_sub(segment.offset())
+        .min(segment.len as u64) as usize;
+    let len = if planted!(ReadOverCut) {
+        segment.len
+    } else {
+        there
+    };
+    Segment { len, ..*segment }
 }
 
 /// Whether there is a frame for what is read.
@@ -217,7 +245,12 @@ unsafe fn read_what_fits(
         // SAFETY: a part lies within its segment.
         match unsafe { read_segment(core, me, &part, target.add(done), manner) } {
             Err(Halt::Fault) => return Ok(done),
-            step => step?,
+            step => {
+                let read = step?;
+                if read < part.len {
+                    return Ok(done + read);
+                }
+            }
         }
     }
     Ok(segment.len)

@@ -31,6 +31,8 @@ pub enum Bug {
     LateClean,
     /// A direct write does not wait for flights.
     NoLanding,
+    /// A read goes on to where the file ended when it began.
+    ReadOverCut,
     /// A direct write moves the file's end before the page with the old end leaves memory.
     ZerosAtTheEnd,
     /// An append chooses its offset before it has the lock.

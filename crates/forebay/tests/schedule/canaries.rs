@@ -50,6 +50,7 @@ canaries! {
     a_root_that_forgets_what_is_below: BareRoot by tables::marks_under_growing_roots;
     a_flush_that_forgets_what_came_after_it: LateClean by flushing::sync_against_a_writer;
     a_direct_write_that_waits_for_no_flight: NoLanding by direct::direct_against_a_flight;
+    a_read_that_goes_on_over_a_cut: ReadOverCut by readers::readers_against_a_cut_and_an_append;
     a_direct_write_that_leaves_zeros_at_the_old_end: ZerosAtTheEnd by direct::direct_over_an_end_that_is_owed_against_readers;
     a_writer_that_changes_what_a_view_holds: WriteInPlace by views::views_against_a_writer;
     a_frame_freed_under_its_view: FreePinned by views::views_against_eviction;

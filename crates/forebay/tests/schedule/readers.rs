@@ -1,5 +1,7 @@
 //! Readers without a lock against writers, eviction and reuse of memory: nobody sees torn or foreign bytes.
 
+use forebay_model::fill;
+
 use crate::world::{BLOCK, PAGE, Shape, World, join};
 
 crate::scenarios!(
@@ -9,6 +11,7 @@ crate::scenarios!(
     readers_against_fills_and_eviction,
     readers_against_another_header,
     readers_against_truncation,
+    readers_against_a_cut_and_an_append,
 );
 
 pub fn readers_against_a_writer() {
@@ -159,5 +162,33 @@ pub fn readers_against_truncation() {
     });
     let other = world.spawn(|member| member.write(1, 3, 0, 64 * 1024));
     join([reader, cutter, other]);
+    world.check_at_rest();
+}
+
+/// A file that was never anything but full of bytes is cut and appended to, as a log is: no read has zeros, or bytes behind the end.
+pub fn readers_against_a_cut_and_an_append() {
+    const KEPT: u64 = 100;
+    let world = World::new(Shape {
+        headers: 128,
+        len: 0,
+        ..Shape::default()
+    });
+    world.member().write(0, 1, 0, BLOCK as usize + 5000);
+    let _exploring = world.explore();
+    let reader = || {
+        world.spawn(|member| {
+            for _ in 0..2 {
+                let bytes = member.read_bytes(0, 0, 2 * BLOCK as usize);
+                let mut wanted = vec![0; bytes.len()];
+                fill(1, 0, &mut wanted);
+                assert!(bytes == wanted, "a read goes on over a cut");
+            }
+        })
+    };
+    let cutter = world.spawn(|member| {
+        member.set_len(0, KEPT);
+        member.write(0, 1, KEPT, 50);
+    });
+    join([reader(), reader(), cutter]);
     world.check_at_rest();
 }
