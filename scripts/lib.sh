@@ -1,9 +1,9 @@
 # Counting what ran. Sourced by the scripts beside it; runs nothing by itself.
 #
-# Three kinds of work: `check` is a command that passes or fails as one, `suite` a run of cargo test
+# Kinds of work: `check` is a command that passes or fails as one, `suite` a run of cargo test
 # whose results are summed up, `run_script` a file that counts for itself. What did not run is never
 # counted as passed: it is listed with its reason, and a run in which nothing ran is a failure.
-# A test that fails has failed: nothing is run a second time.
+# A test that fails has failed: nothing is run a second time. `aside` does any of these beside the rest, in time that this leaves idle.
 # tests/run.d/counting.sh holds this file to it.
 
 set -u -o pipefail
@@ -19,7 +19,13 @@ skips=()
 scratch=$(mktemp -d) || exit 1
 log="$scratch/log"
 
-trap 'rm -rf "$scratch"' EXIT
+asides=()
+leave() {
+    local pid
+    for pid in ${asides[@]+"${asides[@]}"}; do pkill -P "$pid"; done
+    rm -rf "$scratch"
+}
+trap leave EXIT
 
 # count PASSED FAILED SKIPPED
 count() {
@@ -134,6 +140,43 @@ run_script() {
     printf '== %s: %d passed, %d failed (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
 }
 
+# aside COMMAND...: begins work in the time that the rest leaves idle: tests wait for much, and a third of two cores is nobody's
+# meanwhile. What it says and counts comes with `await_asides`. It builds in folders of its own, or whoever needs cargo's lock on a folder
+# waits for work that gets no time.
+aside() {
+    local own="$scratch/aside.${#asides[@]}"
+    mkdir "$own"
+    (
+        chrt --idle --pid 0 "$BASHPID" 2>/dev/null || renice -n 19 -p "$BASHPID" >/dev/null
+        passed=0 failed=0 skipped=0 failures=() skips=() log="$own/log"
+        "$@"
+        printf '%s\n' ${failures[@]+"${failures[@]}"} >"$own/failures"
+        printf '%s\n' ${skips[@]+"${skips[@]}"} >"$own/skips"
+        echo "$passed $failed $skipped" >"$own/counts"
+    ) >"$own/said" 2>&1 </dev/null &
+    asides+=($!)
+}
+
+# await_asides: waits for what was begun aside, and takes its counts.
+await_asides() {
+    local at own ok bad left start=$SECONDS
+    for at in ${asides[@]+"${!asides[@]}"}; do
+        own="$scratch/aside.$at"
+        wait "${asides[at]}"
+        cat "$own/said"
+        if read -r ok bad left 2>/dev/null <"$own/counts"; then
+            count "$ok" "$bad" "$left"
+            mapfile -t -O "${#failures[@]}" failures < <(sed '/^$/d' "$own/failures")
+            mapfile -t -O "${#skips[@]}" skips < <(sed '/^$/d' "$own/skips")
+        else
+            fail 'what was begun aside ended before it had counted'
+        fi
+        rm -rf "$own"
+    done
+    asides=()
+    printf '\n== aside: ended (%d s of waiting)\n' $((SECONDS - start))
+}
+
 # run_scripts FOLDER: every script of a folder, in order of name.
 run_scripts() {
     local file
@@ -143,20 +186,36 @@ run_scripts() {
     done
 }
 
-# The checks. Documentation is built with `sim`, because plain modules link into it.
+# The checks.
 checks() {
+    quick_checks
+    lints
+}
+
+quick_checks() {
     check format cargo fmt --all --check
     check 'source rules' cargo xtask tidy
+}
+
+# lints: those of the checks that build much. Documentation is built with `sim`, because plain modules link into it.
+lints() {
     check 'lints' cargo clippy --quiet --workspace --all-targets -- -D warnings
     check 'lints with sim' \
         cargo clippy --quiet --workspace --all-targets --features forebay/sim -- -D warnings
     check documentation env RUSTDOCFLAGS='-D warnings' \
         cargo doc --quiet --workspace --no-deps --features forebay/sim
+    check 'what is installed builds by itself' cargo check --quiet --package forebay-cli --package forebay-preload
     if cargo deny --version >/dev/null 2>&1; then
         check dependencies cargo deny --log-level error check bans licenses sources
     else
         skip dependencies 'cargo-deny is not installed: make deny installs and runs it'
     fi
+}
+
+# lints_apart: the same in a folder of their own.
+lints_apart() {
+    export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/lints"
+    lints
 }
 
 # The folder of what is built with `sim`. Apart: the library has one name in both builds, and the tests of the plain one would load this.
@@ -170,16 +229,24 @@ build() {
     printf '== built ahead, exit %d (%d s)\n' $? $((SECONDS - start))
 }
 
+# What the suites with `sim` run, as words of cargo.
+explored=(cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule)
+simulated=(cargo test --target-dir "$sim" --package forebay --features sim)
+failing=(cargo test --target-dir "$sim" --package forebay-preload --features sim --test programs)
+
 # schedules ARGUMENTS...: explores schedules.
 schedules() {
-    suite 'schedules' \
-        cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
+    suite 'schedules' "${explored[@]}" --no-fail-fast -- "$@"
 }
 
-# products: builds what the scripts of tests/run.d need besides.
-products() {
+# later: builds what comes after the plain build.
+later() {
+    local what
+    for what in explored simulated failing; do
+        local -n words=$what
+        build "${words[@]}" --quiet --no-run
+    done
     build scripts/install-test-tools.sh
-    check 'what is installed builds by itself' cargo check --quiet --package forebay-cli --package forebay-preload
 }
 
 # keep FILE PROGRAM...: copies of test programs, by their names, of the command and of the library, as the plain build has made them,
@@ -204,12 +271,12 @@ keep() {
 suites() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
     keep "$scratch/executables" programs forebay_pool
+    aside later
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
+    await_asides
     schedules "$@"
-    products
-    suite 'with sim' cargo test --target-dir "$sim" --package forebay --features sim --no-fail-fast -- "$@"
-    suite 'programs on failing devices' cargo test --target-dir "$sim" \
-        --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
+    suite 'with sim' "${simulated[@]}" --no-fail-fast -- "$@"
+    suite 'programs on failing devices' "${failing[@]}" --no-fail-fast -- faults:: "$@"
 }
 
 # Where `TEST_SKIPS` is set, what did not run must match one of its lines, which are extended patterns. What is ignored

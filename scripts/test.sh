@@ -2,9 +2,11 @@
 # Everything that must hold before a commit: the checks, the tests of all crates, and the scripts of
 # tests/run.d, which test whole products on real file systems.
 . "$(dirname "$0")/lib.sh"
-# One after the other.
-checks
+# One after the other; but for the lints, which have the time that the scripts leave.
+quick_checks
 suites
+aside lints_apart
 export FOREBAY_TEST_BIN=${FOREBAY_TEST_BIN:-$built}
 run_scripts tests/run.d
+await_asides
 finish

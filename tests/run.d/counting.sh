@@ -14,7 +14,7 @@ failed=0
 # own, and compares its last line and its exit status.
 expect() {
     local output status
-    output=$(cd "$scratch" && bash -c ". '$library'; $4; finish" 2>&1)
+    output=$(cd "$scratch" && bash -c ". '$library'; kill_it() { kill -9 \$BASHPID; }; $4; finish" 2>&1)
     status=$?
     if [ "$(tail -n 1 <<<"$output")" = "$2" ] && [ "$status" -eq "$3" ]; then
         passed=$((passed + 1))
@@ -70,6 +70,12 @@ expect 'a plain script' 'forebay: 1 passed, 0 failed' 0 "run_script $scratch/pla
 expect 'a script that could not run' 'forebay: 1 passed, 0 failed, 1 skipped' 0 \
     "check a true; run_script $scratch/away.sh"
 expect 'only skipped' 'forebay: 0 passed, 1 failed, 1 skipped' 1 "run_script $scratch/away.sh"
+expect 'work aside' 'forebay: 7 passed, 1 failed, 2 skipped' 1 \
+    "aside suite a bash $scratch/two.sh; aside check b false; check c true; await_asides"
+expect 'a failure aside is named' 'FAILED: b c' 0 "aside check 'b c' false; await_asides; finish | grep '^FAILED'; exit 0"
+expect 'a skip aside is named' 'not run: a b: c d' 0 "aside skip 'a b' 'c d'; check e true; await_asides; finish | grep '^not run'; exit 0"
+expect 'work aside that dies' 'forebay: 1 passed, 1 failed' 1 "check a true; aside kill_it; await_asides"
+expect 'work aside twice' 'forebay: 2 passed, 0 failed' 0 "aside check a true; await_asides; aside check b true; await_asides"
 expect 'an empty script' 'forebay: 0 passed, 1 failed' 1 "run_script $scratch/empty.sh"
 
 printf 'counting: %d passed, %d failed\n' "$passed" "$failed"
