@@ -245,77 +245,65 @@ pub fn writes() -> Vec<Scene> {
 
 /// Writes past memory.
 pub fn past_memory() -> Vec<Scene> {
+    let asked = straight().into_iter().map(|scene| with(direct, scene));
+    asked.chain(as_it_comes()).collect()
+}
+
+/// By a route that goes to the device wherever it can.
+fn straight() -> Vec<Scene> {
+    vec![
+        scene("direct into nothing", vec![], write(0, 2 * BLOCK)),
+        scene(
+            "direct beyond the end",
+            vec![write(0, 1000)],
+            write(BLOCK, 3 * BLOCK),
+        ),
+        scene(
+            "direct over dirty",
+            vec![write(0, 5000), write(BLOCK + 9, 5000)],
+            again(0, 2 * BLOCK, 1),
+        ),
+        scene(
+            "direct over clean",
+            vec![
+                write(0, 2 * BLOCK),
+                sync(),
+                Op::Read {
+                    file: 0,
+                    handle: 0,
+                    offset: 0,
+                    len: 300_000,
+                },
+            ],
+            again(0, 2 * BLOCK, 1),
+        ),
+        scene(
+            "direct over a synced end",
+            vec![write(0, BLOCK + 100), sync()],
+            again(BLOCK, BLOCK, 1),
+        ),
+        scene(
+            "direct over an end that is owed",
+            vec![write(0, BLOCK + 100)],
+            again(BLOCK, BLOCK, 1),
+        ),
+        scene(
+            "direct with ragged ends",
+            vec![write(0, 3 * BLOCK)],
+            again(1000, 2 * BLOCK + 500, 1),
+        ),
+        scene(
+            "direct append",
+            vec![write(0, BLOCK)],
+            append(2 * BLOCK as u32),
+        ),
+    ]
+}
+
+/// By the everyday route.
+fn as_it_comes() -> Vec<Scene> {
     let holes = || vec![set_len(4 * BLOCK), write(BLOCK + 100, 50)];
     vec![
-        with(
-            direct,
-            scene("direct into nothing", vec![], write(0, 2 * BLOCK)),
-        ),
-        with(
-            direct,
-            scene(
-                "direct beyond the end",
-                vec![write(0, 1000)],
-                write(BLOCK, 3 * BLOCK),
-            ),
-        ),
-        with(
-            direct,
-            scene(
-                "direct over dirty",
-                vec![write(0, 5000), write(BLOCK + 9, 5000)],
-                again(0, 2 * BLOCK, 1),
-            ),
-        ),
-        with(
-            direct,
-            scene(
-                "direct over clean",
-                vec![
-                    write(0, 2 * BLOCK),
-                    sync(),
-                    Op::Read {
-                        file: 0,
-                        handle: 0,
-                        offset: 0,
-                        len: 300_000,
-                    },
-                ],
-                again(0, 2 * BLOCK, 1),
-            ),
-        ),
-        with(
-            direct,
-            scene(
-                "direct over a synced end",
-                vec![write(0, BLOCK + 100), sync()],
-                again(BLOCK, BLOCK, 1),
-            ),
-        ),
-        with(
-            direct,
-            scene(
-                "direct over an end that is owed",
-                vec![write(0, BLOCK + 100)],
-                again(BLOCK, BLOCK, 1),
-            ),
-        ),
-        with(
-            direct,
-            scene(
-                "direct with ragged ends",
-                vec![write(0, 3 * BLOCK)],
-                again(1000, 2 * BLOCK + 500, 1),
-            ),
-        ),
-        with(
-            direct,
-            scene(
-                "direct append",
-                vec![write(0, BLOCK)],
-                append(2 * BLOCK as u32),
-            ),
-        ),
         scene(
             "large by itself",
             vec![write(0, 100)],
