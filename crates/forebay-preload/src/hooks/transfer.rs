@@ -36,6 +36,11 @@ export! {
         let Some(start) = position(from, offset) else {
             return serve::fail(libc::EFAULT);
         };
+        if pipes::is_pipe(to) {
+            // SAFETY: the caller's arguments.
+            let real = || unsafe { real::sendfile64(to, from, offset, count) };
+            return pipes::send((from, offset), start, to, count, 0, &real);
+        }
         let moved = carry(count, |bytes, len, done| {
             // SAFETY: memory of ours.
             let got = unsafe { pread64(from, bytes.cast(), len, start + done as off_t) };

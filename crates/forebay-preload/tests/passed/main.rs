@@ -273,6 +273,7 @@ cases! {
     the_engine_sends_files: "moved-sendfile";
     the_engine_copies_ranges: "moved-copying";
     the_engine_splices: "moved-splice";
+    pipes_are_waited_for_as_by_the_kernel: "moved-pipes";
     the_engine_prints: "moved-print";
     flags_of_calls_on_parts: "moved-flags";
     space_of_all_kinds: "moved-space";

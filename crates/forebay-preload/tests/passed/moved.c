@@ -240,6 +240,66 @@ void moved_by_splicing(void)
     show_file(name);
 }
 
+/* Room for `len` bytes in a full pipe, or so many bytes in an empty one, after a while. */
+static void later(int ends[2], int makes_room, size_t len)
+{
+    static char some[2 * SOME];
+    if (fork() != 0)
+        return;
+    usleep(200000);
+    if (makes_room)
+        MUST(read(ends[0], some, len) == (long)len);
+    else
+        MUST(write(ends[1], some, len) == (long)len);
+    _exit(0);
+}
+
+static void fill_up(int pipe)
+{
+    int room = fcntl(pipe, F_GETPIPE_SZ);
+    MUST(room > 0 && room <= SOME && write(pipe, bytes, (size_t)room) == room);
+}
+
+/* Pipes whose ends wait: for the first room or the first bytes, and for no more. */
+void moved_through_pipes(void)
+{
+    static char back[2 * SOME];
+    int fd = managed(path, 0), to = another(0), ends[2];
+    off_t at = 0;
+    loff_t from = 0;
+    alarm(60);
+    MUST(pipe(ends) == 0);
+    int room = fcntl(ends[1], F_GETPIPE_SZ);
+    printf("sent what fits: %d", sendfile(ends[1], fd, &at, 1 << 20) == room);
+    printf(", %ld\n", (long)at);
+    show("pipe", back, read(ends[0], back, sizeof back));
+    printf("spliced what fits: %d", splice(fd, &from, ends[1], NULL, 1 << 20, 0) == room);
+    printf(", %ld\n", (long)from);
+    show("pipe", back, read(ends[0], back, sizeof back));
+    MUST(lseek(fd, SOME - 5000, SEEK_SET) > 0);
+    say("the end", sendfile(ends[1], fd, NULL, 1 << 20));
+    say("beyond", sendfile(ends[1], fd, NULL, 1 << 20));
+    printf("%ld\n", (long)lseek(fd, 0, SEEK_CUR));
+    show("pipe", back, read(ends[0], back, sizeof back));
+    fill_up(ends[1]);
+    later(ends, 1, 4096);
+    say("sent to a full one", sendfile(ends[1], fd, &at, 1 << 20));
+    later(ends, 1, 4096);
+    say("spliced to a full one", splice(fd, &from, ends[1], NULL, 1 << 20, 0));
+    say("not waited for", splice(fd, &from, ends[1], NULL, 1 << 20, SPLICE_F_NONBLOCK));
+    printf("%ld, %ld\n", (long)at, (long)from);
+    show("pipe", back, read(ends[0], back, sizeof back));
+    later(ends, 0, 3000);
+    say("spliced from an empty one", splice(ends[0], NULL, to, NULL, 1 << 20, 0));
+    MUST(fcntl(ends[1], F_SETPIPE_SZ, 1 << 18) == 1 << 18);
+    at = 0;
+    printf("sent to a large one: %d\n", sendfile(ends[1], fd, &at, 1 << 20) > 1 << 16);
+    printf("as much: %d\n", at == read(ends[0], back, sizeof back));
+    while (wait(NULL) > 0)
+        continue;
+    show_file(name);
+}
+
 extern int __dprintf_chk(int fd, int flag, const char *format, ...);
 
 static int print_list(int fd, const char *format, ...)

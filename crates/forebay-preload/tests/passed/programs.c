@@ -81,6 +81,7 @@ static const struct {
     {"space-of-holes", space_of_holes},
     {"kernel-files-wait", kernel_files_wait},
     {"moved-splice", moved_by_splicing},
+    {"moved-pipes", moved_through_pipes},
     {"moved-print", moved_by_printing},
     {"moved-clone", moved_by_cloning},
     {"maps-read", maps_that_read},

@@ -63,6 +63,7 @@ void moved_with_odd_flags(void);
 void space_of_holes(void);
 void kernel_files_wait(void);
 void moved_by_splicing(void);
+void moved_through_pipes(void);
 void moved_by_printing(void);
 void moved_by_cloning(void);
 void maps_that_read(void);

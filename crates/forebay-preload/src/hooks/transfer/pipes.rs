@@ -1,7 +1,8 @@
-//! `splice` between a pipe and a managed file, by way of a pipe of our own.
+//! `splice` between a pipe and a managed file, and `sendfile` to a pipe, by way of a pipe of our own.
 //!
 //! The kernel moves the bytes between the two pipes, so that waiting, signals and the ends of pipes are its own. The file's side is a
-//! read or a write. Bytes that have been taken from the program's pipe, and that the file then has no room for, are lost: the kernel
+//! read or a write. To a pipe goes what it has room for, and nobody waits for more than the first of that: whoever is to make room may be
+//! the calling thread. Bytes that have been taken from the program's pipe, and that the file then has no room for, are lost: the kernel
 //! would leave them in the pipe.
 
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
@@ -11,7 +12,7 @@ use crate::files::{self, Why};
 use crate::hooks::io::{pread64, pwrite64, write};
 use crate::raw;
 use crate::real;
-use crate::serve;
+use crate::serve::{self, CALL_BYTES_MAX};
 use crate::table::{self, APPENDS};
 
 const FLAGS: c_uint =
@@ -26,11 +27,20 @@ type End = (c_int, *mut off_t);
 struct Pipe([c_int; 2]);
 
 impl Pipe {
+    /// Its ends wait: where one of two pipes does not, the kernel's `splice` between them waits for neither.
     fn new() -> Option<Self> {
         let mut ends = [-1; 2];
         // SAFETY: the target is ours.
-        let made = unsafe { real::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | libc::O_NONBLOCK) };
+        let made = unsafe { real::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) };
         (made == 0).then_some(Pipe(ends))
+    }
+
+    /// Writes into it do not wait: it is small where the user has many pipes.
+    fn takes_what_fits(self) -> Option<Self> {
+        let flags = libc::O_WRONLY | libc::O_NONBLOCK;
+        // SAFETY: takes no memory.
+        let set = unsafe { real::fcntl64(self.0[1], libc::F_SETFL, flags.into()) };
+        (set == 0).then_some(self)
     }
 }
 
@@ -44,7 +54,8 @@ impl Drop for Pipe {
     }
 }
 
-fn is_pipe(fd: c_int) -> bool {
+/// Whether a descriptor is a pipe's.
+pub fn is_pipe(fd: c_int) -> bool {
     files::Look::at(fd).is_some_and(|look| look.kind == libc::S_IFIFO)
 }
 
@@ -88,45 +99,82 @@ pub fn splice(
     if start < 0 || into_file && word.is_file() && word.description().has(APPENDS) {
         return serve::fail(libc::EINVAL);
     }
+    if !into_file {
+        return send(file, start, pipe.0, count, flags, real);
+    }
     let Some(between) = Pipe::new() else {
-        // There is no room for two more descriptors.
-        return match files::give_to_kernel(file.0, Why::Transfer) {
-            Ok(()) => real(),
-            Err(errno) => serve::fail(errno),
-        };
+        return by_kernel(file.0, real);
     };
-    if into_file {
-        fill(file, start, pipe.0, &between, count, flags)
-    } else {
-        drain(file, start, pipe.0, &between, count, flags)
+    fill(file, start, pipe.0, &between, count, flags)
+}
+
+/// From a managed file to a pipe: as much as it has room for.
+pub fn send(
+    file: End,
+    start: off_t,
+    pipe: c_int,
+    count: size_t,
+    flags: c_uint,
+    real: &dyn Fn() -> ssize_t,
+) -> ssize_t {
+    let Some(between) = Pipe::new().and_then(Pipe::takes_what_fits) else {
+        return by_kernel(file.0, real);
+    };
+    let moved = drain(file.0, start, pipe, &between, count, flags);
+    advance(file.0, file.1, start, moved);
+    moved
+}
+
+/// There is no room for two more descriptors: the kernel moves what the file has.
+fn by_kernel(file: c_int, real: &dyn Fn() -> ssize_t) -> ssize_t {
+    match files::give_to_kernel(file, Why::Transfer) {
+        Ok(()) => real(),
+        Err(errno) => serve::fail(errno),
     }
 }
 
-/// From a file to a pipe: as much as it has room for.
+/// Only the first step waits for room.
 fn drain(
-    file: End,
+    file: c_int,
     start: off_t,
     pipe: c_int,
     between: &Pipe,
     count: size_t,
     flags: c_uint,
 ) -> ssize_t {
+    let count = count.min(CALL_BYTES_MAX);
     let mut bytes = vec![0u8; count.min(PIPE_BYTES)];
-    // SAFETY: memory of ours, descriptors of ours and the caller's.
-    let moved = unsafe {
-        let got = pread64(file.0, bytes.as_mut_ptr().cast(), bytes.len(), start);
-        if got <= 0 {
-            return got;
+    let mut done = 0usize;
+    while done < count {
+        let wait = if done > 0 { libc::SPLICE_F_NONBLOCK } else { 0 };
+        let _errno = (done > 0).then(raw::KeepErrno::new);
+        let len = (count - done).min(bytes.len());
+        // SAFETY: memory of ours, descriptors of ours and the caller's.
+        let (put, moved) = unsafe {
+            let got = pread64(file, bytes.as_mut_ptr().cast(), len, start + done as off_t);
+            let put = match got {
+                1.. => real::write(between.0[1], bytes.as_ptr().cast(), got as size_t),
+                nothing => nothing,
+            };
+            let none = std::ptr::null_mut();
+            match put {
+                1.. => {
+                    let len = put as size_t;
+                    let moved = real::splice(between.0[0], none, pipe, none, len, flags | wait);
+                    (put, moved)
+                }
+                nothing => (nothing, nothing),
+            }
+        };
+        if moved <= 0 && done == 0 {
+            return moved;
         }
-        let put = real::write(between.0[1], bytes.as_ptr().cast(), got as size_t);
-        if put <= 0 {
-            return put;
+        done += moved.max(0) as usize;
+        if moved <= 0 || moved < put {
+            break;
         }
-        let none = std::ptr::null_mut();
-        real::splice(between.0[0], none, pipe, none, put as size_t, flags)
-    };
-    advance(file.0, file.1, start, moved);
-    moved
+    }
+    done as ssize_t
 }
 
 /// From a pipe to a file: what there is.
