@@ -275,14 +275,14 @@ unsafe extern "C" {
     fn __fbufsize(stream: *mut libc::FILE) -> libc::size_t;
 }
 
-/// Writes what a file owes, by name, should the session hold it.
+/// Writes what a file owes, by name, should the session hold it. `flags` as for [`Look::at_path`].
 ///
 /// # Safety
 /// As for [`give_path_to_kernel`].
-pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char) {
+pub unsafe fn flush_path(dir: c_int, path: *const libc::c_char, flags: c_int) {
     let _errno = KeepErrno::new();
     // SAFETY: the caller's path.
-    let Some((device, inode)) = (unsafe { known_path(dir, path) }) else {
+    let Some((device, inode)) = (unsafe { known_path(dir, path, flags) }) else {
         return;
     };
     flush_inode(device, inode);
@@ -297,7 +297,7 @@ pub unsafe fn reach_path(dir: c_int, path: *const libc::c_char, why: Why) -> Giv
         return Ok(());
     }
     // SAFETY: the caller's path.
-    if let Some(look) = unsafe { Look::at_path(dir, path) }.filter(Look::is_regular) {
+    if let Some(look) = unsafe { Look::at_path(dir, path, 0) }.filter(Look::is_regular) {
         foreign::reach(look.device, look.inode);
         give_inode_to_kernel(look.device, look.inode, why)?;
     }
@@ -318,17 +318,21 @@ fn flush_inode(device: u64, inode: u64) {
     }
 }
 
-/// The inode of a path, if the session has bytes of it.
+/// The inode of a path, if the session has bytes of it. `flags` as for [`Look::at_path`].
 ///
 /// # Safety
 /// As for [`give_path_to_kernel`].
-pub unsafe fn known_path(dir: c_int, path: *const libc::c_char) -> Option<(u64, u64)> {
+pub unsafe fn known_path(
+    dir: c_int,
+    path: *const libc::c_char,
+    flags: c_int,
+) -> Option<(u64, u64)> {
     if path.is_null() || Inside::is() || !attach::is_on() {
         return None;
     }
     attach::fresh_glance().filter(|glance| glance.knows_any())?;
     // SAFETY: the caller's path.
-    let look = unsafe { Look::at_path(dir, path) }?;
+    let look = unsafe { Look::at_path(dir, path, flags) }?;
     let inode = look.identity();
     // SAFETY: a path that the kernel has taken.
     unsafe { is_known_at(dir, path, inode) }.then_some(inode)
@@ -354,7 +358,7 @@ pub unsafe fn regular_at(dir: c_int, path: *const libc::c_char) -> Option<(u64, 
     }
     attach::fresh_glance()?;
     // SAFETY: the caller's path.
-    let look = unsafe { Look::at_path(dir, path) }.filter(Look::is_regular)?;
+    let look = unsafe { Look::at_path(dir, path, 0) }.filter(Look::is_regular)?;
     Some(look.identity())
 }
 
@@ -368,7 +372,7 @@ pub unsafe fn is_known_now(path: *const libc::c_char) -> bool {
         return false;
     };
     // SAFETY: the caller's path.
-    let Some(look) = (unsafe { Look::at_path(libc::AT_FDCWD, path) }) else {
+    let Some(look) = (unsafe { Look::at_path(libc::AT_FDCWD, path, 0) }) else {
         return false;
     };
     let _inside = Inside::enter();

@@ -287,14 +287,19 @@ pub fn give_inode_to_kernel(device: u64, inode: u64, why: Why) -> Given {
     given.map_err(|error| errno_of(&error))
 }
 
-/// As [`give_to_kernel`], for a file by name, should the session hold it.
+/// As [`give_to_kernel`], for a file by name, should the session hold it. `flags` as for [`Look::at_path`].
 ///
 /// # Safety
 /// `path` is null or a string that ends in a null byte.
-pub unsafe fn give_path_to_kernel(dir: c_int, path: *const libc::c_char, why: Why) -> Given {
+pub unsafe fn give_path_to_kernel(
+    dir: c_int,
+    path: *const libc::c_char,
+    flags: c_int,
+    why: Why,
+) -> Given {
     let _errno = KeepErrno::new();
     // SAFETY: the caller's path.
-    match unsafe { crate::files::known_path(dir, path) } {
+    match unsafe { crate::files::known_path(dir, path, flags) } {
         Some((device, inode)) => give_inode_to_kernel(device, inode, why),
         None => Ok(()),
     }

@@ -152,7 +152,7 @@ pub fn may_be() -> bool {
 pub unsafe fn is_worth(path: *const c_char, mode: &Mode) -> bool {
     let _errno = KeepErrno::new();
     // SAFETY: the caller's promise.
-    mode.writes || unsafe { files::known_path(libc::AT_FDCWD, path) }.is_some()
+    mode.writes || unsafe { files::known_path(libc::AT_FDCWD, path, 0) }.is_some()
 }
 
 /// A stream over a descriptor that has just been opened for it. `None`: libc's own will do.

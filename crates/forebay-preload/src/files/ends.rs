@@ -221,7 +221,7 @@ pub fn stale(fd: c_int) {
 pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char) -> bool {
     let _errno = KeepErrno::new();
     // SAFETY: the caller's path.
-    let Some(look) = (unsafe { Look::at_path(dir, path) }) else {
+    let Some(look) = (unsafe { Look::at_path(dir, path, 0) }) else {
         return false;
     };
     attach::glance().is_some_and(|glance| glance.await_closed(look.device, look.inode))

@@ -31,13 +31,14 @@ impl Look {
         unsafe { look(fd, c"".as_ptr(), libc::AT_EMPTY_PATH) }
     }
 
-    /// Of what a path leads to, past our own hooks.
+    /// Of what a path leads to, past our own hooks. Of a call's `flags` it heeds `AT_EMPTY_PATH`: an empty path leads to what `dir` is
+    /// then, which may be open in any way.
     ///
     /// # Safety
     /// `path` is a string, or an address that the kernel refuses.
-    pub unsafe fn at_path(dir: c_int, path: *const libc::c_char) -> Option<Look> {
+    pub unsafe fn at_path(dir: c_int, path: *const libc::c_char, flags: c_int) -> Option<Look> {
         // SAFETY: the caller's promise.
-        unsafe { look(dir, path, 0) }
+        unsafe { look(dir, path, flags & libc::AT_EMPTY_PATH) }
     }
 
     /// Its device's number and its own: which file it is.

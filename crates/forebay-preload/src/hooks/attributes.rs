@@ -11,7 +11,7 @@ use crate::attach;
 use crate::files::{self, Given, Why};
 use crate::inside::{Inside, NotCancelled};
 use crate::program;
-use crate::raw::KeepErrno;
+use crate::raw::{self, KeepErrno};
 use crate::real;
 use crate::serve;
 
@@ -231,12 +231,12 @@ fn give_descriptor(fd: c_int) -> Given {
 
 /// # Safety
 /// As for [`Held::at`].
-unsafe fn give_path(dir: c_int, path: *const c_char) -> Given {
+unsafe fn give_path(dir: c_int, path: *const c_char, flags: c_int) -> Given {
     if Inside::is() {
         return Ok(());
     }
     // SAFETY: the caller's promise.
-    unsafe { files::give_path_to_kernel(dir, path, Why::Unserved) }
+    unsafe { files::give_path_to_kernel(dir, path, flags, Why::Unserved) }
 }
 
 fn failed(errno: c_int) -> c_int {
@@ -245,12 +245,30 @@ fn failed(errno: c_int) -> c_int {
 
 const HERE: c_int = libc::AT_FDCWD;
 
+/// `fchmodat2`, by number: the function of libc's that makes this call is `fchmodat`, in some of its versions.
+///
+/// # Safety
+/// As for `fchmodat`.
+pub unsafe fn fchmodat2(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
+    let address = path.expose_provenance();
+    let args = [dir as usize, address, mode as usize, flags as usize, 0, 0];
+    // SAFETY: the caller's arguments.
+    unsafe {
+        match if_settled(mode, || give_path(dir, path, flags)) {
+            Ok(()) => of_either(dir, path, flags, || {
+                raw::call_errno(libc::SYS_fchmodat2, args) as c_int
+            }),
+            Err(errno) => failed(errno),
+        }
+    }
+}
+
 export! {
     /// `chmod`.
     fn chmod(path: *const c_char, mode: mode_t) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            match if_settled(mode, || give_path(HERE, path)) {
+            match if_settled(mode, || give_path(HERE, path, 0)) {
                 Ok(()) => of_path(HERE, path, true, || real::chmod(path, mode)),
                 Err(errno) => failed(errno),
             }
@@ -270,7 +288,7 @@ export! {
     fn fchmodat(dir: c_int, path: *const c_char, mode: mode_t, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            match if_settled(mode, || give_path(dir, path)) {
+            match if_settled(mode, || give_path(dir, path, flags)) {
                 Ok(()) => of_either(dir, path, flags, || real::fchmodat(dir, path, mode, flags)),
                 Err(errno) => failed(errno),
             }
@@ -281,7 +299,7 @@ export! {
     fn lchmod(path: *const c_char, mode: mode_t) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            match if_settled(mode, || give_path(HERE, path)) {
+            match if_settled(mode, || give_path(HERE, path, 0)) {
                 Ok(()) => of_path(HERE, path, false, || real::lchmod(path, mode)),
                 Err(errno) => failed(errno),
             }
@@ -316,7 +334,7 @@ export! {
     fn setxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            match if_capable(name, || give_path(HERE, path)) {
+            match if_capable(name, || give_path(HERE, path, 0)) {
                 Ok(()) => of_path(HERE, path, true, || real::setxattr(path, name, value, len, flags)),
                 Err(errno) => failed(errno),
             }
@@ -327,7 +345,7 @@ export! {
     fn lsetxattr(path: *const c_char, name: *const c_char, value: *const c_void, len: size_t, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            match if_capable(name, || give_path(HERE, path)) {
+            match if_capable(name, || give_path(HERE, path, 0)) {
                 Ok(()) => of_path(HERE, path, false, || real::lsetxattr(path, name, value, len, flags)),
                 Err(errno) => failed(errno),
             }

@@ -303,13 +303,13 @@ fn close(fd: c_int, why: Why) {
     }
 }
 
-/// For a call that names a file.
-fn give_path(dir: c_int, path: *const libc::c_char, why: Why) -> Given {
+/// For a call that names a file, by `flags` perhaps with an empty path.
+fn give_path(dir: c_int, path: *const libc::c_char, flags: c_int, why: Why) -> Given {
     if Inside::is() {
         return Ok(());
     }
     // SAFETY: the caller's string; the function behind ours reads it, too.
-    unsafe { files::give_path_to_kernel(dir, path, why) }
+    unsafe { files::give_path_to_kernel(dir, path, flags, why) }
 }
 
 /// Whether files may be managed at all, and whether it is the program that calls.

@@ -21,7 +21,7 @@ export! {
                 flush(dir);
                 of_descriptor(dir, || real::utimensat(dir, path, times, flags))
             } else {
-                files::flush_path(dir, path);
+                files::flush_path(dir, path, flags);
                 of_either(dir, path, flags, || real::utimensat(dir, path, times, flags))
             }
         }
@@ -45,7 +45,7 @@ export! {
     fn utimes(path: *const c_char, times: *const timeval) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            files::flush_path(libc::AT_FDCWD, path);
+            files::flush_path(libc::AT_FDCWD, path, 0);
             of_path(libc::AT_FDCWD, path, true, || real::utimes(path, times))
         }
     }
@@ -54,7 +54,7 @@ export! {
     fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            files::flush_path(libc::AT_FDCWD, path);
+            files::flush_path(libc::AT_FDCWD, path, 0);
             of_path(libc::AT_FDCWD, path, false, || real::lutimes(path, times))
         }
     }
@@ -63,7 +63,7 @@ export! {
     fn futimesat(dir: c_int, path: *const c_char, times: *const timeval) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            files::flush_path(dir, path);
+            files::flush_path(dir, path, 0);
             of_path(dir, path, true, || real::futimesat(dir, path, times))
         }
     }
@@ -72,7 +72,7 @@ export! {
     fn utime(path: *const c_char, times: *const utimbuf) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
-            files::flush_path(libc::AT_FDCWD, path);
+            files::flush_path(libc::AT_FDCWD, path, 0);
             of_path(libc::AT_FDCWD, path, true, || real::utime(path, times))
         }
     }

@@ -36,10 +36,28 @@ fn me() -> (u32, u32) {
     unsafe { (libc::getuid(), libc::getgid()) }
 }
 
+/// By number, since not every libc has it; a kernel before 6.6 has not either, and changes what is asked for by another call.
+///
+/// # Safety
+/// A string.
+unsafe fn fchmodat2(dir: i32, path: *const libc::c_char, mode: u32, flags: i32) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let done = libc::syscall(libc::SYS_fchmodat2, dir, path, mode, flags) as i32;
+        match std::io::Error::last_os_error().raw_os_error() {
+            Some(libc::ENOSYS) if done != 0 && *path == 0 => libc::fchmod(dir, mode),
+            Some(libc::ENOSYS) if done != 0 => libc::chmod(path, mode),
+            _ => done,
+        }
+    }
+}
+
 const CHANGES: &[(&str, Change)] = changes! {
     "chmod": |path, _, _| libc::chmod(path.as_ptr(), 0o600);
     "fchmod": |_, _, fd| libc::fchmod(fd, 0o600);
     "fchmodat": |path, _, _| libc::fchmodat(HERE, path.as_ptr(), 0o600, 0);
+    "fchmodat2": |path, _, _| fchmodat2(HERE, path.as_ptr(), 0o600, 0);
+    "fchmodat2-empty": |_, _, fd| fchmodat2(fd, c"".as_ptr(), 0o600, libc::AT_EMPTY_PATH);
     "chmod-by-number": |path, _, _| libc::syscall(libc::SYS_chmod, path.as_ptr(), 0o600) as i32;
     "chown": |path, _, _| libc::chown(path.as_ptr(), me().0, me().1);
     "lchown": |path, _, _| libc::lchown(path.as_ptr(), me().0, me().1);
@@ -113,6 +131,14 @@ const PRIVILEGES: &[(&str, bool, Change)] = &[
     ("fchmod", false, |_, _, fd| {
         // SAFETY: takes no memory.
         unsafe { libc::fchmod(fd, 0o4600) }
+    }),
+    ("fchmodat2", false, |path, _, _| {
+        // SAFETY: a string of ours.
+        unsafe { fchmodat2(HERE, path.as_ptr(), 0o4600, 0) }
+    }),
+    ("fchmodat2-empty", false, |_, _, fd| {
+        // SAFETY: the same.
+        unsafe { fchmodat2(fd, c"".as_ptr(), 0o4600, libc::AT_EMPTY_PATH) }
     }),
     ("setxattr", true, |path, _, _| {
         // SAFETY: strings and bytes of ours.

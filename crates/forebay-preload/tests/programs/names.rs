@@ -93,8 +93,20 @@ fn times(dir: &Path) {
             0
         );
         close(fd).expect("close");
+        assert_eq!(modified(&a), 1_000_000_000);
+        // By a descriptor in the place of a path; one that only names the file will do.
+        for flags in [libc::O_RDWR, libc::O_PATH] {
+            let fd = open(&a, libc::O_RDWR).expect("open");
+            let named = open(&a, flags).expect("open");
+            write(fd, &pattern(3, BLOCK)).expect("write");
+            let (times, empty) = ([time, time], c"".as_ptr());
+            let set = libc::utimensat(named, empty, times.as_ptr(), libc::AT_EMPTY_PATH);
+            assert_eq!(set, 0);
+            close(named).expect("close");
+            close(fd).expect("close");
+            assert_eq!(modified(&a), 1_000_000_000, "by {flags:o}");
+        }
     }
-    assert_eq!(modified(&a), 1_000_000_000);
 }
 
 fn modified(path: &Path) -> i64 {

@@ -221,9 +221,34 @@ fn named(dir: &Path) {
             0
         );
     }
+    name_by_handle(managed("handle"));
     open(&dir.join("synced"), flags | libc::O_SYNC).expect("open");
     let _open = managed("inherited");
     assert!(std::process::Command::new("true").status().is_ok());
+}
+
+/// Asks for the handle of what a descriptor is of, by an empty path.
+fn name_by_handle(fd: i32) {
+    unsafe extern "C" {
+        fn name_to_handle_at(
+            dir: i32,
+            path: *const libc::c_char,
+            handle: *mut u32,
+            mount: *mut i32,
+            flags: i32,
+        ) -> i32;
+    }
+    // How many bytes there is room for, which kind they are of, and that many.
+    const ROOM: usize = 128;
+    let mut handle = [0u32; 2 + ROOM / 4];
+    handle[0] = ROOM as u32;
+    let (mut mount, empty) = (0, c"".as_ptr());
+    // SAFETY: a string and memory of ours.
+    let named = unsafe {
+        let to = handle.as_mut_ptr();
+        name_to_handle_at(fd, empty, to, &raw mut mount, libc::AT_EMPTY_PATH)
+    };
+    assert_eq!(named, 0, "{}", std::io::Error::last_os_error());
 }
 
 /// A role that is talked to.
@@ -346,6 +371,7 @@ fn reasons_are_told() {
         ("mapped", "mmap"),
         ("locked", "flock"),
         ("asked", "ioctl"),
+        ("handle", "an option that the engine does not serve"),
         ("synced", "O_SYNC"),
         ("inherited", "inherited"),
     ] {

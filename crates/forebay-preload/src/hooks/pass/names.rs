@@ -7,7 +7,8 @@ use crate::raw::KeepErrno;
 
 /// `name_to_handle_at(dir, path, handle, mount, flags)`: whoever opens the handle passes no hook of ours.
 pub fn handle(args: &Args) -> Given {
-    give_path(fd(args[0]), path(args[1]), Why::Unserved)
+    let flags = args[4] as libc::c_int;
+    give_path(fd(args[0]), path(args[1]), flags, Why::Unserved)
 }
 
 /// `inotify_add_watch(queue, path, events)`: who watches a file hears of each write, and keeps it open, as a rule. Those that watch

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::files;
 use crate::foreign;
-use crate::hooks::{open, times};
+use crate::hooks::{attributes, open, times};
 use crate::inside::Inside;
 use crate::program;
 
@@ -164,6 +164,7 @@ ways! {
         SYS_umount2(path, flags) => libc::umount2(at(path), flags as _);
         SYS_chmod(path, mode) => libc::chmod(at(path), mode as _);
         SYS_fchmodat(dir, path, mode) => libc::fchmodat(dir as _, at(path), mode as _, 0);
+        SYS_fchmodat2(dir, path, mode, flags) => attributes::fchmodat2(dir as _, at(path), mode as _, flags as _);
         SYS_chown(path, user, group) => libc::chown(at(path), user as _, group as _);
         SYS_lchown(path, user, group) => libc::lchown(at(path), user as _, group as _);
         SYS_fchownat(dir, path, user, group, flags) =>

@@ -93,7 +93,7 @@ export! {
     /// `freopen`: the stream's descriptor is closed, or gets another file.
     fn freopen64 | freopen(path: *const c_char, mode: *const c_char, stream: *mut FILE) -> *mut FILE {
         streams::retire(stream);
-        if !path.is_null() && let Err(errno) = give_path(libc::AT_FDCWD, path, Why::Stdio) {
+        if !path.is_null() && let Err(errno) = give_path(libc::AT_FDCWD, path, 0, Why::Stdio) {
             return failed(errno);
         }
         ends(descriptor(stream));
@@ -120,7 +120,7 @@ unsafe fn cut(
         if *mode.cast::<u8>() == b'w' {
             return files::cut_by_kernel(libc::AT_FDCWD, path, Why::Stdio, open);
         }
-        give_path(libc::AT_FDCWD, path, Why::Stdio)?;
+        give_path(libc::AT_FDCWD, path, 0, Why::Stdio)?;
     }
     Ok(open())
 }
