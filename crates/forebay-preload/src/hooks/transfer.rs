@@ -9,6 +9,7 @@ use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
 use crate::files::{self, Why};
 use crate::hooks::io::{pread64, pwrite64, write};
+use crate::hooks::limits;
 use crate::hooks::seek::lseek64;
 use crate::inside::Inside;
 use crate::program;
@@ -72,7 +73,9 @@ export! {
                 // It moves nothing, and says why.
                 return real::copy_file_range(from, from_at, to, to_at, count, flags);
             };
-            if real::copy_file_range(from, from_at, to, to_at, 0, flags) < 0 {
+            // The kernel's own offsets may be older.
+            let (mut here, mut there) = (start, target);
+            if real::copy_file_range(from, &raw mut here, to, &raw mut there, 0, flags) < 0 {
                 return -1;
             }
             copy((from, from_at, start), (to, to_at, target), count)
@@ -166,7 +169,8 @@ fn advance(fd: c_int, offset: *mut off_t, start: off_t, moved: ssize_t) {
     }
 }
 
-/// How much of a copy there is to do: up to the end of what is copied, and not onto itself.
+/// How much of a copy there is to do: up to the end of what is copied, up to the limit on file sizes, and not onto itself. Only where not a
+/// byte may be written the limit is an error, with its signal.
 fn allowed(
     (from, start): (c_int, off_t),
     (to, target): (c_int, off_t),
@@ -183,6 +187,13 @@ fn allowed(
         return Err(libc::EBADF);
     };
     let rest = (super::size::size_of(from) - start).max(0).min(whole);
+    let limit = limits::file_size();
+    if target as u64 >= limit {
+        limits::exceeded();
+        return Err(libc::EFBIG);
+    }
+    let room = off_t::try_from(limit - target as u64).unwrap_or(off_t::MAX);
+    let rest = rest.min(room);
     let same = a.identity() == b.identity();
     let within = |at: off_t, begin: off_t| begin <= at && at - begin < rest;
     if same && rest > 0 && (within(start, target) || within(target, start)) {

@@ -272,6 +272,7 @@ cases! {
     streams_lock_as_libcs_do: "streams-lock";
     the_engine_sends_files: "moved-sendfile";
     the_engine_copies_ranges: "moved-copying";
+    the_engine_copies_up_to_the_limit: "moved-limit";
     the_engine_splices: "moved-splice";
     pipes_are_waited_for_as_by_the_kernel: "moved-pipes";
     the_engine_prints: "moved-print";

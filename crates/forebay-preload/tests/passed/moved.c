@@ -108,6 +108,52 @@ void moved_by_copying(void)
     show_file(name);
 }
 
+static volatile int exceeded;
+
+static void on_exceeding(int signal)
+{
+    (void)signal;
+    exceeded++;
+}
+
+static void say_limited(const char *what, long result)
+{
+    say(what, result);
+    printf("signals: %d\n", exceeded);
+    exceeded = 0;
+}
+
+/* Up to the limit on the size of files: a copy is shortened and says so, what is sent is signalled. */
+void moved_to_the_limit(void)
+{
+    int from = managed(path, 0), to = another(0), beside = open(name, O_RDWR), ends[2];
+    struct rlimit limit = {SOME + 1000, RLIM_INFINITY};
+    loff_t in = 0, out = SOME - 5000;
+    signal(SIGXFSZ, on_exceeding);
+    MUST(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    say_limited("up to it", copy_file_range(from, &in, to, &out, 200000, 0));
+    printf("%ld, %ld\n", (long)in, (long)out);
+    say_limited("at it", copy_file_range(from, &in, to, &out, 200000, 0));
+    say_limited("nothing at it", copy_file_range(from, &in, to, &out, 0, 0));
+    printf("%ld, %ld\n", (long)in, (long)out);
+    MUST(lseek(to, SOME + 500, SEEK_SET) > 0 && lseek(from, 77, SEEK_SET) == 77);
+    say_limited("at its offset", copy_file_range(from, NULL, to, NULL, 200000, 0));
+    say_limited("again", copy_file_range(from, NULL, to, NULL, 200000, 0));
+    printf("%ld, %ld\n", (long)lseek(from, 0, SEEK_CUR), (long)lseek(to, 0, SEEK_CUR));
+    MUST(lseek(to, 0, SEEK_SET) == 0);
+    say_limited("far below", copy_file_range(from, NULL, to, NULL, 2000, 0));
+    in = 500, out = SOME;
+    say_limited("within a file", copy_file_range(from, &in, from, &out, 2000, 0));
+    MUST(lseek(beside, SOME + 600, SEEK_SET) > 0 && pipe(ends) == 0);
+    say_limited("sent", sendfile(beside, from, NULL, 2000));
+    MUST(write(ends[1], bytes, 2000) == 2000);
+    out = SOME + 700;
+    say_limited("spliced", splice(ends[0], NULL, to, &out, 2000, 0));
+    printf("%ld\n", (long)out);
+    show_file(path);
+    show_file(name);
+}
+
 /* Flags of calls on parts. */
 void moved_with_flags(void)
 {

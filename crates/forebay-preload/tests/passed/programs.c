@@ -74,6 +74,7 @@ static const struct {
     {"iostreams", iostreams},
     {"moved-sendfile", moved_by_sendfile},
     {"moved-copying", moved_by_copying},
+    {"moved-limit", moved_to_the_limit},
     {"moved-flags", moved_with_flags},
     {"moved-space", moved_space},
     {"moved-parts", moved_parts},

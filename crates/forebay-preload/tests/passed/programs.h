@@ -56,6 +56,7 @@ void streams_lock(void);
 void iostreams(void);
 void moved_by_sendfile(void);
 void moved_by_copying(void);
+void moved_to_the_limit(void);
 void moved_with_flags(void);
 void moved_space(void);
 void moved_parts(void);

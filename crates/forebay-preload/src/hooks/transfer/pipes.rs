@@ -215,11 +215,11 @@ fn fill(
             return written;
         }
         done += written.max(0) as usize;
-        if written < got {
-            break;
-        }
         if !file.1.is_null() {
             crate::program::poke(file.1.addr(), start + done as off_t);
+        }
+        if written < got {
+            break;
         }
     }
     done as ssize_t
