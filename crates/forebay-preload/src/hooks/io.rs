@@ -3,6 +3,7 @@
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 use crate::files::{self, Why};
+use crate::hooks::sync;
 use crate::program::Parts;
 use crate::real;
 use crate::serve::{self, Answer, CALL_BYTES_MAX, How, Turn};
@@ -299,7 +300,7 @@ export! {
             let at = (at != -1).then_some(at);
             let appends = flags & libc::RWF_APPEND != 0;
             let written = vectored(fd, parts, count, at, How { appends, ..WRITES }, real);
-            if written > 0 && flags & (libc::RWF_SYNC | libc::RWF_DSYNC) != 0 && crate::hooks::sync::fdatasync(fd) != 0 {
+            if written > 0 && !sync::written_with(fd, flags) {
                 return -1;
             }
             written

@@ -33,7 +33,12 @@ export! {
     /// `sync_file_range`: with a managed file, whatever the range, all of it is written.
     fn sync_file_range(fd: c_int, offset: off_t, len: off_t, flags: c_uint) -> c_int {
         // SAFETY: takes no memory.
-        sync_with(fd, Durability::Written, || unsafe { real::sync_file_range(fd, offset, len, flags) })
+        let real = || unsafe { real::sync_file_range(fd, offset, len, flags) };
+        if !is_range(offset, len, flags) && !files::is_ours(fd) {
+            // It does nothing, and says why.
+            return real();
+        }
+        sync_with(fd, Durability::Written, real)
     }
 
     /// `syncfs`: what the session has of the file system is written first.
@@ -56,6 +61,27 @@ export! {
         // SAFETY: takes nothing.
         unsafe { crate::raw::call(libc::SYS_sync, [0; 6]) };
     }
+}
+
+/// Whether a range, and what is to be done with it, are ones that the kernel takes.
+fn is_range(offset: off_t, len: off_t, flags: c_uint) -> bool {
+    const FLAGS: c_uint = libc::SYNC_FILE_RANGE_WAIT_BEFORE
+        | libc::SYNC_FILE_RANGE_WRITE
+        | libc::SYNC_FILE_RANGE_WAIT_AFTER;
+    offset >= 0 && len >= 0 && offset.checked_add(len).is_some() && flags & !FLAGS == 0
+}
+
+/// What a write owes that was made with these flags: `RWF_SYNC` is `fsync`, `RWF_DSYNC` is `fdatasync`. Whether it is done.
+pub fn written_with(fd: c_int, flags: c_int) -> bool {
+    // SAFETY: these take no memory.
+    let synced = unsafe {
+        match flags {
+            flags if flags & libc::RWF_SYNC != 0 => fsync(fd),
+            flags if flags & libc::RWF_DSYNC != 0 => fdatasync(fd),
+            _ => 0,
+        }
+    };
+    synced == 0
 }
 
 /// Syncs by what the descriptor is.

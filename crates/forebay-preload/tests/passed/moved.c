@@ -166,6 +166,15 @@ void moved_with_flags(void)
     say("append here", pwritev2(fd, two, 2, -1, RWF_APPEND));
     printf("%ld\n", (long)lseek(fd, 0, SEEK_CUR));
     say("sync", pwritev2(fd, two, 2, 20, RWF_DSYNC));
+    say("sync all", pwritev2(fd, two, 2, 30, RWF_SYNC));
+    say("written", sync_file_range(fd, 0, 1000, SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER));
+    say("to the end", sync_file_range(fd, 1000, 0, SYNC_FILE_RANGE_WRITE));
+    say("not asked for", sync_file_range(fd, 0, 1000, 0));
+    say("before the file", sync_file_range(fd, -1, 10, SYNC_FILE_RANGE_WRITE));
+    say("less than nothing", sync_file_range(fd, 10, -1, SYNC_FILE_RANGE_WRITE));
+    say("beyond all files", sync_file_range(fd, 10, INT64_MAX, SYNC_FILE_RANGE_WRITE));
+    say("other flags", sync_file_range(fd, 0, 10, 8));
+    say("no descriptor", sync_file_range(99, -1, 10, 8));
     long at_once = preadv2(fd, &in, 1, 100, RWF_NOWAIT);
     printf("at once %d\n", at_once == 50000 || (at_once == -1 && errno == EAGAIN));
     say("what is there", preadv2(fd, &in, 1, 100, 0));

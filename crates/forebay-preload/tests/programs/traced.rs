@@ -110,6 +110,30 @@ impl Traced {
     }
 }
 
+/// A write that is to be durable syncs as much as it was asked to.
+#[test]
+fn a_write_with_a_flag_syncs_what_the_flag_says() {
+    const SCRIPT: &str = r#"open(my $f, "+>", $ARGV[0]) or die;
+        my $bytes = "x" x 100_000;
+        my $parts = pack("PQ", $bytes, length $bytes);
+        syscall($ARGV[1] + 0, fileno($f), $parts, 1, 0, 0, $ARGV[2] + 0) == length $bytes or die"#;
+    for (flag, expected) in [
+        (libc::RWF_SYNC, libc::SYS_fsync),
+        (libc::RWF_DSYNC, libc::SYS_fdatasync),
+        (libc::RWF_SYNC | libc::RWF_DSYNC, libc::SYS_fsync),
+    ] {
+        let scene = Scene::new("flags", 0);
+        let mut perl = scene.command("perl");
+        let numbers = [libc::SYS_pwritev2, flag.into()].map(|number| number.to_string());
+        perl.args(["-e", SCRIPT]).arg(scene.path("a")).args(numbers);
+        let syncs = [libc::SYS_fsync, libc::SYS_fdatasync];
+        let writer = Traced::before(perl, |_, call| syncs.contains(&call.number));
+        assert_eq!(writer.call().number, expected, "with the flags {flag}");
+        writer.ends();
+        assert!(scene.bytes_to_memory() > 0);
+    }
+}
+
 /// The kernel cuts a file while another program begins to manage it, with the length that it had, and the one that has cut it goes on only after
 /// that has gone to the kernel again.
 #[test]
