@@ -272,3 +272,85 @@ fn a_second_recovery_knows_what_the_first_has_seen() {
         assert!(fs::read(scene.path()).expect("the file") == before);
     }
 }
+
+/// A session whose file is all with the device dies in `op`, and a stranger appends a line. Whether the session has lived, and how long the file
+/// was when it died.
+fn appended_after(op: &Op, dies_at: u64) -> (bool, u64) {
+    // No whole page: a recovery may find what a flush has written of the last one.
+    const LEN: usize = 60_001;
+    let dir = here::directory();
+    let config = config(&session_name("appended"));
+    let path = dir.path().join("file-0");
+    fs::write(&path, vec![7; LEN]).expect("a file");
+    let work = Work::Commands { files: 1 };
+    let mut spec = Spec::new(&config.session, dir.path(), false, work);
+    spec.dies_at = Some(dies_at);
+    let mut worker = Worker::ready(&spec);
+    let (file, handle) = (0, 0);
+    let (offset, len, seed) = RUNS[0];
+    worker.run(&Op::Write {
+        file,
+        handle,
+        offset,
+        len,
+        seed,
+    });
+    worker.run(&Op::SyncData { file, handle });
+    let lived = worker.try_run(op);
+    worker.kill();
+    worker.end().assert_good_or_killed();
+    let scene = Scene {
+        arena: arena_path(&config),
+        config,
+        dir,
+        lived,
+    };
+    let reached = fs::metadata(&path).expect("a file").len();
+    scene.change(Change::Nothing);
+    let file = fs::OpenOptions::new().append(true).open(&path);
+    std::io::Write::write_all(&mut file.expect("the file"), b"a line\n").expect("written");
+    let before = fs::read(&path).expect("the file");
+    scene.recover();
+    let after = fs::read(&path).expect("the file");
+    assert!(
+        after == before,
+        "{op:?}, death at {dies_at}: {} bytes became {}",
+        before.len(),
+        after.len()
+    );
+    (lived, reached)
+}
+
+/// A recovery ends what the dead have begun, and cuts what they have left: not what somebody has written since.
+#[test]
+fn what_a_stranger_appends_after_a_death_in_a_change_of_the_length_stays() {
+    if !is_manageable() {
+        return;
+    }
+    let (file, handle) = (0, 0);
+    let cut = Op::SetLen {
+        file,
+        handle,
+        len: 0,
+    };
+    let longer = Op::Append {
+        file,
+        handle,
+        len: 600_000,
+        seed: 4,
+    };
+    for op in [&cut, &longer] {
+        let mut begun = 0;
+        let mut dies_at = 0;
+        loop {
+            let (lived, reached) = appended_after(op, dies_at);
+            if lived {
+                break;
+            }
+            begun += u32::from(reached == 0);
+            // What the file and its space become is asked first, what memory becomes comes afterwards.
+            dies_at += if dies_at < 200 { 5 } else { 50 };
+        }
+        assert!(*op != cut || begun > 0, "nobody died after the cut");
+    }
+}

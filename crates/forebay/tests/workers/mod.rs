@@ -687,7 +687,9 @@ fn commands(mut engine: Engine, dies_at: Option<u64>) {
     while let Some(line) = hear() {
         let op = from_lines(&line).expect("an operation").remove(0);
         let outcome = match op {
-            Op::SyncAll { .. } => or_die(dies_at, || engine.run(&op)),
+            Op::SyncAll { .. } | Op::SetLen { .. } | Op::Append { .. } => {
+                or_die(dies_at, || engine.run(&op))
+            }
             _ => engine.run(&op),
         };
         say(&format!("ok {}", answer(&outcome)));

@@ -5,15 +5,15 @@
 use super::aside::each_owed;
 use crate::device::{DeviceFile, read_rest};
 use crate::ids::FileId;
-use crate::limits::PAGE_BYTES;
+use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::files::TRUNCATING;
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::memory::AlignedBytes;
 
-/// Whether writing all that a file owes changes no byte that somebody else may have written: each is there already, or lies beyond
-/// where the file ended when it was last seen, and is zero. After the rebuild.
+/// Whether writing all that a file owes, and cutting it where it ends, changes no byte that somebody else may have written: each is there
+/// already, or lies beyond where the file ended when it was last seen, and is zero. After the rebuild.
 pub(super) fn harms_nobody(
     shared: &Shared,
     me: Me<'_>,
@@ -21,20 +21,26 @@ pub(super) fn harms_nobody(
     device: &dyn DeviceFile,
 ) -> bool {
     let entry = shared.arena.file_unchecked(id);
-    let known_end = entry.witness[0].load(Ordering::Acquire);
-    let may_be = entry.size.load(Ordering::Acquire).max(known_end);
-    let shorter = entry.flags.load(Ordering::Acquire) & TRUNCATING != 0;
-    let in_bounds = |len: u64| {
-        (len >= known_end || shorter) && len <= may_be.next_multiple_of(PAGE_BYTES as u64)
-    };
-    let Some(end) = device
-        .stat()
-        .ok()
-        .map(|stat| stat.len)
-        .filter(|&len| in_bounds(len))
-    else {
+    let size = entry.size.load(Ordering::Acquire);
+    // A change of the length is there, or it is not. Then it was somebody else who has changed the file.
+    let cut = (entry.flags.load(Ordering::Acquire) & TRUNCATING != 0)
+        .then(|| entry.truncating.load(Ordering::Acquire).saturating_sub(1));
+    let known_end = cut.unwrap_or_else(|| entry.witness[0].load(Ordering::Acquire));
+    let Ok(end) = device.stat().map(|stat| stat.len) else {
         return false;
     };
+    let longest = size.max(known_end);
+    // A flush writes the last page whole.
+    let in_bounds = match cut {
+        Some(to) => end == to,
+        None => {
+            (known_end..=longest).contains(&end)
+                || end == longest.next_multiple_of(PAGE_BYTES as u64)
+        }
+    };
+    if !in_bounds || cut.is_none() && !is_zero(device, size, end) {
+        return false;
+    }
     let compared = each_owed(shared, me, id, |offset, owed| {
         let found = read(device, end, offset, owed.len())?;
         let harmless = (offset..)
@@ -48,6 +54,15 @@ pub(super) fn harms_nobody(
         }
     });
     compared.is_ok()
+}
+
+/// Whether all that a file holds from `start` to its end is zero.
+fn is_zero(device: &dyn DeviceFile, start: u64, end: u64) -> bool {
+    let pieces = (start..end).step_by(BLOCK_BYTES);
+    pieces.into_iter().all(|at| {
+        let len = (end - at).min(BLOCK_BYTES as u64) as usize;
+        read(device, end, at, len).is_ok_and(|found| found.iter().all(|&byte| byte == 0))
+    })
 }
 
 /// What the file holds, and zeros beyond `end`, which is its end.
