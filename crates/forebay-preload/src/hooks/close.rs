@@ -30,19 +30,18 @@ export! {
         /// process leaves the session.
         const UNSHARE: c_int = 2;
         // SAFETY: takes no memory.
-        unsafe {
-            if Inside::is() || flags & CLOSE_ON_EXEC != 0 {
-                return real::close_range(first, last, flags);
-            }
-            if flags & !UNSHARE != 0 || first > last {
-                return real::close_range(first, last, flags);
-            }
+        let really = || unsafe { real::close_range(first, last, flags) };
+        if Inside::is() || flags & !(UNSHARE | CLOSE_ON_EXEC) != 0 || first > last {
+            return really();
         }
         if flags & UNSHARE != 0
             && !table::is_alone()
             && let Err(errno) = parting::leave(Why::Unshared)
         {
             return serve::fail(errno) as c_int;
+        }
+        if flags & CLOSE_ON_EXEC != 0 {
+            return really();
         }
         close_files(first, last);
         close_all(first, last, flags)

@@ -48,12 +48,16 @@ fn record(number: usize) -> Vec<u8> {
 
 fn separate(how: &str, dir: &Path) {
     match how {
-        "thread" => std::thread::scope(|scope| {
-            let other = scope.spawn(|| {
-                close_all_of_its_own();
-                write_other(dir);
-            });
-            other.join().expect("a thread");
+        "thread" => in_a_thread(|| {
+            close_all_of_its_own();
+            write_other(dir);
+        }),
+        "marking-thread" => in_a_thread(|| {
+            mark_all_of_its_own();
+            for fd in 3..64 {
+                let _ = close(fd);
+            }
+            write_other(dir);
         }),
         // SAFETY: the child makes no call but plain ones, and ends.
         "child" => unsafe {
@@ -73,6 +77,18 @@ fn separate(how: &str, dir: &Path) {
         },
         flags => borrow_memory(flags.parse().expect("flags")),
     }
+}
+
+fn in_a_thread(what: impl FnOnce() + Send) {
+    std::thread::scope(|scope| scope.spawn(what).join().expect("a thread"));
+}
+
+/// It has a table of its own then, and everything in it open.
+fn mark_all_of_its_own() {
+    let flags = libc::CLOSE_RANGE_UNSHARE | libc::CLOSE_RANGE_CLOEXEC;
+    // SAFETY: takes no memory.
+    let marked = unsafe { libc::close_range(3, u32::MAX, flags as i32) };
+    assert_eq!(marked, 0);
 }
 
 fn close_all_of_its_own() {
@@ -137,6 +153,11 @@ fn keeps_the_others_files(how: &str) {
 #[test]
 fn a_thread_that_unshares_its_descriptors_leaves_the_others_theirs() {
     keeps_the_others_files("thread");
+}
+
+#[test]
+fn a_thread_that_unshares_and_marks_its_descriptors_leaves_the_others_theirs() {
+    keeps_the_others_files("marking-thread");
 }
 
 #[test]
