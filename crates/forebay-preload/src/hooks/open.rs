@@ -10,7 +10,7 @@ use crate::attach;
 use crate::files::{self, Why};
 use crate::hooks::size;
 use crate::inside::Inside;
-use crate::raw::KeepErrno;
+use crate::raw::{self, KeepErrno};
 use crate::real;
 
 /// By then the kernel has taken a lease back from whoever does not give it up.
@@ -94,12 +94,23 @@ unsafe fn open_with(
     });
     let fd = enter(fd, flags);
     if fd >= 0 && is_known.get() {
-        let _errno = KeepErrno::new();
-        size::truncate_descriptor(fd, 0);
+        return cut(fd);
     } else if fd >= 0 {
         size::cut_if_managed(fd, 0);
     }
     fd
+}
+
+/// A descriptor of a file that was opened to be cut. Where it cannot be, it was not opened.
+fn cut(fd: c_int) -> c_int {
+    let errno = KeepErrno::new();
+    if size::truncate_descriptor(fd, 0) == 0 {
+        return fd;
+    }
+    let why = raw::errno();
+    files::close(fd);
+    drop(errno);
+    crate::serve::fail(why) as c_int
 }
 
 /// `openat2`, which libc has no function for. `how` is what the program points to: flags, mode, how to resolve.

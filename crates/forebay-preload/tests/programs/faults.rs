@@ -21,9 +21,31 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "writes-and-syncs" => Writer::open(dir).write_and_sync(),
         "cuts-and-appends" => Writer::open(dir).cut_and_append(),
         "closes-and-opens" => Writer::open(dir).close_and_open(argument),
+        "opens-to-cut" => open_to_cut(dir),
         _ => return false,
     }
     true
+}
+
+/// A file that is opened to be cut is cut, or was not opened.
+fn open_to_cut(dir: &Path) {
+    let path = dir.join("a");
+    let long = open(&path, libc::O_RDWR).expect("open");
+    for _ in 0..4 {
+        let _ = pwrite(long, &pattern(3, 50_000), 0);
+        match open(&path, libc::O_RDWR | libc::O_TRUNC) {
+            Ok(fd) => {
+                assert_eq!(write(fd, b"short"), Ok(5));
+                // SAFETY: takes no memory.
+                if unsafe { libc::fsync(fd) } == 0 {
+                    assert!(in_kernel(fd) == b"short");
+                }
+                let _ = close(fd);
+            }
+            Err(errno) => assert_eq!(errno, libc::EIO),
+        }
+    }
+    let _ = close(long);
 }
 
 /// The file as the kernel has it now, by a call that the library does not see.
@@ -314,6 +336,23 @@ fn suffer_all(from: u64, stride: usize) {
     }
     println!("{count} programs on a device that failed");
     assert!(count > 8, "only {count} met a fault");
+}
+
+#[test]
+fn no_open_lies_about_a_cut_that_has_failed() {
+    let fault = |first| Fault {
+        only: Some(Call::SetLen),
+        first,
+        more: 0,
+        errno: libc::EIO,
+        bug: None,
+    };
+    let met = |&first: &u64| {
+        let suffered = suffer("opens-to-cut", "", fault(first));
+        suffered.unwrap_or_else(|what| panic!("{what}"))
+    };
+    let count = (1..).take_while(met).count();
+    assert!(count > 2, "only {count} met a fault");
 }
 
 /// A program that has a mistake: its device fails, one call of a kind after the other. What it finds to be wrong.
