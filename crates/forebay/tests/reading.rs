@@ -288,3 +288,32 @@ fn what_the_kernel_has_is_read_from_there() {
     }
     assert!(device_bytes() - before >= len as u64 - BLOCK, "now it is");
 }
+
+/// The third block cannot be read: what comes before it is given, and who goes on there hears of it.
+#[test]
+fn a_read_gives_what_comes_before_an_error() {
+    struct BadPlace;
+    impl Before for BadPlace {
+        fn before(&self, call: &Call) -> Verdict {
+            let (start, end) = (call.offset, call.offset + call.len);
+            let meets = start < 3 * BLOCK && end > 2 * BLOCK;
+            match call.kind {
+                CallKind::ReadDirect if meets => {
+                    Verdict::Fail(std::io::Error::from_raw_os_error(libc::EIO))
+                }
+                _ => Verdict::Proceed,
+            }
+        }
+    }
+    let (_session, file) = scene(&Arc::new(BadPlace), 4);
+    let mut found = vec![0xEE; 4 * BLOCK as usize];
+    let whole = 2 * BLOCK as usize;
+    assert_eq!(file.read_at(&mut found, 0).expect("read"), whole);
+    assert!(found[..whole] == bytes(0, whole));
+    let error = file.read_at(&mut found, 2 * BLOCK);
+    assert_eq!(error.map_err(|error| error.errno()), Err(libc::EIO));
+    assert_eq!(
+        file.read_at(&mut found, 3 * BLOCK).expect("read"),
+        BLOCK as usize
+    );
+}

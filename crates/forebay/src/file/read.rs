@@ -117,44 +117,60 @@ unsafe fn read_so(
     if len < wanted && core.entry().kernel_reason.load(Ordering::Acquire) != 0 {
         return Err(Halt::Kernel);
     }
-    // Up to here all that could be has been read straight.
     let mut done = 0;
     for segment in segments(offset, len) {
+        // All that could be has been read straight.
         if segment.done < done {
             continue;
         }
         // SAFETY: a segment lies within the request.
         let to = unsafe { target.add(segment.done) };
-        if manner.past && segment.len == BLOCK_BYTES {
-            let at = offset + segment.done as u64;
-            // SAFETY: as above.
-            let read = unsafe { straight::read(core, me, to, len - segment.done, at)? };
-            if read > 0 {
-                done = segment.done + read;
-                continue;
-            }
-        }
         // SAFETY: as above.
-        match unsafe { read_segment(core, me, &segment, to, manner) } {
-            Err(Halt::Fault) => {
-                // SAFETY: as above.
-                let there = unsafe { read_what_fits(core, me, &segment, to, manner)? };
-                let done = segment.done + there;
-                me.count(Counter::ReadBytes as usize, done as u64);
-                return if done > 0 { Ok(done) } else { Err(Halt::Fault) };
-            }
-            step => {
-                let read = step?;
+        match unsafe { read_step(core, me, &segment, to, len - segment.done, manner) } {
+            Ok(read) => {
+                done = segment.done + read;
                 if read < segment.len {
-                    let done = segment.done + read;
-                    me.count(Counter::ReadBytes as usize, done as u64);
-                    return Ok(done);
+                    break;
                 }
             }
+            // The next read begins there, and says so.
+            Err(Halt::Failed(_)) if segment.done > 0 => break,
+            Err(halt) => return Err(halt),
         }
     }
-    me.count(Counter::ReadBytes as usize, len as u64);
-    Ok(len)
+    me.count(Counter::ReadBytes as usize, done as u64);
+    Ok(done)
+}
+
+/// Reads a segment, or more of the `rest` of the request, which begins with it, if that goes straight. How many bytes: fewer than the segment
+/// has only at the file's end, or where the target ends.
+///
+/// # Safety
+/// `target` is valid for `rest` bytes.
+unsafe fn read_step(
+    core: &Core,
+    me: Me<'_>,
+    segment: &Segment,
+    target: *mut u8,
+    rest: usize,
+    manner: Manner,
+) -> Result<usize, Halt> {
+    if manner.past && segment.len == BLOCK_BYTES {
+        // SAFETY: the caller's promise.
+        let read = unsafe { straight::read(core, me, target, rest, segment.offset())? };
+        if read > 0 {
+            return Ok(read);
+        }
+    }
+    // SAFETY: the caller's promise.
+    match unsafe { read_segment(core, me, segment, target, manner) } {
+        // SAFETY: as above.
+        Err(Halt::Fault) => match unsafe { read_what_fits(core, me, segment, target, manner)? } {
+            0 if segment.done == 0 => Err(Halt::Fault),
+            there => Ok(there),
+        },
+        step => step,
+    }
 }
 
 /// Reads a segment, as far as the file goes by now: it may have been cut since the request began. How many bytes.
