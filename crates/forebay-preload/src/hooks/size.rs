@@ -239,9 +239,10 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         inode.core().change(me, reserve).map_err(|error| {
             Halt::Failed(device_error(error.raw_os_error().unwrap_or(libc::EIO)))
         })?;
-        if !keeps_size {
-            inode.grow(me, end as u64)?;
+        if keeps_size {
+            inode.core().keep_space(end as u64);
+            return Ok(());
         }
-        Ok(())
+        inode.grow(me, end as u64)
     })
 }

@@ -66,6 +66,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "truncated" => truncated(dir, argument),
         "limit" => limit(&path, argument == "ignore"),
         "space" => space(&path),
+        "space-beyond" => space_beyond(&path, argument),
         _ => return false,
     }
     true
@@ -305,6 +306,20 @@ fn limit(path: &Path, ignore: bool) {
     assert_eq!(size_of(fd), at_most as i64);
 }
 
+/// Space that is asked for beyond the end, and is still asked for when the file is closed unless it is cut.
+fn space_beyond(path: &Path, how: &str) {
+    let fd = open(path, RDWR).expect("open");
+    write(fd, &pattern(1, BLOCK)).expect("write");
+    allocate(fd, libc::FALLOC_FL_KEEP_SIZE, 0, 8 << 20).expect("space");
+    write(fd, &pattern(2, BLOCK)).expect("write");
+    if how == "cut" {
+        // SAFETY: takes no memory.
+        assert_eq!(unsafe { libc::ftruncate(fd, BLOCK as i64) }, 0);
+        write(fd, &pattern(3, BLOCK)).expect("write");
+    }
+    close(fd).expect("close");
+}
+
 /// Space that is asked for ahead.
 fn space(path: &Path) {
     let fd = open(path, RDWR).expect("open");
@@ -368,6 +383,20 @@ fn space_that_is_asked_for() {
     let scene = Scene::new("space", 0);
     scene.play("space", "");
     assert!(scene.bytes_to_memory() > 0);
+}
+
+/// What a program has reserved beyond the end is there after its close, as the kernel has it; a file that is cut gives it back.
+#[test]
+fn space_beyond_the_end_stays() {
+    use std::os::unix::fs::MetadataExt;
+    let kept = |path: &Path| std::fs::metadata(path).expect("a file").blocks() * 512;
+    for how in ["kept", "cut"] {
+        let scene = Scene::new("space-beyond", 0);
+        scene.play("space-beyond", how);
+        assert!(scene.bytes_to_memory() > 0);
+        let bytes = kept(&scene.path("a"));
+        assert_eq!(bytes >= 8 << 20, how == "kept", "{how}: {bytes}");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use crate::file::{resize, room};
 use crate::frame::header::{Guard, Identity, State};
 use crate::frame::slots::{self, Refused};
 use crate::ids::{BlockIndex, FileId, HeaderId};
-use crate::memory::files::{FileEntry, TRUNCATING};
+use crate::memory::files::{ASKED, FileEntry, TRUNCATING};
 use crate::memory::threads::{Me, Operation};
 use crate::session::shared::Shared;
 use crate::stream::tracking;
@@ -80,6 +80,14 @@ impl Core {
             resize::finish_truncation(self, me)?;
         }
         Ok(self.entry().size.load(Ordering::Acquire))
+    }
+
+    /// A program has asked for space up to `end`: what lies beyond the file's end is not given back.
+    pub fn keep_space(&self, end: u64) {
+        let entry = self.entry();
+        if end > entry.size.load(Ordering::Acquire) {
+            entry.flags.fetch_or(ASKED, Ordering::AcqRel);
+        }
     }
 
     /// Runs `step` inside an operation until it succeeds or fails for good. `step` may be run many times; it keeps

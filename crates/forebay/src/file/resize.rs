@@ -14,7 +14,7 @@ use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
 use crate::limits::{BLOCK_BYTES, FILE_BYTES_MAX, PAGE_BYTES};
 use crate::memory::copy;
-use crate::memory::files::{EXCEEDING, TRUNCATING};
+use crate::memory::files::{ASKED, EXCEEDING, TRUNCATING};
 use crate::memory::threads::{FileStop, Me, Operation, stop_file};
 use crate::scrap::absorb::{announce, cut_page, drop_pages, free_header, pages_of};
 use crate::scrap::give::part_of;
@@ -164,9 +164,9 @@ pub fn set_len_alone(core: &Core, operation: &Operation<'_>, len: u64) -> Result
     entry.size.store(len, Ordering::Release);
     drop_beyond(core.id, operation, len);
     entry.disk_end.store(len, Ordering::Release);
-    entry
-        .flags
-        .fetch_and(!(TRUNCATING | EXCEEDING), Ordering::AcqRel);
+    // With what lies beyond the new end goes the space that was asked for there.
+    let done = TRUNCATING | EXCEEDING | if len <= old { ASKED } else { 0 };
+    entry.flags.fetch_and(!done, Ordering::AcqRel);
     Ok(())
 }
 

@@ -13,7 +13,7 @@ use crate::flush::{Outcome, Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::{outsiders, unfinished};
 use crate::limits::{PAGE_BYTES, PASSED_BYTES_MAX};
-use crate::memory::files::{FileEntry, VIEWED};
+use crate::memory::files::{ASKED, FileEntry, VIEWED};
 use crate::memory::threads::{Me, stop_file};
 use crate::session::left;
 use crate::stats::Counter;
@@ -156,7 +156,7 @@ pub fn finish(core: &Core, me: Me<'_>) -> std::result::Result<(), Halt> {
     Ok(())
 }
 
-/// Gives back what was reserved beyond the end, if the file owes nothing and, once it is stopped, `may` agrees. Whether it
+/// Gives back what was reserved beyond the end, unless a program has asked for any, if the file owes nothing and, once it is stopped, `may` agrees. Whether it
 /// did. Best effort: a failure costs space, not bytes.
 pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     let entry = core.entry();
@@ -172,6 +172,10 @@ pub fn trim(core: &Core, me: Me<'_>, may: impl Fn(&FileEntry) -> bool) -> bool {
     let is_kernels = entry.kernel_reason.load(Ordering::Acquire) != 0;
     if is_kernels || !may(entry) || owes() {
         return false;
+    }
+    if entry.flags.load(Ordering::Acquire) & ASKED != 0 {
+        entry.reserve_step.store(0, Ordering::Release);
+        return true;
     }
     let size = entry.size.load(Ordering::Acquire);
     core.change(me, |device| {

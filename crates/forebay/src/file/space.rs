@@ -48,7 +48,10 @@ impl File {
                 let reserved = by_kernel(core.device.reserve(offset, len), "reserve space");
                 let grown = match (reserved, keeps_len) {
                     (Ok(()), false) => resize::grow(core, core.shared.me()?, end),
-                    (Ok(()), true) => Ok(()),
+                    (Ok(()), true) => {
+                        core.keep_space(end);
+                        Ok(())
+                    }
                     (Err(error), _) => return Err(error),
                 };
                 match grown {

@@ -32,7 +32,7 @@ use crate::keeper::reopen::{Absent, path_of, reopen};
 use crate::keeper::{repair, unfinished};
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{FOREIGN, FileEntry, LIVE, TRUNCATING};
+use crate::memory::files::{ASKED, FOREIGN, FileEntry, LIVE, TRUNCATING};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::dir;
 use crate::memory::threads::{self, Me};
@@ -447,9 +447,11 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
         ));
     }
     settle::settle(core, me, settle::Durability::All, &seen)?;
-    core.device
-        .trim()
-        .map_err(|e| Error::device("give reserved space back", &e))?;
+    if core.entry().flags.load(Ordering::Acquire) & ASKED == 0 {
+        core.device
+            .trim()
+            .map_err(|e| Error::device("give reserved space back", &e))?;
+    }
     closing::restore_time(core, me);
     Ok(())
 }

@@ -142,6 +142,8 @@ pub const TOLD: u32 = 2048;
 pub const FOREIGN: u32 = 4096;
 /// Views have shown bytes of the file since it was opened: its memory stays when it is closed, though the kernel has the same. A hint.
 pub const VIEWED: u32 = 8192;
+/// A program has asked for space beyond the file's end since the file was last cut: none is given back.
+pub const ASKED: u32 = 16384;
 /// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
 pub const SMALL_SYNC: u32 = 1 << 24;
 /// All that can be counted.
