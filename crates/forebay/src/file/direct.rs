@@ -2,7 +2,7 @@
 //!
 //! Both write the file behind the headers' backs, so both *supersede* the blocks first (`docs/locking.md`, "Direct
 //! writes against everything"). WSBuffer 3.3 reclaims obsolete scrap pages after its SSD write; superseding
-//! before it is what makes that safe against flushes, fills and readers. [`kernel`] is the second way.
+//! before it is what makes that safe against flushes, fills and readers. `direct/kernel.rs` is the second way.
 
 mod kernel;
 
