@@ -17,7 +17,7 @@ use rustix::fs::AtFlags;
 
 use crate::changes::Changes;
 use crate::contents::{Manner, Part, REQUEST_BYTES_MAX};
-use crate::failed::{Failed, guarded};
+use crate::failed::{Answer, Failed, guarded};
 use crate::names::Special;
 use crate::replies::{
     ONLY, absent, attributes, believed, done, entry, list_with_attributes, opened, room,
@@ -43,6 +43,22 @@ impl<F: Served> Serving<F> {
     fn part(number: INodeNo, told: FileHandle, offset: u64) -> Part {
         let handle = Self::handle(number, told);
         Part { handle, offset }
+    }
+
+    /// Writes. What comes from mapped pages is written whole or fails: the kernel takes all of them for clean, however few bytes the answer names.
+    fn write_all(&self, at: Part, bytes: &[u8], how: Manner) -> Answer<u32> {
+        let mut done = self.0.write(at, bytes, how)? as usize;
+        while how.mapped && done < bytes.len() {
+            let rest = Part {
+                offset: at.offset + done as u64,
+                ..at
+            };
+            match self.0.write(rest, &bytes[done..], how)? {
+                0 => return Err(Failed(libc::EIO)),
+                more => done += more as usize,
+            }
+        }
+        Ok(done as u32)
     }
 }
 
@@ -282,7 +298,7 @@ impl<F: Served> Filesystem for Serving<F> {
             kills: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
         let at = Self::part(ino, fh, offset);
-        written(guarded(|| self.0.write(at, data, how)), reply);
+        written(guarded(|| self.write_all(at, data, how)), reply);
     }
 
     fn flush(

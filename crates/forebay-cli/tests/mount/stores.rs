@@ -1,6 +1,7 @@
 //! Mounted stores, where they are unlike directories: what is durable when, their room, their process's death.
 
 use std::fs::{self, File};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
 
@@ -127,6 +128,67 @@ fn a_full_store_says_so_and_can_be_emptied() {
         statvfs(&scene.point).expect("known").f_bfree + 16 >= before.f_bfree
     });
     fs::write(&path, vec![4; MIB as usize]).expect("written");
+    scene.end();
+}
+
+/// The kernel writes mapped pages by large requests, of which the first part has room: whoever syncs hears of the rest.
+#[test]
+fn a_mapping_that_a_full_store_has_no_room_for_fails_at_its_sync() {
+    let Some(scene) = Scene::begin_store("mapped", "8MiB", &[]) else {
+        return;
+    };
+    const LEFT: u64 = 400 << 10;
+    let large = scene.point.join("large");
+    let fill = File::create(&large).expect("made");
+    let room = || {
+        let told = statvfs(&scene.point).expect("known");
+        told.f_bavail * told.f_bsize
+    };
+    let mut end = 0;
+    while room() > LEFT {
+        fill.write_all_at(&[2; 16 << 10], end).expect("written");
+        end += 16 << 10;
+    }
+    fill.sync_all().expect("synced");
+    let path = scene.point.join("mapped");
+    let mut options = File::options();
+    let file = options.read(true).write(true).create_new(true).open(&path);
+    let file = file.expect("made");
+    file.set_len(MIB).expect("set");
+    let (n, how) = (MIB as usize, libc::PROT_READ | libc::PROT_WRITE);
+    // SAFETY: a new mapping of a file that is open.
+    let map = unsafe {
+        let (at, fd) = (std::ptr::null_mut(), file.as_raw_fd());
+        libc::mmap(at, n, how, libc::MAP_SHARED, fd, 0)
+    };
+    assert_ne!(map, libc::MAP_FAILED);
+    let sync = |byte: u8| {
+        // SAFETY: the mapping is so long, may be written, and is nobody else's.
+        let synced = unsafe {
+            map.cast::<u8>().write_bytes(byte, n);
+            libc::msync(map, n, libc::MS_SYNC)
+        };
+        match synced {
+            0 => Ok(()),
+            _ => Err(Errno::from_io_error(&std::io::Error::last_os_error())),
+        }
+    };
+    let without_room = sync(b'A');
+    drop(fill);
+    fs::remove_file(&large).expect("removed");
+    let root = File::open(&scene.point).expect("opened");
+    wait_until("the room is back", || {
+        root.sync_all().expect("synced");
+        room() > 3 * MIB
+    });
+    let with_room = sync(b'B');
+    let read = fs::read(&path).expect("read");
+    // SAFETY: nobody uses it any more.
+    assert_eq!(unsafe { libc::munmap(map, n) }, 0);
+    assert_eq!(without_room, Err(Some(Errno::NOSPC)));
+    assert_eq!(with_room, Ok(()));
+    assert!(read == vec![b'B'; n], "other bytes");
+    drop((file, root));
     scene.end();
 }
 
