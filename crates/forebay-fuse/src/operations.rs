@@ -64,13 +64,13 @@ impl<F: Served> Serving<F> {
 
 impl<F: Served> Filesystem for Serving<F> {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        // What this kernel does not have is done without.
+        // What this kernel does not have is done without. Not asked for is FUSE_ASYNC_DIO: the parts of one write that makes a file longer would come in
+        // any order, and appends be mixed.
         for wanted in [
             InitFlags::FUSE_PARALLEL_DIROPS,
             InitFlags::FUSE_DO_READDIRPLUS,
             InitFlags::FUSE_READDIRPLUS_AUTO,
             InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-            InitFlags::FUSE_ASYNC_DIO,
         ]
         .into_iter()
         .chain(F::ALSO.iter().copied())

@@ -1,6 +1,7 @@
 //! `forebay mount` as its users have it: the sentences of `docs/mount.md`. The mount is served by the program itself, in a process of its own;
 //! what uses it are calls of these tests, and other programs.
 
+mod aio;
 mod bytes;
 mod deaths;
 mod ends;
