@@ -33,10 +33,22 @@ struct Known {
     openings: usize,
     /// It has no name any more.
     is_gone: bool,
+    /// It is being removed, and nobody opens it any more.
+    is_going: bool,
     /// When it was written last, until the pool knows.
     modified: Option<i64>,
     /// It was written since it was synced last.
     is_dirty: bool,
+}
+
+impl Known {
+    /// What is known of a file that is being removed.
+    fn going() -> Self {
+        Known {
+            is_going: true,
+            ..Known::default()
+        }
+    }
 }
 
 /// What a directory has.
@@ -144,21 +156,45 @@ impl Pooled {
         let mut all = self.known();
         if all
             .get(&file)
-            .is_some_and(|known| known.openings == 0 && !known.is_dirty)
+            .is_some_and(|known| known.openings == 0 && !known.is_dirty && !known.is_going)
         {
             all.remove(&file);
+        }
+    }
+
+    /// Opens a file, unless it is no more or is about to be: then the kernel looks the name up again, which others may have given away meanwhile.
+    fn opened(&self, file: File) -> Answer<()> {
+        {
+            let mut all = self.known();
+            let known = all.entry(file).or_default();
+            if known.is_going {
+                return Err(Failed(libc::ESTALE));
+            }
+            // From now on it stays, unless another host removes it, or has.
+            known.openings += 1;
+        }
+        match self.files.attributes(file) {
+            Err(error) if error.errno() == libc::ESTALE => {
+                self.closed(file);
+                Err(error.into())
+            }
+            // What was lost with a server may be opened, and written anew.
+            _ => Ok(()),
         }
     }
 
     fn closed(&self, file: File) {
         let is_last = self.known().get_mut(&file).is_some_and(|known| {
             known.openings = known.openings.saturating_sub(1);
-            known.openings == 0 && known.is_gone
+            let is_last = known.openings == 0 && known.is_gone;
+            if is_last {
+                *known = Known::going();
+            }
+            is_last
         });
         if is_last {
-            self.known().remove(&file);
             // Nobody hears of a failure. What stays then takes room, and is seen by nobody.
-            let _ = self.files.remove(file);
+            let _ = self.remove(file);
         } else {
             // Nobody hears of this one either; the next sync tries again.
             let _ = self.publish(file);
@@ -168,16 +204,23 @@ impl Pooled {
 
     /// Its last name has gone.
     fn unnamed(&self, entry: Entry) -> Answer<()> {
-        let mut all = self.known();
-        match all.get_mut(&entry.file) {
-            Some(known) if known.openings > 0 => known.is_gone = true,
-            _ => {
-                all.remove(&entry.file);
-                drop(all);
-                self.files.remove(entry.file)?;
+        {
+            let mut all = self.known();
+            let known = all.entry(entry.file).or_default();
+            if known.openings > 0 {
+                known.is_gone = true;
+                return Ok(());
             }
+            *known = Known::going();
         }
-        Ok(())
+        self.remove(entry.file)
+    }
+
+    /// Removes a file that is known to be going.
+    fn remove(&self, file: File) -> Answer<()> {
+        let removed = self.files.remove(file);
+        self.known().remove(&file);
+        Ok(removed?)
     }
 
     fn told(&self, file: File) -> Answer<FileAttr> {

@@ -5,7 +5,7 @@
 
 use std::fs::{self, File};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
@@ -151,6 +151,50 @@ fn a_symbolic_link_in_a_pool_has_its_target_from_the_beginning() {
         });
         assert_eq!(seen, Path::new("a target"), "round {round}");
     }
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
+/// What the kernel has found is removed before it opens it: it looks again. In a lasting race it gives up in the end, but what it has opened is there.
+#[test]
+fn a_file_in_a_pool_that_is_replaced_while_it_is_opened_can_be_read() {
+    const REPLACED: usize = 3000;
+    let begun = Hosts::begin_with("pool-replaced", 7541, "path = \"local\"", &[]);
+    let Some(mut hosts) = begun else {
+        return;
+    };
+    let point = hosts.points()[0].clone();
+    let (name, draft) = (point.join("name"), point.join("draft"));
+    fs::write(&name, "old").expect("written");
+    let (opened, stale) = thread::scope(|scope| {
+        let replaces = scope.spawn(|| {
+            for _ in 0..REPLACED {
+                fs::write(&draft, "new").expect("written");
+                fs::rename(&draft, &name).expect("renamed");
+            }
+        });
+        let (mut opened, mut stale) = (0, 0);
+        while !replaces.is_finished() {
+            let file = match File::open(&name) {
+                Err(error) if Errno::from_io_error(&error) == Some(Errno::STALE) => {
+                    stale += 1;
+                    continue;
+                }
+                file => file.expect("opened"),
+            };
+            let mut bytes = [0; 8];
+            let read = file.read_at(&mut bytes, 0).map_err(|error| {
+                let errno = Errno::from_io_error(&error);
+                format!("opening {opened}: {errno:?}")
+            });
+            assert_eq!(read, Ok(3));
+            opened += 1;
+        }
+        replaces.join().expect("it ends");
+        (opened, stale)
+    });
+    println!("{opened} opened, {stale} replaced twice in the meantime");
+    assert!(stale * 10 <= opened, "{stale} beside {opened}");
     hosts.umount(1);
     hosts.umount(0);
 }

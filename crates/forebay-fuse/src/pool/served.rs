@@ -22,6 +22,8 @@ use crate::served::{Place, Served};
 const TARGET_MAX: u64 = 4095;
 const NAME_MAX: u64 = 255;
 const BLOCK: u64 = 4096;
+/// How often a name is looked up while one file after the other goes that it stands for.
+const LOOKS_MAX: usize = 16;
 
 impl Pooled {
     fn make(
@@ -68,22 +70,25 @@ impl Served for Pooled {
     }
 
     fn look_up(&self, parent: u64, name: &OsStr) -> Answer<FileAttr> {
-        let found = self.files.look_up(File(parent), name.as_bytes())?;
-        let entry = found.ok_or(Failed(libc::ENOENT))?;
-        match self.told(entry.file) {
-            // Its name has gone a moment ago, and so has it.
-            Err(Failed(libc::ESTALE)) => Err(Failed(libc::ENOENT)),
-            // What is known of it was at a server that died. It has a name still, which can be removed; whoever asks for more is told so.
-            Err(Failed(libc::EIO)) => Ok(told(
-                entry.file,
-                0,
-                &Facts {
-                    kind: entry.kind,
-                    ..Facts::default()
-                },
-            )),
-            told => told,
+        for _ in 0..LOOKS_MAX {
+            let found = self.files.look_up(File(parent), name.as_bytes())?;
+            let entry = found.ok_or(Failed(libc::ENOENT))?;
+            return match self.told(entry.file) {
+                // Its name has gone a moment ago, or is another file's, and so it has gone too.
+                Err(Failed(libc::ESTALE)) => continue,
+                // What is known of it was at a server that died. It has a name still, which can be removed; whoever asks for more is told so.
+                Err(Failed(libc::EIO)) => Ok(told(
+                    entry.file,
+                    0,
+                    &Facts {
+                        kind: entry.kind,
+                        ..Facts::default()
+                    },
+                )),
+                told => told,
+            };
         }
+        Err(Failed(libc::ENOENT))
     }
 
     fn forget(&self, _number: u64, _lookups: u64) {}
@@ -204,7 +209,7 @@ impl Served for Pooled {
     }
 
     fn open(&self, number: u64, _flags: i32) -> Answer<u64> {
-        self.known().entry(File(number)).or_default().openings += 1;
+        self.opened(File(number))?;
         Ok(number)
     }
 
