@@ -183,7 +183,7 @@ pub enum Message {
         #[serde(skip)]
         bytes: Rope,
     },
-    /// One-sided: these blocks, all or none.
+    /// One-sided: these blocks, all or none. A home gets them in this order.
     Write {
         /// Of the epoch.
         key: Key,

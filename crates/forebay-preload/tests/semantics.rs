@@ -2,13 +2,14 @@
 
 use std::path::PathBuf;
 
-const PLACES: [(&str, &str); 7] = [
+const PLACES: [(&str, &str); 8] = [
     ("preload", "crates/forebay-preload/tests"),
     ("engine", "crates/forebay/tests"),
     ("unit", "crates/forebay/src"),
     ("cli", "crates/forebay-cli/tests/cli"),
     ("mount", "crates/forebay-cli/tests/mount"),
     ("fuse", "crates/forebay-fuse/src"),
+    ("pool", "crates/forebay-pool/src"),
     ("whole", "tests/programs"),
 ];
 

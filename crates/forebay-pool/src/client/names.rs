@@ -1,5 +1,6 @@
 //! Names of files: each directory's are one block of the file [`File::NAMES`]. All of these lie on the same servers and are written through, those of
-//! one operation in one request: so an operation on names is done for all or not at all, and outlives its client.
+//! one operation in one request: so an operation on names is done for all or not at all, and outlives its client. A home gets block by block, in the
+//! request's order: a server that is killed in the middle leaves a name too many, and never one too few.
 //!
 //! A block holds records: the directory that a name is in, what the name stands for, and the name. Two directories may
 //! share a block, by chance. A record with an empty name says that the directory is there; the root always is.
@@ -31,38 +32,41 @@ fn block_of(directory: File) -> u64 {
     mix(directory.0) % BLOCKS
 }
 
-/// Blocks that an operation on names needs, in order. `made` is the directory that it may make.
-pub(super) fn needs(operation: &Operation, made: File) -> Vec<(Range, Right)> {
+/// The directories whose names an operation reads or changes, in the order in which they are written. `made` is the directory that it may make.
+///
+/// A server that is killed in the middle has written those before: then a file that is moved has both names, and not none, and no name
+/// stands for a directory that is not there.
+fn directories(operation: &Operation, made: File) -> Vec<File> {
     let is_directory = |entry: &Entry| entry.kind == Kind::Directory;
-    let (right, directories) = match operation {
-        Operation::LookUp { parent, .. } | Operation::List { parent } => {
-            (Right::Shared, vec![*parent])
-        }
+    match operation {
+        Operation::LookUp { parent, .. } | Operation::List { parent } => vec![*parent],
         Operation::Make { parent, facts, .. } => {
             let made = Some(made).filter(|_| facts.kind == Kind::Directory);
-            (
-                Right::Exclusive,
-                [*parent].into_iter().chain(made).collect(),
-            )
+            made.into_iter().chain([*parent]).collect()
         }
         Operation::Unlink { parent, entry, .. } => {
             let gone = Some(entry.file).filter(|_| is_directory(entry));
-            (
-                Right::Exclusive,
-                [*parent].into_iter().chain(gone).collect(),
-            )
+            [*parent].into_iter().chain(gone).collect()
         }
         Operation::Rename {
             from, to, replaced, ..
         } => {
             let gone = replaced.filter(is_directory).map(|entry| entry.file);
-            (
-                Right::Exclusive,
-                [from.0, to.0].into_iter().chain(gone).collect(),
-            )
+            [to.0, from.0].into_iter().chain(gone).collect()
         }
-        _ => (Right::Shared, Vec::new()),
+        _ => Vec::new(),
+    }
+}
+
+/// Blocks that an operation on names needs, in order.
+pub(super) fn needs(operation: &Operation, made: File) -> Vec<(Range, Right)> {
+    let right = match operation {
+        Operation::Make { .. } | Operation::Unlink { .. } | Operation::Rename { .. } => {
+            Right::Exclusive
+        }
+        _ => Right::Shared,
     };
+    let directories = directories(operation, made);
     let mut blocks: Vec<u64> = directories.into_iter().map(block_of).collect();
     blocks.sort_unstable();
     blocks.dedup();
@@ -193,7 +197,7 @@ impl Client {
                 name,
                 entry,
             } => match self.unlink(*parent, name, *entry) {
-                Ok(()) => self.write_names(&blocks, Answer::Done),
+                Ok(()) => self.write_names(active, Answer::Done),
                 Err(failure) => Step::End(Err(failure)),
             },
             Operation::Rename {
@@ -202,7 +206,7 @@ impl Client {
                 to,
                 replaced,
             } => match self.rename((from.0, &from.1), *entry, (to.0, &to.1), *replaced) {
-                Ok(()) => self.write_names(&blocks, Answer::Done),
+                Ok(()) => self.write_names(active, Answer::Done),
                 Err(failure) => Step::End(Err(failure)),
             },
             _ => Step::Wait,
@@ -315,7 +319,7 @@ impl Client {
         if facts.kind == Kind::Directory {
             self.set_name(entry.file, b"", Some(itself(entry.file)));
         }
-        self.write_names(&blocks, Answer::Made(entry, true))
+        self.write_names(active, Answer::Made(entry, true))
     }
 
     fn unlink(&mut self, parent: File, name: &[u8], entry: Entry) -> Result<(), Failure> {
@@ -415,13 +419,17 @@ impl Client {
         });
     }
 
-    fn write_names(&mut self, blocks: &[u64], answer: Answer) -> Step {
+    /// Begins to write what an operation has changed, block by block in the order of its [`directories`].
+    fn write_names(&mut self, active: &Active, answer: Answer) -> Step {
         let state = &self.files[&File::NAMES];
-        let changes = blocks.iter().filter_map(|block| {
-            let cached = state.cache.get(block).filter(|cached| cached.is_dirty());
-            Some((*block, cached?.change))
-        });
-        let targets = changes.collect();
+        let mut targets: Vec<(u64, u64)> = Vec::new();
+        for block in { directories(&active.operation, active.made).into_iter() }.map(block_of) {
+            let is_new = targets.iter().all(|(before, _)| *before != block);
+            let cached = state.cache.get(&block).filter(|cached| cached.is_dirty());
+            if let Some(cached) = cached.filter(|_| is_new) {
+                targets.push((block, cached.change));
+            }
+        }
         self.enter_phase(
             File::NAMES,
             Phase::Flush {

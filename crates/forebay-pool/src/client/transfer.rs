@@ -347,7 +347,7 @@ impl Client {
         }
     }
 
-    /// Writes blocks that lie on the same servers in one request.
+    /// Writes blocks that lie on the same servers in one request, in this order.
     pub(super) fn flush_together(&mut self, file: File, blocks: &[u64], out: &mut Outbox) {
         if self.must_wait(UNANSWERED_MAX) {
             return;

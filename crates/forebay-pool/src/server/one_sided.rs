@@ -62,6 +62,7 @@ impl Server {
                 });
             }
             Message::Write { number, blocks, .. } => {
+                // In this order: whoever kills this process in the middle leaves the first ones in the home.
                 { blocks.iter() }.try_for_each(|block| self.blocks.put(block.clone()))?;
                 *number
             }

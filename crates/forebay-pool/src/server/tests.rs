@@ -1,8 +1,8 @@
 //! Single servers whose pool is played by hand.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 
 use super::*;
 use crate::ids::Version;
@@ -38,7 +38,7 @@ impl Home for Fails {
 }
 
 /// A server that has one client, and this home.
-fn server(home: Option<Arc<Fails>>) -> Server {
+fn server<H: Home + 'static>(home: Option<Arc<H>>) -> Server {
     let config = Config {
         copies: 1,
         alive_every: 50,
@@ -150,4 +150,45 @@ fn parts_of_blocks_are_read_and_written() {
         assert_eq!(read(&mut server, 0, 9), Some(b"all new".to_vec()));
         assert_eq!(server.blocks(), (1, 7));
     }
+}
+
+/// A home that knows what came, one after the other.
+#[derive(Debug, Default)]
+struct Lists(Mutex<Vec<u64>>);
+
+impl Home for Lists {
+    fn load(&self, _: Place) -> io::Result<Option<(Version, Vec<u8>)>> {
+        Ok(None)
+    }
+
+    fn store(&self, block: &Block) -> io::Result<()> {
+        self.0.lock().expect("a lock").push(block.place.1);
+        Ok(())
+    }
+
+    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_home_gets_the_blocks_of_a_request_in_their_order() {
+    let home = Arc::<Lists>::default();
+    let mut server = server(Some(Arc::clone(&home)));
+    let order = [5, 2, 9, 0];
+    let blocks = order.map(|number| Block {
+        place: (PLACE.0, number),
+        ..block(1, b"bytes")
+    });
+    let write = Message::Write {
+        key: server.key(),
+        number: 1,
+        blocks: blocks.to_vec(),
+    };
+    assert_eq!(tell(&mut server, write), [Message::Done { number: 1 }]);
+    assert_eq!(*home.0.lock().expect("a lock"), order);
 }

@@ -1,9 +1,12 @@
 //! Blocks of names that no client of ours has written.
 
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::client::{Config, Mode};
 use crate::ids::{Client as Id, Key, Node, Server};
 use crate::message::{Message, View};
+use crate::rope::Rope;
 
 fn entry(file: u64) -> Entry {
     Entry {
@@ -79,5 +82,160 @@ fn names_are_no_file_that_has_a_number() {
     for (id, operation) in (0..).zip(operations) {
         client.begin(0, id, operation, &mut Outbox::new());
         assert_eq!(client.results(), [(id, Err(Failure::Gone))]);
+    }
+}
+
+/// Blocks of names in a home.
+type Stored = BTreeMap<u64, Vec<u8>>;
+
+const SERVER: Node = Node::Server(Server(1));
+
+/// Has a client do an operation. The server stores the first block of names of the write that ends it, and is killed.
+fn killed_in_the_middle(client: &mut Client, operation: Operation, stored: &mut Stored) {
+    let mut out = Outbox::new();
+    client.begin(0, 1, operation, &mut out);
+    let mut stamp = 0;
+    while !out.is_empty() {
+        let (_, message) = out.remove(0);
+        let answer = match message {
+            Message::Ask {
+                epoch,
+                number,
+                file,
+                need,
+                right,
+                ..
+            } => {
+                stamp += 1;
+                Message::Granted {
+                    epoch,
+                    number,
+                    file,
+                    range: need,
+                    right,
+                    stamp,
+                }
+            }
+            Message::Read { number, parts, .. } => {
+                let (mut found, mut bytes) = (Vec::new(), Rope::default());
+                for part in parts {
+                    let block = stored.get(&part.place.1);
+                    found.push(block.map(|block| block.len() as u32));
+                    block
+                        .into_iter()
+                        .for_each(|block| bytes.push(block.clone().into()));
+                }
+                Message::Bytes {
+                    number,
+                    found,
+                    bytes,
+                }
+            }
+            Message::Write { number, blocks, .. } if blocks[0].place.0 != File::NAMES => {
+                Message::Done { number }
+            }
+            Message::Write { blocks, .. } => {
+                assert_eq!(blocks.len(), 2);
+                let first = &blocks[0];
+                stored.insert(first.place.1, first.bytes.to_vec());
+                return;
+            }
+            _ => continue,
+        };
+        client.handle(0, SERVER, answer, &mut out);
+    }
+    panic!("nothing was written");
+}
+
+/// Directories of which no two have a block together.
+fn apart() -> Vec<File> {
+    let mut all: Vec<File> = Vec::new();
+    for file in (10..100).map(File) {
+        if all.iter().all(|other| block_of(*other) != block_of(file)) {
+            all.push(file);
+        }
+    }
+    assert_eq!(all.len() as u64, BLOCKS);
+    all
+}
+
+/// A home with empty directories.
+fn home(directories: &[File]) -> Stored {
+    let mut stored = Stored::new();
+    for directory in directories {
+        let block = stored.entry(block_of(*directory)).or_default();
+        add(block, *directory, b"", itself(*directory));
+    }
+    stored
+}
+
+/// How often this stands behind a name, or a directory for itself if there is no name.
+fn count(stored: &Stored, entry: Entry, is_named: bool) -> usize {
+    let all = stored.values().flat_map(|block| records(block));
+    let of = all.filter(|record| record.entry == entry && record.name.is_empty() != is_named);
+    of.count()
+}
+
+/// Two directories, in each order of their blocks.
+fn pairs() -> impl Iterator<Item = (File, File)> {
+    let all = apart();
+    let of = move |one: File| all.clone().into_iter().map(move |other| (one, other));
+    let pairs = apart().into_iter().flat_map(of);
+    pairs.filter(|(one, other)| one != other)
+}
+
+#[test]
+fn a_file_whose_move_ends_in_the_middle_has_a_name() {
+    for (from, to) in pairs() {
+        let mut stored = home(&[from, to]);
+        let block = stored.entry(block_of(from)).or_default();
+        add(block, from, b"old", entry(7));
+        let rename = Operation::Rename {
+            from: (from, b"old".to_vec()),
+            entry: entry(7),
+            to: (to, b"new".to_vec()),
+            replaced: None,
+        };
+        killed_in_the_middle(&mut member(), rename, &mut stored);
+        assert_eq!(count(&stored, entry(7), true), 2, "{from:?} to {to:?}");
+    }
+}
+
+#[test]
+fn no_name_stands_for_half_a_directory() {
+    for (parent, other) in pairs() {
+        // One that goes.
+        let mut stored = home(&[parent, other]);
+        let block = stored.entry(block_of(parent)).or_default();
+        add(block, parent, b"gone", itself(other));
+        let unlink = Operation::Unlink {
+            parent,
+            name: b"gone".to_vec(),
+            entry: itself(other),
+        };
+        killed_in_the_middle(&mut member(), unlink, &mut stored);
+        assert_eq!(count(&stored, itself(other), true), 0, "{parent:?}");
+        // One that comes, where the other one would be.
+        let make = Operation::Make {
+            parent,
+            name: b"new".to_vec(),
+            facts: Facts {
+                kind: Kind::Directory,
+                ..Facts::default()
+            },
+            bytes: Vec::new(),
+        };
+        let mut client = member();
+        let made = loop {
+            let made = client.clone().next_file(&make);
+            if block_of(made) == block_of(other) {
+                break itself(made);
+            }
+            client.files_made += 1;
+        };
+        let mut stored = home(&[parent]);
+        killed_in_the_middle(&mut client, make, &mut stored);
+        assert_eq!(count(&stored, made, true), 0, "{parent:?}");
+        assert_eq!(count(&stored, made, false), 1, "{parent:?}");
     }
 }
