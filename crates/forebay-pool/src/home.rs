@@ -30,8 +30,8 @@ fn life_of(epoch: Epoch) -> u64 {
 pub trait Home: Debug + Send + Sync {
     /// A block, if it is there.
     fn load(&self, place: Place) -> io::Result<Option<(Version, Vec<u8>)>>;
-    /// Keeps a block, unless a newer one is there. One of a later life is an error: this life has lost its home.
-    fn store(&self, block: &Block) -> io::Result<()>;
+    /// Keeps a block, unless a newer one is there; says whether it is there now. A newer one of a later life is an error: this life has lost its home.
+    fn store(&self, block: &Block) -> io::Result<bool>;
     /// A file's blocks from this one on go; all that there is of it, if it is `whole`.
     fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<()>;
     /// All that this server has stored is durable when this returns.

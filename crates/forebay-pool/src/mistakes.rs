@@ -45,8 +45,14 @@ pub const fn is_made(_: Mistake) -> bool {
     false
 }
 
+/// Whether any mistake is planted.
+#[cfg(not(test))]
+pub const fn is_any_made() -> bool {
+    false
+}
+
 #[cfg(test)]
-pub use planted::{is_made, plant};
+pub use planted::{is_any_made, is_made, plant};
 
 #[cfg(test)]
 mod planted {
@@ -66,5 +72,10 @@ mod planted {
     /// Whether a mistake is planted.
     pub fn is_made(mistake: Mistake) -> bool {
         PLANTED.get() == Some(mistake)
+    }
+
+    /// Whether any mistake is planted.
+    pub fn is_any_made() -> bool {
+        PLANTED.get().is_some()
     }
 }

@@ -125,6 +125,11 @@ impl Server {
         self.false_claims
     }
 
+    /// How often a client has sent what was older than what was here.
+    pub fn passed_over(&self) -> u64 {
+        self.blocks.passed_over()
+    }
+
     /// Blocks in memory, and their bytes.
     pub fn blocks(&self) -> (usize, u64) {
         (self.blocks.len(), self.blocks.bytes())

@@ -220,7 +220,7 @@ impl Home for Directory {
         Ok(Some((version, bytes[HEAD..].to_vec())))
     }
 
-    fn store(&self, block: &Block) -> io::Result<()> {
+    fn store(&self, block: &Block) -> io::Result<bool> {
         let directory = self.of(block.place.0);
         let name = format!("{:x}", block.place.1);
         let head = head(block.version);
@@ -236,9 +236,9 @@ impl Home for Directory {
                         let why = format!("{} is of a later life of the pool", path.display());
                         return Err(io::Error::other(why));
                     }
-                    Ok(())
+                    Ok(there == block.version)
                 }
-                _ => turn.bring(&self.draft, &name),
+                _ => turn.bring(&self.draft, &name).map(|()| true),
             }
         })
     }
@@ -297,7 +297,8 @@ mod tests {
         for number in [0, 1, 0xd, SIZE_BLOCK] {
             one.store(&block(7, number, 5)).unwrap();
         }
-        two.store(&block(7, 1, 4)).unwrap();
+        assert!(!two.store(&block(7, 1, 4)).unwrap());
+        assert!(two.store(&block(7, 1, 5)).unwrap());
         let load = |number| two.load((File(7), number)).unwrap();
         assert_eq!(load(1).unwrap().1, [5; 100]);
         two.store(&block(7, 1, 6)).unwrap();
@@ -368,7 +369,8 @@ mod tests {
         let life = Directory::begin_life(path, 4096).unwrap();
         let home = Directory::new(path, 1);
         let synced = |life| 2 * life;
-        let store = |change| (0..64).try_for_each(|number| home.store(&block(7, number, change)));
+        let store =
+            |change| (0..64).try_for_each(|number| home.store(&block(7, number, change)).map(drop));
         for number in (0..64).filter(|_| life > 1) {
             let (version, bytes) = home.load((File(7), number)).unwrap().unwrap();
             // Or what was written over it afterwards.

@@ -180,11 +180,13 @@ pub(super) fn listen(listener: &TcpListener, door: &Arc<Door>, is_over: &AtomicB
         let met = stream.and_then(|stream| {
             greetings.begin(number, stream.try_clone()?);
             let (door, own) = (Arc::clone(door), Arc::clone(&greetings));
+            // In the order in which they come: threads may overtake one another, and a peer sends nothing before it is welcomed.
+            let generation = link::next_generation();
             thread::Builder::new().spawn(move || {
                 let greeted = door.greet(stream);
                 own.end(number);
                 if let Ok(Some((stream, you, inside))) = greeted {
-                    link::carry(stream, you, &inside.process);
+                    link::carry(stream, (you, generation), &inside.process);
                 }
             })
         });

@@ -4,14 +4,16 @@
 //! connection's own, and what follows goes the same way until that is done: nobody waits for a peer while he holds the process.
 //!
 //! Both sides send the mark. The dialler says who it is ([`Hello`]) and the other welcomes or refuses it. Then come frames: a byte that says whether
-//! the register is meant or speaks, and a message. What a connection brings after a newer one of the same peer is there counts no more.
+//! the register is meant or speaks, and a message. What a connection brings after a newer one of the same peer is there counts no more, and one that
+//! comes up after a newer one does not count at all: connections are numbered when they are taken in, before anything can be sent by them.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustls::pki_types::ServerName;
@@ -76,6 +78,40 @@ pub(super) enum Welcome {
     Never(String),
 }
 
+/// The number of a new connection. It is drawn before the peer is welcomed: who has been welcomed and dials again then has a greater one.
+pub(super) fn next_generation() -> u64 {
+    static GENERATIONS: AtomicU64 = AtomicU64::new(1);
+    GENERATIONS.fetch_add(1, Ordering::Relaxed)
+}
+
+/// Peers whose newest connections are known one by one.
+const PEERS_MAX: usize = 4096;
+
+/// The newest connection that there has been of each peer, whether or not it has ended.
+#[derive(Default)]
+pub(super) struct Newest {
+    of: BTreeMap<Node, u64>,
+    /// The newest one of all peers that are not known any more.
+    forgotten: u64,
+}
+
+impl Newest {
+    /// Whether this connection is newer than all others of its peer; then it is the newest. Now and then one is refused that was under way
+    /// when its peer was forgotten: that one dials again.
+    pub fn takes(&mut self, peer: Node, generation: u64) -> bool {
+        let newest = self.of.get(&peer).copied().unwrap_or(self.forgotten);
+        if generation <= newest {
+            return false;
+        }
+        self.of.insert(peer, generation);
+        if self.of.len() > PEERS_MAX {
+            self.forgotten = self.of.values().copied().fold(self.forgotten, u64::max);
+            self.of.clear();
+        }
+        true
+    }
+}
+
 /// One connection's way out.
 pub(super) struct Link {
     pub generation: u64,
@@ -86,6 +122,25 @@ pub(super) struct Link {
 }
 
 impl Link {
+    /// The way out of a connection, and the thread that writes what does not go at once. It ends when the link is dropped.
+    pub fn of(stream: &Stream, generation: u64) -> io::Result<(Link, JoinHandle<()>)> {
+        let (own, mut write) = (stream.writer()?, stream.writer()?);
+        let (rest, parcels) = mpsc::channel();
+        let queued = Arc::new(AtomicUsize::new(0));
+        let link = Link {
+            generation,
+            rest,
+            queued: Arc::clone(&queued),
+            stream: own,
+        };
+        let writer = thread::Builder::new().spawn(move || {
+            // An error is the connection's end, which the reader sees.
+            let _ = write_all(&mut write, &parcels, &queued);
+            write.end();
+        })?;
+        Ok((link, writer))
+    }
+
     /// Sends a message, or ends the connection if too much waits already. What is not sent then is sent again on the next connection. Who calls
     /// it holds the process, so that messages keep their order.
     pub fn send(&self, (from, to): (Node, Node), message: &Message) {
@@ -195,28 +250,14 @@ pub(super) fn dial_once(door: Dialled<'_>) -> Option<Met> {
 const READ: usize = 8 << 10;
 
 /// Carries a connection until it ends: this thread reads, and does what messages ask for. Says whether anybody still listens.
-pub(super) fn carry(stream: Stream, peer: Node, process: &Mutex<Process>) -> bool {
-    static GENERATIONS: AtomicU64 = AtomicU64::new(1);
-    let generation = GENERATIONS.fetch_add(1, Ordering::Relaxed);
-    let began = { stream.wait_for_ever() }.and_then(|()| Ok((stream.writer()?, stream.writer()?)));
-    let Ok((own, mut write)) = began else {
-        return true;
-    };
-    let (rest, parcels) = mpsc::channel();
-    let queued = Arc::new(AtomicUsize::new(0));
-    let link = Link {
-        generation,
-        rest,
-        queued: Arc::clone(&queued),
-        stream: own,
-    };
-    let writer = thread::Builder::new().spawn(move || {
-        // An error is the connection's end, which the reader sees.
-        let _ = write_all(&mut write, &parcels, &queued);
-        write.end();
-    });
-    let Ok(writer) = writer else {
-        // There are no threads left, perhaps for a moment.
+pub(super) fn carry(
+    stream: Stream,
+    (peer, generation): (Node, u64),
+    process: &Mutex<Process>,
+) -> bool {
+    let began = { stream.wait_for_ever() }.and_then(|()| Link::of(&stream, generation));
+    let Ok((link, writer)) = began else {
+        // There are no descriptors or threads left, perhaps for a moment.
         thread::sleep(PAUSE);
         return true;
     };

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Ended;
-use super::link::Link;
+use super::link::{Link, Newest};
 use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
 use crate::ids::{Epoch, Node};
@@ -53,6 +53,7 @@ pub(super) struct Process {
     /// What etcd fails by.
     etcd_trouble: Option<String>,
     links: BTreeMap<Node, Link>,
+    newest: Newest,
     /// Where results of operations go that have not ended.
     askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
@@ -86,6 +87,7 @@ impl Process {
             saver: None,
             etcd_trouble: None,
             links: BTreeMap::new(),
+            newest: Newest::default(),
             askers: BTreeMap::new(),
             asked: 0,
             is_over: false,
@@ -308,10 +310,15 @@ impl Process {
         }
     }
 
-    /// There is a new connection; an older one with the same peer is over. Says whether anybody listens.
+    /// There is a new connection; an older one with the same peer is over. One that comes after a newer one of its peer is refused, even if that has
+    /// ended: what it brings may have been sent again, and written over, by the newer one. Says whether anybody listens.
     pub fn up(&mut self, peer: Node, link: Link) -> bool {
         if self.is_over {
             return false;
+        }
+        if !self.newest.takes(peer, link.generation) {
+            // It ends with the link.
+            return true;
         }
         let mut out = Outbox::new();
         self.links.insert(peer, link);

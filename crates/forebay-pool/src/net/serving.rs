@@ -393,7 +393,10 @@ pub(super) fn keep_dialling(
         };
         while let Some(met) = link::dial_until(door, &goes_on) {
             let listens = match met {
-                Ok((stream, _, _, peer)) => link::carry(stream, Node::Server(peer), &process),
+                Ok((stream, _, _, peer)) => {
+                    let peer = (Node::Server(peer), link::next_generation());
+                    link::carry(stream, peer, &process)
+                }
                 Err(why) => {
                     // It ends by this, or has ended.
                     let _ = inbox.send(Event::Refused(why));

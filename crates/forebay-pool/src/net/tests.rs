@@ -1,14 +1,19 @@
 //! What a server's door lets in, and what strangers before it do to others.
 
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-use super::link::{self, Dialled, Dialler, Hello, Welcome};
+use super::link::{self, Dialled, Dialler, Hello, Link, Newest, Welcome};
+use super::process::{Machine, Process};
 use super::security::Security;
+use super::stream::Stream;
 use super::{Config, Pool, Serving};
-use crate::ids::Server;
+use crate::ids::{Client, File, Key, Node, Server, Version};
+use crate::message::{Block, Message, Part};
+use crate::random::mix2;
+use crate::server;
 use crate::wire;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -115,4 +120,101 @@ fn a_stranger_is_not_listened_to_for_long() {
     assert!(is_ended(&mut stranger));
     serving.stop();
     serving.wait().unwrap();
+}
+
+/// A connection with this number, and its other end.
+fn link(generation: u64) -> (Link, TcpStream) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (near, _) = listener.accept().unwrap();
+    let near = Stream::accept(near, &Security::None, PATIENCE).unwrap();
+    let (link, _writer) = Link::of(&near, generation).unwrap();
+    (link, far)
+}
+
+/// A server's process without a pool, and the key of its memory.
+fn alone() -> (Process, Key) {
+    let secret = 11;
+    let config = server::Config {
+        copies: 1,
+        alive_every: 50,
+        term: 400,
+        patience: 800,
+        secret,
+    };
+    let server = Machine::Server(Box::new(server::Server::new(Server(1), config)));
+    let me = (Node::Server(Server(1)), server);
+    let process = Process::new(me, None, Node::Register, Default::default(), 1000);
+    (process, Key(mix2(secret, 0)))
+}
+
+fn write(key: Key, change: u64) -> Message {
+    let version = Version {
+        epoch: 0,
+        stamp: 1,
+        change,
+    };
+    let block = Block {
+        place: (File(7), 0),
+        version,
+        bytes: vec![change as u8; 4].into(),
+    };
+    Message::Write {
+        key,
+        number: change,
+        blocks: vec![block],
+    }
+}
+
+#[test]
+fn an_older_connection_takes_no_newer_ones_place() {
+    let peer = Node::Client(Client(9));
+    let (mut process, key) = alone();
+    let ((older, mut far_older), (newer, mut far_newer)) = (link(1), link(2));
+    let (latest, mut far_latest) = link(1);
+    let machines = (false, false);
+    assert!(process.up(peer, newer));
+    assert!(process.arrived((peer, 2), machines, write(key, 2)));
+    // The thread of the one before it comes to its turn only now. The process goes on, and that connection ends.
+    assert!(process.up(peer, older));
+    assert!(process.arrived((peer, 1), machines, write(key, 1)));
+    assert!(process.down(peer, 1));
+    assert!(is_ended(&mut far_older));
+    let part = Part {
+        place: (File(7), 0),
+        from: 0,
+        length: 4,
+    };
+    let (number, parts) = (3, vec![part]);
+    let read = Message::Read { key, number, parts };
+    assert!(process.arrived((peer, 2), machines, read));
+    far_newer.set_read_timeout(Some(SOON)).unwrap();
+    let mut hear = || {
+        wire::hear(&mut far_newer, &mut Vec::new())
+            .unwrap()
+            .unwrap()
+    };
+    assert_eq!(hear().1, Message::Done { number: 2 });
+    match hear().1 {
+        Message::Bytes { bytes, .. } => assert_eq!(bytes.into_vec(), [2; 4]),
+        other => panic!("{other:?}"),
+    }
+    // Nor is it let in when the newer one has ended.
+    assert!(process.down(peer, 2));
+    assert!(process.up(peer, latest));
+    assert!(is_ended(&mut far_latest));
+}
+
+#[test]
+fn the_newest_connections_of_many_peers_are_known() {
+    let mut newest = Newest::default();
+    let peer = |number| Node::Client(Client(number));
+    for number in 1..=10_000 {
+        assert!(newest.takes(peer(number), 2 * u64::from(number)));
+        // None of anybody's past ones comes up again.
+        for past in [1, number / 2, number].map(|past| past.max(1)) {
+            assert!(!newest.takes(peer(past), 2 * u64::from(past)), "{past}");
+        }
+    }
+    assert!(newest.takes(peer(1), 20_001));
 }

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use super::*;
+use crate::home::Directory;
 use crate::ids::Version;
 use crate::message::{Block, Part};
 
@@ -21,11 +22,11 @@ impl Home for Fails {
         Ok(None)
     }
 
-    fn store(&self, _: &Block) -> io::Result<()> {
+    fn store(&self, _: &Block) -> io::Result<bool> {
         if self.0.load(Ordering::Relaxed) {
             return Err(io::Error::other("no room"));
         }
-        Ok(())
+        Ok(true)
     }
 
     fn discard(&self, _: File, _: u64, _: bool) -> io::Result<()> {
@@ -39,6 +40,11 @@ impl Home for Fails {
 
 /// A server that has one client, and this home.
 fn server<H: Home + 'static>(home: Option<Arc<H>>) -> Server {
+    server_over(home.map(|home| (home as Arc<dyn Home>, 1 << 20)))
+}
+
+/// The same, with so many bytes of memory over the home.
+fn server_over(home: Option<(Arc<dyn Home>, u64)>) -> Server {
     let config = Config {
         copies: 1,
         alive_every: 50,
@@ -47,8 +53,8 @@ fn server<H: Home + 'static>(home: Option<Arc<H>>) -> Server {
         secret: 11,
     };
     let mut server = Server::new(Id(1), config);
-    if let Some(home) = home {
-        server = server.with_home(home, 1 << 20);
+    if let Some((home, limit)) = home {
+        server = server.with_home(home, limit);
     }
     let view = View {
         epoch: EPOCH,
@@ -130,6 +136,30 @@ fn what_waits_for_the_home_is_not_done_after_it_was_sent_again() {
     assert!(write(&mut server, 2, b"new"));
     server.tick(100, &mut Outbox::new());
     assert_eq!(read(&mut server, 0, 3), Some(b"new".to_vec()));
+}
+
+#[test]
+fn older_blocks_take_no_newer_ones_places() {
+    let around = tempfile::tempdir().unwrap();
+    // Memory over a home keeps blocks, or nothing of them.
+    let homes = [None, Some(1 << 20), Some(0)];
+    for (at, limit) in homes.into_iter().enumerate() {
+        let path = around.path().join(at.to_string());
+        std::fs::create_dir(&path).unwrap();
+        let home = || Directory::new(&path, 1);
+        let mut server = match limit {
+            Some(limit) => server_over(Some((Arc::new(home()), limit))),
+            None => server_over(None),
+        };
+        assert!(write(&mut server, 2, b"new"));
+        // It is over with these, all the same.
+        assert!(write(&mut server, 1, b"old"));
+        assert_eq!(read(&mut server, 0, 9), Some(b"new".to_vec()));
+        assert!(patch(&mut server, 1, b"O", 1));
+        assert_eq!(read(&mut server, 0, 9), Some(b"new".to_vec()));
+        assert!(patch(&mut server, 3, b"EW", 1));
+        assert_eq!(read(&mut server, 0, 9), Some(b"nEW".to_vec()));
+    }
 }
 
 #[test]

@@ -31,13 +31,14 @@ impl Home for Memory {
         Ok(self.call()?.0.get(&place).cloned())
     }
 
-    fn store(&self, block: &Block) -> io::Result<()> {
+    fn store(&self, block: &Block) -> io::Result<bool> {
         let blocks = &mut self.call()?.0;
         let there = blocks.get(&block.place);
-        if there.is_none_or(|(version, _)| *version < block.version) {
-            blocks.insert(block.place, (block.version, block.bytes.to_vec()));
+        if there.is_some_and(|(version, _)| *version > block.version) {
+            return Ok(false);
         }
-        Ok(())
+        blocks.insert(block.place, (block.version, block.bytes.to_vec()));
+        Ok(true)
     }
 
     fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<()> {

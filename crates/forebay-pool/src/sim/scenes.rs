@@ -295,6 +295,11 @@ pub(super) fn seen(world: &World) -> Result<(), Fault> {
     if { world.servers.values() }.any(|server| server.false_claims() > 0) {
         return Err(Fault::Wrong("claims what another has".to_string()));
     }
+    if { world.servers.values() }.any(|server| server.passed_over() > 0) {
+        return Err(Fault::Wrong(
+            "writes what is older than what is there".to_string(),
+        ));
+    }
     let fault = world.checker.faults.first().cloned();
     fault.map_or(Ok(()), |fault| Err(Fault::Wrong(fault)))
 }
