@@ -11,6 +11,7 @@
 
 mod attributes;
 mod changes;
+mod damage;
 mod names;
 mod operate;
 mod operation;
@@ -261,6 +262,12 @@ impl Client {
                 if let Some(file) = self.arrived(number, found, &bytes) {
                     self.advance(now, file, out);
                 }
+            }
+            Message::Damaged { number, places } => {
+                if let Some(file) = self.damaged(server, number, &places) {
+                    self.advance(now, file, out);
+                }
+                self.make_use_of_room(now, out);
             }
             Message::Done { number } => {
                 if let Some(file) = self.done(server, number) {

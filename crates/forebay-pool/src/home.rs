@@ -28,7 +28,7 @@ fn life_of(epoch: Epoch) -> u64 {
 
 /// A home of blocks. Several servers use it at once.
 pub trait Home: Debug + Send + Sync {
-    /// A block, if it is there.
+    /// A block, if it is there. One that is damaged, and stays so until it is written, is [`io::ErrorKind::InvalidData`].
     fn load(&self, place: Place) -> io::Result<Option<(Version, Vec<u8>)>>;
     /// Keeps a block, unless a newer one is there; says whether it is there now. A newer one of a later life is an error: this life has lost its home.
     fn store(&self, block: &Block) -> io::Result<bool>;

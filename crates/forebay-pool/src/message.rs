@@ -263,6 +263,13 @@ pub enum Message {
         /// Grows from ruler to ruler.
         reign: u64,
     },
+    /// Of what was to be read or written in part, these blocks are damaged in the home: they have neither bytes nor zeros.
+    Damaged {
+        /// The client's number.
+        number: u64,
+        /// The blocks.
+        places: Vec<Place>,
+    },
 }
 
 /// Messages to be sent, in order.

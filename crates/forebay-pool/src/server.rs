@@ -53,6 +53,8 @@ pub struct Server {
     /// Requests that wait for the home, or until the register says that this server is a member still.
     failed: Vec<(Client, Message)>,
     trouble: Option<String>,
+    /// What was damaged in the home when it was last read, and when.
+    damage: Option<(u64, String)>,
     /// Nothing changes the home after this: another server may have been given what is here.
     valid_until: u64,
     queues: BTreeMap<File, Queue<Client>>,
@@ -81,6 +83,7 @@ impl Server {
             blocks: Blocks::default(),
             failed: Vec::new(),
             trouble: None,
+            damage: None,
             valid_until: 0,
             queues: BTreeMap::new(),
             entered: BTreeSet::new(),
@@ -140,9 +143,10 @@ impl Server {
         &self.view
     }
 
-    /// What the home has failed by, while requests wait for it.
+    /// What the home has failed by, while requests wait for it; else what was damaged in it, for a while after somebody has been told.
     pub fn trouble(&self) -> Option<&str> {
-        self.trouble.as_deref()
+        let damage = self.damage.as_ref().map(|(_, why)| why.as_str());
+        self.trouble.as_deref().or(damage)
     }
 
     /// The clock has moved on.
@@ -158,6 +162,7 @@ impl Server {
             self.one_sided(now, client, message, out);
         }
         let since = now.saturating_sub(self.config.patience);
+        self.damage.take_if(|(at, _)| *at < since);
         let mut late: BTreeSet<Client> = self
             .queues
             .values()

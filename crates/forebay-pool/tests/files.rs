@@ -212,6 +212,50 @@ fn a_pool_with_a_home_begins_again_with_what_was_there() {
 }
 
 #[test]
+fn a_damaged_block_of_a_home_is_an_error_until_it_is_written() {
+    let directory = tempfile::tempdir().unwrap();
+    let config = Config {
+        home: Some(directory.path().join("home")),
+        memory_mib: 1,
+        ..config(1)
+    };
+    let unit = 4096;
+    let whole = vec![7; 3 * unit];
+    let mut number = None;
+    for life in 0..2 {
+        let server = begin(&config, 0);
+        let files = join(&config);
+        let file = files.open(b"file", CREATE).unwrap();
+        if life == 0 {
+            file.write_at(&whole, 0).unwrap();
+            file.sync().unwrap();
+            number = Some(file.number());
+        } else {
+            let mut read = vec![0; whole.len()];
+            let lost = Err(Error::Pool(Failure::Lost));
+            assert_eq!(file.read_at(&mut read, 0), lost);
+            assert_eq!(file.read_at(&mut read[..1], unit as u64), lost);
+            assert_eq!(
+                file.write_at(b"some", unit as u64),
+                Err(Error::Pool(Failure::Lost))
+            );
+            assert_eq!(file.read_at(&mut read[..unit], 0), Ok(unit));
+            file.write_at(&whole[..unit], unit as u64).unwrap();
+            file.sync().unwrap();
+            assert_eq!(file.read_at(&mut read, 0), Ok(whole.len()));
+            assert!(read == whole);
+        }
+        drop((file, files));
+        server.stop();
+        server.wait().unwrap();
+        let name = format!("home/{:016x}/1", number.unwrap().0);
+        let mut options = std::fs::OpenOptions::new();
+        let block = options.write(true).open(directory.path().join(name));
+        block.unwrap().set_len(0).unwrap();
+    }
+}
+
+#[test]
 fn two_pools_have_no_home_together() {
     let directory = tempfile::tempdir().unwrap();
     let with_home = || Config {

@@ -76,7 +76,7 @@ fn tell(before: &mut Status, now: Status) {
     }
     match (&before.trouble, &now.trouble) {
         (None, Some(why)) => output::note(format_args!(
-            "the home fails, and requests wait until it works: {why}"
+            "the home fails, and requests wait until it works, but for those of damaged blocks: {why}"
         )),
         (Some(_), None) => output::note("the home works again"),
         _ => {}

@@ -361,8 +361,11 @@ impl Client {
         }
     }
 
-    /// Whether a block that no server has was on servers that died.
+    /// Whether a block that no server has was on servers that died, or is damaged in the home.
     pub(super) fn is_lost(&self, file: File, block: u64, born: Epoch) -> bool {
+        if self.is_damaged(file, block) {
+            return true;
+        }
         if self.config.has_home || is_made(Mistake::LossesAreHoles) {
             return false;
         }
@@ -483,6 +486,7 @@ impl Client {
         state.reading.remove(&block);
         let cached: &mut Cached = state.cache.entry(block).or_default();
         cached.bytes = Some(bytes);
+        cached.is_damaged = false;
         cached.change = change;
         self.touch(file, block);
     }

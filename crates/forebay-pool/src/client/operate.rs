@@ -111,7 +111,7 @@ impl Client {
                 }
                 Step::End(result) => {
                     self.state(file).active = None;
-                    self.results.push((id, result));
+                    self.tell(file, id, result);
                     self.give_back(file, out);
                 }
             }
@@ -158,8 +158,16 @@ impl Client {
                 .map(|inode| Answer::Attributes(inode.size, inode.facts)),
             names => self.look(names),
         };
-        self.results.push((active.id, result));
+        self.tell(file, active.id, result);
         true
+    }
+
+    /// An operation has ended.
+    fn tell(&mut self, file: File, id: u64, result: Result<Answer, Failure>) {
+        if let Err(Failure::Lost) = result {
+            self.forget_damage(file);
+        }
+        self.results.push((id, result));
     }
 
     /// What it needs, in order.

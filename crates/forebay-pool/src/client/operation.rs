@@ -112,8 +112,10 @@ pub enum Failure {
     /// The pool has given this client up. What was not synced is lost; this operation may have been done.
     #[error("the pool has given this client up: what was not synced is lost")]
     GivenUp,
-    /// A block was on servers that died. Nothing was done.
-    #[error("a server died that had the only copy of these blocks")]
+    /// A block was on servers that died, or is damaged in the home. Nothing was done.
+    #[error(
+        "these blocks are lost: a server died that had the only copy, or they are damaged in the pool's home"
+    )]
     Lost,
     /// No file can be so large.
     #[error("beyond the end of the largest file")]

@@ -14,7 +14,7 @@ use bytes::Bytes;
 
 use super::attributes::Inode;
 use super::operate::blocks;
-use super::state::Active;
+use super::state::{Active, Phase};
 use super::transfer::{Request, UNANSWERED_MAX, WRITE_BATCH};
 use super::{Answer, Client, Failure, Operation};
 use crate::ids::{Epoch, File, Server};
@@ -41,6 +41,8 @@ pub(super) struct Aside {
     rest: Vec<Vec<Patch>>,
     /// In which epoch it has asked.
     asked: Epoch,
+    /// A server has found a block damaged.
+    is_damaged: bool,
 }
 
 /// A part of a block that is written, as [`Request::Patch`] has it.
@@ -84,6 +86,20 @@ impl Aside {
                 found: found.to_vec(),
                 bytes: bytes.clone(),
             });
+        }
+        is_own
+    }
+
+    /// What this request asked for is damaged, if it is one of this operation. What was sent already is waited for, and nothing more is sent.
+    pub fn meets_damage(&mut self, number: u64) -> bool {
+        let came = self.transfers.get_mut(&number);
+        let is_own = came.is_some();
+        if let Some(came) = came {
+            if matches!(*self.active.operation, Operation::Read { .. }) {
+                *came = Some(Came::default());
+            }
+            self.is_damaged = true;
+            self.rest.clear();
         }
         is_own
     }
@@ -132,6 +148,7 @@ impl Client {
             transfers: BTreeMap::new(),
             rest: Vec::new(),
             asked: self.view.epoch,
+            is_damaged: false,
         };
         self.ask_aside(file, &mut aside, out);
         self.state(file).aside.push(aside);
@@ -163,6 +180,7 @@ impl Client {
     /// Sends what a remote operation asks of the servers: in the beginning, and again in each epoch.
     fn ask_aside(&mut self, file: File, aside: &mut Aside, out: &mut Outbox) {
         aside.transfers.clear();
+        aside.is_damaged = false;
         let operation = std::sync::Arc::clone(&aside.active.operation);
         if let Operation::Write { offset, bytes, .. } = &*operation {
             aside.rest = self.write_past(file, *offset, bytes);
@@ -223,7 +241,7 @@ impl Client {
         let mut cached = state.cache.range(range.start..range.end);
         let mut parts = parts_of_blocks(offset, length, unit);
         end <= inode.size.min(state.size_written)
-            && !cached.any(|(_, cached)| cached.is_owed())
+            && !cached.any(|(_, cached)| cached.is_owed() || cached.is_damaged)
             && !parts.any(|block| self.is_lost(file, block, inode.born))
     }
 
@@ -309,7 +327,19 @@ impl Client {
         };
         let ended: Vec<Aside> = self.state(file).aside.extract_if(.., is_over).collect();
         for aside in ended {
-            let result = if aside.is_read() {
+            if aside.is_damaged && !aside.is_read() {
+                // It goes by memory now, which knows the damage: whole blocks are mended, and parts of them are an error.
+                let again = Active {
+                    phase: Phase::Gather,
+                    pinned: Vec::new(),
+                    ..aside.active
+                };
+                self.state(file).queue.push_front(again);
+                continue;
+            }
+            let result = if aside.is_damaged {
+                Err(Failure::Lost)
+            } else if aside.is_read() {
                 self.read_aside(file, &aside)
             } else {
                 Ok(Answer::Done)

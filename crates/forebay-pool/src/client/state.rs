@@ -26,6 +26,8 @@ pub(super) struct Cached {
     pub flushing: Option<u64>,
     /// Its place in the order of uses.
     pub used: u64,
+    /// It has no bytes, since it is damaged in the home.
+    pub is_damaged: bool,
 }
 
 impl Cached {

@@ -1,5 +1,6 @@
 //! Single clients whose pool is played by hand.
 
+mod damage;
 mod room;
 
 use std::collections::VecDeque;

@@ -52,7 +52,7 @@ impl Request {
 /// A request, and who has not answered.
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
-    request: Request,
+    pub(super) request: Request,
     waits: BTreeSet<Server>,
 }
 
@@ -209,7 +209,7 @@ impl Client {
     }
 
     /// The request that an answer belongs to.
-    fn request_of(&self, number: u64) -> Option<u64> {
+    pub(super) fn request_of(&self, number: u64) -> Option<u64> {
         (self.number_now(number >> 16) == number).then_some(number >> 16)
     }
 

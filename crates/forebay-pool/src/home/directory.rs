@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A block is written to another name, synced, and renamed: it is the old one or the new one, also after a power cut. A file system may give a file
-//! its new name before it has the bytes. A file that is no block is an error and not a hole: something has damaged it.
+//! its new name before it has the bytes. A file that is no block is an error and not a hole: something has damaged it, and whoever needs it is told.
 
 mod turn;
 

@@ -17,7 +17,7 @@ pub struct Status {
     pub blocks: usize,
     /// Their bytes.
     pub bytes: u64,
-    /// What the home fails by, while requests wait for it.
+    /// What the home fails by, while requests wait for it, or what was found damaged in it of late.
     pub trouble: Option<String>,
     /// Whether this server's process keeps the register of members.
     pub rules: bool,
@@ -50,7 +50,7 @@ impl Status {
             ("block_bytes", "Their bytes.", self.bytes),
             (
                 "home_fails",
-                "1 while requests wait for the home.",
+                "1 while requests wait for the home, and for a while after a block in it was found damaged.",
                 self.trouble.is_some().into(),
             ),
             (

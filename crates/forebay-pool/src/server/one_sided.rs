@@ -5,7 +5,7 @@ use std::io;
 
 use super::Server;
 use crate::ids::{Client, Key, Node};
-use crate::message::{Message, Outbox};
+use crate::message::{Message, Outbox, Place};
 use crate::mistakes::{Mistake, is_made};
 use crate::random::mix2;
 use crate::rope::Rope;
@@ -36,7 +36,7 @@ impl Server {
             self.failed.push((client, message));
             return;
         }
-        match self.serve(&message) {
+        match self.serve(now, &message) {
             Ok(answer) => out.push((Node::Client(client), answer)),
             Err(why) => {
                 self.trouble = Some(why.to_string());
@@ -46,14 +46,22 @@ impl Server {
     }
 
     /// Does a one-sided request.
-    fn serve(&mut self, message: &Message) -> io::Result<Message> {
+    fn serve(&mut self, now: u64, message: &Message) -> io::Result<Message> {
         let number = match message {
             Message::Read { number, parts, .. } => {
                 let (number, mut found, mut bytes) = (*number, Vec::new(), Rope::default());
+                let mut places = Vec::new();
                 for part in parts {
-                    let part = self.blocks.part(*part)?;
+                    let result = self.blocks.part(*part);
+                    let Some(part) = self.unless_damaged(now, part.place, result, &mut places)?
+                    else {
+                        continue;
+                    };
                     found.push(part.as_ref().map(|part| part.len() as u32));
                     part.into_iter().for_each(|part| bytes.push(part));
+                }
+                if !places.is_empty() {
+                    return Ok(Message::Damaged { number, places });
                 }
                 return Ok(Message::Bytes {
                     number,
@@ -67,9 +75,15 @@ impl Server {
                 *number
             }
             Message::Patch { number, parts, .. } => {
-                { parts.iter() }
-                    .try_for_each(|(block, at)| self.blocks.patch(block, *at as usize))?;
-                *number
+                let (number, mut places) = (*number, Vec::new());
+                for (block, at) in parts {
+                    let result = self.blocks.patch(block, *at as usize);
+                    self.unless_damaged(now, block.place, result, &mut places)?;
+                }
+                if !places.is_empty() {
+                    return Ok(Message::Damaged { number, places });
+                }
+                number
             }
             Message::Discard {
                 number,
@@ -88,6 +102,24 @@ impl Server {
             _ => 0,
         };
         Ok(Message::Done { number })
+    }
+
+    /// What has come of a request for a block, unless that is damaged: it will be tomorrow, and whoever waited would wait for ever.
+    fn unless_damaged<T>(
+        &mut self,
+        now: u64,
+        place: Place,
+        result: io::Result<T>,
+        damaged: &mut Vec<Place>,
+    ) -> io::Result<Option<T>> {
+        match result {
+            Err(why) if why.kind() == io::ErrorKind::InvalidData => {
+                self.damage = Some((now, why.to_string()));
+                damaged.push(place);
+                Ok(None)
+            }
+            result => result.map(Some),
+        }
     }
 
     /// Whether a one-sided request with this key is served. Only who has entered an active epoch knows its key.

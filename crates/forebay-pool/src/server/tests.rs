@@ -191,9 +191,9 @@ impl Home for Lists {
         Ok(None)
     }
 
-    fn store(&self, block: &Block) -> io::Result<()> {
+    fn store(&self, block: &Block) -> io::Result<bool> {
         self.0.lock().expect("a lock").push(block.place.1);
-        Ok(())
+        Ok(true)
     }
 
     fn discard(&self, _: File, _: u64, _: bool) -> io::Result<()> {
@@ -221,4 +221,37 @@ fn a_home_gets_the_blocks_of_a_request_in_their_order() {
     };
     assert_eq!(tell(&mut server, write), [Message::Done { number: 1 }]);
     assert_eq!(*home.0.lock().expect("a lock"), order);
+}
+
+#[test]
+fn damaged_blocks_are_said_to_be_so_at_once() {
+    let around = tempfile::tempdir().unwrap();
+    let home = Directory::new(around.path(), 1);
+    // Nothing stays in memory.
+    let mut server = server_over(Some((Arc::new(home), 0)));
+    assert!(write(&mut server, 1, b"old"));
+    let (file, at) = PLACE;
+    let path = around.path().join(format!("{:016x}/{at:x}", file.0));
+    let there = std::fs::File::options().write(true).open(path).unwrap();
+    there.set_len(0).unwrap();
+    let (key, number, places) = (server.key(), 5, vec![PLACE]);
+    let damaged = [Message::Damaged { number, places }];
+    let part = |block| Part {
+        place: (file, block),
+        from: 0,
+        length: 9,
+    };
+    let parts = vec![part(at + 1), part(at)];
+    let read_both = Message::Read { key, number, parts };
+    assert_eq!(tell(&mut server, read_both), damaged);
+    let parts = vec![(block(2, b"x"), 1)];
+    let patch = Message::Patch { key, number, parts };
+    assert_eq!(tell(&mut server, patch), damaged);
+    // It is told of for a while, and nothing waits.
+    server.tick(100, &mut Outbox::new());
+    assert!(server.trouble().is_some_and(|why| why.contains("damaged")));
+    server.tick(1000, &mut Outbox::new());
+    assert_eq!(server.trouble(), None);
+    assert!(write(&mut server, 3, b"new"));
+    assert_eq!(read(&mut server, 0, 9), Some(b"new".to_vec()));
 }
