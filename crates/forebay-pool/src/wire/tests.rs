@@ -109,6 +109,7 @@ fn of_blocks(key: Key, number: u64) -> Vec<Message> {
         length,
     };
     let (blocks, last) = (vec![block.clone()], true);
+    let places = vec![(file, 1)];
     vec![
         Message::Read {
             key,
@@ -146,7 +147,7 @@ fn of_blocks(key: Key, number: u64) -> Vec<Message> {
         },
         Message::Want {
             epoch,
-            places: vec![(file, 1)],
+            places: places.clone(),
             last,
         },
         Message::Give {
@@ -156,10 +157,7 @@ fn of_blocks(key: Key, number: u64) -> Vec<Message> {
         },
         Message::Taken { epoch },
         Message::Rules { reign: 7 },
-        Message::Damaged {
-            number,
-            places: vec![(file, 1)],
-        },
+        Message::Damaged { number, places },
     ]
 }
 
