@@ -258,12 +258,16 @@ impl Client {
         }
         let mut memory = Buffer::new(len as usize, self.skew());
         let looking = Change::look(&self.world, file);
+        let faults = self.world.station().faults();
         let result = open.file.read_at(memory.get(), offset);
         let count = result.as_ref().ok().copied();
         self.log(format!("read file {file} {offset}+{len}: {count:?}"));
         match result {
             Ok(count) => {
-                looking.check_read(offset, len, &memory.get()[..count]);
+                // What comes before an error of the device is given.
+                let is_cut = self.world.station().faults() != faults;
+                let wanted = if is_cut { count as u64 } else { len };
+                looking.check_read(offset, wanted, &memory.get()[..count]);
                 self.read_to[file] = if count == 0 { 0 } else { offset + count as u64 };
             }
             Err(error) => self.excuse("a read", &error),
