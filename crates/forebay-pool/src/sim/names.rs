@@ -1,7 +1,8 @@
 //! Names as they should be: what stands where, and what operations of dead clients may have done to it.
 //!
-//! An operation on names is done for all or not at all. One whose client died before it returned may be either: what somebody sees next of any of
-//! its names says which.
+//! An operation on names is done for all or not at all. One whose client died before it returned may be either, so from then on there are two
+//! *cases*, and what else ends is held against both. A case in which it would have ended otherwise is none any more; if none is left, what
+//! programs have seen cannot be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,260 +11,326 @@ use crate::ids::File;
 
 type Place = (File, Vec<u8>);
 
-/// What a name comes to stand for.
+/// What a name stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Becomes {
-    This(Option<Entry>),
-    /// A file that nobody knows.
+enum Stands {
+    For(Entry),
+    /// For a file that nobody has seen: a client that died has made it.
     New(Kind),
 }
 
-type Change = Vec<(Place, Becomes)>;
+/// The names, if operations of dead clients were done or not as this case has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Case(BTreeMap<Place, Stands>);
 
 /// The names.
-#[derive(Default)]
 pub struct Names {
-    all: BTreeMap<Place, Entry>,
-    /// Directories below the root.
-    directories: BTreeSet<File>,
-    made: BTreeSet<File>,
-    perhaps: Vec<Change>,
+    /// What may be. The first one is that in which the least was done.
+    cases: Vec<Case>,
+    /// Files that were seen.
+    seen: BTreeSet<File>,
+}
+
+impl Default for Names {
+    fn default() -> Names {
+        Names {
+            cases: vec![Case::default()],
+            seen: BTreeSet::new(),
+        }
+    }
 }
 
 impl Names {
     /// What a name stands for, as far as is known.
     pub fn entry(&self, parent: File, name: &[u8]) -> Option<Entry> {
-        self.all.get(&(parent, name.to_vec())).copied()
+        match self.cases[0].0.get(&(parent, name.to_vec())) {
+            Some(Stands::For(entry)) => Some(*entry),
+            _ => None,
+        }
     }
 
     /// Directories that are there, as far as is known.
     pub fn directories(&self) -> Vec<File> {
-        { [File::ROOT].into_iter() }
-            .chain(self.directories.iter().copied())
-            .collect()
+        let directory = |stands: &Stands| match stands {
+            Stands::For(entry) if entry.kind == Kind::Directory => Some(entry.file),
+            _ => None,
+        };
+        let below: BTreeSet<File> = self.cases[0].0.values().filter_map(directory).collect();
+        [File::ROOT].into_iter().chain(below).collect()
     }
 
     /// The client of an operation has died before it returned.
     pub fn perhaps(&mut self, operation: &Operation) {
-        let is = |parent: File, name: &[u8]| self.entry(parent, name);
-        let change = match operation {
-            Operation::Make {
-                parent,
-                name,
-                facts,
-                ..
-            } if is(*parent, name).is_none() => {
-                vec![((*parent, name.clone()), Becomes::New(facts.kind))]
-            }
-            Operation::Unlink {
-                parent,
-                name,
-                entry,
-            } if is(*parent, name) == Some(*entry) => {
-                vec![((*parent, name.clone()), Becomes::This(None))]
-            }
-            Operation::Rename {
-                from, entry, to, ..
-            } if from != to && is(from.0, &from.1) == Some(*entry) => vec![
-                (from.clone(), Becomes::This(None)),
-                (to.clone(), Becomes::This(Some(*entry))),
-            ],
-            _ => return,
-        };
-        self.perhaps.push(change);
-    }
-
-    /// Somebody sees what a name stands for.
-    fn see(&mut self, place: &Place, seen: Option<Entry>) -> Result<(), String> {
-        let known = self.all.get(place).copied();
-        let touches = |change: &Change| change.iter().any(|(at, _)| at == place);
-        let theirs: Vec<usize> = (0..self.perhaps.len())
-            .filter(|at| touches(&self.perhaps[*at]))
-            .collect();
-        if seen == known {
-            if let [one] = theirs[..] {
-                self.perhaps.remove(one);
-            }
-            return Ok(());
-        }
-        let fits = |becomes: &Becomes| match (becomes, seen) {
-            (Becomes::This(entry), _) => *entry == seen,
-            (Becomes::New(kind), Some(seen)) => {
-                seen.kind == *kind && !self.made.contains(&seen.file)
-            }
-            _ => false,
-        };
-        let done = theirs.into_iter().find(|at| {
-            { self.perhaps[*at].iter() }.any(|(at, becomes)| at == place && fits(becomes))
-        });
-        let Some(done) = done else {
-            return Err(format!(
-                "{place:?} stands for {seen:?}, should be {known:?}"
-            ));
-        };
-        for (at, becomes) in self.perhaps.remove(done) {
-            let entry = match becomes {
-                Becomes::This(entry) => entry,
-                Becomes::New(_) => seen,
-            };
-            self.set(at, entry);
-        }
-        Ok(())
-    }
-
-    fn set(&mut self, place: Place, entry: Option<Entry>) {
-        let old = match entry {
-            Some(entry) => self.all.insert(place, entry),
-            None => self.all.remove(&place),
-        };
-        if let Some(old) = old {
-            self.directories.remove(&old.file);
-        }
-        if let Some(entry) = entry {
-            self.made.insert(entry.file);
-            if entry.kind == Kind::Directory {
-                self.directories.insert(entry.file);
+        for mut case in self.cases.clone() {
+            if case.happens(operation, Stands::New).is_ok() && !self.cases.contains(&case) {
+                self.cases.push(case);
             }
         }
     }
 
     /// An operation has succeeded.
     pub fn success(&mut self, operation: &Operation, answer: &Answer) -> Result<(), String> {
+        let seen = &self.seen;
+        keep(&mut self.cases, |case| case.allows(operation, answer, seen))?;
+        match answer {
+            Answer::Entry(Some(entry)) | Answer::Made(entry, _) => {
+                self.seen.insert(entry.file);
+            }
+            Answer::Names(names) => {
+                let files = names.iter().map(|(_, entry)| entry.file);
+                self.seen.extend(files);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// An operation has failed.
+    pub fn failure(&mut self, operation: &Operation, failure: Failure) -> Result<(), String> {
+        match failure {
+            Failure::NoSuchName | Failure::Changed | Failure::NotEmpty | Failure::Gone => {
+                let fails = |case: &mut Case| case.happens(operation, Stands::New) == Err(failure);
+                keep(&mut self.cases, fails)
+            }
+            // Names are no reason for that.
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Goes on with those cases that may still be.
+fn keep(cases: &mut Vec<Case>, may_be: impl Fn(&mut Case) -> bool) -> Result<(), String> {
+    let mut left: Vec<Case> = Vec::new();
+    for mut case in cases.clone() {
+        if may_be(&mut case) && !left.contains(&case) {
+            left.push(case);
+        }
+    }
+    if left.is_empty() {
+        return Err(format!("cannot be where names are one of {cases:?}"));
+    }
+    *cases = left;
+    Ok(())
+}
+
+impl Case {
+    fn at(&self, parent: File, name: &[u8]) -> Option<Stands> {
+        self.0.get(&(parent, name.to_vec())).copied()
+    }
+
+    fn is_there(&self, directory: File) -> bool {
+        let is_it = |stands: &Stands| match stands {
+            Stands::For(entry) => entry.file == directory && entry.kind == Kind::Directory,
+            Stands::New(_) => false,
+        };
+        directory == File::ROOT || self.0.values().any(is_it)
+    }
+
+    fn is_empty(&self, directory: File) -> bool {
+        !self.0.keys().any(|(parent, _)| *parent == directory)
+    }
+
+    /// An operation that may change something happens: a file that it makes is `made`. Says what the name stood for before.
+    fn happens(
+        &mut self,
+        operation: &Operation,
+        made: impl Fn(Kind) -> Stands,
+    ) -> Result<Option<Stands>, Failure> {
+        let is = |found: Option<Stands>, entry: Entry| match found {
+            None => Err(Failure::NoSuchName),
+            Some(found) if found != Stands::For(entry) => Err(Failure::Changed),
+            Some(_) => Ok(()),
+        };
+        match operation {
+            Operation::Make {
+                parent,
+                name,
+                facts,
+                ..
+            } => {
+                if !self.is_there(*parent) {
+                    return Err(Failure::Gone);
+                }
+                let found = self.at(*parent, name);
+                if found.is_none() {
+                    self.0.insert((*parent, name.clone()), made(facts.kind));
+                }
+                Ok(found)
+            }
+            Operation::Unlink {
+                parent,
+                name,
+                entry,
+            } => {
+                is(self.at(*parent, name), *entry)?;
+                self.goes(*entry)?;
+                Ok(self.0.remove(&(*parent, name.clone())))
+            }
+            Operation::Rename {
+                from,
+                entry,
+                to,
+                replaced,
+            } => {
+                is(self.at(from.0, &from.1), *entry)?;
+                if !self.is_there(to.0) {
+                    return Err(Failure::Gone);
+                }
+                if self.at(to.0, &to.1) != replaced.map(Stands::For) {
+                    return Err(Failure::Changed);
+                }
+                if from != to {
+                    replaced.map_or(Ok(()), |entry| self.goes(entry))?;
+                    self.0.remove(from);
+                    self.0.insert(to.clone(), Stands::For(*entry));
+                }
+                Ok(Some(Stands::For(*entry)))
+            }
+            Operation::List { parent } if !self.is_there(*parent) => Err(Failure::Gone),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether what a name stands for may go: a directory must be empty.
+    fn goes(&self, entry: Entry) -> Result<(), Failure> {
+        if entry.kind == Kind::Directory && !self.is_empty(entry.file) {
+            return Err(Failure::NotEmpty);
+        }
+        Ok(())
+    }
+
+    /// Whether an operation ends with this answer, where so many files were seen before.
+    fn allows(&mut self, operation: &Operation, answer: &Answer, seen: &BTreeSet<File>) -> bool {
         match (operation, answer) {
             (Operation::LookUp { parent, name }, Answer::Entry(entry)) => {
-                self.see(&(*parent, name.clone()), *entry)
+                self.shows((*parent, name.clone()), *entry, seen)
             }
-            (Operation::List { parent }, Answer::Names(names)) => self.list(*parent, names),
+            (Operation::List { parent }, Answer::Names(names)) => {
+                let listed: BTreeMap<&[u8], Entry> = { names.iter() }
+                    .map(|(name, entry)| (&name[..], *entry))
+                    .collect();
+                let known = self.0.keys().filter(|(directory, _)| directory == parent);
+                let is_listed = |(_, name): &Place| listed.contains_key(&name[..]);
+                self.is_there(*parent)
+                    && listed.len() == names.len()
+                    && { known }.all(is_listed)
+                    && { listed.into_iter() }.all(|(name, entry)| {
+                        self.shows((*parent, name.to_vec()), Some(entry), seen)
+                    })
+            }
             (Operation::Make { parent, name, .. }, Answer::Made(entry, false)) => {
-                self.see(&(*parent, name.clone()), Some(*entry))
+                self.is_there(*parent) && self.shows((*parent, name.clone()), Some(*entry), seen)
             }
-            (
-                Operation::Make {
-                    parent,
-                    name,
-                    facts,
-                    ..
-                },
-                Answer::Made(entry, true),
-            ) => {
-                self.see(&(*parent, name.clone()), None)?;
-                let is_new = !self.made.contains(&entry.file) && entry.kind == facts.kind;
-                self.set((*parent, name.clone()), Some(*entry));
-                self.is_there(*parent)?;
-                is_new.then_some(()).ok_or("not a new file".to_string())
+            (Operation::Make { facts, .. }, Answer::Made(entry, true)) => {
+                let made = self.happens(operation, |_| Stands::For(*entry));
+                made == Ok(None) && entry.kind == facts.kind && !seen.contains(&entry.file)
             }
-            (
-                Operation::Unlink {
-                    parent,
-                    name,
-                    entry,
-                },
-                Answer::Done,
-            ) => {
-                self.see(&(*parent, name.clone()), Some(*entry))?;
-                self.is_empty(*entry)?;
-                self.set((*parent, name.clone()), None);
-                Ok(())
+            (Operation::Unlink { .. } | Operation::Rename { .. }, Answer::Done) => {
+                self.happens(operation, Stands::New).is_ok()
             }
-            (
-                Operation::Rename {
-                    from,
-                    entry,
-                    to,
-                    replaced,
-                },
-                Answer::Done,
-            ) => {
-                self.see(from, Some(*entry))?;
-                self.see(to, *replaced)?;
-                self.is_there(to.0)?;
-                if from != to {
-                    replaced.map_or(Ok(()), |entry| self.is_empty(entry))?;
-                    self.set(from.clone(), None);
-                    self.set(to.clone(), Some(*entry));
-                }
-                Ok(())
-            }
-            _ => Err("an answer of another kind".to_string()),
+            _ => false,
         }
     }
 
-    fn list(&mut self, parent: File, names: &[(Vec<u8>, Entry)]) -> Result<(), String> {
-        self.is_there(parent)?;
-        let listed: BTreeMap<Place, Entry> = { names.iter() }
-            .map(|(name, entry)| ((parent, name.clone()), *entry))
-            .collect();
-        let perhaps = self.perhaps.iter().flatten().map(|(place, _)| place);
-        let known: BTreeSet<Place> = { self.all.keys() }
-            .chain(perhaps)
-            .chain(listed.keys())
-            .filter(|(directory, _)| *directory == parent)
-            .cloned()
-            .collect();
-        known
-            .iter()
-            .try_for_each(|place| self.see(place, listed.get(place).copied()))
-    }
-
-    fn is_there(&self, directory: File) -> Result<(), String> {
-        if self.directories().contains(&directory) || !self.perhaps.is_empty() {
-            return Ok(());
-        }
-        Err("the directory has gone".to_string())
-    }
-
-    fn is_empty(&self, entry: Entry) -> Result<(), String> {
-        let holds = |place: &Place| place.0 == entry.file;
-        match self.all.keys().find(|place| holds(place)) {
-            Some(name) if self.perhaps.is_empty() => Err(format!("has {name:?}, and goes")),
-            _ => Ok(()),
-        }
-    }
-
-    /// An operation has failed, for a reason that names can give.
-    pub fn failure(&mut self, operation: &Operation, failure: Failure) -> Result<(), String> {
-        let is_sure = self.perhaps.is_empty();
-        let wrong = || Err("fails without a reason".to_string());
-        let is = |place: &Place| self.all.get(place).copied();
-        match (operation, failure) {
-            (Operation::Unlink { parent, name, .. }, Failure::NoSuchName) => {
-                self.see(&(*parent, name.clone()), None)
+    /// Whether somebody may see this of a name.
+    fn shows(&mut self, place: Place, shown: Option<Entry>, seen: &BTreeSet<File>) -> bool {
+        match (self.0.get(&place), shown) {
+            (None, None) => true,
+            (Some(Stands::For(entry)), Some(shown)) => *entry == shown,
+            (Some(Stands::New(kind)), Some(shown)) => {
+                let is_other = |stands: &Stands| *stands != Stands::For(shown);
+                let is_new = !seen.contains(&shown.file) && self.0.values().all(is_other);
+                let fits = *kind == shown.kind && is_new;
+                self.0.insert(place, Stands::For(shown));
+                fits
             }
-            (Operation::Rename { from, .. }, Failure::NoSuchName) => self.see(&from.clone(), None),
-            (
-                Operation::Unlink {
-                    parent,
-                    name,
-                    entry,
-                },
-                Failure::Changed,
-            ) if is_sure && is(&(*parent, name.clone())) == Some(*entry) => wrong(),
-            (
-                Operation::Rename {
-                    from,
-                    entry,
-                    to,
-                    replaced,
-                },
-                Failure::Changed,
-            ) if is_sure && is(from) == Some(*entry) && is(to) == *replaced => wrong(),
-            (Operation::Unlink { entry, .. }, Failure::NotEmpty)
-            | (
-                Operation::Rename {
-                    replaced: Some(entry),
-                    ..
-                },
-                Failure::NotEmpty,
-            ) if is_sure && self.is_empty(*entry).is_ok() => wrong(),
-            (
-                Operation::Make { parent, .. }
-                | Operation::List { parent }
-                | Operation::Rename {
-                    to: (parent, _), ..
-                },
-                Failure::Gone,
-            ) if is_sure && self.is_there(*parent).is_ok() => wrong(),
-            _ => Ok(()),
+            _ => false,
         }
+    }
+}
+
+mod tests {
+    use super::*;
+    use crate::client::Facts;
+
+    const ONE: (File, &[u8]) = (File::ROOT, b"one");
+    const TWO: (File, &[u8]) = (File::ROOT, b"two");
+    const A_FILE: Entry = Entry {
+        file: File(1 << 32),
+        kind: Kind::File,
+    };
+
+    fn make((parent, name): (File, &[u8])) -> Operation {
+        Operation::Make {
+            parent,
+            name: name.to_vec(),
+            facts: Facts::default(),
+            bytes: Vec::new(),
+        }
+    }
+
+    fn unlink((parent, name): (File, &[u8])) -> Operation {
+        Operation::Unlink {
+            parent,
+            name: name.to_vec(),
+            entry: A_FILE,
+        }
+    }
+
+    fn rename(from: (File, &[u8]), to: (File, &[u8])) -> Operation {
+        Operation::Rename {
+            from: (from.0, from.1.to_vec()),
+            entry: A_FILE,
+            to: (to.0, to.1.to_vec()),
+            replaced: None,
+        }
+    }
+
+    /// What a listing of the root may say once clients have died in these operations, of a file that has the first name.
+    fn may_be(died: &[Operation], listed: &[(&[u8], Entry)]) -> bool {
+        let mut names = Names::default();
+        let made = Answer::Made(A_FILE, true);
+        assert_eq!(names.success(&make(ONE), &made), Ok(()));
+        died.iter().for_each(|operation| names.perhaps(operation));
+        let list = Operation::List { parent: File::ROOT };
+        let listed = listed.iter().map(|(name, entry)| (name.to_vec(), *entry));
+        let listed = Answer::Names(listed.collect());
+        names.success(&list, &listed).is_ok()
+    }
+
+    #[test]
+    fn of_two_that_died_at_one_name_either_may_have_changed_it() {
+        for died in [
+            [rename(ONE, TWO), unlink(ONE)],
+            [unlink(ONE), rename(ONE, TWO)],
+        ] {
+            assert!(may_be(&died, &[(ONE.1, A_FILE)]));
+            assert!(may_be(&died, &[(TWO.1, A_FILE)]));
+            assert!(may_be(&died, &[]));
+            assert!(!may_be(&died, &[(ONE.1, A_FILE), (TWO.1, A_FILE)]));
+        }
+    }
+
+    #[test]
+    fn one_that_died_may_have_changed_what_another_one_left() {
+        let died = [rename(ONE, TWO), unlink(TWO)];
+        assert!(may_be(&died, &[(ONE.1, A_FILE)]));
+        assert!(may_be(&died, &[(TWO.1, A_FILE)]));
+        assert!(may_be(&died, &[]));
+        // The second one may have changed nothing else.
+        assert!(!may_be(&[unlink(TWO)], &[]));
+    }
+
+    #[test]
+    fn what_was_made_by_one_that_died_is_nothing_that_was_there() {
+        let new = Entry {
+            file: File(2 << 32),
+            kind: Kind::File,
+        };
+        let died = [make(TWO), make(TWO)];
+        assert!(may_be(&died, &[(ONE.1, A_FILE)]));
+        assert!(may_be(&died, &[(ONE.1, A_FILE), (TWO.1, new)]));
+        assert!(!may_be(&died, &[(ONE.1, A_FILE), (TWO.1, A_FILE)]));
+        assert!(!may_be(&died, &[(TWO.1, new)]));
     }
 }
