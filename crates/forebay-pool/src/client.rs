@@ -60,6 +60,8 @@ pub struct Client {
     me: Id,
     config: Config,
     view: View,
+    /// How many epochs it has been in.
+    epochs: u64,
     valid_until: u64,
     gone: bool,
     told: Option<u64>,
@@ -86,6 +88,7 @@ impl Client {
             me,
             config,
             view: View::default(),
+            epochs: 0,
             valid_until: 0,
             gone: false,
             told: None,
@@ -294,6 +297,7 @@ impl Client {
             return;
         }
         self.view = view;
+        self.epochs += 1;
         self.keys.clear();
         self.seen.clear();
         for state in self.files.values_mut() {

@@ -363,3 +363,40 @@ fn remote_operations_do_not_wait_for_one_another() {
     desk.settle();
     assert_eq!(desk.client.results().len(), 4);
 }
+
+/// A new ruler's epochs begin at a multiple of 2^32: the low bits say nothing of which ruler's it is.
+#[test]
+fn an_answer_of_an_epoch_of_the_ruler_before_does_not_count() {
+    let mut desk = Desk::new();
+    desk.begin(
+        1,
+        Operation::Truncate {
+            file: FILE,
+            size: 0,
+        },
+    );
+    let mut discard = None;
+    while let Some(message) = desk.sent.pop_front() {
+        if let Message::Discard { number, .. } = message {
+            discard = Some(number);
+            break;
+        }
+        desk.answer(&message, 1);
+    }
+    let number = discard.expect("discards");
+    let epoch = Epoch((1 << 32) + EPOCH.0);
+    let view = View {
+        epoch,
+        servers: vec![Server(1)],
+        clients: vec![Id(9)],
+        active: true,
+        ..View::default()
+    };
+    desk.tell(Node::Register, Message::Member { sent: 0, view });
+    desk.sent.clear();
+    desk.tell(SERVER, Message::Done { number });
+    let key = Key(2);
+    desk.tell(SERVER, Message::Entered { epoch, key });
+    let is_discard = |message: &Message| matches!(message, Message::Discard { .. });
+    assert!(desk.sent.iter().any(is_discard));
+}

@@ -203,9 +203,10 @@ impl Client {
         }
     }
 
-    /// A request's number as it is sent: an answer from an older epoch, which the exchange of blocks may have made untrue, has another.
+    /// A request's number as it is sent: an answer from an older epoch, which the exchange of blocks may have made untrue, has another. The
+    /// epochs' own numbers do not do: those of each ruler begin with the same low bits.
     fn number_now(&self, number: u64) -> u64 {
-        number << 16 | self.view.epoch.0 & 0xffff
+        number << 16 | self.epochs & 0xffff
     }
 
     /// The request that an answer belongs to.
