@@ -12,6 +12,7 @@
 mod attributes;
 mod changes;
 mod damage;
+mod growth;
 mod names;
 mod operate;
 mod operation;

@@ -37,6 +37,8 @@ pub enum Mistake {
     LossesAreHoles,
     /// A remote write of a part of a block goes on when the rest of the block has been lost meanwhile.
     PatchesWhatIsLost,
+    /// A file's new length is at the servers before its bytes are.
+    LengthsBeforeBytes,
 }
 
 /// Whether a mistake is planted.

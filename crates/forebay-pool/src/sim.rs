@@ -9,6 +9,7 @@ mod home;
 mod names;
 mod rulers;
 mod scenes;
+mod sizes;
 mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

@@ -79,7 +79,8 @@ impl Facts {
 pub(super) struct Inode {
     /// In bytes.
     pub size: u64,
-    /// Beyond this there is nothing at the servers. Greater than `size` while a truncation is under way, or if its client died.
+    /// Beyond this there is nothing at the servers. Greater than `size` while the file becomes longer or is cut, or if the client died that was
+    /// at it.
     pub high: u64,
     /// When the file was made.
     pub born: Epoch,

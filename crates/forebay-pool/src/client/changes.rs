@@ -41,6 +41,9 @@ impl Client {
         if extends && let Some(step) = self.clean_tail(file, active, inode, offset) {
             return step;
         }
+        if extends && self.must_not_grow(file, out) {
+            return Step::Wait;
+        }
         let length = bytes.len() as u64;
         if mode == Mode::Remote && self.may_pass(file, inode, offset, length) {
             return Step::Aside((offset, length));
@@ -51,14 +54,7 @@ impl Client {
             Ok(true) => {}
         }
         if extends {
-            self.set_inode(
-                file,
-                Inode {
-                    size: end,
-                    high: end,
-                    ..inode
-                },
-            );
+            self.grow(file, inode, (offset, length));
         }
         if mode == Mode::Local {
             return Step::End(Ok(Answer::Done));
@@ -103,20 +99,15 @@ impl Client {
         if let Some(step) = self.clean_tail(file, active, inode, inode.size) {
             return step;
         }
+        if self.must_not_grow(file, out) {
+            return Step::Wait;
+        }
         match self.put(file, inode, inode.size, bytes, out) {
             Ok(false) => return Step::Wait,
             Err(failure) => return Step::End(Err(failure)),
             Ok(true) => {}
         }
-        let end = inode.size + bytes.len() as u64;
-        self.set_inode(
-            file,
-            Inode {
-                size: end,
-                high: end,
-                ..inode
-            },
-        );
+        self.grow(file, inode, (inode.size, bytes.len() as u64));
         Step::End(Ok(Answer::At(inode.size)))
     }
 
@@ -467,6 +458,8 @@ impl Client {
     }
 
     pub(super) fn set_inode(&mut self, file: File, inode: Inode) {
+        // The number before its own is that of its draft.
+        self.count();
         self.modify(file, SIZE_BLOCK, |held| *held = inode.bytes());
     }
 

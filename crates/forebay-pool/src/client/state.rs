@@ -152,11 +152,24 @@ pub(super) struct State {
     pub aside: Vec<Aside>,
     /// The size that the servers have.
     pub size_written: u64,
+    /// Beyond this, or beyond the size, the servers have nothing, as far as they know.
+    pub high_written: u64,
+    /// The transfer that writes a draft of the size block.
+    pub draft: Option<u64>,
+    /// Blocks that have made the file longer, and as of which change. As long as the servers do not have these, they do not hear how long it is.
+    pub unborn: BTreeMap<u64, u64>,
 }
 
 impl State {
     pub fn inode(&self) -> Option<Inode> {
         Inode::of(self.cache.get(&SIZE_BLOCK)?.bytes.as_ref()?)
+    }
+
+    /// What the servers have as the size block.
+    pub fn size_is(&mut self, bytes: Option<&[u8]>) {
+        let inode = bytes.and_then(Inode::of);
+        self.size_written = inode.map_or(0, |inode| inode.size);
+        self.high_written = inode.map_or(0, |inode| inode.high.max(inode.size));
     }
 
     /// Whether an operation under way needs what a recall would take.
@@ -198,6 +211,8 @@ impl State {
             .range(range.start..range.end)
             .map(|(block, _)| *block)
             .collect();
+        self.unborn
+            .retain(|block, _| !range.contains(Range::one(*block)));
         let dropped = blocks.iter().filter_map(|block| self.cache.remove(block));
         dropped.map(|cached| cached.used).collect()
     }

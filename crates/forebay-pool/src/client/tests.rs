@@ -1,6 +1,7 @@
 //! Single clients whose pool is played by hand.
 
 mod damage;
+mod growth;
 mod room;
 
 use std::collections::VecDeque;

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use bytes::Bytes;
 
 use super::Client;
-use super::attributes::Inode;
 use super::past::READ_BATCH;
 use super::state::Cached;
 use crate::ids::{File, Node, SIZE_BLOCK, Server, Version};
@@ -269,13 +268,9 @@ impl Client {
             return;
         }
         let used = self.count();
-        let size = bytes
-            .as_deref()
-            .and_then(Inode::of)
-            .map_or(0, |inode| inode.size);
         let state = self.state(file);
         if at == SIZE_BLOCK {
-            state.size_written = size;
+            state.size_is(bytes.as_deref());
         }
         state.cache.insert(
             at,
@@ -312,39 +307,11 @@ impl Client {
             Request::Write(blocks) if is_of_new_file(&blocks) => Some(File::NAMES),
             Request::Write(blocks) => {
                 let file = blocks[0].0.0;
-                for ((file, block), change, bytes) in blocks {
-                    let state = self.state(file);
-                    if let Some(cached) = state.cache.get_mut(&block)
-                        && cached.flushing == Some(number)
-                    {
-                        cached.flushing = None;
-                        cached.written = change;
-                        if block == SIZE_BLOCK {
-                            state.size_written = Inode::of(&bytes).map_or(0, |inode| inode.size);
-                        }
-                    }
+                for (place, change, bytes) in blocks {
+                    self.block_went(number, place, change, &bytes);
                 }
                 Some(file)
             }
-        }
-    }
-
-    /// Begins to write dirty blocks, unless that is under way: those that lie together in one request. Bytes beyond the size that the servers have
-    /// are written after it, so that nothing lies beyond a file's end if this client dies.
-    pub(super) fn flush(&mut self, file: File, blocks: &[u64], out: &mut Outbox) {
-        let unit = self.config.block_bytes;
-        let state = self.state(file);
-        let size_owed = state.cache.get(&SIZE_BLOCK).is_some_and(Cached::is_dirty);
-        let is_early = |block: u64| {
-            let end = (block + 1).saturating_mul(unit);
-            block != SIZE_BLOCK && file != File::NAMES && size_owed && end > state.size_written
-        };
-        let (early, now): (Vec<u64>, Vec<u64>) = { blocks.iter() }.partition(|at| is_early(**at));
-        let size = (!early.is_empty() && !now.contains(&SIZE_BLOCK)).then_some(SIZE_BLOCK);
-        let now = now.into_iter().chain(size).map(|block| (block, ()));
-        for group in self.groups(file, now, (self.config.copies, WRITE_BATCH)) {
-            let group: Vec<u64> = group.into_iter().map(|(block, ())| block).collect();
-            self.flush_together(file, &group, out);
         }
     }
 

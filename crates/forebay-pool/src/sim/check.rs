@@ -5,10 +5,15 @@
 //! When a client dies, each cell that it wrote and has not synced, and that nobody else has seen since, may have any value that the client gave it since,
 //! or the one before; so may those of operations that had not returned. The next read says which. A client that the register has given up may not
 //! have any success any more.
+//!
+//! So it is with a file's size, and another client's operation of the file has seen it. A cell that a write has made the file longer by is never zero, as
+//! long as it is there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 
 use super::names::Names;
+use super::sizes::Size;
 use crate::client::{Answer, Facts, Failure, Mode, Operation};
 use crate::ids::{Client, File};
 use crate::rope::Rope;
@@ -29,7 +34,9 @@ struct Cell {
 /// The files as they should be.
 #[derive(Default)]
 pub struct Checker {
+    /// As long as they may be at most.
     files: BTreeMap<File, Vec<Cell>>,
+    sizes: BTreeMap<File, Size>,
     pub names: Names,
     facts: BTreeMap<File, Facts>,
     removed: BTreeSet<File>,
@@ -65,6 +72,7 @@ impl Checker {
                 cell.by = None;
             }
         }
+        self.sizes.values_mut().for_each(|size| size.dead(client));
         let theirs: Vec<u64> = open
             .iter()
             .filter(|(_, (by, _))| *by == client)
@@ -90,14 +98,50 @@ impl Checker {
         }
     }
 
+    /// A write may have been done, and have made the file longer.
     fn perhaps(&mut self, file: File, offset: u64, bytes: &Rope) {
         let cells = self.files.entry(file).or_default();
         let first = (offset / CELL) as usize;
-        for (at, value) in numbers(bytes).into_iter().enumerate() {
-            if let Some(cell) = cells.get_mut(first + at) {
-                cell.perhaps.insert(value);
-            }
+        let numbers = numbers(bytes);
+        let size = self.sizes.entry(file).or_default();
+        zeros(cells, size, first);
+        size.perhaps(first + numbers.len());
+        if cells.len() < first {
+            cells.resize(first, Cell::default());
         }
+        for value in numbers.iter().skip(cells.len() - first) {
+            cells.push(Cell {
+                value: *value,
+                ..Cell::default()
+            });
+        }
+        self.overwrites(file, offset, bytes);
+    }
+
+    /// A write may have been done, as far as the file was there.
+    fn overwrites(&mut self, file: File, offset: u64, bytes: &Rope) {
+        let cells = self.files.entry(file).or_default();
+        let there = cells.iter_mut().skip((offset / CELL) as usize);
+        for (cell, value) in there.zip(numbers(bytes)) {
+            cell.perhaps.insert(value);
+        }
+    }
+
+    /// Somebody finds that a file's size is one of these.
+    fn see(
+        &mut self,
+        client: Client,
+        file: File,
+        sizes: RangeInclusive<usize>,
+    ) -> Result<(), String> {
+        let size = self.sizes.entry(file).or_default();
+        size.see(client, sizes)?;
+        let most = size.most();
+        self.files
+            .entry(file)
+            .or_default()
+            .resize(most, Cell::default());
+        Ok(())
     }
 
     pub fn ended(
@@ -121,8 +165,14 @@ impl Checker {
             }
             Err(Failure::Lost) => {
                 // Something was not there any more. What a write has changed before it found that stays.
-                if let Operation::Write { .. } = operation {
-                    self.undecided(operation);
+                if let Operation::Write {
+                    file,
+                    offset,
+                    bytes,
+                    ..
+                } = operation
+                {
+                    self.overwrites(*file, *offset, bytes);
                 }
                 None
             }
@@ -179,13 +229,14 @@ impl Checker {
                 Ok(())
             }
             (Operation::Append { file, bytes }, Answer::At(at)) => {
-                let size = self.files.entry(*file).or_default().len() as u64 * CELL;
+                let at_cell = (*at / CELL) as usize;
+                self.see(client, *file, at_cell..=at_cell)?;
                 self.write(client, *file, *at, bytes, false);
-                same("appended at", *at, size)
+                Ok(())
             }
             (Operation::Attributes { file }, Answer::Attributes(at, facts)) => {
-                let cells = self.files.entry(*file).or_default().len() as u64;
-                same("size", *at, cells * CELL)?;
+                let at_cell = (*at / CELL) as usize;
+                self.see(client, *file, at_cell..=at_cell)?;
                 same("facts", Some(facts), self.facts.get(file))
             }
             (Operation::Change { file, changes }, Answer::Done) => {
@@ -200,6 +251,7 @@ impl Checker {
             (Operation::Truncate { file, size }, Answer::Done) => {
                 let cells = self.files.entry(*file).or_default();
                 cells.resize((size / CELL) as usize, Cell::default());
+                self.sizes.insert(*file, Size::of(cells.len()));
                 Ok(())
             }
             (Operation::Sync { file }, Answer::Done) => {
@@ -209,6 +261,7 @@ impl Checker {
                         cell.olds.clear();
                     }
                 }
+                self.sizes.entry(*file).or_default().synced(client, begun);
                 Ok(())
             }
             _ => self.of_names(operation, answer),
@@ -229,10 +282,26 @@ impl Checker {
         let cells = self.files.entry(file).or_default();
         let first = (offset / CELL) as usize;
         let numbers = numbers(bytes);
-        if cells.len() < first + numbers.len() {
-            cells.resize(first + numbers.len(), Cell::default());
+        let end = first + numbers.len();
+        let size = self.sizes.entry(file).or_default();
+        size.seen(client);
+        zeros(cells, size, first);
+        let by = (client, self.step);
+        size.grow(end, by, synced);
+        let before = cells.len();
+        if before < end {
+            cells.resize(end, Cell::default());
         }
-        for (cell, value) in cells[first..].iter_mut().zip(numbers) {
+        for (at, value) in (first..).zip(numbers) {
+            let cell = &mut cells[at];
+            if at >= before {
+                *cell = Cell {
+                    value,
+                    by: Some(by).filter(|_| !synced),
+                    ..Cell::default()
+                };
+                continue;
+            }
             if cell.by.is_none_or(|(by, _)| by != client) {
                 cell.olds.clear();
             }
@@ -256,9 +325,12 @@ impl Checker {
         length: u64,
         bytes: &Rope,
     ) -> Result<(), String> {
+        let end = ((offset + bytes.len() as u64) / CELL) as usize;
+        let is_cut = (bytes.len() as u64) < length;
+        let least = if bytes.is_empty() { 0 } else { end };
+        let most = if is_cut { end } else { usize::MAX };
+        self.see(client, file, least..=most)?;
         let cells = self.files.entry(file).or_default();
-        let end = (offset + length).min(cells.len() as u64 * CELL).max(offset);
-        same("bytes read", bytes.len() as u64, end - offset)?;
         let first = (offset / CELL) as usize;
         for (at, value) in numbers(bytes).into_iter().enumerate() {
             let cell = &mut cells[first + at];
@@ -278,6 +350,13 @@ impl Checker {
             }
         }
         Ok(())
+    }
+}
+
+/// Something is written there, or may be: before it there may be zeros where the file may have been shorter.
+fn zeros(cells: &mut [Cell], size: &Size, first: usize) {
+    for cell in cells.iter_mut().take(first).skip(size.least()) {
+        cell.perhaps.insert(0);
     }
 }
 

@@ -10,6 +10,7 @@ use super::check::CELL;
 use crate::client::{Changes, Entry, Facts, Kind, Mode, Operation};
 use crate::ids::{Client, File, Node, Server as ServerId};
 use crate::mistakes::{Mistake, plant};
+use crate::random::Random;
 use crate::rope::Rope;
 use crate::server::Server;
 
@@ -36,6 +37,10 @@ pub(super) enum Scene {
     Losses,
     /// Quiet but for what is told elsewhere. Clients may be given up.
     Troubles,
+    /// As Clients, and all of them make one file longer.
+    Grows,
+    /// As Home, and the same.
+    GrowsHome,
 }
 
 const SCENES: [Scene; 6] = [
@@ -49,11 +54,16 @@ const SCENES: [Scene; 6] = [
 
 impl Scene {
     fn kills_clients(self) -> bool {
-        matches!(self, Scene::Clients | Scene::All | Scene::Troubles) || self.has_home()
+        let kills = matches!(self, Scene::Clients | Scene::All | Scene::Troubles);
+        kills || self.has_home() || self.grows()
     }
 
     fn has_home(self) -> bool {
-        matches!(self, Scene::Home | Scene::Rulers)
+        matches!(self, Scene::Home | Scene::Rulers | Scene::GrowsHome)
+    }
+
+    fn grows(self) -> bool {
+        matches!(self, Scene::Grows | Scene::GrowsHome)
     }
 
     fn kills_servers(self) -> bool {
@@ -77,6 +87,9 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
     } else {
         Mode::Local
     };
+    if scene.grows() {
+        return growing(random, file, value);
+    }
     match random.below(100) {
         0..36 => Operation::Read {
             file,
@@ -106,6 +119,37 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
             },
         },
         98 if Some(&file) != files.first() => Operation::Remove { file },
+        _ => Operation::Attributes { file },
+    }
+}
+
+/// Something with a file that began empty and becomes longer.
+fn growing(random: &mut Random, file: File, value: u64) -> Operation {
+    let offset = random.below(CELLS) * CELL;
+    let cells = 1 + random.below(12);
+    let mode = if random.chance(500) {
+        Mode::Remote
+    } else {
+        Mode::Local
+    };
+    match random.below(100) {
+        0..25 => Operation::Read {
+            file,
+            offset,
+            length: cells * CELL,
+            mode,
+        },
+        25..40 => Operation::Write {
+            file,
+            offset,
+            bytes: bytes(value, cells),
+            mode,
+        },
+        40..70 => Operation::Append {
+            file,
+            bytes: bytes(value, 1 + cells % 5),
+        },
+        70..78 => Operation::Sync { file },
         _ => Operation::Attributes { file },
     }
 }
@@ -258,7 +302,7 @@ fn befall_home(world: &mut World, scene: Scene, servers: &[ServerId], server: Se
         2 if servers.len() < 4 => {
             world.add_server();
         }
-        3 if scene == Scene::Home && world.random.chance(300) => world.restart(2),
+        3 if scene != Scene::Rulers && world.random.chance(300) => world.restart(2),
         _ => {}
     }
 }
@@ -319,7 +363,8 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
     if scene == Scene::Quiet {
         world.delay_max = 1 + seed % 40;
     }
-    let file = make_file(&mut world).map_err(Fault::Stuck)?;
+    let cells = if scene.grows() { 0 } else { CELLS };
+    let file = make_file_of(&mut world, cells).map_err(Fault::Stuck)?;
     world.takes_files = !scene.kills_clients();
     for step in 0..steps {
         replace_servers(&mut world, scene);
@@ -331,6 +376,10 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
 }
 
 pub(super) fn make_file(world: &mut World) -> Result<File, String> {
+    make_file_of(world, CELLS)
+}
+
+fn make_file_of(world: &mut World, cells: u64) -> Result<File, String> {
     let first = world.clients.keys().next().copied();
     let first = first.ok_or("no client")?;
     while !world.clients[&first].is_member(world.clock(Node::Client(first))) {
@@ -349,7 +398,7 @@ pub(super) fn make_file(world: &mut World) -> Result<File, String> {
     world.run(world.now + 1000);
     let file = world.files.first().copied();
     let file = file.ok_or_else(|| format!("no file was made: {:?}", world.failures))?;
-    let size = CELLS * CELL;
+    let size = cells * CELL;
     world.begin(first, Operation::Truncate { file, size });
     world.begin(first, Operation::Sync { file });
     world.run(world.now + 1000);
@@ -406,7 +455,7 @@ pub(super) fn come_to_rest(world: &mut World, scene: Scene, file: File) -> Resul
         let read = Operation::Read {
             file,
             offset: 0,
-            length: CELLS * 2 * CELL,
+            length: CELLS * 40 * CELL,
             mode: Mode::Local,
         };
         world.begin(client, read);
@@ -472,6 +521,26 @@ fn pools_outlive_their_rulers() {
     let reigns: u64 = worlds.map(|world| world.reigns()).sum();
     println!("{reigns} reigns in {pools} pools");
     assert!(reigns > pools * 2, "{reigns} reigns");
+}
+
+#[test]
+fn a_length_that_others_find_has_its_bytes() {
+    let first = told("TEST_SEED").unwrap_or(1);
+    let pools = told("TEST_POOLS").unwrap_or(200);
+    let steps = told("TEST_STEPS").unwrap_or(120);
+    for seed in first..first + pools {
+        holds_in(Scene::Grows, seed, steps);
+        holds_in(Scene::GrowsHome, seed, steps);
+    }
+}
+
+#[test]
+fn lengths_without_their_bytes_are_found() {
+    plant(Some(Mistake::LengthsBeforeBytes));
+    let found = (1..201).find(|seed| ill_of(Scene::Grows, *seed, 120) == Some(Ill::Wrong));
+    plant(None);
+    println!("found by seed {found:?}");
+    assert!(found.is_some(), "the mistake is not found");
 }
 
 #[test]
