@@ -9,7 +9,6 @@ mod home;
 mod names;
 mod rulers;
 mod scenes;
-mod sizes;
 mod troubles;
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};

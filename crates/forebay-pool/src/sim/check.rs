@@ -9,14 +9,16 @@
 //! So it is with a file's size, and another client's operation of the file has seen it. A cell that a write has made the file longer by is never zero, as
 //! long as it is there.
 
+mod sizes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
 use super::names::Names;
-use super::sizes::Size;
 use crate::client::{Answer, Facts, Failure, Mode, Operation};
 use crate::ids::{Client, File};
 use crate::rope::Rope;
+use sizes::Size;
 
 pub const CELL: u64 = 8;
 
@@ -255,17 +257,21 @@ impl Checker {
                 Ok(())
             }
             (Operation::Sync { file }, Answer::Done) => {
-                for cell in self.files.entry(*file).or_default() {
-                    if cell.by.is_some_and(|(by, at)| by == client && at < begun) {
-                        cell.by = None;
-                        cell.olds.clear();
-                    }
-                }
-                self.sizes.entry(*file).or_default().synced(client, begun);
+                self.synced(client, *file, begun);
                 Ok(())
             }
             _ => self.of_names(operation, answer),
         }
+    }
+
+    fn synced(&mut self, client: Client, file: File, begun: u64) {
+        for cell in self.files.entry(file).or_default() {
+            if cell.by.is_some_and(|(by, at)| by == client && at < begun) {
+                cell.by = None;
+                cell.olds.clear();
+            }
+        }
+        self.sizes.entry(file).or_default().synced(client, begun);
     }
 
     fn of_names(&mut self, operation: &Operation, answer: &Answer) -> Result<(), String> {

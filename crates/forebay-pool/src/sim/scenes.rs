@@ -1,5 +1,7 @@
 //! What happens to simulated pools, and the tests.
 
+mod growing;
+
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -10,7 +12,6 @@ use super::check::CELL;
 use crate::client::{Changes, Entry, Facts, Kind, Mode, Operation};
 use crate::ids::{Client, File, Node, Server as ServerId};
 use crate::mistakes::{Mistake, plant};
-use crate::random::Random;
 use crate::rope::Rope;
 use crate::server::Server;
 
@@ -88,7 +89,7 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
         Mode::Local
     };
     if scene.grows() {
-        return growing(random, file, value);
+        return growing::growing(random, file, value);
     }
     match random.below(100) {
         0..36 => Operation::Read {
@@ -119,37 +120,6 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
             },
         },
         98 if Some(&file) != files.first() => Operation::Remove { file },
-        _ => Operation::Attributes { file },
-    }
-}
-
-/// Something with a file that began empty and becomes longer.
-fn growing(random: &mut Random, file: File, value: u64) -> Operation {
-    let offset = random.below(CELLS) * CELL;
-    let cells = 1 + random.below(12);
-    let mode = if random.chance(500) {
-        Mode::Remote
-    } else {
-        Mode::Local
-    };
-    match random.below(100) {
-        0..25 => Operation::Read {
-            file,
-            offset,
-            length: cells * CELL,
-            mode,
-        },
-        25..40 => Operation::Write {
-            file,
-            offset,
-            bytes: bytes(value, cells),
-            mode,
-        },
-        40..70 => Operation::Append {
-            file,
-            bytes: bytes(value, 1 + cells % 5),
-        },
-        70..78 => Operation::Sync { file },
         _ => Operation::Attributes { file },
     }
 }
@@ -521,26 +491,6 @@ fn pools_outlive_their_rulers() {
     let reigns: u64 = worlds.map(|world| world.reigns()).sum();
     println!("{reigns} reigns in {pools} pools");
     assert!(reigns > pools * 2, "{reigns} reigns");
-}
-
-#[test]
-fn a_length_that_others_find_has_its_bytes() {
-    let first = told("TEST_SEED").unwrap_or(1);
-    let pools = told("TEST_POOLS").unwrap_or(200);
-    let steps = told("TEST_STEPS").unwrap_or(120);
-    for seed in first..first + pools {
-        holds_in(Scene::Grows, seed, steps);
-        holds_in(Scene::GrowsHome, seed, steps);
-    }
-}
-
-#[test]
-fn lengths_without_their_bytes_are_found() {
-    plant(Some(Mistake::LengthsBeforeBytes));
-    let found = (1..201).find(|seed| ill_of(Scene::Grows, *seed, 120) == Some(Ill::Wrong));
-    plant(None);
-    println!("found by seed {found:?}");
-    assert!(found.is_some(), "the mistake is not found");
 }
 
 #[test]

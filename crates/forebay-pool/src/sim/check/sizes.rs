@@ -1,4 +1,4 @@
-//! A file's size, in cells, as it should be: what it may be again when its client dies, as [`check`](super::check) has it for cells.
+//! A file's size, in cells, as it should be: what it may be again when its client dies, as `check` has it for cells.
 
 use std::collections::BTreeSet;
 use std::ops::RangeInclusive;
