@@ -140,8 +140,8 @@ run_script() {
     printf '== %s: %d passed, %d failed (%d s)\n' "$name" "$ok" "$bad" $((SECONDS - start))
 }
 
-# aside COMMAND...: begins work in the time that the rest leaves idle: tests wait for much, and a third of two cores is nobody's
-# meanwhile. What it says and counts comes with `await_asides`. It builds in folders of its own, or whoever needs cargo's lock on a folder
+# aside COMMAND...: begins work in the time that the rest leaves idle. Not beside the tests of the plain build: what they wait for is less
+# certain beside what writes much. What it says and counts comes with `await_asides`. It builds in folders of its own, or whoever needs cargo's lock on a folder
 # waits for work that gets no time.
 aside() {
     local own="$scratch/aside.${#asides[@]}"
@@ -271,9 +271,8 @@ keep() {
 suites() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
     keep "$scratch/executables" programs forebay_pool
-    aside later
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-    await_asides
+    later
     schedules "$@"
     suite 'with sim' "${simulated[@]}" --no-fail-fast -- "$@"
     suite 'programs on failing devices' "${failing[@]}" --no-fail-fast -- faults:: "$@"
