@@ -141,8 +141,8 @@ run_script() {
 }
 
 # aside COMMAND...: begins work in the time that the rest leaves idle. Not beside the tests of the plain build: what they wait for is less
-# certain beside what writes much. What it says and counts comes with `await_asides`. It builds in folders of its own, or whoever needs cargo's lock on a folder
-# waits for work that gets no time.
+# certain beside what writes much. What it says and counts comes with `await_asides`. It builds in folders of its own, or whoever needs
+# cargo's lock on a folder waits for work that gets no time.
 aside() {
     local own="$scratch/aside.${#asides[@]}"
     mkdir "$own"
@@ -229,24 +229,10 @@ build() {
     printf '== built ahead, exit %d (%d s)\n' $? $((SECONDS - start))
 }
 
-# What the suites with `sim` run, as words of cargo.
-explored=(cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule)
-simulated=(cargo test --target-dir "$sim" --package forebay --features sim)
-failing=(cargo test --target-dir "$sim" --package forebay-preload --features sim --test programs)
-
 # schedules ARGUMENTS...: explores schedules.
 schedules() {
-    suite 'schedules' "${explored[@]}" --no-fail-fast -- "$@"
-}
-
-# later: builds what comes after the plain build.
-later() {
-    local what
-    for what in explored simulated failing; do
-        local -n words=$what
-        build "${words[@]}" --quiet --no-run
-    done
-    build scripts/install-test-tools.sh
+    suite 'schedules' \
+        cargo test --target-dir "$sim" --package forebay --features shuttle --test schedule --no-fail-fast -- "$@"
 }
 
 # keep FILE PROGRAM...: copies of test programs, by their names, of the command and of the library, as the plain build has made them,
@@ -272,10 +258,11 @@ suites() {
     build cargo test --workspace --no-run 2>&1 | tee "$scratch/executables"
     keep "$scratch/executables" programs forebay_pool
     suite 'plain build' cargo test --workspace --no-fail-fast -- "$@"
-    later
     schedules "$@"
-    suite 'with sim' "${simulated[@]}" --no-fail-fast -- "$@"
-    suite 'programs on failing devices' "${failing[@]}" --no-fail-fast -- faults:: "$@"
+    build scripts/install-test-tools.sh
+    suite 'with sim' cargo test --target-dir "$sim" --package forebay --features sim --no-fail-fast -- "$@"
+    suite 'programs on failing devices' cargo test --target-dir "$sim" \
+        --package forebay-preload --features sim --test programs --no-fail-fast -- faults:: "$@"
 }
 
 # Where `TEST_SKIPS` is set, what did not run must match one of its lines, which are extended patterns. What is ignored
