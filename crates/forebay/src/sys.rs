@@ -41,6 +41,7 @@ pub mod lock;
 pub mod membarrier;
 pub mod memory;
 pub mod notes;
+pub mod numbers;
 pub mod priority;
 pub mod signals;
 pub mod socket;

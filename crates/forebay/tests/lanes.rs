@@ -4,6 +4,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay::file::settle::Durability;
@@ -146,5 +147,69 @@ fn many_files_at_once_are_all_the_keepers() {
     for entry in inodes.flatten() {
         soon("nobody's", || is_nobodys(&entry.path()));
         assert_eq!(entry.metadata().expect("a file").size(), 1);
+    }
+}
+
+const IN_PROCESS: &str = "FOREBAY_TEST_SHORT_OF_NUMBERS";
+
+/// Other threads of the keeper's process take every number that comes free, and give them back a moment later.
+#[test]
+fn no_file_is_lost_where_others_take_numbers() {
+    if std::env::var_os(IN_PROCESS).is_some() {
+        return lives_with_thieves();
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut child = std::process::Command::new(program);
+    child.args(["--exact", "no_file_is_lost_where_others_take_numbers"]);
+    let child = child.arg("--nocapture").env(IN_PROCESS, "1").status();
+    assert!(child.expect("a process").success());
+}
+
+fn lives_with_thieves() {
+    const FILES: usize = 300;
+    let pair = Pair::new("thieves", |_| ());
+    let few = libc::rlimit {
+        rlim_cur: 256,
+        rlim_max: 256,
+    };
+    // SAFETY: the limit is ours, and only read.
+    assert_eq!(
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) },
+        0
+    );
+    let null = std::fs::File::open("/dev/null").expect("it is always there");
+    for i in 0..FILES {
+        let Some((file, id)) = pair.file(&i.to_string()) else {
+            return;
+        };
+        // By its name it would be found again.
+        std::fs::remove_file(pair.dir.path().join(i.to_string())).expect("removed");
+        let ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !ended.load(Relaxed) {
+                        let all = std::iter::from_fn(|| null.try_clone().ok());
+                        let mut all: Vec<_> = all.collect();
+                        for _ in 0..64 {
+                            // A few come free, and are taken at once.
+                            all.truncate(all.len().saturating_sub(3));
+                            std::thread::yield_now();
+                            all.extend(std::iter::from_fn(|| null.try_clone().ok()));
+                        }
+                    }
+                });
+            }
+            let begun = Instant::now();
+            while begun.elapsed() < Duration::from_millis(5) && !pair.keeper_has(id) {
+                let _ = pair.keeper.shared().device(id);
+            }
+            ended.store(true, Relaxed);
+        });
+        assert!(
+            pair.keeper.shared().device(id).is_some(),
+            "file {i} is lost"
+        );
+        drop(file);
     }
 }

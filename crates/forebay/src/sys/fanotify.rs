@@ -3,7 +3,7 @@
 //! The kernel answers in the listener's place, and lets everybody in, once the last descriptor of the group is closed, however
 //! its process ends. Needs `CAP_SYS_ADMIN` in the first user namespace.
 
-use super::{check, check_bytes, limits, retry};
+use super::{check, check_bytes, limits, numbers, retry};
 use std::io;
 use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -158,6 +158,7 @@ impl Group {
             return Ok(Vec::new());
         }
         let mut words = [0u64; EVENTS * EVENT_BYTES / 8];
+        let turn = numbers::in_turn();
         let mut spare = self.spare();
         self.keep_spare(&mut spare);
         // Other threads open files between the two calls: where numbers are scarce, so many are given back that they leave enough.
@@ -184,7 +185,7 @@ impl Group {
             })
         });
         self.keep_spare(&mut spare);
-        drop(spare);
+        drop((spare, turn));
         let got = got?;
         let mut events = Vec::new();
         let mut at = 0;

@@ -306,6 +306,10 @@ fn give_to_kernel_while(
                 false => adopt_owed_file(shared, file, Some(lease)),
             }
             let Some(core) = core_of(shared, file) else {
+                if shared.lacks_numbers_for_lanes() {
+                    me.wait(64);
+                    continue;
+                }
                 return;
             };
             let scope = match shared.keeps.load(Relaxed) {

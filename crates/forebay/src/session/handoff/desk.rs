@@ -19,7 +19,7 @@ use crate::memory::files::LEASED;
 use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
-use crate::sys::socket;
+use crate::sys::{numbers, socket};
 
 use super::{
     DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED,
@@ -97,6 +97,7 @@ impl Desk {
     fn let_in(&mut self) {
         let uid = crate::memory::place::dir::user_id();
         loop {
+            let turn = numbers::in_turn();
             match socket::accept(self.listener.as_fd()) {
                 Ok(connection) => {
                     if matches!(socket::peer_uid(connection.as_fd()), Ok(peer) if peer == uid) {
@@ -113,6 +114,7 @@ impl Desk {
                     drop(self.spare.take());
                     let turned_away = socket::accept(self.listener.as_fd()).is_ok();
                     self.spare = self.listener.try_clone().ok();
+                    drop(turn);
                     if !turned_away {
                         std::thread::sleep(NO_DESCRIPTORS_PAUSE);
                         return;

@@ -27,7 +27,7 @@ use super::{MANAGE, MESSAGE_BYTES, decode, desk};
 use crate::ids::FileId;
 use crate::session::shared::Shared;
 use crate::sync::time::Instant;
-use crate::sys::{limits, socket};
+use crate::sys::{limits, numbers, socket};
 
 /// Lanes of one client at most: a program has as many as files of which it has begun at once. Each takes three of the keeper's numbers.
 const LANES_MAX: usize = 16;
@@ -141,29 +141,29 @@ struct Kept {
 }
 
 impl Kept {
-    /// The descriptors of a message, for which there are numbers.
+    /// The descriptors of a message. They have come, by the numbers that are kept for them, before the message is taken away: others of this
+    /// process may be quicker with the numbers, and then it stays where it is until there are some.
     fn receive(&mut self, message: &mut [u8; MESSAGE_BYTES]) -> Option<Vec<OwnedFd>> {
         if socket::is_empty(self.out.as_fd()) {
             return None;
         }
-        if self.reserve.is_some()
-            && let Some(next) = Reserve::of(&self.out)
-        {
-            // Those for this message come free.
-            self.reserve = Some(next);
-            let received = socket::receive_at_once(self.out.as_fd(), message).ok()?;
-            return (received.0 == MESSAGE_BYTES).then_some(received.1);
+        let _turn = numbers::in_turn();
+        let next = (self.reserve.as_ref()).and_then(|_| Reserve::of(&self.out));
+        if next.is_none() {
+            // First: what is sent from here on would find no numbers.
+            socket::take_no_more(self.out.as_fd());
         }
-        // First: what is sent from here on would find no numbers.
-        socket::take_no_more(self.out.as_fd());
-        drop(self.reserve.take());
-        // Others of this process may be quicker: then it stays where it is until there are numbers.
-        let (MESSAGE_BYTES, descriptors) = socket::peek(self.out.as_fd(), message).ok()? else {
+        // Those for this message come free.
+        self.reserve = next;
+        let mut seen = [0; MESSAGE_BYTES];
+        let (_, descriptors) = socket::peek(self.out.as_fd(), &mut seen).ok()?;
+        if descriptors.len() < 2 {
             return None;
-        };
-        // Unless its client has just taken it back.
-        let is_ours = descriptors.len() >= 2 && socket::discard(self.out.as_fd());
-        is_ours.then_some(descriptors)
+        }
+        // Its client may have taken it back in between, and have put another one there.
+        let (got, others) = socket::receive_at_once(self.out.as_fd(), message).ok()?;
+        let is_same = *message == seen;
+        (got == MESSAGE_BYTES).then_some(if is_same { descriptors } else { others })
     }
 
     fn is_at_its_end(&self) -> bool {
@@ -221,6 +221,13 @@ impl Shared {
         for lane in self.lanes.lanes().iter_mut() {
             lane.take(self);
         }
+    }
+
+    /// Whether there are descriptors in lanes that the keeper has no numbers for: others of its process may give some back soon.
+    pub fn lacks_numbers_for_lanes(&self) -> bool {
+        let lanes = self.lanes.lanes();
+        let mut without = lanes.iter().filter(|lane| lane.reserve.is_none());
+        without.any(|lane| !socket::is_empty(lane.out.as_fd()))
     }
 
     /// The keeper takes what has been in lanes for long. Called often.
