@@ -166,7 +166,7 @@ impl Server {
         let mut late: BTreeSet<Client> = self
             .queues
             .values()
-            .flat_map(|queue| queue.late(since))
+            .flat_map(|queue| queue.late(now, self.config.patience))
             .collect();
         if self.view.active && self.active_since < since {
             late.extend(
