@@ -125,6 +125,11 @@ impl Register {
         self
     }
 
+    /// How long a member is waited for, in milliseconds.
+    pub fn term(&self) -> u64 {
+        self.term
+    }
+
     /// The members of the pool.
     pub fn view(&self) -> &View {
         &self.view
