@@ -111,6 +111,11 @@ impl Client {
         self.gone
     }
 
+    /// The last epoch that became active, as far as this client knows.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
     /// Whether operations are served now.
     pub fn is_member(&self, now: u64) -> bool {
         !self.gone
