@@ -165,7 +165,7 @@ impl Client {
 
     /// Goes. What was not synced is lost, and others wait no term for what it held.
     pub fn leave(&mut self, out: &mut Outbox) {
-        out.push(alive(0, Epoch(0), true));
+        out.push(alive(0, Epoch(0), true, false));
         self.give_up();
     }
 
@@ -176,7 +176,7 @@ impl Client {
         }
         if is_due(self.told, now, self.config.alive_every) {
             self.told = Some(now);
-            out.push(alive(now, Epoch(0), false));
+            out.push(alive(now, Epoch(0), false, false));
         }
         if self.view.active && !self.is_member(now) {
             for state in self.files.values_mut() {

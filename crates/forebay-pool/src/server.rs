@@ -6,7 +6,8 @@
 //! granted anything before every client of the epoch's view has entered. So no two clients ever hold what conflicts, whichever
 //! servers and clients have died, and what a dead client sent before lands nowhere once another may hold its blocks.
 //!
-//! Whoever does not answer a recall, or does not enter, is reported to the register, which lets its term end.
+//! Whoever does not answer a recall, or does not enter, is reported to the register, which lets its term end. The register is told as well while
+//! requests wait for the home: then nobody can help it.
 
 mod blocks;
 mod exchange;
@@ -53,6 +54,8 @@ pub struct Server {
     /// Requests that wait for the home, or until the register says that this server is a member still.
     failed: Vec<(Client, Message)>,
     trouble: Option<String>,
+    /// The home has failed a request again.
+    waits: bool,
     /// What was damaged in the home when it was last read, and when.
     damage: Option<(u64, String)>,
     /// Nothing changes the home after this: another server may have been given what is here.
@@ -83,6 +86,7 @@ impl Server {
             blocks: Blocks::default(),
             failed: Vec::new(),
             trouble: None,
+            waits: false,
             damage: None,
             valid_until: 0,
             queues: BTreeMap::new(),
@@ -157,9 +161,14 @@ impl Server {
         if is_due(self.told, now, self.config.alive_every) {
             self.tell(now, out);
         }
-        self.trouble = None;
+        let has_failed = self.trouble.take().is_some();
         for (client, message) in std::mem::take(&mut self.failed) {
             self.one_sided(now, client, message, out);
+        }
+        let waits = has_failed && self.trouble.is_some();
+        if waits != self.waits {
+            self.waits = waits;
+            self.told = None;
         }
         let since = now.saturating_sub(self.config.patience);
         self.damage.take_if(|(at, _)| *at < since);
@@ -416,7 +425,7 @@ impl Server {
 
     fn tell(&mut self, now: u64, out: &mut Outbox) {
         self.told = Some(now);
-        out.push(alive(now, self.ready, self.leaving));
+        out.push(alive(now, self.ready, self.leaving, self.waits));
     }
 
     fn owns(&self, server: Id, (file, block): Place) -> bool {
