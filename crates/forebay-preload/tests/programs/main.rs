@@ -29,6 +29,7 @@ mod outsiders;
 mod overflow;
 mod own_tables;
 mod parting;
+mod past;
 mod raw;
 mod reached;
 mod relieved;
