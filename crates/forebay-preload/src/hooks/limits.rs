@@ -56,6 +56,7 @@ pub fn look() {
     };
     let size = ask(libc::RLIMIT_FSIZE, libc::RLIM_INFINITY);
     FILE_SIZE.store(size.rlim_cur, Relaxed);
+    forebay::sys::limits::note_file_bytes(size.rlim_cur);
     let descriptors = ask(libc::RLIMIT_NOFILE, 0);
     DESCRIPTORS[0].store(descriptors.rlim_cur, Relaxed);
     DESCRIPTORS[1].store(descriptors.rlim_max, Relaxed);

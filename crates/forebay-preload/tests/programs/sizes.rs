@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, said};
 use crate::sys::*;
 
 const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
@@ -65,6 +65,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "impossible" => println!("@{}", impossible(&path)),
         "truncated" => truncated(dir, argument),
         "limit" => limit(&path, argument == "ignore"),
+        "limit-inside" => limit_inside(&dir.join(argument)),
         "space" => space(&path),
         "space-beyond" => space_beyond(&path, argument),
         _ => return false,
@@ -306,6 +307,35 @@ fn limit(path: &Path, ignore: bool) {
     assert_eq!(size_of(fd), at_most as i64);
 }
 
+/// Space inside of a file that is longer than a limit which the process gets later. Where the limit is in the way its signal ends the program.
+fn limit_inside(path: &Path) {
+    const WHOLE: i64 = 10 << 20;
+    const PART: usize = 1 << 18;
+    let fd = open(path, RDWR).expect("open");
+    for turn in 0..WHOLE as usize / PART {
+        assert_eq!(write(fd, &pattern(turn as u8, PART)), Ok(PART));
+    }
+    set_limit(libc::RLIMIT_FSIZE, 5 << 20, libc::RLIM_INFINITY);
+    assert_eq!(allocate(fd, 0, 0, 8 << 20), Ok(()));
+    assert_eq!(allocate(fd, 0, 0, WHOLE), Ok(()));
+    // SAFETY: takes no memory.
+    assert_eq!(unsafe { libc::posix_fallocate(fd, 1 << 20, 8 << 20) }, 0);
+    let zeros = libc::FALLOC_FL_ZERO_RANGE;
+    assert_eq!(allocate(fd, zeros, 6 << 20, PART as i64), Ok(()));
+    // SAFETY: no handler of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    assert_eq!(allocate(fd, 0, 0, WHOLE + 1), Err(libc::EFBIG));
+    assert_eq!(size_of(fd), WHOLE);
+    for turn in 0..WHOLE as usize / PART {
+        let wanted = match turn * PART {
+            at if at == 6 << 20 => vec![0; PART],
+            _ => pattern(turn as u8, PART),
+        };
+        assert!(pread(fd, PART, (turn * PART) as i64) == Ok(wanted));
+    }
+    close(fd).expect("close");
+}
+
 /// Space that is asked for beyond the end, and is still asked for when the file is closed unless it is cut.
 fn space_beyond(path: &Path, how: &str) {
     let fd = open(path, RDWR).expect("open");
@@ -376,6 +406,21 @@ fn the_limit_on_file_sizes_holds() {
     let output = scene.role("limit", "die").output().expect("a program");
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(output.status.signal(), Some(libc::SIGXFSZ));
+}
+
+#[test]
+fn space_inside_a_file_that_is_longer_than_the_limit() {
+    let scene = Scene::new("limit-inside", 0);
+    let mut without = scene.role("limit-inside", "b");
+    said(
+        without
+            .env_remove("LD_PRELOAD")
+            .output()
+            .expect("a program"),
+    );
+    assert_eq!(scene.bytes_to_memory(), 0);
+    scene.play("limit-inside", "a");
+    assert!(scene.bytes_to_memory() > 0);
 }
 
 #[test]
