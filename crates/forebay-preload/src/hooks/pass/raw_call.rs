@@ -193,6 +193,9 @@ ways! {
         SYS_sendmsg(socket, message, flags) => libc::sendmsg(socket as _, at::<libc::msghdr>(message), flags as _);
         SYS_munmap(from, len) => libc::munmap(at(from), len);
         SYS_mremap(from, len, new_len, flags, to) => libc::mremap(at(from), len, new_len, flags as _, to);
+        SYS_setrlimit(resource, limit) => libc::setrlimit(resource as _, at(limit));
+        SYS_prlimit64(process, resource, limit, before) =>
+            libc::prlimit(process as _, resource as _, at(limit), at(before));
         SYS_pidfd_getfd(process, fd, flags) => sockets::stolen(process as _, fd as _, flags as _);
     }
     before {
