@@ -1,4 +1,4 @@
-//! Calls that reach a managed file past what the engine serves: those of libc's that write by themselves.
+//! Calls that reach a managed file past what the engine serves: libc's that write by themselves, and openings that only name it.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -22,6 +22,7 @@ unsafe extern "C" {
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "past-trace" => println!("@{}", trace(&dir.join("log"), argument)),
+        "past-named" => named(&dir.join("a")),
         _ => return false,
     }
     true
@@ -72,4 +73,55 @@ fn a_stack_is_written_into_a_managed_log() {
         assert_eq!(stack.lines().count(), count, "{stack}");
         assert!(stack.lines().all(|line| line.contains("[0x")), "{stack}");
     }
+}
+
+/// Opens by `openat2`.
+fn open_by_structure(path: &Path, flags: i32) -> Result<i32, Option<i32>> {
+    let (path, how) = (c(path), [flags as u64, 0, 0]);
+    let (dir, size) = (libc::AT_FDCWD, size_of_val(&how));
+    // SAFETY: a string and a structure of ours.
+    match unsafe { libc::syscall(libc::SYS_openat2, dir, path.as_ptr(), how.as_ptr(), size) } {
+        -1 => Err(std::io::Error::last_os_error().raw_os_error()),
+        fd => Ok(fd as i32),
+    }
+}
+
+/// A descriptor that only names a file is that whatever else the flags ask for.
+fn named(path: &Path) {
+    let fd = open(path, RDWR).expect("open");
+    for part in lines().chunks(50_000) {
+        assert_eq!(write(fd, part), Ok(part.len()));
+    }
+    let size = (LINES * LINE) as i64;
+    let cut = libc::O_PATH | libc::O_TRUNC;
+    let path_of_c = c(path);
+    for flags in [cut, cut | libc::O_WRONLY, cut | libc::O_RDWR] {
+        // SAFETY: a string of ours.
+        let by_place = unsafe { libc::openat(libc::AT_FDCWD, path_of_c.as_ptr(), flags) };
+        for named in [open(path, flags), Ok(by_place)] {
+            let named = named.expect("open");
+            assert!(named >= 0, "{}", std::io::Error::last_os_error());
+            assert_eq!((size_of(named), size_of(fd)), (size, size));
+            assert_eq!(write(named, b"x"), Err(libc::EBADF));
+            close(named).expect("close");
+        }
+        assert_eq!(open_by_structure(path, flags), Err(Some(libc::EINVAL)));
+    }
+    let by_structure = open_by_structure(path, libc::O_PATH).expect("open");
+    assert_eq!(size_of(by_structure), size);
+    close(by_structure).expect("close");
+    let none = path.with_extension("none");
+    assert_eq!(open(&none, libc::O_PATH | libc::O_CREAT), Err(libc::ENOENT));
+    assert_eq!(write(fd, b"more"), Ok(4));
+    assert_eq!(size_of(fd), size + 4);
+    close(fd).expect("close");
+}
+
+#[test]
+fn a_file_that_is_only_named_is_not_cut() {
+    let scene = Scene::new("past-named", 0);
+    scene.play("past-named", "");
+    assert!(scene.bytes_to_memory() > 0);
+    let bytes = std::fs::read(scene.path("a")).expect("a file");
+    assert!(bytes == [lines(), b"more".to_vec()].concat());
 }
