@@ -10,6 +10,8 @@ mod closed;
 mod closing;
 mod compiled;
 mod deaths;
+#[path = "../../../forebay/tests/disks/mod.rs"]
+mod disks;
 mod environments;
 #[cfg(feature = "sim")]
 mod faults;

@@ -1,9 +1,13 @@
-//! Calls that reach a managed file past what the engine serves: libc's that write by themselves, and openings that only name it.
+//! Calls that reach a managed file past what the engine serves: libc's that write by themselves, openings that only name it, and
+//! requests about all of its file system.
 
 use std::ffi::c_void;
 use std::path::Path;
 
-use crate::scene::Scene;
+use crate::disks::Disk;
+use crate::here;
+use crate::outsiders::{Member, SHORT};
+use crate::scene::{Scene, said};
 use crate::sys::*;
 
 const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
@@ -22,6 +26,8 @@ unsafe extern "C" {
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "past-trace" => println!("@{}", trace(&dir.join("log"), argument)),
+        "past-whole" => whole(dir, argument),
+        "past-frozen" => frozen(dir),
         "past-named" => named(&dir.join("a")),
         _ => return false,
     }
@@ -124,4 +130,91 @@ fn a_file_that_is_only_named_is_not_cut() {
     assert!(scene.bytes_to_memory() > 0);
     let bytes = std::fs::read(scene.path("a")).expect("a file");
     assert!(bytes == [lines(), b"more".to_vec()].concat());
+}
+
+/// Requests of btrfs about all of a file system: a snapshot, two versions of it; a sync, and the beginning of one.
+const WHOLE: [u64; 4] = [0x5000_9401, 0x5000_9417, 0x9408, 0x8008_9418];
+const FIFREEZE: u64 = 0xc004_5877;
+const FITHAW: u64 = 0xc004_5878;
+
+/// Makes such a request of the file system that the directory is in, whether that knows it or not.
+fn whole(dir: &Path, argument: &str) {
+    let (way, request) = argument.split_once(' ').expect("two words");
+    let request: u64 = request.parse().expect("a number");
+    let fd = open(dir, libc::O_RDONLY | libc::O_DIRECTORY).expect("open");
+    let mut room = [0u8; 4096];
+    // SAFETY: no request has more memory than there is.
+    unsafe {
+        match way {
+            "ioctl" => drop(libc::ioctl(fd, request, room.as_mut_ptr())),
+            _ => drop(libc::syscall(
+                libc::SYS_ioctl,
+                fd,
+                request,
+                room.as_mut_ptr(),
+            )),
+        }
+    }
+}
+
+#[test]
+fn requests_about_a_file_system_find_all_that_was_written() {
+    let scene = Scene::new("past-whole", 0);
+    let mut member = Member::of(&scene);
+    let ways = ["ioctl", "syscall"];
+    let all = ways
+        .iter()
+        .flat_map(|way| WHOLE.map(|request| (way, request)));
+    for (turn, (way, request)) in all.enumerate() {
+        let name = format!("f{turn}");
+        member.does(&format!("open {name}"));
+        member.does(&format!("write {turn} {SHORT}"));
+        assert_eq!(size_at(&scene.path(&name)), 0, "it is in memory only");
+        scene.play("past-whole", &format!("{way} {request}"));
+        let on_the_device = std::fs::read(scene.path(&name)).expect("a file");
+        assert!(
+            on_the_device == pattern(turn as u8, SHORT),
+            "{way} {request:x}"
+        );
+    }
+    member.ends();
+    assert!(scene.bytes_to_memory() > 0);
+}
+
+/// Freezes the directory's file system, looks at a file past the session, and thaws it.
+fn frozen(dir: &Path) {
+    let fd = open(dir, libc::O_RDONLY | libc::O_DIRECTORY).expect("open");
+    // SAFETY: requests without memory.
+    let request = |request| unsafe { libc::ioctl(fd, request, 0) };
+    assert_eq!(request(FIFREEZE), 0, "{}", std::io::Error::last_os_error());
+    let mut outsider = std::process::Command::new("cat");
+    let seen = outsider
+        .arg(dir.join("a"))
+        .env_remove("LD_PRELOAD")
+        .output();
+    // Whatever was seen: else nobody could unmount it.
+    assert_eq!(request(FITHAW), 0, "{}", std::io::Error::last_os_error());
+    let seen = seen.expect("cat");
+    assert!(seen.status.success() && seen.stdout == pattern(1, SHORT));
+}
+
+#[test]
+fn a_file_system_that_is_frozen_has_all_that_was_written() {
+    let disk = match Disk::new("ext4", 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return here::skipped(&reason),
+    };
+    let mut scene = Scene::new("past-frozen", 0);
+    scene.dir = tempfile::tempdir_in(disk.dir()).expect("a directory");
+    let mut member = Member::of(&scene);
+    member.does("open a");
+    member.does(&format!("write 1 {SHORT}"));
+    assert_eq!(size_at(&scene.path("a")), 0, "it is in memory only");
+    let mut freezes = scene.role("past-frozen", "");
+    said(freezes.output().expect("a program"));
+    member.does(&format!("write 2 {SHORT}"));
+    member.ends();
+    let whole = [pattern(1, SHORT), pattern(2, SHORT)].concat();
+    assert!(std::fs::read(scene.path("a")).expect("a file") == whole);
+    assert!(scene.bytes_to_memory() > 0);
 }

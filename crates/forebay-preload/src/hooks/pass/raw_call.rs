@@ -125,7 +125,6 @@ ways! {
         SYS_dup(fd) => libc::dup(fd as _);
         SYS_fcntl(fd, command, argument) => libc::fcntl(fd as _, command as _, argument);
         SYS_flock(fd, operation) => libc::flock(fd as _, operation as _);
-        SYS_ioctl(fd, request, argument) => libc::ioctl(fd as _, request as _, argument);
         SYS_fchmod(fd, mode) => libc::fchmod(fd as _, mode as _);
         SYS_fchown(fd, user, group) => libc::fchown(fd as _, user as _, group as _);
         SYS_fsetxattr(fd, name, value, len, flags) => libc::fsetxattr(fd as _, at(name), at(value), len, flags as _);
@@ -142,6 +141,7 @@ ways! {
             libc::mmap64(at(to), len, access as _, flags as _, fd as _, offset as _).addr();
     }
     always {
+        SYS_ioctl(fd, request, argument) => libc::ioctl(fd as _, request as _, argument);
         SYS_sync() => { libc::sync(); 0 };
         SYS_syncfs(fd) => libc::syncfs(fd as _);
         SYS_close(fd) => libc::close(fd as _);
