@@ -1,5 +1,5 @@
-//! Calls that reach a managed file past what the engine serves: libc's that write by themselves, openings that only name it, and
-//! requests about all of its file system.
+//! Calls that reach a managed file past what the engine serves: libc's that write by themselves, openings that only name it,
+//! requests about all of its file system, and the kernel's that wait.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -26,6 +26,7 @@ unsafe extern "C" {
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "past-trace" => println!("@{}", trace(&dir.join("log"), argument)),
+        "past-splice" => splice(&dir.join("d")),
         "past-whole" => whole(dir, argument),
         "past-frozen" => frozen(dir),
         "past-named" => named(&dir.join("a")),
@@ -216,5 +217,83 @@ fn a_file_system_that_is_frozen_has_all_that_was_written() {
     member.ends();
     let whole = [pattern(1, SHORT), pattern(2, SHORT)].concat();
     assert!(std::fs::read(scene.path("a")).expect("a file") == whole);
+    assert!(scene.bytes_to_memory() > 0);
+}
+
+/// What goes through a pipe: as much as it has room for.
+const PIPED: usize = 64 * 1024;
+
+/// The kernel is at the file, and waits for a pipe until this program is told to write there.
+fn splice(path: &Path) {
+    let mut ends = [-1; 2];
+    // SAFETY: the target is ours.
+    assert_eq!(unsafe { libc::pipe(ends.as_mut_ptr()) }, 0);
+    let file = open(path, libc::O_WRONLY | libc::O_CREAT).expect("open");
+    std::thread::scope(|threads| {
+        let (told, hear) = std::sync::mpsc::channel();
+        let splices = threads.spawn(move || {
+            // SAFETY: these take no memory but nulls.
+            unsafe {
+                told.send(libc::gettid()).expect("a listener");
+                let (mut moved, none) = (0, std::ptr::null_mut());
+                while moved < PIPED {
+                    let some = libc::splice(ends[0], none, file, none, 1 << 20, 0);
+                    assert!(some > 0, "{}", std::io::Error::last_os_error());
+                    moved += some as usize;
+                }
+            }
+        });
+        await_sleep(hear.recv().expect("a thread"));
+        println!("@begun");
+        std::io::stdin()
+            .read_line(&mut String::new())
+            .expect("input");
+        assert_eq!(write(ends[1], &pattern(1, PIPED)), Ok(PIPED));
+        splices.join().expect("an end");
+    });
+    assert_eq!(seek(file, 0, libc::SEEK_CUR), Ok(PIPED as i64));
+    close(file).expect("close");
+    println!("@done");
+}
+
+/// Until a thread has waited for something for a while.
+fn await_sleep(thread: i32) {
+    let mut looks = 0;
+    while looks < 20 {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+        let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat"));
+        let sleeps = stat.is_ok_and(|stat| stat.contains(") S "));
+        looks = if sleeps { looks + 1 } else { 0 };
+    }
+}
+
+/// The kernel writes where the program's offset was when it called, over what has been appended since: as without the library.
+#[test]
+fn a_file_is_the_kernels_for_as_long_as_a_splice_waits() {
+    const APPENDS: usize = 2000;
+    const RECORD: usize = 4096;
+    let scene = Scene::new("past-splice", 0);
+    let mut splices = Member::from(scene.role("past-splice", ""));
+    assert_eq!(splices.answers(), "begun");
+    let mut appends = Member::of(&scene);
+    appends.does("log d");
+    let mut wanted = Vec::new();
+    for turn in 0..APPENDS {
+        let seed = turn as u8;
+        appends.does(&format!("write {seed} {RECORD}"));
+        wanted.extend(pattern(seed, RECORD));
+    }
+    assert_eq!(scene.bytes_to_memory(), 0, "it is managed beside the call");
+    assert_eq!(splices.does("go on"), "done");
+    appends.does("close");
+    appends.ends();
+    splices.ends();
+    wanted[..PIPED].copy_from_slice(&pattern(1, PIPED));
+    assert!(std::fs::read(scene.path("d")).expect("a file") == wanted);
+    // And then it is a file like any other.
+    let mut member = Member::of(&scene);
+    member.does("open d");
+    member.does(&format!("write 3 {SHORT}"));
+    member.ends();
     assert!(scene.bytes_to_memory() > 0);
 }
