@@ -84,6 +84,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 std::fs::rename(dir.join(words[1]), dir.join(words[2])).expect("renamed");
                 String::new()
             }
+            "touch" | "modified" => times(&dir.join(words[1]), words.get(2)),
             "close" => {
                 close(fd).expect("close");
                 String::new()
@@ -93,6 +94,14 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         println!("@{said}");
     }
     true
+}
+
+/// Sets a file's times, if it is told to. The modification time.
+fn times(path: &Path, time: Option<&&str>) -> String {
+    if let Some(time) = time {
+        set_times(path, time.parse().expect("a number")).expect("times");
+    }
+    modified(path).to_string()
 }
 
 fn punch(fd: i32, offset: i64, len: i64) {

@@ -82,8 +82,8 @@ pub struct FileEntry {
     pub witnessed: AtomicU64,
     /// When a change of ours was last seen to be under way, ns since 1970: what is dated later is none of ours.
     pub changed_ns: AtomicU64,
-    /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970. Afterwards it tells a time of the
-    /// device file that our writing has left from one that others have.
+    /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970, and in the highest bit whether a program has set it
+    /// since (`file::closing`). Afterwards it tells a time of the device file that our writing has left from one that others have.
     pub closed_ns: AtomicU64,
     /// The `birth` for which somebody has found another file under the entry's numbers: its file is gone, whatever is owed to it, and
     /// whoever is counted as having it open has died. Another birth than the entry's says nothing.
