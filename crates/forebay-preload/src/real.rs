@@ -192,6 +192,8 @@ real! {
     fn _exit(status: c_int) -> () = sys_unit (libc::SYS_exit_group, [status]);
     fn pthread_setcanceltype(new: c_int, before: *mut c_int) -> c_int = missing (-1);
     fn execvpe(name: *const c_char, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (-1);
+    fn fexecve(fd: c_int, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (-1);
+    fn execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, list: *const *const c_char, flags: c_int) -> c_int = sys (libc::SYS_execveat, [directory, path, arguments, list, flags]);
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (libc::ENOSYS);
     fn posix_spawnp(pid: *mut pid_t, name: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (libc::ENOSYS);
     fn fork() -> pid_t = missing (-1);
