@@ -4,7 +4,7 @@
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay::file::settle::Durability;
@@ -148,6 +148,37 @@ fn many_files_at_once_are_all_the_keepers() {
         soon("nobody's", || is_nobodys(&entry.path()));
         assert_eq!(entry.metadata().expect("a file").size(), 1);
     }
+}
+
+/// The one that has come since knows nothing of the reader, and what the client has handed over to it stays with it.
+#[test]
+fn a_reader_of_an_earlier_keepers_is_closed_beside_files_of_todays() {
+    let mut pair = Pair::new("readers", |_| ());
+    std::fs::write(pair.dir.path().join("read"), b"x").expect("a file");
+    let read = std::fs::File::open(pair.dir.path().join("read")).expect("the file");
+    let Ok(reader) = pair.client.adopt(read.as_fd(), false, |fd| fd) else {
+        return;
+    };
+    pair.keeper.stop_keeping();
+    pair.keeper.keep().expect("threads");
+    let epoch = &pair.client.shared().arena.superblock().keeper_epoch;
+    soon("another keeper", || {
+        epoch.load(forebay::sync::Ordering::Acquire) > 1 && pair.client.has_keeper()
+    });
+    // It takes office a moment before it listens.
+    std::thread::sleep(Duration::from_millis(100));
+    let Some((written, id)) = pair.file("written") else {
+        return;
+    };
+    let me = pair.client.shared().me().expect("a slot");
+    reader.close(me, &AtomicU32::new(0)).expect("closed");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(200) {
+        assert!(pair.client.shared().is_open(id), "still open");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(written);
+    assert!(!pair.client.shared().is_open(id));
 }
 
 const IN_PROCESS: &str = "FOREBAY_TEST_SHORT_OF_NUMBERS";

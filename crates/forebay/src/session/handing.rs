@@ -111,9 +111,9 @@ impl Shared {
 
     /// As [`Shared::released`], for a description that only reads.
     pub fn released_reader(&self, file: FileId, handed: &AtomicU32) {
-        let epoch = handed.load(Relaxed);
-        if epoch != 0 && self.arena_path.is_some() {
-            self.line.release_reader(self, file, epoch);
+        // One that has come since has not heard of it.
+        if self.arena_path.is_some() && self.is_handed(handed) {
+            self.line.release_reader(self, file, handed.load(Relaxed));
         }
     }
 
