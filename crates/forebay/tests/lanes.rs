@@ -1,7 +1,7 @@
 //! Descriptors on their way to the keeper: it has them when it needs them, and a file that is closed before leaves nothing with it.
 #![cfg(feature = "sim")]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 
 use forebay::file::settle::Durability;
 use forebay::ids::FileId;
-use forebay::sys::lock;
+use forebay::session::handoff::socket_path;
+use forebay::sync::Ordering;
+use forebay::sys::{lock, socket};
 use forebay::{Config, File, OpenOptions, Session};
 
 /// A keeper, and a client that has a connection of its own.
@@ -163,7 +165,7 @@ fn a_reader_of_an_earlier_keepers_is_closed_beside_files_of_todays() {
     pair.keeper.keep().expect("threads");
     let epoch = &pair.client.shared().arena.superblock().keeper_epoch;
     soon("another keeper", || {
-        epoch.load(forebay::sync::Ordering::Acquire) > 1 && pair.client.has_keeper()
+        epoch.load(Ordering::Acquire) > 1 && pair.client.has_keeper()
     });
     // It takes office a moment before it listens.
     std::thread::sleep(Duration::from_millis(100));
@@ -179,6 +181,86 @@ fn a_reader_of_an_earlier_keepers_is_closed_beside_files_of_todays() {
     }
     drop(written);
     assert!(!pair.client.shared().is_open(id));
+}
+
+/// A client of the keeper's that says what it likes, and ends where it likes.
+struct Raw {
+    socket: OwnedFd,
+    session: u64,
+}
+
+impl Raw {
+    fn of(pair: &Pair) -> Self {
+        let arena = pair.keeper.arena_path().expect("a file");
+        Raw {
+            socket: socket::connect(&socket_path(arena)).expect("the keeper listens"),
+            session: pair.keeper.shared().session_name_word(),
+        }
+    }
+
+    /// Hands a file over by the descriptors that a client has of it.
+    fn manages(&self, client: &Session, file: FileId) {
+        const MANAGE: u32 = 1;
+        let device = client.shared().device(file).expect("a device file");
+        let (direct, buffered) = device.descriptors().expect("a real one");
+        let mut message = [0; 16];
+        message[..4].copy_from_slice(&file.0.to_le_bytes());
+        message[4..8].copy_from_slice(&MANAGE.to_le_bytes());
+        message[8..].copy_from_slice(&self.session.to_le_bytes());
+        let sent = socket::send_at_once(self.socket.as_fd(), &message, &[direct, buffered]);
+        sent.expect("room");
+    }
+
+    /// Waits until there is an answer, and leaves it there.
+    fn is_answered(&self) {
+        soon("answered", || !socket::is_empty(self.socket.as_fd()));
+    }
+}
+
+/// It has closed the file as far as the session's table goes, and others have it open.
+#[test]
+fn who_is_killed_before_he_has_said_what_he_has_closed_takes_nothing_from_others() {
+    let pair = Pair::new("killed", |_| ());
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    let raw = Raw::of(&pair);
+    raw.manages(&pair.client, id);
+    raw.is_answered();
+    drop(raw);
+    let entry = pair.client.shared().arena.file_unchecked(id);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(200) {
+        assert!(pair.client.shared().is_open(id), "still open");
+        assert_eq!(entry.writers(), 1, "still written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(file);
+    assert!(!pair.client.shared().is_open(id));
+}
+
+/// Who reads has it open all the same, so that the entry's count of descriptions says nothing.
+#[test]
+fn a_writer_that_has_died_beside_a_reader_counts_as_none() {
+    let pair = Pair::new("beside", |_| ());
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    let read = std::fs::File::open(pair.dir.path().join("file")).expect("the file");
+    let reader = pair.keeper.adopt(read.as_fd(), false, |fd| fd);
+    let reader = reader.expect("it is managed");
+    let shared = pair.keeper.shared();
+    let entry = shared.arena.file_unchecked(id);
+    assert_eq!((entry.writers(), entry.readers()), (1, 1));
+    // The kernel takes the lock of who dies; the entry counts on.
+    pair.client.shared().take_open(id, true);
+    soon("no writer", || entry.writers() == 0);
+    assert!(shared.is_open(id), "by its reader");
+    let me = shared.me().expect("a slot");
+    reader.close(me, &AtomicU32::new(0)).expect("closed");
+    assert!(!shared.is_open(id));
+    soon("nobody's", || entry.opens.load(Ordering::Acquire) == 0);
+    drop(file);
 }
 
 const IN_PROCESS: &str = "FOREBAY_TEST_SHORT_OF_NUMBERS";

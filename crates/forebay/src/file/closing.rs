@@ -156,7 +156,7 @@ pub fn leave(
         return closed;
     }
     let entry = core.entry();
-    table::close(shared, *id);
+    table::close(shared, *id, device.is_writable());
     evict::give_stock_back(me, *id);
     entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
     // Counted first: who looks whether there is any must not miss one.

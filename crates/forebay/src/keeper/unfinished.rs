@@ -25,6 +25,7 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         table::recount(shared, me, id);
     }
+    shared.give_all_lent_back();
     closing::forget_lost(shared);
     for (id, device) in shared.open_devices() {
         let entry = shared.arena.file_unchecked(id);

@@ -25,8 +25,8 @@ pub struct FileEntry {
     pub flags: AtomicU32,
     /// Open descriptions of this file in the session.
     pub opens: AtomicU32,
-    /// Those of them that only read, and have no descriptors that the file could be written by.
-    pub readers: AtomicU32,
+    /// Those of them that have descriptors that the file could be written by.
+    pub writers: AtomicU32,
     /// Device number.
     pub device: AtomicU64,
     /// Inode number.
@@ -173,8 +173,13 @@ pub fn sum_of(changes: u32, witness: [u64; 3]) -> u64 {
 impl FileEntry {
     /// Open descriptions that the file may be written by.
     pub fn writers(&self) -> u32 {
+        self.writers.load(Ordering::Acquire)
+    }
+
+    /// Open descriptions that only read.
+    pub fn readers(&self) -> u32 {
         let opens = self.opens.load(Ordering::Acquire);
-        opens.saturating_sub(self.readers.load(Ordering::Acquire))
+        opens.saturating_sub(self.writers())
     }
 
     /// Whether the device file may have another length than the file: whoever gives it to others makes it fit first.

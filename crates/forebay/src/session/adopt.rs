@@ -283,7 +283,7 @@ impl Session {
         }
         let given = core.entry().kernel_reason.load(Ordering::Acquire);
         if given != 0 {
-            table::close(shared, id);
+            table::close(shared, id, writable);
             shared.closed(id, &core.device);
             return Err(Unmanaged::Given(given));
         }

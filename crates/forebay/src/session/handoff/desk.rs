@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::device::{DeviceFile, RealFile};
 use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
+use crate::file::table;
 use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::closing;
@@ -30,7 +31,7 @@ struct Client {
     socket: OwnedFd,
     /// Its name among those of this desk.
     key: u64,
-    /// Descriptions that the client has open, and those of them that only read.
+    /// Descriptions that the client has open, and those that only read, as far as it has said: where to look once it is gone.
     opens: HashMap<FileId, u32>,
     readers: HashMap<FileId, u32>,
 }
@@ -42,18 +43,19 @@ impl Client {
         }
     }
 
-    /// Gives back what the client had open.
+    /// Sees to what the client had open. What it counted there is taken back by what the kernel knows: it may have taken some back itself
+    /// that it could not tell of any more, and the entries may be others' files by now. The kernel may know of its end a moment later
+    /// than its socket; then the house's next round takes it back.
     fn leave(&self, shared: &Arc<Shared>) {
-        for (file, count) in &self.opens {
-            take(&shared.arena.file_unchecked(*file).opens, *count);
+        if let Ok(me) = shared.me() {
+            for file in self.opens.keys().chain(self.readers.keys()) {
+                table::recount(shared, me, *file);
+            }
         }
-        for (file, count) in &self.readers {
-            let entry = shared.arena.file_unchecked(*file);
-            take(&entry.readers, *count);
-            take(&entry.opens, *count);
+        for file in self.readers.keys() {
             drop(shared.give_lent_back(*file));
         }
-        for file in self.opens.keys().filter(|file| self.opens[file] > 0) {
+        for file in self.opens.keys() {
             // As a close would have done, for those who look at the file from outside.
             let entry = shared.arena.file_unchecked(*file);
             if entry.writers() == 0 && entry.flags.load(Ordering::Acquire) & LEASED == 0 {
@@ -147,18 +149,6 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
-    }
-}
-
-fn take(word: &crate::sync::AtomicU32, count: u32) {
-    let mut seen = word.load(Ordering::Acquire);
-    while let Err(now) = word.compare_exchange(
-        seen,
-        seen.saturating_sub(count),
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    ) {
-        seen = now;
     }
 }
 
@@ -269,6 +259,9 @@ fn ask_guard(
 fn close_unused(shared: &Arc<Shared>, file: FileId) {
     let entry = shared.arena.file_unchecked(file);
     let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+    if let (false, Ok(me)) = (leased || entry.writers() == 0, shared.me()) {
+        table::recount(shared, me, file);
+    }
     if leased || entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
         return;
     }
