@@ -263,6 +263,36 @@ fn a_writer_that_has_died_beside_a_reader_counts_as_none() {
     drop(file);
 }
 
+/// A client has ended while the keeper was stopped: answers cannot be sent, and some have not been fetched.
+#[test]
+fn what_a_client_has_said_before_its_end_is_heard() {
+    let pair = Pair::new("heard", |_| ());
+    let Some((held, held_id)) = pair.file("held") else {
+        return;
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let path = pair.dir.path().join("file");
+    let file = pair.client.open_file(path, &options).expect("a file");
+    let id = file.core().expect("managed").id;
+    let device = pair.keeper.shared().device(held_id).expect("in a lane");
+    let raw = Raw::of(&pair);
+    raw.manages(&pair.client, held_id);
+    raw.is_answered();
+    std::thread::scope(|scope| {
+        // The keeper waits until nobody has the file's descriptors.
+        scope.spawn(|| drop(held));
+        soon("closed", || !pair.keeper_has(held_id));
+        raw.manages(&pair.client, id);
+        raw.manages(&pair.client, id);
+        assert!(!pair.keeper_has(id), "not before");
+        drop(raw);
+        drop(device);
+    });
+    soon("taken", || pair.keeper_has(id));
+    drop(file);
+}
+
 const IN_PROCESS: &str = "FOREBAY_TEST_SHORT_OF_NUMBERS";
 
 /// Other threads of the keeper's process take every number that comes free, and give them back a moment later.

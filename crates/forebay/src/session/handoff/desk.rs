@@ -1,6 +1,7 @@
 //! The keeper's side of the socket: clients, and what they ask for.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -152,17 +153,31 @@ impl Drop for Desk {
     }
 }
 
-/// Answers what a client has sent. `false`: it is gone, or talks nonsense.
+/// The next message. `None`: there is none now. `Err`: there will be none any more.
+fn next_message(client: &Client) -> Result<Option<([u8; MESSAGE_BYTES], Vec<OwnedFd>)>, ()> {
+    let mut message = [0; MESSAGE_BYTES];
+    let mut received = socket::receive(client.socket.as_fd(), &mut message);
+    if matches!(&received, Err(error) if error.kind() == ErrorKind::ConnectionReset) {
+        // The kernel says once that the client has ended without fetching its answers. What it had said before is there all the same.
+        received = socket::receive(client.socket.as_fd(), &mut message);
+    }
+    match received {
+        Ok((MESSAGE_BYTES, descriptors)) => Ok(Some((message, descriptors))),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        _ => Err(()),
+    }
+}
+
+/// Answers what a client has sent. `false`: it is gone, or talks nonsense. What it has said before is heeded, though nobody hears the answers:
+/// it counts, and has descriptors that nobody else may have.
 fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
+    let mut hears = true;
     loop {
-        let mut message = [0; MESSAGE_BYTES];
-        let (got, descriptors) = match socket::receive(client.socket.as_fd(), &mut message) {
-            Ok(received) => received,
-            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        let (message, descriptors) = match next_message(client) {
+            Ok(Some(next)) => next,
+            Ok(None) => return hears,
+            Err(()) => return false,
         };
-        if got != MESSAGE_BYTES {
-            return false;
-        }
         // What was taken from a lane before this was sent is counted before it is heeded: it may be the end of just that.
         client.count(shared.taken_from(client.key));
         let (file, what, session) = decode(&message);
@@ -207,13 +222,11 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 _ => false,
             };
-        if quietly {
+        if quietly || !hears {
             continue;
         }
         let answer = [if done { DONE } else { REFUSED }];
-        if socket::send_at_once(client.socket.as_fd(), &answer, &[]).is_err() {
-            return false;
-        }
+        hears = socket::send_at_once(client.socket.as_fd(), &answer, &[]).is_ok();
     }
 }
 
