@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use forebay::file::settle::Durability;
 use forebay::ids::FileId;
+use forebay::memory::threads::stop_file;
 use forebay::session::handoff::socket_path;
 use forebay::sync::Ordering;
 use forebay::sys::{lock, socket};
@@ -290,6 +291,71 @@ fn what_a_client_has_said_before_its_end_is_heard() {
         drop(device);
     });
     soon("taken", || pair.keeper_has(id));
+    drop(file);
+}
+
+/// The keeper answers others while what the dead has left is written.
+#[test]
+fn nobody_waits_while_the_files_of_the_dead_are_written() {
+    let pair = Pair::new("dead", |_| ());
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    let raw = Raw::of(&pair);
+    raw.manages(&pair.client, id);
+    raw.is_answered();
+    let shared = pair.client.shared();
+    let entry = shared.arena.file_unchecked(id);
+    assert_ne!(entry.owed_pages.load(Ordering::Acquire), 0);
+    // Nobody can write it.
+    let stop = stop_file(shared.me().expect("a slot"), id).expect("nobody is at work on it");
+    drop(raw);
+    std::thread::sleep(Duration::from_millis(100));
+    let (other, begun) = (Raw::of(&pair), Instant::now());
+    other.manages(&pair.client, id);
+    other.is_answered();
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+    drop(stop);
+    soon("written", || entry.owed_pages.load(Ordering::Acquire) == 0);
+    drop(file);
+}
+
+/// A sync by a descriptor that may only read is the keeper's work, and no other question waits for it.
+#[test]
+fn nobody_waits_while_much_is_written_for_a_reader() {
+    const PAGES: u64 = 4500;
+    let pair = Pair::new("much", |config| {
+        // Nothing is written that nobody asks for.
+        (config.flush_after, config.flush_interval) = (None, None);
+        (config.memory, config.route) = (128 << 20, forebay::config::Route::Scrap);
+        (config.dirty_background, config.dirty_bytes_max) = (100 << 20, 100 << 20);
+    });
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    for page in 0..PAGES {
+        file.write_at(&[7; 4096], page * 4096).expect("memory");
+    }
+    let shared = pair.client.shared();
+    let entry = shared.arena.file_unchecked(id);
+    let stop = stop_file(shared.me().expect("a slot"), id).expect("nobody is at work on it");
+    let owed = entry.owed_pages.load(Ordering::Acquire);
+    assert!(owed >= 4096, "{owed} pages");
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| shared.ask_to_flush(id));
+        std::thread::sleep(Duration::from_millis(100));
+        let (other, begun) = (Raw::of(&pair), Instant::now());
+        other.manages(&pair.client, id);
+        soon("answered", || {
+            !socket::is_empty(other.socket.as_fd()) || begun.elapsed() > Duration::from_millis(500)
+        });
+        let waited = begun.elapsed();
+        drop(stop);
+        assert!(waited < Duration::from_millis(500), "{waited:?}");
+        assert!(asks.join().expect("no panic"), "written");
+    });
+    assert_eq!(entry.owed_pages.load(Ordering::Acquire), 0);
     drop(file);
 }
 

@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::device::DeviceFile;
+use crate::file::hasten;
 use crate::ids::FileId;
 use crate::keeper::run::has_keeper;
 use crate::session::adopt::ForGood;
-use crate::session::handoff::Handed;
+use crate::session::handoff::{Handed, is_silent};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;
@@ -119,7 +120,13 @@ impl Shared {
 
     /// Asks the keeper to write what a file owes. `false`: it cannot be reached, or could not write everything.
     pub fn ask_to_flush(&self, file: FileId) -> bool {
-        self.arena_path.is_some() && self.line.ask_to_flush(self, file)
+        if self.arena_path.is_none() {
+            return false;
+        }
+        if !is_silent(self) {
+            hasten::have_most_written(self, file);
+        }
+        self.line.ask_to_flush(self, file)
     }
 
     /// Puts a descriptor where this process keeps those of the session's.

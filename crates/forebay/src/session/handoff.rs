@@ -17,7 +17,7 @@ pub use desk::Desk;
 #[cfg(feature = "sim")]
 pub use desk::heed;
 pub use lanes::KeptLanes;
-pub use line::{Handed, Line};
+pub use line::{Handed, Line, is_silent};
 
 /// Message: file, what, the session's random name.
 const MESSAGE_BYTES: usize = 16;

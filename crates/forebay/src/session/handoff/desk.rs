@@ -17,7 +17,7 @@ use crate::ids::FileId;
 use crate::keeper::closing;
 use crate::keeper::outsiders::Guard;
 use crate::keeper::reopen::path_of;
-use crate::memory::files::LEASED;
+use crate::memory::files::{HURRY, LEASED};
 use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -56,13 +56,11 @@ impl Client {
         for file in self.readers.keys() {
             drop(shared.give_lent_back(*file));
         }
+        // As a close would have done, for those who look at the file from outside. Not here: others wait for answers meanwhile.
         for file in self.opens.keys() {
-            // As a close would have done, for those who look at the file from outside.
-            let entry = shared.arena.file_unchecked(*file);
-            if entry.writers() == 0 && entry.flags.load(Ordering::Acquire) & LEASED == 0 {
-                flush(shared, *file);
-            }
+            hurry(shared, *file);
         }
+        shared.wake_keeper();
     }
 }
 
@@ -150,6 +148,15 @@ impl Desk {
 impl Drop for Desk {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.path);
+    }
+}
+
+/// Has the flushers write what a file owes, unless it is under a lease: then they do anyway. Until the file's descriptors are there, which the
+/// house looks for, they pass it by.
+fn hurry(shared: &Shared, file: FileId) {
+    let entry = shared.arena.file_unchecked(file);
+    if entry.owes() && entry.flags.load(Ordering::Acquire) & LEASED == 0 {
+        entry.flags.fetch_or(HURRY, Ordering::AcqRel);
     }
 }
 

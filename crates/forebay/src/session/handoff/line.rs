@@ -482,7 +482,8 @@ fn is_of_today(shared: &Shared, epoch: u32) -> bool {
     superblock.keeper_epoch.load(Ordering::Relaxed) == epoch
 }
 
-fn is_silent(shared: &Shared) -> bool {
+/// Whether nobody asks the keeper anything until the clock goes on.
+pub fn is_silent(shared: &Shared) -> bool {
     let superblock = shared.arena.superblock();
     superblock.silent_at.load(Ordering::Relaxed) == tick_of(shared)
 }
