@@ -215,8 +215,9 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
                 UNITE => unite(shared, file),
-                WATCH => ask_guard(shared, descriptors, Guard::watch),
-                LOOK => ask_guard(shared, descriptors, Guard::is_used_outside),
+                WATCH => ask_guard(shared, descriptors, Guard::watch).unwrap_or(false),
+                // Nobody knows: that may not be taken for an answer.
+                LOOK => ask_guard(shared, descriptors, Guard::is_used_outside).unwrap_or(true),
                 LANE => keep_lane(shared, client, descriptors),
                 TAKE => {
                     shared.take_from_lanes();
@@ -261,17 +262,16 @@ fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
     }
 }
 
-/// What the guard says of a file. Its descriptor is closed before anybody hears of it, as the client may close its own then, and ask
+/// What the guard says of a file. `None`: there is none, or this process has no number for the file's descriptor. Its descriptor is closed before anybody hears of it, as the client may close its own then, and ask
 /// for a lease.
 fn ask_guard(
     shared: &Shared,
     descriptors: Vec<OwnedFd>,
     ask: fn(&Guard, BorrowedFd<'_>) -> bool,
-) -> bool {
-    let guard = shared.guard();
-    guard
-        .zip(descriptors.first())
-        .is_some_and(|(guard, fd)| ask(&guard, fd.as_fd()))
+) -> Option<bool> {
+    let guard = shared.guard()?;
+    let fd = descriptors.first()?;
+    Some(ask(&guard, fd.as_fd()))
 }
 
 /// Closes the keeper's descriptors of a file that nobody writes any more, before it answers: a program that has just been
