@@ -382,10 +382,8 @@ fn lives_with_thieves() {
         rlim_max: 256,
     };
     // SAFETY: the limit is ours, and only read.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) },
-        0
-    );
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) };
+    assert_eq!(set, 0);
     let null = std::fs::File::open("/dev/null").expect("it is always there");
     for i in 0..FILES {
         let Some((file, id)) = pair.file(&i.to_string()) else {

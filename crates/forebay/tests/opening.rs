@@ -156,10 +156,8 @@ fn limit_files(bytes: u64) {
         rlim_max: libc::RLIM_INFINITY,
     };
     // SAFETY: the limit is ours, and only read.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) },
-        0
-    );
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+    assert_eq!(set, 0);
     limits::look_at_file_bytes();
 }
 

@@ -160,8 +160,11 @@ fn hurry(shared: &Shared, file: FileId) {
     }
 }
 
+/// A message, and the descriptors that have come with it.
+type Received = ([u8; MESSAGE_BYTES], Vec<OwnedFd>);
+
 /// The next message. `None`: there is none now. `Err`: there will be none any more.
-fn next_message(client: &Client) -> Result<Option<([u8; MESSAGE_BYTES], Vec<OwnedFd>)>, ()> {
+fn next_message(client: &Client) -> Result<Option<Received>, ()> {
     let mut message = [0; MESSAGE_BYTES];
     let mut received = socket::receive(client.socket.as_fd(), &mut message);
     if matches!(&received, Err(error) if error.kind() == ErrorKind::ConnectionReset) {
