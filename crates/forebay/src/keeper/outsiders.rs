@@ -18,11 +18,14 @@
 mod arrivals;
 mod freezers;
 mod haste;
+mod hearing;
 mod library;
 mod members;
 mod mend;
 mod pace;
 mod standing;
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests;
 mod who;
 
 pub use haste::EACH_MAX;
@@ -37,7 +40,6 @@ use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
 use crate::error::Error;
-use crate::file::table;
 use crate::ids::FileId;
 use crate::keeper::relief;
 use crate::keeper::run::keeper_process;
@@ -309,74 +311,6 @@ impl Guard {
     pub fn end(&self) {
         self.ended.store(true, Relaxed);
         self.woken.notify_all();
-    }
-
-    /// Lets those in for whom `may`.
-    fn admit(&self, shared: &Shared, may: impl Fn(&Waiting) -> bool) {
-        let Some(gate) = &self.gate else { return };
-        let (admitted, rest) = {
-            let mut waiting = locked(&self.waiting);
-            waiting.drain(..).partition::<Vec<_>, _>(|who| may(who))
-        };
-        // Those who came meanwhile stay.
-        locked(&self.waiting).extend(rest);
-        for who in admitted {
-            who.event.let_in(gate, shared.arena.superblock());
-        }
-    }
-
-    /// Takes in what has happened to files.
-    fn hear(&self, shared: &Shared) {
-        for event in self.bell.happened().unwrap_or_default() {
-            let known = {
-                let mut watched = locked(&self.watched);
-                if event.what & inotify::ENDED != 0 {
-                    if let Some(inode) = watched.by_watch.remove(&event.watch)
-                        && watched
-                            .by_inode
-                            .get(&inode)
-                            .is_some_and(|of| of.0 == event.watch)
-                    {
-                        watched.by_inode.remove(&inode);
-                    }
-                    continue;
-                }
-                watched.by_watch.get(&event.watch).copied()
-            };
-            let Some((device, inode)) = known else {
-                continue;
-            };
-            let Some(file) = table::find(&shared.arena, device, inode) else {
-                continue;
-            };
-            for (bit, what) in [(inotify::OPENED, OPENED), (inotify::CHANGED, CHANGED)] {
-                if event.what & bit != 0 {
-                    self.ask(file, what);
-                }
-            }
-        }
-    }
-
-    /// Ends watches of files that nobody uses any more.
-    fn tidy(&self, shared: &Shared) {
-        let unused: Vec<_> = {
-            let mut watched = locked(&self.watched);
-            watched
-                .forgotten
-                .retain(|_, since| since.elapsed() < LEASE_MIN);
-            let old = watched
-                .by_inode
-                .iter()
-                .filter(|(_, (_, since))| since.elapsed() > WATCH_MIN);
-            old.map(|(inode, (watch, _))| (*inode, *watch)).collect()
-        };
-        for ((device, inode), watch) in unused {
-            let used = table::find(&shared.arena, device, inode)
-                .is_some_and(|file| mend::is_managed(shared, file));
-            if !used {
-                self.bell.forget(watch);
-            }
-        }
     }
 
     fn is_watched(&self, inode: (u64, u64)) -> bool {

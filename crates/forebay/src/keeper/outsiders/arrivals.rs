@@ -33,9 +33,9 @@ const NO_ROOM_PAUSE: Duration = Duration::from_millis(2);
 pub(super) struct Told {
     pub event: fanotify::Event,
     /// Device and inode.
-    inode: Option<(u64, u64)>,
+    pub inode: Option<(u64, u64)>,
     /// Its place among [`Superblock::arrivals`]; `None`: all were taken.
-    record: Option<usize>,
+    pub record: Option<usize>,
 }
 
 impl Told {
@@ -220,6 +220,19 @@ impl Guard {
             let _ = gate.watch(event.file.as_fd());
         }
         known
+    }
+
+    /// Lets those in for whom `may`.
+    pub(super) fn admit(&self, shared: &Shared, may: impl Fn(&Waiting) -> bool) {
+        let Some(gate) = &self.gate else { return };
+        let admitted: Vec<_> = {
+            // At once: another thread looks through those who wait meanwhile.
+            let mut waiting = locked(&self.waiting);
+            waiting.extract_if(.., |who| may(who)).collect()
+        };
+        for who in admitted {
+            who.event.let_in(gate, shared.arena.superblock());
+        }
     }
 
     /// Lets those in who wait for a file, once the worker has given it to the kernel.

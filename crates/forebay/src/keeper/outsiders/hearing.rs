@@ -1,0 +1,62 @@
+//! What inotify tells the guard: openings and changes of watched files, after they have happened.
+
+use super::{CHANGED, Guard, LEASE_MIN, OPENED, WATCH_MIN, locked, mend};
+use crate::file::table;
+use crate::session::shared::Shared;
+use crate::sys::inotify;
+
+impl Guard {
+    /// Takes in what has happened to files.
+    pub(super) fn hear(&self, shared: &Shared) {
+        for event in self.bell.happened().unwrap_or_default() {
+            let known = {
+                let mut watched = locked(&self.watched);
+                if event.what & inotify::ENDED != 0 {
+                    if let Some(inode) = watched.by_watch.remove(&event.watch)
+                        && watched
+                            .by_inode
+                            .get(&inode)
+                            .is_some_and(|of| of.0 == event.watch)
+                    {
+                        watched.by_inode.remove(&inode);
+                    }
+                    continue;
+                }
+                watched.by_watch.get(&event.watch).copied()
+            };
+            let Some((device, inode)) = known else {
+                continue;
+            };
+            let Some(file) = table::find(&shared.arena, device, inode) else {
+                continue;
+            };
+            for (bit, what) in [(inotify::OPENED, OPENED), (inotify::CHANGED, CHANGED)] {
+                if event.what & bit != 0 {
+                    self.ask(file, what);
+                }
+            }
+        }
+    }
+
+    /// Ends watches of files that nobody uses any more.
+    pub(super) fn tidy(&self, shared: &Shared) {
+        let unused: Vec<_> = {
+            let mut watched = locked(&self.watched);
+            watched
+                .forgotten
+                .retain(|_, since| since.elapsed() < LEASE_MIN);
+            let old = watched
+                .by_inode
+                .iter()
+                .filter(|(_, (_, since))| since.elapsed() > WATCH_MIN);
+            old.map(|(inode, (watch, _))| (*inode, *watch)).collect()
+        };
+        for ((device, inode), watch) in unused {
+            let used = table::find(&shared.arena, device, inode)
+                .is_some_and(|file| mend::is_managed(shared, file));
+            if !used {
+                self.bell.forget(watch);
+            }
+        }
+    }
+}
