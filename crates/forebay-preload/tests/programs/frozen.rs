@@ -14,6 +14,7 @@ use forebay::file::table;
 
 use forebay_model::{SplitMix64, fresh_seed};
 
+use crate::disks::Disk;
 use crate::here;
 use crate::keepers::{KEEPER, Keeper};
 use crate::outsiders::{LONG, Member, SHORT, in_the_end, is_managed, outsider, reads, strict};
@@ -236,7 +237,8 @@ fn nobody_waits_for_the_lease_of_a_keeper_that_is_stopped() {
     nobody_waits_for_its_lease(Coherence::Notify);
 }
 
-/// A program that is stopped in the middle of a call is in the way of whoever would give the file to the kernel.
+/// A program that is stopped in the middle of a call is in the way of whoever would give the file to the kernel. Another one keeps the device
+/// busy meanwhile.
 #[test]
 fn nobody_waits_for_a_program_in_the_middle_of_a_call() {
     let Some(scene) = strict("middle") else {
@@ -248,18 +250,69 @@ fn nobody_waits_for_a_program_in_the_middle_of_a_call() {
     let shared = scene.session.as_ref().expect("a session").shared();
     let seen = scene.path("a").metadata().expect("a file");
     let file = table::find(&shared.arena, seen.dev(), seen.ino()).expect("a known file");
+    let mut busy = Member::of(&scene);
+    busy.does("open b");
+    busy.begins("sync");
+    in_the_end("it writes", || scene.path("begun").exists());
     let operation = shared.me().expect("a slot").enter(file).ok();
     assert!(operation.is_some());
     let (bytes, took) = reads(&scene, "a");
     println!("an outsider waited for {took:?}");
-    assert!(took < LONG, "{took:?}");
+    assert!(took < Duration::from_secs(3), "{took:?}");
     // What could be written has been.
     assert!(bytes == pattern(1, SHORT));
     drop(operation);
+    fs::write(scene.path("enough"), "").expect("a mark");
+    assert_eq!(busy.answers(), "true");
+    busy.ends();
     assert_eq!(reads(&scene, "a").0, pattern(1, SHORT));
     in_the_end("the file is the kernel's", || {
         reads(&scene, "a").0.len() == SHORT && !is_managed(&scene, "a")
     });
+    member.ends();
+}
+
+/// Thaws a file system.
+struct Frost<'a>(&'a Disk);
+
+impl Drop for Frost<'_> {
+    fn drop(&mut self) {
+        let dir = self.0.dir().to_str().expect("plain");
+        self.0
+            .tool("fsfreeze", &["--unfreeze", dir])
+            .expect("thawed");
+    }
+}
+
+/// The last page goes by way of the kernel's cache, which waits for the disk: whoever is let in before sees an empty file.
+#[test]
+fn who_waits_for_a_disk_that_is_frozen_sees_what_was_written() {
+    let disk = match Disk::new("ext4", 32, "") {
+        Ok(disk) => disk,
+        Err(why) => return here::skipped(format!("no file system of its own: {why}")),
+    };
+    let Some(scene) = strict("frost") else { return };
+    let (dir, path) = (disk.dir(), disk.dir().join("a"));
+    let mut member = Member::of(&scene);
+    member.does(&format!("open {}", path.display()));
+    member.does("write 1 100");
+    let files = scene.session.as_ref().expect("a session").files();
+    assert!(
+        files
+            .iter()
+            .any(|file| file.path == path && file.kernel_reason == 0)
+    );
+    let freeze = ["--freeze", dir.to_str().expect("plain")];
+    disk.tool("fsfreeze", &freeze).expect("frozen");
+    let frost = Frost(&disk);
+    let mut cat = Command::new("cat");
+    let mut cat = cat.arg(&path).stdout(Stdio::piped()).spawn().expect("cat");
+    std::thread::sleep(Duration::from_secs(3));
+    let has_waited = cat.try_wait().expect("cat").is_none();
+    drop(frost);
+    let said = cat.wait_with_output().expect("cat");
+    assert!(has_waited, "it was let in to {} bytes", said.stdout.len());
+    assert!(said.stdout == pattern(1, 100));
     member.ends();
 }
 

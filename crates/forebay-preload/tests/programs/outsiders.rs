@@ -57,8 +57,8 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 write_lines(&dir.join(words[1]), number(2));
                 String::new()
             }
-            // Writes the same megabytes again and again, until it is told that they are enough.
-            "flood" => flood(fd, dir).to_string(),
+            // Writes the same megabytes again and again, syncing them each time or not, until it is told that they are enough.
+            "flood" | "sync" => flood(fd, dir, words[0] == "sync").to_string(),
             // Records, to so many logs in turn, until it is told that they are enough; how many to each.
             "storm" => write_to_many(dir, number(1)).to_string(),
             "punch" => {
@@ -109,11 +109,13 @@ fn punch(fd: i32, offset: i64, len: i64) {
     allocate(fd, hole, offset, len).expect("a hole");
 }
 
-fn flood(fd: i32, dir: &Path) -> bool {
+fn flood(fd: i32, dir: &Path, syncs: bool) -> bool {
     let (begun, bytes) = (Instant::now(), pattern(9, FLOOD));
     let enough = dir.join("enough");
     while !enough.exists() && begun.elapsed() < 4 * LONG {
         assert_eq!(pwrite(fd, &bytes, 0), Ok(FLOOD));
+        // SAFETY: takes no memory.
+        assert!(!syncs || unsafe { libc::fsync(fd) } == 0);
         std::fs::write(dir.join("begun"), "").expect("a mark");
     }
     enough.exists()

@@ -68,8 +68,9 @@ impl Core {
     /// Changes the device file, noting for recovery that the change is ours: what the file looks like afterwards is
     /// remembered, and a change under way at a death is known for one.
     pub fn change<T>(&self, me: Me<'_>, change: impl FnOnce(&dyn DeviceFile) -> T) -> T {
-        self.shared
-            .change(me, self.id, &self.device, || change(self.device.as_ref()))
+        self.shared.change(me, self.id, &self.device, || {
+            me.at_device(self.id, || change(self.device.as_ref()))
+        })
     }
 
     /// The file's size, once a truncation that a death has left in the middle is finished: nobody may see a size from

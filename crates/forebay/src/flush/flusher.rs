@@ -368,7 +368,9 @@ impl Flusher {
     ) {
         let offset = identity.block.start() + (page * PAGE_BYTES) as u64;
         work.me.arena.file_unchecked(work.file).show_change();
-        let errno = ends::write_through_all(work.device.as_ref(), piece, offset).err();
+        let device = work.device.as_ref();
+        let written = || ends::write_through_all(device, piece, offset);
+        let errno = work.me.at_device(work.file, written).err();
         let job = WriteJob {
             parts: vec![(id, 1 << page)],
             ..WriteJob::default()
@@ -425,7 +427,7 @@ impl Flusher {
         };
         self.jobs[token] = Some(job);
         request.token = token as u64;
-        self.queue.submit(request);
+        work.me.at_device(work.file, || self.queue.submit(request));
     }
 
     fn drain(&mut self, work: &mut Work<'_, '_>) {
@@ -442,7 +444,8 @@ impl Flusher {
             return;
         }
         let mut done = std::mem::take(&mut self.done);
-        self.queue.poll(wait, &mut done);
+        let queue = &mut self.queue;
+        work.me.at_device(work.file, || queue.poll(wait, &mut done));
         if work.device.descriptors().is_some() {
             // A request may have waited for those that have ended, and have reached the file only now.
             work.me.arena.file_unchecked(work.file).show_change();

@@ -24,7 +24,7 @@ mod members;
 mod mend;
 mod pace;
 mod standing;
-#[cfg(all(test, not(feature = "shuttle")))]
+#[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
 mod tests;
 mod who;
 
@@ -88,6 +88,7 @@ pub struct Guard {
     /// Files that somebody from outside came to, and when last.
     arrived: Mutex<HashMap<(u64, u64), Instant>>,
     work: Mutex<HashMap<FileId, u32>>,
+    turn: pace::Turn,
     woken: Condvar,
     ended: AtomicBool,
     standing: standing::Standing,
@@ -115,8 +116,6 @@ struct Waiting {
     file: FileId,
     inode: (u64, u64),
     since: Instant,
-    /// Pages that the file has owed meanwhile, at least.
-    least: u64,
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -188,6 +187,7 @@ impl Guard {
             waiting: Mutex::default(),
             arrived: Mutex::default(),
             work: Mutex::default(),
+            turn: pace::Turn::default(),
             woken: Condvar::new(),
             ended: AtomicBool::new(false),
             standing: standing::Standing::default(),
@@ -293,17 +293,20 @@ impl Guard {
         self.woken.notify_one();
     }
 
-    /// Something to do, those first for whom somebody waits. Waits for a moment.
+    /// Something to do, that first for which somebody has waited longest. Waits for a moment.
     fn next(&self) -> Option<(FileId, u32)> {
         let mut work = locked(&self.work);
         if work.is_empty() {
             let woken = self.woken.wait_timeout(work, TICK);
             work = woken.unwrap_or_else(PoisonError::into_inner).0;
         }
-        let urgent = work.iter().find(|(_, what)| **what & SETTLE != 0);
-        let file = urgent
-            .or_else(|| work.iter().next())
-            .map(|(file, _)| *file)?;
+        let settles = |file: &FileId| work.get(file).is_some_and(|what| what & SETTLE != 0);
+        let urgent = {
+            let waiting = locked(&self.waiting);
+            let mut files = waiting.iter().map(|who| who.file);
+            files.find(settles)
+        };
+        let file = urgent.or_else(|| work.keys().next().copied())?;
         work.remove_entry(&file)
     }
 
@@ -379,9 +382,9 @@ impl Guard {
                 self.hear(shared);
                 self.forget_arrivals(shared.arena.superblock(), LINGER);
             }
-            let stands_still = pace.stands_still(self, shared);
+            pace.look(self, shared);
             self.admit(shared, |who| {
-                pace::is_over(who.since, stands_still) || self.haste.is_over(who.since.elapsed())
+                pace.is_over(who.file, who.since) || self.haste.is_over(who.since.elapsed())
             });
         }
     }

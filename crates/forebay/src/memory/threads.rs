@@ -9,6 +9,7 @@
 //! closing side stores the gate and then loads the words; `membarrier` (or a full fence on
 //! both sides) stands between.
 
+mod calls;
 mod dead;
 mod gate;
 mod opening;
@@ -16,6 +17,7 @@ mod stops;
 mod taking;
 mod work;
 
+pub use calls::{calls_of, is_anybody_at_device, is_in_the_way};
 pub(crate) use dead::bury;
 pub use dead::{Dead, dead, dead_of, last_life};
 pub use gate::{Gate, Inside};
@@ -62,6 +64,8 @@ pub struct ThreadSlot {
     pub header_hint: AtomicU32,
     /// Not 0 while the thread opens a file for the engine ([`Opening`]).
     opening: AtomicU32,
+    /// What it is at a device with ([`Me::at_device`]). Nothing hangs on it but patience: no word of a simulation's.
+    at_device: std::sync::atomic::AtomicU64,
     /// Counters, see `stats`.
     pub counters: [AtomicU64; COUNTERS],
     mutex: liveness::Word,
@@ -190,6 +194,7 @@ impl ThreadSlot {
     fn make_free(&self) {
         self.op.store(0, Ordering::Relaxed);
         self.flushing.store(0, Ordering::Relaxed);
+        self.at_device.store(0, Ordering::Relaxed);
         self.slain.store(0, Ordering::Relaxed);
         let life = self.state.load(Ordering::Relaxed) & LIFE_MASK;
         self.state.store(life | FREE, Ordering::Release);

@@ -118,7 +118,10 @@ pub(super) fn end_write(
     }
     let errno = match result {
         Ok(written) if written >= job.bytes => None,
-        Ok(written) => write_rest(work.device.as_ref(), job, written).err(),
+        Ok(written) => {
+            let rest = || write_rest(work.device.as_ref(), job, written);
+            work.me.at_device(work.file, rest).err()
+        }
         Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
     };
     finish_write(work, job, job.offset + job.bytes as u64, errno);

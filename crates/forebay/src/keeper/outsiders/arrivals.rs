@@ -111,7 +111,6 @@ impl Guard {
                         file,
                         inode,
                         since,
-                        least: u64::MAX,
                     });
                     self.ask(file, SETTLE);
                 }

@@ -16,12 +16,14 @@ use crate::flush::{Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::unfinished::{adopt, adopt_owed_file, lacks_anything};
 use crate::memory::files::{CLOSING, EXCEEDING, LEASED, LIVE, TRUNCATING};
-use crate::memory::threads::Me;
+use crate::memory::threads::{Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 
 /// How often all processes are looked through for outsiders at most: it takes milliseconds.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
+/// How long a file is tried at least that nobody waits for, where somebody waits for another one.
+const TRY_MIN: Duration = Duration::from_millis(250);
 /// How long it is hoped that a file is left alone by its writers for long enough to be given to the kernel.
 const WRITERS_PATIENCE: Duration = Duration::from_millis(100);
 /// How long a change must look like an outsider's.
@@ -125,7 +127,12 @@ impl Mending {
         }
         give_to_kernel_while(shared, me, file, |begun| {
             let is_awaited = || locked(&guard.waiting).iter().any(|who| who.file == file);
-            begun.elapsed() < STILL_MAX || !guard.relieves && is_awaited()
+            match guard.relieves {
+                true => begun.elapsed() < STILL_MAX,
+                // Others get their turn where nothing goes on.
+                false if is_awaited() => !guard.turn.stands_still(),
+                false => is_in_time(guard, begun, STILL_MAX),
+            }
         });
         let stays = is_known(shared, file);
         if stays {
@@ -148,7 +155,7 @@ impl Mending {
                 Some(true) => {
                     let since = since.get_or_insert_with(Instant::now);
                     if since.elapsed() >= LOOKS_MIN {
-                        give_to_kernel(shared, me, file);
+                        give_to_kernel(shared, me, guard, file);
                     }
                 }
             }
@@ -166,7 +173,7 @@ impl Mending {
             }
             let watched = device.descriptors().map(|(_, fd)| guard.watch(fd));
             if watched == Some(false) {
-                give_to_kernel(shared, me, file);
+                give_to_kernel(shared, me, guard, file);
             }
             self.opened.insert(file);
         }
@@ -195,7 +202,7 @@ impl Mending {
         let wanted = files.keys().copied().collect();
         for used in who::used_outside(&wanted, guard.arena) {
             let file = files[&used];
-            give_to_kernel(shared, me, file);
+            give_to_kernel(shared, me, guard, file);
             if is_managed(shared, file) {
                 self.opened.insert(file);
             }
@@ -243,14 +250,14 @@ fn settled(core: &Core, me: Me<'_>) -> bool {
     settle::settle(core, me, Durability::Written, &seen).is_ok()
 }
 
-/// As [`settled`], as far as that goes: a guard that stands in does not wait for what somebody else has in flight, who may be stopped.
+/// As [`settled`], as far as that goes: what somebody else has in hand, or in flight, who may be stopped, is not waited for.
 fn written(core: &Core, me: Me<'_>) -> bool {
-    let is_length_all = core.entry().owed_pages.load(Ordering::Acquire) == 0;
-    if core.shared.keeps.load(Relaxed) || is_length_all {
-        return settled(core, me);
+    if core.entry().owed_pages.load(Ordering::Acquire) != 0 {
+        let outcome = core.shared.flush(me, core.id, &core.device, UNSHARED);
+        return outcome.errno.is_none();
     }
-    let outcome = core.shared.flush(me, core.id, &core.device, UNSHARED);
-    outcome.errno.is_none()
+    // Its length is given to it by somebody who is alone on it.
+    core.entry().lacks_length() && stop_file(me, core.id).is_none() || settled(core, me)
 }
 
 fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
@@ -261,9 +268,15 @@ fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
     }
 }
 
+/// Whether what nobody waits for may go on. It is tried again.
+fn is_in_time(guard: &Guard, begun: Instant, most: Duration) -> bool {
+    let passed = begun.elapsed();
+    passed < TRY_MIN || passed < most && !guard.has_waiting()
+}
+
 /// As [`give_to_kernel_while`], where nobody waits for it.
-fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
-    give_to_kernel_while(shared, me, file, |begun| begun.elapsed() < PATIENCE);
+fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
+    give_to_kernel_while(shared, me, file, |begun| is_in_time(guard, begun, PATIENCE));
 }
 
 /// As [`give_to_kernel_while`], until then.
@@ -294,10 +307,13 @@ fn give_to_kernel_while(
 ) {
     let entry = shared.arena.file_unchecked(file);
     let begun = Instant::now();
-    let [lease, writers] = match shared.guard() {
-        Some(guard) if guard.haste.is_needed() => HASTY_PATIENCE,
-        _ => [RELIEF_PATIENCE, WRITERS_PATIENCE],
+    let guard = shared.guard();
+    let is_hasty = guard.as_ref().is_some_and(|guard| guard.haste.is_needed());
+    let [lease, writers] = match is_hasty {
+        true => HASTY_PATIENCE,
+        false => [RELIEF_PATIENCE, WRITERS_PATIENCE],
     };
+    let turn = guard.as_ref().map(|guard| guard.turn.take(me, file));
     while is_known(shared, file) && wanted(begun) {
         if entry.owes() {
             match shared.keeps.load(Relaxed) {
@@ -312,13 +328,9 @@ fn give_to_kernel_while(
                 }
                 return;
             };
-            let scope = match shared.keeps.load(Relaxed) {
-                true => Scope::SYNC,
-                false => UNSHARED,
-            };
             if !written(&core, me)
                 || begun.elapsed() > writers
-                    && settle::to_kernel_while_written(&core, me, given::OUTSIDER, scope)
+                    && settle::to_kernel_while_written(&core, me, given::OUTSIDER, UNSHARED)
             {
                 return;
             }
@@ -326,8 +338,19 @@ fn give_to_kernel_while(
         if let Some(core) = core_of(shared, file) {
             settle::trim(&core, me, |_| true);
         }
+        // Each try to be alone on the file may take seconds.
+        if shared.keeps.load(Relaxed) && !wanted(begun) {
+            return;
+        }
         if settle::to_kernel_if_flushed(me, file, given::OUTSIDER) {
             return;
+        }
+        if let Some(turn) = turn.as_ref().filter(|_| !is_hasty)
+            && begun.elapsed() > writers
+            && entry.owes()
+            && wanted(begun)
+        {
+            turn.look_who_has_it(me, file);
         }
         me.wait(64);
     }

@@ -1,16 +1,27 @@
 //! Those who wait, as the guard's two threads see them.
 
+use std::fs::File as Plain;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::time::Instant;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
-use super::{Guard, Waiting, arrivals, locked};
+use super::{Guard, SETTLE, Waiting, arrivals, locked};
 use crate::config::{Coherence, Config};
+use crate::device::DeviceFile;
+use crate::file::{File, OpenOptions, table};
+use crate::flush::busy;
 use crate::ids::FileId;
 use crate::session::Session;
 use crate::session::shared::Shared;
+use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
+use crate::sync::Ordering::Acquire;
 use crate::sys::fanotify::{self, Group};
 use crate::sys::inotify::Watcher;
+
+/// Longer than anything here takes, and shorter than an outsider is made to wait at most.
+const LONG: Duration = Duration::from_secs(20);
 
 /// A session whose arena is a file, which nobody outside can come to.
 fn session(name: &str, coherence: Coherence) -> Session {
@@ -38,7 +49,7 @@ fn guard(shared: &Shared, gate: Option<Group>) -> Guard {
 
 /// Somebody who waits for a file, of whom the kernel knows nothing.
 fn waits(file: FileId, inode: (u64, u64)) -> Waiting {
-    let nothing: OwnedFd = std::fs::File::open("/dev/null").expect("nothing").into();
+    let nothing: OwnedFd = Plain::open("/dev/null").expect("nothing").into();
     let event = fanotify::Event {
         file: nothing,
         thread: 0,
@@ -52,7 +63,6 @@ fn waits(file: FileId, inode: (u64, u64)) -> Waiting {
         file,
         inode,
         since: Instant::now(),
-        least: 0,
     }
 }
 
@@ -81,4 +91,137 @@ fn nobody_who_waits_is_out_of_sight() {
         seen
     });
     assert!(seen, "somebody who waits was not seen");
+}
+
+/// A device that takes nothing while it is told not to.
+struct Slow(Mutex<Receiver<()>>);
+
+impl Before for Slow {
+    fn before(&self, call: &Call) -> Verdict {
+        if matches!(call.kind, CallKind::WriteBuffered | CallKind::ReadDirect) {
+            let go_on = locked(&self.0);
+            // Until the other end is dropped.
+            while go_on.recv().is_ok() {}
+        }
+        Verdict::Proceed
+    }
+}
+
+/// A managed file of a device that takes nothing by way of the kernel's cache, and gives nothing, until the sender is dropped.
+fn slow_file(session: &Session, disk: &SimDisk) -> (File, FileId, Arc<SimFile>, Sender<()>) {
+    let (sender, receiver) = channel();
+    let inner = disk.create();
+    let slow = Slow(Mutex::new(receiver));
+    let device = Arc::new(Wrapped::new(Arc::clone(&inner), Arc::new(slow)));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = session.open_device(device, "slow", &options);
+    let (device, inode) = (inner.caps().device, inner.caps().inode);
+    let id = table::find(&session.shared().arena, device, inode);
+    (
+        file.expect("a file"),
+        id.expect("a known file"),
+        inner,
+        sender,
+    )
+}
+
+fn is_kernels(shared: &Shared, file: FileId) -> bool {
+    let reason = &shared.arena.file_unchecked(file).kernel_reason;
+    reason.load(Acquire) != 0
+}
+
+/// A guard of a session that is at work.
+fn guard_at_work(session: &Session) -> Arc<Guard> {
+    let shared = session.shared();
+    in_the_end(LONG, || shared.keeps.load(Relaxed));
+    shared.guard().expect("a guard")
+}
+
+fn comes(shared: &Shared, guard: &Guard, file: FileId) {
+    let inode = shared.arena.file_unchecked(file).numbers();
+    locked(&guard.waiting).push(waits(file, inode));
+    guard.ask(file, SETTLE);
+}
+
+fn is_awaited(guard: &Guard, file: FileId) -> bool {
+    locked(&guard.waiting).iter().any(|who| who.file == file)
+}
+
+/// How long it takes.
+fn in_the_end(most: Duration, is_so: impl Fn() -> bool) -> Duration {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < most, "it takes too long");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    begun.elapsed()
+}
+
+/// What a file has of its last page goes by way of the kernel's cache, and a ragged page is read before: no write of the engine's is in flight
+/// meanwhile.
+#[test]
+fn who_waits_for_a_slow_device_waits() {
+    if gate().is_none() {
+        return;
+    }
+    let (session, disk) = (
+        session("slow", Coherence::Strict),
+        SimDisk::new(SimOptions::default()),
+    );
+    let (file, id, inner, slow) = slow_file(&session, &disk);
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    file.write_at(&[7; 100], 0).expect("written");
+    comes(shared, &guard, id);
+    std::thread::sleep(Duration::from_millis(2500));
+    let waits = is_awaited(&guard, id);
+    drop(slow);
+    assert!(waits, "it has been let in to what the device has");
+    in_the_end(LONG, || !is_awaited(&guard, id));
+    assert!(is_kernels(shared, id));
+    assert_eq!(inner.contents(), [7; 100]);
+}
+
+/// ... and other programs keep the device busy meanwhile, which write other files.
+#[test]
+fn who_waits_for_a_program_that_stands_still_waits_for_a_second() {
+    if gate().is_none() {
+        return;
+    }
+    let (session, disk) = (
+        session("still", Coherence::Strict),
+        SimDisk::new(SimOptions::default()),
+    );
+    let files = [(); 2].map(|()| slow_file(&session, &disk));
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    for (file, ..) in &files {
+        file.write_at(&[7; 100], 0).expect("written");
+    }
+    let [held, free] = files.each_ref().map(|(_, id, ..)| *id);
+    // No device is slow.
+    let files = files.map(|(file, ..)| file);
+    let device = shared.arena.file_unchecked(held).device.load(Acquire);
+    let flight = busy::begin(shared.arena.superblock(), device, 4096);
+    std::thread::scope(|scope| {
+        let (done, over) = channel::<()>();
+        scope.spawn(move || {
+            let operation = shared.me().expect("a slot").enter(held).ok();
+            assert!(operation.is_some());
+            let _ = over.recv();
+        });
+        in_the_end(LONG, || {
+            crate::memory::threads::is_in_the_way(shared.me().expect("a slot"), held)
+        });
+        comes(shared, &guard, held);
+        std::thread::sleep(Duration::from_millis(200));
+        comes(shared, &guard, free);
+        let took = in_the_end(LONG, || !is_awaited(&guard, held));
+        let others = took + in_the_end(LONG, || !is_awaited(&guard, free));
+        assert!(took < Duration::from_secs(2), "{took:?}");
+        assert!(others < Duration::from_secs(4), "{others:?}");
+        assert!(is_kernels(shared, free), "nobody has seen to it");
+        drop(done);
+    });
+    drop(files);
+    busy::end(shared.arena.superblock(), device, flight);
 }

@@ -126,7 +126,7 @@ fn exploring() -> bool {
 }
 
 /// Whether the thread's process is stopped, as far as can be told.
-fn does_not_run(slot: &ThreadSlot) -> bool {
+pub(super) fn does_not_run(slot: &ThreadSlot) -> bool {
     liveness::is_stopped(slot.pid.load(Ordering::Relaxed))
 }
 
