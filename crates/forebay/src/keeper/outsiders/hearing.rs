@@ -1,14 +1,23 @@
 //! What inotify tells the guard: openings and changes of watched files, after they have happened.
 
 use super::{CHANGED, Guard, LEASE_MIN, OPENED, WATCH_MIN, locked, mend};
+use std::sync::atomic::Ordering::Relaxed;
+
 use crate::file::table;
 use crate::session::shared::Shared;
 use crate::sys::inotify;
 
+/// How often the queue is read at once at most: more than it holds where nobody has set that.
+const READS_MAX: usize = 128;
+
 impl Guard {
     /// Takes in what has happened to files.
     pub(super) fn hear(&self, shared: &Shared) {
-        for event in self.bell.happened().unwrap_or_default() {
+        for event in self.happened() {
+            if event.what & inotify::LOST != 0 {
+                self.look_for_the_lost(shared);
+                continue;
+            }
             let known = {
                 let mut watched = locked(&self.watched);
                 if event.what & inotify::ENDED != 0 {
@@ -34,6 +43,29 @@ impl Guard {
                 if event.what & bit != 0 {
                     self.ask(file, what);
                 }
+            }
+        }
+    }
+
+    /// All that there is to be heard, as far as that comes to an end: while it is not heard, the kernel drops what happens.
+    fn happened(&self) -> Vec<inotify::Event> {
+        let mut all = Vec::new();
+        for _ in 0..READS_MAX {
+            match self.bell.happened() {
+                Ok(events) if !events.is_empty() => all.extend(events),
+                _ => break,
+            }
+        }
+        all
+    }
+
+    /// Anybody may have opened any file, or changed it.
+    fn look_for_the_lost(&self, shared: &Shared) {
+        self.missed.store(true, Relaxed);
+        let files: Vec<_> = locked(&self.watched).by_inode.keys().copied().collect();
+        for (device, inode) in files {
+            if let Some(file) = table::find(&shared.arena, device, inode) {
+                self.ask(file, CHANGED);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Those who wait, as the guard's two threads see them.
 
 use std::fs::File as Plain;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -91,6 +91,34 @@ fn nobody_who_waits_is_out_of_sight() {
         seen
     });
     assert!(seen, "somebody who waits was not seen");
+}
+
+/// More has happened than the kernel keeps: whoever has come meanwhile is looked for, and what is said afterwards is heard.
+#[test]
+fn what_the_kernel_has_dropped_is_looked_for() {
+    let session = session("dropped", Coherence::Close);
+    let shared = session.shared();
+    let guard = guard(shared, None);
+    let files = [(); 2].map(|()| tempfile::NamedTempFile::new().expect("a file"));
+    for file in &files {
+        assert!(guard.watch(file.as_file().as_fd()));
+    }
+    let most = std::fs::read_to_string("/proc/sys/fs/inotify/max_queued_events");
+    let most: usize = most.expect("a limit").trim().parse().expect("a number");
+    // In turn: the kernel tells of openings in a row once.
+    for file in files.iter().cycle().take(most + 100) {
+        Plain::open(file.path()).expect("opened");
+    }
+    let begun = Instant::now();
+    while !guard.missed.load(Relaxed) && begun.elapsed() < Duration::from_secs(2) {
+        guard.hear(shared);
+    }
+    assert!(
+        guard.missed.load(Relaxed),
+        "nobody knows that some are missed"
+    );
+    let rest = guard.bell.happened();
+    assert!(rest.is_err(), "it has not heard the rest: {rest:?}");
 }
 
 /// A device that takes nothing while it is told not to.
