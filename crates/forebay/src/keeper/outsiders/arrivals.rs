@@ -7,6 +7,7 @@
 use std::collections::hash_map::Entry;
 use std::os::fd::AsFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use super::pace::STILL_MAX;
@@ -94,9 +95,15 @@ impl Guard {
             std::thread::sleep(NO_ROOM_PAUSE);
         }
         for event in self.told(shared.arena.superblock(), arrivals.unwrap_or_default()) {
-            let passes = !self.is_at_work(shared)
-                || members.open(&shared.arena, event.event.thread, self.arena);
-            let inode = event.inode.filter(|_| !passes);
+            let is_member = members.open(&shared.arena, event.event.thread, self.arena);
+            let inode = event.inode.filter(|_| !is_member);
+            let inode = match self.is_at_work(shared) {
+                true => inode,
+                false => {
+                    self.note_missed(shared, inode);
+                    None
+                }
+            };
             match inode.and_then(|inode| {
                 let file = self.in_the_way(shared, gate, &event.event, inode)?;
                 Some((inode, file))
@@ -115,6 +122,14 @@ impl Guard {
                     self.ask(file, SETTLE);
                 }
             }
+        }
+    }
+
+    /// Somebody is let in though nobody sees to him: this process is about to keep, and programs mark files by it already.
+    fn note_missed(&self, shared: &Shared, inode: Option<(u64, u64)>) {
+        if let Some(inode) = inode {
+            self.note_arrival(shared.arena.superblock(), inode);
+            self.missed.store(true, Relaxed);
         }
     }
 

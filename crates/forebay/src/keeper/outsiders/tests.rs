@@ -1,7 +1,7 @@
 //! Those who wait, as the guard's two threads see them.
 
 use std::fs::File as Plain;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -252,4 +252,31 @@ fn who_waits_for_a_program_that_stands_still_waits_for_a_second() {
     });
     drop(files);
     busy::end(shared.arena.superblock(), device, flight);
+}
+
+/// A process that is about to keep lets everybody in, and its programs mark files by it already.
+#[test]
+fn who_comes_before_the_keeper_keeps_is_looked_for() {
+    let Some(gate) = gate() else { return };
+    let session = session("early", Coherence::Close);
+    let joined = Session::join(session.shared().config.clone()).expect("a session");
+    let shared = joined.shared();
+    assert!(!shared.keeps.load(Relaxed));
+    let guard = guard(shared, Some(gate));
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    assert!(guard.watch(file.as_file().as_fd()));
+    let mut outsider = std::process::Command::new("cat")
+        .arg(file.path())
+        .spawn()
+        .expect("cat");
+    let mut members = super::members::Members::default();
+    in_the_end(LONG, || guard.gate.as_ref().is_some_and(has_somebody));
+    guard.look_at_arrivals(shared, &mut members);
+    assert!(outsider.wait().expect("an end").success());
+    assert!(guard.missed.load(Relaxed), "nobody looks for it");
+    assert_eq!(locked(&guard.arrived).len(), 1);
+}
+
+fn has_somebody(gate: &Group) -> bool {
+    fanotify::count_waiting(gate.as_fd().as_raw_fd()).is_ok_and(|waiting| waiting != 0)
 }
