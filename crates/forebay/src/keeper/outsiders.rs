@@ -266,6 +266,13 @@ impl Guard {
         }
     }
 
+    /// A file is watched after all, which was not for a moment.
+    pub fn watch_again(&self, id: FileId, file: BorrowedFd<'_>) {
+        self.watch(file);
+        // Who has come meanwhile is looked for.
+        self.ask(id, OPENED);
+    }
+
     /// Nobody is to wait for this file any more, until it is watched again: if it stays managed, soon.
     pub fn forget(&self, file: BorrowedFd<'_>) {
         if let Some(gate) = &self.gate {

@@ -13,12 +13,13 @@ use crate::device::DeviceFile;
 use crate::file::{File, OpenOptions, table};
 use crate::flush::busy;
 use crate::ids::FileId;
-use crate::session::Session;
 use crate::session::shared::Shared;
+use crate::session::{Session, handoff, reached};
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
 use crate::sync::Ordering::Acquire;
 use crate::sys::fanotify::{self, Group};
 use crate::sys::inotify::Watcher;
+use crate::sys::stat;
 
 /// Longer than anything here takes, and shorter than an outsider is made to wait at most.
 const LONG: Duration = Duration::from_secs(20);
@@ -279,4 +280,52 @@ fn who_comes_before_the_keeper_keeps_is_looked_for() {
 
 fn has_somebody(gate: &Group) -> bool {
     fanotify::count_waiting(gate.as_fd().as_raw_fd()).is_ok_and(|waiting| waiting != 0)
+}
+
+/// The mark of a file is taken away for a closer's lease while a newcomer has looked and marked the file, and has not entered it yet.
+#[test]
+fn a_file_that_is_entered_beside_a_closer_is_watched() {
+    let Some(gate) = gate() else { return };
+    let session = session("beside", Coherence::Close);
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = session
+        .open_file(dir.path().join("a"), &options)
+        .expect("a file");
+    let plain = Plain::open(dir.path().join("a")).expect("opened");
+    let seen = stat::stat(plain.as_fd()).expect("stat");
+    let shared = session.shared();
+    let Some(id) = table::find(&shared.arena, seen.device, seen.inode) else {
+        return forebay_model::skipped("files of this file system are not managed");
+    };
+    // Nobody makes a stand-in for this one, so that the closer waits for a while just before the mark is taken away.
+    let guard = Arc::new(guard(shared, Some(gate)));
+    assert!(guard.watch(plain.as_fd()));
+    shared.set_guard(Some(Arc::clone(&guard)));
+    // As a program asks the keeper to (`session::handoff::UNITE`).
+    let mut message = [0; 16];
+    message[..4].copy_from_slice(&id.0.to_le_bytes());
+    message[4] = 6;
+    let hash = reached::hash(seen.device, seen.inode);
+    let superblock = shared.arena.superblock();
+    let before = std::thread::scope(|scope| {
+        let closer = scope.spawn(|| handoff::heed(shared, &message));
+        std::thread::sleep(Duration::from_millis(300));
+        assert!(!closer.is_finished(), "it does not wait");
+        let before = reached::look(superblock, hash);
+        assert!(guard.watch(plain.as_fd()));
+        assert!(closer.join().expect("no panic"), "it has not been done");
+        before
+    });
+    let is_marked = guard
+        .gate
+        .as_ref()
+        .is_some_and(|gate| gate.forget(plain.as_fd()).is_ok());
+    assert!(
+        is_marked || before.has_grown(superblock, hash),
+        "it is the newcomer's, and unwatched"
+    );
+    shared.set_guard(None);
+    drop(file);
 }

@@ -306,8 +306,9 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
 /// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
 /// tell it.
 ///
-/// So nobody sees who comes, until there is a lease. It is announced first: whoever has the file looked after just before, and enters it
-/// just after, gives it to the kernel; who has entered it keeps the guard, and the closer its descriptors.
+/// So nobody sees who comes, until there is a lease. The mark is taken away first, then it is said that somebody may have come, and whether
+/// others have entered the file is looked at last: whoever has marked it before, and enters it just after, gives it to the kernel; who has entered it
+/// keeps the guard, and the closer its descriptors.
 fn unite(shared: &Shared, file: FileId) -> bool {
     let Some(device) = shared.device(file) else {
         return false;
@@ -316,16 +317,23 @@ fn unite(shared: &Shared, file: FileId) -> bool {
     let superblock = shared.arena.superblock();
     let (number, inode) = entry.numbers();
     let hash = reached::hash(number, inode);
-    reached::begin(superblock, hash);
-    if let Some(guard) = shared.guard() {
+    let is_only = || entry.opens.load(Ordering::SeqCst) <= 1;
+    let guard = shared.guard();
+    if let Some(guard) = &guard {
         guard.await_stand_in();
     }
-    let is_only = entry.opens.load(Ordering::SeqCst) <= 1;
-    if is_only && let (Some(guard), Some((direct, _))) = (shared.guard(), device.descriptors()) {
+    let watched = guard.as_ref().zip(device.descriptors());
+    let unmarked = watched.filter(|_| is_only());
+    if let Some((guard, (direct, _))) = unmarked {
         guard.forget(direct);
     }
+    reached::begin(superblock, hash);
+    let stays = is_only();
+    if !stays && let Some((guard, (direct, _))) = unmarked {
+        guard.watch_again(file, direct);
+    }
     reached::end(superblock, hash);
-    is_only && device.unite().is_ok()
+    stays && device.unite().is_ok()
 }
 
 /// Writes what a file owes, in the keeper's own thread.
