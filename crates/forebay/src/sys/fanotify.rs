@@ -13,6 +13,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub const EVENTS: usize = 16;
 /// Descriptors that are left for everything else.
 const ROOM: u64 = 256;
+/// So close to the last number that there is they are scarce.
+const NEAR: u64 = 64;
 const EVENT_BYTES: usize = size_of::<libc::fanotify_event_metadata>();
 
 /// A listener.
@@ -161,14 +163,11 @@ impl Group {
         let turn = numbers::in_turn();
         let mut spare = self.spare();
         self.keep_spare(&mut spare);
-        // Other threads open files between the two calls: where numbers are scarce, so many are given back that they leave enough.
-        let scarce = self.nothing.try_clone().is_err();
-        let most = if scarce {
-            spare.len().div_ceil(4)
-        } else {
-            spare.len()
-        };
-        let room = waiting.min(most);
+        // Other threads open files between the two calls: where they may take all numbers that there are, all of these are given back for one event.
+        let lowest = self.nothing.try_clone().map(|fd| fd.as_raw_fd() as u64);
+        let scarce = lowest.map_or(true, |number| number + NEAR >= limits::descriptors());
+        let most = if scarce { 1 } else { spare.len() };
+        let room = waiting.min(most).min(spare.len());
         if room == 0 {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
