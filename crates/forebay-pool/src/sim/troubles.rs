@@ -196,7 +196,7 @@ fn with_home_away(seed: u64) -> Result<(), Fault> {
     let file = make_file(&mut world).map_err(Fault::Stuck)?;
     world.takes_files = false;
     let clients: Vec<Client> = world.clients.keys().copied().collect();
-    let mut write = |world: &mut World, step: u64| {
+    let write = |world: &mut World, step: u64| {
         let value = step + 1;
         let write = Operation::Write {
             file,
