@@ -11,6 +11,7 @@
 mod blocks;
 mod exchange;
 mod one_sided;
+mod syncing;
 #[cfg(test)]
 mod tests;
 
@@ -52,6 +53,9 @@ pub struct Server {
     blocks: Blocks,
     /// Requests that wait for the home, or until the register says that this server is a member still.
     failed: Vec<(Client, Message)>,
+    /// Those whose work in the home goes on in the next turn.
+    unfinished: Vec<(Client, Message)>,
+    syncs: syncing::Syncs,
     trouble: Option<String>,
     /// What was damaged in the home when it was last read, and when.
     damage: Option<(u64, String)>,
@@ -82,6 +86,8 @@ impl Server {
             active_since: 0,
             blocks: Blocks::default(),
             failed: Vec::new(),
+            unfinished: Vec::new(),
+            syncs: syncing::Syncs::default(),
             trouble: None,
             damage: None,
             valid_until: 0,
@@ -103,6 +109,14 @@ impl Server {
     pub fn with_home(self, home: Arc<dyn Home>, limit: u64) -> Self {
         Server {
             blocks: Blocks::over(home, limit),
+            ..self
+        }
+    }
+
+    /// A server that syncs its home on threads, and goes on meanwhile. When one has ended that calls `wake`, and [`Server::synced`] is to be called.
+    pub fn with_threads(self, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Server {
+            syncs: syncing::Syncs::by_threads(wake),
             ..self
         }
     }
@@ -146,7 +160,8 @@ impl Server {
     /// What the home has failed by, while requests wait for it; else what was damaged in it, for a while after somebody has been told.
     pub fn trouble(&self) -> Option<&str> {
         let damage = self.damage.as_ref().map(|(_, why)| why.as_str());
-        self.trouble.as_deref().or(damage)
+        let trouble = self.trouble.as_deref().or(self.syncs.trouble());
+        trouble.or(damage)
     }
 
     /// The clock has moved on.
@@ -161,6 +176,14 @@ impl Server {
         for (client, message) in std::mem::take(&mut self.failed) {
             self.one_sided(now, client, message, out);
         }
+        // The one that was worked at last comes after the others.
+        let mut unfinished = std::mem::take(&mut self.unfinished);
+        let first = usize::from(!unfinished.is_empty());
+        unfinished.rotate_left(first);
+        for (client, message) in unfinished {
+            self.one_sided(now, client, message, out);
+        }
+        self.go_on_syncing(out);
         let since = now.saturating_sub(self.config.patience);
         self.damage.take_if(|(at, _)| *at < since);
         let mut late: BTreeSet<Client> = self
@@ -188,6 +211,8 @@ impl Server {
             Node::Client(client) => {
                 // It sends again what was not answered. What waits here must not be done after that, and after what it writes then.
                 self.failed.retain(|(from, _)| *from != client);
+                self.unfinished.retain(|(from, _)| *from != client);
+                self.syncs.forget(client);
                 let recalls = self.queues.iter().flat_map(|(file, queue)| {
                     let recalls = queue.recalls_of(client).into_iter();
                     recalls.map(|recall| (*file, recall.range, recall.keep))
@@ -398,6 +423,8 @@ impl Server {
             self.entered.clear();
             self.waiting.clear();
             self.failed.clear();
+            self.unfinished.clear();
+            self.syncs.forget_all();
             self.stamp = 0;
             if self.config.copies > 1 {
                 // Another one may have put a newer copy there, whose client died before it came here.

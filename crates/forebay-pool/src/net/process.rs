@@ -29,6 +29,8 @@ pub(super) enum Event {
     Refused(String),
     /// It is to go: a server hands on what it has first.
     Stop,
+    /// The home has been synced.
+    Synced,
 }
 
 /// What a process is there for.
@@ -126,6 +128,7 @@ impl Process {
             }
             match event {
                 Ok(Event::Stop) if process.stop() => return Ok(()),
+                Ok(Event::Synced) => process.synced(),
                 Ok(Event::Refused(why)) => return Err(Ended::Refused(why)),
                 Ok(Event::Stop) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -278,6 +281,14 @@ impl Process {
                 };
             }
             Machine::Client(client) => client.tick(now, &mut out),
+        }
+        self.dispatch(self.me, out);
+    }
+
+    fn synced(&mut self) {
+        let mut out = Outbox::new();
+        if let Machine::Server(server) = &mut self.machine {
+            server.synced(&mut out);
         }
         self.dispatch(self.me, out);
     }
