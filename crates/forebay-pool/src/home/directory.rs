@@ -254,7 +254,7 @@ impl Home for Directory {
 
     fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<bool> {
         let directory = self.of(file);
-        if !directory.exists() {
+        if !directory.try_exists()? {
             return Ok(true);
         }
         let discarding = self.discarding.lock();
@@ -367,6 +367,16 @@ mod tests {
             }
         }
         assert!(pieces > 1 && !file.exists(), "{pieces} pieces");
+    }
+
+    #[test]
+    fn a_home_that_cannot_be_looked_at_has_discarded_nothing() {
+        let around = tempfile::tempdir().unwrap();
+        let path = around.path().join("home");
+        let home = Directory::new(&path, 1);
+        assert!(home.discard(File(7), 0, true).unwrap(), "nothing is there");
+        fs::write(&path, "").unwrap();
+        home.discard(File(7), 0, true).unwrap_err();
     }
 
     #[test]
