@@ -29,6 +29,8 @@ started=()
 clean() {
     for host in "${hosts[@]}"; do "$forebay" umount --lazy "$scratch/$host/mount" 2>/dev/null; done
     ((${#started[@]} == 0)) || kill -KILL "${started[@]}" 2>/dev/null
+    # Mounts wait for servers that are gone.
+    pkill -KILL -f -- "forebay mount .*$scratch/" 2>/dev/null
     wait 2>/dev/null
     for host in "${hosts[@]}"; do ip netns delete "$net-$host" 2>/dev/null; done
     ip netns delete "$net-bridge" 2>/dev/null

@@ -27,6 +27,8 @@ started=()
 clean() {
     for host in "${!ways[@]}"; do "$forebay" umount --lazy "$scratch/host$host/mount" 2>/dev/null; done
     ((${#started[@]} == 0)) || kill -KILL "${started[@]}" 2>/dev/null
+    # Mounts wait for servers that are gone.
+    pkill -KILL -f -- "forebay mount .*$scratch/" 2>/dev/null
     wait 2>/dev/null
     rm -rf --one-file-system "$scratch"
 }

@@ -116,6 +116,11 @@ impl Client {
         self.gone
     }
 
+    /// The last epoch that became active, as far as this client knows.
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
     /// Whether operations are served now.
     pub fn is_member(&self, now: u64) -> bool {
         !self.gone
@@ -165,7 +170,7 @@ impl Client {
 
     /// Goes. What was not synced is lost, and others wait no term for what it held.
     pub fn leave(&mut self, out: &mut Outbox) {
-        out.push(alive(0, Epoch(0), true));
+        out.push(alive(0, Epoch(0), true, false));
         self.give_up();
     }
 
@@ -176,7 +181,7 @@ impl Client {
         }
         if is_due(self.told, now, self.config.alive_every) {
             self.told = Some(now);
-            out.push(alive(now, Epoch(0), false));
+            out.push(alive(now, Epoch(0), false, false));
         }
         if self.view.active && !self.is_member(now) {
             for state in self.files.values_mut() {

@@ -76,6 +76,8 @@ pub enum Message {
         ready: Epoch,
         /// A server hands on what it has, and goes. A client has gone.
         leaving: bool,
+        /// Of a server: requests wait for the home, and who waits for them cannot answer.
+        waits: bool,
     },
     /// From the register: you were a member when your message came.
     Member {
@@ -276,11 +278,12 @@ pub enum Message {
 pub type Outbox = Vec<(Node, Message)>;
 
 /// A member's sign of life to the register.
-pub(crate) fn alive(sent: u64, ready: Epoch, leaving: bool) -> (Node, Message) {
+pub(crate) fn alive(sent: u64, ready: Epoch, leaving: bool, waits: bool) -> (Node, Message) {
     let alive = Message::Alive {
         sent,
         ready,
         leaving,
+        waits,
     };
     (Node::Register, alive)
 }

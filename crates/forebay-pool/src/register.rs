@@ -59,6 +59,8 @@ pub struct Register {
     ends: BTreeMap<Node, u64>,
     ready: BTreeSet<Server>,
     expelled: BTreeSet<Client>,
+    /// Whoever does not answer before this is excused: requests waited for the home, or the register was away.
+    excused_until: u64,
     /// Lives that have ended. Their numbers are never used again.
     gone: BTreeSet<Node>,
     /// The servers of the last active epoch and of those since.
@@ -82,6 +84,7 @@ impl Register {
             ends: BTreeMap::new(),
             ready: BTreeSet::new(),
             expelled: BTreeSet::new(),
+            excused_until: 0,
             gone: BTreeSet::new(),
             placements: Vec::new(),
             dead: Vec::new(),
@@ -103,6 +106,7 @@ impl Register {
             dead: saved.dead,
             origin: saved.origin,
             floor,
+            excused_until: now + self.patience(),
             ..self
         }
     }
@@ -123,6 +127,11 @@ impl Register {
         self.view.epoch = origin;
         self.origin = origin;
         self
+    }
+
+    /// How long a member is waited for, in milliseconds.
+    pub fn term(&self) -> u64 {
+        self.term
     }
 
     /// The members of the pool.
@@ -147,8 +156,17 @@ impl Register {
                 sent,
                 ready,
                 leaving,
-            } => self.alive(now, from, sent, (ready, leaving), out),
-            Message::Expel { client } if self.ends.contains_key(&from) => {
+                waits,
+            } => {
+                self.alive(now, from, sent, (ready, leaving), out);
+                if waits && self.has_blocks(from) {
+                    self.excused_until = now + self.patience();
+                }
+            }
+            // Who is late still is reported again.
+            Message::Expel { client }
+                if self.ends.contains_key(&from) && now >= self.excused_until =>
+            {
                 self.expelled.insert(client);
             }
             _ => {}
@@ -178,6 +196,12 @@ impl Register {
         for ends in self.ends.values_mut() {
             *ends = now + self.term;
         }
+        self.excused_until = now + self.patience();
+    }
+
+    /// How long a client may take to answer a server.
+    fn patience(&self) -> u64 {
+        self.term * 2
     }
 
     fn alive(
@@ -307,6 +331,7 @@ fn client_of(node: &Node) -> Option<Client> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::message::alive;
 
     #[test]
     fn a_server_that_goes_before_it_was_in_an_epoch_is_told_so() {
@@ -314,6 +339,7 @@ mod tests {
             sent: 0,
             ready: Epoch(0),
             leaving,
+            waits: false,
         };
         let mut register = Register::new(400, 2);
         let mut say = |server: u32, leaving| {
@@ -334,5 +360,28 @@ mod tests {
             (&view.servers[..], &view.leaving[..]),
             (&[Server(3)][..], &[Server(4)][..])
         );
+    }
+
+    #[test]
+    fn whoever_does_not_answer_is_excused_while_requests_wait_for_the_home() {
+        let (server, client) = (Node::Server(Server(1)), Client(2));
+        let mut register = Register::new(400, 1);
+        // Whether the client is a member still, after the server has said that it does not answer.
+        let mut is_in = |now, waits| {
+            let mut out = Outbox::new();
+            let (_, sign) = alive(now, Epoch(0), false, waits);
+            register.handle(now, server, sign, &mut out);
+            register.handle(now, server, Message::Expel { client }, &mut out);
+            out.clear();
+            let (_, sign) = alive(now, Epoch(0), false, false);
+            register.handle(now, Node::Client(client), sign, &mut out);
+            matches!(out[..], [(_, Message::Member { .. })])
+        };
+        for now in (0..4000).step_by(100) {
+            assert!(is_in(now, true), "{now}");
+        }
+        for now in (4000..6000).step_by(100) {
+            assert_eq!(is_in(now, false), now < 3900 + 800, "{now}");
+        }
     }
 }

@@ -33,6 +33,8 @@ struct Lease {
 pub struct Ruler {
     register: Register,
     lease: Option<Lease>,
+    /// When the clock was last looked at.
+    looked: Option<u64>,
 }
 
 impl Ruler {
@@ -41,6 +43,7 @@ impl Ruler {
         Ruler {
             register,
             lease: None,
+            looked: None,
         }
     }
 
@@ -58,6 +61,7 @@ impl Ruler {
         Ruler {
             register,
             lease: Some(lease),
+            looked: None,
         }
     }
 
@@ -84,6 +88,10 @@ impl Ruler {
 
     /// The clock has moved on.
     pub fn tick(&mut self, now: u64) {
+        if self.has_stood_still(now) {
+            // Signs of life that came meanwhile wait still, and nobody has looked at them.
+            self.register.restart(now);
+        }
         let may_answer = self.may_answer(now);
         if let Some(lease) = &mut self.lease {
             if !may_answer {
@@ -136,6 +144,12 @@ impl Ruler {
         self.release(now, out);
     }
 
+    /// Whether this process did nothing for half a term: it was stopped, its host slept, or its home took so long.
+    fn has_stood_still(&mut self, now: u64) -> bool {
+        let looked = self.looked.replace(now).unwrap_or(now);
+        now.saturating_sub(looked) > self.register.term() / 2
+    }
+
     fn may_answer(&self, now: u64) -> bool {
         let lease = self.lease.as_ref();
         lease.is_none_or(|lease| now < lease.until) || is_made(Mistake::OldRulerRules)
@@ -165,5 +179,67 @@ impl Lease {
             self.state = state;
             self.change += 1;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Client, Epoch, Server};
+    use crate::message::alive;
+
+    const MEMBERS: [Node; 2] = [Node::Server(Server(1)), Node::Client(Client(2))];
+
+    fn is_taken(ruler: &mut Ruler, now: u64, member: Node) -> bool {
+        let mut out = Outbox::new();
+        let (_, sign) = alive(now, Epoch(0), false, false);
+        ruler.handle(now, member, sign, &mut out);
+        matches!(out[..], [(to, Message::Member { .. })] if to == member)
+    }
+
+    #[test]
+    fn who_stood_still_gives_nobody_up_for_that() {
+        let mut ruler = Ruler::for_ever(Register::new(400, 1));
+        assert!(
+            MEMBERS
+                .iter()
+                .all(|member| is_taken(&mut ruler, 0, *member))
+        );
+        // It goes on, and what has come meanwhile is heard one after the other.
+        ruler.tick(1000);
+        assert!(
+            MEMBERS
+                .iter()
+                .all(|member| is_taken(&mut ruler, 1001, *member))
+        );
+    }
+
+    #[test]
+    fn who_says_nothing_after_that_is_given_up() {
+        let [here, silent] = MEMBERS;
+        let mut ruler = Ruler::for_ever(Register::new(400, 1));
+        assert!(
+            MEMBERS
+                .iter()
+                .all(|member| is_taken(&mut ruler, 0, *member))
+        );
+        for now in (1000..1500).step_by(100) {
+            assert!(is_taken(&mut ruler, now, here));
+            assert_eq!(ruler.register().is_over(silent), now >= 1400, "{now}");
+        }
+    }
+
+    #[test]
+    fn a_ruler_under_a_lease_that_stood_still_gives_nobody_up_for_that() {
+        let mut ruler = Ruler::under_lease(Register::new(400, 1), 2000);
+        for member in MEMBERS {
+            is_taken(&mut ruler, 0, member);
+        }
+        ruler.tick(1000);
+        assert!(
+            MEMBERS
+                .iter()
+                .all(|member| !ruler.register().is_over(*member))
+        );
     }
 }

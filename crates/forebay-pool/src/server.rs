@@ -6,7 +6,8 @@
 //! granted anything before every client of the epoch's view has entered. So no two clients ever hold what conflicts, whichever
 //! servers and clients have died, and what a dead client sent before lands nowhere once another may hold its blocks.
 //!
-//! Whoever does not answer a recall, or does not enter, is reported to the register, which lets its term end.
+//! Whoever does not answer a recall, or does not enter, is reported to the register, which lets its term end. The register is told as well while
+//! requests wait for the home: then nobody can help it.
 
 mod blocks;
 mod exchange;
@@ -57,6 +58,8 @@ pub struct Server {
     unfinished: Vec<(Client, Message)>,
     syncs: syncing::Syncs,
     trouble: Option<String>,
+    /// The home has failed a request again, or is not done with one.
+    waits: bool,
     /// What was damaged in the home when it was last read, and when.
     damage: Option<(u64, String)>,
     /// Nothing changes the home after this: another server may have been given what is here.
@@ -89,6 +92,7 @@ impl Server {
             unfinished: Vec::new(),
             syncs: syncing::Syncs::default(),
             trouble: None,
+            waits: false,
             damage: None,
             valid_until: 0,
             queues: BTreeMap::new(),
@@ -113,7 +117,8 @@ impl Server {
         }
     }
 
-    /// A server that syncs its home on threads, and goes on meanwhile. When one has ended that calls `wake`, and [`Server::synced`] is to be called.
+    /// A server that syncs its home on threads, and goes on meanwhile. When one has ended that calls `wake`, and the next
+    /// [`Server::tick`] tells who has waited for it.
     pub fn with_threads(self, wake: impl Fn() + Send + Sync + 'static) -> Self {
         Server {
             syncs: syncing::Syncs::by_threads(wake),
@@ -172,7 +177,7 @@ impl Server {
         if is_due(self.told, now, self.config.alive_every) {
             self.tell(now, out);
         }
-        self.trouble = None;
+        let has_failed = self.trouble.take().is_some();
         for (client, message) in std::mem::take(&mut self.failed) {
             self.one_sided(now, client, message, out);
         }
@@ -184,12 +189,19 @@ impl Server {
             self.one_sided(now, client, message, out);
         }
         self.go_on_syncing(out);
+        // Who waits for a home that fails again, or that is not done with something, cannot answer.
+        let fails = has_failed && self.trouble.is_some() || self.syncs.trouble().is_some();
+        let waits = fails || !self.unfinished.is_empty();
+        if waits != self.waits {
+            self.waits = waits;
+            self.told = None;
+        }
         let since = now.saturating_sub(self.config.patience);
         self.damage.take_if(|(at, _)| *at < since);
         let mut late: BTreeSet<Client> = self
             .queues
             .values()
-            .flat_map(|queue| queue.late(since))
+            .flat_map(|queue| queue.late(now, self.config.patience))
             .collect();
         if self.view.active && self.active_since < since {
             late.extend(
@@ -443,7 +455,7 @@ impl Server {
 
     fn tell(&mut self, now: u64, out: &mut Outbox) {
         self.told = Some(now);
-        out.push(alive(now, self.ready, self.leaving));
+        out.push(alive(now, self.ready, self.leaving, self.waits));
     }
 
     fn owns(&self, server: Id, (file, block): Place) -> bool {

@@ -318,8 +318,8 @@ fn strangers_are_turned_away_and_disturb_nobody() {
     let sayings: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"fbpool\x00\x01",
-        b"fbpool\x00\x05\xff\xff\xff\xff",
-        b"fbpool\x00\x05\x03\x00\x00\x00\x01\x02\x03",
+        b"fbpool\x00\x06\xff\xff\xff\xff",
+        b"fbpool\x00\x06\x03\x00\x00\x00\x01\x02\x03",
     ];
     for saying in sayings {
         let mut stranger = TcpStream::connect(config.servers[0]).unwrap();

@@ -96,9 +96,20 @@ pub fn errno_of(error: &Error) -> c_int {
 /// kernel, the descriptor stays what it is, and each call on it tries again.
 pub fn withdraw(fd: c_int, word: Word) -> Given {
     let description = word.description();
+    // The program may close the descriptor meanwhile, and what is opened next may get its description.
+    let is_stale = |_: &Rare| table::word(fd) != word;
+    let rare = Rare::lock();
+    if is_stale(&rare) {
+        return Ok(());
+    }
     reach(description);
+    drop(rare);
     // Others may manage it all the same.
     give_known_to_kernel(description, Why::Unable)?;
+    let rare = Rare::lock();
+    if is_stale(&rare) {
+        return Ok(());
+    }
     {
         let _offset = description.lock();
         if description.state() == State::Ours {
@@ -106,6 +117,7 @@ pub fn withdraw(fd: c_int, word: Word) -> Given {
         }
         description.set_state(State::Left);
     }
+    drop(rare);
     if table::replace(fd, word, Word::NONE) {
         table::let_go(word.description_index());
     }
@@ -192,7 +204,7 @@ fn seek_kernel(fd: c_int, description: &Description) {
 }
 
 /// A managed descriptor whose inode is the kernel's by now leaves the table: its offset is the kernel's from here on, for all
-/// who share it.
+/// who share it. Nothing to do where the word is another one by now: its description may be another file's.
 #[cold]
 pub fn leave(fd: c_int, word: Word) {
     let _errno = KeepErrno::new();
@@ -203,6 +215,9 @@ pub fn leave(fd: c_int, word: Word) {
 }
 
 fn leave_locked(rare: Rare, fd: c_int, word: Word) {
+    if table::word(fd) != word {
+        return;
+    }
     let description = word.description();
     return_offset(fd, description);
     reach(description);

@@ -187,9 +187,13 @@ real! {
     fn renameat2(from_dir: c_int, from: *const c_char, to_dir: c_int, to: *const c_char, flags: c_uint) -> c_int = sys (libc::SYS_renameat2, [from_dir, from, to_dir, to, flags]);
     fn setrlimit64(resource: c_int, limit: *const rlimit) -> c_int = sys (libc::SYS_setrlimit, [resource, limit]);
     fn prlimit64(process: pid_t, resource: c_int, limit: *const rlimit, before: *mut rlimit) -> c_int = sys (libc::SYS_prlimit64, [process, resource, limit, before]);
+    fn ulimit(command: c_int, limit: c_long) -> c_long = missing (-1);
+    fn vlimit(resource: c_int, limit: c_int) -> c_int = missing (-1);
     fn _exit(status: c_int) -> () = sys_unit (libc::SYS_exit_group, [status]);
     fn pthread_setcanceltype(new: c_int, before: *mut c_int) -> c_int = missing (-1);
     fn execvpe(name: *const c_char, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (-1);
+    fn fexecve(fd: c_int, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (-1);
+    fn execveat(directory: c_int, path: *const c_char, arguments: *const *const c_char, list: *const *const c_char, flags: c_int) -> c_int = sys (libc::SYS_execveat, [directory, path, arguments, list, flags]);
     fn posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (libc::ENOSYS);
     fn posix_spawnp(pid: *mut pid_t, name: *const c_char, actions: *const posix_spawn_file_actions_t, attributes: *const posix_spawnattr_t, arguments: *const *const c_char, list: *const *const c_char) -> c_int = missing (libc::ENOSYS);
     fn fork() -> pid_t = missing (-1);

@@ -221,6 +221,14 @@ fn check_end(offset: u64, len: usize) -> Result<(), Halt> {
     }
 }
 
+/// Whether a managed description is the descriptor's still, and its offset ours. Whoever needs the offset has it locked by now: before that
+/// the program may have closed the descriptor, and the description may be that of a file that was opened since. One that is locked is nobody
+/// else's ([`table::new_description`]).
+#[inline(always)]
+pub fn is_served(fd: c_int, word: Word) -> bool {
+    word.description().state() == State::Ours && table::word(fd) == word
+}
+
 /// A managed description's own offset, for whoever has it locked.
 #[inline(always)]
 pub fn own_offset(using: &Use<'_>, description: &Description) -> Result<u64, Halt> {
@@ -249,7 +257,7 @@ pub unsafe fn write(
     let mut exceeded = false;
     let answer = with(fd, word, |using, description| {
         let lock = at.is_none().then(|| description.lock());
-        if description.state() != State::Ours {
+        if !is_served(fd, word) {
             return Err(Halt::Kernel);
         }
         let begin = at.map_or_else(|| own_offset(using, description), Ok)?;
@@ -382,7 +390,7 @@ pub unsafe fn read(
     let len = len.min(CALL_BYTES_MAX);
     with(fd, word, |using, description| {
         let lock = at.is_none().then(|| description.lock());
-        if description.state() != State::Ours {
+        if !is_served(fd, word) {
             return Err(Halt::Kernel);
         }
         let offset = at.map_or_else(|| own_offset(using, description), Ok)?;

@@ -264,6 +264,41 @@ pub fn is_attached() -> bool {
     ATTACHED.load(Ordering::Acquire)
 }
 
+const IGNORED: Action = Action {
+    handler: libc::SIG_IGN,
+    flags: 0,
+    mask: 0,
+};
+
+/// Signals of faults that the program ignores, and that the kernel gives to [`trampoline`]: it is to know that they are ignored, and so is the
+/// program that is executed, which would get them as they are by default.
+pub fn tell_ignored() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        let is_ours = || real(signal, None).is_ok_and(|is| is.handler == trampoline_address());
+        if snapshot(&INSTALLED[signal as usize]).handler == libc::SIG_IGN && is_ours() {
+            let _ = real(signal, Some(IGNORED));
+        }
+    }
+}
+
+/// Executes a program, which ignores the faults that this one ignores. If it returns, they are this one's again: its copies need them.
+pub fn replaced<T>(execute: impl FnOnce() -> T) -> T {
+    {
+        let _errno = raw::KeepErrno::new();
+        tell_ignored();
+    }
+    let failed = execute();
+    let _errno = raw::KeepErrno::new();
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        let action = snapshot(&INSTALLED[signal as usize]);
+        let is_told = || real(signal, None).is_ok_and(|is| is.handler == libc::SIG_IGN);
+        if is_attached() && action.handler == libc::SIG_IGN && is_told() {
+            let _ = real(signal, Some(through_us(signal, action)));
+        }
+    }
+    failed
+}
+
 /// Where the kernel enters: a call to [`decide`], then a jump to the program's handler with the stack as it was.
 ///
 /// # Safety

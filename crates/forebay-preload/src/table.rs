@@ -297,7 +297,7 @@ fn take_free() -> Option<u32> {
     // Number 0 is left out.
     (start..DESCRIPTIONS_MAX as u32)
         .chain(1..start)
-        .find(|&index| holders::take(index))
+        .find(|&index| !description(index).is_locked() && holders::take(index))
 }
 
 /// The calling thread, as locks name it.

@@ -92,7 +92,7 @@ impl Scene {
         let meta = file.metadata().expect("a file");
         let id = inode.core().id;
         let shared = self.session.shared();
-        assert!(table::close(shared, id));
+        assert!(table::close(shared, id, true));
         shared.drop_device(id);
         assert!(self.owed(id) > 0);
         (id, (meta.dev(), meta.ino()))
@@ -109,7 +109,7 @@ impl Scene {
         }
         assert_eq!(self.owed(id) > 0, owes);
         // The kernel takes the lock of who dies; the entry counts on.
-        shared.take_open(id);
+        shared.take_open(id, true);
         shared.drop_device(id);
         assert!(!shared.is_open(id));
         let entry = shared.arena.file_unchecked(id);
@@ -300,7 +300,7 @@ fn the_last_name_goes_while_the_keeper_has_the_file() {
     fs::remove_file(&scene.path).expect("removed");
     look();
     assert_eq!(scene.flags(id) & VANISHED, 0);
-    assert!(table::close(shared, id));
+    assert!(table::close(shared, id, true));
     shared
         .arena
         .superblock()

@@ -1,15 +1,18 @@
 //! Descriptors on their way to the keeper: it has them when it needs them, and a file that is closed before leaves nothing with it.
 #![cfg(feature = "sim")]
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
 use forebay::file::settle::Durability;
 use forebay::ids::FileId;
-use forebay::sys::lock;
+use forebay::memory::threads::stop_file;
+use forebay::session::handoff::socket_path;
+use forebay::sync::Ordering;
+use forebay::sys::{lock, socket};
 use forebay::{Config, File, OpenOptions, Session};
 
 /// A keeper, and a client that has a connection of its own.
@@ -150,6 +153,212 @@ fn many_files_at_once_are_all_the_keepers() {
     }
 }
 
+/// The one that has come since knows nothing of the reader, and what the client has handed over to it stays with it.
+#[test]
+fn a_reader_of_an_earlier_keepers_is_closed_beside_files_of_todays() {
+    let mut pair = Pair::new("readers", |_| ());
+    std::fs::write(pair.dir.path().join("read"), b"x").expect("a file");
+    let read = std::fs::File::open(pair.dir.path().join("read")).expect("the file");
+    let Ok(reader) = pair.client.adopt(read.as_fd(), false, |fd| fd) else {
+        return;
+    };
+    pair.keeper.stop_keeping();
+    pair.keeper.keep().expect("threads");
+    let epoch = &pair.client.shared().arena.superblock().keeper_epoch;
+    soon("another keeper", || {
+        epoch.load(Ordering::Acquire) > 1 && pair.client.has_keeper()
+    });
+    // It takes office a moment before it listens.
+    std::thread::sleep(Duration::from_millis(100));
+    let Some((written, id)) = pair.file("written") else {
+        return;
+    };
+    let me = pair.client.shared().me().expect("a slot");
+    reader.close(me, &AtomicU32::new(0)).expect("closed");
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(200) {
+        assert!(pair.client.shared().is_open(id), "still open");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(written);
+    assert!(!pair.client.shared().is_open(id));
+}
+
+/// A client of the keeper's that says what it likes, and ends where it likes.
+struct Raw {
+    socket: OwnedFd,
+    session: u64,
+}
+
+impl Raw {
+    fn of(pair: &Pair) -> Self {
+        let arena = pair.keeper.arena_path().expect("a file");
+        Raw {
+            socket: socket::connect(&socket_path(arena)).expect("the keeper listens"),
+            session: pair.keeper.shared().session_name_word(),
+        }
+    }
+
+    /// Hands a file over by the descriptors that a client has of it.
+    fn manages(&self, client: &Session, file: FileId) {
+        const MANAGE: u32 = 1;
+        let device = client.shared().device(file).expect("a device file");
+        let (direct, buffered) = device.descriptors().expect("a real one");
+        let mut message = [0; 16];
+        message[..4].copy_from_slice(&file.0.to_le_bytes());
+        message[4..8].copy_from_slice(&MANAGE.to_le_bytes());
+        message[8..].copy_from_slice(&self.session.to_le_bytes());
+        let sent = socket::send_at_once(self.socket.as_fd(), &message, &[direct, buffered]);
+        sent.expect("room");
+    }
+
+    /// Waits until there is an answer, and leaves it there.
+    fn is_answered(&self) {
+        soon("answered", || !socket::is_empty(self.socket.as_fd()));
+    }
+}
+
+/// It has closed the file as far as the session's table goes, and others have it open.
+#[test]
+fn who_is_killed_before_he_has_said_what_he_has_closed_takes_nothing_from_others() {
+    let pair = Pair::new("killed", |_| ());
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    let raw = Raw::of(&pair);
+    raw.manages(&pair.client, id);
+    raw.is_answered();
+    drop(raw);
+    let entry = pair.client.shared().arena.file_unchecked(id);
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_millis(200) {
+        assert!(pair.client.shared().is_open(id), "still open");
+        assert_eq!(entry.writers(), 1, "still written");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    drop(file);
+    assert!(!pair.client.shared().is_open(id));
+}
+
+/// Who reads has it open all the same, so that the entry's count of descriptions says nothing.
+#[test]
+fn a_writer_that_has_died_beside_a_reader_counts_as_none() {
+    let pair = Pair::new("beside", |_| ());
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    let read = std::fs::File::open(pair.dir.path().join("file")).expect("the file");
+    let reader = pair.keeper.adopt(read.as_fd(), false, |fd| fd);
+    let reader = reader.expect("it is managed");
+    let shared = pair.keeper.shared();
+    let entry = shared.arena.file_unchecked(id);
+    assert_eq!((entry.writers(), entry.readers()), (1, 1));
+    // The kernel takes the lock of who dies; the entry counts on.
+    pair.client.shared().take_open(id, true);
+    soon("no writer", || entry.writers() == 0);
+    assert!(shared.is_open(id), "by its reader");
+    let me = shared.me().expect("a slot");
+    reader.close(me, &AtomicU32::new(0)).expect("closed");
+    assert!(!shared.is_open(id));
+    soon("nobody's", || entry.opens.load(Ordering::Acquire) == 0);
+    drop(file);
+}
+
+/// A client has ended while the keeper was stopped: answers cannot be sent, and some have not been fetched.
+#[test]
+fn what_a_client_has_said_before_its_end_is_heard() {
+    let pair = Pair::new("heard", |_| ());
+    let Some((held, held_id)) = pair.file("held") else {
+        return;
+    };
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let path = pair.dir.path().join("file");
+    let file = pair.client.open_file(path, &options).expect("a file");
+    let id = file.core().expect("managed").id;
+    let device = pair.keeper.shared().device(held_id).expect("in a lane");
+    let raw = Raw::of(&pair);
+    raw.manages(&pair.client, held_id);
+    raw.is_answered();
+    std::thread::scope(|scope| {
+        // The keeper waits until nobody has the file's descriptors.
+        scope.spawn(|| drop(held));
+        soon("closed", || !pair.keeper_has(held_id));
+        raw.manages(&pair.client, id);
+        raw.manages(&pair.client, id);
+        assert!(!pair.keeper_has(id), "not before");
+        drop(raw);
+        drop(device);
+    });
+    soon("taken", || pair.keeper_has(id));
+    drop(file);
+}
+
+/// The keeper answers others while what the dead has left is written.
+#[test]
+fn nobody_waits_while_the_files_of_the_dead_are_written() {
+    let pair = Pair::new("dead", |_| ());
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    let raw = Raw::of(&pair);
+    raw.manages(&pair.client, id);
+    raw.is_answered();
+    let shared = pair.client.shared();
+    let entry = shared.arena.file_unchecked(id);
+    assert_ne!(entry.owed_pages.load(Ordering::Acquire), 0);
+    // Nobody can write it.
+    let stop = stop_file(shared.me().expect("a slot"), id).expect("nobody is at work on it");
+    drop(raw);
+    std::thread::sleep(Duration::from_millis(100));
+    let (other, begun) = (Raw::of(&pair), Instant::now());
+    other.manages(&pair.client, id);
+    other.is_answered();
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_secs(1), "{waited:?}");
+    drop(stop);
+    soon("written", || entry.owed_pages.load(Ordering::Acquire) == 0);
+    drop(file);
+}
+
+/// A sync by a descriptor that may only read is the keeper's work, and no other question waits for it.
+#[test]
+fn nobody_waits_while_much_is_written_for_a_reader() {
+    const PAGES: u64 = 4500;
+    let pair = Pair::new("much", |config| {
+        // Nothing is written that nobody asks for.
+        (config.flush_after, config.flush_interval) = (None, None);
+        (config.memory, config.route) = (128 << 20, forebay::config::Route::Scrap);
+        (config.dirty_background, config.dirty_bytes_max) = (100 << 20, 100 << 20);
+    });
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    for page in 0..PAGES {
+        file.write_at(&[7; 4096], page * 4096).expect("memory");
+    }
+    let shared = pair.client.shared();
+    let entry = shared.arena.file_unchecked(id);
+    let stop = stop_file(shared.me().expect("a slot"), id).expect("nobody is at work on it");
+    let owed = entry.owed_pages.load(Ordering::Acquire);
+    assert!(owed >= 4096, "{owed} pages");
+    std::thread::scope(|scope| {
+        let asks = scope.spawn(|| shared.ask_to_flush(id));
+        std::thread::sleep(Duration::from_millis(100));
+        let (other, begun) = (Raw::of(&pair), Instant::now());
+        other.manages(&pair.client, id);
+        soon("answered", || {
+            !socket::is_empty(other.socket.as_fd()) || begun.elapsed() > Duration::from_millis(500)
+        });
+        let waited = begun.elapsed();
+        drop(stop);
+        assert!(waited < Duration::from_millis(500), "{waited:?}");
+        assert!(asks.join().expect("no panic"), "written");
+    });
+    assert_eq!(entry.owed_pages.load(Ordering::Acquire), 0);
+    drop(file);
+}
+
 const IN_PROCESS: &str = "FOREBAY_TEST_SHORT_OF_NUMBERS";
 
 /// Other threads of the keeper's process take every number that comes free, and give them back a moment later.
@@ -173,10 +382,8 @@ fn lives_with_thieves() {
         rlim_max: 256,
     };
     // SAFETY: the limit is ours, and only read.
-    assert_eq!(
-        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) },
-        0
-    );
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const few) };
+    assert_eq!(set, 0);
     let null = std::fs::File::open("/dev/null").expect("it is always there");
     for i in 0..FILES {
         let Some((file, id)) = pair.file(&i.to_string()) else {

@@ -2,10 +2,16 @@
 #![cfg(feature = "sim")]
 
 use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use forebay::device::{Caps, DeviceFile, DeviceStat, Piece};
+use forebay::session::adopt::Unmanaged;
+use forebay::session::reached;
 use forebay::sim::device::{SimDisk, SimFile, SimOptions};
+use forebay::sync::Ordering;
+use forebay::sys::limits;
 use forebay::{Config, File, OpenOptions, Session};
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
@@ -129,4 +135,76 @@ fn what_is_appended_while_a_file_is_opened_is_there() {
 #[test]
 fn what_is_appended_in_its_last_page_is_there() {
     assert_eq!(opened_late(&[7; 10], &[7; 20]), [7; 30]);
+}
+
+/// Who comes, and where, once a file is being opened.
+static COMES: Mutex<Option<(Session, u64)>> = Mutex::new(None);
+
+fn somebody_comes(fd: OwnedFd) -> OwnedFd {
+    if let Some((session, hash)) = COMES.lock().expect("no panic").take() {
+        reached::begin(session.shared().arena.superblock(), hash);
+    }
+    fd
+}
+
+const IN_PROCESS: &str = "FOREBAY_TEST_OPENING_IN_VAIN";
+
+/// Sets how long files may be that this process writes.
+fn limit_files(bytes: u64) {
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    // SAFETY: the limit is ours, and only read.
+    let set = unsafe { libc::setrlimit(libc::RLIMIT_FSIZE, &raw const limit) };
+    assert_eq!(set, 0);
+    limits::look_at_file_bytes();
+}
+
+/// Somebody reaches the file past the engine meanwhile, and nobody may write what it owes, so that it cannot be the kernel's.
+#[test]
+fn a_file_that_cannot_be_given_to_the_kernel_is_not_left_open() {
+    if std::env::var_os(IN_PROCESS).is_some() {
+        return opens_in_vain();
+    }
+    let program = std::env::current_exe().expect("this program");
+    let mut child = std::process::Command::new(program);
+    child.args([
+        "--exact",
+        "a_file_that_cannot_be_given_to_the_kernel_is_not_left_open",
+    ]);
+    let child = child.arg("--nocapture").env(IN_PROCESS, "1").status();
+    assert!(child.expect("a process").success());
+}
+
+fn opens_in_vain() {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 32 << 20;
+    config.session = format!("test-opening-{}", std::process::id());
+    let writer = Session::join(config.clone()).expect("a session");
+    let reader = Session::join(config).expect("the same");
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let path = dir.path().join("file");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create(true);
+    let file = writer.open_file(&path, &options).expect("a file");
+    let Some(id) = file.core().map(|core| core.id) else {
+        eprintln!("left to the kernel: {:?}", file.kernel_reason());
+        return;
+    };
+    file.write_at(b"x", 0).expect("memory");
+    let read = std::fs::File::open(&path).expect("the file");
+    let meta = read.metadata().expect("numbers");
+    let hash = reached::hash(meta.dev(), meta.ino());
+    *COMES.lock().expect("no panic") = Some((reader.clone(), hash));
+    limit_files(0);
+    let adopted = reader.adopt(read.as_fd(), false, somebody_comes);
+    limit_files(libc::RLIM_INFINITY);
+    let reason = adopted.err();
+    assert!(matches!(reason, Some(Unmanaged::Failed(_))), "{reason:?}");
+    let entry = writer.shared().arena.file_unchecked(id);
+    assert_eq!(entry.opens.load(Ordering::Acquire), 1, "by its writer");
+    assert!(writer.shared().is_open_once(id));
+    drop(file);
+    assert!(!reader.shared().is_open(id));
 }

@@ -7,7 +7,7 @@ mod room;
 use std::collections::VecDeque;
 
 use super::{Answer, Client, Config, Failure, Mode, Operation};
-use crate::ids::{Client as Id, Epoch, File, Key, Node, SIZE_BLOCK, Server};
+use crate::ids::{Client as Id, Epoch, File, Key, Node, SIZE_BLOCK, Server, Version};
 use crate::message::{Message, Outbox, Part, View};
 use crate::mistakes::{Mistake, plant};
 use crate::range::Range;
@@ -363,6 +363,53 @@ fn remote_operations_do_not_wait_for_one_another() {
     assert_eq!(desk.sent.len(), 3, "{:?}", desk.sent);
     desk.settle();
     assert_eq!(desk.client.results().len(), 4);
+}
+
+/// Versions of what a client writes and has not been answered, as it was sent last.
+fn versions(desk: &Desk) -> Vec<Version> {
+    let blocks = desk.sent.iter().filter_map(|message| match message {
+        Message::Write { blocks, .. } => Some(blocks[0].version),
+        Message::Patch { parts, .. } => Some(parts[0].0.version),
+        _ => None,
+    });
+    blocks.collect()
+}
+
+/// Of two copies the one that was sent later was once newer, by a grant that its client had got meanwhile.
+#[test]
+fn what_is_sent_again_is_no_newer_than_it_was() {
+    for mode in [Mode::Local, Mode::Remote] {
+        let mut desk = Desk::new();
+        let write_first = Operation::Write {
+            file: FILE,
+            offset: 0,
+            bytes: vec![9; UNIT as usize].into(),
+            mode,
+        };
+        desk.begin(1, write_first);
+        while versions(&desk).is_empty() {
+            match desk.sent.pop_front() {
+                Some(message) => desk.answer(&message, 1),
+                None => desk.recall(Range::one(0), false),
+            }
+        }
+        let first = versions(&desk);
+        desk.sent.clear();
+        // The next block's grant becomes one with this one's.
+        desk.begin(3, write(1));
+        while let Some(message) = desk.sent.pop_front() {
+            if matches!(message, Message::Ask { .. }) {
+                desk.answer(&message, 1);
+            }
+        }
+        let locks = &desk.client.files[&FILE].locks;
+        assert!(locks.stamp((), 0) > Some(first[0].stamp), "{mode:?}");
+        let mut out = Outbox::new();
+        desk.client.connected(SERVER, &mut out);
+        desk.sent
+            .extend(out.into_iter().map(|(_, message)| message));
+        assert_eq!(versions(&desk), first, "{mode:?}");
+    }
 }
 
 /// A new ruler's epochs begin at a multiple of 2^32: the low bits say nothing of which ruler's it is.

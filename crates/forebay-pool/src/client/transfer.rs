@@ -52,6 +52,9 @@ impl Request {
 #[derive(Clone, Debug)]
 pub(super) struct Transfer {
     pub(super) request: Request,
+    /// Under which grants its blocks are written, in their order: as of when it was begun in this epoch. Who is sent it later, after a break or because
+    /// it let this client in later, gets the same version as the others, though the grants may be newer then.
+    stamps: Vec<u64>,
     waits: BTreeSet<Server>,
 }
 
@@ -61,7 +64,13 @@ impl Client {
         let number = self.count();
         let waits = self.servers_of(&request);
         self.unanswered += request.written();
-        self.transfers.insert(number, Transfer { request, waits });
+        let stamps = self.stamps_of(&request);
+        let transfer = Transfer {
+            request,
+            stamps,
+            waits,
+        };
+        self.transfers.insert(number, transfer);
         self.send_transfer(number, None, out);
         number
     }
@@ -124,6 +133,7 @@ impl Client {
         });
         for transfer in transfers.values_mut() {
             transfer.waits = self.servers_of(&transfer.request);
+            transfer.stamps = self.stamps_of(&transfer.request);
         }
         self.transfers = transfers;
         self.count_unanswered();
@@ -163,13 +173,9 @@ impl Client {
                     parts: parts.clone(),
                 },
                 Request::Patch(parts) => {
-                    let parts = parts.iter().map(|(place, change, at, bytes)| {
-                        let block = Block {
-                            place: *place,
-                            version: self.version(*place, *change),
-                            bytes: bytes.clone(),
-                        };
-                        (block, *at)
+                    let parts = parts.iter().zip(&transfer.stamps);
+                    let parts = parts.map(|((place, change, at, bytes), stamp)| {
+                        (self.block(*place, (*stamp, *change), bytes), *at)
                     });
                     Message::Patch {
                         key,
@@ -186,10 +192,9 @@ impl Client {
                 },
                 Request::Persist(_) => Message::Persist { key, number },
                 Request::Write(blocks) => {
-                    let blocks = blocks.iter().map(|(place, change, bytes)| Block {
-                        place: *place,
-                        version: self.version(*place, *change),
-                        bytes: bytes.clone(),
+                    let blocks = blocks.iter().zip(&transfer.stamps);
+                    let blocks = blocks.map(|((place, change, bytes), stamp)| {
+                        self.block(*place, (*stamp, *change), bytes)
                     });
                     Message::Write {
                         key,
@@ -213,15 +218,32 @@ impl Client {
         (self.number_now(number >> 16) == number).then_some(number >> 16)
     }
 
-    fn version(&self, (file, block): Place, change: u64) -> Version {
-        let stamp = self
-            .files
-            .get(&file)
-            .and_then(|state| state.locks.stamp((), block));
-        Version {
+    /// Under which grants this client has what a request writes now.
+    fn stamps_of(&self, request: &Request) -> Vec<u64> {
+        let stamp = |(file, block): Place| {
+            let state = self.files.get(&file);
+            let stamp = state.and_then(|state| state.locks.stamp((), block));
+            stamp.unwrap_or(0)
+        };
+        match request {
+            Request::Write(blocks) => blocks.iter().map(|part| stamp(part.0)).collect(),
+            Request::Patch(parts) => parts.iter().map(|part| stamp(part.0)).collect(),
+            Request::Read(_) | Request::Part(_) | Request::Discard(..) | Request::Persist(_) => {
+                Vec::new()
+            }
+        }
+    }
+
+    fn block(&self, place: Place, (stamp, change): (u64, u64), bytes: &Bytes) -> Block {
+        let version = Version {
             epoch: self.view.epoch.0,
-            stamp: stamp.unwrap_or(0),
+            stamp,
             change,
+        };
+        Block {
+            place,
+            version,
+            bytes: bytes.clone(),
         }
     }
 

@@ -250,6 +250,58 @@ fn who_keeps_what_a_waiter_wants_does_not_wait_behind_it() {
 }
 
 #[test]
+fn who_waits_for_another_is_not_late_for_its_sake() {
+    let (mut queue, mut stamp, patience) = (Queue::default(), 0, 800);
+    let all = &mut stamp;
+    for (holder, at) in [(1, 1), (2, 9)] {
+        let asked = request(holder, at, at + 1, Right::Exclusive);
+        assert_eq!(queue.ask(asked, 0, all).granted.len(), 1);
+    }
+    // The first one keeps what is recalled, and waits for the second one, of whom it has it recalled later.
+    queue.ask(request(3, 1, 2, Right::Exclusive), 100, all);
+    let urgent = Request {
+        urgent: true,
+        ..request(1, 9, 10, Right::Exclusive)
+    };
+    queue.ask(
+        Request {
+            number: 7,
+            ..urgent
+        },
+        150,
+        all,
+    );
+    assert_eq!(queue.late(950, patience), BTreeSet::new());
+    assert_eq!(queue.late(951, patience), BTreeSet::from([2]));
+    // What it takes after that counts, with what it took before.
+    let block = Range::one(9);
+    let outcome = queue.release((2, block), (*all, false), 950, all);
+    assert_eq!(outcome.granted.len(), 1);
+    let ends = 950 + patience - 50 - 800 / 16;
+    assert_eq!(queue.late(ends, patience), BTreeSet::new());
+    assert_eq!(queue.late(ends + 1, patience), BTreeSet::from([1]));
+}
+
+#[test]
+fn those_who_wait_for_one_another_are_late_in_the_end() {
+    let (mut queue, mut stamp) = (Queue::default(), 0);
+    for (number, urgent) in [(0, false), (1, true)] {
+        for holder in [1, 2] {
+            let at = u64::from(holder) + number;
+            let asked = request(holder, at % 2, at % 2 + 1, Right::Exclusive);
+            let asked = Request {
+                number,
+                urgent,
+                ..asked
+            };
+            queue.ask(asked, 0, &mut stamp);
+        }
+    }
+    assert_eq!(queue.late(15 * 800, 800), BTreeSet::new());
+    assert_eq!(queue.late(17 * 800, 800), BTreeSet::from([1, 2]));
+}
+
+#[test]
 fn a_release_ends_no_grant_that_its_sender_has_not_seen() {
     let (mut queue, mut stamp) = (Queue::default(), 0);
     queue.ask(request(1, 0, 4, Right::Exclusive), 0, &mut stamp);

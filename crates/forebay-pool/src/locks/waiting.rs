@@ -4,6 +4,10 @@
 //! that readers who keep coming never starve a writer. Its conflicts are recalled, once each, and again where a release has
 //! left some of them. A request names what it *needs* and what it *wishes* to have around that; it gets its wish where nobody
 //! else is in the way.
+//!
+//! Who keeps what is recalled because it waits for others itself (its request is *urgent*) answers late for their sake. So each holder has a *clock*
+//! for the time that it takes, which hardly goes on while the holder waits. Else the first to be given up would be who waits, whose recall is older than
+//! those of whom it waits for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
@@ -57,8 +61,44 @@ pub struct Recall<H> {
 #[derive(Clone, Debug)]
 struct Waiter<H> {
     request: Request<H>,
-    /// Whom it has had recalled, and when.
+    /// Whom it has had recalled, and when by that one's clock.
     recalled: BTreeMap<H, u64>,
+}
+
+/// How much slower a holder's clock goes while it waits. It does not stand still: should there ever be a circle of those who wait, it ends.
+const SLOWER: u64 = 16;
+
+/// How long a holder has waited for others while it kept something.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waits {
+    /// Its urgent requests that wait.
+    now: usize,
+    /// Since when, if there are any.
+    since: u64,
+    /// In all, before that.
+    before: u64,
+}
+
+impl Waits {
+    fn begin(&mut self, now: u64) {
+        if self.now == 0 {
+            self.since = now;
+        }
+        self.now += 1;
+    }
+
+    fn end(&mut self, now: u64) {
+        self.now -= 1;
+        if self.now == 0 {
+            self.before += now.saturating_sub(self.since);
+        }
+    }
+
+    fn clock(&self, now: u64) -> u64 {
+        let open = (self.now > 0).then(|| now.saturating_sub(self.since));
+        let waited = self.before + open.unwrap_or(0);
+        now.saturating_sub(waited - waited / SLOWER)
+    }
 }
 
 /// The locks of one file, with those who wait.
@@ -69,6 +109,8 @@ pub struct Queue<H> {
     waiting: Tree<u64>,
     /// The tickets of each asker's requests.
     askers: BTreeMap<(H, u64), u64>,
+    /// Of those who have had urgent requests.
+    waits: BTreeMap<H, Waits>,
     ticket: u64,
 }
 
@@ -79,6 +121,7 @@ impl<H> Default for Queue<H> {
             waiters: BTreeMap::new(),
             waiting: Tree::default(),
             askers: BTreeMap::new(),
+            waits: BTreeMap::new(),
             ticket: 0,
         }
     }
@@ -141,6 +184,9 @@ impl<H: Copy + Ord + Debug> Queue<H> {
             self.waiters.insert(self.ticket, waiter);
             self.waiting
                 .insert(self.ticket, request.need, request.right);
+            if request.urgent {
+                self.waits.entry(request.holder).or_default().begin(now);
+            }
             self.step(self.ticket, now, stamp, &mut outcome);
         }
         outcome
@@ -170,8 +216,9 @@ impl<H: Copy + Ord + Debug> Queue<H> {
         let gone = self.askers.range((holder, 0)..=(holder, u64::MAX));
         let gone: Vec<u64> = gone.map(|(_, ticket)| *ticket).collect();
         for ticket in gone {
-            ranges.extend(self.leave(ticket).map(|request| request.need));
+            ranges.extend(self.leave(ticket, now).map(|request| request.need));
         }
+        self.waits.remove(&holder);
         let touched: BTreeSet<u64> = ranges
             .iter()
             .flat_map(|range| self.touching(*range))
@@ -203,13 +250,18 @@ impl<H: Copy + Ord + Debug> Queue<H> {
         recalls
     }
 
-    /// Holders that have not answered a recall since before `since`.
-    pub fn late(&self, since: u64) -> BTreeSet<H> {
+    /// Holders that have taken longer than `patience` to answer a recall, what they waited for others themselves hardly counted.
+    pub fn late(&self, now: u64, patience: u64) -> BTreeSet<H> {
         let recalled = self.waiters.values().flat_map(|waiter| &waiter.recalled);
         recalled
-            .filter(|(_, at)| **at < since)
+            .filter(|(holder, at)| self.clock(**holder, now).saturating_sub(**at) > patience)
             .map(|(holder, _)| *holder)
             .collect()
+    }
+
+    fn clock(&self, holder: H, now: u64) -> u64 {
+        let waits = self.waits.get(&holder).copied().unwrap_or_default();
+        waits.clock(now)
     }
 
     fn touching(&self, range: Range) -> BTreeSet<u64> {
@@ -255,7 +307,7 @@ impl<H: Copy + Ord + Debug> Queue<H> {
         if in_the_way.is_empty()
             && (request.urgent || !self.is_behind(request, request.need, ticket))
         {
-            self.leave(ticket);
+            self.leave(ticket, now);
             *stamp += 1;
             let range = if self
                 .locks
@@ -283,7 +335,8 @@ impl<H: Copy + Ord + Debug> Queue<H> {
         let known: BTreeSet<H> = waiter.recalled.keys().copied().collect();
         for (other, held) in in_the_way {
             if !known.contains(&other) {
-                waiter.recalled.insert(other, now);
+                let waits = self.waits.get(&other).copied().unwrap_or_default();
+                waiter.recalled.insert(other, waits.clock(now));
                 outcome.recalls.extend(recall(request, other, held));
             }
         }
@@ -303,9 +356,14 @@ impl<H: Copy + Ord + Debug> Queue<H> {
         behind
     }
 
-    fn leave(&mut self, ticket: u64) -> Option<Request<H>> {
+    fn leave(&mut self, ticket: u64, now: u64) -> Option<Request<H>> {
         let waiter = self.waiters.remove(&ticket)?;
         let request = waiter.request;
+        if request.urgent
+            && let Some(waits) = self.waits.get_mut(&request.holder)
+        {
+            waits.end(now);
+        }
         self.waiting.remove(ticket, request.need.start);
         self.askers.remove(&(request.holder, request.number));
         Some(request)

@@ -255,7 +255,8 @@ pub(super) fn carry(
     (peer, generation): (Node, u64),
     process: &Mutex<Process>,
 ) -> bool {
-    let began = { stream.wait_for_ever() }.and_then(|()| Link::of(&stream, generation));
+    let term = process::locked(process).term();
+    let began = { stream.wait_for_ever(term) }.and_then(|()| Link::of(&stream, generation));
     let Ok((link, writer)) = began else {
         // There are no descriptors or threads left, perhaps for a moment.
         thread::sleep(PAUSE);

@@ -11,7 +11,7 @@ use super::Ended;
 use super::link::{Link, Newest};
 use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
-use crate::ids::{Epoch, Node};
+use crate::ids::{Epoch, Node, Server as Id};
 use crate::message::{Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
@@ -56,6 +56,8 @@ pub(super) struct Process {
     etcd_trouble: Option<String>,
     links: BTreeMap<Node, Link>,
     newest: Newest,
+    /// The servers that may have blocks, as far as this process has been told, and of which epoch that is.
+    told: (Epoch, Vec<Id>),
     /// Where results of operations go that have not ended.
     askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
@@ -64,6 +66,7 @@ pub(super) struct Process {
     /// What a server says of itself.
     status: Arc<Mutex<Status>>,
     began: Instant,
+    term: Duration,
     tick: Duration,
 }
 
@@ -90,12 +93,14 @@ impl Process {
             etcd_trouble: None,
             links: BTreeMap::new(),
             newest: Newest::default(),
+            told: Default::default(),
             askers: BTreeMap::new(),
             asked: 0,
             is_over: false,
             is_in,
             status: Arc::default(),
             began: Instant::now(),
+            term: Duration::from_millis(term_ms),
             tick: Duration::from_millis((term_ms / 50).clamp(5, 100)),
         }
     }
@@ -128,7 +133,7 @@ impl Process {
             }
             match event {
                 Ok(Event::Stop) if process.stop() => return Ok(()),
-                Ok(Event::Synced) => process.synced(),
+                Ok(Event::Synced) => process.tick(),
                 Ok(Event::Refused(why)) => return Err(Ended::Refused(why)),
                 Ok(Event::Stop) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -174,6 +179,11 @@ impl Process {
     /// Whether the register has ever told this server that it is a member: else it has nothing that anybody could miss.
     pub fn has_been_member(&self) -> bool {
         matches!(&self.machine, Machine::Server(server) if server.view().epoch != Epoch(0))
+    }
+
+    /// How long a member is waited for.
+    pub fn term(&self) -> Duration {
+        self.term
     }
 
     pub fn now(&self) -> u64 {
@@ -281,14 +291,6 @@ impl Process {
                 };
             }
             Machine::Client(client) => client.tick(now, &mut out),
-        }
-        self.dispatch(self.me, out);
-    }
-
-    fn synced(&mut self) {
-        let mut out = Outbox::new();
-        if let Machine::Server(server) = &mut self.machine {
-            server.synced(&mut out);
         }
         self.dispatch(self.me, out);
     }
@@ -407,7 +409,25 @@ impl Process {
             (_, Machine::Server(server)) => server.handle(now, from, message, &mut out),
             (_, Machine::Client(client)) => client.handle(now, from, message, &mut out),
         }
+        self.end_links();
         out
+    }
+
+    /// Ends connections with servers that the pool goes on without: a host that lost power ends none, and whoever is there now is dialled
+    /// when the old one has ended.
+    fn end_links(&mut self) {
+        let view = match &self.machine {
+            Machine::Server(server) => server.view(),
+            Machine::Client(client) => client.view(),
+        };
+        if view.epoch == self.told.0 {
+            return;
+        }
+        let servers = view.servers.iter().chain(&view.leaving).copied().collect();
+        let (_, before) = std::mem::replace(&mut self.told, (view.epoch, servers));
+        for gone in before.iter().filter(|server| !self.told.1.contains(server)) {
+            self.links.remove(&Node::Server(*gone));
+        }
     }
 
     /// Sends messages; those to this process are taken at once. What cannot be sent is lost, and its sender learns of the next connection.

@@ -38,6 +38,16 @@ impl Serving {
         let address = config.servers.get(index).copied();
         let address = address.ok_or(Ended::NoSuchServer(index))?;
         let listener = TcpListener::bind(address).map_err(|why| Ended::Listen(address, why))?;
+        Serving::begin_at(listener, config, index)
+    }
+
+    /// The same where others reach this one by its address.
+    pub(super) fn begin_at(
+        listener: TcpListener,
+        config: &Config,
+        index: usize,
+    ) -> Result<Serving, Ended> {
+        let own = listener.local_addr();
         let (inbox, events) = mpsc::channel();
         let inbox = Arc::new(Mutex::new(inbox));
         let is_over = Arc::new(AtomicBool::new(false));
@@ -57,7 +67,7 @@ impl Serving {
             let result = life.serve(listener, events);
             life.is_over.store(true, Ordering::Relaxed);
             // The listener's thread waits for somebody to come.
-            let _ = TcpStream::connect(address);
+            let _ = own.and_then(TcpStream::connect);
             result
         });
         Ok(Serving {

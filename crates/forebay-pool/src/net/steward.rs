@@ -171,6 +171,8 @@ impl Steward {
             }
             Err(Fault::Etcd(why)) => {
                 self.trouble = Some(why.to_string());
+                // Whoever has blocks could not say so meanwhile.
+                self.alone_since = None;
                 Ok(Entry::Wait)
             }
             Err(Fault::Ended(why)) => {
@@ -431,5 +433,27 @@ impl Fault {
 impl From<io::Error> for Fault {
     fn from(error: io::Error) -> Fault {
         Fault::Etcd(error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_was_alone_while_etcd_was_away() {
+        let text = r#"
+            servers = ["127.0.0.1:7411"]
+            [etcd]
+            endpoints = ["http://127.0.0.1:1"]
+            prefix = "/forebay/alone"
+        "#;
+        let config = Config::parse(text).unwrap();
+        let etcd = config.etcd.as_ref().unwrap();
+        let mut steward = Steward::new(etcd, &config, 0, 1).unwrap();
+        steward.alone_since = Some(Instant::now());
+        assert!(matches!(steward.enter(1), Ok(Entry::Wait)));
+        assert!(steward.trouble().is_some());
+        assert_eq!(steward.alone_since, None);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use rustix::io::Errno;
-use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg};
+use rustix::net::{SendAncillaryBuffer, SendFlags, sendmsg, sockopt};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, Connection, ServerConnection};
 
@@ -18,6 +18,9 @@ use crate::wire::Parcel;
 
 /// Bytes taken from the socket at once.
 const TAKEN: usize = 1 << 16;
+
+/// How often another host is asked whether it is there, within a term.
+const PROBES: u32 = 3;
 
 /// One end of a connection.
 pub(super) struct Stream {
@@ -84,10 +87,23 @@ impl Stream {
         })
     }
 
-    /// From now on reads and writes wait as long as it takes.
-    pub fn wait_for_ever(&self) -> io::Result<()> {
+    /// From now on reads and writes wait as long as it takes, while the other host is there: it is asked if nothing is under way, and one that
+    /// has answered nothing for a term has gone, or begun again.
+    pub fn wait_for_ever(&self, term: Duration) -> io::Result<()> {
+        let often = (term / (PROBES + 1)).max(Duration::from_secs(1));
+        sockopt::set_socket_keepalive(&self.socket, true)?;
+        sockopt::set_tcp_keepidle(&self.socket, often)?;
+        sockopt::set_tcp_keepintvl(&self.socket, often)?;
+        sockopt::set_tcp_keepcnt(&self.socket, PROBES)?;
+        sockopt::set_tcp_user_timeout(&self.socket, term.as_millis() as u32)?;
         self.socket.set_read_timeout(None)?;
         self.socket.set_write_timeout(None)
+    }
+
+    /// The connection itself.
+    #[cfg(test)]
+    pub fn socket(&self) -> &TcpStream {
+        &self.socket
     }
 
     /// The same connection, for a thread that writes.

@@ -1,15 +1,19 @@
-//! What a server's door lets in, and what strangers before it do to others.
+//! What a server's door lets in, what strangers before it do to others, and connections whose other end has gone.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU16, Ordering};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt;
 
 use super::link::{self, Dialled, Dialler, Hello, Link, Newest, Welcome};
 use super::process::{Machine, Process};
 use super::security::Security;
 use super::stream::Stream;
 use super::{Config, Pool, Serving};
+use crate::client::{Answer, Entry, Operation};
 use crate::ids::{Client, File, Key, Node, Server, Version};
 use crate::message::{Block, Message, Part};
 use crate::random::mix2;
@@ -217,4 +221,108 @@ fn the_newest_connections_of_many_peers_are_known() {
         }
     }
     assert!(newest.takes(peer(1), 20_001));
+}
+
+#[test]
+fn the_other_end_of_a_connection_is_asked_whether_it_is_there() {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let _far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (near, _) = listener.accept().unwrap();
+    let near = Stream::accept(near, &Security::None, PATIENCE).unwrap();
+    near.wait_for_ever(Duration::from_secs(12)).unwrap();
+    let socket = near.socket();
+    assert!(sockopt::socket_keepalive(socket).unwrap());
+    let often = Duration::from_secs(3);
+    assert_eq!(sockopt::tcp_keepidle(socket).unwrap(), often);
+    assert_eq!(sockopt::tcp_keepintvl(socket).unwrap(), often);
+    assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), 3);
+    assert_eq!(sockopt::tcp_user_timeout(socket).unwrap(), 12_000);
+}
+
+/// Takes connections to a server along, and keeps both ends of each when one has ended: nobody hears of it, as if a host had lost power.
+fn take_along(from: TcpListener, to: Arc<Mutex<SocketAddr>>) {
+    std::thread::spawn(move || {
+        for near in from.incoming() {
+            let near = near.unwrap();
+            let to = *to.lock().unwrap();
+            // Nobody may listen there for a while.
+            let Ok(far) = TcpStream::connect(to) else {
+                continue;
+            };
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                let ends = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                std::thread::spawn(move || copy(ends));
+            }
+        }
+    });
+}
+
+/// Never closes either of them.
+fn copy((mut from, mut to): (TcpStream, TcpStream)) {
+    let mut bytes = [0; 1 << 16];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        // What the one who has gone does not take is lost.
+        let _ = to.write_all(&bytes[..count]);
+    }
+    std::mem::forget((from, to));
+}
+
+fn wait_until(what: &str, is: impl Fn() -> bool) {
+    let until = Instant::now() + Duration::from_secs(20);
+    while !is() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn who_never_heard_of_a_servers_end_meets_its_next_life() {
+    let config = Config {
+        copies: 2,
+        term_ms: 1000,
+        ..config(3)
+    };
+    let own = || TcpListener::bind((config.servers[1].ip(), 0)).unwrap();
+    let listener = own();
+    let to = Arc::new(Mutex::new(listener.local_addr().unwrap()));
+    take_along(
+        TcpListener::bind(config.servers[1]).unwrap(),
+        Arc::clone(&to),
+    );
+    let first = Serving::begin(&config, 0).unwrap();
+    let second = Serving::begin_at(listener, &config, 1).unwrap();
+    let third = Serving::begin(&config, 2).unwrap();
+    let pool = Arc::new(Pool::join(&config, PATIENCE).unwrap());
+    let Ok(Answer::Made(Entry { file, .. }, _)) = pool.run(Operation::MakeNameless) else {
+        panic!("no file");
+    };
+    pool.write(file, 0, &[7; 1 << 18]).unwrap();
+    pool.run(Operation::Sync { file }).unwrap();
+    let epoch = first.status().epoch;
+    // The second word ends it at once.
+    second.stop();
+    second.stop();
+    second.wait().unwrap();
+    let listener = own();
+    *to.lock().unwrap() = listener.local_addr().unwrap();
+    let second = Serving::begin_at(listener, &config, 1).unwrap();
+    let all = [&first, &second, &third];
+    wait_until("no epoch has become active", || {
+        all.iter().all(|server| {
+            let status = server.status();
+            status.epoch > epoch && status.is_active && status.servers == 3
+        })
+    });
+    // The client is in it as well, though it had nothing to say to the old one.
+    let (done, is_done) = mpsc::channel();
+    let own = Arc::clone(&pool);
+    std::thread::spawn(move || done.send(own.read(file, 0, 1 << 18)).unwrap());
+    let bytes = is_done.recv_timeout(Duration::from_secs(20)).unwrap();
+    assert!(bytes.unwrap() == [7; 1 << 18]);
+    drop(pool);
+    for server in [third, second, first] {
+        server.stop();
+        server.stop();
+        server.wait().unwrap();
+    }
 }

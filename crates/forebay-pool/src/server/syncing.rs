@@ -119,7 +119,7 @@ impl Server {
     }
 
     /// A sync has ended, perhaps.
-    pub fn synced(&mut self, out: &mut Outbox) {
+    pub(super) fn synced(&mut self, out: &mut Outbox) {
         let Some(home) = self.blocks.home().filter(|_| !self.gone) else {
             return;
         };

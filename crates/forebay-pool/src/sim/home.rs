@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::home::Home;
@@ -12,14 +13,19 @@ use crate::message::{Block, Place};
 type Held = (BTreeMap<Place, (Version, Vec<u8>)>, u64);
 
 #[derive(Debug, Default)]
-pub struct Memory(Mutex<Held>);
+pub struct Memory(Mutex<Held>, AtomicBool);
 
 impl Memory {
+    /// From now on all calls fail, or no more of them than usually.
+    pub fn fail(&self, fails: bool) {
+        self.1.store(fails, Ordering::Relaxed);
+    }
+
     /// Every so often a call fails, and has done nothing.
     fn call(&self) -> io::Result<MutexGuard<'_, Held>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         held.1 += 1;
-        if held.1.is_multiple_of(97) {
+        if held.1.is_multiple_of(97) || self.1.load(Ordering::Relaxed) {
             return Err(io::Error::other("no room"));
         }
         Ok(held)

@@ -497,6 +497,10 @@ fn pools_outlive_their_rulers() {
 fn pools_live_long() {
     // The first one once had an operation that waited for itself.
     holds(std::iter::once(474_249_057_841), 400);
+    // Here one of two copies was newer than the other, though both were of one write.
+    holds_in(Scene::Home, 9959, 900);
+    // Here a client was given up that waited for another one.
+    holds_in(Scene::Quiet, 24_036, 700);
     holds(1..26, 1000);
 }
 

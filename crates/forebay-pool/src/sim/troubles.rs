@@ -188,3 +188,61 @@ fn tried(trouble: Trouble, patience: u64) {
     println!("{trouble:?}, {pools} pools: {all:?}");
     assert!(all.ended > pools * 8, "{all:?}");
 }
+
+/// The home fails for some terms while two clients write one block by turns.
+fn with_home_away(seed: u64) -> Result<(), Fault> {
+    let copies = 1 + (seed % 2) as usize;
+    let mut world = World::new(seed, 3, copies, true);
+    let file = make_file(&mut world).map_err(Fault::Stuck)?;
+    world.takes_files = false;
+    let clients: Vec<Client> = world.clients.keys().copied().collect();
+    let mut write = |world: &mut World, step: u64| {
+        let value = step + 1;
+        let write = Operation::Write {
+            file,
+            offset: 0,
+            bytes: value.to_le_bytes().to_vec().into(),
+            mode: Mode::Local,
+        };
+        world.begin(clients[(step % 2) as usize], write);
+    };
+    for step in 0..4 {
+        write(&mut world, step);
+        world.run(world.now + 100);
+    }
+    let home = world.home.clone();
+    let fail = |fails| { home.iter() }.for_each(|home| home.fail(fails));
+    fail(true);
+    let until = world.now + super::TERM * 4;
+    for step in 4..8 {
+        write(&mut world, step);
+        world.run(world.now + 100);
+    }
+    world.run(until);
+    seen(&world)?;
+    fail(false);
+    world.run(world.now + super::TERM * 4);
+    seen(&world)?;
+    if let Some(client) = clients
+        .iter()
+        .find(|client| world.clients[client].is_gone())
+    {
+        return Err(Fault::Stuck(format!("{client:?} is given up")));
+    }
+    if !world.open.is_empty() || !world.failures.is_empty() {
+        let what = format!("{:?} do not end, {:?}", world.open, world.failures);
+        return Err(Fault::Stuck(what));
+    }
+    come_to_rest(&mut world, Scene::Troubles, file)
+}
+
+#[test]
+fn nobody_is_given_up_while_the_home_fails() {
+    let first = told("TEST_SEED").unwrap_or(1);
+    let pools = told("TEST_POOLS").unwrap_or(100);
+    for seed in first..first + pools {
+        if let Err(fault) = with_home_away(seed) {
+            panic!("seed {seed}: {fault}");
+        }
+    }
+}

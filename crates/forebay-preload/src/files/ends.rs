@@ -167,6 +167,12 @@ fn settle_in_use(fd: c_int, word: Word) -> c_int {
     }
     let _inside = Inside::enter();
     let _cancel = NotCancelled::new();
+    settle_open(fd, word)
+}
+
+/// Writes what the file of a descriptor owes, which another thread may close meanwhile: that close waits. Returns an error number, or 0. The
+/// caller is inside.
+fn settle_open(fd: c_int, word: Word) -> c_int {
     let Some(using) = inodes::begin(fd, word) else {
         return 0;
     };
@@ -276,7 +282,7 @@ pub fn at_end() {
         let missed = fd <= libc::STDERR_FILENO || streams::has(fd);
         let closed = alone && !missed && close_behind(fd).is_some();
         if !closed {
-            inodes::settle(word, Durability::Kernel, &word.description().seen);
+            settle_open(fd, word);
         }
     }
     std::sync::atomic::fence(Ordering::SeqCst);
@@ -290,9 +296,9 @@ pub fn at_replacement() {
     }
     let _inside = Inside::enter();
     let _errno = KeepErrno::new();
-    for (_, word) in table::files() {
+    for (fd, word) in table::files() {
         if word.kind() == Kind::Managed && word.writes() {
-            inodes::settle(word, Durability::Kernel, &word.description().seen);
+            settle_open(fd, word);
         }
     }
     if let Some(session) = attach::joined() {

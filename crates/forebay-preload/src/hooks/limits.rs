@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
-use libc::{c_int, pid_t, rlimit};
+use libc::{c_int, c_long, pid_t, rlimit};
 
 use crate::attach;
 use crate::inside::Inside;
@@ -56,6 +56,7 @@ pub fn look() {
     };
     let size = ask(libc::RLIMIT_FSIZE, libc::RLIM_INFINITY);
     FILE_SIZE.store(size.rlim_cur, Relaxed);
+    forebay::sys::limits::note_file_bytes(size.rlim_cur);
     let descriptors = ask(libc::RLIMIT_NOFILE, 0);
     DESCRIPTORS[0].store(descriptors.rlim_cur, Relaxed);
     DESCRIPTORS[1].store(descriptors.rlim_max, Relaxed);
@@ -171,6 +172,24 @@ export! {
         let _changing = Changing::begin();
         // SAFETY: the caller's arguments.
         let result = unsafe { real::prlimit64(process, resource, limit, before) };
+        look();
+        result
+    }
+
+    /// `ulimit`. The limit is read where the caller has put it, should there be one.
+    fn ulimit(command: c_int, limit: c_long) -> c_long {
+        let _changing = Changing::begin();
+        // SAFETY: takes no memory.
+        let result = unsafe { real::ulimit(command, limit) };
+        look();
+        result
+    }
+
+    /// `vlimit`.
+    fn vlimit(resource: c_int, limit: c_int) -> c_int {
+        let _changing = Changing::begin();
+        // SAFETY: takes no memory.
+        let result = unsafe { real::vlimit(resource, limit) };
         look();
         result
     }

@@ -51,6 +51,10 @@ unsafe fn open_with(
     if !attach::is_on() || Inside::is() {
         return really(flags);
     }
+    if flags & libc::O_PATH != 0 {
+        // The file is only named: nothing of it is cut, and no lease or guard is in the way.
+        return enter(really(flags), flags);
+    }
     if attach::glance().is_some_and(Glance::has_leases) {
         // The kernel would wait as well, but for a signal's sake it would stop.
         // SAFETY: the caller's path.

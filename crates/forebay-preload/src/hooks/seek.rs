@@ -38,7 +38,7 @@ export! {
 fn seek_candidate(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Option<off_t> {
     let description = word.description();
     let _lock = description.lock();
-    if description.state() != State::Kernels {
+    if description.state() != State::Kernels || table::word(fd) != word {
         return None;
     }
     // SAFETY: takes no memory.
@@ -83,7 +83,7 @@ fn seek_ours(fd: c_int, offset: off_t, whence: c_int) -> off_t {
 fn seek_managed(fd: c_int, word: Word, offset: off_t, whence: c_int) -> Answer<off_t> {
     serve::with(fd, word, |using, description| {
         let _lock = description.lock();
-        if description.state() != State::Ours {
+        if !serve::is_served(fd, word) {
             return Err(Halt::Kernel);
         }
         let invalid = || Halt::Failed(device_error(libc::EINVAL));

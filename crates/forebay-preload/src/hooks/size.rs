@@ -216,7 +216,8 @@ fn allocate_managed(fd: c_int, word: Word, mode: c_int, offset: off_t, len: off_
         return Answer::Failed(libc::EFBIG);
     };
     let keeps_size = mode & libc::FALLOC_FL_KEEP_SIZE != 0;
-    if !keeps_size && end as u64 > limits::file_size() {
+    // As with the kernel, what stays as long as it is may be longer than the limit.
+    if !keeps_size && end as u64 > limits::file_size() && end > size_of(fd) {
         limits::exceeded();
         return Answer::Failed(libc::EFBIG);
     }

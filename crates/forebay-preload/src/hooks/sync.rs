@@ -1,5 +1,6 @@
 //! Making durable.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay::file::core::Halt;
@@ -46,7 +47,7 @@ export! {
         if files::is_ours(fd) {
             return serve::refused() as c_int;
         }
-        let failed = files::Look::at(fd).and_then(|look| write_all(Some(look.device)));
+        let failed = write_file_system(fd);
         // SAFETY: takes no memory.
         let result = unsafe { real::syncfs(fd) };
         match failed {
@@ -151,6 +152,24 @@ fn write_for(
     let _cancel = NotCancelled::new();
     let seen = AtomicU32::new(description.seen.load(Ordering::Relaxed));
     Ok(using.inode.settle(using.me, durability, &seen)?)
+}
+
+/// Writes what all programs of the session have written to the file system that a descriptor is of. As [`write_all`].
+pub fn write_file_system(fd: c_int) -> Option<c_int> {
+    let look = {
+        let _errno = KeepErrno::new();
+        files::Look::at(fd)?
+    };
+    // Each subvolume of btrfs has a device's number of its own.
+    write_all((!is_btrfs(fd)).then_some(look.device))
+}
+
+fn is_btrfs(fd: c_int) -> bool {
+    let _errno = KeepErrno::new();
+    let mut of = MaybeUninit::<libc::statfs64>::zeroed();
+    // SAFETY: the target is ours; zeros are good for it.
+    let (asked, of) = unsafe { (libc::fstatfs64(fd, of.as_mut_ptr()), of.assume_init()) };
+    asked == 0 && of.f_type == libc::BTRFS_SUPER_MAGIC
 }
 
 /// Writes what all programs of the session have written, to one device or all. An error number if something cannot be written;

@@ -1,13 +1,16 @@
 //! Setting a file's times: what it owes is written first, so that our own writing does not move them afterwards.
 
+use std::mem::MaybeUninit;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use forebay::file::settle::Durability;
 use libc::{c_char, c_int, timespec, timeval, utimbuf};
 
+use crate::attach;
 use crate::files;
 use crate::hooks::attributes::{of_descriptor, of_either, of_path};
-use crate::inside::NotCancelled;
+use crate::inside::{Inside, NotCancelled};
+use crate::program;
 use crate::raw::KeepErrno;
 use crate::real;
 use crate::serve::{self, Turn};
@@ -17,12 +20,14 @@ export! {
     fn utimensat(dir: c_int, path: *const c_char, times: *const timespec, flags: c_int) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
+            let real = || real::utimensat(dir, path, times, flags);
             if path.is_null() {
                 flush(dir);
-                of_descriptor(dir, || real::utimensat(dir, path, times, flags))
+                of_descriptor(dir, || lasting(Of::fd(dir), times, real))
             } else {
                 files::flush_path(dir, path, flags);
-                of_either(dir, path, flags, || real::utimensat(dir, path, times, flags))
+                let of = Of { dir, path, flags };
+                of_either(dir, path, flags, || lasting(of, times, real))
             }
         }
     }
@@ -31,14 +36,18 @@ export! {
     fn futimens(fd: c_int, times: *const timespec) -> c_int {
         flush(fd);
         // SAFETY: the caller's arguments.
-        of_descriptor(fd, || unsafe { real::futimens(fd, times) })
+        of_descriptor(fd, || unsafe {
+            lasting(Of::fd(fd), times, || real::futimens(fd, times))
+        })
     }
 
     /// `futimes`.
     fn futimes(fd: c_int, times: *const timeval) -> c_int {
         flush(fd);
         // SAFETY: the caller's arguments.
-        of_descriptor(fd, || unsafe { real::futimes(fd, times) })
+        of_descriptor(fd, || unsafe {
+            lasting(Of::fd(fd), std::ptr::null(), || real::futimes(fd, times))
+        })
     }
 
     /// `utimes`.
@@ -46,7 +55,8 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(libc::AT_FDCWD, path, 0);
-            of_path(libc::AT_FDCWD, path, true, || real::utimes(path, times))
+            let of = Of { dir: libc::AT_FDCWD, path, flags: 0 };
+            of_path(libc::AT_FDCWD, path, true, || lasting(of, std::ptr::null(), || real::utimes(path, times)))
         }
     }
 
@@ -55,7 +65,8 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(libc::AT_FDCWD, path, 0);
-            of_path(libc::AT_FDCWD, path, false, || real::lutimes(path, times))
+            let of = Of { dir: libc::AT_FDCWD, path, flags: libc::AT_SYMLINK_NOFOLLOW };
+            of_path(libc::AT_FDCWD, path, false, || lasting(of, std::ptr::null(), || real::lutimes(path, times)))
         }
     }
 
@@ -64,7 +75,8 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(dir, path, 0);
-            of_path(dir, path, true, || real::futimesat(dir, path, times))
+            let of = Of { dir, path, flags: 0 };
+            of_path(dir, path, true, || lasting(of, std::ptr::null(), || real::futimesat(dir, path, times)))
         }
     }
 
@@ -73,9 +85,86 @@ export! {
         // SAFETY: the caller's arguments.
         unsafe {
             files::flush_path(libc::AT_FDCWD, path, 0);
-            of_path(libc::AT_FDCWD, path, true, || real::utime(path, times))
+            let of = Of { dir: libc::AT_FDCWD, path, flags: 0 };
+            of_path(libc::AT_FDCWD, path, true, || lasting(of, std::ptr::null(), || real::utime(path, times)))
         }
     }
+}
+
+/// What a call sets the times of.
+#[derive(Clone, Copy)]
+struct Of {
+    dir: c_int,
+    path: *const c_char,
+    flags: c_int,
+}
+
+impl Of {
+    fn fd(fd: c_int) -> Self {
+        Of {
+            dir: fd,
+            path: c"".as_ptr(),
+            flags: libc::AT_EMPTY_PATH,
+        }
+    }
+}
+
+/// Whether a call sets the modification time. Null: to what it is now.
+fn sets_modified(times: *const timespec) -> bool {
+    let both = (!times.is_null()).then(|| program::peek::<[[i64; 2]; 2]>(times.addr()));
+    both.flatten()
+        .is_none_or(|[_, [_, ns]]| ns != libc::UTIME_OMIT)
+}
+
+/// A call that sets times, which stay. A keeper that does not get on is not waited for: if it has still to give the file the time of its close,
+/// it gives it this one. `times` as for `utimensat`; null for a call that always sets the modification time.
+///
+/// # Safety
+/// The path is null, or a string or an address that the kernel refuses.
+unsafe fn lasting(of: Of, times: *const timespec, call: impl Fn() -> c_int) -> c_int {
+    if of.path.is_null() || Inside::is() || !attach::is_on() || !sets_modified(times) {
+        return call();
+    }
+    let closing = {
+        let _errno = KeepErrno::new();
+        let glance = attach::glance().filter(|glance| glance.knows_any());
+        // SAFETY: the caller's promise.
+        let look = || unsafe { files::Look::at_path(of.dir, of.path, of.flags) };
+        let known = glance.and_then(|glance| Some((glance, look()?.identity())));
+        known.filter(|(glance, file)| glance.is_to_get_time(*file))
+    };
+    let result = call();
+    let Some((glance, file)) = closing.filter(|_| result == 0) else {
+        return result;
+    };
+    let is_undone = {
+        let _errno = KeepErrno::new();
+        // SAFETY: the caller's promise.
+        let set = unsafe { modified_ns(of, file) };
+        set.is_some_and(|ns| !glance.time_is_set(file, ns))
+    };
+    if is_undone { call() } else { result }
+}
+
+/// The modification time of a file, if the path still leads to that one.
+///
+/// # Safety
+/// As for [`lasting`].
+unsafe fn modified_ns(of: Of, file: (u64, u64)) -> Option<u64> {
+    const NS: u64 = 1_000_000_000;
+    let flags = of.flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW);
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the caller's promise; the target is ours, initialised where the call succeeds.
+    let stat = unsafe {
+        if real::fstatat64(of.dir, of.path, stat.as_mut_ptr(), flags) != 0 {
+            return None;
+        }
+        stat.assume_init()
+    };
+    let ns = (stat.st_mtime.max(0) as u64)
+        .saturating_mul(NS)
+        .saturating_add(stat.st_mtime_nsec as u64);
+    ((stat.st_dev, stat.st_ino) == file).then_some(ns)
 }
 
 /// Writes what a descriptor's file owes. Errors are told by who syncs or closes.

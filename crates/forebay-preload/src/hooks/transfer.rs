@@ -5,8 +5,13 @@
 
 mod pipes;
 
+use std::sync::atomic::Ordering;
+
+use forebay::session::glance::Glance;
+use forebay::session::reached;
 use libc::{c_int, c_uint, off_t, size_t, ssize_t};
 
+use crate::attach;
 use crate::files::{self, Why};
 use crate::hooks::io::{pread64, pwrite64, write};
 use crate::hooks::limits;
@@ -24,23 +29,18 @@ export! {
     /// `sendfile`.
     fn sendfile64 | sendfile(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
         // SAFETY: the caller's arguments.
-        unsafe {
-            match is_served(from, to) {
-                Ok(true) => {}
-                Ok(false) => return real::sendfile64(to, from, offset, count),
-                Err(errno) => return serve::fail(errno),
-            }
-            if real::sendfile64(to, from, offset, 0) < 0 {
-                return -1;
-            }
+        let real = |count| unsafe { real::sendfile64(to, from, offset, count) };
+        if let Some(moved) = by_kernel(from, to, &|| real(count)) {
+            return moved;
+        }
+        if real(0) < 0 {
+            return -1;
         }
         let Some(start) = position(from, offset) else {
             return serve::fail(libc::EFAULT);
         };
         if pipes::is_pipe(to) {
-            // SAFETY: the caller's arguments.
-            let real = || unsafe { real::sendfile64(to, from, offset, count) };
-            return pipes::send((from, offset), start, to, count, 0, &real);
+            return pipes::send((from, offset), start, to, count, 0, &|| real(count));
         }
         let moved = carry(count, |bytes, len, done| {
             // SAFETY: memory of ours.
@@ -62,24 +62,22 @@ export! {
         flags: c_uint
     ) -> ssize_t {
         // SAFETY: the caller's arguments.
-        unsafe {
-            match is_served(from, to) {
-                Ok(true) => {}
-                Ok(false) => return real::copy_file_range(from, from_at, to, to_at, count, flags),
-                Err(errno) => return serve::fail(errno),
-            }
-            let places = (position(from, from_at), position(to, to_at));
-            let (Some(start @ 0..), Some(target @ 0..)) = places else {
-                // It moves nothing, and says why.
-                return real::copy_file_range(from, from_at, to, to_at, count, flags);
-            };
-            // The kernel's own offsets may be older.
-            let (mut here, mut there) = (start, target);
-            if real::copy_file_range(from, &raw mut here, to, &raw mut there, 0, flags) < 0 {
-                return -1;
-            }
-            copy((from, from_at, start), (to, to_at, target), count)
+        let real = || unsafe { real::copy_file_range(from, from_at, to, to_at, count, flags) };
+        if let Some(moved) = by_kernel(from, to, &real) {
+            return moved;
         }
+        let places = (position(from, from_at), position(to, to_at));
+        let (Some(start @ 0..), Some(target @ 0..)) = places else {
+            // It moves nothing, and says why.
+            return real();
+        };
+        // The kernel's own offsets may be older.
+        let (mut here, mut there) = (start, target);
+        // SAFETY: offsets of ours.
+        if unsafe { real::copy_file_range(from, &raw mut here, to, &raw mut there, 0, flags) } < 0 {
+            return -1;
+        }
+        copy((from, from_at, start), (to, to_at, target), count)
     }
 
     /// `splice`.
@@ -93,12 +91,10 @@ export! {
     ) -> ssize_t {
         // SAFETY: the caller's arguments.
         let real = || unsafe { real::splice(from, from_at, to, to_at, count, flags) };
-        match is_served(from, to) {
-            Ok(true) if count > 0 => {
-                pipes::splice((from, from_at), (to, to_at), count, flags, &real)
-            }
-            Ok(_) => real(),
-            Err(errno) => serve::fail(errno),
+        match by_kernel(from, to, &real) {
+            Some(moved) => moved,
+            None if count > 0 => pipes::splice((from, from_at), (to, to_at), count, flags, &real),
+            None => real(),
         }
     }
 }
@@ -126,11 +122,60 @@ fn copy((from, from_at, start): Place, (to, to_at, target): Place, count: size_t
     moved
 }
 
-/// Whether the engine has one of two files. If not, the kernel keeps what it has of them.
-fn is_served(from: c_int, to: c_int) -> Result<bool, c_int> {
-    if Inside::is() || !(files::is_known(from) || files::is_known(to)) {
-        return Ok(false);
+/// A file that the kernel is at for one of these calls, until this is dropped: nobody begins to manage it. The call may wait for ever, for a
+/// pipe, and nobody for the call: who would manage the file leaves it to the kernel.
+struct Reaching(Option<(&'static Glance, u64)>);
+
+impl Reaching {
+    fn begin(fd: c_int) -> Self {
+        let word = table::word(fd);
+        if !word.is_file() {
+            return Reaching(None);
+        }
+        let description = word.description();
+        let device = description.device.load(Ordering::Relaxed);
+        let hash = reached::hash(device, description.inode.load(Ordering::Relaxed));
+        let glance = attach::glance();
+        if let Some(glance) = glance {
+            glance.begin_reach(hash);
+        }
+        Reaching(glance.map(|glance| (glance, hash)))
     }
+}
+
+impl Drop for Reaching {
+    fn drop(&mut self) {
+        if let Some((glance, hash)) = self.0 {
+            glance.end_reach(hash);
+        }
+    }
+}
+
+/// Has the kernel move the bytes, of files that nobody manages. `None`: the engine has one of them, and the call has not been made.
+fn by_kernel(from: c_int, to: c_int, real: &dyn Fn() -> ssize_t) -> Option<ssize_t> {
+    if Inside::is() || !(files::is_known(from) || files::is_known(to)) {
+        return Some(real());
+    }
+    loop {
+        match is_served(from, to) {
+            Ok(true) => return None,
+            Ok(false) => {}
+            Err(errno) => return Some(serve::fail(errno)),
+        }
+        let _ways = [from, to].map(Reaching::begin);
+        // Looked at once more: who comes from here on sees that the files are reached.
+        let is_of_engine = |&fd: &c_int| {
+            let word = table::word(fd);
+            word.is_file() && files::is_of_engine(word.description())
+        };
+        if ![from, to].iter().any(is_of_engine) {
+            return Some(real());
+        }
+    }
+}
+
+/// Whether the engine has one of two files, one of which is known. If not, the kernel keeps what it has of them.
+fn is_served(from: c_int, to: c_int) -> Result<bool, c_int> {
     let is_managed = |fd| match serve::turn(fd) {
         Turn::Managed(_) => Ok(true),
         Turn::Failed(errno) if files::is_known(fd) => Err(errno),

@@ -5,14 +5,14 @@ use forebay::limits::BLOCK_BYTES;
 use libc::{c_int, off_t};
 
 use super::{
-    Answer, CALL_BYTES_MAX, Slow, append, check_end, check_memory, checked, get, own_offset, put,
-    with, within_limit,
+    Answer, CALL_BYTES_MAX, Slow, append, check_end, check_memory, checked, get, is_served,
+    own_offset, put, with, within_limit,
 };
 use crate::hooks::limits;
 use crate::hooks::seek::device_error;
 use crate::inodes::Use;
 use crate::program;
-use crate::table::{self, State, Word};
+use crate::table::{self, Word};
 
 /// Reads or writes several parts, one after the other in the file, as one operation on the offset. What one part cannot have
 /// ends the call.
@@ -37,7 +37,7 @@ pub unsafe fn vectored(
     let answer = with(fd, word, |using, description| {
         let _slow = Slow::new();
         let lock = at.is_none().then(|| description.lock());
-        if description.state() != State::Ours {
+        if !is_served(fd, word) {
             return Err(Halt::Kernel);
         }
         let begin = at.map_or_else(|| own_offset(using, description), Ok)?;

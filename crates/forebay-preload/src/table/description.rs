@@ -72,11 +72,11 @@ pub enum State {
 }
 
 impl Description {
-    /// It is a file's that has just been opened, and a candidate.
+    /// It is a file's that has just been opened, and a candidate. Its lock is not touched: a thread that was in a call on what it was before
+    /// may have it for a moment.
     pub(super) fn begin_life(&self, flags: u32, look: &Look) {
         self.flags.store(flags, Relaxed);
         self.offset.store(0, Relaxed);
-        self.lock.store(0, Relaxed);
         self.seen.store(0, Relaxed);
         self.written.store(0, Relaxed);
         self.device.store(look.device, Relaxed);
@@ -209,6 +209,18 @@ impl Description {
             self.lock_patiently(me);
         }
         OffsetLock(self, inside)
+    }
+
+    /// Whether somebody has the offset. A thread may have it that was in a call as the descriptor was closed: it moves the offset once more. Where
+    /// whoever had it is gone, nobody has it from here on.
+    pub(super) fn is_locked(&self) -> bool {
+        let holder = self.lock.load(Ordering::Acquire);
+        let ended = || {
+            let freed =
+                (self.lock).compare_exchange(holder, 0, Ordering::AcqRel, Ordering::Relaxed);
+            freed.is_ok()
+        };
+        holder != 0 && !(is_gone(holder) && ended())
     }
 
     /// Takes the offset from any thread of this process's.

@@ -10,6 +10,8 @@ mod closed;
 mod closing;
 mod compiled;
 mod deaths;
+#[path = "../../../forebay/tests/disks/mod.rs"]
+mod disks;
 mod environments;
 #[cfg(feature = "sim")]
 mod faults;
@@ -29,6 +31,7 @@ mod outsiders;
 mod overflow;
 mod own_tables;
 mod parting;
+mod past;
 mod raw;
 mod reached;
 mod relieved;

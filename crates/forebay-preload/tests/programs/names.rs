@@ -109,11 +109,6 @@ fn times(dir: &Path) {
     }
 }
 
-fn modified(path: &Path) -> i64 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata(path).expect("a file").mtime()
-}
-
 /// Unlinks a large file before it closes it. `argument`: whether somebody has it open, another name leads to it, or it stays open until the
 /// next line.
 fn unlink_large(dir: &Path, argument: &str) {

@@ -4,7 +4,7 @@
 //! program hosts the keeper, and so is none, but where the keeper has a process of its own.
 
 use std::collections::HashSet;
-use std::io::{BufRead, BufReader, Lines, Write};
+use std::io::{BufRead, BufReader, Lines, Read, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
@@ -84,6 +84,7 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
                 std::fs::rename(dir.join(words[1]), dir.join(words[2])).expect("renamed");
                 String::new()
             }
+            "touch" | "modified" => times(&dir.join(words[1]), words.get(2)),
             "close" => {
                 close(fd).expect("close");
                 String::new()
@@ -93,6 +94,14 @@ pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
         println!("@{said}");
     }
     true
+}
+
+/// Sets a file's times, if it is told to. The modification time.
+fn times(path: &Path, time: Option<&&str>) -> String {
+    if let Some(time) = time {
+        set_times(path, time.parse().expect("a number")).expect("times");
+    }
+    modified(path).to_string()
 }
 
 fn punch(fd: i32, offset: i64, len: i64) {
@@ -719,6 +728,35 @@ fn a_keeper_without_descriptors_can_have_what_lies_in_a_lane() {
         }
         member.ends();
     }
+}
+
+/// The member asks whether somebody outside has the file open, and the keeper has no number for the descriptor that comes with the question.
+#[test]
+fn a_keeper_without_descriptors_takes_no_file_for_unused() {
+    let Some(mut scene) = strict("unused") else {
+        return;
+    };
+    let mut keeper = Keeper::of(&mut scene);
+    let mut member = Member::of(&scene);
+    // There is a lane, and nothing in it.
+    member.does("open b");
+    member.does(&format!("write 2 {SHORT}"));
+    member.does("close");
+    std::fs::write(scene.path("c"), "old").expect("a file");
+    let script = "exec 3<c; echo opened; read line; exec cat <&3";
+    let mut command = outsider(&scene, "sh", &["-c", script]);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut reader = command.spawn().expect("an outsider");
+    let mut opened = [0; 7];
+    let output = reader.stdout.as_mut().expect("output");
+    output.read_exact(&mut opened).expect("a line");
+    keeper.fill(&scene, || ());
+    member.does("open c");
+    member.does(&format!("write 3 {SHORT}"));
+    drop(reader.stdin.take());
+    let bytes = reader.wait_with_output().expect("an end").stdout;
+    assert!(bytes == pattern(3, SHORT), "{} bytes", bytes.len());
+    member.ends();
 }
 
 /// More strangers at once than it has descriptors for.

@@ -33,6 +33,7 @@ fn run() {
         || crate::overflow::play(role, &argument, &dir)
         || crate::own_tables::play(role, &argument, &dir)
         || crate::parting::play(role, &argument, &dir)
+        || crate::past::play(role, &argument, &dir)
         || crate::reached::play(role, &argument, &dir)
         || crate::rights::play(role, &argument, &dir)
         || crate::room::play(role, &argument, &dir)

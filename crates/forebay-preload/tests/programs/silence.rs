@@ -11,7 +11,7 @@ use forebay::sys::socket;
 use crate::keepers::Keeper;
 use crate::outsiders::{Member, in_the_end};
 use crate::scene::{Scene, config};
-use crate::sys::pattern;
+use crate::sys::{modified, pattern};
 
 const FILES: usize = 12;
 const LEN: usize = 100_000;
@@ -78,22 +78,16 @@ fn programs_begin_while_nobody_takes_connections() {
     }
 }
 
-/// A keeper that does not get on has its lease for longer than anybody looks: who does not want to wait for it is not told of it.
-#[test]
-fn no_program_hears_of_a_lease_of_the_keepers() {
-    const PIECE: usize = 64 * 1024;
-    let (scene, keeper, session) = scene("silent-lease");
-    let leased = || {
-        session
-            .shared()
-            .arena
-            .superblock()
-            .leased
-            .load(Ordering::Acquire)
-            != 0
-    };
-    let mut member = Member::of(&scene);
-    // Until it is stopped while it writes what a close has left to it.
+const PIECE: usize = 64 * 1024;
+
+/// Whether the keeper is still at a file whose close did not wait.
+fn is_leased(session: &Session) -> bool {
+    let superblock = session.shared().arena.superblock();
+    superblock.leased.load(Ordering::Acquire) != 0
+}
+
+/// A file of 64 pieces that the keeper, which is stopped by then, was just writing because a close has left it to it.
+fn leave_to_stopped(member: &mut Member, keeper: &Keeper, session: &Session) -> String {
     let caught = (0..200).find(|file| {
         member.does(&format!("open f{file}"));
         for _ in 0..64 {
@@ -101,18 +95,47 @@ fn no_program_hears_of_a_lease_of_the_keepers() {
         }
         member.does("close");
         keeper.stop();
-        if !leased() {
+        if !is_leased(session) {
             keeper.signal(libc::SIGCONT);
         }
-        leased()
+        is_leased(session)
     });
-    let file = caught.expect("a lease");
+    format!("f{}", caught.expect("a lease"))
+}
+
+/// Who does not wait for the keeper any longer sets times that the keeper does not take back when it goes on.
+#[test]
+fn times_that_are_set_after_a_close_stay() {
+    const TIME: i64 = 1_000_000_000;
+    let (scene, keeper, session) = scene("silent-times");
+    let mut member = Member::of(&scene);
+    let file = leave_to_stopped(&mut member, &keeper, &session);
+    member.does(&format!("touch {file} {TIME}"));
+    assert_eq!(member.does(&format!("modified {file}")), TIME.to_string());
+    keeper.signal(libc::SIGCONT);
+    in_the_end("it is written", || {
+        !is_leased(&session) && session.stats().owed_bytes == 0
+    });
+    assert_eq!(member.does(&format!("modified {file}")), TIME.to_string());
+    assert_eq!(modified(&scene.path(&file)), TIME);
+    let bytes = std::fs::read(scene.path(&file)).expect("a file");
+    assert!(bytes.chunks(PIECE).all(|piece| piece == pattern(5, PIECE)));
+    assert_eq!(bytes.len(), 64 * PIECE);
+    member.ends();
+}
+
+/// A keeper that does not get on has its lease for longer than anybody looks: who does not want to wait for it is not told of it.
+#[test]
+fn no_program_hears_of_a_lease_of_the_keepers() {
+    let (scene, keeper, session) = scene("silent-lease");
+    let mut member = Member::of(&scene);
+    let file = leave_to_stopped(&mut member, &keeper, &session);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(2500));
             keeper.signal(libc::SIGCONT);
         });
-        member.does(&format!("peek f{file}"));
+        member.does(&format!("peek {file}"));
     });
     let last = 63 * PIECE;
     assert_eq!(member.does(&format!("holds 5 {PIECE} {last}")), "true");

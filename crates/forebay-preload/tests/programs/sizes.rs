@@ -4,7 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 
-use crate::scene::Scene;
+use crate::scene::{Scene, said};
 use crate::sys::*;
 
 const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
@@ -65,6 +65,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "impossible" => println!("@{}", impossible(&path)),
         "truncated" => truncated(dir, argument),
         "limit" => limit(&path, argument == "ignore"),
+        "limit-by" => limit_by(dir, argument),
+        "limit-inside" => limit_inside(&dir.join(argument)),
         "space" => space(&path),
         "space-beyond" => space_beyond(&path, argument),
         _ => return false,
@@ -306,6 +308,95 @@ fn limit(path: &Path, ignore: bool) {
     assert_eq!(size_of(fd), at_most as i64);
 }
 
+/// Ways to set the limit on file sizes that are none of `setrlimit` and `prlimit`.
+const LIMITS: [&str; 4] = ["ulimit", "vlimit", "SYS_setrlimit", "SYS_prlimit64"];
+
+unsafe extern "C" {
+    fn ulimit(command: i32, ...) -> libc::c_long;
+}
+
+/// Sets the limit on file sizes to so many bytes. Whether there is such a way.
+fn set_limit_by(way: &str, bytes: u64) -> bool {
+    const UL_SETFSIZE: i32 = 2;
+    const LIM_FSIZE: i32 = 2;
+    type VLimit = unsafe extern "C" fn(i32, i32) -> i32;
+    let limit = libc::rlimit {
+        rlim_cur: bytes,
+        rlim_max: libc::RLIM_INFINITY,
+    };
+    let (resource, limit) = (libc::RLIMIT_FSIZE, &raw const limit);
+    // SAFETY: a limit of ours; a function of libc's that has this type.
+    let set = unsafe {
+        match way {
+            "ulimit" => ulimit(UL_SETFSIZE, (bytes / 512) as libc::c_long),
+            "vlimit" => {
+                let found = libc::dlsym(libc::RTLD_DEFAULT, c"vlimit".as_ptr());
+                if found.is_null() {
+                    return false;
+                }
+                let vlimit: VLimit = std::mem::transmute(found);
+                i64::from(vlimit(LIM_FSIZE, bytes as i32))
+            }
+            "SYS_setrlimit" => libc::syscall(libc::SYS_setrlimit, resource, limit),
+            _ => {
+                let none = std::ptr::null_mut::<libc::rlimit>();
+                libc::syscall(libc::SYS_prlimit64, 0, resource, limit, none)
+            }
+        }
+    };
+    if set == -1 {
+        let error = std::io::Error::last_os_error().raw_os_error();
+        assert_eq!((way, error), ("vlimit", Some(libc::ENOSYS)));
+    }
+    set != -1
+}
+
+/// A file that is as long as the limit allows which is set then.
+fn limit_by(dir: &Path, way: &str) {
+    const LEN: usize = 1 << 20;
+    let fd = open(&dir.join(way), RDWR).expect("open");
+    for part in pattern(1, LEN).chunks(1 << 16) {
+        assert_eq!(write(fd, part), Ok(part.len()));
+    }
+    // SAFETY: no handler of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    if set_limit_by(way, LEN as u64) {
+        assert_eq!(write(fd, &[7; 4096]), Err(libc::EFBIG), "by {way}");
+        assert_eq!(size_of(fd), LEN as i64);
+        assert_eq!(pwrite(fd, &[7; 4096], 0), Ok(4096));
+    }
+    close(fd).expect("close");
+}
+
+/// Space inside of a file that is longer than a limit which the process gets later. Where the limit is in the way its signal ends the program.
+fn limit_inside(path: &Path) {
+    const WHOLE: i64 = 10 << 20;
+    const PART: usize = 1 << 16;
+    let fd = open(path, RDWR).expect("open");
+    for turn in 0..WHOLE as usize / PART {
+        assert_eq!(write(fd, &pattern(turn as u8, PART)), Ok(PART));
+    }
+    set_limit(libc::RLIMIT_FSIZE, 5 << 20, libc::RLIM_INFINITY);
+    assert_eq!(allocate(fd, 0, 0, 8 << 20), Ok(()));
+    assert_eq!(allocate(fd, 0, 0, WHOLE), Ok(()));
+    // SAFETY: takes no memory.
+    assert_eq!(unsafe { libc::posix_fallocate(fd, 1 << 20, 8 << 20) }, 0);
+    let zeros = libc::FALLOC_FL_ZERO_RANGE;
+    assert_eq!(allocate(fd, zeros, 6 << 20, PART as i64), Ok(()));
+    // SAFETY: no handler of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    assert_eq!(allocate(fd, 0, 0, WHOLE + 1), Err(libc::EFBIG));
+    assert_eq!(size_of(fd), WHOLE);
+    for turn in 0..WHOLE as usize / PART {
+        let wanted = match turn * PART {
+            at if at == 6 << 20 => vec![0; PART],
+            _ => pattern(turn as u8, PART),
+        };
+        assert!(pread(fd, PART, (turn * PART) as i64) == Ok(wanted));
+    }
+    close(fd).expect("close");
+}
+
 /// Space that is asked for beyond the end, and is still asked for when the file is closed unless it is cut.
 fn space_beyond(path: &Path, how: &str) {
     let fd = open(path, RDWR).expect("open");
@@ -376,6 +467,30 @@ fn the_limit_on_file_sizes_holds() {
     let output = scene.role("limit", "die").output().expect("a program");
     use std::os::unix::process::ExitStatusExt;
     assert_eq!(output.status.signal(), Some(libc::SIGXFSZ));
+}
+
+#[test]
+fn the_limit_on_file_sizes_is_seen_however_it_is_set() {
+    for way in LIMITS {
+        let scene = Scene::new("limit-by", 0);
+        scene.play("limit-by", way);
+        assert!(scene.bytes_to_memory() > 0);
+    }
+}
+
+#[test]
+fn space_inside_a_file_that_is_longer_than_the_limit() {
+    let scene = Scene::new("limit-inside", 0);
+    let mut without = scene.role("limit-inside", "b");
+    said(
+        without
+            .env_remove("LD_PRELOAD")
+            .output()
+            .expect("a program"),
+    );
+    assert_eq!(scene.bytes_to_memory(), 0);
+    scene.play("limit-inside", "a");
+    assert!(scene.bytes_to_memory() > 0);
 }
 
 #[test]

@@ -10,8 +10,16 @@ use crate::sys::*;
 
 const ROUNDS: usize = 20;
 
-pub fn play(role: &str, _argument: &str, dir: &Path) -> bool {
+pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
+        "execute-ignoring" => execute_ignoring(dir, argument),
+        "ignores" => {
+            for fault in FAULTS {
+                // SAFETY: takes no memory.
+                assert_eq!(unsafe { libc::kill(libc::getpid(), fault) }, 0);
+            }
+            println!("@lives");
+        }
         "spawn-log" => spawn_log(dir),
         "spawn-early" => spawn_early(dir),
         "spawn-number" => spawn_by_number(dir),
@@ -215,6 +223,76 @@ fn execute_from_a_thread(dir: &Path) {
     });
     second.join().expect("a thread");
     panic!("not executed");
+}
+
+const FAULTS: [i32; 2] = [libc::SIGSEGV, libc::SIGBUS];
+/// Functions that execute a program, and put things back if they cannot.
+const WAYS: [&str; 5] = ["execv", "execve", "execvp", "execvpe", "fexecve"];
+
+unsafe extern "C" {
+    static environ: *const *const libc::c_char;
+}
+
+/// Executes a program by one of these functions.
+fn execute_by(way: &str, program: &CString, words: &[*const libc::c_char]) {
+    let (path, words) = (program.as_ptr(), words.as_ptr());
+    // SAFETY: strings that end, and lists of them that end with null.
+    let failed = unsafe {
+        match way {
+            "execv" => libc::execv(path, words),
+            "execve" => libc::execve(path, words, environ),
+            "execvp" => libc::execvp(path, words),
+            "execvpe" => libc::execvpe(path, words, environ),
+            _ => {
+                let fd = libc::open(path, libc::O_RDONLY | libc::O_CLOEXEC);
+                libc::fexecve(fd, words, environ)
+            }
+        }
+    };
+    assert_eq!(failed, -1);
+}
+
+/// Ignores faults, as far as they are sent, and executes this program, which gets some.
+fn execute_ignoring(dir: &Path, way: &str) {
+    let flags = libc::O_RDWR | libc::O_CREAT | libc::O_CLOEXEC;
+    let file = open(&dir.join("file"), flags).expect("open");
+    write(file, &[b'E'; 100_000]).expect("write");
+    for fault in FAULTS {
+        // SAFETY: no handler of ours.
+        unsafe { libc::signal(fault, libc::SIG_IGN) };
+    }
+    let words = [
+        "role",
+        "--exact",
+        "role::run",
+        "--nocapture",
+        "--test-threads=1",
+    ];
+    let words = words.map(|word| CString::new(word).expect("a word"));
+    let mut words: Vec<_> = words.iter().map(|word| word.as_ptr()).collect();
+    words.push(std::ptr::null());
+    // What is not there is not executed, and the library's copies go on to meet what is no memory.
+    execute_by(way, &c(&dir.join("none")), &words);
+    // SAFETY: the kernel's or the library's to refuse.
+    let wrote = unsafe { libc::write(file, std::ptr::without_provenance(4096), 100) };
+    let error = std::io::Error::last_os_error().raw_os_error();
+    assert_eq!((wrote, error), (-1, Some(libc::EFAULT)));
+    let role = CString::new(crate::role::ROLE).expect("a name");
+    // SAFETY: no other thread of this program looks at its environment.
+    unsafe { libc::setenv(role.as_ptr(), c"ignores".as_ptr(), 1) };
+    let own = std::env::current_exe().expect("a path");
+    execute_by(way, &c(&own), &words);
+    panic!("not executed");
+}
+
+#[test]
+fn a_fault_that_is_ignored_is_ignored_in_a_program_that_is_executed() {
+    for way in WAYS {
+        let scene = Scene::new("execute-ignoring", 0);
+        let said = scene.play("execute-ignoring", way);
+        assert!(said.contains("@lives"), "by {way}: {said}");
+        assert!(scene.bytes_to_memory() > 0);
+    }
 }
 
 /// A program without libraries that counts how many bytes of a file are an `E`.

@@ -21,11 +21,17 @@ const LONG: Duration = Duration::from_secs(40);
 /// As in `linux/userfaultfd.h`.
 const UFFDIO_API: libc::c_ulong = 0xc018_aa3f;
 const UFFDIO_REGISTER: libc::c_ulong = 0xc020_aa00;
+const UFFDIO_ZEROPAGE: libc::c_ulong = 0xc020_aa04;
 const UFFD_API: u64 = 0xaa;
 const MISSING: u64 = 1;
 
 /// Memory in which whoever touches it waits for ever. `None`: it cannot be had here.
 fn bottomless() -> Option<*const u8> {
+    answerable().map(|(memory, _)| memory)
+}
+
+/// Memory in which whoever touches it waits until the descriptor that comes with it is asked for zeros ([`let_go_on`]).
+fn answerable() -> Option<(*const u8, i32)> {
     // SAFETY: new memory, and calls that fill in variables of ours.
     unsafe {
         let faults = libc::syscall(libc::SYS_userfaultfd, libc::O_CLOEXEC) as i32;
@@ -42,14 +48,25 @@ fn bottomless() -> Option<*const u8> {
         assert_eq!(libc::ioctl(faults, UFFDIO_API, api.as_mut_ptr()), 0);
         let mut range = [memory as u64, MEMORY as u64, MISSING, 0];
         assert_eq!(libc::ioctl(faults, UFFDIO_REGISTER, range.as_mut_ptr()), 0);
-        Some(memory.cast())
+        Some((memory.cast(), faults))
     }
+}
+
+/// Whoever waits in the first page of the memory finds zeros there.
+fn let_go_on(memory: *const u8, faults: i32) {
+    let mut zeros = [memory as u64, 4096, 0, 0];
+    // SAFETY: a variable of ours, and memory that was registered for it.
+    check_ok(unsafe { libc::ioctl(faults, UFFDIO_ZEROPAGE, zeros.as_mut_ptr()) });
 }
 
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "stalls" => stalls_in_a_write(argument, dir),
         "stalls-reading" => stalls_in_a_read(argument, dir),
+        "stalls-and-opens" => {
+            opens_beside_a_stalled_thread(dir);
+            return true;
+        }
         "stalls-and-closes" => {
             stalls_in_a_thread(argument, dir);
             return true;
@@ -146,6 +163,45 @@ fn stalls_in_a_thread(way: &str, dir: &Path) {
     println!("@done");
     // SAFETY: what the others are at goes with the process.
     unsafe { libc::_exit(0) };
+}
+
+/// One thread waits in a write at its descriptor's offset. Another one closes that descriptor and opens another file: its offset is its own.
+fn opens_beside_a_stalled_thread(dir: &Path) {
+    const RDWR: i32 = libc::O_RDWR | libc::O_CREAT;
+    let first = open(&dir.join("z"), RDWR).expect("open");
+    write(first, &pattern(2, LEN)).expect("write");
+    let fd = open(&dir.join("f"), RDWR).expect("open");
+    write(fd, &pattern(1, LEN)).expect("write");
+    // The file has two descriptors, so that its close waits for nobody.
+    let kept = open(&dir.join("f"), libc::O_RDONLY).expect("open");
+    pread(kept, 1, 0).expect("read");
+    let (memory, faults) = answerable().expect("a userfaultfd");
+    let address = memory as usize;
+    let writer = std::thread::spawn(move || {
+        // SAFETY: it is mapped.
+        unsafe { libc::write(fd, address as *const libc::c_void, 3000) }
+    });
+    let begun = Instant::now();
+    while !is_waiting(std::process::id()) {
+        assert!(begun.elapsed() < LONG, "it does not wait");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    close(fd).expect("close");
+    let others: Vec<_> = (0..4)
+        .map(|_| {
+            let other = open(&dir.join("z"), RDWR).expect("open");
+            assert!(read(other, 10).expect("read") == pattern(2, LEN)[..10]);
+            other
+        })
+        .collect();
+    let_go_on(memory, faults);
+    assert_eq!(writer.join().expect("a thread"), 3000);
+    for other in others {
+        // SAFETY: takes no memory.
+        assert_eq!(unsafe { libc::lseek(other, 0, libc::SEEK_CUR) }, 10);
+        close(other).expect("close");
+    }
+    assert_eq!(pread(kept, 3000, LEN as i64).expect("read"), [0; 3000]);
 }
 
 fn check_ok(result: i32) {
@@ -288,4 +344,16 @@ fn a_close_that_waits_for_a_thread_holds_up_no_other_file() {
         let bytes = std::fs::read(scene.path("f")).expect("a file");
         assert!(bytes[..LEN] == pattern(1, LEN), "{way}");
     }
+}
+
+/// A description that a thread is in the middle of a call on is nobody else's, though its descriptor has been closed.
+#[test]
+fn who_closes_beside_a_stalled_writer_opens_files_with_offsets_of_their_own() {
+    if bottomless().is_none() {
+        here::skipped("no userfaultfd");
+        return;
+    }
+    let scene = Scene::new("stalls-and-opens", 0);
+    let status = scene.start("stalls-and-opens", "").wait();
+    assert!(status.expect("an end").success());
 }

@@ -132,3 +132,23 @@ pub fn set_limit(resource: libc::__rlimit_resource_t, now: u64, most: u64) {
     // SAFETY: a limit of ours.
     assert_eq!(unsafe { libc::setrlimit(resource, &raw const limit) }, 0);
 }
+
+/// The modification time of a file, s since 1970.
+pub fn modified(path: &Path) -> i64 {
+    use std::os::unix::fs::MetadataExt;
+    std::fs::metadata(path).expect("a file").mtime()
+}
+
+/// Sets both times of a file, s since 1970.
+pub fn set_times(path: &Path, seconds: i64) -> Result<(), i32> {
+    let time = libc::timespec {
+        tv_sec: seconds,
+        tv_nsec: 5,
+    };
+    let (path, times) = (c(path), [time, time]);
+    // SAFETY: times and a string of ours.
+    check(i64::from(unsafe {
+        libc::utimensat(libc::AT_FDCWD, path.as_ptr(), times.as_ptr(), 0)
+    }))
+    .map(drop)
+}

@@ -54,6 +54,9 @@ const LONG_PATIENCE: Duration = Duration::from_secs(10);
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
+/// In `closed_ns`: a program has set the time after the close.
+const SET: u64 = 1 << 63;
+
 /// A file that may be left to the keeper once the program's own descriptor is closed.
 pub struct Prepared {
     mtime_ns: u64,
@@ -153,7 +156,7 @@ pub fn leave(
         return closed;
     }
     let entry = core.entry();
-    table::close(shared, *id);
+    table::close(shared, *id, device.is_writable());
     evict::give_stock_back(me, *id);
     entry.closed_ns.store(prepared.mtime_ns, Ordering::Release);
     // Counted first: who looks whether there is any must not miss one.
@@ -255,12 +258,49 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
     if entry.flags.load(Ordering::Acquire) & CLOSING == 0 {
         return;
     }
-    if !core.shared.is_open(core.id) {
-        let mtime_ns = entry.closed_ns.load(Ordering::Acquire);
-        if mtime_ns != 0 {
+    loop {
+        let closed = entry.closed_ns.load(Ordering::SeqCst);
+        if !core.shared.is_open(core.id) && closed != 0 {
             // Best effort: a time costs no bytes.
-            let _ = core.change(me, |device| device.set_modified(Some(mtime_ns)));
+            let _ = core.change(me, |device| device.set_modified(Some(closed & !SET)));
         }
+        entry.flags.fetch_and(!CLOSING, Ordering::SeqCst);
+        // A program may have set another one meanwhile.
+        if entry.closed_ns.load(Ordering::SeqCst) != closed {
+            continue;
+        }
+        if closed & SET != 0 {
+            // It is no time of a close.
+            let _ =
+                entry
+                    .closed_ns
+                    .compare_exchange(closed, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        return;
     }
-    entry.flags.fetch_and(!CLOSING, Ordering::AcqRel);
+}
+
+/// A program has set the time of a file that is still to get the one of its close: it gets this one. `false`: it has got the other, perhaps
+/// after the program's.
+pub fn set_time(entry: &FileEntry, mtime_ns: u64) -> bool {
+    entry.closed_ns.store(SET | mtime_ns, Ordering::SeqCst);
+    let is_to_come = entry.flags.load(Ordering::SeqCst) & CLOSING != 0;
+    if !is_to_come {
+        // Who has it open by now has times of its own.
+        let _ = entry.closed_ns.compare_exchange(
+            SET | mtime_ns,
+            0,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+    is_to_come
+}
+
+/// The time that a file is to get, or has got, for its close. `None`: it has the program's.
+pub fn time(entry: &FileEntry) -> Option<u64> {
+    let closed = entry.closed_ns.load(Ordering::Acquire);
+    let is_to_come = || entry.flags.load(Ordering::Acquire) & CLOSING != 0;
+    let is_told = closed != 0 && (closed & SET == 0 || is_to_come());
+    is_told.then_some(closed & !SET)
 }

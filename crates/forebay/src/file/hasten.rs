@@ -10,11 +10,14 @@ use std::time::Duration;
 use crate::error::Result;
 use crate::file::core::Core;
 use crate::frame::slots;
-use crate::keeper::run::has_keeper;
+use crate::ids::FileId;
+use crate::keeper::run::{has_keeper, keeper_process};
 use crate::memory::files::HURRY;
 use crate::memory::threads::Me;
+use crate::session::shared::Shared;
 use crate::sync::Ordering;
-use crate::sync::time::Instant;
+use crate::sync::time::{Instant, sleep};
+use crate::sys::liveness;
 
 /// Requests below which waking the keeper costs more than it saves.
 const REQUESTS_MIN: u32 = 32;
@@ -24,6 +27,9 @@ const PAGES_IN_A_ROW_MIN: u64 = 4096;
 const SAMPLE_BLOCKS: u32 = 64;
 /// A keeper that writes nothing for so long is not waited for.
 const PATIENCE: Duration = Duration::from_millis(20);
+/// The same for who has no other way but to wait, unless the keeper is stopped. And how often it is looked after.
+const ASKED_PATIENCE: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// Before everything that is owed is flushed: the keeper does its part, if it has the file's descriptors. `handed` is the
 /// keeper that the description was handed to last.
@@ -60,6 +66,32 @@ fn hasten(core: &Core, me: Me<'_>) {
         }
         round += 1;
         me.wait(round);
+    }
+}
+
+/// Before the keeper is asked to write all of a file and to answer then: whoever answers does nothing else meanwhile, and everybody who asks
+/// something would wait for him. So those who write in the background do most of it first, where it is much. Best effort.
+pub fn have_most_written(shared: &Shared, file: FileId) {
+    let entry = shared.arena.file_unchecked(file);
+    let owed = || entry.owed_pages.load(Ordering::Acquire);
+    if owed() < PAGES_IN_A_ROW_MIN || !has_keeper(&shared.arena) {
+        return;
+    }
+    entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+    shared.have_taken(file);
+    shared.wake_keeper();
+    let (mut least, mut progress) = (u64::MAX, Instant::now());
+    while entry.flags.load(Ordering::Acquire) & HURRY != 0 {
+        let now = owed();
+        let since = progress.elapsed();
+        if now < least {
+            (least, progress) = (now, Instant::now());
+        } else if since > ASKED_PATIENCE
+            || since > PATIENCE && liveness::is_stopped(keeper_process(&shared.arena))
+        {
+            break;
+        }
+        sleep(LOOK_EVERY);
     }
 }
 

@@ -49,7 +49,6 @@ impl Inode {
         };
         if !inode.is_writable() {
             let Core { shared, id, .. } = &inode.core;
-            inode.core.entry().readers.fetch_add(1, Ordering::AcqRel);
             shared.announce_reader(*id, &inode.handed);
         }
         inode
@@ -319,9 +318,7 @@ impl Inode {
             super::table::forget_closed(shared, me, *id);
             return closed;
         }
-        let entry = self.core.entry();
-        entry.readers.fetch_sub(1, Ordering::AcqRel);
-        if super::table::close(shared, *id) {
+        if super::table::close(shared, *id, false) {
             evict::give_stock_back(me, *id);
         }
         shared.released_reader(*id, &self.handed);

@@ -124,7 +124,7 @@ fn pass_on(core: &Core, me: Me<'_>) -> Outcome {
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
 pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, durability, seen);
-    if table::close(&core.shared, core.id) {
+    if table::close(&core.shared, core.id, core.device.is_writable()) {
         let size = core.entry().size.load(Ordering::Acquire);
         core.shared.likely.note(size);
         trim(core, me, |_| !core.shared.is_open(core.id));

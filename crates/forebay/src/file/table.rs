@@ -4,6 +4,7 @@
 //! an entry is by its own words. An entry outlives its last close, so that the next open finds what is in memory; if the
 //! device file has changed meanwhile, that is dropped.
 
+mod counts;
 mod dropped;
 mod search;
 
@@ -12,6 +13,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
+pub use self::counts::{close, recount};
 use self::dropped::reclaim;
 pub use self::dropped::{forget_closed, forget_removed};
 use self::search::place_of;
@@ -46,7 +48,7 @@ pub fn open(
     path: &[u8],
 ) -> Result<FileId> {
     limits::look_at_file_bytes();
-    let mut seen = None;
+    let (mut seen, writes) = (None, device.is_writable());
     let (mut round, mut waiting) = (0, Waiting::begin());
     loop {
         if lock(me) {
@@ -55,17 +57,17 @@ pub fn open(
             let (id, added) = match &found {
                 // Calls that do not wait. What has just been entered is as its device file is.
                 Ok(Found::Known(id)) => {
-                    let added = shared.add_open(*id);
+                    let added = shared.add_open(*id, writes);
                     let freshened = || freshen(shared, me, *id, device.as_ref());
                     (Some(*id), added.and_then(|()| freshened()))
                 }
-                Ok(Found::Entered(id)) => (Some(*id), shared.add_open(*id)),
+                Ok(Found::Entered(id)) => (Some(*id), shared.add_open(*id, writes)),
                 _ => (None, Ok(())),
             };
             unlock(me);
             gone.iter().for_each(|&id| gone::forget(shared, me, id));
             if let (Err(error), Some(id)) = (added, id) {
-                close(shared, id);
+                close(shared, id, writes);
                 return Err(error);
             }
             match found? {
@@ -198,7 +200,7 @@ fn find_or_enter(
         let state = entry.state.load(Ordering::Acquire);
         match state & 7 {
             LIVE if is_same(entry, device.as_ref()) => {
-                entry.opens.fetch_add(1, Ordering::SeqCst);
+                counts::add(entry, device.is_writable());
                 return Ok(Found::Known(id));
             }
             LIVE if is_gone(shared, id, entry, device.as_ref()) => {
@@ -304,7 +306,7 @@ fn enter(
     entry.forget_intents(me.arena.counts().threads);
     entry.asks.clear();
     entry.stock.forget();
-    for word in [&entry.kernel_reason, &entry.append_lock, &entry.readers] {
+    for word in [&entry.kernel_reason, &entry.append_lock] {
         word.store(0, Ordering::Relaxed);
     }
     for word in [
@@ -326,7 +328,7 @@ fn enter(
     );
     take_sizes(entry, stat, holey);
     witness(entry, stat, entry.changes.load(Ordering::Acquire));
-    entry.opens.store(1, Ordering::Relaxed);
+    counts::begin(entry, device.is_writable());
     search::entered(me.arena);
     entry.state.store(LIVE, Ordering::Release);
 }
@@ -460,31 +462,6 @@ pub fn take_back(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
     take_sizes(entry, &stat, may_have_holes(device, &stat));
     witness(entry, &stat, entry.changes.load(Ordering::Acquire));
     entry.kernel_reason.store(0, Ordering::Release);
-}
-
-/// Takes one open description of this process away. Whether it was the session's last.
-pub fn close(shared: &Shared, id: FileId) -> bool {
-    let opens = &shared.arena.file_unchecked(id).opens;
-    // Nobody who corrects the count comes in between: this process still has its lock.
-    if opens.load(Ordering::Acquire) != 0 {
-        opens.fetch_sub(1, Ordering::AcqRel);
-    }
-    shared.take_open(id);
-    !shared.is_open(id)
-}
-
-/// Corrects what an entry counts as open: who has died took nothing back. The caller is in no operation.
-pub fn recount(shared: &Shared, me: Me<'_>, id: FileId) {
-    let entry = shared.arena.file_unchecked(id);
-    let counts_dead = || entry.opens.load(Ordering::Acquire) != 0 && !shared.is_open(id);
-    // Whoever opens counts under the table lock.
-    if counts_dead() && lock(me) {
-        if counts_dead() {
-            entry.opens.store(0, Ordering::Release);
-            entry.readers.store(0, Ordering::Release);
-        }
-        unlock(me);
-    }
 }
 
 /// Whether an entry is far from where searches for its file begin.

@@ -14,7 +14,7 @@ use crate::flush::{Flusher, Scope, busy, errors, limit, ring};
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
 use crate::keeper::unfinished::{
-    adopt, adopt_owed_files, finish_unused_files, follow_names, lacks_anything,
+    adopt, adopt_owed_files, finish_if_unused, finish_unused_files, follow_names, lacks_anything,
 };
 use crate::keeper::{closing, outsiders, repair, streams};
 use crate::memory::arena::Arena;
@@ -289,7 +289,10 @@ fn write_hurried(shared: &Arc<Shared>, me: Me<'_>, flusher: &mut Flusher) -> boo
         if flags.load(Ordering::Acquire) & HURRY != 0 {
             let scope = Scope::some(u64::MAX);
             shared.flush_with(flusher, me, id, &device, scope);
+            // What could not be written is tried again as what nobody waits for.
             flags.fetch_and(!HURRY, Ordering::AcqRel);
+            // Whose last writer has died: outsiders find it as it shall be.
+            finish_if_unused(shared, me, id, device);
             worked = true;
         }
     }

@@ -25,22 +25,28 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     for id in (0..shared.arena.counts().files).map(FileId) {
         table::recount(shared, me, id);
     }
+    shared.give_all_lent_back();
     closing::forget_lost(shared);
     for (id, device) in shared.open_devices() {
-        let entry = shared.arena.file_unchecked(id);
-        let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
-        if leased || entry.owed_pages.load(Ordering::Acquire) != 0 || entry.writers() != 0 {
-            continue;
-        }
-        let core = Core {
-            shared: Arc::clone(shared),
-            id,
-            device,
-        };
-        // Where something is in the way, it is tried again.
-        if !lacks_anything(entry) || settle::finish(&core, me).is_ok() && !lacks_anything(entry) {
-            shared.drop_device(id);
-        }
+        finish_if_unused(shared, me, id, device);
+    }
+}
+
+/// As [`finish_unused_files`], for one file of which it is counted already who has it open.
+pub fn finish_if_unused(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile>) {
+    let entry = shared.arena.file_unchecked(id);
+    let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+    if leased || entry.owed_pages.load(Ordering::Acquire) != 0 || entry.writers() != 0 {
+        return;
+    }
+    let core = Core {
+        shared: Arc::clone(shared),
+        id,
+        device,
+    };
+    // Where something is in the way, it is tried again.
+    if !lacks_anything(entry) || settle::finish(&core, me).is_ok() && !lacks_anything(entry) {
+        shared.drop_device(id);
     }
 }
 

@@ -25,8 +25,8 @@ pub struct FileEntry {
     pub flags: AtomicU32,
     /// Open descriptions of this file in the session.
     pub opens: AtomicU32,
-    /// Those of them that only read, and have no descriptors that the file could be written by.
-    pub readers: AtomicU32,
+    /// Those of them that have descriptors that the file could be written by.
+    pub writers: AtomicU32,
     /// Device number.
     pub device: AtomicU64,
     /// Inode number.
@@ -82,8 +82,8 @@ pub struct FileEntry {
     pub witnessed: AtomicU64,
     /// When a change of ours was last seen to be under way, ns since 1970: what is dated later is none of ours.
     pub changed_ns: AtomicU64,
-    /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970. Afterwards it tells a time of the
-    /// device file that our writing has left from one that others have.
+    /// While [`CLOSING`]: the modification time that the file shall have, ns since 1970, and in the highest bit whether a program has set it
+    /// since (`file::closing`). Afterwards it tells a time of the device file that our writing has left from one that others have.
     pub closed_ns: AtomicU64,
     /// The `birth` for which somebody has found another file under the entry's numbers: its file is gone, whatever is owed to it, and
     /// whoever is counted as having it open has died. Another birth than the entry's says nothing.
@@ -173,8 +173,13 @@ pub fn sum_of(changes: u32, witness: [u64; 3]) -> u64 {
 impl FileEntry {
     /// Open descriptions that the file may be written by.
     pub fn writers(&self) -> u32 {
+        self.writers.load(Ordering::Acquire)
+    }
+
+    /// Open descriptions that only read.
+    pub fn readers(&self) -> u32 {
         let opens = self.opens.load(Ordering::Acquire);
-        opens.saturating_sub(self.readers.load(Ordering::Acquire))
+        opens.saturating_sub(self.writers())
     }
 
     /// Whether the device file may have another length than the file: whoever gives it to others makes it fit first.

@@ -277,17 +277,19 @@ impl Session {
             id,
             device,
         };
-        if before.has_grown(superblock, hash) {
-            self.give_to_kernel(asked.device, asked.inode, given::REACHED)
-                .map_err(Unmanaged::Failed)?;
-        }
+        let unreached = match before.has_grown(superblock, hash) {
+            true => self.give_to_kernel(asked.device, asked.inode, given::REACHED),
+            false => Ok(()),
+        };
         let given = core.entry().kernel_reason.load(Ordering::Acquire);
-        if given != 0 {
-            table::close(shared, id);
-            shared.closed(id, &core.device);
-            return Err(Unmanaged::Given(given));
-        }
-        Ok(Inode::new(core, &path))
+        let reason = match unreached {
+            Err(error) => Unmanaged::Failed(error),
+            Ok(()) if given != 0 => Unmanaged::Given(given),
+            Ok(()) => return Ok(Inode::new(core, &path)),
+        };
+        table::close(shared, id, writable);
+        shared.closed(id, &core.device);
+        Err(reason)
     }
 }
 

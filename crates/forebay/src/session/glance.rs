@@ -277,6 +277,20 @@ impl Glance {
         closing::await_end(&self.arena, id)
     }
 
+    /// Whether an inode is still to get the time of its close.
+    pub fn is_to_get_time(&self, (device, inode): (u64, u64)) -> bool {
+        table::find(&self.arena, device, inode).is_some_and(|id| {
+            self.arena.file_unchecked(id).flags.load(Ordering::SeqCst) & CLOSING != 0
+        })
+    }
+
+    /// The program has given such an inode this modification time, which it keeps. `false`: it has got the other one meanwhile, and is to be
+    /// given its own again.
+    pub fn time_is_set(&self, (device, inode): (u64, u64), mtime_ns: u64) -> bool {
+        table::find(&self.arena, device, inode)
+            .is_some_and(|id| closing::set_time(self.arena.file_unchecked(id), mtime_ns))
+    }
+
     /// As [`Glance::await_closed`], of all inodes.
     pub fn await_all_closed(&self) {
         for id in (0..self.arena.counts().files).map(FileId) {
@@ -323,10 +337,7 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
 }
 
 fn closed_of(entry: &FileEntry, threads: u32) -> Option<Closed> {
-    let ns = entry.closed_ns.load(Ordering::Acquire);
-    if ns == 0 {
-        return None;
-    }
+    let ns = closing::time(entry)?;
     let written = if entry.flags.load(Ordering::Acquire) & CLOSING != 0 {
         Written::No
     } else {

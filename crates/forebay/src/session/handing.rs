@@ -6,10 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::device::DeviceFile;
+use crate::file::hasten;
 use crate::ids::FileId;
 use crate::keeper::run::has_keeper;
 use crate::session::adopt::ForGood;
-use crate::session::handoff::Handed;
+use crate::session::handoff::{Handed, is_silent};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sync::time::Instant;
@@ -111,15 +112,21 @@ impl Shared {
 
     /// As [`Shared::released`], for a description that only reads.
     pub fn released_reader(&self, file: FileId, handed: &AtomicU32) {
-        let epoch = handed.load(Relaxed);
-        if epoch != 0 && self.arena_path.is_some() {
-            self.line.release_reader(self, file, epoch);
+        // One that has come since has not heard of it.
+        if self.arena_path.is_some() && self.is_handed(handed) {
+            self.line.release_reader(self, file, handed.load(Relaxed));
         }
     }
 
     /// Asks the keeper to write what a file owes. `false`: it cannot be reached, or could not write everything.
     pub fn ask_to_flush(&self, file: FileId) -> bool {
-        self.arena_path.is_some() && self.line.ask_to_flush(self, file)
+        if self.arena_path.is_none() {
+            return false;
+        }
+        if !is_silent(self) {
+            hasten::have_most_written(self, file);
+        }
+        self.line.ask_to_flush(self, file)
     }
 
     /// Puts a descriptor where this process keeps those of the session's.

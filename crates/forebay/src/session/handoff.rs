@@ -3,8 +3,8 @@
 //! A client whose keeper is another process connects to the session's socket and sends, for each file that it
 //! manages, the two descriptors its device file has, and the number of descriptions it has open; the keeper answers
 //! with one byte. A keeper that is stopped answers nobody, and nobody waits for it (`line`). When the connection ends the
-//! client is gone, and what it had open is taken from the files' counts. The socket's other end is checked by uid. A keeper in the
-//! client's own process needs no socket.
+//! client is gone, and the counts of what it had open are corrected by what the kernel knows of its openers (`session::opens`). The socket's
+//! other end is checked by uid. A keeper in the client's own process needs no socket.
 
 mod desk;
 mod lanes;
@@ -17,7 +17,7 @@ pub use desk::Desk;
 #[cfg(feature = "sim")]
 pub use desk::heed;
 pub use lanes::KeptLanes;
-pub use line::{Handed, Line};
+pub use line::{Handed, Line, is_silent};
 
 /// Message: file, what, the session's random name.
 const MESSAGE_BYTES: usize = 16;

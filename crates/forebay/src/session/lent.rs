@@ -43,11 +43,18 @@ impl Shared {
 
     /// Gives it back, if nobody of the session reads the file any more.
     pub(super) fn give_lent_back(&self, file: FileId) -> Option<Arc<dyn DeviceFile>> {
-        let readers = &self.arena.file_unchecked(file).readers;
-        if readers.load(Ordering::Acquire) != 0 {
+        if self.arena.file_unchecked(file).readers() != 0 {
             return None;
         }
         self.lent.files().remove(&file)
+    }
+
+    /// The same of all files.
+    pub fn give_all_lent_back(&self) {
+        let lent: Vec<_> = self.lent.files().keys().copied().collect();
+        for file in lent {
+            drop(self.give_lent_back(file));
+        }
     }
 
     /// A device file of an entry that can be read: this process's own, or one that was lent to it.

@@ -1,12 +1,13 @@
 //! Which process has which file open.
 //!
-//! A process counts its own descriptions. For the others it shares the lock of one byte of the arena's file, the byte of
-//! the entry's number, while it has any: the kernel takes the lock away when the process ends, however it does, so nobody who
-//! is gone has anything open, and there is nothing to repair. (A child that was forked and runs on shares what its parent had.)
-//! An arena on the heap is one process's.
+//! A process counts its own descriptions. For the others it shares the lock of a byte of the arena's file while it has any: each entry has
+//! two, one for descriptions that only read and one for those that the file could be written by. The kernel takes the lock away when the
+//! process ends, however it does, so nobody who is gone has anything open, and there is nothing to repair. (A child that was forked and
+//! runs on shares what its parent had.) An arena on the heap is one process's.
 //!
-//! An entry's own count (`FileEntry::opens`) is for those who cannot afford a system call: it may count the dead until
-//! [`table::recount`](crate::file::table::recount) has looked.
+//! An entry's own counts (`FileEntry::opens`, `FileEntry::writers`) are for those who cannot afford a system call. They may count the dead,
+//! and never too few: nobody takes from them what somebody else has counted, and [`table::recount`](crate::file::table::recount) sets one
+//! to zero once no such lock is held.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,13 +21,18 @@ use crate::session::shared::Shared;
 use crate::sync::Ordering;
 use crate::sys::lock;
 
-/// One process's open descriptions, by file.
+/// One process's open descriptions, by file: those that only read, and those that the file could be written by.
 #[derive(Default)]
-pub struct Opens(Mutex<HashMap<FileId, u32>>);
+pub struct Opens(Mutex<HashMap<FileId, [u32; 2]>>);
+
+/// The byte that says who has descriptions of the one or the other kind. The two of a file lie side by side.
+fn byte_of(file: FileId, writes: bool) -> u64 {
+    u64::from(file.0) * 2 + u64::from(writes)
+}
 
 impl Opens {
     /// Its holder waits for nobody, and looks at nothing shared.
-    fn counts(&self) -> MutexGuard<'_, HashMap<FileId, u32>> {
+    fn counts(&self) -> MutexGuard<'_, HashMap<FileId, [u32; 2]>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,35 +40,43 @@ impl Opens {
     ///
     /// # Errors
     /// The system's, when it has no lock to give.
-    pub fn add(&self, arena: &Arena, file: FileId) -> io::Result<()> {
+    pub fn add(&self, arena: &Arena, file: FileId, writes: bool) -> io::Result<()> {
         let mut counts = self.counts();
-        let count = counts.entry(file).or_default();
+        let count = &mut counts.entry(file).or_default()[usize::from(writes)];
         if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
-            lock::share(arena_file.as_fd(), u64::from(file.0))?;
+            lock::share(arena_file.as_fd(), byte_of(file, writes))?;
         }
         *count += 1;
         Ok(())
     }
 
     /// Counts one less.
-    pub fn take(&self, arena: &Arena, file: FileId) {
+    pub fn take(&self, arena: &Arena, file: FileId, writes: bool) {
         let mut counts = self.counts();
-        let Some(count) = counts.get_mut(&file) else {
+        let Some(kinds) = counts.get_mut(&file) else {
             return;
         };
+        let count = &mut kinds[usize::from(writes)];
         *count = count.saturating_sub(1);
-        if *count == 0 {
+        if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
+            // The lock of what is open cannot fail to be given back.
+            let _ = lock::let_go(arena_file.as_fd(), byte_of(file, writes));
+        }
+        if *kinds == [0, 0] {
             counts.remove(&file);
-            if let Some(arena_file) = arena.mapping().file() {
-                // The lock of what is open cannot fail to be given back.
-                let _ = lock::let_go(arena_file.as_fd(), u64::from(file.0));
-            }
         }
     }
 
     /// Descriptions of this process.
     pub fn here(&self, file: FileId) -> u32 {
-        self.counts().get(&file).copied().unwrap_or(0)
+        self.counts()
+            .get(&file)
+            .map_or(0, |kinds| kinds.iter().sum())
+    }
+
+    /// Those of them that the file could be written by.
+    fn writers_here(&self, file: FileId) -> u32 {
+        self.counts().get(&file).map_or(0, |kinds| kinds[1])
     }
 }
 
@@ -70,20 +84,34 @@ impl Opens {
 pub fn is_open_elsewhere(arena: &Arena, file: FileId) -> bool {
     let arena_file = arena.mapping().file();
     arena_file.is_some_and(|arena_file| {
-        lock::is_held_elsewhere(arena_file.as_fd(), u64::from(file.0)).unwrap_or(true)
+        lock::is_any_held_elsewhere(arena_file.as_fd(), byte_of(file, false), 2).unwrap_or(true)
+    })
+}
+
+/// The same, by a description that the file could be written by.
+fn is_written_elsewhere(arena: &Arena, file: FileId) -> bool {
+    let arena_file = arena.mapping().file();
+    arena_file.is_some_and(|arena_file| {
+        lock::is_held_elsewhere(arena_file.as_fd(), byte_of(file, true)).unwrap_or(true)
     })
 }
 
 impl Shared {
     /// Notes that this process has one more description of a file.
-    pub fn add_open(&self, file: FileId) -> Result<()> {
-        let added = self.opens.add(&self.arena, file);
+    pub fn add_open(&self, file: FileId, writes: bool) -> Result<()> {
+        let added = self.opens.add(&self.arena, file, writes);
         added.map_err(|e| Error::device("note that a file is open", &e))
     }
 
-    /// One description of this process has been closed, and taken from the entry's count.
-    pub fn take_open(&self, file: FileId) {
-        self.opens.take(&self.arena, file);
+    /// One description of this process has been closed, and taken from the entry's counts.
+    pub fn take_open(&self, file: FileId, writes: bool) {
+        self.opens.take(&self.arena, file, writes);
+    }
+
+    /// Whether any process has the file open by a description that it could be written by. Costs a system call unless the entry says no.
+    pub fn is_written(&self, file: FileId) -> bool {
+        self.arena.file_unchecked(file).writers() != 0
+            && (self.opens.writers_here(file) > 0 || is_written_elsewhere(&self.arena, file))
     }
 
     /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.

@@ -30,6 +30,11 @@ fn current(resource: libc::__rlimit_resource_t) -> u64 {
     }
 }
 
+/// Somebody else has looked: so it is now.
+pub fn note_file_bytes(bytes: u64) {
+    FILE_BYTES.store(bytes, Relaxed);
+}
+
 /// As [`file_bytes`], as it is now.
 pub fn look_at_file_bytes() -> u64 {
     let bytes = current(libc::RLIMIT_FSIZE);

@@ -55,6 +55,8 @@ pass! {
     vdprintf: print::listed;
     __dprintf_chk: print::variadic_checked;
     __vdprintf_chk: print::listed_checked;
+    backtrace_symbols_fd: print::trace;
+    __backtrace_symbols_fd: print::trace;
 
     popen: programs::piped;
     _IO_popen: programs::piped;

@@ -1,4 +1,4 @@
-//! `ioctl`: requests that read or change a file's contents, length or extents.
+//! `ioctl`: requests that read or change a file's contents, length or extents, or that are about all of a file system.
 //!
 //! Others stay what they are: programs ask of every descriptor whether it is a terminal.
 
@@ -22,6 +22,16 @@ const FIDEDUPERANGE: u64 = 0xc018_9436;
 const LOOP_SET_FD: u64 = 0x4c00;
 const LOOP_CHANGE_FD: u64 = 0x4c06;
 const LOOP_CONFIGURE: u64 = 0x4c0a;
+
+/// Requests after which a file system, or a copy of it, has what was written before: it is frozen for a snapshot, say. Whichever file they
+/// are made with, all that the session owes to the file system is written first.
+const WHOLE: [u64; 5] = [
+    0xc004_5877, // FIFREEZE
+    0x5000_9401, // BTRFS_IOC_SNAP_CREATE
+    0x5000_9417, // BTRFS_IOC_SNAP_CREATE_V2
+    0x0000_9408, // BTRFS_IOC_SYNC
+    0x8008_9418, // BTRFS_IOC_START_SYNC
+];
 
 /// Requests of file systems that only look at flags and names.
 const HARMLESS: [u64; 6] = [
@@ -53,6 +63,11 @@ pub fn ioctl(args: &Args) -> usize {
         && files::is_known(file)
     {
         return give(file, Why::Sent).address();
+    }
+    if WHOLE.contains(&request)
+        && let Some(errno) = sync::write_file_system(fd)
+    {
+        return Given::Err(errno).address();
     }
     if files::is_known(fd) && touches_contents(request) {
         return give(fd, Why::Ioctl).address();

@@ -193,12 +193,22 @@ pub fn execvp(args: &Args) -> usize {
 
 /// `fexecve(fd, arguments, environment)`
 pub fn fexecve(args: &Args) -> usize {
-    by(args, args[2], repaired_fexecve as *const () as usize, 0)
+    by(
+        args,
+        args[2],
+        repaired_fexecve as *const () as usize,
+        patience::fexecve as *const () as usize,
+    )
 }
 
 /// `execveat(directory, path, arguments, environment, flags)`
 pub fn execveat(args: &Args) -> usize {
-    by(args, args[3], repaired_execveat as *const () as usize, 0)
+    by(
+        args,
+        args[3],
+        repaired_execveat as *const () as usize,
+        patience::execveat as *const () as usize,
+    )
 }
 
 /// As [`by`], for a call that returns an error number.

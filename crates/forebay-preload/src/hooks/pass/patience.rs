@@ -17,6 +17,7 @@ use crate::files;
 use crate::inside::Inside;
 use crate::raw::{self, KeepErrno};
 use crate::real;
+use crate::signals;
 
 /// How long is waited for a keeper.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -25,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 /// the one after that it has closed them.
 const ROUNDS: u32 = 3;
 
-/// Whether there may be anything to wait for: else libc's function is called at once.
+/// Whether there may be anything to wait for, or a signal that is ignored: else libc's function is called at once.
 pub fn may_be_needed() -> bool {
     attach::is_asked()
 }
@@ -98,11 +99,9 @@ pub unsafe extern "C" fn execve(path: *const c_char, arguments: List, list: List
     ];
     let args = [args[0], args[1], args[2], 0, 0, 0];
     // SAFETY: as above.
-    unsafe {
-        ended(patiently(path, || {
-            -(raw::call(libc::SYS_execve, args) as c_int)
-        }))
-    }
+    let call = || unsafe { -(raw::call(libc::SYS_execve, args) as c_int) };
+    // SAFETY: as above.
+    unsafe { ended(patiently(path, || signals::replaced(call))) }
 }
 
 /// # Safety
@@ -118,7 +117,7 @@ pub unsafe extern "C" fn execvpe(name: *const c_char, arguments: List, list: Lis
     // SAFETY: as above.
     unsafe {
         ended(patiently(name, || {
-            failed(real::execvpe(name, arguments, list))
+            failed(signals::replaced(|| real::execvpe(name, arguments, list)))
         }))
     }
 }
@@ -128,6 +127,30 @@ pub unsafe extern "C" fn execvpe(name: *const c_char, arguments: List, list: Lis
 pub unsafe extern "C" fn execvp(name: *const c_char, arguments: List) -> c_int {
     // SAFETY: as above.
     unsafe { execvpe(name, arguments, environ) }
+}
+
+/// Not patiently: what a descriptor executes is open.
+///
+/// # Safety
+/// As for libc's function.
+pub unsafe extern "C" fn fexecve(fd: c_int, arguments: List, list: List) -> c_int {
+    // SAFETY: as above.
+    signals::replaced(|| unsafe { real::fexecve(fd, arguments, list) })
+}
+
+/// Not patiently either.
+///
+/// # Safety
+/// As for libc's function.
+pub unsafe extern "C" fn execveat(
+    directory: c_int,
+    path: *const c_char,
+    arguments: List,
+    list: List,
+    flags: c_int,
+) -> c_int {
+    // SAFETY: as above.
+    signals::replaced(|| unsafe { real::execveat(directory, path, arguments, list, flags) })
 }
 
 /// # Safety

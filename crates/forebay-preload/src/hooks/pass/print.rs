@@ -1,13 +1,13 @@
 //! `dprintf` and its siblings: libc would write by a call that passes no hook. What is to be written is made by `vsnprintf`, and
-//! written by the hook of `write`.
+//! written by the hook of `write`. What libc writes of a stack it puts together by itself: that file is the kernel's.
 
 use std::arch::naked_asm;
 use std::ffi::c_void;
 
 use libc::{c_char, c_int, size_t};
 
-use super::{Args, fd};
-use crate::files;
+use super::{Args, fd, give};
+use crate::files::{self, Given, Why};
 use crate::hooks::io::write;
 use crate::inside::Inside;
 use crate::raw;
@@ -186,4 +186,9 @@ fn put(fd: c_int, make: impl Fn(*mut c_char, usize) -> c_int) -> c_int {
         }
     }
     made
+}
+
+/// `backtrace_symbols_fd(frames, count, fd)`.
+pub fn trace(args: &Args) -> Given {
+    give(fd(args[2]), Why::Unserved)
 }

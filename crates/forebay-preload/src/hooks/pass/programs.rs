@@ -9,6 +9,8 @@ use crate::inside::Inside;
 use crate::mapped;
 use crate::parting;
 use crate::program::peek;
+use crate::raw::KeepErrno;
+use crate::signals;
 
 /// `posix_spawn`, `system`, `popen`: what the new program inherits is the kernel's.
 pub fn run(_args: &Args) -> Given {
@@ -24,6 +26,11 @@ pub fn run(_args: &Args) -> Given {
 pub fn replace(args: &Args) -> Given {
     run(args)?;
     files::at_replacement();
+    if attach::rests() {
+        // A child of `vfork` has actions of its own, and copies nothing if it goes on.
+        let _errno = KeepErrno::new();
+        signals::tell_ignored();
+    }
     Ok(())
 }
 

@@ -125,7 +125,6 @@ ways! {
         SYS_dup(fd) => libc::dup(fd as _);
         SYS_fcntl(fd, command, argument) => libc::fcntl(fd as _, command as _, argument);
         SYS_flock(fd, operation) => libc::flock(fd as _, operation as _);
-        SYS_ioctl(fd, request, argument) => libc::ioctl(fd as _, request as _, argument);
         SYS_fchmod(fd, mode) => libc::fchmod(fd as _, mode as _);
         SYS_fchown(fd, user, group) => libc::fchown(fd as _, user as _, group as _);
         SYS_fsetxattr(fd, name, value, len, flags) => libc::fsetxattr(fd as _, at(name), at(value), len, flags as _);
@@ -142,6 +141,7 @@ ways! {
             libc::mmap64(at(to), len, access as _, flags as _, fd as _, offset as _).addr();
     }
     always {
+        SYS_ioctl(fd, request, argument) => libc::ioctl(fd as _, request as _, argument);
         SYS_sync() => { libc::sync(); 0 };
         SYS_syncfs(fd) => libc::syncfs(fd as _);
         SYS_close(fd) => libc::close(fd as _);
@@ -193,6 +193,9 @@ ways! {
         SYS_sendmsg(socket, message, flags) => libc::sendmsg(socket as _, at::<libc::msghdr>(message), flags as _);
         SYS_munmap(from, len) => libc::munmap(at(from), len);
         SYS_mremap(from, len, new_len, flags, to) => libc::mremap(at(from), len, new_len, flags as _, to);
+        SYS_setrlimit(resource, limit) => libc::setrlimit(resource as _, at(limit));
+        SYS_prlimit64(process, resource, limit, before) =>
+            libc::prlimit(process as _, resource as _, at(limit), at(before));
         SYS_pidfd_getfd(process, fd, flags) => sockets::stolen(process as _, fd as _, flags as _);
     }
     before {

@@ -1,6 +1,7 @@
 //! The keeper's side of the socket: clients, and what they ask for.
 
 use std::collections::HashMap;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,12 +11,13 @@ use std::time::Duration;
 use crate::device::{DeviceFile, RealFile};
 use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
+use crate::file::table;
 use crate::flush::errors;
 use crate::ids::FileId;
 use crate::keeper::closing;
 use crate::keeper::outsiders::Guard;
 use crate::keeper::reopen::path_of;
-use crate::memory::files::LEASED;
+use crate::memory::files::{HURRY, LEASED};
 use crate::session::reached;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -30,7 +32,7 @@ struct Client {
     socket: OwnedFd,
     /// Its name among those of this desk.
     key: u64,
-    /// Descriptions that the client has open, and those of them that only read.
+    /// Descriptions that the client has open, and those that only read, as far as it has said: where to look once it is gone.
     opens: HashMap<FileId, u32>,
     readers: HashMap<FileId, u32>,
 }
@@ -42,24 +44,23 @@ impl Client {
         }
     }
 
-    /// Gives back what the client had open.
+    /// Sees to what the client had open. What it counted there is taken back by what the kernel knows: it may have taken some back itself
+    /// that it could not tell of any more, and the entries may be others' files by now. The kernel may know of its end a moment later
+    /// than its socket; then the house's next round takes it back.
     fn leave(&self, shared: &Arc<Shared>) {
-        for (file, count) in &self.opens {
-            take(&shared.arena.file_unchecked(*file).opens, *count);
-        }
-        for (file, count) in &self.readers {
-            let entry = shared.arena.file_unchecked(*file);
-            take(&entry.readers, *count);
-            take(&entry.opens, *count);
-            drop(shared.give_lent_back(*file));
-        }
-        for file in self.opens.keys().filter(|file| self.opens[file] > 0) {
-            // As a close would have done, for those who look at the file from outside.
-            let entry = shared.arena.file_unchecked(*file);
-            if entry.writers() == 0 && entry.flags.load(Ordering::Acquire) & LEASED == 0 {
-                flush(shared, *file);
+        if let Ok(me) = shared.me() {
+            for file in self.opens.keys().chain(self.readers.keys()) {
+                table::recount(shared, me, *file);
             }
         }
+        for file in self.readers.keys() {
+            drop(shared.give_lent_back(*file));
+        }
+        // As a close would have done, for those who look at the file from outside. Not here: others wait for answers meanwhile.
+        for file in self.opens.keys() {
+            hurry(shared, *file);
+        }
+        shared.wake_keeper();
     }
 }
 
@@ -150,29 +151,43 @@ impl Drop for Desk {
     }
 }
 
-fn take(word: &crate::sync::AtomicU32, count: u32) {
-    let mut seen = word.load(Ordering::Acquire);
-    while let Err(now) = word.compare_exchange(
-        seen,
-        seen.saturating_sub(count),
-        Ordering::AcqRel,
-        Ordering::Acquire,
-    ) {
-        seen = now;
+/// Has the flushers write what a file owes, unless it is under a lease: then they do anyway. Until the file's descriptors are there, which the
+/// house looks for, they pass it by.
+fn hurry(shared: &Shared, file: FileId) {
+    let entry = shared.arena.file_unchecked(file);
+    if entry.owes() && entry.flags.load(Ordering::Acquire) & LEASED == 0 {
+        entry.flags.fetch_or(HURRY, Ordering::AcqRel);
     }
 }
 
-/// Answers what a client has sent. `false`: it is gone, or talks nonsense.
+/// A message, and the descriptors that have come with it.
+type Received = ([u8; MESSAGE_BYTES], Vec<OwnedFd>);
+
+/// The next message. `None`: there is none now. `Err`: there will be none any more.
+fn next_message(client: &Client) -> Result<Option<Received>, ()> {
+    let mut message = [0; MESSAGE_BYTES];
+    let mut received = socket::receive(client.socket.as_fd(), &mut message);
+    if matches!(&received, Err(error) if error.kind() == ErrorKind::ConnectionReset) {
+        // The kernel says once that the client has ended without fetching its answers. What it had said before is there all the same.
+        received = socket::receive(client.socket.as_fd(), &mut message);
+    }
+    match received {
+        Ok((MESSAGE_BYTES, descriptors)) => Ok(Some((message, descriptors))),
+        Err(error) if error.kind() == ErrorKind::WouldBlock => Ok(None),
+        _ => Err(()),
+    }
+}
+
+/// Answers what a client has sent. `false`: it is gone, or talks nonsense. What it has said before is heeded, though nobody hears the answers:
+/// it counts, and has descriptors that nobody else may have.
 fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
+    let mut hears = true;
     loop {
-        let mut message = [0; MESSAGE_BYTES];
-        let (got, descriptors) = match socket::receive(client.socket.as_fd(), &mut message) {
-            Ok(received) => received,
-            Err(error) => return error.kind() == std::io::ErrorKind::WouldBlock,
+        let (message, descriptors) = match next_message(client) {
+            Ok(Some(next)) => next,
+            Ok(None) => return hears,
+            Err(()) => return false,
         };
-        if got != MESSAGE_BYTES {
-            return false;
-        }
         // What was taken from a lane before this was sent is counted before it is heeded: it may be the end of just that.
         client.count(shared.taken_from(client.key));
         let (file, what, session) = decode(&message);
@@ -203,8 +218,9 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 LEND => lend(shared, client, file, descriptors),
                 FLUSH => flush(shared, file),
                 UNITE => unite(shared, file),
-                WATCH => ask_guard(shared, descriptors, Guard::watch),
-                LOOK => ask_guard(shared, descriptors, Guard::is_used_outside),
+                WATCH => ask_guard(shared, descriptors, Guard::watch).unwrap_or(false),
+                // Nobody knows: that may not be taken for an answer.
+                LOOK => ask_guard(shared, descriptors, Guard::is_used_outside).unwrap_or(true),
                 LANE => keep_lane(shared, client, descriptors),
                 TAKE => {
                     shared.take_from_lanes();
@@ -217,13 +233,11 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 _ => false,
             };
-        if quietly {
+        if quietly || !hears {
             continue;
         }
         let answer = [if done { DONE } else { REFUSED }];
-        if socket::send_at_once(client.socket.as_fd(), &answer, &[]).is_err() {
-            return false;
-        }
+        hears = socket::send_at_once(client.socket.as_fd(), &answer, &[]).is_ok();
     }
 }
 
@@ -251,17 +265,16 @@ fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
     }
 }
 
-/// What the guard says of a file. Its descriptor is closed before anybody hears of it, as the client may close its own then, and ask
+/// What the guard says of a file. `None`: there is none, or this process has no number for the file's descriptor. Its descriptor is closed before anybody hears of it, as the client may close its own then, and ask
 /// for a lease.
 fn ask_guard(
     shared: &Shared,
     descriptors: Vec<OwnedFd>,
     ask: fn(&Guard, BorrowedFd<'_>) -> bool,
-) -> bool {
-    let guard = shared.guard();
-    guard
-        .zip(descriptors.first())
-        .is_some_and(|(guard, fd)| ask(&guard, fd.as_fd()))
+) -> Option<bool> {
+    let guard = shared.guard()?;
+    let fd = descriptors.first()?;
+    Some(ask(&guard, fd.as_fd()))
 }
 
 /// Closes the keeper's descriptors of a file that nobody writes any more, before it answers: a program that has just been
@@ -269,6 +282,9 @@ fn ask_guard(
 fn close_unused(shared: &Arc<Shared>, file: FileId) {
     let entry = shared.arena.file_unchecked(file);
     let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
+    if let (false, Ok(me)) = (leased || entry.writers() == 0, shared.me()) {
+        table::recount(shared, me, file);
+    }
     if leased || entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
         return;
     }

@@ -94,7 +94,7 @@ impl Line {
             return Handed::Over;
         };
         let tick = tick_of(shared);
-        if self.failed.load(Relaxed) == tick {
+        if self.failed.load(Relaxed) == tick || !is_of_today(shared, epoch) {
             return Handed::ToNobody;
         }
         let message = encode(file, MANAGE, shared.session_name_word());
@@ -120,7 +120,7 @@ impl Line {
     /// Sees to it that there is a lane to the keeper of this epoch, if it takes any.
     fn open_lane(&self, shared: &Shared, epoch: u32) {
         let mut contact = self.contact();
-        if is_silent(shared) {
+        if is_silent(shared) || !is_of_today(shared, epoch) {
             return;
         }
         if contact.as_ref().is_none_or(|known| known.epoch != epoch) {
@@ -357,7 +357,7 @@ impl Line {
             });
         }
         let mut contact = self.contact();
-        if is_silent(shared) {
+        if is_silent(shared) || !is_of_today(shared, epoch) {
             return Fate::Unsent;
         }
         if contact.as_ref().is_none_or(|known| known.epoch != epoch) {
@@ -475,7 +475,15 @@ fn tick_of(shared: &Shared) -> u64 {
     u64::from(shared.arena.superblock().tick.load(Ordering::Relaxed)) + 1
 }
 
-fn is_silent(shared: &Shared) -> bool {
+/// Whether the keeper of an epoch is the session's: who connects finds no other, and would take that one's connection for an earlier one's,
+/// and end the one that he has.
+fn is_of_today(shared: &Shared, epoch: u32) -> bool {
+    let superblock = shared.arena.superblock();
+    superblock.keeper_epoch.load(Ordering::Relaxed) == epoch
+}
+
+/// Whether nobody asks the keeper anything until the clock goes on.
+pub fn is_silent(shared: &Shared) -> bool {
     let superblock = shared.arena.superblock();
     superblock.silent_at.load(Ordering::Relaxed) == tick_of(shared)
 }
