@@ -220,7 +220,11 @@ impl Pooled {
     fn remove(&self, file: File) -> Answer<()> {
         let removed = self.files.remove(file);
         self.known().remove(&file);
-        Ok(removed?)
+        match removed {
+            // Whoever was quicker has done it.
+            Err(Error::Pool(Failure::Gone)) => Ok(()),
+            removed => Ok(removed?),
+        }
     }
 
     fn told(&self, file: File) -> Answer<FileAttr> {

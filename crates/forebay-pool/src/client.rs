@@ -13,6 +13,7 @@ mod attributes;
 mod changes;
 mod damage;
 mod growth;
+mod keeping;
 mod names;
 mod operate;
 mod operation;
@@ -47,7 +48,7 @@ pub struct Config {
     pub term: u64,
     /// How often it gives one.
     pub alive_every: u64,
-    /// Clean blocks above this number are dropped, those that were used longest ago first.
+    /// Clean blocks above this number are dropped, those that were used longest ago first, and so is what is known of more files than some times as many.
     pub cache_blocks: usize,
     /// The pool has a home: nothing is lost with servers, and a sync waits until what was written is durable there.
     pub has_home: bool,
@@ -77,7 +78,10 @@ pub struct Client {
     waits_for_room: bool,
     /// Of requests, changes and uses: grows.
     counter: u64,
+    /// Blocks in the order of their uses.
     cached: BTreeMap<u64, (File, u64)>,
+    /// Files in the order of their uses.
+    order: BTreeMap<u64, File>,
     files_made: u32,
     results: Vec<(u64, Result<Answer, Failure>)>,
 }
@@ -101,6 +105,7 @@ impl Client {
             waits_for_room: false,
             counter: 0,
             cached: BTreeMap::new(),
+            order: BTreeMap::new(),
             files_made: 0,
             results: Vec::new(),
         }
@@ -154,9 +159,9 @@ impl Client {
         }
         let file = operation.file();
         let made = self.next_file(&operation);
-        let state = self.files.entry(file).or_default();
+        self.use_file(file);
         let active = Active::new(id, operation, made);
-        if state.active.is_some() && self.passes_by(now, file, &active, out) {
+        if self.state(file).active.is_some() && self.passes_by(now, file, &active, out) {
             return;
         }
         self.state(file).queue.push_back(active);
@@ -346,9 +351,13 @@ impl Client {
     }
 
     fn advance_all(&mut self, now: u64, out: &mut Outbox) {
-        let files: Vec<File> = self.files.keys().copied().collect();
+        let all = self.files.iter().filter(|(_, state)| state.has_work());
+        let files: Vec<File> = all.map(|(file, _)| *file).collect();
         for file in files {
-            self.advance(now, file, out);
+            self.go_on(now, file, out);
+        }
+        if self.view.active {
+            self.evict(out);
         }
     }
 
@@ -365,6 +374,8 @@ impl Client {
                 .extend(ids.map(|id| (id, Err(Failure::GivenUp))));
         }
         self.transfers.clear();
+        self.cached.clear();
+        self.order.clear();
     }
 
     /// Gives back what was recalled, what is dirty in it written first, and what an operation under way needs later.

@@ -12,6 +12,7 @@
 mod blocks;
 mod exchange;
 mod one_sided;
+mod syncing;
 #[cfg(test)]
 mod tests;
 
@@ -53,8 +54,11 @@ pub struct Server {
     blocks: Blocks,
     /// Requests that wait for the home, or until the register says that this server is a member still.
     failed: Vec<(Client, Message)>,
+    /// Those whose work in the home goes on in the next turn.
+    unfinished: Vec<(Client, Message)>,
+    syncs: syncing::Syncs,
     trouble: Option<String>,
-    /// The home has failed a request again.
+    /// The home has failed a request again, or is not done with one.
     waits: bool,
     /// What was damaged in the home when it was last read, and when.
     damage: Option<(u64, String)>,
@@ -85,6 +89,8 @@ impl Server {
             active_since: 0,
             blocks: Blocks::default(),
             failed: Vec::new(),
+            unfinished: Vec::new(),
+            syncs: syncing::Syncs::default(),
             trouble: None,
             waits: false,
             damage: None,
@@ -107,6 +113,15 @@ impl Server {
     pub fn with_home(self, home: Arc<dyn Home>, limit: u64) -> Self {
         Server {
             blocks: Blocks::over(home, limit),
+            ..self
+        }
+    }
+
+    /// A server that syncs its home on threads, and goes on meanwhile. When one has ended that calls `wake`, and the next
+    /// [`Server::tick`] tells who has waited for it.
+    pub fn with_threads(self, wake: impl Fn() + Send + Sync + 'static) -> Self {
+        Server {
+            syncs: syncing::Syncs::by_threads(wake),
             ..self
         }
     }
@@ -150,7 +165,8 @@ impl Server {
     /// What the home has failed by, while requests wait for it; else what was damaged in it, for a while after somebody has been told.
     pub fn trouble(&self) -> Option<&str> {
         let damage = self.damage.as_ref().map(|(_, why)| why.as_str());
-        self.trouble.as_deref().or(damage)
+        let trouble = self.trouble.as_deref().or(self.syncs.trouble());
+        trouble.or(damage)
     }
 
     /// The clock has moved on.
@@ -165,7 +181,17 @@ impl Server {
         for (client, message) in std::mem::take(&mut self.failed) {
             self.one_sided(now, client, message, out);
         }
-        let waits = has_failed && self.trouble.is_some();
+        // The one that was worked at last comes after the others.
+        let mut unfinished = std::mem::take(&mut self.unfinished);
+        let first = usize::from(!unfinished.is_empty());
+        unfinished.rotate_left(first);
+        for (client, message) in unfinished {
+            self.one_sided(now, client, message, out);
+        }
+        self.go_on_syncing(out);
+        // Who waits for a home that fails again, or that is not done with something, cannot answer.
+        let fails = has_failed && self.trouble.is_some() || self.syncs.trouble().is_some();
+        let waits = fails || !self.unfinished.is_empty();
         if waits != self.waits {
             self.waits = waits;
             self.told = None;
@@ -197,6 +223,8 @@ impl Server {
             Node::Client(client) => {
                 // It sends again what was not answered. What waits here must not be done after that, and after what it writes then.
                 self.failed.retain(|(from, _)| *from != client);
+                self.unfinished.retain(|(from, _)| *from != client);
+                self.syncs.forget(client);
                 let recalls = self.queues.iter().flat_map(|(file, queue)| {
                     let recalls = queue.recalls_of(client).into_iter();
                     recalls.map(|recall| (*file, recall.range, recall.keep))
@@ -407,6 +435,8 @@ impl Server {
             self.entered.clear();
             self.waiting.clear();
             self.failed.clear();
+            self.unfinished.clear();
+            self.syncs.forget_all();
             self.stamp = 0;
             if self.config.copies > 1 {
                 // Another one may have put a newer copy there, whose client died before it came here.

@@ -7,9 +7,13 @@ use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
+use std::time::Duration;
 
 use forebay_fuse::points;
 use forebay_model::{Op, Profile, StdFiles, drive, generate};
+use forebay_pool::files::Files;
+use forebay_pool::ids::File as FileNumber;
+use forebay_pool::net::Config;
 use rustix::io::Errno;
 
 use crate::here::skipped;
@@ -402,6 +406,41 @@ fn what_a_dead_server_had_is_an_error_and_can_be_removed() {
         fs::remove_file(b.join(number.to_string())).expect("removed");
     }
     assert_eq!(names(&a), ["new"]);
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
+/// As a program leaves it that dies between the two halves of something, or a home that was damaged.
+#[test]
+fn a_name_that_has_outlived_its_file_can_be_removed() {
+    let Some(mut hosts) = Hosts::begin("pool-dangling", 7495) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    fs::create_dir(a.join("dir")).expect("made");
+    for name in ["one", "two", "three"] {
+        fs::write(a.join("dir").join(name), name).expect("written");
+    }
+    fs::create_dir(a.join("dir/empty")).expect("made");
+    let config = Config::load(&hosts.config).expect("a configuration");
+    let files = Files::join(&config, Duration::from_secs(20)).expect("it joins");
+    let number =
+        |name: &str| FileNumber(fs::metadata(a.join("dir").join(name)).expect("told").ino());
+    for name in ["one", "two", "empty"] {
+        files.remove(number(name)).expect("removed");
+    }
+    drop(files);
+    for point in [&a, &b] {
+        assert_eq!(names(&point.join("dir")), ["empty", "one", "three", "two"]);
+        fs::read(point.join("dir/one")).expect_err("nothing is there to read");
+    }
+    fs::remove_file(b.join("dir/one")).expect("removed");
+    fs::rename(a.join("dir/three"), a.join("dir/two")).expect("renamed");
+    assert_eq!(fs::read(b.join("dir/two")).expect("read"), b"three");
+    fs::remove_dir(b.join("dir/empty")).expect("removed");
+    fs::remove_file(b.join("dir/two")).expect("removed");
+    fs::remove_dir(a.join("dir")).expect("removed");
+    assert_eq!(names(&b), [""; 0]);
     hosts.umount(1);
     hosts.umount(0);
 }

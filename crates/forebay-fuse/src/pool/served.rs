@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use forebay_pool::client::{Facts, Failure, Kind};
+use forebay_pool::client::{Entry, Facts, Failure, Kind};
 use forebay_pool::ids::File;
 use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, RenameFlags, StatVfs, StatVfsMountFlags};
@@ -70,21 +70,26 @@ impl Served for Pooled {
     }
 
     fn look_up(&self, parent: u64, name: &OsStr) -> Answer<FileAttr> {
+        // What is left of a file of which only the name is known: that can be removed, and whoever asks for more is told what is the matter.
+        let by_name = |entry: Entry| {
+            let facts = Facts {
+                kind: entry.kind,
+                ..Facts::default()
+            };
+            told(entry.file, 0, &facts)
+        };
+        let mut gone = None;
         for _ in 0..LOOKS_MAX {
             let found = self.files.look_up(File(parent), name.as_bytes())?;
             let entry = found.ok_or(Failed(libc::ENOENT))?;
             return match self.told(entry.file) {
-                // Its name has gone a moment ago, or is another file's, and so it has gone too.
-                Err(Failed(libc::ESTALE)) => continue,
-                // What is known of it was at a server that died. It has a name still, which can be removed; whoever asks for more is told so.
-                Err(Failed(libc::EIO)) => Ok(told(
-                    entry.file,
-                    0,
-                    &Facts {
-                        kind: entry.kind,
-                        ..Facts::default()
-                    },
-                )),
+                // Its name has gone a moment ago, or is another file's, and so it has gone too. Else the name has outlived it.
+                Err(Failed(libc::ESTALE)) if gone != Some(entry) => {
+                    gone = Some(entry);
+                    continue;
+                }
+                // Or what is known of it was at a server that died.
+                Err(Failed(libc::ESTALE | libc::EIO)) => Ok(by_name(entry)),
                 told => told,
             };
         }

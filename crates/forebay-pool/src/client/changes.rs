@@ -399,7 +399,7 @@ impl Client {
         if let Some(cached) = self.state(file).cache.get_mut(&block) {
             let before = std::mem::replace(&mut cached.used, used);
             self.cached.remove(&before);
-            self.cached.insert(used, (file, block));
+            self.block_used(used, (file, block));
         }
     }
 

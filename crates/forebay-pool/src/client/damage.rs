@@ -66,7 +66,7 @@ impl Client {
             ..Cached::default()
         };
         self.state(file).cache.insert(block, cached);
-        self.cached.insert(used, place);
+        self.block_used(used, place);
     }
 
     /// Whether a block is known to be damaged.

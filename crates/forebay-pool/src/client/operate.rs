@@ -86,8 +86,16 @@ impl Client {
         SIZE_BLOCK.saturating_mul(self.config.block_bytes)
     }
 
-    /// Goes on with a file: gives back, works, gives back what the work kept.
+    /// Goes on with a file, and drops what is too much then.
     pub(super) fn advance(&mut self, now: u64, file: File, out: &mut Outbox) {
+        self.go_on(now, file, out);
+        if self.view.active {
+            self.evict(out);
+        }
+    }
+
+    /// Goes on with a file: gives back, works, gives back what the work kept.
+    pub(super) fn go_on(&mut self, now: u64, file: File, out: &mut Outbox) {
         self.give_back(file, out);
         if !self.view.active {
             return;
@@ -117,7 +125,7 @@ impl Client {
             }
         }
         self.give_back(file, out);
-        self.evict(out);
+        self.tidy(file);
     }
 
     /// An operation that finds everything here happens beside the one that is under way, unless that one needs the same blocks.

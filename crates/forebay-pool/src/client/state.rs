@@ -150,6 +150,8 @@ pub(super) struct State {
     pub active: Option<Active>,
     /// Remote operations under way, beside the active one. None is in the way of another.
     pub aside: Vec<Aside>,
+    /// Its place in the order of uses; 0 as long as it has none.
+    pub used: u64,
     /// The size that the servers have.
     pub size_written: u64,
     /// Beyond this, or beyond the size, the servers have nothing, as far as they know.
@@ -170,6 +172,26 @@ impl State {
         let inode = bytes.and_then(Inode::of);
         self.size_written = inode.map_or(0, |inode| inode.size);
         self.high_written = inode.map_or(0, |inode| inode.high.max(inode.size));
+    }
+
+    /// Whether there is anything to go on with.
+    pub fn has_work(&self) -> bool {
+        let is_done = self.active.is_none() && self.queue.is_empty() && self.aside.is_empty();
+        !is_done || !self.recalls.is_empty()
+    }
+
+    /// Whether nobody would miss it, since the servers have all that is here, and nothing is under way.
+    pub fn is_idle(&self) -> bool {
+        let is_asked = self.asked.is_some() || !self.reading.is_empty();
+        !self.has_work()
+            && !is_asked
+            && self.unborn.is_empty()
+            && !self.cache.values().any(Cached::is_owed)
+    }
+
+    /// Whether nothing is known of it.
+    pub fn is_empty(&self) -> bool {
+        self.locks.is_empty() && self.cache.is_empty() && self.is_idle()
     }
 
     /// Whether an operation under way needs what a recall would take.

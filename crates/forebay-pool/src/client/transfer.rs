@@ -1,6 +1,6 @@
 //! One-sided requests under way: which servers have not answered, and what is sent again after a break or in a new epoch.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use bytes::Bytes;
 
@@ -302,7 +302,7 @@ impl Client {
                 ..Cached::default()
             },
         );
-        self.cached.insert(used, (file, at));
+        self.block_used(used, (file, at));
     }
 
     /// A server has done what was asked; says of which file, if all have.
@@ -390,36 +390,6 @@ impl Client {
             self.state(file).reading.extend(read);
         }
         missing.is_empty()
-    }
-
-    /// Drops blocks that were used longest ago, and begins to write those that are dirty, in one go.
-    pub(super) fn evict(&mut self, out: &mut Outbox) {
-        if self.cached.len() <= self.config.cache_blocks || self.is_busy() {
-            return;
-        }
-        let over = self.cached.len().saturating_sub(self.config.cache_blocks);
-        let oldest: Vec<(u64, Place)> = self
-            .cached
-            .iter()
-            .take(over)
-            .map(|(used, place)| (*used, *place))
-            .collect();
-        let mut owed: BTreeMap<File, Vec<u64>> = BTreeMap::new();
-        for (used, (file, block)) in oldest {
-            let state = self.state(file);
-            if state.cache.get(&block).is_some_and(Cached::is_owed) {
-                // The operation that has changed names writes them, all in one request.
-                if file != File::NAMES {
-                    owed.entry(file).or_default().push(block);
-                }
-            } else if state.active.is_none() && block != SIZE_BLOCK {
-                state.cache.remove(&block);
-                self.cached.remove(&used);
-            }
-        }
-        for (file, blocks) in owed {
-            self.flush(file, &blocks, out);
-        }
     }
 }
 

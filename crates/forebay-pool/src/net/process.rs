@@ -29,6 +29,8 @@ pub(super) enum Event {
     Refused(String),
     /// It is to go: a server hands on what it has first.
     Stop,
+    /// The home has been synced.
+    Synced,
 }
 
 /// What a process is there for.
@@ -131,6 +133,7 @@ impl Process {
             }
             match event {
                 Ok(Event::Stop) if process.stop() => return Ok(()),
+                Ok(Event::Synced) => process.tick(),
                 Ok(Event::Refused(why)) => return Err(Ended::Refused(why)),
                 Ok(Event::Stop) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),

@@ -251,7 +251,12 @@ impl Life {
         match &self.config.home {
             Some(home) => {
                 let home = Directory::new(home, me.0);
-                server.with_home(Arc::new(home), self.config.memory_mib << 20)
+                let server = server.with_home(Arc::new(home), self.config.memory_mib << 20);
+                let inbox = locked(&self.inbox).clone();
+                server.with_threads(move || {
+                    // It may have ended already.
+                    let _ = inbox.send(Event::Synced);
+                })
             }
             None => server,
         }

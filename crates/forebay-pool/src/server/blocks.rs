@@ -48,8 +48,8 @@ impl Blocks {
         }
     }
 
-    pub fn has_home(&self) -> bool {
-        self.home.is_some()
+    pub fn home(&self) -> Option<&Arc<dyn Home>> {
+        self.home.as_ref()
     }
 
     /// Blocks in memory.
@@ -208,21 +208,17 @@ impl Blocks {
         }
     }
 
-    /// A file's blocks from this one on go, its size block too if it is `whole`.
-    pub fn discard(&mut self, file: File, from: u64, whole: bool) -> io::Result<()> {
-        if let Some(home) = &self.home {
-            home.discard(file, from, whole)?;
-        }
+    /// A file's blocks from this one on go, its size block too if it is `whole`. Says whether that is done; else it is to be gone on with.
+    pub fn discard(&mut self, file: File, from: u64, whole: bool) -> io::Result<bool> {
+        let is_done = match &self.home {
+            Some(home) => home.discard(file, from, whole)?,
+            None => true,
+        };
         let end = SIZE_BLOCK + u64::from(whole);
         let places = self.all.range((file, from)..(file, end));
         let places: Vec<Place> = places.map(|(place, _)| *place).collect();
         places.into_iter().for_each(|place| self.forget(place));
-        Ok(())
-    }
-
-    /// All that was put is durable when this returns. Without a home nothing is.
-    pub fn sync(&self) -> io::Result<()> {
-        self.home.as_ref().map_or(Ok(()), |home| home.sync())
+        Ok(is_done)
     }
 
     fn evict(&mut self) {

@@ -31,13 +31,17 @@ impl Server {
             out.push((Node::Client(client), Message::Behind { epoch }));
             return;
         }
-        if self.blocks.has_home() && now >= self.valid_until {
+        if self.blocks.home().is_some() && now >= self.valid_until {
             // The register answers again, or another epoch comes.
             self.failed.push((client, message));
             return;
         }
+        if self.syncs_aside(client, &message) {
+            return;
+        }
         match self.serve(now, &message) {
-            Ok(answer) => out.push((Node::Client(client), answer)),
+            Ok(Some(answer)) => out.push((Node::Client(client), answer)),
+            Ok(None) => self.unfinished.push((client, message)),
             Err(why) => {
                 self.trouble = Some(why.to_string());
                 self.failed.push((client, message));
@@ -45,8 +49,8 @@ impl Server {
         }
     }
 
-    /// Does a one-sided request.
-    fn serve(&mut self, now: u64, message: &Message) -> io::Result<Message> {
+    /// Does a one-sided request; `None` if there is more to do.
+    fn serve(&mut self, now: u64, message: &Message) -> io::Result<Option<Message>> {
         let number = match message {
             Message::Read { number, parts, .. } => {
                 let (number, mut found, mut bytes) = (*number, Vec::new(), Rope::default());
@@ -61,13 +65,13 @@ impl Server {
                     part.into_iter().for_each(|part| bytes.push(part));
                 }
                 if !places.is_empty() {
-                    return Ok(Message::Damaged { number, places });
+                    return Ok(Some(Message::Damaged { number, places }));
                 }
-                return Ok(Message::Bytes {
+                return Ok(Some(Message::Bytes {
                     number,
                     found,
                     bytes,
-                });
+                }));
             }
             Message::Write { number, blocks, .. } => {
                 // In this order: whoever kills this process in the middle leaves the first ones in the home.
@@ -81,7 +85,7 @@ impl Server {
                     self.unless_damaged(now, block.place, result, &mut places)?;
                 }
                 if !places.is_empty() {
-                    return Ok(Message::Damaged { number, places });
+                    return Ok(Some(Message::Damaged { number, places }));
                 }
                 number
             }
@@ -92,16 +96,19 @@ impl Server {
                 whole,
                 ..
             } => {
-                self.blocks.discard(*file, *from, *whole)?;
+                if !self.blocks.discard(*file, *from, *whole)? {
+                    return Ok(None);
+                }
                 *number
             }
             Message::Persist { number, .. } => {
-                self.blocks.sync()?;
+                // Without a home nothing is durable.
+                self.blocks.home().map_or(Ok(()), |home| home.sync())?;
                 *number
             }
             _ => 0,
         };
-        Ok(Message::Done { number })
+        Ok(Some(Message::Done { number }))
     }
 
     /// What has come of a request for a block, unless that is damaged: it will be tomorrow, and whoever waited would wait for ever.

@@ -1,8 +1,10 @@
 //! Single servers whose pool is played by hand.
 
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use super::*;
 use crate::home::Directory;
@@ -29,8 +31,8 @@ impl Home for Fails {
         Ok(true)
     }
 
-    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<()> {
-        Ok(())
+    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<bool> {
+        Ok(true)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -196,8 +198,8 @@ impl Home for Lists {
         Ok(true)
     }
 
-    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<()> {
-        Ok(())
+    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<bool> {
+        Ok(true)
     }
 
     fn sync(&self) -> io::Result<()> {
@@ -254,4 +256,161 @@ fn damaged_blocks_are_said_to_be_so_at_once() {
     assert_eq!(server.trouble(), None);
     assert!(write(&mut server, 3, b"new"));
     assert_eq!(read(&mut server, 0, 9), Some(b"new".to_vec()));
+}
+
+/// A home that takes its time: it discards some blocks when it is told to, and a sync ends when somebody lets it.
+#[derive(Debug)]
+struct Slow {
+    blocks: AtomicUsize,
+    syncs: Mutex<(Sender<()>, Receiver<io::Result<()>>)>,
+}
+
+const AT_ONCE: usize = 500;
+
+impl Home for Slow {
+    fn load(&self, _: Place) -> io::Result<Option<(Version, Vec<u8>)>> {
+        Ok(None)
+    }
+
+    fn store(&self, _: &Block) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    fn discard(&self, file: File, _: u64, _: bool) -> io::Result<bool> {
+        if file != PLACE.0 {
+            return Ok(true);
+        }
+        let left = self.blocks.load(Ordering::Relaxed);
+        let left = left.saturating_sub(AT_ONCE);
+        self.blocks.store(left, Ordering::Relaxed);
+        Ok(left == 0)
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        let syncs = self.syncs.lock().expect("a lock");
+        syncs.0.send(()).expect("somebody listens");
+        syncs.1.recv().expect("somebody lets it end")
+    }
+}
+
+/// What a server says in a turn, to its client and to the register.
+fn turn(server: &mut Server, now: u64) -> (Vec<Message>, bool) {
+    let mut out = Outbox::new();
+    server.tick(now, &mut out);
+    let is_alive = { out.iter() }.any(|(_, message)| matches!(message, Message::Alive { .. }));
+    let to_client = { out.into_iter() }.filter(|(to, _)| *to == Node::Client(CLIENT));
+    (to_client.map(|(_, message)| message).collect(), is_alive)
+}
+
+/// A home, what says that a sync has begun, and what lets it end.
+fn slow() -> (Arc<Slow>, Receiver<()>, Sender<io::Result<()>>) {
+    let (begins, begun) = mpsc::channel();
+    let (end, ends) = mpsc::channel();
+    let home = Slow {
+        blocks: AtomicUsize::new(10_000),
+        syncs: Mutex::new((begins, ends)),
+    };
+    (Arc::new(home), begun, end)
+}
+
+fn discard(server: &mut Server, number: u64, file: File) -> Vec<Message> {
+    let discard = Message::Discard {
+        key: server.key(),
+        number,
+        file,
+        from: 0,
+        whole: true,
+    };
+    tell(server, discard)
+}
+
+#[test]
+fn a_server_lives_while_a_large_file_is_discarded() {
+    let (home, ..) = slow();
+    let mut server = server(Some(Arc::clone(&home)));
+    assert_eq!(discard(&mut server, 1, PLACE.0), []);
+    let mut now = 0;
+    let mut done = Vec::new();
+    while done.is_empty() {
+        now += 50;
+        let member = Message::Member {
+            sent: now,
+            view: server.view().clone(),
+        };
+        server.handle(now, Node::Register, member, &mut Outbox::new());
+        let before = home.blocks.load(Ordering::Relaxed);
+        let (said, is_alive) = turn(&mut server, now);
+        let after = home.blocks.load(Ordering::Relaxed);
+        assert!(is_alive, "at {now}");
+        assert_eq!((before - after, server.trouble()), (AT_ONCE, None));
+        // Others are excused who wait for that.
+        assert_eq!(server.waits, said.is_empty());
+        done = said;
+    }
+    assert_eq!(done, [Message::Done { number: 1 }]);
+    assert_eq!(home.blocks.load(Ordering::Relaxed), 0);
+    // Another file's is not held up by one, and one goes with its client's connection.
+    home.blocks.store(10_000, Ordering::Relaxed);
+    assert_eq!(discard(&mut server, 2, PLACE.0), []);
+    let number = 3;
+    let other = discard(&mut server, number, File(8));
+    assert_eq!(other, [Message::Done { number }]);
+    server.connected(Node::Client(CLIENT), &mut Outbox::new());
+    let before = home.blocks.load(Ordering::Relaxed);
+    assert_eq!(turn(&mut server, now).0, []);
+    assert_eq!(home.blocks.load(Ordering::Relaxed), before);
+}
+
+/// Waits until a server's thread has ended a sync.
+fn after_sync(server: &mut Server, woken: &Receiver<()>) -> Vec<Message> {
+    woken.recv_timeout(Duration::from_secs(60)).expect("woken");
+    let mut out = Outbox::new();
+    server.synced(&mut out);
+    out.into_iter().map(|(_, message)| message).collect()
+}
+
+#[test]
+fn a_server_lives_while_its_home_syncs() {
+    let (home, begun, end) = slow();
+    let (wake, woken) = mpsc::channel();
+    let mut server = server(Some(home)).with_threads(move || {
+        let _ = wake.send(());
+    });
+    let key = server.key();
+    let persist = |number| Message::Persist { key, number };
+    let begins = || begun.recv_timeout(Duration::from_secs(60)).expect("begun");
+    assert_eq!(tell(&mut server, persist(1)), []);
+    begins();
+    for now in 1..8 {
+        assert_eq!(turn(&mut server, now * 50), (Vec::new(), true));
+    }
+    assert!(write(&mut server, 2, b"new"));
+    // The one that is under way does not count for this.
+    assert_eq!(tell(&mut server, persist(3)), []);
+    end.send(Ok(())).expect("it waits");
+    assert_eq!(
+        after_sync(&mut server, &woken),
+        [Message::Done { number: 1 }]
+    );
+    begins();
+    // One that fails is tried again in the next turn, and that is told meanwhile.
+    end.send(Err(io::Error::other("no room")))
+        .expect("it waits");
+    assert_eq!(after_sync(&mut server, &woken), []);
+    assert_eq!(server.trouble(), Some("no room"));
+    turn(&mut server, 380);
+    begins();
+    assert_eq!(server.trouble(), Some("no room"));
+    // Who has a new connection asks again, and is not told twice.
+    server.connected(Node::Client(CLIENT), &mut Outbox::new());
+    assert_eq!(server.trouble(), None);
+    assert_eq!(tell(&mut server, persist(3)), []);
+    end.send(Ok(())).expect("it waits");
+    assert_eq!(after_sync(&mut server, &woken), []);
+    begins();
+    end.send(Ok(())).expect("it waits");
+    assert_eq!(
+        after_sync(&mut server, &woken),
+        [Message::Done { number: 3 }]
+    );
 }

@@ -166,3 +166,71 @@ fn names_that_wait_for_room_are_written_together() {
     assert_eq!(desk.client.results().len(), 2);
     assert_eq!(of_names, [2]);
 }
+
+/// Asks for a file's attributes, and has all answered but what is written; says what was given back meanwhile.
+fn look_at(desk: &mut Desk, file: File) -> Vec<File> {
+    let mut given = Vec::new();
+    desk.begin(file.0, Operation::Attributes { file });
+    let mut held = VecDeque::new();
+    while let Some(message) = desk.sent.pop_front() {
+        match &message {
+            Message::Write { .. } => held.push_back(message),
+            Message::Release { parts, .. } => given.extend(parts.iter().map(|(file, ..)| *file)),
+            _ => desk.answer(&message, 1),
+        }
+    }
+    desk.sent = held;
+    let results = desk.client.results();
+    assert!(
+        matches!(results[..], [(id, Ok(Answer::Attributes(..)))] if id == file.0),
+        "{results:?}"
+    );
+    given
+}
+
+#[test]
+fn of_many_files_a_few_are_known_and_the_grants_of_the_others_go_back() {
+    let mut desk = Desk::new();
+    desk.client.config.cache_blocks = 4;
+    let mut given = Vec::new();
+    for number in 100..2100 {
+        given.extend(look_at(&mut desk, File(number)));
+        let client = &desk.client;
+        let kept = (client.files.len(), client.order.len(), client.cached.len());
+        assert!(kept.0 <= 2 && kept.1 <= 2 && kept.2 <= 4, "{kept:?}");
+    }
+    // Those that were used longest ago, each once.
+    assert!(given.into_iter().eq((100..2098).map(File)));
+    // One of those that are known is not asked for, and another one is.
+    desk.begin(1, Operation::Attributes { file: File(2099) });
+    assert!(desk.sent.is_empty());
+    desk.client.results();
+    desk.begin(100, Operation::Attributes { file: File(100) });
+    assert!(matches!(desk.sent.front(), Some(Message::Ask { .. })));
+    desk.settle();
+    assert_eq!(desk.client.results().len(), 1);
+}
+
+#[test]
+fn what_the_servers_do_not_have_is_written_before_it_is_forgotten() {
+    let mut desk = Desk::new();
+    desk.client.config.cache_blocks = 4;
+    desk.begin(1, write(2));
+    desk.settle();
+    // The servers do not answer to what is written, and first that is a draft.
+    desk.client.results();
+    for number in 100..200 {
+        look_at(&mut desk, File(number));
+    }
+    let state = &desk.client.files[&FILE];
+    assert!(state.cache.contains_key(&2) && state.cache[&SIZE_BLOCK].is_owed());
+    assert!(desk.client.files.len() <= 3);
+    desk.settle();
+    for number in 100..200 {
+        look_at(&mut desk, File(number));
+        desk.settle();
+    }
+    assert!(!desk.client.files.contains_key(&FILE));
+    desk.begin(1, Operation::Attributes { file: FILE });
+    assert!(matches!(desk.sent.front(), Some(Message::Ask { .. })));
+}

@@ -1,0 +1,152 @@
+//! What a client keeps of files and blocks that nobody uses here: so much, and no more. What was used longest ago goes first.
+//!
+//! What it knows of a file, its size block with it, goes as a whole, and its grants go back: whoever wants the file again asks for them. So a client
+//! that has seen many files keeps and claims no more than one that has seen few. Files with operations, with what the servers do not have, or with
+//! questions under way stay.
+
+use std::collections::BTreeMap;
+
+use super::Client;
+use super::changes::WHOLE;
+use super::state::Cached;
+use crate::ids::{File, Node, SIZE_BLOCK, Server};
+use crate::message::{Message, Outbox, Place};
+use crate::placement::keeper_of_locks;
+use crate::range::Range;
+
+/// Files that a client keeps which keeps so many blocks: what it knows of one takes less than a block. Few in tests, so that simulated pools reach it.
+const fn files_max(blocks: usize) -> usize {
+    if cfg!(test) {
+        blocks / 2
+    } else {
+        blocks.saturating_mul(8)
+    }
+}
+
+/// So many files are looked at in one go, those in use among them.
+const LOOKS_MAX: usize = 64;
+
+/// What goes back to each server.
+type Given = BTreeMap<Server, Vec<(File, Range, bool)>>;
+
+impl Client {
+    /// A file is used, and is the last one to go.
+    pub(super) fn use_file(&mut self, file: File) {
+        let newest = self.order.last_key_value();
+        if file == File::NAMES || newest.is_some_and(|(_, newest)| *newest == file) {
+            return;
+        }
+        let used = self.count();
+        let before = std::mem::replace(&mut self.state(file).used, used);
+        self.order.remove(&before);
+        self.order.insert(used, file);
+    }
+
+    /// A block has been used. Size blocks go with their files.
+    pub(super) fn block_used(&mut self, used: u64, place: Place) {
+        if place.1 != SIZE_BLOCK {
+            self.cached.insert(used, place);
+        }
+    }
+
+    /// Of a file of which nothing is known nothing stays.
+    pub(super) fn tidy(&mut self, file: File) {
+        match self.files.get(&file) {
+            Some(state) if state.is_empty() => {
+                self.order.remove(&state.used);
+                self.files.remove(&file);
+            }
+            Some(state) if state.used == 0 => self.use_file(file),
+            _ => {}
+        }
+    }
+
+    /// Drops what is too much, and begins to write what of it is dirty.
+    pub(super) fn evict(&mut self, out: &mut Outbox) {
+        let mut given = Given::new();
+        self.evict_blocks(&mut given, out);
+        self.evict_files(&mut given, out);
+        let epoch = self.view.epoch;
+        for (server, parts) in given {
+            let seen = self.seen.get(&server).copied().unwrap_or(0);
+            let release = Message::Release { epoch, seen, parts };
+            out.push((Node::Server(server), release));
+        }
+    }
+
+    /// Drops blocks that were used longest ago, and begins to write those that are dirty, in one go.
+    fn evict_blocks(&mut self, given: &mut Given, out: &mut Outbox) {
+        let over = self.cached.len().saturating_sub(self.config.cache_blocks);
+        if over == 0 || self.is_busy() {
+            return;
+        }
+        let oldest: Vec<(u64, Place)> = { self.cached.iter().take(over) }
+            .map(|(used, place)| (*used, *place))
+            .collect();
+        let mut owed: BTreeMap<File, Vec<u64>> = BTreeMap::new();
+        for (used, (file, block)) in oldest {
+            let state = self.state(file);
+            if state.cache.get(&block).is_some_and(Cached::is_owed) {
+                // The operation that has changed names writes them, all in one request.
+                if file != File::NAMES {
+                    owed.entry(file).or_default().push(block);
+                }
+            } else if state.active.is_none() {
+                state.cache.remove(&block);
+                self.cached.remove(&used);
+                // A directory's names go as a whole, as a file does.
+                if let Some(server) = self.gives_to(file).filter(|_| file == File::NAMES) {
+                    let range = Range::one(block);
+                    self.drop_grant(file, range, false);
+                    given.entry(server).or_default().push((file, range, false));
+                }
+            }
+        }
+        for (file, blocks) in owed {
+            self.flush(file, &blocks, out);
+        }
+    }
+
+    /// Drops files that were used longest ago.
+    fn evict_files(&mut self, given: &mut Given, out: &mut Outbox) {
+        let most = files_max(self.config.cache_blocks);
+        let over = self.order.len().saturating_sub(most).min(LOOKS_MAX);
+        if over == 0 || self.is_busy() {
+            return;
+        }
+        let oldest: Vec<File> = self.order.values().take(over).copied().collect();
+        for file in oldest {
+            let Some(server) = self.gives_to(file) else {
+                return;
+            };
+            if self.state(file).is_idle() {
+                if !self.state(file).locks.is_empty() {
+                    given.entry(server).or_default().push((file, WHOLE, false));
+                }
+                self.forget_file(file);
+                continue;
+            }
+            let owed = self.state(file).owed(WHOLE);
+            if !owed.is_empty() {
+                self.flush(file, &owed, out);
+            }
+            // The others are looked at before it is again.
+            self.use_file(file);
+        }
+    }
+
+    /// The server that takes a file's grants back, if it knows them.
+    fn gives_to(&self, file: File) -> Option<Server> {
+        let keeper = keeper_of_locks(&self.view.servers, file);
+        keeper.filter(|server| self.keys.contains_key(server))
+    }
+
+    fn forget_file(&mut self, file: File) {
+        if let Some(state) = self.files.remove(&file) {
+            self.order.remove(&state.used);
+            for cached in state.cache.values() {
+                self.cached.remove(&cached.used);
+            }
+        }
+    }
+}
