@@ -20,6 +20,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         "fork-handlers" => opened_by_handlers(dir),
         "fork-dead" => kept_for_nobody(dir),
         "fork-inherits" => inherited_by_the_living(dir),
+        "fork-leaves" => leaves_a_child(dir),
         _ => return false,
     }
     true
@@ -305,6 +306,34 @@ fn inherited_by_the_living(dir: &Path) {
     }
 }
 
+/// Is killed with a file open. Its child, which has closed everything, lives on until it is told to end.
+fn leaves_a_child(dir: &Path) {
+    let fd = open(&dir.join("f"), RDWR).expect("open");
+    for _ in 0..100 {
+        write(fd, &[7; BLOCK]).expect("write");
+    }
+    let (ready, end) = (dir.join("ready"), dir.join("end"));
+    // SAFETY: the program has one thread.
+    let pid = unsafe { libc::fork() };
+    if pid == 0 {
+        for number in 3..1024 {
+            let _ = close(number);
+        }
+        std::fs::write(&ready, "").expect("a mark");
+        let begun = Instant::now();
+        while !end.exists() && begun.elapsed() < PATIENCE {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        // SAFETY: nothing of this process's is needed any more.
+        unsafe { libc::_exit(0) };
+    }
+    while !ready.exists() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // SAFETY: takes no memory.
+    unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
+}
+
 fn fork_beside_writers(forks: u64) {
     let scene = Scene::new("fork-beside-writers", 0);
     said(
@@ -381,6 +410,28 @@ fn the_dead_keep_no_descriptions() {
     let scene = Scene::new("fork-dead", 0);
     scene.play("fork-dead", "");
     assert!(scene.bytes_to_memory() > 0, "nothing was managed");
+}
+
+/// A child that lives has its parent's memory, and nothing that its parent had open.
+#[test]
+fn what_a_dead_parent_had_open_is_open_no_more_while_its_child_lives() {
+    let scene = Scene::new("fork-leaves", 0);
+    let status = scene.role("fork-leaves", "").status();
+    assert!(!status.expect("an end").success(), "it is killed");
+    assert!(scene.bytes_to_memory() > 0);
+    let session = scene.session.as_ref().expect("a session");
+    let is_open = || {
+        let files = session.files();
+        let mut same = files.iter().filter(|file| file.path == scene.path("f"));
+        same.any(|file| file.is_open)
+    };
+    let begun = Instant::now();
+    while is_open() && begun.elapsed() < Duration::from_secs(5) {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let stays = is_open();
+    std::fs::write(scene.path("end"), "").expect("a mark");
+    assert!(!stays, "its child has it open");
 }
 
 #[test]

@@ -2,8 +2,10 @@
 //!
 //! A process counts its own descriptions. For the others it shares the lock of a byte of the arena's file while it has any: each entry has
 //! two, one for descriptions that only read and one for those that the file could be written by. The kernel takes the lock away when the
-//! process ends, however it does, so nobody who is gone has anything open, and there is nothing to repair. (A child that was forked and
-//! runs on shares what its parent had.) An arena on the heap is one process's.
+//! process ends, however it does, so nobody who is gone has anything open, and there is nothing to repair. An arena on the heap is one process's.
+//!
+//! The locks are those of an open description of their own. The arena's own one has mappings, which a forked child keeps for good: what its
+//! parent had open would be open until that child ends. (A child that keeps the descriptor shares what its parent had.)
 //!
 //! An entry's own counts (`FileEntry::opens`, `FileEntry::writers`) are for those who cannot afford a system call. They may count the dead,
 //! and never too few: nobody takes from them what somebody else has counted, and [`table::recount`](crate::file::table::recount) sets one
@@ -11,19 +13,23 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::os::fd::AsFd;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
-use crate::sys::lock;
+use crate::sys::{self, lock};
 
 /// One process's open descriptions, by file: those that only read, and those that the file could be written by.
 #[derive(Default)]
-pub struct Opens(Mutex<HashMap<FileId, [u32; 2]>>);
+pub struct Opens {
+    counts: Mutex<HashMap<FileId, [u32; 2]>>,
+    /// The description that has the locks; `None`: it cannot be had, and the arena's own has them. Made before the first lock is taken.
+    locks: OnceLock<Option<OwnedFd>>,
+}
 
 /// The byte that says who has descriptions of the one or the other kind. The two of a file lie side by side.
 fn byte_of(file: FileId, writes: bool) -> u64 {
@@ -33,18 +39,36 @@ fn byte_of(file: FileId, writes: bool) -> u64 {
 impl Opens {
     /// Its holder waits for nobody, and looks at nothing shared.
     fn counts(&self) -> MutexGuard<'_, HashMap<FileId, [u32; 2]>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts one more.
+    /// What has the locks of this process. `None`: the arena is on the heap.
+    fn locks<'a>(&'a self, arena: &'a Arena) -> Option<BorrowedFd<'a>> {
+        let arena_file = arena.mapping().file()?.as_fd();
+        let own = self.locks.get().and_then(Option::as_ref);
+        Some(own.map_or(arena_file, |own| own.as_fd()))
+    }
+
+    /// Counts one more. `place` puts a descriptor where this process keeps those of the session's.
     ///
     /// # Errors
     /// The system's, when it has no lock to give.
-    pub fn add(&self, arena: &Arena, file: FileId, writes: bool) -> io::Result<()> {
+    pub fn add(
+        &self,
+        arena: &Arena,
+        (file, writes): (FileId, bool),
+        place: impl FnOnce(OwnedFd) -> OwnedFd,
+    ) -> io::Result<()> {
         let mut counts = self.counts();
         let count = &mut counts.entry(file).or_default()[usize::from(writes)];
         if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
-            lock::share(arena_file.as_fd(), byte_of(file, writes))?;
+            self.locks.get_or_init(|| {
+                let own = sys::file::open_again(arena_file.as_fd(), false, true);
+                own.ok().map(place)
+            });
+            if let Some(locks) = self.locks(arena) {
+                lock::share(locks, byte_of(file, writes))?;
+            }
         }
         *count += 1;
         Ok(())
@@ -58,9 +82,9 @@ impl Opens {
         };
         let count = &mut kinds[usize::from(writes)];
         *count = count.saturating_sub(1);
-        if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
+        if let (0, Some(locks)) = (*count, self.locks(arena)) {
             // The lock of what is open cannot fail to be given back.
-            let _ = lock::let_go(arena_file.as_fd(), byte_of(file, writes));
+            let _ = lock::let_go(locks, byte_of(file, writes));
         }
         if *kinds == [0, 0] {
             counts.remove(&file);
@@ -80,26 +104,23 @@ impl Opens {
     }
 }
 
-/// Whether a process other than the one that `arena` is mapped for has a file open. What cannot be told counts as open.
-pub fn is_open_elsewhere(arena: &Arena, file: FileId) -> bool {
-    let arena_file = arena.mapping().file();
-    arena_file.is_some_and(|arena_file| {
-        lock::is_any_held_elsewhere(arena_file.as_fd(), byte_of(file, false), 2).unwrap_or(true)
+/// Whether somebody who has the locks by another description has a file open. What cannot be told counts as open.
+pub fn is_open_elsewhere(locks: Option<BorrowedFd<'_>>, file: FileId) -> bool {
+    locks.is_some_and(|locks| {
+        lock::is_any_held_elsewhere(locks, byte_of(file, false), 2).unwrap_or(true)
     })
 }
 
 /// The same, by a description that the file could be written by.
-fn is_written_elsewhere(arena: &Arena, file: FileId) -> bool {
-    let arena_file = arena.mapping().file();
-    arena_file.is_some_and(|arena_file| {
-        lock::is_held_elsewhere(arena_file.as_fd(), byte_of(file, true)).unwrap_or(true)
-    })
+fn is_written_elsewhere(locks: Option<BorrowedFd<'_>>, file: FileId) -> bool {
+    locks.is_some_and(|locks| lock::is_held_elsewhere(locks, byte_of(file, true)).unwrap_or(true))
 }
 
 impl Shared {
     /// Notes that this process has one more description of a file.
     pub fn add_open(&self, file: FileId, writes: bool) -> Result<()> {
-        let added = self.opens.add(&self.arena, file, writes);
+        let place = |fd| self.placed(fd);
+        let added = self.opens.add(&self.arena, (file, writes), place);
         added.map_err(|e| Error::device("note that a file is open", &e))
     }
 
@@ -111,7 +132,8 @@ impl Shared {
     /// Whether any process has the file open by a description that it could be written by. Costs a system call unless the entry says no.
     pub fn is_written(&self, file: FileId) -> bool {
         self.arena.file_unchecked(file).writers() != 0
-            && (self.opens.writers_here(file) > 0 || is_written_elsewhere(&self.arena, file))
+            && (self.opens.writers_here(file) > 0
+                || is_written_elsewhere(self.opens.locks(&self.arena), file))
     }
 
     /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
@@ -121,7 +143,7 @@ impl Shared {
             .opens
             .load(Ordering::Acquire)
             != 0
-            && (self.opens.here(file) > 0 || is_open_elsewhere(&self.arena, file))
+            && (self.opens.here(file) > 0 || is_open_elsewhere(self.opens.locks(&self.arena), file))
     }
 
     /// Whether the file has been opened once, here, and nowhere else.
@@ -133,6 +155,6 @@ impl Shared {
                 .opens
                 .load(Ordering::Acquire)
                 == 1
-                || !is_open_elsewhere(&self.arena, file))
+                || !is_open_elsewhere(self.opens.locks(&self.arena), file))
     }
 }

@@ -34,6 +34,8 @@ const LANES_MAX: usize = 16;
 /// Lanes of a program that has fewer than [`MANY`] numbers for descriptors: it wants them for its files.
 const LANES_FEW: usize = 4;
 const MANY: u64 = 1024;
+/// So many numbers below the last one they are scarce.
+const FEW_NUMBERS: u64 = 256;
 /// How long a lane is left alone that is never seen empty: most files are closed before.
 const LEFT_ALONE: Duration = Duration::from_millis(20);
 
@@ -115,7 +117,7 @@ impl Lanes {
 
 /// Numbers that the keeper has for a file's two descriptors.
 struct Reserve {
-    _numbers: [OwnedFd; 2],
+    numbers: [OwnedFd; 2],
 }
 
 impl Reserve {
@@ -123,8 +125,14 @@ impl Reserve {
     fn of(any: &OwnedFd) -> Option<Self> {
         let number = || any.try_clone().ok();
         Some(Reserve {
-            _numbers: [number()?, number()?],
+            numbers: [number()?, number()?],
         })
+    }
+
+    /// Whether there are so few after these that others of the process may take all of them at once. The kernel gives the lowest first.
+    fn is_of_the_last(&self) -> bool {
+        let highest = self.numbers.iter().map(|fd| fd.as_raw_fd() as u64).max();
+        highest.is_none_or(|number| number + FEW_NUMBERS >= limits::descriptors())
     }
 }
 
@@ -141,8 +149,8 @@ struct Kept {
 }
 
 impl Kept {
-    /// The descriptors of a message. They have come, by the numbers that are kept for them, before the message is taken away: others of this
-    /// process may be quicker with the numbers, and then it stays where it is until there are some.
+    /// The descriptors of a message. Where numbers are scarce these have come, by those that are kept for them, before the message is taken away:
+    /// others of this process may be quicker with the numbers, and then it stays where it is until there are some.
     fn receive(&mut self, message: &mut [u8; MESSAGE_BYTES]) -> Option<Vec<OwnedFd>> {
         if socket::is_empty(self.out.as_fd()) {
             return None;
@@ -153,17 +161,22 @@ impl Kept {
             // First: what is sent from here on would find no numbers.
             socket::take_no_more(self.out.as_fd());
         }
+        let is_scarce = next.as_ref().is_none_or(Reserve::is_of_the_last);
         // Those for this message come free.
         self.reserve = next;
         let mut seen = [0; MESSAGE_BYTES];
-        let (_, descriptors) = socket::peek(self.out.as_fd(), &mut seen).ok()?;
-        if descriptors.len() < 2 {
-            return None;
+        let mut descriptors = Vec::new();
+        if is_scarce {
+            // A client that takes its message back just now has descriptors here for a moment all the same.
+            (_, descriptors) = socket::peek(self.out.as_fd(), &mut seen).ok()?;
+            if descriptors.len() < 2 {
+                return None;
+            }
         }
-        // Its client may have taken it back in between, and have put another one there.
+        // Its client may have put another one there in between.
         let (got, others) = socket::receive_at_once(self.out.as_fd(), message).ok()?;
-        let is_same = *message == seen;
-        (got == MESSAGE_BYTES).then_some(if is_same { descriptors } else { others })
+        let is_seen = is_scarce && *message == seen;
+        (got == MESSAGE_BYTES).then_some(if is_seen { descriptors } else { others })
     }
 
     fn is_at_its_end(&self) -> bool {
@@ -202,7 +215,9 @@ impl Shared {
         lanes.retain(|lane| !lane.is_at_its_end());
         let theirs = lanes.iter().filter(|lane| lane.client == client);
         let has_room = theirs.count() < LANES_MAX;
+        let turn = numbers::in_turn();
         let reserve = Reserve::of(&out).filter(|_| has_room);
+        drop(turn);
         let takes = reserve.is_some();
         if takes {
             lanes.push(Kept {
