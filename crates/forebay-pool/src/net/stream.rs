@@ -88,14 +88,14 @@ impl Stream {
     }
 
     /// From now on reads and writes wait as long as it takes, while the other host is there: it is asked if nothing is under way, and one that
-    /// has answered nothing for a term has gone, or begun again.
+    /// has answered nothing for a term has gone, or begun again. While bytes are under way nothing but the kernel's limit of retransmissions ends it
+    /// from here: a user time-out would also end one whose other process stands still, though its host answers.
     pub fn wait_for_ever(&self, term: Duration) -> io::Result<()> {
         let often = (term / (PROBES + 1)).max(Duration::from_secs(1));
         sockopt::set_socket_keepalive(&self.socket, true)?;
         sockopt::set_tcp_keepidle(&self.socket, often)?;
         sockopt::set_tcp_keepintvl(&self.socket, often)?;
         sockopt::set_tcp_keepcnt(&self.socket, PROBES)?;
-        sockopt::set_tcp_user_timeout(&self.socket, term.as_millis() as u32)?;
         self.socket.set_read_timeout(None)?;
         self.socket.set_write_timeout(None)
     }

@@ -236,7 +236,26 @@ fn the_other_end_of_a_connection_is_asked_whether_it_is_there() {
     assert_eq!(sockopt::tcp_keepidle(socket).unwrap(), often);
     assert_eq!(sockopt::tcp_keepintvl(socket).unwrap(), often);
     assert_eq!(sockopt::tcp_keepcnt(socket).unwrap(), 3);
-    assert_eq!(sockopt::tcp_user_timeout(socket).unwrap(), 12_000);
+    // Any other, and the kernel would count by it instead of the probes.
+    assert_eq!(sockopt::tcp_user_timeout(socket).unwrap(), 0);
+}
+
+#[test]
+fn a_connection_outlasts_an_end_that_does_not_read() {
+    const LENGTH: usize = 8 << 20;
+    let term = Duration::from_secs(1);
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (mut far, _) = listener.accept().unwrap();
+    let mut near = Stream::accept(near, &Security::None, PATIENCE).unwrap();
+    near.wait_for_ever(term).unwrap();
+    let writer = std::thread::spawn(move || near.write_all(&vec![7; LENGTH]));
+    std::thread::sleep(term * 3);
+    assert!(!writer.is_finished());
+    let mut bytes = Vec::new();
+    far.read_to_end(&mut bytes).unwrap();
+    writer.join().unwrap().unwrap();
+    assert!(bytes == [7; LENGTH]);
 }
 
 /// Takes connections to a server along, and keeps both ends of each when one has ended: nobody hears of it, as if a host had lost power.
