@@ -191,7 +191,21 @@ impl Register {
         }
     }
 
-    /// The register was away: nobody's term has run meanwhile.
+    /// Nobody was listened to since then, though nothing that was said is lost: each member has left of its term what it had then, and no more.
+    /// A register that now and then does not listen would else keep the dead for ever.
+    pub fn stood_still(&mut self, since: u64, now: u64) {
+        let gap = now - since;
+        for ends in self.ends.values_mut() {
+            *ends += gap;
+        }
+        if since < self.excused_until {
+            self.excused_until += gap;
+        } else {
+            self.excused_until = now + self.patience();
+        }
+    }
+
+    /// The register was away, and what was said to it is lost: every member has a whole term again.
     pub fn restart(&mut self, now: u64) {
         for ends in self.ends.values_mut() {
             *ends = now + self.term;

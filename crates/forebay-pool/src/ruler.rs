@@ -88,9 +88,9 @@ impl Ruler {
 
     /// The clock has moved on.
     pub fn tick(&mut self, now: u64) {
-        if self.has_stood_still(now) {
+        if let Some(since) = self.stood_still_since(now) {
             // Signs of life that came meanwhile wait still, and nobody has looked at them.
-            self.register.restart(now);
+            self.register.stood_still(since, now);
         }
         let may_answer = self.may_answer(now);
         if let Some(lease) = &mut self.lease {
@@ -112,6 +112,7 @@ impl Ruler {
 
     /// Nobody could ask for a while: nobody's term has run meanwhile.
     pub fn restart(&mut self, now: u64) {
+        self.looked = Some(now);
         self.register.restart(now);
     }
 
@@ -144,10 +145,10 @@ impl Ruler {
         self.release(now, out);
     }
 
-    /// Whether this process did nothing for half a term: it was stopped, its host slept, or its home took so long.
-    fn has_stood_still(&mut self, now: u64) -> bool {
-        let looked = self.looked.replace(now).unwrap_or(now);
-        now.saturating_sub(looked) > self.register.term() / 2
+    /// Since when this process has done nothing, if that is half a term ago: it was stopped, its host slept, or its home took so long.
+    fn stood_still_since(&mut self, now: u64) -> Option<u64> {
+        let looked = self.looked.replace(now)?;
+        (now.saturating_sub(looked) > self.register.term() / 2).then_some(looked)
     }
 
     fn may_answer(&self, now: u64) -> bool {
@@ -227,6 +228,42 @@ mod tests {
             assert!(is_taken(&mut ruler, now, here));
             assert_eq!(ruler.register().is_over(silent), now >= 1400, "{now}");
         }
+    }
+
+    /// When a ruler looks who stands still for 0.6 terms again and again, and is there for 0.3 terms between.
+    fn now_and_then() -> impl Iterator<Item = u64> {
+        let there = |begin: u64| (begin..=begin + 120).step_by(30);
+        (0..4000).step_by(360).flat_map(there)
+    }
+
+    #[test]
+    fn who_stands_still_now_and_then_gives_up_who_says_nothing() {
+        let [here, silent] = MEMBERS;
+        let mut ruler = Ruler::for_ever(Register::new(400, 1));
+        assert!(is_taken(&mut ruler, 0, silent));
+        for now in now_and_then() {
+            assert!(is_taken(&mut ruler, now, here), "{now}");
+        }
+        assert!(ruler.register().is_over(silent));
+    }
+
+    #[test]
+    fn who_stands_still_now_and_then_gives_up_who_does_not_answer() {
+        let [server, late] = MEMBERS;
+        let mut ruler = Ruler::for_ever(Register::new(400, 1));
+        let mut is_in = |now| {
+            assert!(is_taken(&mut ruler, now, server), "{now}");
+            let (client, mut out) = (Client(2), Outbox::new());
+            // Nobody has stood still yet when it comes.
+            if now > 120 {
+                ruler.handle(now, server, Message::Expel { client }, &mut out);
+            }
+            is_taken(&mut ruler, now, late)
+        };
+        // It is excused for two terms in which the ruler was there.
+        let is_excused = |now: &u64| *now < 2400;
+        assert!(now_and_then().take_while(is_excused).all(&mut is_in));
+        assert!(!now_and_then().skip_while(is_excused).all(is_in));
     }
 
     #[test]
