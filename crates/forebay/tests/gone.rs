@@ -113,7 +113,7 @@ impl Scene {
         shared.drop_device(id);
         assert!(!shared.is_open(id));
         let entry = shared.arena.file_unchecked(id);
-        assert_eq!(entry.opens.load(Ordering::Acquire), 1);
+        assert_eq!(entry.opens(), 1);
         (id, (meta.dev(), meta.ino()))
     }
 

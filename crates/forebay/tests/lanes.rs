@@ -260,8 +260,37 @@ fn a_writer_that_has_died_beside_a_reader_counts_as_none() {
     let me = shared.me().expect("a slot");
     reader.close(me, &AtomicU32::new(0)).expect("closed");
     assert!(!shared.is_open(id));
-    soon("nobody's", || entry.opens.load(Ordering::Acquire) == 0);
+    soon("nobody's", || entry.opens() == 0);
     drop(file);
+}
+
+/// Who writes has it open all the same, and may leave the file to the keeper when it closes it.
+#[test]
+fn a_reader_that_has_died_beside_a_writer_counts_as_none() {
+    let pair = Pair::new("read-beside", |_| ());
+    let Some((file, id)) = pair.file("file") else {
+        return;
+    };
+    let shared = pair.client.shared();
+    let device = shared.device(id).expect("a device file");
+    let handed = AtomicU32::new(0);
+    assert!(shared.hand_over(id, device.as_ref(), &handed));
+    let read = std::fs::File::open(pair.dir.path().join("file")).expect("the file");
+    let reader = pair.keeper.adopt(read.as_fd(), false, |fd| fd);
+    let reader = reader.expect("it is managed");
+    let entry = shared.arena.file_unchecked(id);
+    assert_eq!((entry.writers(), entry.readers(), entry.opens()), (1, 1, 2));
+    let unites = || shared.ask_to_unite(id, handed.load(Relaxed));
+    assert!(!unites(), "beside a reader");
+    // The kernel takes the lock of who dies; the entry counts on.
+    pair.keeper.shared().take_open(id, false);
+    soon("no reader", || entry.readers() == 0);
+    assert_eq!((entry.writers(), entry.opens()), (1, 1), "its writer");
+    assert!(unites(), "by its writer alone");
+    assert!(shared.is_open_once(id));
+    std::mem::forget(reader);
+    drop(file);
+    soon("nobody's", || entry.opens() == 0);
 }
 
 /// A client has ended while the keeper was stopped: answers cannot be sent, and some have not been fetched.

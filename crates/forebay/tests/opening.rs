@@ -10,7 +10,6 @@ use forebay::device::{Caps, DeviceFile, DeviceStat, Piece};
 use forebay::session::adopt::Unmanaged;
 use forebay::session::reached;
 use forebay::sim::device::{SimDisk, SimFile, SimOptions};
-use forebay::sync::Ordering;
 use forebay::sys::limits;
 use forebay::{Config, File, OpenOptions, Session};
 
@@ -203,7 +202,7 @@ fn opens_in_vain() {
     let reason = adopted.err();
     assert!(matches!(reason, Some(Unmanaged::Failed(_))), "{reason:?}");
     let entry = writer.shared().arena.file_unchecked(id);
-    assert_eq!(entry.opens.load(Ordering::Acquire), 1, "by its writer");
+    assert_eq!(entry.opens(), 1, "by its writer");
     assert!(writer.shared().is_open_once(id));
     drop(file);
     assert!(!reader.shared().is_open(id));

@@ -307,7 +307,7 @@ fn what_the_dead_owe_is_asked_for() {
         let meta = std::fs::metadata(scene.path("a")).expect("a file");
         let id = forebay::file::table::find(arena, meta.dev(), meta.ino()).expect("an entry");
         let entry = arena.file_unchecked(id);
-        entry.opens.store(0, forebay::sync::Ordering::Release);
+        entry.openers.store(0, forebay::sync::Ordering::Release);
         assert!(forebay::file::gone::may_be_gone(arena, entry));
     }
     for option in ["--format=%s", "--printf=%s\\n"] {

@@ -71,7 +71,7 @@ pub fn is_another(entry: &FileEntry, place: Place<'_>) -> bool {
 /// Openers may be counted that have died; while a keeper lives, it has their files open.
 #[inline]
 pub fn may_be_gone(arena: &Arena, entry: &FileEntry) -> bool {
-    if entry.opens.load(Ordering::Acquire) != 0 {
+    if entry.opens() != 0 {
         return !has_keeper(arena);
     }
     entry.owed_pages.load(Ordering::Acquire) != 0

@@ -23,10 +23,9 @@ pub struct FileEntry {
     pub gate: Gate,
     /// Flags below.
     pub flags: AtomicU32,
-    /// Open descriptions of this file in the session.
-    pub opens: AtomicU32,
-    /// Those of them that have descriptors that the file could be written by.
-    pub writers: AtomicU32,
+    /// Open descriptions of this file in the session: in the lower half those that only read, in the upper those that have descriptors that
+    /// the file could be written by. One word: who adds both up never sees none while one comes and another goes.
+    pub openers: AtomicU64,
     /// Device number.
     pub device: AtomicU64,
     /// Inode number.
@@ -173,13 +172,19 @@ pub fn sum_of(changes: u32, witness: [u64; 3]) -> u64 {
 impl FileEntry {
     /// Open descriptions that the file may be written by.
     pub fn writers(&self) -> u32 {
-        self.writers.load(Ordering::Acquire)
+        (self.openers.load(Ordering::Acquire) >> 32) as u32
     }
 
     /// Open descriptions that only read.
     pub fn readers(&self) -> u32 {
-        let opens = self.opens.load(Ordering::Acquire);
-        opens.saturating_sub(self.writers())
+        self.openers.load(Ordering::Acquire) as u32
+    }
+
+    /// Open descriptions of either kind.
+    #[inline]
+    pub fn opens(&self) -> u32 {
+        let openers = self.openers.load(Ordering::SeqCst);
+        (openers as u32).saturating_add((openers >> 32) as u32)
     }
 
     /// Whether the device file may have another length than the file: whoever gives it to others makes it fit first.

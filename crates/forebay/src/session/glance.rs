@@ -255,7 +255,7 @@ impl Glance {
     pub fn with_keeper(&self, (device, inode): (u64, u64)) -> Option<WithKeeper> {
         let round = self.arena.superblock().tick.load(Ordering::Acquire);
         let is_open = table::find(&self.arena, device, inode)
-            .is_some_and(|id| self.arena.file_unchecked(id).opens.load(Ordering::Acquire) != 0);
+            .is_some_and(|id| self.arena.file_unchecked(id).opens() != 0);
         (!is_open && has_keeper(&self.arena)).then(|| WithKeeper {
             may_have: outsiders::keeper_may_have(&self.arena, (device, inode)),
             round,
@@ -318,7 +318,7 @@ pub(super) fn known_entry(arena: &Arena, id: FileId) -> Option<Known> {
     if entry.kernel_reason.load(Ordering::Acquire) != 0 {
         return None;
     }
-    let in_use = entry.opens.load(Ordering::Acquire) != 0 || entry.owes();
+    let in_use = entry.opens() != 0 || entry.owes();
     if entry.is_outlived() || !in_use && entry.root.load(Ordering::Acquire) == 0 {
         return None;
     }

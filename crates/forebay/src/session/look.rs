@@ -235,7 +235,7 @@ fn files_of(arena: &Arena, is_open: impl Fn(FileId) -> bool) -> Vec<SeenFile> {
         .map(|(id, entry)| SeenFile {
             path: path_of(entry),
             size_bytes: entry.size.load(Ordering::Acquire),
-            is_open: entry.opens.load(Ordering::Acquire) != 0 && is_open(id),
+            is_open: entry.opens() != 0 && is_open(id),
             owed_bytes: owed_bytes(entry),
             flush_errno: entry.error.load(Ordering::Acquire) as u32 as i32,
             kernel_reason: entry.kernel_reason.load(Ordering::Acquire),

@@ -109,7 +109,7 @@ impl Session {
         let found = found.and_then(|id| unless_gone(arena, id, Place::of(file.as_fd())));
         Ok(found.filter(|&id| {
             let entry = arena.file_unchecked(id);
-            let used = entry.opens.load(Ordering::Acquire) != 0 || entry.owes();
+            let used = entry.opens() != 0 || entry.owes();
             used && entry.kernel_reason.load(Ordering::Acquire) == 0
         }))
     }

@@ -7,9 +7,9 @@
 //! The locks are those of an open description of their own. The arena's own one has mappings, which a forked child keeps for good: what its
 //! parent had open would be open until that child ends. (A child that keeps the descriptor shares what its parent had.)
 //!
-//! An entry's own counts (`FileEntry::opens`, `FileEntry::writers`) are for those who cannot afford a system call. They may count the dead,
-//! and never too few: nobody takes from them what somebody else has counted, and [`table::recount`](crate::file::table::recount) sets one
-//! to zero once no such lock is held.
+//! An entry's own counts (`FileEntry::openers`, one for each kind) are for those who cannot afford a system call. They may count the dead, and
+//! never too few: nobody takes from them what somebody else has counted, and [`table::recount`](crate::file::table::recount) sets one to
+//! zero once its own lock is not held.
 
 use std::collections::HashMap;
 use std::io;
@@ -20,7 +20,6 @@ use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
-use crate::sync::Ordering;
 use crate::sys::{self, lock};
 
 /// One process's open descriptions, by file: those that only read, and those that the file could be written by.
@@ -98,9 +97,12 @@ impl Opens {
             .map_or(0, |kinds| kinds.iter().sum())
     }
 
-    /// Those of them that the file could be written by.
-    fn writers_here(&self, file: FileId) -> u32 {
-        self.counts().get(&file).map_or(0, |kinds| kinds[1])
+    /// Those of them that the file could be written by, or that only read.
+    fn here_by(&self, file: FileId, writes: bool) -> u32 {
+        let counts = self.counts();
+        counts
+            .get(&file)
+            .map_or(0, |kinds| kinds[usize::from(writes)])
     }
 }
 
@@ -111,9 +113,9 @@ pub fn is_open_elsewhere(locks: Option<BorrowedFd<'_>>, file: FileId) -> bool {
     })
 }
 
-/// The same, by a description that the file could be written by.
-fn is_written_elsewhere(locks: Option<BorrowedFd<'_>>, file: FileId) -> bool {
-    locks.is_some_and(|locks| lock::is_held_elsewhere(locks, byte_of(file, true)).unwrap_or(true))
+/// The same, by a description of one kind.
+fn is_open_elsewhere_by(locks: Option<BorrowedFd<'_>>, file: FileId, writes: bool) -> bool {
+    locks.is_some_and(|locks| lock::is_held_elsewhere(locks, byte_of(file, writes)).unwrap_or(true))
 }
 
 impl Shared {
@@ -131,30 +133,25 @@ impl Shared {
 
     /// Whether any process has the file open by a description that it could be written by. Costs a system call unless the entry says no.
     pub fn is_written(&self, file: FileId) -> bool {
-        self.arena.file_unchecked(file).writers() != 0
-            && (self.opens.writers_here(file) > 0
-                || is_written_elsewhere(self.opens.locks(&self.arena), file))
+        self.arena.file_unchecked(file).writers() != 0 && self.is_open_by(file, true)
+    }
+
+    /// Whether any process has the file open by a description of one kind, whatever the entry counts. Costs a system call.
+    pub fn is_open_by(&self, file: FileId, writes: bool) -> bool {
+        self.opens.here_by(file, writes) > 0
+            || is_open_elsewhere_by(self.opens.locks(&self.arena), file, writes)
     }
 
     /// Whether any process has the file open. Costs a system call where the entry's count says so, which may count the dead.
     pub fn is_open(&self, file: FileId) -> bool {
-        self.arena
-            .file_unchecked(file)
-            .opens
-            .load(Ordering::Acquire)
-            != 0
+        self.arena.file_unchecked(file).opens() != 0
             && (self.opens.here(file) > 0 || is_open_elsewhere(self.opens.locks(&self.arena), file))
     }
 
     /// Whether the file has been opened once, here, and nowhere else.
     pub fn is_open_once(&self, file: FileId) -> bool {
         self.opens.here(file) == 1
-            && (self
-                .arena
-                .file_unchecked(file)
-                .opens
-                .load(Ordering::Acquire)
-                == 1
+            && (self.arena.file_unchecked(file).opens() == 1
                 || !is_open_elsewhere(self.opens.locks(&self.arena), file))
     }
 }

@@ -211,6 +211,7 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 RELEASE_READER => {
                     one_fewer(&mut client.readers, file);
+                    recount_readers(shared, file);
                     shared
                         .give_lent_back(file)
                         .is_none_or(closing::await_dropped)
@@ -303,6 +304,16 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
     closing::await_dropped(device);
 }
 
+/// Readers that have died, beside the one that has just closed: what was lent goes back with the last who lives.
+fn recount_readers(shared: &Arc<Shared>, file: FileId) {
+    if let (true, Ok(me)) = (
+        shared.arena.file_unchecked(file).readers() != 0,
+        shared.me(),
+    ) {
+        table::recount(shared, me, file);
+    }
+}
+
 /// Before a lease is taken. Whoever opens the file waits for that then, and the guard would as well: the kernel opens the file to
 /// tell it.
 ///
@@ -317,7 +328,7 @@ fn unite(shared: &Shared, file: FileId) -> bool {
     let superblock = shared.arena.superblock();
     let (number, inode) = entry.numbers();
     let hash = reached::hash(number, inode);
-    let is_only = || entry.opens.load(Ordering::SeqCst) <= 1;
+    let is_only = || entry.opens() <= 1;
     let guard = shared.guard();
     if let Some(guard) = &guard {
         guard.await_stand_in();
