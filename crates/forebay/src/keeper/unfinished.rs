@@ -46,7 +46,7 @@ pub fn finish_if_unused(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Ar
     };
     // Where something is in the way, it is tried again.
     if !lacks_anything(entry) || settle::finish(&core, me).is_ok() && !lacks_anything(entry) {
-        shared.drop_device(id);
+        shared.drop_unwritten(id, &core.device);
     }
 }
 

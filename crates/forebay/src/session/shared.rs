@@ -204,6 +204,31 @@ impl Shared {
         self.devices().remove(&file);
     }
 
+    /// Forgets an entry's device file of which the caller has seen that nobody needs it, `mine`, unless somebody writes the file by now: he
+    /// has been told that it is kept. Whether it is kept no more.
+    ///
+    /// Who opens a file to write is counted before he hands it over. So he is seen here, or finds that nothing is kept.
+    pub fn drop_unwritten(&self, file: FileId, mine: &Arc<dyn DeviceFile>) -> bool {
+        {
+            let mut devices = self.devices();
+            let is_mine = devices
+                .get(&file)
+                .is_some_and(|kept| Arc::ptr_eq(kept, mine));
+            if !is_mine {
+                return true;
+            }
+            devices.remove(&file);
+        }
+        // As in `keep_device`: the table is looked at without the lock. Who closes without waiting for what he owes is counted no more.
+        let entry = self.arena.file_unchecked(file);
+        if entry.writers() == 0 && entry.owed_pages.load(Ordering::SeqCst) == 0 {
+            return true;
+        }
+        let mut devices = self.devices();
+        let kept = devices.entry(file).or_insert_with(|| Arc::clone(mine));
+        !Arc::ptr_eq(kept, mine)
+    }
+
     /// One description of a file has been closed, and its device file, `mine`, will be dropped: if it was the last that this
     /// process has and nothing is owed, the process gives its descriptors back. A keeper does so in its own time.
     pub fn closed(&self, file: FileId, mine: &Arc<dyn DeviceFile>) {

@@ -300,8 +300,9 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
         };
         let _ = settle::finish(&core, me);
     }
-    shared.drop_device(file);
-    closing::await_dropped(device);
+    if shared.drop_unwritten(file, &device) {
+        closing::await_dropped(device);
+    }
 }
 
 /// Readers that have died, beside the one that has just closed: what was lent goes back with the last who lives.
