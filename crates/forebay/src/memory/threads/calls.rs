@@ -4,10 +4,23 @@
 use super::{Me, is_dead, stops, works_on};
 use crate::ids::{FileId, ThreadId};
 use crate::memory::arena::Arena;
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Calls that the thread has made, above; the file that it is at + 1, or 0, below.
 const CALL: u64 = 1 << 32;
+
+/// Has the thread at no file when it ends, also where the calls panic.
+struct At<'a> {
+    word: &'a AtomicU64,
+    made: u64,
+}
+
+impl Drop for At<'_> {
+    fn drop(&mut self) {
+        self.word.store(self.made, Release);
+    }
+}
 
 impl Me<'_> {
     /// Makes calls of the device's on a file.
@@ -15,9 +28,8 @@ impl Me<'_> {
         let word = &self.slot().at_device;
         let made = (word.load(Relaxed) & !(CALL - 1)).wrapping_add(CALL);
         word.store(made | (u64::from(file.0) + 1), Release);
-        let result = calls();
-        word.store(made, Release);
-        result
+        let _at = At { word, made };
+        calls()
     }
 }
 
