@@ -150,8 +150,8 @@ unsafe fn lasting(of: Of, times: *const timespec, call: impl Fn() -> c_int) -> c
 ///
 /// # Safety
 /// As for [`lasting`].
-unsafe fn modified_ns(of: Of, file: (u64, u64)) -> Option<u64> {
-    const NS: u64 = 1_000_000_000;
+unsafe fn modified_ns(of: Of, file: (u64, u64)) -> Option<i128> {
+    const NS: i128 = 1_000_000_000;
     let flags = of.flags & (libc::AT_EMPTY_PATH | libc::AT_SYMLINK_NOFOLLOW);
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: the caller's promise; the target is ours, initialised where the call succeeds.
@@ -161,9 +161,7 @@ unsafe fn modified_ns(of: Of, file: (u64, u64)) -> Option<u64> {
         }
         stat.assume_init()
     };
-    let ns = (stat.st_mtime.max(0) as u64)
-        .saturating_mul(NS)
-        .saturating_add(stat.st_mtime_nsec as u64);
+    let ns = i128::from(stat.st_mtime) * NS + i128::from(stat.st_mtime_nsec);
     ((stat.st_dev, stat.st_ino) == file).then_some(ns)
 }
 

@@ -54,7 +54,8 @@ const LONG_PATIENCE: Duration = Duration::from_secs(10);
 const CLOSE_LOOK: Duration = Duration::from_millis(5);
 const LOOK_EVERY: Duration = Duration::from_micros(50);
 
-/// In `closed_ns`: a program has set the time after the close.
+/// In `closed_ns`: a program has set the time after the close. Without CLOSING it says nothing: who has set the time has died before he took
+/// it back.
 const SET: u64 = 1 << 63;
 
 /// A file that may be left to the keeper once the program's own descriptor is closed.
@@ -281,8 +282,13 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
 }
 
 /// A program has set the time of a file that is still to get the one of its close: it gets this one. `false`: it has got the other, perhaps
-/// after the program's.
-pub fn set_time(entry: &FileEntry, mtime_ns: u64) -> bool {
+/// after the program's; or the program's does not fit, from before 1970 or after 2262, and it gets none.
+pub fn set_time(entry: &FileEntry, mtime_ns: i128) -> bool {
+    let fitting = u64::try_from(mtime_ns).ok().filter(|ns| ns & SET == 0);
+    let Some(mtime_ns) = fitting else {
+        entry.closed_ns.store(0, Ordering::SeqCst);
+        return false;
+    };
     entry.closed_ns.store(SET | mtime_ns, Ordering::SeqCst);
     let is_to_come = entry.flags.load(Ordering::SeqCst) & CLOSING != 0;
     if !is_to_come {
@@ -303,4 +309,43 @@ pub fn time(entry: &FileEntry) -> Option<u64> {
     let is_to_come = || entry.flags.load(Ordering::Acquire) & CLOSING != 0;
     let is_told = closed != 0 && (closed & SET == 0 || is_to_come());
     is_told.then_some(closed & !SET)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{CLOSING, FileEntry, Ordering, SET, set_time, time};
+
+    fn entry() -> Box<FileEntry> {
+        // SAFETY: an entry is made of atomic numbers, which may be zero.
+        unsafe { Box::<FileEntry>::new_zeroed().assume_init() }
+    }
+
+    #[test]
+    fn a_time_that_does_not_fit_is_left_to_the_program() {
+        const LAST: i128 = (1 << 63) - 1;
+        for (ns, fits) in [
+            (0, true),
+            (1, true),
+            (LAST, true),
+            (LAST + 1, false),
+            (1 << 64, false),
+            (-1, false),
+        ] {
+            let entry = entry();
+            entry.flags.store(CLOSING, Ordering::Relaxed);
+            entry.closed_ns.store(7, Ordering::Relaxed);
+            assert_eq!(set_time(&entry, ns), fits, "{ns}");
+            assert_eq!(time(&entry), fits.then_some(ns as u64), "{ns}");
+        }
+    }
+
+    #[test]
+    fn a_time_that_was_set_too_late_says_nothing() {
+        let entry = entry();
+        assert!(!set_time(&entry, 5));
+        assert_eq!(entry.closed_ns.load(Ordering::Relaxed), 0);
+        // Its program has died before it took that back.
+        entry.closed_ns.store(SET | 5, Ordering::Relaxed);
+        assert_eq!(time(&entry), None);
+    }
 }

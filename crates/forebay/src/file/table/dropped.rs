@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{lock, search, unlock};
 use crate::evict;
+use crate::file::closing;
 use crate::frame::slots;
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
@@ -90,8 +91,8 @@ pub fn forget_removed(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
 pub fn forget_closed(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
     const SAYS: u32 = CLOSING | LEASED | UNHEARD | FOREIGN | VANISHED | TOLD;
     let entry = me.arena.file_unchecked(id);
-    let words = [&entry.error, &entry.closed_ns];
-    let says_nothing = words.iter().all(|word| word.load(Ordering::Acquire) == 0)
+    let says_nothing = entry.error.load(Ordering::Acquire) == 0
+        && closing::time(entry).is_none()
         && entry.kernel_reason.load(Ordering::Acquire) == 0
         && entry.flags.load(Ordering::Acquire) & SAYS == 0
         && entry.small_syncs() == 0;
