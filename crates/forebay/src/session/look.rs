@@ -6,7 +6,7 @@
 //! before anything is read: it takes no thread slot, changes no word of the arena, and keeps no recovery waiting.
 
 use std::fs::{self, TryLockError};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -224,9 +224,7 @@ impl Seen {
         let Some(arena) = &self.arena else {
             return Vec::new();
         };
-        files_of(arena, |id| {
-            opens::is_open_elsewhere(arena.mapping().file().map(AsFd::as_fd), id)
-        })
+        files_of(arena, |id| opens::is_anywhere_open(arena, id))
     }
 }
 

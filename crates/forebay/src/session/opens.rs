@@ -107,13 +107,18 @@ impl Opens {
 }
 
 /// Whether somebody who has the locks by another description has a file open. What cannot be told counts as open.
-pub fn is_open_elsewhere(locks: Option<BorrowedFd<'_>>, file: FileId) -> bool {
+fn is_open_elsewhere(locks: Option<BorrowedFd<'_>>, file: FileId) -> bool {
     locks.is_some_and(|locks| {
         lock::is_any_held_elsewhere(locks, byte_of(file, false), 2).unwrap_or(true)
     })
 }
 
-/// The same, by a description of one kind.
+/// Whether anybody has a file open, as who has mapped the arena and is no member sees it.
+pub fn is_anywhere_open(arena: &Arena, file: FileId) -> bool {
+    is_open_elsewhere(arena.mapping().file().map(AsFd::as_fd), file)
+}
+
+/// As [`is_open_elsewhere`], by a description of one kind.
 fn is_open_elsewhere_by(locks: Option<BorrowedFd<'_>>, file: FileId, writes: bool) -> bool {
     locks.is_some_and(|locks| lock::is_held_elsewhere(locks, byte_of(file, writes)).unwrap_or(true))
 }
