@@ -234,8 +234,10 @@ impl Client {
         let current = self.view.epoch;
         match message {
             Message::Entered { epoch, key } if epoch == current => {
-                self.keys.insert(server, key);
-                self.send_all(server, out);
+                // One that says it again has got all by this connection: twice would do it twice, the second time after what comes later.
+                if self.keys.insert(server, key).is_none() {
+                    self.send_all(server, out);
+                }
             }
             Message::Granted {
                 epoch,

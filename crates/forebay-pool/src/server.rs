@@ -225,6 +225,7 @@ impl Server {
                 self.failed.retain(|(from, _)| *from != client);
                 self.unfinished.retain(|(from, _)| *from != client);
                 self.syncs.forget(client);
+                self.early.retain(|(from, _)| *from != peer);
                 let recalls = self.queues.iter().flat_map(|(file, queue)| {
                     let recalls = queue.recalls_of(client).into_iter();
                     recalls.map(|recall| (*file, recall.range, recall.keep))
@@ -318,7 +319,10 @@ impl Server {
                     self.answer(file, outcome, out);
                 }
             }
-            other => self.one_sided(now, client, other, out),
+            other => {
+                self.replaces(client, &other);
+                self.one_sided(now, client, other, out);
+            }
         }
     }
 

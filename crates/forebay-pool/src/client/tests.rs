@@ -412,26 +412,57 @@ fn what_is_sent_again_is_no_newer_than_it_was() {
     }
 }
 
+/// A client cuts a file, up to where it has the blocks discarded; the number of that.
+fn cut(desk: &mut Desk) -> u64 {
+    let (file, size) = (FILE, 0);
+    desk.begin(1, Operation::Truncate { file, size });
+    while let Some(message) = desk.sent.pop_front() {
+        if let Message::Discard { number, .. } = message {
+            return number;
+        }
+        desk.answer(&message, 1);
+    }
+    panic!("nothing is discarded");
+}
+
+/// The second one would come after what is written when the first is answered.
+#[test]
+fn who_is_let_in_twice_sends_what_is_under_way_once() {
+    let mut desk = Desk::new();
+    cut(&mut desk);
+    desk.sent.clear();
+    let epoch = Epoch(EPOCH.0 + 1);
+    let view = View {
+        epoch,
+        servers: vec![Server(1)],
+        clients: vec![Id(9)],
+        active: true,
+        ..View::default()
+    };
+    desk.tell(Node::Register, Message::Member { sent: 0, view });
+    let count = |desk: &mut Desk| {
+        let sent = desk.sent.drain(..);
+        let is_that = |message: &Message| matches!(message, Message::Discard { .. });
+        sent.filter(is_that).count()
+    };
+    for once in [1, 0] {
+        let key = Key(2);
+        desk.tell(SERVER, Message::Entered { epoch, key });
+        assert_eq!(count(&mut desk), once);
+    }
+    // A new connection has got nothing yet.
+    let mut out = Outbox::new();
+    desk.client.connected(SERVER, &mut out);
+    desk.sent
+        .extend(out.into_iter().map(|(_, message)| message));
+    assert_eq!(count(&mut desk), 1);
+}
+
 /// A new ruler's epochs begin at a multiple of 2^32: the low bits say nothing of which ruler's it is.
 #[test]
 fn an_answer_of_an_epoch_of_the_ruler_before_does_not_count() {
     let mut desk = Desk::new();
-    desk.begin(
-        1,
-        Operation::Truncate {
-            file: FILE,
-            size: 0,
-        },
-    );
-    let mut discard = None;
-    while let Some(message) = desk.sent.pop_front() {
-        if let Message::Discard { number, .. } = message {
-            discard = Some(number);
-            break;
-        }
-        desk.answer(&message, 1);
-    }
-    let number = discard.expect("discards");
+    let number = cut(&mut desk);
     let epoch = Epoch((1 << 32) + EPOCH.0);
     let view = View {
         epoch,

@@ -11,6 +11,15 @@ use crate::random::mix2;
 use crate::rope::Rope;
 
 impl Server {
+    /// A request that comes again takes the place of the one that waits here: that would be done after what comes when this one is answered.
+    pub(super) fn replaces(&mut self, client: Client, message: &Message) {
+        let number = number_of(message);
+        let is_other =
+            |(from, waits): &(Client, Message)| *from != client || number_of(waits) != number;
+        self.failed.retain(is_other);
+        self.unfinished.retain(is_other);
+    }
+
     pub(super) fn one_sided(
         &mut self,
         now: u64,
@@ -136,5 +145,17 @@ impl Server {
 
     pub(super) fn key(&self) -> Key {
         Key(mix2(self.config.secret, self.view.epoch.0))
+    }
+}
+
+/// The number of a one-sided request, which no other one of its client's has.
+fn number_of(message: &Message) -> Option<u64> {
+    match message {
+        Message::Read { number, .. }
+        | Message::Write { number, .. }
+        | Message::Patch { number, .. }
+        | Message::Discard { number, .. }
+        | Message::Persist { number, .. } => Some(*number),
+        _ => None,
     }
 }

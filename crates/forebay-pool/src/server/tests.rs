@@ -361,6 +361,56 @@ fn a_server_lives_while_a_large_file_is_discarded() {
     assert_eq!(home.blocks.load(Ordering::Relaxed), before);
 }
 
+#[test]
+fn who_enters_again_by_a_new_connection_is_let_in_once() {
+    let mut server = server::<Fails>(None);
+    let client = Node::Client(CLIENT);
+    let out = &mut Outbox::new();
+    let epoch = Epoch(2);
+    let member = |active| Message::Member {
+        sent: 0,
+        view: View {
+            epoch,
+            servers: vec![Id(1)],
+            clients: vec![CLIENT],
+            active,
+            ..View::default()
+        },
+    };
+    let enter = || Message::Enter {
+        epoch,
+        claims: Vec::new(),
+    };
+    server.handle(0, Node::Register, member(false), out);
+    server.handle(0, client, enter(), out);
+    server.connected(client, out);
+    server.handle(0, client, enter(), out);
+    server.handle(0, Node::Register, member(true), out);
+    let is_entered = |said: &&(Node, Message)| matches!(said.1, Message::Entered { .. });
+    assert_eq!(out.iter().filter(is_entered).count(), 1);
+}
+
+/// The one that waits would be done after what comes when the other one is answered.
+#[test]
+fn a_request_that_comes_again_is_done_once() {
+    let (slow, ..) = slow();
+    let mut over_slow = server(Some(Arc::clone(&slow)));
+    assert_eq!(discard(&mut over_slow, 1, PLACE.0), []);
+    slow.blocks.store(1, Ordering::Relaxed);
+    let done = [Message::Done { number: 1 }];
+    assert_eq!(discard(&mut over_slow, 1, PLACE.0), done);
+    slow.blocks.store(1, Ordering::Relaxed);
+    assert_eq!(turn(&mut over_slow, 50).0, []);
+    assert_eq!(slow.blocks.load(Ordering::Relaxed), 1);
+    let home = Arc::<Fails>::default();
+    let mut over_failing = server(Some(Arc::clone(&home)));
+    home.0.store(true, Ordering::Relaxed);
+    assert!(!write(&mut over_failing, 1, b"old"));
+    assert!(!write(&mut over_failing, 1, b"old"));
+    home.0.store(false, Ordering::Relaxed);
+    assert_eq!(turn(&mut over_failing, 50).0, done);
+}
+
 /// Waits until a server's thread has ended a sync.
 fn after_sync(server: &mut Server, woken: &Receiver<()>) -> Vec<Message> {
     woken.recv_timeout(Duration::from_secs(60)).expect("woken");
