@@ -33,8 +33,8 @@ pub trait Home: Debug + Send + Sync {
     /// Keeps a block, unless a newer one is there; says whether it is there now. A newer one of a later life is an error: this life has lost its home.
     fn store(&self, block: &Block) -> io::Result<bool>;
     /// A file's blocks from this one on go; all that there is of it, if it is `whole`. Says whether that is done: a home works at it for a moment only,
-    /// since its server is there for nobody meanwhile, and goes on with the rest when it is told again.
-    fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<bool>;
+    /// since its server is there for nobody meanwhile, and goes on with the rest when it is told again to do what it was not done with, if it `goes_on`.
+    fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool>;
     /// All that this server had stored when this began is durable when it returns. That may take long.
     fn sync(&self) -> io::Result<()>;
 }

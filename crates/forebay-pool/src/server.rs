@@ -53,9 +53,9 @@ pub struct Server {
     active_since: u64,
     blocks: Blocks,
     /// Requests that wait for the home, or until the register says that this server is a member still.
-    failed: Vec<(Client, Message)>,
+    failed: Vec<one_sided::Asked>,
     /// Those whose work in the home goes on in the next turn.
-    unfinished: Vec<(Client, Message)>,
+    unfinished: Vec<one_sided::Asked>,
     syncs: syncing::Syncs,
     trouble: Option<String>,
     /// The home has failed a request again, or is not done with one.
@@ -178,15 +178,15 @@ impl Server {
             self.tell(now, out);
         }
         let has_failed = self.trouble.take().is_some();
-        for (client, message) in std::mem::take(&mut self.failed) {
-            self.one_sided(now, client, message, out);
+        for asked in std::mem::take(&mut self.failed) {
+            self.one_sided(now, asked, false, out);
         }
         // The one that was worked at last comes after the others.
         let mut unfinished = std::mem::take(&mut self.unfinished);
         let first = usize::from(!unfinished.is_empty());
         unfinished.rotate_left(first);
-        for (client, message) in unfinished {
-            self.one_sided(now, client, message, out);
+        for asked in unfinished {
+            self.one_sided(now, asked, true, out);
         }
         self.go_on_syncing(out);
         // Who waits for a home that fails again, or that is not done with something, cannot answer.
@@ -222,8 +222,8 @@ impl Server {
         match peer {
             Node::Client(client) => {
                 // It sends again what was not answered. What waits here must not be done after that, and after what it writes then.
-                self.failed.retain(|(from, _)| *from != client);
-                self.unfinished.retain(|(from, _)| *from != client);
+                self.failed.retain(|asked| asked.client != client);
+                self.unfinished.retain(|asked| asked.client != client);
                 self.syncs.forget(client);
                 self.early.retain(|(from, _)| *from != peer);
                 let recalls = self.queues.iter().flat_map(|(file, queue)| {
@@ -319,10 +319,7 @@ impl Server {
                     self.answer(file, outcome, out);
                 }
             }
-            other => {
-                self.replaces(client, &other);
-                self.one_sided(now, client, other, out);
-            }
+            other => self.asked(now, client, other, out),
         }
     }
 

@@ -10,6 +10,7 @@
 //! A block is written to another name, synced, and renamed: it is the old one or the new one, also after a power cut. A file system may give a file
 //! its new name before it has the bytes. A file that is no block is an error and not a hole: something has damaged it, and whoever needs it is told.
 
+mod discards;
 mod turn;
 
 use std::fs;
@@ -17,17 +18,13 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{Duration, Instant};
 
 use super::{Home, life_of};
 use crate::ids::{Epoch, File, SIZE_BLOCK, Version};
 use crate::message::{Block, Place};
 use crate::wire::BLOCK_MAX;
+use discards::Discards;
 use turn::in_turn;
-
-/// A home discards blocks for so long, of each so long: its server is there for others the rest of the time. Short in tests, so that they reach it.
-const DISCARDS: Duration = Duration::from_millis(if cfg!(test) { 1 } else { 50 });
-const OF_EACH: Duration = DISCARDS.saturating_mul(2);
 
 const HEAD: usize = 24;
 const LIFE: &str = "life";
@@ -44,8 +41,7 @@ pub struct Directory {
     path: PathBuf,
     /// Where this server writes what it renames then.
     draft: String,
-    /// When it began to discard last, and how long it has been at it since.
-    discarding: Mutex<(Instant, Duration)>,
+    discards: Mutex<Discards>,
 }
 
 /// Why a directory is not a pool's home.
@@ -71,7 +67,7 @@ impl Directory {
         Directory {
             path: path.to_owned(),
             draft: format!("draft-{server}"),
-            discarding: Mutex::new((Instant::now(), Duration::ZERO)),
+            discards: Mutex::default(),
         }
     }
 
@@ -252,58 +248,14 @@ impl Home for Directory {
         })
     }
 
-    fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<bool> {
+    fn discard(&self, file: File, from: u64, whole: bool, goes_on: bool) -> io::Result<bool> {
         let directory = self.of(file);
-        if !directory.try_exists()? {
-            return Ok(true);
-        }
-        let discarding = self.discarding.lock();
-        let mut discarding = discarding.unwrap_or_else(PoisonError::into_inner);
-        let (since, worked) = &mut *discarding;
-        let begun = Instant::now();
-        if begun.duration_since(*since) >= OF_EACH {
-            (*since, *worked) = (begun, Duration::ZERO);
-        }
-        let most = DISCARDS.saturating_sub(*worked);
-        let is_done = !most.is_zero() && self.discard_for(most, &directory, (from, whole))?;
-        *worked += begun.elapsed();
-        Ok(is_done)
+        let mut discards = { self.discards.lock() }.unwrap_or_else(PoisonError::into_inner);
+        discards.discard((&directory, &self.draft), (file, from, whole), goes_on)
     }
 
     fn sync(&self) -> io::Result<()> {
         sync(&self.path)
-    }
-}
-
-impl Directory {
-    /// Discards blocks for so long; says whether no more are there.
-    fn discard_for(
-        &self,
-        most: Duration,
-        directory: &Path,
-        (from, whole): (u64, bool),
-    ) -> io::Result<bool> {
-        let begun = Instant::now();
-        let is_done = in_turn((directory, &self.draft), |turn| {
-            turn.take()?;
-            for entry in fs::read_dir(directory)? {
-                let name = entry?.file_name();
-                let Some(name) = name.to_str() else { continue };
-                let number = u64::from_str_radix(name, 16).ok();
-                if number.is_some_and(|number| number >= from && (whole || number < SIZE_BLOCK)) {
-                    turn.remove(name, &self.draft)?;
-                    if begun.elapsed() >= most {
-                        return Ok(false);
-                    }
-                }
-            }
-            Ok(true)
-        })?;
-        if whole && is_done {
-            // Another server may be at it; what it leaves is empty.
-            let _ = fs::remove_dir_all(directory);
-        }
-        Ok(is_done)
     }
 }
 
@@ -339,34 +291,12 @@ mod tests {
         two.store(&block(7, 1, 6)).unwrap();
         let newest = block(7, 1, 6);
         assert_eq!(load(1), Some((newest.version, newest.bytes.to_vec())));
-        while !one.discard(File(7), 1, false).unwrap() {}
+        while !one.discard(File(7), 1, false, true).unwrap() {}
         assert!(load(0).is_some() && load(SIZE_BLOCK).is_some());
         assert!(load(1).is_none() && load(0xd).is_none());
-        while !one.discard(File(7), 0, true).unwrap() {}
+        while !one.discard(File(7), 0, true, true).unwrap() {}
         assert!(load(0).is_none() && load(SIZE_BLOCK).is_none());
         two.sync().unwrap();
-    }
-
-    #[test]
-    fn a_large_file_is_discarded_piece_by_piece() {
-        let around = tempfile::tempdir().unwrap();
-        let home = Directory::new(around.path(), 1);
-        home.store(&block(7, 0, 5)).unwrap();
-        let file = home.of(File(7));
-        let count = || fs::read_dir(&file).map_or(0, Iterator::count);
-        for number in 1..2000 {
-            fs::write(file.join(format!("{number:x}")), "").unwrap();
-        }
-        let (mut left, mut pieces) = (count(), 0);
-        while !home.discard(File(7), 0, true).unwrap() {
-            let before = std::mem::replace(&mut left, count());
-            pieces += usize::from(left < before);
-            if left == before {
-                // It has done its share for now.
-                std::thread::sleep(OF_EACH);
-            }
-        }
-        assert!(pieces > 1 && !file.exists(), "{pieces} pieces");
     }
 
     #[test]
@@ -374,9 +304,12 @@ mod tests {
         let around = tempfile::tempdir().unwrap();
         let path = around.path().join("home");
         let home = Directory::new(&path, 1);
-        assert!(home.discard(File(7), 0, true).unwrap(), "nothing is there");
+        assert!(
+            home.discard(File(7), 0, true, false).unwrap(),
+            "nothing is there"
+        );
         fs::write(&path, "").unwrap();
-        home.discard(File(7), 0, true).unwrap_err();
+        home.discard(File(7), 0, true, false).unwrap_err();
     }
 
     #[test]

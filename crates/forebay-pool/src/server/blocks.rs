@@ -12,7 +12,7 @@ use std::sync::Arc;
 use bytes::{Bytes, BytesMut};
 
 use crate::home::Home;
-use crate::ids::{File, SIZE_BLOCK, Version};
+use crate::ids::{SIZE_BLOCK, Version};
 use crate::message::{Block, Part, Place};
 use crate::mistakes::{Mistake, is_any_made, is_made};
 
@@ -209,9 +209,9 @@ impl Blocks {
     }
 
     /// A file's blocks from this one on go, its size block too if it is `whole`. Says whether that is done; else it is to be gone on with.
-    pub fn discard(&mut self, file: File, from: u64, whole: bool) -> io::Result<bool> {
+    pub fn discard(&mut self, (file, from): Place, whole: bool, goes_on: bool) -> io::Result<bool> {
         let is_done = match &self.home {
-            Some(home) => home.discard(file, from, whole)?,
+            Some(home) => home.discard(file, from, whole, goes_on)?,
             None => true,
         };
         let end = SIZE_BLOCK + u64::from(whole);

@@ -10,28 +10,40 @@ use crate::mistakes::{Mistake, is_made};
 use crate::random::mix2;
 use crate::rope::Rope;
 
+/// A request, and since when it is here.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub client: Client,
+    message: Message,
+    pub since: u64,
+}
+
 impl Server {
-    /// A request that comes again takes the place of the one that waits here: that would be done after what comes when this one is answered.
-    pub(super) fn replaces(&mut self, client: Client, message: &Message) {
-        let number = number_of(message);
+    /// A request has come. One that comes again takes the place of the one that waits here: that would be done after what comes when this one is
+    /// answered.
+    pub(super) fn asked(&mut self, now: u64, client: Client, message: Message, out: &mut Outbox) {
+        let number = number_of(&message);
         let is_other =
-            |(from, waits): &(Client, Message)| *from != client || number_of(waits) != number;
+            |asked: &Asked| asked.client != client || number_of(&asked.message) != number;
         self.failed.retain(is_other);
         self.unfinished.retain(is_other);
+        let since = now;
+        let asked = Asked {
+            client,
+            message,
+            since,
+        };
+        self.one_sided(now, asked, false, out);
     }
 
-    pub(super) fn one_sided(
-        &mut self,
-        now: u64,
-        client: Client,
-        message: Message,
-        out: &mut Outbox,
-    ) {
+    /// Does a request, or goes on with it.
+    pub(super) fn one_sided(&mut self, now: u64, asked: Asked, goes_on: bool, out: &mut Outbox) {
+        let client = asked.client;
         let (Message::Read { key, .. }
         | Message::Write { key, .. }
         | Message::Patch { key, .. }
         | Message::Discard { key, .. }
-        | Message::Persist { key, .. }) = message
+        | Message::Persist { key, .. }) = asked.message
         else {
             return;
         };
@@ -42,24 +54,24 @@ impl Server {
         }
         if self.blocks.home().is_some() && now >= self.valid_until {
             // The register answers again, or another epoch comes.
-            self.failed.push((client, message));
+            self.failed.push(asked);
             return;
         }
-        if self.syncs_aside(client, &message) {
+        if self.syncs_aside(client, &asked.message) {
             return;
         }
-        match self.serve(now, &message) {
+        match self.serve(now, &asked.message, goes_on) {
             Ok(Some(answer)) => out.push((Node::Client(client), answer)),
-            Ok(None) => self.unfinished.push((client, message)),
+            Ok(None) => self.unfinished.push(asked),
             Err(why) => {
                 self.trouble = Some(why.to_string());
-                self.failed.push((client, message));
+                self.failed.push(asked);
             }
         }
     }
 
     /// Does a one-sided request; `None` if there is more to do.
-    fn serve(&mut self, now: u64, message: &Message) -> io::Result<Option<Message>> {
+    fn serve(&mut self, now: u64, message: &Message, goes_on: bool) -> io::Result<Option<Message>> {
         let number = match message {
             Message::Read { number, parts, .. } => {
                 let (number, mut found, mut bytes) = (*number, Vec::new(), Rope::default());
@@ -105,7 +117,7 @@ impl Server {
                 whole,
                 ..
             } => {
-                if !self.blocks.discard(*file, *from, *whole)? {
+                if !self.blocks.discard((*file, *from), *whole, goes_on)? {
                     return Ok(None);
                 }
                 *number

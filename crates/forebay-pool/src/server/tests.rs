@@ -31,7 +31,7 @@ impl Home for Fails {
         Ok(true)
     }
 
-    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<bool> {
+    fn discard(&self, _: File, _: u64, _: bool, _: bool) -> io::Result<bool> {
         Ok(true)
     }
 
@@ -198,7 +198,7 @@ impl Home for Lists {
         Ok(true)
     }
 
-    fn discard(&self, _: File, _: u64, _: bool) -> io::Result<bool> {
+    fn discard(&self, _: File, _: u64, _: bool, _: bool) -> io::Result<bool> {
         Ok(true)
     }
 
@@ -276,7 +276,7 @@ impl Home for Slow {
         Ok(true)
     }
 
-    fn discard(&self, file: File, _: u64, _: bool) -> io::Result<bool> {
+    fn discard(&self, file: File, _: u64, _: bool, _: bool) -> io::Result<bool> {
         if file != PLACE.0 {
             return Ok(true);
         }

@@ -47,7 +47,7 @@ impl Home for Memory {
         Ok(true)
     }
 
-    fn discard(&self, file: File, from: u64, whole: bool) -> io::Result<bool> {
+    fn discard(&self, file: File, from: u64, whole: bool, _: bool) -> io::Result<bool> {
         let end = SIZE_BLOCK + u64::from(whole);
         let goes = |place: &Place| place.0 == file && (from..end).contains(&place.1);
         let mut held = self.call()?;
