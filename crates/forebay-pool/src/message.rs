@@ -76,7 +76,7 @@ pub enum Message {
         ready: Epoch,
         /// A server hands on what it has, and goes. A client has gone.
         leaving: bool,
-        /// Of a server: requests wait for the home, and who waits for them cannot answer.
+        /// Of a server: requests have waited for the home for long, and who waits for them cannot answer.
         waits: bool,
     },
     /// From the register: you were a member when your message came.

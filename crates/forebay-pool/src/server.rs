@@ -7,7 +7,7 @@
 //! servers and clients have died, and what a dead client sent before lands nowhere once another may hold its blocks.
 //!
 //! Whoever does not answer a recall, or does not enter, is reported to the register, which lets its term end. The register is told as well while
-//! requests wait for the home: then nobody can help it.
+//! requests have waited for the home for half a term: then nobody can help it.
 
 mod blocks;
 mod exchange;
@@ -58,7 +58,7 @@ pub struct Server {
     unfinished: Vec<one_sided::Asked>,
     syncs: syncing::Syncs,
     trouble: Option<String>,
-    /// The home has failed a request again, or is not done with one.
+    /// A request has waited for the home for half a term.
     waits: bool,
     /// What was damaged in the home when it was last read, and when.
     damage: Option<(u64, String)>,
@@ -177,7 +177,7 @@ impl Server {
         if is_due(self.told, now, self.config.alive_every) {
             self.tell(now, out);
         }
-        let has_failed = self.trouble.take().is_some();
+        self.trouble = None;
         for asked in std::mem::take(&mut self.failed) {
             self.one_sided(now, asked, false, out);
         }
@@ -189,9 +189,12 @@ impl Server {
             self.one_sided(now, asked, true, out);
         }
         self.go_on_syncing(out);
-        // Who waits for a home that fails again, or that is not done with something, cannot answer.
-        let fails = has_failed && self.trouble.is_some() || self.syncs.trouble().is_some();
-        let waits = fails || !self.unfinished.is_empty();
+        // Who has waited for the home for long cannot answer. That a removal takes a few turns is nothing out of the ordinary.
+        let before = now.saturating_sub(self.config.term / 2);
+        let is_old = |asked: &one_sided::Asked| asked.since < before;
+        let waits = self.trouble.is_some() && self.failed.iter().any(is_old)
+            || self.unfinished.iter().any(is_old)
+            || self.syncs.trouble().is_some();
         if waits != self.waits {
             self.waits = waits;
             self.told = None;

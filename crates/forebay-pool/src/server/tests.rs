@@ -343,8 +343,8 @@ fn a_server_lives_while_a_large_file_is_discarded() {
         let after = home.blocks.load(Ordering::Relaxed);
         assert!(is_alive, "at {now}");
         assert_eq!((before - after, server.trouble()), (AT_ONCE, None));
-        // Others are excused who wait for that.
-        assert_eq!(server.waits, said.is_empty());
+        // Others are excused who wait for one that takes long, and not by any that takes two turns.
+        assert_eq!(server.waits, said.is_empty() && now > 200, "at {now}");
         done = said;
     }
     assert_eq!(done, [Message::Done { number: 1 }]);
