@@ -117,8 +117,8 @@ impl Server {
         }
     }
 
-    /// A server that syncs its home on threads, and goes on meanwhile. When one has ended that calls `wake`, and the next
-    /// [`Server::tick`] tells who has waited for it.
+    /// A server that syncs its home on threads, and goes on meanwhile. When one has ended that calls `wake`: then
+    /// [`Server::synced`] tells who has waited for it.
     pub fn with_threads(self, wake: impl Fn() + Send + Sync + 'static) -> Self {
         Server {
             syncs: syncing::Syncs::by_threads(wake),

@@ -133,7 +133,7 @@ impl Process {
             }
             match event {
                 Ok(Event::Stop) if process.stop() => return Ok(()),
-                Ok(Event::Synced) => process.tick(),
+                Ok(Event::Synced) => process.synced(),
                 Ok(Event::Refused(why)) => return Err(Ended::Refused(why)),
                 Ok(Event::Stop) | Err(RecvTimeoutError::Timeout) => {}
                 Err(RecvTimeoutError::Disconnected) => return Ok(()),
@@ -210,9 +210,8 @@ impl Process {
         self.reign = reign;
         let clients = self.links.keys().copied();
         let clients = clients.filter(|node| matches!(node, Node::Client(_)));
-        let out = clients
-            .map(|client| (client, Message::Rules { reign }))
-            .collect();
+        let rules = |client| (client, Message::Rules { reign });
+        let out = clients.map(rules).collect();
         self.dispatch(self.me, out);
         self.meet_register();
     }
@@ -291,6 +290,14 @@ impl Process {
                 };
             }
             Machine::Client(client) => client.tick(now, &mut out),
+        }
+        self.dispatch(self.me, out);
+    }
+
+    fn synced(&mut self) {
+        let mut out = Outbox::new();
+        if let Machine::Server(server) = &mut self.machine {
+            server.synced(&mut out);
         }
         self.dispatch(self.me, out);
     }

@@ -118,8 +118,8 @@ impl Server {
         }
     }
 
-    /// A sync has ended, perhaps.
-    pub(super) fn synced(&mut self, out: &mut Outbox) {
+    /// A sync has ended, perhaps: who has waited for it is told.
+    pub fn synced(&mut self, out: &mut Outbox) {
         let Some(home) = self.blocks.home().filter(|_| !self.gone) else {
             return;
         };
