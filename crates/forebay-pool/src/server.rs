@@ -188,7 +188,7 @@ impl Server {
         for asked in unfinished {
             self.one_sided(now, asked, true, out);
         }
-        self.go_on_syncing(out);
+        self.go_on_syncing(now, out);
         // Who has waited for the home for long cannot answer. That a removal takes a few turns is nothing out of the ordinary.
         let before = now.saturating_sub(self.config.term / 2);
         let is_old = |asked: &one_sided::Asked| asked.since < before;

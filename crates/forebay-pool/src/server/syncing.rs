@@ -19,6 +19,8 @@ pub(super) struct Syncs {
     waiting: Vec<(Client, u64, u64)>,
     begun: u64,
     is_under_way: bool,
+    /// The last one that was seen under way, and when it was first.
+    seen: (u64, u64),
     /// What the thread has to say.
     ended: Arc<Mutex<Option<io::Result<()>>>>,
     trouble: Option<String>,
@@ -41,9 +43,20 @@ impl Syncs {
         }
     }
 
-    /// What the last one has failed by, while somebody waits.
+    /// What the last one has failed by, or that it does not end, while somebody waits.
     pub fn trouble(&self) -> Option<&str> {
-        { self.trouble.as_deref() }.filter(|_| !self.waiting.is_empty())
+        self.trouble.as_deref()
+    }
+
+    /// One that takes longer than a term is trouble too.
+    fn watch(&mut self, now: u64, term: u64) {
+        if self.seen.0 != self.begun {
+            self.seen = (self.begun, now);
+        }
+        let hangs = self.is_under_way && now.saturating_sub(self.seen.1) > term;
+        if hangs && self.trouble.is_none() && !self.waiting.is_empty() {
+            self.trouble = Some("a sync takes longer than a term".to_owned());
+        }
     }
 
     /// Takes a request to be answered when what is in the home now is durable. Says whether it is taken.
@@ -87,6 +100,7 @@ impl Syncs {
         self.is_under_way = false;
         self.trouble = result.err().map(|why| why.to_string());
         if self.trouble.is_some() {
+            self.forget_trouble();
             return Vec::new();
         }
         let begun = self.begun;
@@ -99,11 +113,18 @@ impl Syncs {
     /// A client's requests will come again.
     pub fn forget(&mut self, client: Client) {
         self.waiting.retain(|(from, ..)| *from != client);
+        self.forget_trouble();
     }
 
     /// So will all.
     pub fn forget_all(&mut self) {
         self.waiting.clear();
+        self.forget_trouble();
+    }
+
+    /// It is nobody's if nobody waits.
+    fn forget_trouble(&mut self) {
+        self.trouble.take_if(|_| self.waiting.is_empty());
     }
 }
 
@@ -128,10 +149,11 @@ impl Server {
     }
 
     /// One that has failed is tried again.
-    pub(super) fn go_on_syncing(&mut self, out: &mut Outbox) {
+    pub(super) fn go_on_syncing(&mut self, now: u64, out: &mut Outbox) {
         self.synced(out);
         if let Some(home) = self.blocks.home() {
             self.syncs.begin(home);
         }
+        self.syncs.watch(now, self.config.term);
     }
 }

@@ -464,3 +464,33 @@ fn a_server_lives_while_its_home_syncs() {
         [Message::Done { number: 3 }]
     );
 }
+
+#[test]
+fn a_sync_that_does_not_end_is_told_of() {
+    let (home, begun, end) = slow();
+    let (wake, woken) = mpsc::channel();
+    let mut server = server(Some(home)).with_threads(move || {
+        let _ = wake.send(());
+    });
+    let key = server.key();
+    let persist = Message::Persist { key, number: 1 };
+    assert_eq!(tell(&mut server, persist.clone()), []);
+    let begins = || begun.recv_timeout(Duration::from_secs(60)).expect("begun");
+    begins();
+    for now in (50..1000).step_by(50) {
+        turn(&mut server, now);
+        assert_eq!(server.trouble().is_some(), now > 450, "at {now}");
+    }
+    // Nobody waits, and then somebody does again.
+    server.connected(Node::Client(CLIENT), &mut Outbox::new());
+    assert_eq!(server.trouble(), None);
+    assert_eq!(tell(&mut server, persist), []);
+    assert_eq!(server.trouble(), None);
+    turn(&mut server, 1000);
+    assert!(server.trouble().is_some() && server.waits);
+    for said in [vec![], vec![Message::Done { number: 1 }]] {
+        end.send(Ok(())).expect("it waits");
+        assert_eq!(after_sync(&mut server, &woken), said);
+        assert_eq!(server.trouble(), None);
+    }
+}
