@@ -82,6 +82,8 @@ pub struct Client {
     cached: BTreeMap<u64, (File, u64)>,
     /// Files in the order of their uses.
     order: BTreeMap<u64, File>,
+    /// Where the next look for a file that can go begins.
+    looked_at: u64,
     files_made: u32,
     results: Vec<(u64, Result<Answer, Failure>)>,
 }
@@ -106,6 +108,7 @@ impl Client {
             counter: 0,
             cached: BTreeMap::new(),
             order: BTreeMap::new(),
+            looked_at: 0,
             files_made: 0,
             results: Vec::new(),
         }

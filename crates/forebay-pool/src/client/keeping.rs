@@ -107,31 +107,38 @@ impl Client {
         }
     }
 
-    /// Drops files that were used longest ago.
+    /// Drops files that were used longest ago, or begins to write what is dirty of them: then they go later. Those in use stay, and where there are
+    /// many of them the next look goes on behind them.
     fn evict_files(&mut self, given: &mut Given, out: &mut Outbox) {
         let most = files_max(self.config.cache_blocks);
-        let over = self.order.len().saturating_sub(most).min(LOOKS_MAX);
+        let mut over = self.order.len().saturating_sub(most);
         if over == 0 || self.is_busy() {
             return;
         }
-        let oldest: Vec<File> = self.order.values().take(over).copied().collect();
-        for file in oldest {
-            let Some(server) = self.gives_to(file) else {
-                return;
+        let oldest = self.order.range(self.looked_at..).take(LOOKS_MAX);
+        let oldest: Vec<(u64, File)> = oldest.map(|(used, file)| (*used, *file)).collect();
+        let is_end = oldest.len() < LOOKS_MAX;
+        for (used, file) in oldest {
+            let Some(server) = self.gives_to(file).filter(|_| over > 0) else {
+                break;
             };
+            self.looked_at = used + 1;
             if self.state(file).is_idle() {
                 if !self.state(file).locks.is_empty() {
                     given.entry(server).or_default().push((file, WHOLE, false));
                 }
                 self.forget_file(file);
+                over -= 1;
                 continue;
             }
             let owed = self.state(file).owed(WHOLE);
             if !owed.is_empty() {
                 self.flush(file, &owed, out);
+                over -= usize::from(!self.state(file).has_work());
             }
-            // The others are looked at before it is again.
-            self.use_file(file);
+        }
+        if is_end || over == 0 {
+            self.looked_at = 0;
         }
     }
 

@@ -225,6 +225,9 @@ fn what_the_servers_do_not_have_is_written_before_it_is_forgotten() {
     let state = &desk.client.files[&FILE];
     assert!(state.cache.contains_key(&2) && state.cache[&SIZE_BLOCK].is_owed());
     assert!(desk.client.files.len() <= 3);
+    // It has become no newer by that.
+    let (_, oldest) = desk.client.order.first_key_value().expect("a file");
+    assert_eq!(*oldest, FILE);
     desk.settle();
     for number in 100..200 {
         look_at(&mut desk, File(number));
