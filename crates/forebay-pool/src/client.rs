@@ -238,7 +238,8 @@ impl Client {
         match message {
             Message::Entered { epoch, key } if epoch == current => {
                 // One that says it again has got all by this connection: twice would do it twice, the second time after what comes later.
-                if self.keys.insert(server, key).is_none() {
+                let is_new = self.keys.insert(server, key).is_none();
+                if is_new {
                     self.send_all(server, out);
                 }
             }

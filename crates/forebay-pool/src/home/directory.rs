@@ -20,7 +20,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use super::{Home, life_of};
-use crate::ids::{Epoch, File, SIZE_BLOCK, Version};
+use crate::ids::{Epoch, File, Version};
 use crate::message::{Block, Place};
 use crate::wire::BLOCK_MAX;
 use discards::Discards;
@@ -264,6 +264,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
+    use crate::ids::SIZE_BLOCK;
 
     fn block(file: u64, number: u64, change: u64) -> Block {
         Block {
