@@ -11,7 +11,7 @@ use super::Ended;
 use super::link::{Link, Newest};
 use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
-use crate::ids::{Epoch, Node, Server as Id};
+use crate::ids::{Epoch, Node};
 use crate::message::{Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
@@ -56,8 +56,8 @@ pub(super) struct Process {
     etcd_trouble: Option<String>,
     links: BTreeMap<Node, Link>,
     newest: Newest,
-    /// The servers that may have blocks, as far as this process has been told, and of which epoch that is.
-    told: (Epoch, Vec<Id>),
+    /// The members, and servers that may have blocks, as far as this process has been told, and of which epoch that is.
+    told: (Epoch, Vec<Node>),
     /// Where results of operations go that have not ended.
     askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
@@ -420,8 +420,7 @@ impl Process {
         out
     }
 
-    /// Ends connections with servers that the pool goes on without: a host that lost power ends none, and whoever is there now is dialled
-    /// when the old one has ended.
+    /// Ends connections with those that the pool goes on without: a host that lost power ends none, and is dialled when the old one has ended.
     fn end_links(&mut self) {
         let view = match &self.machine {
             Machine::Server(server) => server.view(),
@@ -430,11 +429,12 @@ impl Process {
         if view.epoch == self.told.0 {
             return;
         }
-        let servers = view.servers.iter().chain(&view.leaving).copied().collect();
-        let (_, before) = std::mem::replace(&mut self.told, (view.epoch, servers));
-        for gone in before.iter().filter(|server| !self.told.1.contains(server)) {
-            self.links.remove(&Node::Server(*gone));
-        }
+        let servers = view.servers.iter().chain(&view.leaving).copied();
+        let clients = view.clients.iter().copied().map(Node::Client);
+        let members = servers.map(Node::Server).chain(clients).collect();
+        let (_, before) = std::mem::replace(&mut self.told, (view.epoch, members));
+        let gone = before.iter().filter(|node| !self.told.1.contains(node));
+        gone.for_each(|node| _ = self.links.remove(node));
     }
 
     /// Sends messages; those to this process are taken at once. What cannot be sent is lost, and its sender learns of the next connection.

@@ -38,6 +38,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
             for part in pattern(3, LEN).chunks(1 << 20) {
                 assert_eq!(write(fd, part), Ok(part.len()));
             }
+            // It stays in memory, and with it what the session knows of the file: what is closed and has nothing there is forgotten.
+            assert_eq!(pwrite(fd, &pattern(3, LEN)[100..200], 100), Ok(100));
             close(fd).expect("close");
         }
         "hints-forget" => {

@@ -10,7 +10,7 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::turn::in_turn;
+use super::turn::{PATIENCE, in_turn};
 use crate::ids::{File, SIZE_BLOCK};
 
 /// A home discards blocks for so long, of each so long: its server is there for others the rest of the time. Short in tests, so that they reach it.
@@ -158,6 +158,10 @@ impl Walk {
         in_turn((directory, draft), |turn| {
             turn.take()?;
             while let Some(number) = self.numbers.last() {
+                // A turn that was ended is begun anew: by one who has stood still meanwhile, and may have been given up.
+                if Instant::now() >= until + PATIENCE {
+                    break;
+                }
                 let name = format!("{number:x}");
                 match turn.remove(&name, draft) {
                     // Another server has removed it, or has ended this turn.

@@ -29,7 +29,7 @@ use rustix::io::Errno;
 use super::{DIRECTORY_MODE, FILE_MODE, LOCK};
 
 /// Nobody who runs has the lock for so long, and nobody's term ends meanwhile.
-const PATIENCE: Duration = Duration::from_millis(500);
+pub(super) const PATIENCE: Duration = Duration::from_millis(500);
 /// How often the lock is tried.
 const PAUSE: Duration = Duration::from_millis(1);
 /// How often a change is begun again before it fails, and the end of a turn.

@@ -311,10 +311,10 @@ fn a_file_that_is_entered_beside_a_closer_is_watched() {
     let superblock = shared.arena.superblock();
     let before = std::thread::scope(|scope| {
         let closer = scope.spawn(|| handoff::heed(shared, &message));
-        std::thread::sleep(Duration::from_millis(300));
-        assert!(!closer.is_finished(), "it does not wait");
+        in_the_end(LONG, || guard.standing.is_wanted());
         let before = reached::look(superblock, hash);
         assert!(guard.watch(plain.as_fd()));
+        assert!(!closer.is_finished(), "it does not wait");
         assert!(closer.join().expect("no panic"), "it has not been done");
         before
     });
