@@ -33,7 +33,6 @@ pub mod futex;
 pub mod handle;
 pub mod inherited;
 pub mod inotify;
-pub mod keeping;
 pub mod kernel_cache;
 pub mod lease;
 pub mod limits;

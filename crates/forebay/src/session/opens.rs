@@ -20,16 +20,14 @@ use crate::error::{Error, Result};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
 use crate::session::shared::Shared;
-use crate::sys::keeping::Keeping;
 use crate::sys::{self, lock};
 
 /// One process's open descriptions, by file: those that only read, and those that the file could be written by.
 #[derive(Default)]
 pub struct Opens {
     counts: Mutex<HashMap<FileId, [u32; 2]>>,
-    /// The description that has the locks; `None`: it cannot be had, and the arena's own has them. Made before the first lock is taken. What keeps
-    /// it comes with it: a program may close every number that it has.
-    locks: OnceLock<Option<(OwnedFd, Option<Keeping>)>>,
+    /// The description that has the locks; `None`: it cannot be had, and the arena's own has them. Made before the first lock is taken.
+    locks: OnceLock<Option<OwnedFd>>,
 }
 
 /// The byte that says who has descriptions of the one or the other kind. The two of a file lie side by side.
@@ -47,7 +45,7 @@ impl Opens {
     fn locks<'a>(&'a self, arena: &'a Arena) -> Option<BorrowedFd<'a>> {
         let arena_file = arena.mapping().file()?.as_fd();
         let own = self.locks.get().and_then(Option::as_ref);
-        Some(own.map_or(arena_file, |(own, _)| own.as_fd()))
+        Some(own.map_or(arena_file, |own| own.as_fd()))
     }
 
     /// Counts one more. `place` puts a descriptor where this process keeps those of the session's.
@@ -64,9 +62,8 @@ impl Opens {
         let count = &mut counts.entry(file).or_default()[usize::from(writes)];
         if let (0, Some(arena_file)) = (*count, arena.mapping().file()) {
             self.locks.get_or_init(|| {
-                let own = sys::file::open_again(arena_file.as_fd(), false, true).ok()?;
-                let keeping = Keeping::of(own.as_fd());
-                Some((place(own), keeping))
+                let own = sys::file::open_again(arena_file.as_fd(), false, true);
+                own.ok().map(place)
             });
             if let Some(locks) = self.locks(arena) {
                 lock::share(locks, byte_of(file, writes))?;
