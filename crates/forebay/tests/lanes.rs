@@ -199,6 +199,14 @@ impl Raw {
         }
     }
 
+    /// One that the keeper has a file from.
+    fn with(pair: &Pair, file: FileId) -> Self {
+        let raw = Raw::of(pair);
+        raw.manages(&pair.client, file);
+        raw.is_answered();
+        raw
+    }
+
     /// Hands a file over by the descriptors that a client has of it.
     fn manages(&self, client: &Session, file: FileId) {
         const MANAGE: u32 = 1;
@@ -225,9 +233,7 @@ fn who_is_killed_before_he_has_said_what_he_has_closed_takes_nothing_from_others
     let Some((file, id)) = pair.file("file") else {
         return;
     };
-    let raw = Raw::of(&pair);
-    raw.manages(&pair.client, id);
-    raw.is_answered();
+    let raw = Raw::with(&pair, id);
     drop(raw);
     let entry = pair.client.shared().arena.file_unchecked(id);
     let begun = Instant::now();
@@ -330,9 +336,7 @@ fn nobody_waits_while_the_files_of_the_dead_are_written() {
     let Some((file, id)) = pair.file("file") else {
         return;
     };
-    let raw = Raw::of(&pair);
-    raw.manages(&pair.client, id);
-    raw.is_answered();
+    let raw = Raw::with(&pair, id);
     let shared = pair.client.shared();
     let entry = shared.arena.file_unchecked(id);
     assert_ne!(entry.owed_pages.load(Ordering::Acquire), 0);

@@ -425,13 +425,8 @@ fn cut(desk: &mut Desk) -> u64 {
     panic!("nothing is discarded");
 }
 
-/// The second one would come after what is written when the first is answered.
-#[test]
-fn who_is_let_in_twice_sends_what_is_under_way_once() {
-    let mut desk = Desk::new();
-    cut(&mut desk);
-    desk.sent.clear();
-    let epoch = Epoch(EPOCH.0 + 1);
+/// An epoch of the same members is active.
+fn begins(desk: &mut Desk, epoch: Epoch) {
     let view = View {
         epoch,
         servers: vec![Server(1)],
@@ -440,6 +435,16 @@ fn who_is_let_in_twice_sends_what_is_under_way_once() {
         ..View::default()
     };
     desk.tell(Node::Register, Message::Member { sent: 0, view });
+}
+
+/// The second one would come after what is written when the first is answered.
+#[test]
+fn who_is_let_in_twice_sends_what_is_under_way_once() {
+    let mut desk = Desk::new();
+    cut(&mut desk);
+    desk.sent.clear();
+    let epoch = Epoch(EPOCH.0 + 1);
+    begins(&mut desk, epoch);
     let count = |desk: &mut Desk| {
         let sent = desk.sent.drain(..);
         let is_that = |message: &Message| matches!(message, Message::Discard { .. });
@@ -464,14 +469,7 @@ fn an_answer_of_an_epoch_of_the_ruler_before_does_not_count() {
     let mut desk = Desk::new();
     let number = cut(&mut desk);
     let epoch = Epoch((1 << 32) + EPOCH.0);
-    let view = View {
-        epoch,
-        servers: vec![Server(1)],
-        clients: vec![Id(9)],
-        active: true,
-        ..View::default()
-    };
-    desk.tell(Node::Register, Message::Member { sent: 0, view });
+    begins(&mut desk, epoch);
     desk.sent.clear();
     desk.tell(SERVER, Message::Done { number });
     let key = Key(2);

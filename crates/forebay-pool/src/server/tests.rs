@@ -411,6 +411,15 @@ fn a_request_that_comes_again_is_done_once() {
     assert_eq!(turn(&mut over_failing, 50).0, done);
 }
 
+/// A server that syncs its home on threads, and what says that one has ended.
+fn syncing(home: Arc<Slow>) -> (Server, Receiver<()>) {
+    let (wake, woken) = mpsc::channel();
+    let server = server(Some(home)).with_threads(move || {
+        let _ = wake.send(());
+    });
+    (server, woken)
+}
+
 /// Waits until a server's thread has ended a sync.
 fn after_sync(server: &mut Server, woken: &Receiver<()>) -> Vec<Message> {
     woken.recv_timeout(Duration::from_secs(60)).expect("woken");
@@ -422,10 +431,7 @@ fn after_sync(server: &mut Server, woken: &Receiver<()>) -> Vec<Message> {
 #[test]
 fn a_server_lives_while_its_home_syncs() {
     let (home, begun, end) = slow();
-    let (wake, woken) = mpsc::channel();
-    let mut server = server(Some(home)).with_threads(move || {
-        let _ = wake.send(());
-    });
+    let (mut server, woken) = syncing(home);
     let key = server.key();
     let persist = |number| Message::Persist { key, number };
     let begins = || begun.recv_timeout(Duration::from_secs(60)).expect("begun");
@@ -468,10 +474,7 @@ fn a_server_lives_while_its_home_syncs() {
 #[test]
 fn a_sync_that_does_not_end_is_told_of() {
     let (home, begun, end) = slow();
-    let (wake, woken) = mpsc::channel();
-    let mut server = server(Some(home)).with_threads(move || {
-        let _ = wake.send(());
-    });
+    let (mut server, woken) = syncing(home);
     let key = server.key();
     let persist = Message::Persist { key, number: 1 };
     assert_eq!(tell(&mut server, persist.clone()), []);

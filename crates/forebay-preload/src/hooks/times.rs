@@ -53,41 +53,25 @@ export! {
     /// `utimes`.
     fn utimes(path: *const c_char, times: *const timeval) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe {
-            files::flush_path(libc::AT_FDCWD, path, 0);
-            let of = Of { dir: libc::AT_FDCWD, path, flags: 0 };
-            of_path(libc::AT_FDCWD, path, true, || lasting(of, std::ptr::null(), || real::utimes(path, times)))
-        }
+        unsafe { by_path(libc::AT_FDCWD, path, true, || real::utimes(path, times)) }
     }
 
     /// `lutimes`.
     fn lutimes(path: *const c_char, times: *const timeval) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe {
-            files::flush_path(libc::AT_FDCWD, path, 0);
-            let of = Of { dir: libc::AT_FDCWD, path, flags: libc::AT_SYMLINK_NOFOLLOW };
-            of_path(libc::AT_FDCWD, path, false, || lasting(of, std::ptr::null(), || real::lutimes(path, times)))
-        }
+        unsafe { by_path(libc::AT_FDCWD, path, false, || real::lutimes(path, times)) }
     }
 
     /// `futimesat`.
     fn futimesat(dir: c_int, path: *const c_char, times: *const timeval) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe {
-            files::flush_path(dir, path, 0);
-            let of = Of { dir, path, flags: 0 };
-            of_path(dir, path, true, || lasting(of, std::ptr::null(), || real::futimesat(dir, path, times)))
-        }
+        unsafe { by_path(dir, path, true, || real::futimesat(dir, path, times)) }
     }
 
     /// `utime`.
     fn utime(path: *const c_char, times: *const utimbuf) -> c_int {
         // SAFETY: the caller's arguments.
-        unsafe {
-            files::flush_path(libc::AT_FDCWD, path, 0);
-            let of = Of { dir: libc::AT_FDCWD, path, flags: 0 };
-            of_path(libc::AT_FDCWD, path, true, || lasting(of, std::ptr::null(), || real::utime(path, times)))
-        }
+        unsafe { by_path(libc::AT_FDCWD, path, true, || real::utime(path, times)) }
     }
 }
 
@@ -106,6 +90,29 @@ impl Of {
             path: c"".as_ptr(),
             flags: libc::AT_EMPTY_PATH,
         }
+    }
+}
+
+/// A call that sets both times of the file of a path, a symbolic link's own unless it `follows`.
+///
+/// # Safety
+/// As for [`lasting`].
+unsafe fn by_path(
+    dir: c_int,
+    path: *const c_char,
+    follows: bool,
+    call: impl Fn() -> c_int,
+) -> c_int {
+    let flags = if follows {
+        0
+    } else {
+        libc::AT_SYMLINK_NOFOLLOW
+    };
+    let of = Of { dir, path, flags };
+    // SAFETY: the caller's promise.
+    unsafe {
+        files::flush_path(dir, path, 0);
+        of_path(dir, path, follows, || lasting(of, std::ptr::null(), call))
     }
 }
 

@@ -272,10 +272,7 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
         }
         if closed & SET != 0 {
             // It is no time of a close.
-            let _ =
-                entry
-                    .closed_ns
-                    .compare_exchange(closed, 0, Ordering::AcqRel, Ordering::Relaxed);
+            forget_time(entry, closed);
         }
         return;
     }
@@ -293,14 +290,15 @@ pub fn set_time(entry: &FileEntry, mtime_ns: i128) -> bool {
     let is_to_come = entry.flags.load(Ordering::SeqCst) & CLOSING != 0;
     if !is_to_come {
         // Who has it open by now has times of its own.
-        let _ = entry.closed_ns.compare_exchange(
-            SET | mtime_ns,
-            0,
-            Ordering::AcqRel,
-            Ordering::Relaxed,
-        );
+        forget_time(entry, SET | mtime_ns);
     }
     is_to_come
+}
+
+/// No time is to come, unless another one than this has been set.
+fn forget_time(entry: &FileEntry, seen: u64) {
+    let word = &entry.closed_ns;
+    let _ = word.compare_exchange(seen, 0, Ordering::AcqRel, Ordering::Relaxed);
 }
 
 /// The time that a file is to get, or has got, for its close. `None`: it has the program's.

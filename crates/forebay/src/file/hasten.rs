@@ -52,9 +52,7 @@ fn hasten(core: &Core, me: Me<'_>) {
     {
         return;
     }
-    entry.flags.fetch_or(HURRY, Ordering::AcqRel);
-    core.shared.have_taken(core.id);
-    core.shared.wake_keeper();
+    hurry(&core.shared, core.id);
     let mut owed = u64::MAX;
     let mut progress = Instant::now();
     let mut round = 0;
@@ -70,6 +68,14 @@ fn hasten(core: &Core, me: Me<'_>) {
     }
 }
 
+/// Has the keeper begin to write a file whose descriptors it has, or finds.
+fn hurry(shared: &Shared, file: FileId) {
+    let flags = &shared.arena.file_unchecked(file).flags;
+    flags.fetch_or(HURRY, Ordering::AcqRel);
+    shared.have_taken(file);
+    shared.wake_keeper();
+}
+
 /// Before the keeper is asked to write all of a file and to answer then: whoever answers does nothing else meanwhile, and everybody who asks
 /// something would wait for him. So those who write in the background do most of it first, where it is much. Best effort: they do not begin
 /// with a file whose descriptors the keeper does not have.
@@ -79,9 +85,7 @@ pub fn have_most_written(shared: &Shared, file: FileId) {
     if owed() < PAGES_IN_A_ROW_MIN || !has_keeper(&shared.arena) {
         return;
     }
-    entry.flags.fetch_or(HURRY, Ordering::AcqRel);
-    shared.have_taken(file);
-    shared.wake_keeper();
+    hurry(shared, file);
     let (mut least, mut progress) = (owed(), Instant::now());
     let mut has_begun = false;
     while entry.flags.load(Ordering::Acquire) & HURRY != 0 {

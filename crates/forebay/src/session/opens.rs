@@ -136,11 +136,6 @@ impl Shared {
         self.opens.take(&self.arena, file, writes);
     }
 
-    /// Whether any process has the file open by a description that it could be written by. Costs a system call unless the entry says no.
-    pub fn is_written(&self, file: FileId) -> bool {
-        self.arena.file_unchecked(file).writers() != 0 && self.is_open_by(file, true)
-    }
-
     /// Whether any process has the file open by a description of one kind, whatever the entry counts. Costs a system call.
     pub fn is_open_by(&self, file: FileId, writes: bool) -> bool {
         self.opens.here_by(file, writes) > 0

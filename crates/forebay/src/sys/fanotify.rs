@@ -164,8 +164,8 @@ impl Group {
         let mut spare = self.spare();
         self.keep_spare(&mut spare);
         // Other threads open files between the two calls: where they may take all numbers that there are, all of these are given back for one event.
-        let lowest = self.nothing.try_clone().map(|fd| fd.as_raw_fd() as u64);
-        let scarce = lowest.map_or(true, |number| number + NEAR >= limits::descriptors());
+        let lowest = self.nothing.try_clone();
+        let scarce = lowest.map_or(true, |fd| numbers::is_of_the_last(&fd, NEAR));
         let most = if scarce { 1 } else { spare.len() };
         let room = waiting.min(most).min(spare.len());
         if room == 0 {

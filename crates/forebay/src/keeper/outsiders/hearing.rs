@@ -1,8 +1,8 @@
 //! What inotify tells the guard: openings and changes of watched files, after they have happened.
 
-use super::{CHANGED, Guard, LEASE_MIN, OPENED, WATCH_MIN, locked, mend};
 use std::sync::atomic::Ordering::Relaxed;
 
+use super::{CHANGED, Guard, LEASE_MIN, OPENED, WATCH_MIN, locked, mend};
 use crate::file::table;
 use crate::session::shared::Shared;
 use crate::sys::inotify;

@@ -42,6 +42,13 @@ fn gate() -> Option<Group> {
         .ok()
 }
 
+/// A session that makes outsiders wait, and a disk.
+fn strict(name: &str) -> Option<(Session, SimDisk)> {
+    gate()?;
+    let disk = SimDisk::new(SimOptions::default());
+    Some((session(name, Coherence::Strict), disk))
+}
+
 /// A guard that sees to nobody by itself.
 fn guard(shared: &Shared, gate: Option<Group>) -> Guard {
     let bell = Watcher::new().expect("a watcher");
@@ -191,13 +198,9 @@ fn in_the_end(most: Duration, is_so: impl Fn() -> bool) -> Duration {
 /// meanwhile.
 #[test]
 fn who_waits_for_a_slow_device_waits() {
-    if gate().is_none() {
+    let Some((session, disk)) = strict("slow") else {
         return;
-    }
-    let (session, disk) = (
-        session("slow", Coherence::Strict),
-        SimDisk::new(SimOptions::default()),
-    );
+    };
     let (file, id, inner, slow) = slow_file(&session, &disk);
     let (shared, guard) = (session.shared(), guard_at_work(&session));
     file.write_at(&[7; 100], 0).expect("written");
@@ -214,13 +217,9 @@ fn who_waits_for_a_slow_device_waits() {
 /// ... and other programs keep the device busy meanwhile, which write other files.
 #[test]
 fn who_waits_for_a_program_that_stands_still_waits_for_a_second() {
-    if gate().is_none() {
+    let Some((session, disk)) = strict("still") else {
         return;
-    }
-    let (session, disk) = (
-        session("still", Coherence::Strict),
-        SimDisk::new(SimOptions::default()),
-    );
+    };
     let files = [(); 2].map(|()| slow_file(&session, &disk));
     let (shared, guard) = (session.shared(), guard_at_work(&session));
     for (file, ..) in &files {

@@ -48,10 +48,8 @@ impl Client {
     /// that it could not tell of any more, and the entries may be others' files by now. The kernel may know of its end a moment later
     /// than its socket; then the house's next round takes it back.
     fn leave(&self, shared: &Arc<Shared>) {
-        if let Ok(me) = shared.me() {
-            for file in self.opens.keys().chain(self.readers.keys()) {
-                table::recount(shared, me, *file);
-            }
+        for file in self.opens.keys().chain(self.readers.keys()) {
+            recount(shared, *file);
         }
         for file in self.readers.keys() {
             drop(shared.give_lent_back(*file));
@@ -211,7 +209,10 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                 }
                 RELEASE_READER => {
                     one_fewer(&mut client.readers, file);
-                    recount_readers(shared, file);
+                    // What was lent goes back with the last who lives.
+                    if shared.arena.file_unchecked(file).readers() != 0 {
+                        recount(shared, file);
+                    }
                     shared
                         .give_lent_back(file)
                         .is_none_or(closing::await_dropped)
@@ -266,8 +267,8 @@ fn one_fewer(counts: &mut HashMap<FileId, u32>, file: FileId) {
     }
 }
 
-/// What the guard says of a file. `None`: there is none, or this process has no number for the file's descriptor. Its descriptor is closed before anybody hears of it, as the client may close its own then, and ask
-/// for a lease.
+/// What the guard says of a file. `None`: there is none, or this process has no number for the file's descriptor. Its descriptor is closed
+/// before anybody hears of it, as the client may close its own then, and ask for a lease.
 fn ask_guard(
     shared: &Shared,
     descriptors: Vec<OwnedFd>,
@@ -283,8 +284,8 @@ fn ask_guard(
 fn close_unused(shared: &Arc<Shared>, file: FileId) {
     let entry = shared.arena.file_unchecked(file);
     let leased = entry.flags.load(Ordering::Acquire) & LEASED != 0;
-    if let (false, Ok(me)) = (leased || entry.writers() == 0, shared.me()) {
-        table::recount(shared, me, file);
+    if !leased && entry.writers() != 0 {
+        recount(shared, file);
     }
     if leased || entry.writers() != 0 || entry.owed_pages.load(Ordering::Acquire) != 0 {
         return;
@@ -305,12 +306,9 @@ fn close_unused(shared: &Arc<Shared>, file: FileId) {
     }
 }
 
-/// Readers that have died, beside the one that has just closed: what was lent goes back with the last who lives.
-fn recount_readers(shared: &Arc<Shared>, file: FileId) {
-    if let (true, Ok(me)) = (
-        shared.arena.file_unchecked(file).readers() != 0,
-        shared.me(),
-    ) {
+/// Others may have died beside the one that has just closed.
+fn recount(shared: &Arc<Shared>, file: FileId) {
+    if let Ok(me) = shared.me() {
         table::recount(shared, me, file);
     }
 }

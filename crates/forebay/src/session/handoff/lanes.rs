@@ -129,10 +129,10 @@ impl Reserve {
         })
     }
 
-    /// Whether there are so few after these that others of the process may take all of them at once. The kernel gives the lowest first.
+    /// Whether there are few after these.
     fn is_of_the_last(&self) -> bool {
-        let highest = self.numbers.iter().map(|fd| fd.as_raw_fd() as u64).max();
-        highest.is_none_or(|number| number + FEW_NUMBERS >= limits::descriptors())
+        let mut numbers = self.numbers.iter();
+        numbers.any(|fd| numbers::is_of_the_last(fd, FEW_NUMBERS))
     }
 }
 
