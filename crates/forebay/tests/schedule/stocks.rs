@@ -4,8 +4,10 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use forebay::evict;
-use forebay::keeper::provision;
-use forebay::memory::regions::{self, Shortage};
+use forebay::ids::FrameId;
+use forebay::keeper::{provision, repair};
+use forebay::limits::HUGE_FRAMES;
+use forebay::memory::regions::{self, Owner, Shortage};
 use forebay::sim;
 use forebay::sync::Ordering;
 
@@ -18,6 +20,8 @@ crate::scenarios!(
     stealing_between_regions,
     a_death_loses_no_stock,
     memory_is_given_by_several,
+    memory_stays_within_the_budget,
+    memory_is_taken_back_while_all_is_counted,
     a_death_while_memory_is_given,
 );
 
@@ -177,9 +181,9 @@ fn a_death_loses_no_stock() {
 }
 
 /// A session all of whose memory has been given back.
-fn without_memory() -> Arc<World> {
+fn without_memory(frames: u32) -> Arc<World> {
     let world = World::new(Shape {
-        frames: 16,
+        frames,
         ..Shape::default()
     });
     let member = world.member();
@@ -213,7 +217,7 @@ fn give_all(world: &Arc<World>) {
 
 /// Nobody waits for a turn, and somebody takes memory back.
 pub fn memory_is_given_by_several() {
-    let world = without_memory();
+    let world = without_memory(16);
     let owned = Owned::default();
     let exploring = world.explore();
     let giver = || {
@@ -231,9 +235,64 @@ pub fn memory_is_given_by_several() {
     world.check_at_rest();
 }
 
+/// Frames that have memory, or may have: all of a huge page where one of them does.
+fn frames_with_memory(member: &Member) -> u32 {
+    let arena = member.me().arena;
+    let is_backed = |id: u32| {
+        let owner = arena.frame_owner(FrameId(id)).expect("a frame");
+        Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
+    };
+    let pieces = (0..arena.counts().frames).step_by(HUGE_FRAMES as usize);
+    let held = pieces.filter(|&first| (first..first + HUGE_FRAMES).any(is_backed));
+    held.count() as u32 * HUGE_FRAMES
+}
+
+/// Several give memory at once, where half of the arena may have some: also what is in their hands counts.
+fn memory_stays_within_the_budget() {
+    let world = without_memory(32);
+    let member = world.member();
+    let frames_max = &member.me().arena.superblock().frames_max;
+    frames_max.store(16, Ordering::Relaxed);
+    let exploring = world.explore();
+    let giver = || {
+        world.spawn(|member| {
+            for _ in 0..2 {
+                provision::more(member.world.session.shared(), member.me(), true);
+                let held = frames_with_memory(member);
+                assert!(held <= 16, "{held} frames have memory, and 16 may");
+            }
+        })
+    };
+    join([giver(), giver(), giver()]);
+    drop(exploring);
+    world.check_at_rest();
+}
+
+/// A rebuild counts what has memory while a thread that lives gives some and takes it back.
+fn memory_is_taken_back_while_all_is_counted() {
+    let world = without_memory(16);
+    let exploring = world.explore();
+    let victim = world.spawn_mortal(dice() % 100, |member| {
+        provision::more(member.world.session.shared(), member.me(), true);
+    });
+    join([victim]);
+    let living = world.spawn(|member| {
+        provision::more(member.world.session.shared(), member.me(), true);
+        provision::give_back(member.me(), 0);
+    });
+    let counting = world.spawn(|member| {
+        repair::if_needed(member.world.session.shared(), member.me());
+    });
+    join([living, counting]);
+    drop(exploring);
+    world.repair();
+    give_all(&world);
+    world.check_at_rest();
+}
+
 /// Whoever gives memory dies, or takes it back and dies, while others give and take some.
 fn a_death_while_memory_is_given() {
-    let world = without_memory();
+    let world = without_memory(16);
     let owned = Owned::default();
     let exploring = world.explore();
     let victim = world.spawn_mortal(dice() % 300, |member| {

@@ -9,7 +9,11 @@
 //! The word of a huge page's first frame says whose claim it is; its other frames are unbacked meanwhile. So nobody else is at this
 //! memory, however long the claim lasts, and whoever needs memory claims another huge page. Claims are made, published and given up in
 //! an operation, which a rebuild waits for; the calls that give memory and take it are made outside. A claim of the
-//! dead is undone by a rebuild: its memory may be there or not, which the next who claims it finds out by giving it again.
+//! dead is undone by a rebuild, which takes back whatever memory there is.
+//!
+//! A claim counts against the budget from before it is made until after its memory is gone (`frames_giving`), so that what has
+//! memory never exceeds the budget. Whoever is stopped with a claim in hand keeps that part of it from the others: half of what was
+//! left at most.
 
 use crate::ids::FrameId;
 use crate::limits::{BATCH_BYTES, BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES};
@@ -22,7 +26,7 @@ use crate::session::shared::Shared;
 use crate::sync::time::Instant;
 use crate::sync::{Ordering, planted};
 
-/// Huge pages in a row that are this thread's to give memory to, or to take it from.
+/// Huge pages in a row that are this thread's to give memory to. They are counted in `frames_giving`.
 struct Claim<'a> {
     me: Me<'a>,
     first: FrameId,
@@ -81,7 +85,7 @@ pub(super) fn more_frames(shared: &Shared, me: Me<'_>, bytes: usize) -> u32 {
 }
 
 impl<'a> Claim<'a> {
-    /// The first huge pages in a row whose frames have no memory, at most `pieces_max`.
+    /// The first huge pages in a row whose frames have no memory, at most `pieces_max`, and what the budget has room for.
     fn take(me: Me<'a>, pieces_max: u32) -> Option<Self> {
         loop {
             let (first, pieces) = unbacked_run(me.arena, pieces_max)?;
@@ -92,9 +96,13 @@ impl<'a> Claim<'a> {
                 _settling: me.settling(),
             };
             let _alone = me.enter_arena();
+            if !begin_giving(me.arena.superblock(), pieces) {
+                return None;
+            }
             while claim.pieces < pieces && claim.add() {
                 claim.pieces += 1;
             }
+            end_giving(me.arena.superblock(), pieces - claim.pieces);
             // Else somebody else was faster: there may be others.
             if claim.pieces > 0 {
                 return Some(claim);
@@ -153,6 +161,7 @@ impl<'a> Claim<'a> {
             for index in (0..count).rev() {
                 regions::free_frame(self.me, FrameId(self.first.0 + index));
             }
+            end_giving(superblock, count.div_ceil(HUGE_FRAMES));
             count
         };
         self.shrink(count.div_ceil(HUGE_FRAMES));
@@ -167,16 +176,41 @@ impl<'a> Claim<'a> {
             let _ = self.me.arena.mapping().release(offset, HUGE_BYTES);
             let _alone = self.me.enter_arena();
             set_owner(self.me.arena, first, Owner::Unbacked);
+            end_giving(self.me.arena.superblock(), 1);
         }
         self.pieces = self.pieces.min(pieces);
     }
 }
 
-/// Frames that may have memory and have none.
+/// Frames that may have memory, have none, and are not being given any.
 fn room_left(superblock: &Superblock) -> u32 {
-    let backed = superblock.frames_backed.load(Ordering::Relaxed);
+    let giving = superblock.frames_giving.load(Ordering::Acquire);
+    let backed = superblock.frames_backed.load(Ordering::Acquire);
     let max = superblock.frames_max.load(Ordering::Relaxed);
-    max.saturating_sub(backed)
+    max.saturating_sub(backed).saturating_sub(giving)
+}
+
+/// Counts huge pages as being given, if the budget has room for them beside all others': for the last of them at least in part.
+fn begin_giving(superblock: &Superblock, pieces: u32) -> bool {
+    let frames = pieces * HUGE_FRAMES;
+    let before = superblock.frames_giving.fetch_add(frames, Ordering::AcqRel);
+    // Whoever publishes counts frames here first, and then no more there: none is in neither.
+    let backed = superblock.frames_backed.load(Ordering::Acquire);
+    let others = backed
+        .saturating_add(before)
+        .saturating_add(frames - HUGE_FRAMES);
+    let has_room = others < superblock.frames_max.load(Ordering::Relaxed);
+    if !has_room {
+        end_giving(superblock, pieces);
+    }
+    has_room
+}
+
+/// Their frames are counted as backed now, or have no memory any more.
+fn end_giving(superblock: &Superblock, pieces: u32) {
+    superblock
+        .frames_giving
+        .fetch_sub(pieces * HUGE_FRAMES, Ordering::AcqRel);
 }
 
 /// Counts frames as having memory, as many as the budget allows. Returns how many.
@@ -189,7 +223,7 @@ fn allow(superblock: &Superblock, frames: u32) -> u32 {
             .load(Ordering::Relaxed)
             .saturating_sub(backed);
         let count = frames.min(room);
-        match word.compare_exchange(backed, backed + count, Ordering::Relaxed, Ordering::Relaxed) {
+        match word.compare_exchange(backed, backed + count, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => return count,
             Err(seen) => backed = seen,
         }
@@ -275,9 +309,11 @@ fn take_piece(me: Me<'_>, first: FrameId) -> bool {
     regions::take_run_at(me, first)
 }
 
-/// Takes the memory of a huge page that this thread has taken, from whose frames nobody copies any more. `false`: it cannot be taken.
+/// Takes the memory of a huge page that this thread has taken, from whose frames nobody copies any more. `false`: it cannot be taken, and
+/// is this thread's still.
 fn take_memory(me: Me<'_>, first: FrameId) -> bool {
     let arena = me.arena;
+    let superblock = arena.superblock();
     {
         let _alone = me.enter_arena();
         // Before the memory goes: should this thread die, no frame without memory is taken for a free one. The claim first, so
@@ -286,14 +322,23 @@ fn take_memory(me: Me<'_>, first: FrameId) -> bool {
         for id in first.0 + 1..first.0 + HUGE_FRAMES {
             set_owner(arena, FrameId(id), Owner::Unbacked);
         }
+        let giving = &superblock.frames_giving;
+        giving.fetch_add(HUGE_FRAMES, Ordering::AcqRel);
+        let backed = &superblock.frames_backed;
+        backed.fetch_sub(HUGE_FRAMES, Ordering::AcqRel);
     }
     let offset = arena.frame_offset(first);
-    if arena.mapping().release(offset, HUGE_BYTES).is_err() {
-        return false;
-    }
+    let is_taken = arena.mapping().release(offset, HUGE_BYTES).is_ok();
     let _alone = me.enter_arena();
-    let backed = &arena.superblock().frames_backed;
-    backed.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
-    set_owner(arena, first, Owner::Unbacked);
-    true
+    if is_taken {
+        set_owner(arena, first, Owner::Unbacked);
+    } else {
+        let backed = &superblock.frames_backed;
+        backed.fetch_add(HUGE_FRAMES, Ordering::AcqRel);
+        for id in first.0..first.0 + HUGE_FRAMES {
+            set_owner(arena, FrameId(id), Owner::Held(me.id));
+        }
+    }
+    end_giving(superblock, 1);
+    is_taken
 }

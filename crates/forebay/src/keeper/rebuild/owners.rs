@@ -5,7 +5,7 @@ use std::collections::HashSet;
 
 use crate::frame::header::{Guard, Header, State};
 use crate::ids::{FrameId, HeaderId};
-use crate::limits::{BLOCK_PAGES, HUGE_FRAMES};
+use crate::limits::{BLOCK_PAGES, HUGE_BYTES, HUGE_FRAMES};
 use crate::memory::regions::{Owner, small_of};
 use crate::scrap::page::Ragged;
 use crate::sync::Ordering;
@@ -32,6 +32,7 @@ impl<'a> Rebuild<'a, '_> {
         for (id, header) in links {
             self.link_memory(id, header);
         }
+        self.claims_of_the_dead();
         self.half_given();
         let superblock = arena.superblock();
         for (region, &free) in (0..).zip(&self.free) {
@@ -40,8 +41,39 @@ impl<'a> Rebuild<'a, '_> {
         }
     }
 
+    /// The dead's claims of huge pages, which may have memory that nobody counts: it is taken back, unless a frame beside says that it is
+    /// used. What the living are giving, or taking back, counts as that.
+    fn claims_of_the_dead(&self) {
+        let arena = self.arena();
+        let owner_of = |id: u32| {
+            let word = arena.frame_owner(FrameId(id))?.load(Ordering::Acquire);
+            Some(Owner::unpack(word))
+        };
+        let mut giving = 0;
+        for first in (0..arena.counts().frames).step_by(HUGE_FRAMES as usize) {
+            let Some(Owner::Giving(by)) = owner_of(first) else {
+                continue;
+            };
+            if !(self.dead.threads)(by) {
+                giving += HUGE_FRAMES;
+                continue;
+            }
+            let mut others = first + 1..first + HUGE_FRAMES;
+            if others.all(|id| owner_of(id) == Some(Owner::Unbacked)) {
+                let offset = arena.frame_offset(FrameId(first));
+                // Where it fails, whoever claims this next finds memory there.
+                let _ = arena.mapping().release(offset, HUGE_BYTES);
+            }
+            if let Some(owner) = arena.frame_owner(FrameId(first)) {
+                owner.store(Owner::Unbacked.pack(), Ordering::Release);
+            }
+        }
+        let word = &arena.superblock().frames_giving;
+        word.store(giving, Ordering::Relaxed);
+    }
+
     /// Huge pages that the dead have begun to publish, or to take back, are given in full, as far as the budget goes: where one
-    /// frame has memory, all of its huge page have. Of what the living are giving no frame has any yet.
+    /// frame has memory, all of its huge page have.
     pub(super) fn half_given(&mut self) {
         let arena = self.arena();
         let superblock = arena.superblock();
@@ -103,6 +135,7 @@ impl<'a> Rebuild<'a, '_> {
             }
             Owner::Unbacked => {}
             Owner::Held(by) | Owner::Giving(by) if !(self.dead.threads)(by) => {}
+            Owner::Giving(_) if frame.0.is_multiple_of(HUGE_FRAMES) => {}
             Owner::Giving(_) => owner.store(Owner::Unbacked.pack(), Ordering::Release),
             Owner::Carved => self.carve(frame, false),
             was if self.is_viewed(frame, was) => {
