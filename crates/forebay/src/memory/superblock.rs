@@ -121,8 +121,8 @@ pub struct Superblock {
     pub memory: Line,
     /// Frames backed now.
     pub frames_backed: AtomicU32,
-    /// Frames whose memory a thread is giving or taking back: they count against the budget, and nobody uses them.
-    pub frames_giving: AtomicU32,
+    /// Frames of the huge pages that have memory, or are being given some, or lose it: what counts against the budget.
+    pub frames_claimed: AtomicU32,
     /// Where eviction looks next in the header table.
     pub clock: AtomicU32,
     /// The thread that changes the file table, or 0 (right: table lock).

@@ -4,10 +4,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use forebay::evict;
-use forebay::ids::FrameId;
 use forebay::keeper::{provision, repair};
-use forebay::limits::HUGE_FRAMES;
-use forebay::memory::regions::{self, Owner, Shortage};
+use forebay::memory::regions::{self, Shortage};
 use forebay::sim;
 use forebay::sync::Ordering;
 
@@ -235,18 +233,6 @@ pub fn memory_is_given_by_several() {
     world.check_at_rest();
 }
 
-/// Frames that have memory, or may have: all of a huge page where one of them does.
-fn frames_with_memory(member: &Member) -> u32 {
-    let arena = member.me().arena;
-    let is_backed = |id: u32| {
-        let owner = arena.frame_owner(FrameId(id)).expect("a frame");
-        Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
-    };
-    let pieces = (0..arena.counts().frames).step_by(HUGE_FRAMES as usize);
-    let held = pieces.filter(|&first| (first..first + HUGE_FRAMES).any(is_backed));
-    held.count() as u32 * HUGE_FRAMES
-}
-
 /// Several give memory at once, where half of the arena may have some: also what is in their hands counts.
 fn memory_stays_within_the_budget() {
     let world = without_memory(32);
@@ -258,7 +244,7 @@ fn memory_stays_within_the_budget() {
         world.spawn(|member| {
             for _ in 0..2 {
                 provision::more(member.world.session.shared(), member.me(), true);
-                let held = frames_with_memory(member);
+                let held = member.frames_with_memory();
                 assert!(held <= 16, "{held} frames have memory, and 16 may");
             }
         })

@@ -15,7 +15,7 @@ use forebay::file::{append, direct, read, resize, view, window, write};
 use forebay::flush::{Flusher, Scope};
 use forebay::frame::header::State;
 use forebay::ids::{BlockIndex, FrameId, HeaderId, ThreadId};
-use forebay::limits::BLOCK_BYTES;
+use forebay::limits::{BLOCK_BYTES, HUGE_FRAMES};
 use forebay::memory::layout::Counts;
 use forebay::memory::pins::{self, Pin};
 use forebay::memory::regions::{self, Owner};
@@ -502,6 +502,20 @@ impl Member {
         subject.history.ack(begun);
     }
 
+    /// Frames that have memory, or may have: all of a huge page where one of them does.
+    pub fn frames_with_memory(&self) -> u32 {
+        let arena = self.me().arena;
+        let frames = arena.counts().frames;
+        let is_backed = |id: u32| {
+            let owner = arena.frame_owner(FrameId(id)).expect("a frame");
+            Owner::unpack(owner.load(Ordering::Acquire)) != Owner::Unbacked
+        };
+        let pieces = (0..frames).step_by(HUGE_FRAMES as usize);
+        let held =
+            pieces.filter(|&first| (first..(first + HUGE_FRAMES).min(frames)).any(is_backed));
+        held.count() as u32 * HUGE_FRAMES
+    }
+
     /// Evicts everything, and looks whether every frame, small frame and header can be had again.
     fn check_memory(&self) {
         for file in 0..self.world.files.len() {
@@ -518,6 +532,11 @@ impl Member {
             arena.superblock().frames_free.load(Ordering::Relaxed),
             backed,
             "count of free frames"
+        );
+        assert_eq!(
+            arena.superblock().frames_claimed.load(Ordering::Relaxed),
+            self.frames_with_memory(),
+            "count of frames with memory"
         );
         let pinned = &arena.superblock().frames_pinned;
         assert_eq!(pinned.load(Ordering::Relaxed), 0, "frames that views hold");

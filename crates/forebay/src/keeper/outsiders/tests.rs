@@ -285,7 +285,9 @@ fn has_somebody(gate: &Group) -> bool {
 #[test]
 fn a_file_that_is_entered_beside_a_closer_is_watched() {
     let Some(gate) = gate() else { return };
-    let session = session("beside", Coherence::Close);
+    let keeping = session("beside", Coherence::Close);
+    // Of this process's as well, and no guard's thread runs by it.
+    let session = Session::join(keeping.shared().config.clone()).expect("a session");
     let dir = tempfile::tempdir().expect("a directory");
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true);

@@ -11,7 +11,7 @@
 //! an operation, which a rebuild waits for; the calls that give memory and take it are made outside. A claim of the
 //! dead is undone by a rebuild, which takes back whatever memory there is.
 //!
-//! A claim counts against the budget from before it is made until after its memory is gone (`frames_giving`), so that what has
+//! A huge page counts against the budget from before it is claimed until after its memory is gone (`frames_claimed`), so that what has
 //! memory never exceeds the budget. Whoever is stopped with a claim in hand keeps that part of it from the others: half of what was
 //! left at most.
 
@@ -26,7 +26,7 @@ use crate::session::shared::Shared;
 use crate::sync::time::Instant;
 use crate::sync::{Ordering, planted};
 
-/// Huge pages in a row that are this thread's to give memory to. They are counted in `frames_giving`.
+/// Huge pages in a row that are this thread's to give memory to. The budget counts them.
 struct Claim<'a> {
     me: Me<'a>,
     first: FrameId,
@@ -96,13 +96,14 @@ impl<'a> Claim<'a> {
                 _settling: me.settling(),
             };
             let _alone = me.enter_arena();
-            if !begin_giving(me.arena.superblock(), pieces) {
+            let pieces = reserve(me.arena.superblock(), pieces);
+            if pieces == 0 {
                 return None;
             }
             while claim.pieces < pieces && claim.add() {
                 claim.pieces += 1;
             }
-            end_giving(me.arena.superblock(), pieces - claim.pieces);
+            unreserve(me.arena.superblock(), pieces - claim.pieces);
             // Else somebody else was faster: there may be others.
             if claim.pieces > 0 {
                 return Some(claim);
@@ -161,7 +162,6 @@ impl<'a> Claim<'a> {
             for index in (0..count).rev() {
                 regions::free_frame(self.me, FrameId(self.first.0 + index));
             }
-            end_giving(superblock, count.div_ceil(HUGE_FRAMES));
             count
         };
         self.shrink(count.div_ceil(HUGE_FRAMES));
@@ -176,41 +176,42 @@ impl<'a> Claim<'a> {
             let _ = self.me.arena.mapping().release(offset, HUGE_BYTES);
             let _alone = self.me.enter_arena();
             set_owner(self.me.arena, first, Owner::Unbacked);
-            end_giving(self.me.arena.superblock(), 1);
+            unreserve(self.me.arena.superblock(), 1);
         }
         self.pieces = self.pieces.min(pieces);
     }
 }
 
-/// Frames that may have memory, have none, and are not being given any.
+/// Frames that may have memory, and whose huge pages nobody has claimed.
 fn room_left(superblock: &Superblock) -> u32 {
-    let giving = superblock.frames_giving.load(Ordering::Acquire);
-    let backed = superblock.frames_backed.load(Ordering::Acquire);
+    let claimed = superblock.frames_claimed.load(Ordering::Relaxed);
     let max = superblock.frames_max.load(Ordering::Relaxed);
-    max.saturating_sub(backed).saturating_sub(giving)
+    max.saturating_sub(claimed)
 }
 
-/// Counts huge pages as being given, if the budget has room for them beside all others': for the last of them at least in part.
-fn begin_giving(superblock: &Superblock, pieces: u32) -> bool {
-    let frames = pieces * HUGE_FRAMES;
-    let before = superblock.frames_giving.fetch_add(frames, Ordering::AcqRel);
-    // Whoever publishes counts frames here first, and then no more there: none is in neither.
-    let backed = superblock.frames_backed.load(Ordering::Acquire);
-    let others = backed
-        .saturating_add(before)
-        .saturating_add(frames - HUGE_FRAMES);
-    let has_room = others < superblock.frames_max.load(Ordering::Relaxed);
-    if !has_room {
-        end_giving(superblock, pieces);
+/// Counts huge pages against the budget, `pieces` of them at most, and the last one also where there is room for a part of it.
+/// Returns how many.
+fn reserve(superblock: &Superblock, pieces: u32) -> u32 {
+    let word = &superblock.frames_claimed;
+    let mut claimed = word.load(Ordering::Relaxed);
+    loop {
+        let max = superblock.frames_max.load(Ordering::Relaxed);
+        let room = max.saturating_sub(claimed).div_ceil(HUGE_FRAMES);
+        let count = pieces.min(room);
+        let next = claimed.saturating_add(count * HUGE_FRAMES);
+        match word.compare_exchange(claimed, next, Ordering::AcqRel, Ordering::Relaxed) {
+            Ok(_) => return count,
+            Err(seen) => claimed = seen,
+        }
     }
-    has_room
 }
 
-/// Their frames are counted as backed now, or have no memory any more.
-fn end_giving(superblock: &Superblock, pieces: u32) {
+/// Their memory is gone, or was never given.
+fn unreserve(superblock: &Superblock, pieces: u32) {
+    let frames = pieces * HUGE_FRAMES;
     superblock
-        .frames_giving
-        .fetch_sub(pieces * HUGE_FRAMES, Ordering::AcqRel);
+        .frames_claimed
+        .fetch_sub(frames, Ordering::AcqRel);
 }
 
 /// Counts frames as having memory, as many as the budget allows. Returns how many.
@@ -223,7 +224,7 @@ fn allow(superblock: &Superblock, frames: u32) -> u32 {
             .load(Ordering::Relaxed)
             .saturating_sub(backed);
         let count = frames.min(room);
-        match word.compare_exchange(backed, backed + count, Ordering::AcqRel, Ordering::Relaxed) {
+        match word.compare_exchange(backed, backed + count, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => return count,
             Err(seen) => backed = seen,
         }
@@ -322,23 +323,21 @@ fn take_memory(me: Me<'_>, first: FrameId) -> bool {
         for id in first.0 + 1..first.0 + HUGE_FRAMES {
             set_owner(arena, FrameId(id), Owner::Unbacked);
         }
-        let giving = &superblock.frames_giving;
-        giving.fetch_add(HUGE_FRAMES, Ordering::AcqRel);
         let backed = &superblock.frames_backed;
-        backed.fetch_sub(HUGE_FRAMES, Ordering::AcqRel);
+        backed.fetch_sub(HUGE_FRAMES, Ordering::Relaxed);
     }
     let offset = arena.frame_offset(first);
     let is_taken = arena.mapping().release(offset, HUGE_BYTES).is_ok();
     let _alone = me.enter_arena();
     if is_taken {
         set_owner(arena, first, Owner::Unbacked);
+        unreserve(superblock, 1);
     } else {
         let backed = &superblock.frames_backed;
-        backed.fetch_add(HUGE_FRAMES, Ordering::AcqRel);
+        backed.fetch_add(HUGE_FRAMES, Ordering::Relaxed);
         for id in first.0..first.0 + HUGE_FRAMES {
             set_owner(arena, FrameId(id), Owner::Held(me.id));
         }
     }
-    end_giving(superblock, 1);
     is_taken
 }

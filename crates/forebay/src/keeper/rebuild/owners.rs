@@ -32,7 +32,7 @@ impl<'a> Rebuild<'a, '_> {
         for (id, header) in links {
             self.link_memory(id, header);
         }
-        self.claims_of_the_dead();
+        self.huge_pages();
         self.half_given();
         let superblock = arena.superblock();
         for (region, &free) in (0..).zip(&self.free) {
@@ -41,35 +41,37 @@ impl<'a> Rebuild<'a, '_> {
         }
     }
 
-    /// The dead's claims of huge pages, which may have memory that nobody counts: it is taken back, unless a frame beside says that it is
-    /// used. What the living are giving, or taking back, counts as that.
-    fn claims_of_the_dead(&self) {
+    /// Counts the huge pages that have memory, or are the living's to give some to or to take it from. Those that the dead had claimed
+    /// may have memory as well, which is taken back, unless a frame beside says that it is used.
+    fn huge_pages(&self) {
         let arena = self.arena();
         let owner_of = |id: u32| {
             let word = arena.frame_owner(FrameId(id))?.load(Ordering::Acquire);
             Some(Owner::unpack(word))
         };
-        let mut giving = 0;
-        for first in (0..arena.counts().frames).step_by(HUGE_FRAMES as usize) {
-            let Some(Owner::Giving(by)) = owner_of(first) else {
-                continue;
-            };
-            if !(self.dead.threads)(by) {
-                giving += HUGE_FRAMES;
-                continue;
-            }
-            let mut others = first + 1..first + HUGE_FRAMES;
-            if others.all(|id| owner_of(id) == Some(Owner::Unbacked)) {
-                let offset = arena.frame_offset(FrameId(first));
-                // Where it fails, whoever claims this next finds memory there.
-                let _ = arena.mapping().release(offset, HUGE_BYTES);
-            }
-            if let Some(owner) = arena.frame_owner(FrameId(first)) {
-                owner.store(Owner::Unbacked.pack(), Ordering::Release);
+        let is_unbacked = |id: u32| owner_of(id) == Some(Owner::Unbacked);
+        let mut claimed = 0;
+        let frames = arena.counts().frames;
+        for first in (0..frames).step_by(HUGE_FRAMES as usize) {
+            let is_empty = (first + 1..(first + HUGE_FRAMES).min(frames)).all(is_unbacked);
+            match owner_of(first) {
+                Some(Owner::Giving(by)) if (self.dead.threads)(by) => {
+                    if is_empty {
+                        let offset = arena.frame_offset(FrameId(first));
+                        // Where it fails, whoever claims this next finds memory there.
+                        let _ = arena.mapping().release(offset, HUGE_BYTES);
+                    }
+                    if let Some(owner) = arena.frame_owner(FrameId(first)) {
+                        owner.store(Owner::Unbacked.pack(), Ordering::Release);
+                    }
+                    claimed += u32::from(!is_empty);
+                }
+                Some(Owner::Unbacked) if is_empty => {}
+                _ => claimed += 1,
             }
         }
-        let word = &arena.superblock().frames_giving;
-        word.store(giving, Ordering::Relaxed);
+        let word = &arena.superblock().frames_claimed;
+        word.store(claimed * HUGE_FRAMES, Ordering::Relaxed);
     }
 
     /// Huge pages that the dead have begun to publish, or to take back, are given in full, as far as the budget goes: where one
