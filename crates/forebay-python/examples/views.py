@@ -166,15 +166,6 @@ def sides_of_torch(touch, sessions):
     return sides
 
 
-def warm(session):
-    """Has the session touch as much memory as the sides need: what a system needs for that is nobody's."""
-    scratch = f"{path}.scratch"
-    with session.open(scratch, "wb") as file:
-        for at in range(0, size, 64 * MIB):
-            file.write_at(bytes(64 * MIB), at)
-    os.unlink(scratch)
-
-
 def tensors(cold):
     import safetensors.numpy
 
@@ -194,7 +185,8 @@ def tensors(cold):
         while sessions:
             sessions.pop().close()
         sessions.append(forebay.Session(f"views-{os.getpid()}", memory=memory))
-        warm(sessions[-1])
+        # What a system needs for memory that nobody has touched is nobody's.
+        sessions[-1].warm(size + size // 8)
         if cold:
             let_go_of()
         else:

@@ -89,6 +89,13 @@ impl NativeSession {
         object_of(kind, Held::new(window)?)
     }
 
+    /// Gives the session memory ahead of need.
+    fn warm(&self, py: Python<'_>, nbytes: u64) -> PyResult<()> {
+        let session = self.session()?;
+        let warmed = py.detach(|| session.warm(nbytes));
+        warmed.map_err(|e| of_engine(&e, None))
+    }
+
     /// The counters, by name.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let session = self.session()?;

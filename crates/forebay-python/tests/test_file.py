@@ -160,6 +160,20 @@ def test_counters(session, path):
             assert after["scrap_bytes"] - before["scrap_bytes"] == 5000
 
 
+def test_memory_ahead_of_need():
+    session = forebay.Session(f"warm-{os.getpid()}", memory="256MiB")
+    # The least that a session has free by itself is 16 MiB.
+    assert session.stats()["memory_free_bytes"] < 100 << 20
+    session.warm(128 << 20)
+    assert session.stats()["memory_free_bytes"] >= 100 << 20
+    # As much as the budget allows, and no error.
+    session.warm((1 << 64) - 1)
+    assert session.stats()["memory_held_bytes"] <= 256 << 20
+    session.close()
+    with pytest.raises(ValueError, match="closed"):
+        session.warm(1)
+
+
 def test_threads_share_a_file(session, path):
     def work(number):
         for turn in range(100):

@@ -73,6 +73,12 @@ class Session:
         """A window by this session; see `forebay.window`."""
         return self._native.window(Window, nbytes)
 
+    def warm(self, nbytes: int) -> None:
+        """Has the session touch so much memory now, within its budget, so that what is read or written next does not wait for the system
+        to give some. A session that is idle for some seconds gives it back.
+        """
+        self._native.warm(nbytes)
+
     def stats(self) -> Dict[str, int]:
         """The session's counters; bytes where the name says so."""
         return self._native.stats()

@@ -148,7 +148,7 @@ fn observe(superblock: &Superblock, bytes: usize, ns: u64) {
 /// Backs frames until `bytes` of them are free, so many have been given, or the budget is reached: ahead of need. An idle keeper gives memory
 /// back meanwhile, perhaps as fast.
 pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
-    let frames = (bytes / BLOCK_BYTES as u64) as u32;
+    let frames = u32::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
     let mut left = frames;
     let superblock = me.arena.superblock();
     loop {
