@@ -20,7 +20,7 @@ use crate::ids::FrameId;
 use crate::memory::arena::Arena;
 use crate::memory::regions::{self, Owner};
 use crate::memory::superblock::Superblock;
-use crate::memory::threads::Me;
+use crate::memory::threads::{self, Me};
 use crate::sync::{AtomicU32, Ordering, planted};
 
 /// In a frame's word: no header has it any more.
@@ -148,18 +148,27 @@ pub fn unpin(me: Me<'_>, pins: &[Pin]) {
     }
 }
 
-/// Takes all pins of a process back that is gone, or that holds none. Nobody else has its number meanwhile.
-pub fn unpin_all_of(me: Me<'_>, gone: u32) {
+/// Takes all pins of a process back that is gone, or that holds none. Nobody else has its number meanwhile. `false`: it has some, and
+/// somebody has died at work whom no rebuild has seen to yet. It may be this process, at giving a frame to a header: the frame would
+/// look like one that no header has.
+pub fn unpin_all_of(me: Me<'_>, gone: u32) -> bool {
     for first in (0..me.arena.counts().frames).step_by(64) {
         let _alone = me.enter_arena();
-        for (record, word) in records(me.arena, first).take(64) {
-            if let Some((holder, frame)) = unpack(me.arena, word)
-                && holder == gone
-            {
-                take_back(me, record, word, frame);
-            }
+        let of_the_gone = records(me.arena, first)
+            .take(64)
+            .filter_map(|(record, word)| {
+                let (holder, frame) = unpack(me.arena, word)?;
+                (holder == gone).then_some((record, word, frame))
+            });
+        let of_the_gone: Vec<_> = of_the_gone.collect();
+        if !of_the_gone.is_empty() && threads::is_rebuild_owed(me.arena) {
+            return false;
+        }
+        for (record, word, frame) in of_the_gone {
+            take_back(me, record, word, frame);
         }
     }
+    true
 }
 
 /// The records in use from `first` on, with their words.

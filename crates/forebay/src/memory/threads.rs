@@ -19,7 +19,7 @@ mod work;
 
 pub use calls::{calls_of, is_anybody_at_device, is_in_the_way};
 pub(crate) use dead::bury;
-pub use dead::{Dead, dead, dead_of, last_life};
+pub use dead::{Dead, dead, dead_of, is_rebuild_owed, last_life};
 pub use gate::{Gate, Inside};
 pub use opening::{Opening, opens_for_the_engine};
 pub use stops::{

@@ -94,12 +94,8 @@ impl Shared {
         }
         let number = match self.arena.mapping().file() {
             None => 1,
-            Some(file) => (1..=HOLDERS_MAX).find(|&number| {
-                lock::try_own(file.as_fd(), FIRST_BYTE + u64::from(number)).unwrap_or(false)
-            })?,
+            Some(file) => (1..=HOLDERS_MAX).find(|&number| takes(file.as_fd(), me, number))?,
         };
-        // Whoever had it before is gone.
-        pins::unpin_all_of(me, number);
         own.store(number, Ordering::Release);
         Some(number)
     }
@@ -109,10 +105,8 @@ impl Shared {
     pub fn holder(&self, me: Me<'_>, relocate: fn(OwnedFd) -> OwnedFd) -> Option<Holder> {
         let arena = self.arena.mapping().file()?;
         let file = relocate(file::open_again(arena.as_fd(), false, true).ok()?);
-        let number = (1..=HOLDERS_MAX).rev().find(|&number| {
-            lock::try_own(file.as_fd(), FIRST_BYTE + u64::from(number)).unwrap_or(false)
-        })?;
-        pins::unpin_all_of(me, number);
+        let mut numbers = (1..=HOLDERS_MAX).rev();
+        let number = numbers.find(|&number| takes(file.as_fd(), me, number))?;
         Some(Holder { number, file })
     }
 
@@ -146,4 +140,16 @@ impl Shared {
         holders.dedup();
         holders
     }
+}
+
+/// Takes a number that is nobody's: whoever had it before is gone, and so are its pins. `false`: somebody has it, or its pins cannot be taken
+/// back yet.
+fn takes(arena: BorrowedFd<'_>, me: Me<'_>, number: u32) -> bool {
+    let byte = FIRST_BYTE + u64::from(number);
+    let is_owned = lock::try_own(arena, byte).unwrap_or(false);
+    let is_free = is_owned && pins::unpin_all_of(me, number);
+    if is_owned && !is_free {
+        let _ = lock::let_go(arena, byte);
+    }
+    is_free
 }

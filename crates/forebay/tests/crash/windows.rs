@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use forebay::memory::pins;
+use forebay::memory::{pins, regions};
 use forebay::sim::{Bug, plant};
 use forebay::sync::Ordering;
 use forebay_model::{Op, SplitMix64};
@@ -72,11 +72,31 @@ fn one(scene: &Scene, n: u64, seed: u64) {
     let mut windows = world.engine.windows.take().expect("a window");
     windows.forget();
     let mut dice = SplitMix64::new(seed ^ n);
+    if dice.below(2) == 0 {
+        unpin_and_write(&world);
+    }
     look(&mut world, &under_way(&scene.act), &mut dice);
     let shared = world.engine.session.shared();
     pins::unpin_all_of(shared.me().expect("a slot"), HOLDER);
     assert_eq!(pinned(&world), 0, "{}, death {n}", scene.name);
     world.audit("without windows");
+}
+
+/// What others may do before the death is repaired: the pins of the dead are taken back, and whoever needs memory writes to all that is free.
+fn unpin_and_write(world: &World) {
+    let shared = world.engine.session.shared();
+    let me = shared.me().expect("a slot");
+    pins::unpin_all_of(me, HOLDER);
+    let _operation = me.enter_arena();
+    let taken: Vec<_> = std::iter::from_fn(|| regions::take_frame(me)).collect();
+    for frame in &taken {
+        let bytes = me.arena.frame_bytes(*frame).expect("a frame");
+        // SAFETY: the frame is this thread's, has memory for as long as the arena lives, and a byte may be anything.
+        unsafe { bytes.write_bytes(0xEE, BLOCK as usize) };
+    }
+    for frame in taken {
+        regions::free_frame(me, frame);
+    }
 }
 
 /// Dies in each scene about `samples` times, and looks as `one` does.

@@ -54,6 +54,12 @@ pub fn dead(arena: &Arena) -> Vec<Dead> {
     all.filter_map(|id| dead_of(arena, id)).collect()
 }
 
+/// Whether a thread has died in the middle of something, and what it has left is not seen to.
+pub fn is_rebuild_owed(arena: &Arena) -> bool {
+    let mut all = dead(arena).into_iter();
+    all.any(|dead| super::died_working(arena, dead.id))
+}
+
 /// The life of a slot whose thread is gone: who comes next has another.
 pub fn last_life(arena: &Arena, id: ThreadId) -> Option<u32> {
     let now = || Some(arena.thread(id)?.state.load(Ordering::Acquire) & LIFE_MASK);
