@@ -31,7 +31,6 @@ pub mod write;
 
 use std::fs;
 use std::io::{IoSlice, IoSliceMut};
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -195,7 +194,7 @@ impl File {
         let intent = managed.intent(sequential);
         // SAFETY: a slice is valid for its length.
         match unsafe { write::write(core, me, bytes.as_ptr(), bytes.len(), offset, intent) } {
-            Err(Halt::Kernel) => by_kernel(managed.file.write_at(bytes, offset), "write"),
+            Err(Halt::Kernel) => write_by_kernel(&managed.file, false, bytes, offset),
             result => write::finish(result),
         }
     }
@@ -225,7 +224,7 @@ impl File {
         }
         let managed = match &self.kind {
             Kind::Managed(managed) => managed,
-            Kind::Kernel { file, .. } => return by_kernel(file.read_at(bytes, offset), "read"),
+            Kind::Kernel { file, .. } => return read_by_kernel(file, bytes, offset),
         };
         let core = &managed.core;
         let me = core.shared.me()?;
@@ -255,7 +254,7 @@ impl File {
         };
         // SAFETY: a slice is valid for its length.
         match unsafe { read::followed(core, me, &following, memory, offset, sequential) } {
-            Err(Halt::Kernel) => by_kernel(managed.file.read_at(bytes, offset), "read"),
+            Err(Halt::Kernel) => read_by_kernel(&managed.file, bytes, offset),
             result => result.map_err(Core::ended),
         }
     }

@@ -6,10 +6,13 @@ mod common;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use forebay::config::{Route, RouteRule};
 use forebay::file::table;
+use forebay::ids::ThreadId;
+use forebay::memory::threads;
 use forebay::sync::Ordering;
 use forebay::{Config, File, OpenOptions, Session};
 
@@ -511,4 +514,93 @@ fn a_file_as_long_as_the_two_before_gets_no_more_space_than_it_needs() {
     // One that is shorter gives back what it has had too much.
     assert_eq!(life(100_000), (BLOCK, BLOCK));
     assert_eq!(life(5_000), (102_400, 102_400));
+}
+
+/// One call of the kernel's moves 2 GiB less a page at most.
+#[test]
+fn more_than_a_call_moves_is_written_whole() {
+    let session = Session::open(Config::tiny()).expect("a session");
+    let mut options = OpenOptions::new();
+    options.write(true);
+    let nothing = session.open_file("/dev/null", &options);
+    let nothing = nothing.expect("a device");
+    // Memory that nobody touches.
+    let bytes = vec![0; (2 << 30) + 8192];
+    assert_eq!(nothing.write_at(&bytes, 0).expect("written"), bytes.len());
+}
+
+thread_local! {
+    static LATE: std::cell::RefCell<Option<Late>> = const { std::cell::RefCell::new(None) };
+}
+
+/// Writes when its thread's own values are dropped, once somebody else has had the time to take the thread's slot.
+struct Late {
+    session: Session,
+    file: File,
+    dropped: mpsc::Sender<ThreadId>,
+    go_on: mpsc::Receiver<()>,
+}
+
+impl Drop for Late {
+    fn drop(&mut self) {
+        self.go_on.recv().expect("somebody else");
+        for page in 0..100 {
+            let written = self.file.write_at(&[7; 4096], page * 4096);
+            assert_eq!(written.expect("written"), 4096);
+        }
+        let slot = self.session.shared().me().expect("a slot").id;
+        self.dropped.send(slot).expect("it listens");
+    }
+}
+
+/// A value that a thread has had for longer than its slot is dropped after that was given back.
+#[test]
+fn a_destructor_that_comes_late_has_a_slot_of_its_own() {
+    let mut config = Config::builder().build().expect("defaults");
+    config.memory = 64 << 20;
+    config.session = format!("test-late-{}", std::process::id());
+    let session = Session::open(config).expect("a session");
+    let dir = directory();
+    let path = dir.path().join("a");
+    let (dropped, is_dropped) = mpsc::channel();
+    let (go, go_on) = mpsc::channel();
+    let file = open(&session, &path);
+    let of_thread = session.clone();
+    let (has_begun, begun) = mpsc::channel();
+    let ending = std::thread::spawn(move || {
+        let late = Late {
+            session: of_thread,
+            file,
+            dropped,
+            go_on,
+        };
+        // Before the thread's first call.
+        LATE.set(Some(late));
+        LATE.with_borrow(|late| {
+            let late = late.as_ref().expect("it is here");
+            late.file.write_at(b"x", 0).expect("written");
+            let slot = late.session.shared().me().expect("a slot").id;
+            has_begun.send(slot).expect("it listens");
+        });
+    });
+    let first = begun.recv().expect("a slot");
+    let arena = &session.shared().arena;
+    while threads::life(arena, first).is_some() {
+        std::thread::yield_now();
+    }
+    // Somebody else takes the slot that was given back, and keeps it.
+    let kept = &session;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let mine = kept.shared().me().expect("a slot").id;
+            go.send(()).expect("it waits");
+            let late = is_dropped.recv().expect("a slot");
+            assert_ne!(late, mine, "two threads have one slot");
+        });
+    });
+    ending.join().expect("no panic");
+    let another = open(&session, &path);
+    let mut back = vec![0; 100 * 4096];
+    assert_eq!(another.read_at(&mut back, 0).expect("read"), back.len());
+    assert!(back.iter().all(|&byte| byte == 7), "bytes are lost");
 }

@@ -36,6 +36,34 @@ pub(super) fn by_kernel<T>(result: std::io::Result<T>, operation: &'static str) 
     result.map_err(|error| Error::device(operation, &error))
 }
 
+/// Moves all of `len` bytes by as many calls as that takes, since one moves 2 GiB less a page at most. `step`: what one call moves, from so
+/// many bytes on. Less: there is no more, or an error came after some.
+fn whole(
+    len: usize,
+    mut step: impl FnMut(usize) -> std::io::Result<usize>,
+) -> std::io::Result<usize> {
+    let mut done = 0;
+    loop {
+        match step(done) {
+            Ok(0) => return Ok(done),
+            Ok(moved) => done += moved,
+            Err(error) if done == 0 => return Err(error),
+            Err(_) => return Ok(done),
+        }
+        if done >= len {
+            return Ok(done);
+        }
+    }
+}
+
+/// Reads at an offset: fewer bytes than asked for at the file's end only.
+pub(super) fn read_by_kernel(file: &fs::File, bytes: &mut [u8], offset: u64) -> Result<usize> {
+    let read = whole(bytes.len(), |from| {
+        file.read_at(&mut bytes[from..], offset.saturating_add(from as u64))
+    });
+    by_kernel(read, "read")
+}
+
 /// A positional write; through a description that appends it goes to the end, as with the kernel.
 pub(super) fn write_by_kernel(
     file: &fs::File,
@@ -46,7 +74,10 @@ pub(super) fn write_by_kernel(
     if appends {
         return append_by_kernel(file, bytes).map(|_| bytes.len());
     }
-    by_kernel(file.write_at(bytes, offset), "write")
+    let written = whole(bytes.len(), |from| {
+        file.write_at(&bytes[from..], offset.saturating_add(from as u64))
+    });
+    by_kernel(written, "write")
 }
 
 /// The bytes of several buffers in one.

@@ -43,6 +43,8 @@ fn end(membership: Membership) {
 impl Drop for Memberships {
     fn drop(&mut self) {
         self.0.borrow_mut().drain(..).for_each(end);
+        // Destructors that come after this one may use a session, and the slots are others' now.
+        LAST.set((0, 0));
     }
 }
 
@@ -227,7 +229,7 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
     if let Some(own) = &session.for_good {
         return take_for_good(session, own);
     }
-    ALL.with(|all| {
+    let found = ALL.try_with(|all| {
         let mut all = all.0.borrow_mut();
         // Sessions that this process has left meanwhile.
         all.extract_if(.., |m| m.session.strong_count() == 0)
@@ -254,7 +256,19 @@ fn find_or_take(session: &Arc<Shared>) -> Result<ThreadId> {
         };
         LAST.set((session.instance, id.0));
         Ok(id)
-    })
+    });
+    found.unwrap_or_else(|_| take_late(session))
+}
+
+/// A slot for a thread that is ending, and has given its own back: a destructor of the program's uses the session. The thread's robust mutex
+/// tells when it has ended, and nothing else does: so the arena stays mapped for as long as the process lives.
+#[cold]
+fn take_late(session: &Arc<Shared>) -> Result<ThreadId> {
+    let real = !session.config.heap_backed;
+    let id = threads::take(&session.arena, real).ok_or_else(|| all_taken(session))?;
+    std::mem::forget(Arc::clone(&session.arena));
+    LAST.set((session.instance, id.0));
+    Ok(id)
 }
 
 /// Forgets the calling thread's membership without giving the slot back: for a forked child, and for tests of death.

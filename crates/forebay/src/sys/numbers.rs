@@ -5,20 +5,44 @@
 //! else one of these threads would take what another one has just given up. What the rest of the program takes is not kept from it.
 
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::MutexGuard;
 
+use super::forks::Lock;
 use super::limits;
 
-/// The turn. It guards nothing but the order.
-static TURN: Mutex<()> = Mutex::new(());
+/// The turn. It guards nothing but the order. A child that is forked in the middle of one has its own.
+static TURN: Lock = Lock::new();
 
-/// Waits for the turn, which lasts for a few calls that do not wait.
-pub fn in_turn() -> MutexGuard<'static, ()> {
-    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+/// Waits for the turn, which lasts for a few calls that do not wait. `None`: there is no memory for it, and the caller goes on without.
+pub fn in_turn() -> Option<MutexGuard<'static, ()>> {
+    TURN.lock().ok()
 }
 
 /// Whether a number that was free is one of the last `few` that there may be: others of the process may take all of those at once. The kernel gives
 /// the lowest first.
 pub fn is_of_the_last(taken: &OwnedFd, few: u64) -> bool {
     taken.as_raw_fd() as u64 + few >= limits::descriptors()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_has_a_turn_of_its_own() {
+        let _turn = in_turn().expect("memory");
+        // SAFETY: the child takes a lock of its own, and ends without running anything else.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: a child that waits for ever is ended.
+            unsafe { libc::alarm(60) };
+            let taken = in_turn().is_some();
+            // SAFETY: ends the child.
+            unsafe { libc::_exit(i32::from(!taken)) };
+        }
+        let mut status = 0;
+        // SAFETY: the target is ours.
+        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+        assert_eq!(status, 0, "the child waits for its parent's thread");
+    }
 }
