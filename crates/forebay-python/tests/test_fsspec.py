@@ -50,3 +50,14 @@ def test_what_a_program_leaves_open_is_written_when_it_ends(name, tmp_path):
     environment = dict(os.environ, FOREBAY_SESSION=name, FOREBAY_MEMORY="32MiB")
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)
     assert (tmp_path / "data").read_bytes() == b"left open"
+
+
+def test_files_are_read_from_their_end_and_by_blocks(files, tmp_path):
+    path = str(tmp_path / "data")
+    files.pipe(path, b"one\ntwo\nthree\n")
+    assert files.tail(path, 6) == b"three\n" and files.tail(path, 100) == b"one\ntwo\nthree\n"
+    assert files.cat_file(path, start=-6) == b"three\n"
+    assert files.cat_file(path, end=-6) == b"one\ntwo\n"
+    assert files.cat_file(path, start=-6, end=-1) == b"three"
+    assert files.read_block(path, 1, 4, b"\n") == b"two\n"
+    assert files.read_block(path, 4, None) == b"two\nthree\n"
