@@ -258,6 +258,25 @@ def test_tensors_go_through_both(session, path):
     assert path.read_bytes() == (8).to_bytes(8, "little") + b"{}      "
 
 
+@pytest.mark.parametrize(
+    "names, metadata, error",
+    [
+        (["__metadata__"], None, ValueError),
+        ([1], None, TypeError),
+        (["a"], {"a": 1}, TypeError),
+        (["a"], {"a": None}, TypeError),
+        (["a"], {1: "a"}, TypeError),
+        (["a"], {"a": "x" * 100_000_000}, ValueError),
+    ],
+    ids=["metadata's name", "number for a name", "number", "nothing", "number for a key", "long header"],
+)
+def test_what_the_format_does_not_have_is_not_written(session, path, names, metadata, error):
+    path.write_bytes(b"what was there")
+    with pytest.raises(error):
+        forebay.safetensors.save_file({name: np.zeros(3) for name in names}, path, metadata, session)
+    assert path.read_bytes() == b"what was there"
+
+
 def test_tensors_lie_over_one_view(session, path):
     forebay.safetensors.save_file({**TENSORS, "complex": np.ones(5, "c8")}, path, session=session)
     loaded = forebay.safetensors.load_file(path, session)

@@ -4,6 +4,7 @@ import dataclasses
 import gc
 import os
 import sys
+import warnings
 
 import pytest
 
@@ -120,9 +121,37 @@ def test_several_processes_save_together_and_behind_the_program(name, session, t
 def test_a_checkpoint_is_written_over(session, tmp_path):
     for factor in (1, 2):
         state = {name: value * factor if isinstance(value, torch.Tensor) else value for name, value in some().items()}
-        save(Writer(tmp_path, session, sync_files=False), state)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            save(Writer(tmp_path, session, sync_files=False), state)
+        assert any("written over" in str(each.message) for each in warned) == (factor == 2)
     loaded = load(Reader(tmp_path, session))
     assert torch.equal(loaded["weights"], some()["weights"] * 2)
+
+
+def test_a_checkpoint_is_not_written_over_where_that_is_not_wanted(session, tmp_path):
+    for path in (tmp_path / "one", tmp_path / "two"):
+        save(Writer(path, session, overwrite=False), some())
+    with pytest.raises(BaseException, match="overwrite is False"):
+        save(Writer(tmp_path / "one", session, overwrite=False), empty(some()))
+    assert_same(load(Reader(tmp_path / "one", session)))
+
+
+@pytest.mark.filterwarnings("ignore:.*written over")
+@pytest.mark.parametrize("sync_files", [True, False])
+def test_a_save_that_does_not_end_leaves_no_checkpoint(session, tmp_path, sync_files):
+    class Dying(Writer):
+        def finish(self, *_, **__):
+            raise OSError("the program ends here")
+
+    save(Writer(tmp_path, session), some())
+    with pytest.raises(BaseException, match="the program ends here"):
+        save(Dying(tmp_path, session, sync_files=sync_files), empty(some()))
+    # Not the new bytes by the old description.
+    with pytest.raises(BaseException, match="No such file"):
+        load(Reader(tmp_path, session))
+    save(Writer(tmp_path, session), some())
+    assert_same(load(Reader(tmp_path, session)))
 
 
 def test_what_is_no_checkpoint_is_refused(session, tmp_path):

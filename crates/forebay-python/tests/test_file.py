@@ -198,3 +198,42 @@ def test_what_a_program_leaves_open_is_written_when_it_ends(name, path):
     environment = dict(os.environ, FOREBAY_SESSION=name, FOREBAY_MEMORY="32MiB")
     subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)
     assert path.read_bytes() == b"left open"
+
+
+WRAPPED = {
+    "a buffer": "file = io.BufferedWriter(opened); file.write(b'left open')",
+    "a text": "file = io.TextIOWrapper(io.BufferedWriter(opened)); file.write('left open')",
+    # The module's names are in a circle of garbage then, which the collector takes apart.
+    "a name of a module with functions": "file = io.BufferedWriter(opened); file.write(b'left open')\ndef function(): pass",
+    "what Python takes down last": "import builtins; builtins.file = io.BufferedWriter(opened); builtins.file.write(b'left open')",
+    "a file of a session by name": "file = io.BufferedWriter(forebay.Session().open(path, 'wb')); file.write(b'left open')",
+}
+
+
+@pytest.mark.parametrize("program", WRAPPED.values(), ids=WRAPPED)
+def test_what_a_wrapper_holds_is_written_when_the_program_ends(name, path, program):
+    program = f"import io, forebay\npath = {str(path)!r}\nopened = forebay.open(path, 'wb')\n{program}\ndel opened"
+    environment = dict(os.environ, FOREBAY_SESSION=name, FOREBAY_MEMORY="32MiB")
+    run = subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120, capture_output=True, text=True)
+    assert path.read_bytes() == b"left open" and run.stderr == ""
+
+
+def test_what_a_wrapper_holds_is_written_when_the_collector_takes_it(session, path):
+    class Circle:
+        pass
+
+    circle = Circle()
+    circle.itself = circle
+    circle.file = session.open(path, "wb")
+    circle.wrapper = io.BufferedWriter(circle.file)
+    circle.wrapper.write(b"held")
+    del circle
+    gc.collect()
+    assert path.read_bytes() == b"held"
+
+
+def test_a_file_that_nobody_has_any_more_is_closed(session, path):
+    file = session.open(path, "wb")
+    file.write(b"bytes")
+    del file
+    assert path.read_bytes() == b"bytes" and session.stats()["dirty_bytes"] == 0

@@ -1,5 +1,9 @@
 """`forebay://` for fsspec."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 fsspec = pytest.importorskip("fsspec")
@@ -39,3 +43,21 @@ def test_files_and_directories(files, tmp_path):
     assert files.cat(f"{root}/below/one")[-4:] == b"1end"
     files.rm(f"{root}/below", recursive=True)
     assert not files.exists(f"{root}/below")
+
+
+def test_what_a_program_leaves_open_is_written_when_it_ends(name, tmp_path):
+    program = f"import fsspec; file = fsspec.filesystem('forebay').open({str(tmp_path / 'data')!r}, 'wb'); file.write(b'left open')"
+    environment = dict(os.environ, FOREBAY_SESSION=name, FOREBAY_MEMORY="32MiB")
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment, timeout=120)
+    assert (tmp_path / "data").read_bytes() == b"left open"
+
+
+def test_files_are_read_from_their_end_and_by_blocks(files, tmp_path):
+    path = str(tmp_path / "data")
+    files.pipe(path, b"one\ntwo\nthree\n")
+    assert files.tail(path, 6) == b"three\n" and files.tail(path, 100) == b"one\ntwo\nthree\n"
+    assert files.cat_file(path, start=-6) == b"three\n"
+    assert files.cat_file(path, end=-6) == b"one\ntwo\n"
+    assert files.cat_file(path, start=-6, end=-1) == b"three"
+    assert files.read_block(path, 1, 4, b"\n") == b"two\n"
+    assert files.read_block(path, 4, None) == b"two\nthree\n"

@@ -130,6 +130,14 @@ os._exit(0)  # What was not synced is lost.
             assert file.read_at(10, len(data) - 10) == b"x" * 10, round
 
 
+@pytest.mark.parametrize("wrapper", ["", "io.BufferedWriter"])
+def test_what_a_program_leaves_open_is_synced_when_it_ends(pool, wrapper):
+    program = f"import io, forebay\nfile = {wrapper}(forebay.open('pool://work/left', 'wb'))\nfile.write(b'left open')\ndef function(): pass"
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    with pool.open("left") as file:
+        assert file.read() == b"left open"
+
+
 def test_a_child_that_was_forked_has_no_pool(pool):
     child = os.fork()
     if child == 0:

@@ -266,3 +266,21 @@ def test_errors_of_writes_are_raised(session, path):
         forebay.torch.save([torch.ones(3)], file)
         content = file.read_at(1 << 20, 6)
     same(torch.load(io.BytesIO(content)), [torch.ones(3)])
+
+
+@pytest.mark.parametrize("how", [{}, {"_use_new_zipfile_serialization": False}])
+def test_what_cannot_be_saved_costs_no_file(session, path, how):
+    forebay.torch.save({"a": torch.ones(3)}, path, session=session)
+    before = path.read_bytes()
+    for large in (torch.zeros(3), torch.zeros(1 << 20)):
+        with pytest.raises(Exception, match="pickle"):
+            forebay.torch.save({"large": large, "wrong": lambda: 0}, path, session=session, **how)
+        assert path.read_bytes() == before
+    # What can be is written whole, be it short or long.
+    for size in (1, 1 << 20):
+        forebay.torch.save(torch.full((size,), 3.0), path, session=session, **how)
+        assert torch.equal(torch.load(path), torch.full((size,), 3.0))
+    with pytest.raises(FileNotFoundError):
+        forebay.torch.save(torch.zeros(3), path.with_name("none") / "below", session=session)
+    with pytest.raises(FileNotFoundError):
+        forebay.torch.save(torch.zeros(1 << 20), path.with_name("none") / "below", session=session)

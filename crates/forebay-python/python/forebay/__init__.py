@@ -339,11 +339,23 @@ class File(io.RawIOBase):
         """Closes; errors of earlier writes that nobody has heard of are raised."""
         if self.closed:
             return
-        _files.discard(self)
         try:
             super().close()
         finally:
             self._native.close()
+
+    def __del__(self) -> None:
+        # The collector, and the end of the program, may come here before a wrapper has written what it holds back. The wrapper needs an open file, and
+        # closes it. Without a wrapper the native half closes the file when it goes.
+        try:
+            self._hand_over()
+        except Exception:
+            # Closed, or never opened; else the bytes stay in the session's memory.
+            pass
+
+    def _hand_over(self) -> None:
+        """Takes what was written out of this process's hands, whether the file is closed afterwards or not."""
+        self._native.flush()
 
     def readable(self) -> bool:
         self._check_open()
@@ -384,6 +396,10 @@ class PoolFile(File):
     def kernel_reason(self) -> Optional[str]:
         """Always `None`: the kernel knows nothing of pools."""
         return None
+
+    def _hand_over(self) -> None:
+        if self._writes:
+            self._native.sync(False)
 
     def __repr__(self) -> str:
         state = " closed" if self.closed else ""
@@ -476,11 +492,15 @@ def window(nbytes: int, session: Optional[Session] = None) -> Window:
     return session.window(nbytes)
 
 
-def _close_all() -> None:
-    """What a program has left open is written out when it ends."""
+def _at_exit() -> None:
+    """What a program has left open is written out when it ends.
+
+    Files stay open: `io.BufferedWriter` and its like write what they hold only when Python takes them down, which comes after this. A file keeps its
+    session and its pool until then.
+    """
     for file in list(_files):
         try:
-            file.close()
+            file._hand_over()
         except Exception:
             # Its bytes stay in the session's memory.
             pass
@@ -499,5 +519,5 @@ def _after_fork() -> None:
     _files = weakref.WeakSet()
 
 
-atexit.register(_close_all)
+atexit.register(_at_exit)
 os.register_at_fork(after_in_child=_after_fork)

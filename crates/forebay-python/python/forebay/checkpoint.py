@@ -11,6 +11,7 @@ import io
 import os
 import pickle
 import uuid
+import warnings
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Union
 
@@ -68,11 +69,17 @@ class Writer(_Directory, _storage.StorageWriter):
     """Writes a checkpoint to a directory: one file for each rank, and `.metadata`, which comes last.
 
     With `sync_files` each file is durable before the checkpoint is said to be there.
+
+    A checkpoint that the directory has already is written over, with a warning; without `overwrite` that is a `RuntimeError`, and the checkpoint stays.
+    One that is written over is gone before the first byte of the new one is written: a save that does not end leaves no checkpoint, never parts of two.
     """
 
-    def __init__(self, path: _Path, session: Optional[forebay.Session] = None, *, sync_files: bool = True) -> None:
+    def __init__(
+        self, path: _Path, session: Optional[forebay.Session] = None, *, sync_files: bool = True, overwrite: bool = True
+    ) -> None:
         super().__init__()
         self.sync_files = sync_files
+        self.overwrite = overwrite
         self._session = session
         self.reset(path)
 
@@ -89,10 +96,21 @@ class Writer(_Directory, _storage.StorageWriter):
 
     def prepare_local_plan(self, plan: Any) -> Any:
         self.path.mkdir(parents=True, exist_ok=True)
+        if (self.path / _METADATA).exists():
+            if not self.overwrite:
+                raise RuntimeError(f"{self.path} has a checkpoint already, and overwrite is False")
+            warnings.warn(f"{self.path} has a checkpoint already, which is written over: overwrite is True", stacklevel=2)
         return plan
 
     def prepare_global_plan(self, plans: List[Any]) -> List[Any]:
         self.path.mkdir(parents=True, exist_ok=True)
+        # The coordinator comes here once all ranks have prepared, and before any of them writes.
+        try:
+            os.remove(self.path / _METADATA)
+        except FileNotFoundError:
+            pass
+        else:
+            self._sync_directory()
         return [dataclasses.replace(plan, storage_data=f"__{rank}_0.distcp") for rank, plan in enumerate(plans)]
 
     def write_data(self, plan: Any, planner: Any) -> Any:
@@ -128,12 +146,16 @@ class Writer(_Directory, _storage.StorageWriter):
             if self.sync_files:
                 file.sync()
         os.replace(unfinished, self.path / _METADATA)
-        if self.sync_files:
-            directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(directory)
-            finally:
-                os.close(directory)
+        self._sync_directory()
+
+    def _sync_directory(self) -> None:
+        if not self.sync_files:
+            return
+        directory = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(directory)
+        finally:
+            os.close(directory)
 
     def storage_meta(self) -> Any:
         """What torch 2 keeps beside a checkpoint's own metadata."""

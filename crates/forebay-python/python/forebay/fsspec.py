@@ -44,4 +44,12 @@ class ForebayFileSystem(LocalFileSystem):
         size = block_size if block_size and block_size > 0 else 1 << 20
         if "+" in mode:
             return io.BufferedRandom(raw, size)
-        return io.BufferedReader(raw, size) if "r" in mode else io.BufferedWriter(raw, size)
+        return _Reader(raw, size) if "r" in mode else io.BufferedWriter(raw, size)
+
+
+class _Reader(io.BufferedReader):
+    """What `fsspec` reads from: it asks for the size where it reads from the end, and by blocks."""
+
+    @property
+    def size(self) -> int:
+        return self.raw.size()

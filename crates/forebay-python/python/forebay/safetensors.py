@@ -48,6 +48,8 @@ _KINDS = {
     "U64": _Kind("<u8", "uint64", nbytes=8),
 }
 _ORDER = {name: place for place, name in enumerate(_KINDS)}
+# The name by which a header has the metadata: no tensor's.
+_METADATA = "__metadata__"
 # As the format says: no header is longer.
 _HEADER_BYTES_MAX = 100_000_000
 
@@ -95,7 +97,16 @@ def save_file(
     metadata: Optional[Mapping[str, str]] = None,
     session: Optional[forebay.Session] = None,
 ) -> None:
-    """Saves arrays of numpy, or tensors of torch, by name, in the order of `safetensors` itself."""
+    """Saves arrays of numpy, or tensors of torch, by name, in the order of `safetensors` itself.
+
+    Names, and what `metadata` has, are texts. What the format does not have is refused before anything is written.
+    """
+    if _METADATA in tensors:
+        raise ValueError(f"no tensor may be called {_METADATA!r}: the format keeps its metadata there")
+    metadata = None if metadata is None else dict(metadata)
+    for each in (*tensors, *(metadata or {}), *(metadata or {}).values()):
+        if not isinstance(each, str):
+            raise TypeError(f"names of tensors and metadata must be texts, not of type {type(each).__name__}")
     arrays: Dict[str, Tuple[str, Tuple[int, ...], np.ndarray]] = {}
     for name, tensor in tensors.items():
         if type(tensor).__module__.partition(".")[0] == "torch":
@@ -108,7 +119,7 @@ def save_file(
         if kind not in _KINDS:
             raise ValueError(f"tensor {name!r} is of kind {tensor.dtype}, which the format does not have")
         arrays[name] = kind, shape, _bytes_of(tensor)
-    header: Dict[str, object] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    header: Dict[str, object] = {} if metadata is None else {_METADATA: metadata}
     order = sorted(arrays, key=lambda name: (-_ORDER[arrays[name][0]], name))
     end = 0
     for name in order:
@@ -117,6 +128,8 @@ def save_file(
         end += data.nbytes
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-len(text) % 8)
+    if len(text) > _HEADER_BYTES_MAX:
+        raise ValueError(f"a header of {len(text)} bytes, where the format has room for {_HEADER_BYTES_MAX}")
     with forebay.open(path, "wb", session) as file:
         at = _write_whole(file, len(text).to_bytes(8, "little") + text, 0)
         for name in order:
@@ -140,7 +153,7 @@ def _header(file: forebay.File) -> Tuple[List[_Tensor], int]:
         raise wrong(str(error)) from None
     if not isinstance(header, dict):
         raise wrong("it is no object")
-    header.pop("__metadata__", None)
+    header.pop(_METADATA, None)
     tensors = []
     for name, entry in header.items():
         if not (isinstance(entry, dict) and isinstance(entry.get("dtype"), str) and _counts(entry.get("shape"))):

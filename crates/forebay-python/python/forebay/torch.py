@@ -22,6 +22,8 @@ _Path = Union[str, "os.PathLike[str]"]
 
 # Less than this is copied: a view keeps whole blocks of the session's memory.
 _VIEW_BYTES_MIN = 256 << 10
+# More than torch writes of an object that it cannot pickle.
+_HELD_BYTES_MAX = 1 << 20
 _ZIP_MAGIC = b"PK\x03\x04"
 
 
@@ -50,11 +52,18 @@ def load(
 
 
 def save(obj: object, f: Union[_Path, forebay.File], *, session: Optional[forebay.Session] = None, **how: Any) -> None:
-    """As `torch.save`, to a path, or to a `forebay.File` from its position on. `how` is what `torch.save` takes beside these."""
-    if not isinstance(f, forebay.File):
-        with forebay.open(f, "wb", session) as opened:
-            return save(obj, opened, **how)
-    _save_to(_Sink(f), obj, **how)
+    """As `torch.save`, to a path, or to a `forebay.File` from its position on. `how` is what `torch.save` takes beside these.
+
+    A file that has the path already stays as it is where the object cannot be pickled. In torch's older format that holds for the first MiB.
+    """
+    if isinstance(f, forebay.File):
+        return _save_to(_Sink(f), obj, **how)
+    sink = _LateSink(f, session)
+    try:
+        _save_to(sink, obj, **how)
+        sink.end()
+    finally:
+        sink.close()
 
 
 def _save_to(sink: _Sink, obj: object, **how: Any) -> None:
@@ -67,7 +76,7 @@ class _Sink:
 
     def __init__(self, file: forebay.File) -> None:
         self._file = file
-        self.error: Optional[OSError] = None
+        self.error: Optional[Exception] = None
 
     def write(self, data: Any) -> int:
         memory = memoryview(data).cast("B")
@@ -86,6 +95,44 @@ class _Sink:
         """Raises the error that was kept."""
         if self.error is not None:
             raise self.error
+
+
+class _LateSink(_Sink):
+    """A sink that opens a file by its path, and so empties it, when there is more than a little to write. Before, torch may find that it cannot pickle."""
+
+    def __init__(self, path: _Path, session: Optional[forebay.Session]) -> None:
+        self._path = path
+        self._session = session
+        self._held = bytearray()
+        self._opened: Optional[forebay.File] = None
+        self.error = None
+
+    def write(self, data: Any) -> int:
+        memory = memoryview(data).cast("B")
+        if self._opened is None and self.error is None:
+            if len(self._held) + len(memory) <= _HELD_BYTES_MAX:
+                self._held += memory
+                return len(memory)
+            self._open()
+        return super().write(memory)
+
+    def _open(self) -> None:
+        try:
+            self._file = self._opened = forebay.open(self._path, "wb", self._session)
+        except Exception as error:
+            self.error = error
+        super().write(self._held)
+        self._held = bytearray()
+
+    def end(self) -> None:
+        """Writes what is held, of an object that was saved."""
+        if self._opened is None:
+            self._open()
+            self.check()
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.close()
 
 
 class _Range(io.RawIOBase):
