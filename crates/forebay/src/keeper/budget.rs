@@ -6,7 +6,7 @@ use crate::config::Config;
 use crate::evict;
 use crate::ids::ThreadId;
 use crate::keeper::{provision, ready};
-use crate::limits::{BLOCK_BYTES, HUGE_BYTES, PAGE_BYTES};
+use crate::limits::{BLOCK_BYTES, HUGE_BYTES, HUGE_FRAMES, PAGE_BYTES};
 use crate::memory::arena::Arena;
 use crate::memory::cgroup::{self, System};
 use crate::memory::regions::{self, LOW_PARTS, Shortage};
@@ -18,6 +18,9 @@ use crate::sync::{Ordering, planted};
 const READY_BYTES: u64 = ready::READY_BYTES_MIN;
 /// What the budget falls to at least under pressure, bytes.
 pub(super) const BUDGET_MIN: u64 = 16 * 1024 * 1024;
+
+/// Memory goes back by huge pages: where frames between those that are free hold something, more have to go, this often.
+const SHRINK_ROUNDS: u32 = 4;
 
 /// What a keeper remembers of its looks at memory.
 pub(super) struct Budget {
@@ -43,6 +46,7 @@ impl Budget {
         let superblock = me.arena.superblock();
         let full = frames_within(me.arena, &shared.config, self.share_left());
         let budget = superblock.frames_max.load(Ordering::Relaxed);
+        let backed = superblock.frames_backed.load(Ordering::Relaxed);
         let pressed = match self.watch.pressure() {
             _ if planted!(DeafPressure) => false,
             cgroup::Pressure::High => true,
@@ -52,16 +56,17 @@ impl Budget {
         if pressed {
             let least = ((BUDGET_MIN / BLOCK_BYTES as u64) as u32).min(full);
             // From what there is: a budget that nobody has used up can shrink for long before it gives anything back.
-            let backed = superblock.frames_backed.load(Ordering::Relaxed);
             let budget = budget.min(backed);
             let smaller = (budget - budget / 8).max(least);
             shrink_to(shared, me, smaller, full);
-        } else if budget > full {
-            // The limit around us has fallen, or tables have grown.
+        } else if budget > full || backed > full {
+            // The limit around us has fallen, or tables have grown, or not all could be given back then.
             shrink_to(shared, me, full, full);
         } else if budget < full {
             // However little was left of it, as large as before in some seconds: who takes too much is heeded at once (`limits`).
-            let larger = (budget + full / 8 + 1).min(full);
+            let larger = (budget + full / 8 + 1)
+                .next_multiple_of(HUGE_FRAMES)
+                .min(full);
             superblock.frames_max.store(larger, Ordering::Relaxed);
             limit_owed(shared, larger, full);
         }
@@ -110,7 +115,7 @@ pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
     };
     let bytes = memory.saturating_sub(tables).max(memory / 4 * 3);
     let frames = u32::try_from(bytes / BLOCK_BYTES as u64).unwrap_or(u32::MAX);
-    let frames = frames.clamp(1, arena.counts().frames);
+    let frames = whole(frames.clamp(1, arena.counts().frames));
     let room = u64::from(arena.counts().frames) * BLOCK_BYTES as u64;
     let rest = memory
         .min(room)
@@ -120,16 +125,36 @@ pub(crate) fn frames_within(arena: &Arena, config: &Config, share: f64) -> u32 {
     frames
 }
 
-/// Lowers the budget, and what is held with it.
+/// A budget of whole huge pages: one that is given in part is never given the rest, and never taken back.
+const fn whole(frames: u32) -> u32 {
+    if frames < HUGE_FRAMES {
+        frames
+    } else {
+        frames / HUGE_FRAMES * HUGE_FRAMES
+    }
+}
+
+/// Lowers the budget, and what is held with it. What is owed, or in use, stays for now.
 pub(super) fn shrink_to(shared: &Shared, me: Me<'_>, frames: u32, full: u32) {
     let superblock = me.arena.superblock();
-    let backed = superblock.frames_backed.load(Ordering::Relaxed);
+    let frames = whole(frames);
     superblock.frames_max.store(frames, Ordering::Relaxed);
     limit_owed(shared, frames, full);
-    if backed > frames {
-        let free = superblock.free_about();
-        evict::evict(me, (backed - frames).saturating_sub(free), 0);
-        provision::give_back(me, frames);
+    for round in 0..=SHRINK_ROUNDS {
+        let backed = superblock.frames_backed.load(Ordering::Relaxed);
+        let excess = backed.saturating_sub(frames);
+        if excess == 0 {
+            break;
+        }
+        let more = match round {
+            0 => excess.saturating_sub(superblock.free_about()),
+            _ => excess << round,
+        };
+        let evicted = evict::evict(me, more, 0);
+        let given = provision::give_back(me, frames);
+        if round > 0 && evicted == 0 && given == 0 {
+            break;
+        }
     }
 }
 
@@ -181,4 +206,53 @@ fn uses_so_far(me: Me<'_>) -> u64 {
         .flat_map(|slot| slot.counters.iter().take(4))
         .map(|counter| counter.load(Ordering::Relaxed))
         .fold(0, u64::wrapping_add)
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use super::*;
+    use crate::file::OpenOptions;
+    use crate::session::Session;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn budgets_are_whole_huge_pages() {
+        let budgets = [1, 7, 8, 9, 15, 16, 1000].map(whole);
+        assert_eq!(budgets, [1, 7, 8, 8, 8, 16, 1000]);
+    }
+
+    /// Whoever gives tables memory lowers the budget, and leaves it to the keeper to take the frames' back.
+    #[test]
+    fn frames_give_way_to_tables() {
+        let mut config = Config::builder().build().expect("defaults");
+        config.memory = 64 * MIB;
+        config.session = format!("test-tables-{}", std::process::id());
+        let mut session = Session::open(config).expect("a session");
+        session.warm(64 * MIB).expect("memory");
+        session.stop_keeping();
+        let place = tempfile::TempDir::new().expect("a directory");
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create(true);
+        let file = session.open_file(place.path().join("a"), &options);
+        let file = file.expect("a file");
+        for at in (0..56 * MIB).step_by(65536) {
+            assert_eq!(file.write_at(&[7; 65536], at).expect("written"), 65536);
+        }
+        file.sync_all().expect("synced");
+        let shared = session.shared();
+        let me = shared.me().expect("a slot");
+        let superblock = me.arena.superblock();
+        let backed = || superblock.frames_backed.load(Ordering::Relaxed);
+        let before = backed();
+        // As if 10 MiB more were headers.
+        let more = 10 * MIB as u32 / size_of::<crate::frame::header::Header>() as u32;
+        superblock.headers_backed.fetch_add(more, Ordering::Relaxed);
+        let full = frames_within(me.arena, &shared.config, 1.0);
+        superblock.frames_max.store(full, Ordering::Relaxed);
+        Budget::new().heed_pressure(shared, me);
+        superblock.headers_backed.fetch_sub(more, Ordering::Relaxed);
+        assert!(before > full, "{before} frames have memory, {full} may");
+        assert!(backed() <= full, "{} have memory, {full} may", backed());
+    }
 }

@@ -8,9 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::thread::park_timeout;
 use std::time::Duration;
 
-use crate::evict;
 use crate::keeper::budget::{BUDGET_MIN, frames_within, shrink_to};
-use crate::keeper::provision;
 use crate::limits::BLOCK_BYTES;
 use crate::memory::cgroup::{Gauge, Nearness, System};
 use crate::memory::threads::Me;
@@ -22,8 +20,6 @@ const PAUSE_MIN: Duration = Duration::from_millis(5);
 const PAUSE_MAX: Duration = Duration::from_millis(100);
 /// How fast programs are expected to take memory at most.
 const BYTES_PER_MS: u64 = 4 << 20;
-/// Memory goes back by huge pages: where frames between those that are free hold something, more have to go.
-const ROUNDS_MAX: u32 = 4;
 
 /// The keeper's thread that looks how near the limits are, the more often the nearer.
 pub(super) fn keep_away(shared: &Arc<Shared>, stop: &AtomicBool) {
@@ -56,13 +52,6 @@ fn heed(shared: &Shared, me: Me<'_>, near: Nearness) -> Duration {
     }
     let full = frames_within(me.arena, &shared.config, 1.0);
     shrink_to(shared, me, goal.min(full), full);
-    for round in 1..=ROUNDS_MAX {
-        let excess = backed().saturating_sub(goal);
-        if excess == 0 || evict::evict(me, excess << round, 0) == 0 {
-            break;
-        }
-        provision::give_back(me, goal);
-    }
     // What is left is owed, or in use: it goes when it has been written.
     if backed() < before {
         PAUSE_MIN

@@ -14,6 +14,8 @@
 
 mod frames;
 
+use std::sync::atomic::Ordering::Relaxed;
+
 pub use frames::give_back;
 
 use frames::more_frames;
@@ -189,9 +191,13 @@ pub fn ahead(shared: &Shared, me: Me<'_>, bytes: u64) {
 fn more_of_tables(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
     let given = more_headers(me) | more_nodes(me);
+    // The budget is the keeper's: another process may have been told less. Where no keeper lives, it waits for the next one.
+    if !given || !shared.keeps.load(Relaxed) {
+        return given;
+    }
     let frames_max = &arena.superblock().frames_max;
     let most = frames_within(arena, &shared.config, 1.0);
-    if given && frames_max.load(Ordering::Relaxed) > most {
+    if frames_max.load(Ordering::Relaxed) > most {
         frames_max.store(most, Ordering::Relaxed);
     }
     given

@@ -346,8 +346,11 @@ impl<'a> Me<'a> {
         if delta == 0 {
             return;
         }
-        // A death between the two steps is one that calls for a rebuild, which counts anew.
+        // A rebuild sets both words anew: after both steps, should this thread die between them, and else before or after them.
         let _settling = self.settling();
+        let is_idle = slot.op.load(Ordering::Relaxed) == 0;
+        let _alone = is_idle.then(|| self.enter_arena());
+        let delta = slot.owed_delta.load(Ordering::Relaxed);
         slot.owed_delta.store(0, Ordering::Relaxed);
         self.arena
             .superblock()

@@ -132,13 +132,16 @@ impl Held<'_> {
     }
 }
 
-/// The coldest streams of a list and their files, coldest first, without the first `skipped`, as they are at this moment.
+/// The coldest streams of a list and their files, coldest first, without the first `skipped`, as they are at this moment. The caller is in
+/// no operation.
 pub fn coldest(
     me: Me<'_>,
     which: Which,
     skipped: usize,
 ) -> impl Iterator<Item = (StreamId, FileId)> + use<> {
     let mut found = [None; LOOK];
+    // A rebuild opens the lock and makes the lists anew: not while somebody alive walks along them.
+    let _alone = me.enter_arena();
     if let Some(lists) = try_hold(me) {
         let (mut met, mut count) = (0, 0);
         lists.from_coldest(which, |id, stream| {
