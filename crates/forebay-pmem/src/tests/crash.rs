@@ -472,3 +472,59 @@ fn a_larger_store_recovers() {
         77,
     );
 }
+
+/// A batch that so many changes fill nearly; the last operation changes many lines of a block that the batch has already, and
+/// may be one too many for it. No sync comes before it.
+fn full_batch(changes: u8) -> Vec<Op> {
+    let write = |at: u32, length: u16| Op::Write {
+        file: 0,
+        at,
+        length,
+        fill: 7,
+    };
+    let made = (0..6).map(|name| Op::Create { dir: 0, name });
+    let long = (0..25).map(|part| write(part * 65_000, 65_000));
+    let nearly = (0..7).flat_map(|name| {
+        let dir = name + 2;
+        [Op::Mkdir { dir: 1, name }, Op::Create { dir, name: 0 }]
+    });
+    let more = [
+        Op::Mkdir { dir: 2, name: 1 },
+        Op::Create { dir: 9, name: 0 },
+        Op::Mkdir { dir: 2, name: 2 },
+        Op::Create { dir: 10, name: 0 },
+    ];
+    let changed = (0..changes).map(|file| Op::Chmod { file, mode: 0o640 });
+    let below = [Op::Mkdir { dir: 0, name: 6 }, Op::Sync];
+    made.chain(long)
+        .chain(below)
+        .chain([write(1_600_000, 9)])
+        .chain(nearly)
+        .chain(more)
+        .chain(changed)
+        .chain([Op::Truncate {
+            file: 0,
+            size: 60_000,
+        }])
+        .collect()
+}
+
+#[test]
+fn batches_that_fill_the_log_recover() {
+    let options = CreateOptions {
+        inodes: Some(200),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    };
+    for durability in [Durability::Dax, Durability::Fdatasync] {
+        for changes in 0..7 {
+            must_hold(
+                new_store(600, &options),
+                durability,
+                &full_batch(changes),
+                8,
+                5,
+            );
+        }
+    }
+}

@@ -110,6 +110,49 @@ fn inodes_end_and_come_back() {
     assert!(store.create(ROOT, b"more", by(0)).is_ok());
 }
 
+/// Creates and syncs files, then creates so many without a sync, and then punches what changes many lines of a block that the
+/// batch has already.
+fn fill_a_batch(new: &[u8], synced: usize, running: usize) {
+    const PAGES: usize = 500;
+    let medium = Simulated::new(new.to_vec(), Durability::Dax);
+    let store = open(&medium).expect("a new store opens");
+    let create = |number: usize| {
+        let made = store.create(ROOT, number.to_string().as_bytes(), by(0o644));
+        made.expect("there is room").inode
+    };
+    let file = create(0);
+    let bytes = vec![1; PAGES * 4096];
+    assert_eq!(store.write(file, 0, &bytes), Ok(bytes.len()));
+    for number in 1..=synced {
+        create(number);
+        assert_eq!(store.sync(), Ok(()));
+    }
+    assert_eq!(store.write(file, 0, b"new"), Ok(3));
+    for number in synced + 1..=synced + running {
+        create(number);
+    }
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let length = (PAGES as u64 - 2) * 4096;
+    assert_eq!(store.fallocate(file, punch, 4096, length), Ok(()));
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
+}
+
+#[test]
+fn batches_that_fill_the_log_begin_anew_wherever_the_log_stands() {
+    let options = CreateOptions {
+        inodes: Some(1000),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    };
+    let new = new_store(1200, &options);
+    for synced in 24..48 {
+        for running in (80..160).step_by(5) {
+            fill_a_batch(&new, synced, running);
+        }
+    }
+}
+
 /// All names of a directory, a few at a time, while names come and go that are not looked at.
 fn all_names(store: &Store, directory: u64) -> Vec<Vec<u8>> {
     let (mut names, mut cookie, mut turn) = (Vec::new(), 0, 0u32);
