@@ -133,7 +133,7 @@ fn explore(recorded: &Recorded, limit: usize, seed: u64) -> (usize, Option<Strin
     let (mut states, mut wrong) = (0, None);
     for (number, event) in recorded.events.iter().enumerate() {
         let last = number + 1 == recorded.events.len();
-        if matches!(event, Event::Fence | Event::Sync) || last {
+        if matches!(event, Event::Fence { .. } | Event::Sync) || last {
             course.states(limit, &mut random, |bytes| {
                 states += 1;
                 if wrong.is_none() {
@@ -368,7 +368,7 @@ const NEEDED: [(Durability, Call, For); 12] = [
     (Durability::Dax, Call::Sync, For::Data),
     (Durability::Dax, Call::Sync, For::Log),
     (Durability::Dax, Call::Flush, For::Home),
-    (Durability::Dax, Call::Sync, For::Home),
+    (Durability::Dax, Call::Fence, For::Home),
     (Durability::Dax, Call::Flush, For::Tail),
     (Durability::Dax, Call::Sync, For::Tail),
     (Durability::Fdatasync, Call::Sync, For::Data),
@@ -414,7 +414,7 @@ fn create_fault(durability: Durability, omitted: Option<(Call, For)>, seed: u64)
     let mut course = Course::new(start, durability);
     let (mut made, mut wrong) = (false, None);
     for event in medium.events() {
-        if matches!(event, Event::Fence | Event::Sync) || made {
+        if matches!(event, Event::Fence { .. } | Event::Sync) || made {
             course.states(200, &mut Random::new(seed), |bytes| {
                 let medium = Simulated::new(bytes, Durability::Dax);
                 let opened = open(&medium);
