@@ -109,7 +109,8 @@ pub fn write_tail(medium: &dyn Medium, id: u64, block: u64, tail: Tail) {
     medium.flush(at, 8, For::Tail);
 }
 
-/// Writes the lines of a batch to where they belong, and begins to write them back.
+/// Writes the lines of a batch to where they belong, and writes them back. This thread waits for them, as far as the CPU has them
+/// in its hands: the next commit, which lets go of the record, may be another thread's, whose fence says nothing of them.
 pub fn apply(medium: &dyn Medium, id: u64, batch: &PageMap) {
     for (block, page) in batch {
         let start = block * BLOCK as u64;
@@ -126,6 +127,7 @@ pub fn apply(medium: &dyn Medium, id: u64, batch: &PageMap) {
             lines &= u64::MAX.checked_shl((first + count) as u32).unwrap_or(0);
         }
     }
+    medium.fence(For::Home);
 }
 
 fn sealed(id: u64, page: &Page) -> Bytes {

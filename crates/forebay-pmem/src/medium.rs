@@ -13,7 +13,8 @@
 //! | `sync` | `sfence` | `fdatasync`, which covers every thread's stores |
 //!
 //! Every thread that stores data fences before it lets go of the store's lock, so `sync(For::Data)` of the
-//! committing thread has nothing left to wait for on DAX. Each call says what it is [`For`]: the tests leave
+//! committing thread has nothing left to wait for on DAX. A committing thread fences what it has written to where it belongs, so
+//! neither has `sync(For::Home)` of a later commit. Each call says what it is [`For`]: the tests leave
 //! out one kind at a time and see whether the loss is found.
 
 pub(crate) mod machine;

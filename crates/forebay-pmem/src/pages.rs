@@ -63,6 +63,8 @@ struct Undo {
     at: usize,
     /// Where the old bytes begin in `Pages::undone`; they reach to the next one's.
     from: usize,
+    /// The block's lines that differed before.
+    lines: u64,
 }
 
 /// The metadata blocks of a store.
@@ -162,6 +164,7 @@ impl Pages {
                     block,
                     at: from,
                     from: self.undone.len(),
+                    lines: page.lines,
                 });
                 self.undone.extend_from_slice(old);
                 old.copy_from_slice(new);
@@ -228,6 +231,8 @@ impl Pages {
             let old = &self.undone[undo.from..end];
             if let Some(page) = self.running.get_mut(&undo.block) {
                 page.bytes[undo.at..undo.at + old.len()].copy_from_slice(old);
+                self.lines -= u64::from((page.lines & !undo.lines).count_ones());
+                page.lines = undo.lines;
             }
             end = undo.from;
         }
@@ -280,5 +285,40 @@ impl Pages {
             true => word.fetch_or(bit, Ordering::Relaxed),
             false => word.fetch_and(!bit, Ordering::Relaxed),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{PageMap, Pages};
+    use crate::layout::Kind;
+    use crate::medium::Durability;
+    use crate::tests::sim::Simulated;
+
+    #[test]
+    fn what_is_undone_takes_no_room_in_a_record() {
+        let medium = Simulated::new(vec![0; 100 * 4096], Durability::Dax);
+        let mut pages = Pages::new(medium, 1, 100, PageMap::default());
+        pages.make(50, Kind::Table);
+        pages.keep();
+        let _ = pages.collect();
+        assert_eq!(pages.write(50, Kind::Table, 0, &[1; 64]), Ok(()));
+        pages.keep();
+        let lines = pages.record_lines();
+        // Another line twice, the same line again, and a block that is new to the batch.
+        assert_eq!(pages.write(50, Kind::Table, 200, &[2; 8]), Ok(()));
+        assert_eq!(pages.write(50, Kind::Table, 200, &[3; 8]), Ok(()));
+        assert_eq!(pages.write(50, Kind::Table, 8, &[4; 8]), Ok(()));
+        pages.make(51, Kind::Table);
+        assert_eq!(pages.write(51, Kind::Table, 8, &[5; 8]), Ok(()));
+        assert!(pages.record_lines() > lines);
+        pages.undo();
+        assert_eq!(pages.record_lines(), lines);
+        pages.dropped();
+        let batch = pages.collect();
+        let counted = batch
+            .values()
+            .map(|page| u64::from(page.lines.count_ones()));
+        assert_eq!(1 + 1 + counted.sum::<u64>(), lines);
     }
 }

@@ -106,30 +106,50 @@ impl Inner {
         given: &[u8],
         mut operation: impl FnMut(&mut State) -> Result<R>,
     ) -> Result<R> {
+        let mut attempt = |state: &mut State| match operation(state) {
+            Ok(result) if state.keep(given) => Ok(result),
+            Ok(_) => Err(Refusal::FullBatch),
+            Err(error) => {
+                state.undo();
+                Err(Refusal::Error(error))
+            }
+        };
         let mut committed = false;
         loop {
             let mut state = self.write();
             if let Some(why) = state.read_only {
                 return Err(why);
             }
-            let error = match operation(&mut state) {
-                Ok(result) if state.keep(given) => return Ok(result),
-                // Larger than what the log takes at once.
-                Ok(_) => Errno::ENOSPC,
-                Err(error) => {
-                    state.undo();
-                    error
-                }
+            let refusal = match attempt(&mut state) {
+                Ok(result) => return Ok(result),
+                Err(refusal) => refusal,
             };
             let helps = state.has_waiting() || !state.pages.is_clean();
-            if error != Errno::ENOSPC || committed || !helps {
-                return Err(error);
-            }
             drop(state);
-            self.commit(true)?;
+            match refusal {
+                Refusal::Error(Errno::ENOSPC) if helps && !committed => self.commit(true)?,
+                Refusal::Error(error) => return Err(error),
+                // Others may fill the next batch before this thread comes back to it: so it is the first in it.
+                Refusal::FullBatch => match self.commit_then(true, &mut attempt)? {
+                    Ok(result) => return Ok(result),
+                    // The commit has given back what the batch had freed since.
+                    Err(Refusal::Error(Errno::ENOSPC)) if !committed => {}
+                    Err(Refusal::Error(error)) => return Err(error),
+                    // Alone in its batch, it is more than the log takes at once.
+                    Err(Refusal::FullBatch) => return Err(Errno::ENOSPC),
+                },
+            }
             committed = true;
         }
     }
+}
+
+/// Why an operation has not been.
+enum Refusal {
+    /// The running batch has no room for it.
+    FullBatch,
+    /// It has failed.
+    Error(Errno),
 }
 
 impl Store {

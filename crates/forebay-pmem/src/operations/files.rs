@@ -1,5 +1,7 @@
 //! Files: attributes, sizes, space, and writes with all that belongs to them.
 
+use std::ops::Range;
+
 use super::{bytes, names};
 use crate::errno::{Errno, Result};
 use crate::layout::BLOCK;
@@ -205,60 +207,100 @@ pub fn check_range(state: &State, number: u64, offset: u64, length: u64) -> Resu
 }
 
 /// Makes a range zeros and gives its whole pages back.
-pub fn punch(state: &mut State, number: u64, range: std::ops::Range<u64>) -> Result<()> {
+pub fn punch(state: &mut State, number: u64, range: Range<u64>) -> Result<()> {
     let mut inode = regular(state, number)?;
-    let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
-    if first > last {
-        bytes::clear(
-            state,
-            &mut inode,
-            range.start,
-            (range.end - range.start) as usize,
-        )?;
-    } else {
-        bytes::clear(
-            state,
-            &mut inode,
-            range.start,
-            (first * PAGE - range.start) as usize,
-        )?;
-        bytes::clear(
-            state,
-            &mut inode,
-            last * PAGE,
-            (range.end - last * PAGE) as usize,
-        )?;
-        map::free(state, &mut inode, first..last)?;
+    let pages = clear_edges(state, &mut inode, range)?;
+    if !pages.is_empty() {
+        map::free(state, &mut inode, pages)?;
     }
     stamp(state, &mut inode);
     state.put(number, &inode)
 }
 
-/// Gives pages without a block one that counts as zeros.
-pub fn allocate(state: &mut State, number: u64, pages: std::ops::Range<u64>) -> Result<()> {
+/// Makes a range zeros. Its whole pages keep their space: those that have bytes get blocks that count as zeros.
+pub fn zero(state: &mut State, number: u64, range: Range<u64>) -> Result<()> {
     let mut inode = regular(state, number)?;
+    let pages = clear_edges(state, &mut inode, range)?;
+    let mut written = Vec::new();
+    map::runs(state, &inode, pages, |page, start, length| {
+        if start != 0 && start & UNWRITTEN == 0 {
+            written.push((page, Run { start, length }));
+        }
+        true
+    })?;
+    for (page, run) in written {
+        give_unwritten(state, &mut inode, (page, run.length), Room::Replacement)?;
+        state.free_data(run)?;
+    }
+    stamp(state, &mut inode);
+    state.put(number, &inode)
+}
+
+/// Makes zeros of those parts of a range that are no whole pages; answers the pages that are.
+fn clear_edges(state: &mut State, inode: &mut Inode, range: Range<u64>) -> Result<Range<u64>> {
+    let (first, last) = (range.start.div_ceil(PAGE), range.end / PAGE);
+    if first > last {
+        let length = (range.end - range.start) as usize;
+        bytes::clear(state, inode, range.start, length)?;
+        return Ok(0..0);
+    }
+    let (before, behind) = (first * PAGE - range.start, range.end - last * PAGE);
+    bytes::clear(state, inode, range.start, before as usize)?;
+    bytes::clear(state, inode, last * PAGE, behind as usize)?;
+    Ok(first..last)
+}
+
+/// Pages of a range that have no block, as first page and count.
+fn holes(state: &State, inode: &Inode, pages: Range<u64>) -> Result<Vec<(u64, u64)>> {
     let mut holes = Vec::new();
-    map::runs(state, &inode, pages, |page, first, length| {
+    map::runs(state, inode, pages, |page, first, length| {
         if first == 0 {
             holes.push((page, length));
         }
         true
     })?;
-    for (mut page, mut length) in holes {
-        while length > 0 {
-            let goal = block_before(state, &inode, page)?.map(|block| block + 1);
-            let run = state.take_run(goal, length, Room::New)?;
-            let pointers: Vec<u64> = (run.start..run.start + run.length)
-                .map(|block| block | UNWRITTEN)
-                .collect();
-            map::set(state, &mut inode, page, &pointers)?;
-            inode.blocks += run.length;
-            page += run.length;
-            length -= run.length;
-        }
+    Ok(holes)
+}
+
+/// Whether there is room for all pages of a range that have no block, nodes of the map left aside.
+pub fn check_room(state: &State, number: u64, pages: Range<u64>) -> Result<()> {
+    let holes = holes(state, &regular(state, number)?, pages)?;
+    let wanted: u64 = holes.iter().map(|(_, length)| length).sum();
+    match wanted <= state.available(Room::New) {
+        true => Ok(()),
+        false => Err(Errno::ENOSPC),
+    }
+}
+
+/// Gives pages without a block one that counts as zeros.
+pub fn allocate(state: &mut State, number: u64, pages: Range<u64>) -> Result<()> {
+    let mut inode = regular(state, number)?;
+    for hole in holes(state, &inode, pages)? {
+        give_unwritten(state, &mut inode, hole, Room::New)?;
+        inode.blocks += hole.1;
     }
     inode.changed = state.now();
     state.put(number, &inode)
+}
+
+/// Gives so many pages, from the first on, other blocks, which count as zeros.
+fn give_unwritten(
+    state: &mut State,
+    inode: &mut Inode,
+    (mut page, mut length): (u64, u64),
+    room: Room,
+) -> Result<()> {
+    while length > 0 {
+        let goal = block_before(state, inode, page)?.map(|block| block + 1);
+        let run = state.take_run(goal, length, room)?;
+        let pointers: Vec<u64> = (run.start..run.start + run.length)
+            .map(|block| block | UNWRITTEN)
+            .collect();
+        map::set(state, inode, page, &pointers)?;
+        page += run.length;
+        length -= run.length;
+    }
+    Ok(())
 }
 
 /// Raises the size to `end` if it is less.

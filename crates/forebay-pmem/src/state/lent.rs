@@ -8,13 +8,17 @@ use crate::layout::Kind;
 use crate::space::Run;
 
 impl State {
-    /// Lends up to `wanted` consecutive blocks, from `goal` on if that can be had.
+    /// Lends up to `wanted` consecutive blocks, from `goal` on if that can be had; an operation that is undone has lent none.
     pub fn lend(&mut self, goal: Option<u64>, wanted: u64) -> Result<Run> {
         let wanted = wanted.min(self.available(Room::New));
         if wanted == 0 {
             return Err(Errno::ENOSPC);
         }
-        self.blocks.take_run(goal, wanted).ok_or(Errno::ENOSPC)
+        let run = self.blocks.take_run(goal, wanted).ok_or(Errno::ENOSPC)?;
+        self.operation
+            .taken
+            .extend(run.start..run.start + run.length);
+        Ok(run)
     }
 
     /// Takes lent blocks back.
@@ -33,5 +37,31 @@ impl State {
             set if set == run.length => Ok(()),
             _ => Err(Errno::EIO),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::medium::Durability;
+    use crate::store::load_state;
+    use crate::tests::drive::small_store;
+    use crate::tests::sim::Simulated;
+
+    #[test]
+    fn what_an_undone_operation_has_lent_is_free_again() {
+        let medium = Simulated::new(small_store(), Durability::Dax);
+        let (mut state, damage) = load_state(medium).expect("a new store is read");
+        assert_eq!(damage, [""; 0]);
+        let free = state.blocks.free();
+        assert!(state.lend(None, 5).is_ok());
+        state.undo();
+        assert_eq!(state.blocks.free(), free);
+        // What stays is lent until it is given back.
+        let run = state.lend(None, 5).expect("there is room");
+        assert!(state.keep(&[]));
+        state.undo();
+        assert_eq!(state.blocks.free(), free - run.length);
+        state.give_back(run);
+        assert_eq!(state.blocks.free(), free);
     }
 }

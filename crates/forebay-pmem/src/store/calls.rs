@@ -1,5 +1,7 @@
 //! The calls of a store: each takes the lock, does its operation, and lets go.
 
+use std::ops::Range;
+
 use crate::errno::{Errno, Result};
 use crate::layout::BLOCK;
 use crate::operations::files::{Allocation, CHUNK_PAGES};
@@ -200,33 +202,67 @@ impl Store {
     }
 
     /// `fallocate`, of up to 2 MiB as a whole or not at all: allocates, keeps the size or not, punches holes, makes zeros; other modes are
-    /// `EOPNOTSUPP`.
+    /// `EOPNOTSUPP`. Where a store has no room for all of a range, nothing is allocated and nothing becomes zeros.
     pub fn fallocate(&self, inode: u64, mode: i32, offset: u64, length: u64) -> Result<()> {
         let asked = Allocation::from_mode(mode)?;
         let _turn = self.inner.turn(inode);
         let end = files::check_range(&self.inner.read(), inode, offset, length)?;
         let pages = offset / PAGE..end.div_ceil(PAGE);
+        if asked.allocate && pages.end - pages.start > CHUNK_PAGES {
+            self.allocate(inode, pages)?;
+            if asked.punch {
+                self.zero(inode, offset..end)?;
+            }
+            return match asked.keep_size {
+                true => Ok(()),
+                false => self.inner.change(|state| files::extend(state, inode, end)),
+            };
+        }
+        // What is punched only is one step, whatever its length.
+        self.inner.change(|state| {
+            match (asked.allocate, asked.punch) {
+                (true, true) => {
+                    files::allocate(state, inode, pages.clone())?;
+                    files::zero(state, inode, offset..end)?;
+                }
+                (true, false) => files::allocate(state, inode, pages.clone())?,
+                (false, _) => files::punch(state, inode, offset..end)?,
+            }
+            match asked.keep_size {
+                true => Ok(()),
+                false => files::extend(state, inode, end),
+            }
+        })
+    }
+
+    /// Allocates in steps, if there is room for all of it. The caller has the file's turn.
+    fn allocate(&self, inode: u64, pages: Range<u64>) -> Result<()> {
+        self.inner
+            .change(|state| files::check_room(state, inode, pages.clone()))?;
         let mut page = pages.start;
         while page < pages.end {
-            // What is punched only is one step, whatever its length.
-            let next = if asked.allocate {
-                (page + CHUNK_PAGES).min(pages.end)
-            } else {
-                pages.end
-            };
-            self.inner.change(|state| {
-                if asked.punch && page == pages.start {
-                    files::punch(state, inode, offset..end)?;
-                }
-                if asked.allocate {
-                    files::allocate(state, inode, page..next)?;
-                }
-                match next == pages.end && !asked.keep_size {
-                    true => files::extend(state, inode, end),
-                    false => Ok(()),
-                }
-            })?;
+            let next = (page + CHUNK_PAGES).min(pages.end);
+            self.inner
+                .change(|state| files::allocate(state, inode, page..next))?;
             page = next;
+        }
+        Ok(())
+    }
+
+    /// Makes zeros of what has space, in steps. The caller has the file's turn.
+    fn zero(&self, inode: u64, range: Range<u64>) -> Result<()> {
+        let (mut at, mut pages) = (range.start, CHUNK_PAGES);
+        while at < range.end {
+            let next = ((at / PAGE + pages) * PAGE).min(range.end);
+            match self
+                .inner
+                .change(|state| files::zero(state, inode, at..next))
+            {
+                Ok(()) => at = next,
+                // Smaller pieces may have room, where each frees what it replaces.
+                Err(Errno::ENOSPC) if pages > 1 => pages /= 8,
+                Err(error) => return Err(error),
+            }
         }
         Ok(())
     }

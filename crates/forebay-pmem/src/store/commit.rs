@@ -15,29 +15,41 @@ use crate::layout::BLOCK;
 use crate::log;
 use crate::medium::{For, Medium};
 use crate::operations::orphans;
-use crate::state::Batch;
+use crate::state::{Batch, State};
 use std::sync::Arc;
 
 impl Inner {
     /// Makes durable what was done before; `truncate` empties the log as well.
     pub(super) fn commit(&self, truncate: bool) -> Result<()> {
+        self.commit_then(truncate, |_| ())
+    }
+
+    /// The same; `first` is done before anything else in the batch that comes then. It is not durable yet.
+    pub(super) fn commit_then<R>(
+        &self,
+        truncate: bool,
+        first: impl FnOnce(&mut State) -> R,
+    ) -> Result<R> {
         let mut log = self.log();
-        let (batch, medium, id) = {
+        let (batch, medium, id, answer) = {
             let mut state = self.write();
             if let Some(why) = state.read_only {
                 return Err(why);
             }
+            let batch = state.collect();
+            let answer = first(&mut state);
             (
-                state.collect(),
+                batch,
                 Arc::clone(&state.medium),
                 state.superblock.id,
+                answer,
             )
         };
         let done = self.persist(&mut log, batch, &*medium, id, truncate);
         if done.is_err() {
             self.write().read_only = Some(Errno::EIO);
         }
-        done
+        done.map(|()| answer)
     }
 
     fn persist(

@@ -27,7 +27,7 @@ fn explore(
     let mut random = Random::new(seed);
     let (mut count, mut wrong) = (0, None);
     for (number, event) in recorded.events.iter().enumerate() {
-        if matches!(event, Event::Fence | Event::Sync) {
+        if matches!(event, Event::Fence { .. } | Event::Sync) {
             let mut again = Random::new(seed + number as u64);
             course.states(LIMITS.0, &mut random, |bytes| {
                 if wrong.is_none() {
@@ -63,7 +63,7 @@ fn crash_again(
     let mut course = Course::new(bytes, durability);
     let mut wrong = None;
     for (number, event) in events.iter().enumerate() {
-        if matches!(event, Event::Fence | Event::Sync) {
+        if matches!(event, Event::Fence { .. } | Event::Sync) {
             course.states(LIMITS.1, random, |bytes| {
                 *count += 1;
                 if wrong.is_none() {
@@ -101,7 +101,7 @@ fn a_second_crash_leaves_what_the_first_has_left() {
 fn what_is_missing_in_a_recovery_is_found() {
     for (durability, call, purpose) in [
         (Durability::Dax, Call::Flush, For::Home),
-        (Durability::Dax, Call::Sync, For::Home),
+        (Durability::Dax, Call::Fence, For::Home),
         (Durability::Fdatasync, Call::Sync, For::Home),
     ] {
         let found = (0..6).any(|seed| {

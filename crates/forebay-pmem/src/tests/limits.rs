@@ -2,7 +2,7 @@
 
 use super::drive::{by, faults, new_store, open};
 use super::sim::Simulated;
-use crate::errno::Errno;
+use crate::errno::{Errno, Result};
 use crate::medium::Durability;
 use crate::store::Store;
 use crate::types::{CreateOptions, ROOT};
@@ -72,18 +72,80 @@ fn what_fails_leaves_the_bytes_as_they_were() {
         .map(|is| is.inode)
         .expect("made");
     assert_eq!(store.write(file, 0, &[7; 10_000]), Ok(10_000));
-    // Its edges are cleared in place before the space for what lies between runs out.
+    // In one step, and in two.
     let zero = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
-    assert_eq!(
-        store.fallocate(file, zero, 100, 2 << 20).err(),
-        Some(Errno::ENOSPC)
-    );
+    for length in [(2 << 20) - 4096, 2 << 20] {
+        let done = store.fallocate(file, zero, 100, length);
+        assert_eq!(done.err(), Some(Errno::ENOSPC));
+    }
     let mut bytes = vec![0; 10_000];
     assert_eq!(store.read(file, 0, &mut bytes), Ok(10_000));
     assert!(bytes.iter().all(|byte| *byte == 7));
     // What is committed afterwards is the same.
     assert_eq!(store.sync(), Ok(()));
     assert_eq!(faults(&medium), [""; 0]);
+}
+
+/// Makes a range zeros that begins and ends with data and has a hole of `hole` pages, where the store has room for `room` pages
+/// more. Answers what came of it, and whether the file is what it was.
+fn make_zeros(hole: u64, room: u64) -> (Result<()>, bool) {
+    const DATA: usize = 700 * 4096;
+    let (medium, store) = store(6000, &CreateOptions::default());
+    let file = store.create(ROOT, b"f", by(0o644)).expect("made").inode;
+    let filler = store.create(ROOT, b"g", by(0o644)).expect("made").inode;
+    let second = DATA as u64 + hole * 4096;
+    assert_eq!(store.write(file, 0, &vec![7; DATA]), Ok(DATA));
+    assert_eq!(store.write(file, second, &vec![8; DATA]), Ok(DATA));
+    if hole > 0 {
+        let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let punched = store.fallocate(file, punch, DATA as u64, hole * 4096);
+        assert_eq!(punched, Ok(()));
+    }
+    assert_eq!(store.sync(), Ok(()));
+    let free = store
+        .statfs_when_committed()
+        .expect("committed")
+        .blocks_available;
+    // Without the nodes of the filler's map, which come as they come.
+    let length = (free - room) as usize * 4096;
+    assert_eq!(
+        store.fallocate(filler, 0, 0, length as u64 - 16 * 4096),
+        Ok(())
+    );
+    while store.statfs().blocks_available > room {
+        let end = store.getattr(filler).expect("there").size;
+        assert_eq!(store.fallocate(filler, 0, end, 4096), Ok(()));
+    }
+    let before = store.statfs_when_committed().expect("committed");
+    let all = second + DATA as u64;
+    let done = store.fallocate(file, libc::FALLOC_FL_ZERO_RANGE, 100, all - 200);
+    let mut bytes = vec![1; all as usize];
+    assert_eq!(store.read(file, 0, &mut bytes), Ok(bytes.len()));
+    let mut expected = vec![0; all as usize];
+    expected[..DATA].fill(7);
+    expected[second as usize..].fill(8);
+    if done.is_ok() {
+        expected[100..all as usize - 100].fill(0);
+        let has = store.getattr(file).expect("there").blocks / 8;
+        assert!(has >= all / 4096, "{has} blocks of {all} bytes");
+    } else {
+        let now = store.statfs_when_committed().expect("committed");
+        assert_eq!(now.blocks_free, before.blocks_free);
+    }
+    let same = bytes == expected;
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
+    (done, same)
+}
+
+#[test]
+fn zeros_that_find_no_room_leave_the_bytes_as_they_were() {
+    // Room for the first part alone.
+    assert_eq!(make_zeros(1200, 600), (Err(Errno::ENOSPC), true));
+    assert_eq!(make_zeros(600, 590), (Err(Errno::ENOSPC), true));
+    // Room for the hole alone: bytes that are there become zeros where the store is full, too.
+    assert_eq!(make_zeros(1200, 1230), (Ok(()), true));
+    assert_eq!(make_zeros(0, 0), (Ok(()), true));
 }
 
 #[test]
@@ -108,6 +170,49 @@ fn inodes_end_and_come_back() {
     );
     assert_eq!(store.unlink(ROOT, b"3"), Ok(()));
     assert!(store.create(ROOT, b"more", by(0)).is_ok());
+}
+
+/// Creates and syncs files, then creates so many without a sync, and then punches what changes many lines of a block that the
+/// batch has already.
+fn fill_a_batch(new: &[u8], synced: usize, running: usize) {
+    const PAGES: usize = 500;
+    let medium = Simulated::new(new.to_vec(), Durability::Dax);
+    let store = open(&medium).expect("a new store opens");
+    let create = |number: usize| {
+        let made = store.create(ROOT, number.to_string().as_bytes(), by(0o644));
+        made.expect("there is room").inode
+    };
+    let file = create(0);
+    let bytes = vec![1; PAGES * 4096];
+    assert_eq!(store.write(file, 0, &bytes), Ok(bytes.len()));
+    for number in 1..=synced {
+        create(number);
+        assert_eq!(store.sync(), Ok(()));
+    }
+    assert_eq!(store.write(file, 0, b"new"), Ok(3));
+    for number in synced + 1..=synced + running {
+        create(number);
+    }
+    let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    let length = (PAGES as u64 - 2) * 4096;
+    assert_eq!(store.fallocate(file, punch, 4096, length), Ok(()));
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
+}
+
+#[test]
+fn batches_that_fill_the_log_begin_anew_wherever_the_log_stands() {
+    let options = CreateOptions {
+        inodes: Some(1000),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    };
+    let new = new_store(1200, &options);
+    for synced in 24..48 {
+        for running in (80..160).step_by(5) {
+            fill_a_batch(&new, synced, running);
+        }
+    }
 }
 
 /// All names of a directory, a few at a time, while names come and go that are not looked at.

@@ -4,7 +4,7 @@
 //! Two machines are simulated. *DAX*: a store reaches memory at any time, each line of 64 bytes for itself,
 //! and within a line in the order of its stores, word by word. What was flushed or streamed before a fence is
 //! there after it; bytes of files need a fence of their own writer (`For::Data`), which no other thread's
-//! fence stands in for. *File*: sectors of 512 bytes reach the disk at any time, flushes and fences do
+//! fence stands in for, and so does metadata where it belongs (`For::Home`): the next commit may be another thread's. *File*: sectors of 512 bytes reach the disk at any time, flushes and fences do
 //! nothing, and a sync brings everything.
 //!
 //! What a program stores to a window is noticed when the store does something next, and is a store like others.
@@ -40,7 +40,9 @@ pub enum Event {
         length: usize,
         purpose: For,
     },
-    Fence,
+    Fence {
+        purpose: For,
+    },
     Sync,
     /// So many operations have been called, and so many of them are durable by promise.
     Mark {
@@ -232,9 +234,12 @@ impl Medium for Simulated {
     }
 
     fn fence(&self, purpose: For) {
-        assert_eq!(purpose, For::Data, "the writers' own fence");
+        assert!(
+            matches!(purpose, For::Data | For::Home),
+            "fences of whoever stores: {purpose:?}"
+        );
         if self.omitted != Some((Call::Fence, purpose)) {
-            self.event(Event::Fence);
+            self.event(Event::Fence { purpose });
         }
     }
 
@@ -252,8 +257,8 @@ struct Line {
     base: Vec<u8>,
     /// Each later one, as a change of the one before: where, and the bytes.
     changes: Vec<(usize, Vec<u8>)>,
-    /// Changes that are on their way by the committer, and by writers of data.
-    flushed: [usize; 2],
+    /// Changes that are on their way by the committer, by writers of data, and by who has committed before.
+    flushed: [usize; 3],
 }
 
 impl Line {
@@ -316,9 +321,9 @@ impl Course {
                 length,
                 purpose,
             } => self.flush(*at, *length, *purpose),
-            Event::Fence => self.settle(&[WRITERS]),
+            Event::Fence { purpose } => self.settle(whose(*purpose)),
             // A committer's `sfence` says nothing of what other threads have streamed.
-            Event::Sync if self.durability == Durability::Dax => self.settle(&[COMMITTER]),
+            Event::Sync if self.durability == Durability::Dax => self.settle(COMMITTER),
             Event::Sync => {
                 for (line, pending) in std::mem::take(&mut self.lines) {
                     let last = pending.version(pending.changes.len());
@@ -340,7 +345,7 @@ impl Course {
             let line = self.lines.entry(start).or_insert_with(|| Line {
                 base: base.to_vec(),
                 changes: Vec::new(),
-                flushed: [0; 2],
+                flushed: [0; 3],
             });
             line.changes
                 .push((place - start, bytes[from..from + until].to_vec()));
@@ -359,15 +364,13 @@ impl Course {
         }
     }
 
-    fn settle(&mut self, whose: &[usize]) {
+    fn settle(&mut self, whose: usize) {
         if self.durability == Durability::Fdatasync {
             return;
         }
-        for whose in whose {
-            for (start, line) in &mut self.lines {
-                line.settle(*whose);
-                self.certain[*start..*start + line.base.len()].copy_from_slice(&line.base);
-            }
+        for (start, line) in &mut self.lines {
+            line.settle(whose);
+            self.certain[*start..*start + line.base.len()].copy_from_slice(&line.base);
         }
         self.lines.retain(|_, line| !line.changes.is_empty());
     }
@@ -436,12 +439,13 @@ impl Course {
 
 const COMMITTER: usize = 0;
 const WRITERS: usize = 1;
+const HOMES: usize = 2;
 
 fn whose(purpose: For) -> usize {
-    if purpose == For::Data {
-        WRITERS
-    } else {
-        COMMITTER
+    match purpose {
+        For::Data => WRITERS,
+        For::Home => HOMES,
+        _ => COMMITTER,
     }
 }
 

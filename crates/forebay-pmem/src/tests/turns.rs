@@ -1,16 +1,18 @@
 //! Calls in several pieces, and others of the same file between the pieces: there where the store is full, and the next
-//! piece waits for the commit that gives back what was freed.
+//! piece waits for the commit that gives back what was freed. And calls that find their batch full, and the next one too.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
 use super::drive::{by, clock, faults, new_store, quiet};
 use super::sim::Simulated;
 use super::watched::Watched;
+use crate::errno::{Errno, Result};
 use crate::medium::{Durability, Medium};
 use crate::store::Store;
-use crate::types::{Changes, CreateOptions, ROOT};
+use crate::types::{Changes, CreateOptions, OnExisting, ROOT};
 
 /// Two pieces.
 const BYTES: usize = 4 << 20;
@@ -19,6 +21,9 @@ const FREE: u64 = 700;
 const ROUNDS: usize = 3;
 /// For what has to wait, and is not done.
 const A_WHILE: Duration = Duration::from_millis(50);
+
+/// More changes than a batch of the smallest log has room for.
+const FILES: usize = 2500;
 
 fn cut(store: &Store, file: u64) {
     let empty = Changes {
@@ -115,4 +120,75 @@ fn a_file_is_not_cut_between_the_pieces_of_a_write() {
             assert!(bytes.len() == BYTES || bytes.is_empty());
         },
     );
+}
+
+/// Fills the running batch until it takes no more, and at the commit that comes of it, meanwhile, the next one by another thread;
+/// what did not fit is done all the same. `call` gets a number of its own each time.
+fn full_batches(call: impl Fn(&Store, usize) -> Result<()>) {
+    let options = CreateOptions {
+        inodes: Some(6000),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    };
+    let simulated = Simulated::new(new_store(3000, &options), Durability::Dax);
+    let medium = Watched::new(Arc::clone(&simulated));
+    let opened = Store::open_medium(Arc::clone(&medium) as Arc<dyn Medium>, quiet(), clock);
+    let store = opened.expect("a new store opens");
+    let files: Vec<u64> = (0..FILES)
+        .map(|number| {
+            let made = store.create(ROOT, format!("old{number}").as_bytes(), by(0));
+            made.expect("there is room").inode
+        })
+        .collect();
+    assert_eq!(store.sync(), Ok(()));
+    let (begin, begun) = mpsc::channel();
+    let (told, tell) = mpsc::channel();
+    let waits = AtomicBool::new(true);
+    medium.at_commit(Some(Box::new(move || {
+        let _ = begin.send(());
+        // Until the other thread has not been heard of for a while: it waits for this commit then.
+        while tell.recv_timeout(A_WHILE).is_ok() {}
+    })));
+    std::thread::scope(|scope| {
+        let (store, waits) = (&store, &waits);
+        scope.spawn(move || {
+            if begun.recv().is_err() {
+                return;
+            }
+            // Each needs less than what `call` does.
+            for file in files {
+                let changes = Changes {
+                    mode: Some(0o640),
+                    ..Changes::default()
+                };
+                let done = store.setattr(file, &changes);
+                assert!(matches!(done, Ok(_) | Err(Errno::ENOENT)), "{done:?}");
+                let _ = told.send(());
+            }
+            waits.store(false, Ordering::Relaxed);
+        });
+        for number in 0..FILES {
+            assert_eq!(call(store, number), Ok(()), "{number}");
+        }
+        medium.at_commit(None);
+    });
+    assert!(
+        !waits.load(Ordering::Relaxed),
+        "there was a commit, and the other thread went on"
+    );
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&simulated), [""; 0]);
+}
+
+#[test]
+fn a_batch_that_others_fill_is_no_full_store() {
+    full_batches(|store, number| {
+        let name = format!("new{number}");
+        store.create(ROOT, name.as_bytes(), by(0)).map(|_| ())
+    });
+    full_batches(|store, number| store.unlink(ROOT, format!("old{number}").as_bytes()));
+    full_batches(|store, number| {
+        let (from, to) = (format!("old{number}"), format!("renamed{number}"));
+        store.rename(ROOT, from.as_bytes(), ROOT, to.as_bytes(), OnExisting::Fail)
+    });
 }
