@@ -226,17 +226,18 @@ mod tests {
     #[test]
     fn frames_give_way_to_tables() {
         let mut config = Config::builder().build().expect("defaults");
-        config.memory = 64 * MIB;
+        // So much that frames are far from the part of it that is theirs in any case.
+        config.memory = 256 * MIB;
         config.session = format!("test-tables-{}", std::process::id());
         let mut session = Session::open(config).expect("a session");
-        session.warm(64 * MIB).expect("memory");
+        session.warm(256 * MIB).expect("memory");
         session.stop_keeping();
         let place = tempfile::TempDir::new().expect("a directory");
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true);
         let file = session.open_file(place.path().join("a"), &options);
         let file = file.expect("a file");
-        for at in (0..56 * MIB).step_by(65536) {
+        for at in (0..64 * MIB).step_by(65536) {
             assert_eq!(file.write_at(&[7; 65536], at).expect("written"), 65536);
         }
         file.sync_all().expect("synced");
