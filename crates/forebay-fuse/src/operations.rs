@@ -9,9 +9,9 @@ use std::time::SystemTime;
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, INodeNo,
-    InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen, ReplyStatfs,
-    ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 use rustix::fs::AtFlags;
 
@@ -20,7 +20,7 @@ use crate::contents::{Manner, Part, REQUEST_BYTES_MAX};
 use crate::failed::{Answer, Failed, guarded};
 use crate::names::Special;
 use crate::replies::{
-    ONLY, absent, attributes, believed, done, entry, list_with_attributes, opened, room,
+    attributes, created, done, entry, found_or_absent, list_with_attributes, opened, room, space,
     told_bytes, written,
 };
 use crate::served::Served;
@@ -83,12 +83,8 @@ impl<F: Served> Filesystem for Serving<F> {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        match guarded(|| self.0.look_up(parent.0, name)) {
-            Err(Failed(libc::ENOENT)) if F::ALONE => {
-                reply.entry(&self.0.believed(), &absent(), ONLY);
-            }
-            found => entry(&*self.0, found, reply),
-        }
+        let found = guarded(|| self.0.look_up(parent.0, name));
+        found_or_absent(&*self.0, found, reply);
     }
 
     fn forget(&self, _req: &Request, ino: INodeNo, lookups: u64) {
@@ -241,16 +237,7 @@ impl<F: Served> Filesystem for Serving<F> {
         reply: ReplyCreate,
     ) {
         match guarded(|| self.0.create(req, (parent.0, name), mode, flags)) {
-            Ok((told, handle)) => {
-                let handle = FileHandle(handle);
-                reply.created(
-                    &believed(&*self.0, &told),
-                    &told,
-                    ONLY,
-                    handle,
-                    F::AS_OPENED,
-                );
-            }
+            Ok((told, handle)) => created(&*self.0, &told, handle, reply),
             Err(failed) => reply.error(failed.into()),
         }
     }
@@ -477,6 +464,20 @@ impl<F: Served> Filesystem for Serving<F> {
             Ok(found) => reply.offset(found as i64),
             Err(failed) => reply.error(failed.into()),
         }
+    }
+
+    fn ioctl(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        space(&*self.0, Self::part(ino, fh, 0), (cmd, in_data), reply);
     }
 
     fn copy_file_range(

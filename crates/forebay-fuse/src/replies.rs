@@ -2,19 +2,28 @@
 
 use std::time::{Duration, SystemTime};
 
+use forebay::sys::extents::STORE_SPACE;
 use fuser::{
-    FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo, ReplyAttr, ReplyCreate,
+    ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyOpen, ReplyStatfs, ReplyWrite,
+    ReplyXattr,
 };
 use rustix::fs::StatVfs;
 
-use crate::contents::{SET_GROUP, SET_USER};
+use crate::contents::{Part, SET_GROUP, SET_USER};
 use crate::failed::{Answer, Failed, guarded};
 use crate::names::is_dots;
 use crate::served::Served;
 
-/// Numbers are not used for another file as long as the kernel knows them.
-pub(crate) const ONLY: Generation = Generation(0);
+/// What tells a file from earlier ones of the same number; the kernel makes file handles of both.
+pub(crate) fn generation<F: Served>(told: &FileAttr) -> Generation {
+    let since = told.crtime.duration_since(SystemTime::UNIX_EPOCH);
+    Generation(match F::ALONE {
+        true => since.map_or(0, |since| since.as_nanos() as u64),
+        // Numbers are not used for another file as long as the kernel knows them.
+        false => 0,
+    })
+}
 /// The longest value of an extended attribute, and the longest list of names.
 const ATTRIBUTE_BYTES_MAX: u32 = 64 << 10;
 
@@ -28,7 +37,7 @@ pub(crate) fn believed(served: &impl Served, told: &FileAttr) -> Duration {
 }
 
 /// What the kernel takes for a name that is not there, and believes.
-pub(crate) fn absent() -> FileAttr {
+fn absent() -> FileAttr {
     let never = SystemTime::UNIX_EPOCH;
     FileAttr {
         ino: INodeNo(0),
@@ -49,11 +58,33 @@ pub(crate) fn absent() -> FileAttr {
     }
 }
 
-pub(crate) fn entry(served: &impl Served, answer: Answer<FileAttr>, reply: ReplyEntry) {
+pub(crate) fn entry<F: Served>(served: &F, answer: Answer<FileAttr>, reply: ReplyEntry) {
     match answer {
-        Ok(told) => reply.entry(&believed(served, &told), &told, ONLY),
+        Ok(told) => reply.entry(&believed(served, &told), &told, generation::<F>(&told)),
         Err(failed) => reply.error(failed.into()),
     }
+}
+
+/// What a lookup has found. That a name is not there is believed like one that is, where nobody else makes any.
+pub(crate) fn found_or_absent<F: Served>(served: &F, found: Answer<FileAttr>, reply: ReplyEntry) {
+    match found {
+        Err(Failed(libc::ENOENT)) if F::ALONE => {
+            let told = absent();
+            reply.entry(&served.believed(), &told, generation::<F>(&told));
+        }
+        found => entry(served, found, reply),
+    }
+}
+
+pub(crate) fn created<F: Served>(served: &F, told: &FileAttr, handle: u64, reply: ReplyCreate) {
+    let (believed, generation) = (believed(served, told), generation::<F>(told));
+    reply.created(
+        &believed,
+        told,
+        generation,
+        FileHandle(handle),
+        F::AS_OPENED,
+    );
 }
 
 pub(crate) fn attributes(served: &impl Served, answer: Answer<FileAttr>, reply: ReplyAttr) {
@@ -80,6 +111,28 @@ pub(crate) fn opened(answer: Answer<u64>, flags: FopenFlags, reply: ReplyOpen) {
 pub(crate) fn written(answer: Answer<u32>, reply: ReplyWrite) {
     match answer {
         Ok(n) => reply.written(n),
+        Err(failed) => reply.error(failed.into()),
+    }
+}
+
+/// Answers the one `ioctl` that there is: how far a file has space.
+pub(crate) fn space(served: &impl Served, at: Part, asked: (u32, &[u8]), reply: ReplyIoctl) {
+    let answer = guarded(|| match asked {
+        (STORE_SPACE, range) if range.len() == 16 => {
+            let [start, end] = [0, 8].map(|from| {
+                let bytes = range[from..from + 8].try_into();
+                u64::from_ne_bytes(bytes.expect("eight bytes"))
+            });
+            let at = Part {
+                offset: start,
+                ..at
+            };
+            Ok([served.allocated_to(at, end)?, end])
+        }
+        _ => Err(Failed(libc::ENOTTY)),
+    });
+    match answer {
+        Ok(range) => reply.ioctl(0, range.map(u64::to_ne_bytes).as_flattened()),
         Err(failed) => reply.error(failed.into()),
     }
 }
@@ -112,8 +165,8 @@ pub(crate) fn told_bytes(size: u32, reply: ReplyXattr, ask: impl Fn(&mut [u8]) -
 }
 
 /// Lists an open directory (its number and its handle), each entry as a lookup would tell it.
-pub(crate) fn list_with_attributes(
-    served: &impl Served,
+pub(crate) fn list_with_attributes<F: Served>(
+    served: &F,
     (number, handle): (u64, u64),
     from: u64,
     reply: &mut ReplyDirectoryPlus,
@@ -127,7 +180,8 @@ pub(crate) fn list_with_attributes(
             let inode = INodeNo(entry.inode);
             return told.is_ok_and(|told| {
                 let believed = believed(served, &told);
-                reply.add(inode, entry.next, entry.name, &believed, &told, ONLY)
+                let generation = generation::<F>(&told);
+                reply.add(inode, entry.next, entry.name, &believed, &told, generation)
             });
         }
         let told = match served.look_up(number, entry.name) {
@@ -141,7 +195,10 @@ pub(crate) fn list_with_attributes(
             }
         };
         let believed = believed(served, &told);
-        let is_full = reply.add(told.ino, entry.next, entry.name, &believed, &told, ONLY);
+        let generation = generation::<F>(&told);
+        let is_full = reply.add(
+            told.ino, entry.next, entry.name, &believed, &told, generation,
+        );
         if is_full {
             served.forget(told.ino.0, 1);
         }

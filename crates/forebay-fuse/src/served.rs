@@ -13,7 +13,7 @@ use rustix::fs::{AtFlags, StatVfs};
 
 use crate::changes::Changes;
 use crate::contents::{Manner, Part};
-use crate::failed::Answer;
+use crate::failed::{Answer, Failed};
 use crate::names::{Listed, Special};
 
 /// A name in a directory.
@@ -71,6 +71,10 @@ pub(crate) trait Served: Send + Sync + 'static {
     fn release(&self, handle: u64);
     fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()>;
     fn seek(&self, at: Part, whence: i32) -> Answer<u64>;
+    /// How far all bytes from a place on have space; `end` at most. Only a store answers (`forebay::sys::extents::space_in_store`).
+    fn allocated_to(&self, _at: Part, _end: u64) -> Answer<u64> {
+        Err(Failed(libc::ENOTTY))
+    }
     /// Copies from file to file. Fewer bytes than asked for are no error.
     fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32>;
 

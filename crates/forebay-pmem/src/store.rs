@@ -153,6 +153,11 @@ enum Refusal {
 }
 
 impl Store {
+    /// The store's own number, which no other store has.
+    pub fn id(&self) -> u64 {
+        self.inner.read().superblock.id
+    }
+
     /// Syncs and closes. A drop does the same, and cannot tell of errors.
     pub fn close(mut self) -> Result<()> {
         self.finish()

@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
+use forebay::sys::stat::STORE_ATTRIBUTE;
 use forebay_pmem::{Errno, OnExisting, ROOT, Whence};
 use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, FileType, RenameFlags, StatVfs, StatVfsMountFlags};
@@ -203,6 +204,10 @@ impl Served for Stored {
         Ok(self.store.seek(at.handle, at.offset, whence)?)
     }
 
+    fn allocated_to(&self, at: Part, end: u64) -> Answer<u64> {
+        Ok(self.store.allocated_to(at.handle, at.offset, end)?)
+    }
+
     fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
         // As for `allocate`.
         self.kill_privileges(to.handle)?;
@@ -215,6 +220,9 @@ impl Served for Stored {
     }
 
     fn attribute(&self, number: u64, name: &OsStr, memory: &mut [u8]) -> Answer<usize> {
+        if name.as_bytes() == STORE_ATTRIBUTE.to_bytes() {
+            return given(format!("{:016x}", self.store.id()).as_bytes(), memory);
+        }
         let name = kept(name)?;
         given(&self.store.getxattr(number, name)?, memory)
     }

@@ -154,6 +154,9 @@ fn resize(state: &mut State, inode: &mut Inode, size: u64) -> Result<()> {
     if size < inode.size {
         let tail = (PAGE - size % PAGE) % PAGE;
         bytes::clear(state, inode, size, tail as usize)?;
+    }
+    if size <= inode.size {
+        // What was allocated beyond the end goes too, also where the end stays, as on other file systems.
         map::free(state, inode, size.div_ceil(PAGE)..u64::MAX)?;
     }
     inode.size = size;
@@ -312,6 +315,21 @@ pub fn extend(state: &mut State, number: u64, end: u64) -> Result<()> {
         state.put(number, &inode)?;
     }
     Ok(())
+}
+
+/// How far all pages from `offset` on have space, written or not; `end` at most.
+pub fn allocated_to(state: &State, number: u64, offset: u64, end: u64) -> Result<u64> {
+    let inode = regular(state, number)?;
+    // No file is longer, and no map has more pages.
+    let end_page = end.min(i64::MAX as u64).div_ceil(PAGE);
+    let mut covered = end;
+    map::runs(state, &inode, offset / PAGE..end_page, |page, first, _| {
+        if first == 0 {
+            covered = (page * PAGE).max(offset);
+        }
+        first != 0
+    })?;
+    Ok(covered)
 }
 
 /// The next written byte, or the next one that is not, as `lseek`.

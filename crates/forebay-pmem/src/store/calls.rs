@@ -267,6 +267,11 @@ impl Store {
         Ok(())
     }
 
+    /// How far all bytes from `offset` on have space, written or not; `end` at most.
+    pub fn allocated_to(&self, inode: u64, offset: u64, end: u64) -> Result<u64> {
+        files::allocated_to(&self.inner.read(), inode, offset, end)
+    }
+
     /// The next byte that was written, or that was not, as `lseek`.
     pub fn seek(&self, inode: u64, offset: u64, whence: Whence) -> Result<u64> {
         files::seek(&self.inner.read(), inode, offset, whence)

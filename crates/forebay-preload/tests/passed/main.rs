@@ -198,7 +198,10 @@ fn mistakes_about_pins_are_found() {
 }
 
 fn same_by(case: &str, library: &Path, bug: Option<&str>, check: impl FnOnce(&Session, &Path)) {
-    let temporary = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory");
+    let named = std::env::var("FOREBAY_TEST_DIRS").unwrap_or_default();
+    let place = named.split(':').find(|dir| !dir.is_empty());
+    let temporary = tempfile::tempdir_in(place.unwrap_or(env!("CARGO_TARGET_TMPDIR")));
+    let temporary = temporary.expect("a directory");
     fs::set_permissions(
         temporary.path(),
         std::os::unix::fs::PermissionsExt::from_mode(0o755),
@@ -227,6 +230,7 @@ fn same_by(case: &str, library: &Path, bug: Option<&str>, check: impl FnOnce(&Se
     }
     let ours = run(case, &temporary.path().join("ours"), |command| {
         command
+            .env_remove("FOREBAY_TEST_DIRS")
             .env("LD_PRELOAD", library)
             .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
             .env("FOREBAY_LARGE_FILE_BYTES", "0")

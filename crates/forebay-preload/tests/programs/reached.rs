@@ -216,10 +216,9 @@ fn named(dir: &Path) {
         assert_eq!(libc::flock(managed("locked"), libc::LOCK_EX), 0);
         const FIEMAP: libc::Ioctl = 0xc020_660b;
         let mut extents = [0u64, u64::MAX, 0, 0];
-        assert_eq!(
-            libc::ioctl(managed("asked"), FIEMAP, extents.as_mut_ptr()),
-            0
-        );
+        let asked = libc::ioctl(managed("asked"), FIEMAP, extents.as_mut_ptr());
+        // A mounted store has none; the question counts all the same.
+        assert!(asked == 0 || *libc::__errno_location() == libc::EOPNOTSUPP);
     }
     name_by_handle(managed("handle"));
     open(&dir.join("synced"), flags | libc::O_SYNC).expect("open");

@@ -20,7 +20,8 @@
 //! anywhere in the file, waits on ext4 and XFS and then finds nothing to do; truncation to the same
 //! size waits on XFS and btrfs, but not on ext4; on btrfs `fallocate` waits for its own range only.
 //! `fsync` promises nothing about direct writes under way. So: `fallocate` where files are written in
-//! place, truncation on btrfs, both where the file system is not known. A request that a dead process
+//! place, truncation on btrfs, both where the file system is not known. A direct write to a mounted store holds the inode's lock until the
+//! store has answered, and `lseek` for a hole takes that lock. A request that a dead process
 //! had queued but that had not reached the file system is not under way yet and cannot be waited for.
 
 mod cached;
@@ -61,6 +62,9 @@ pub type Relocate<'r> = &'r dyn Fn(OwnedFd) -> OwnedFd;
 impl RealFile {
     /// How far space goes on from `offset`, as the first `most` extents tell.
     fn covered(&self, offset: u64, end: u64, most: usize) -> io::Result<u64> {
+        if self.nature == Nature::Store {
+            return extents::space_in_store(self.direct.as_fd(), offset, end);
+        }
         let (mut covered, mut seen) = (offset, 0);
         extents::visit_extents(self.buffered.as_fd(), offset, end, |extent| {
             if extent.start > covered || !extent.is_settled() {
@@ -237,8 +241,9 @@ impl DeviceFile for RealFile {
         let fd = self.buffered.as_fd();
         self.quietly(|before| {
             file::allocate(fd, libc::FALLOC_FL_KEEP_SIZE, offset, len)?;
-            // ext4 has no clones, so it is not asked. What had no space has none in common with a clone.
-            let may_share = self.nature != Nature::InPlaceWithExtents && before.allocated != 0;
+            // ext4 and stores have no clones, so they are not asked. What had no space has none in common with a clone.
+            let without_clones = matches!(self.nature, Nature::InPlaceWithExtents | Nature::Store);
+            let may_share = !without_clones && before.allocated != 0;
             if !may_share || !self.has_shared_space(offset, len)? {
                 return Ok(());
             }
@@ -250,8 +255,12 @@ impl DeviceFile for RealFile {
 
     fn trim(&self) -> io::Result<()> {
         let len = self.stat()?.len;
-        let beyond = self.space_beyond(len)?;
-        if beyond.is_empty() {
+        let beyond = match self.nature {
+            // It does not tell.
+            Nature::Store => Vec::new(),
+            _ => self.space_beyond(len)?,
+        };
+        if beyond.is_empty() && self.nature != Nature::Store {
             return Ok(());
         }
         self.quietly(|before| {
@@ -294,6 +303,11 @@ impl DeviceFile for RealFile {
     }
 
     fn wait_in_flight(&self) -> io::Result<()> {
+        if self.nature == Nature::Store {
+            // At an offset that no file has: the question alone matters.
+            let _ = file::seek(self.direct.as_fd(), i64::MAX as u64, false);
+            return Ok(());
+        }
         let by_allocating = self.nature != Nature::CopyOnWriteUnlessFlagged;
         let by_truncating = !by_allocating || self.nature == Nature::Unknown;
         self.quietly(|_| {

@@ -5,7 +5,7 @@
 //! that other machines change it, that overwriting needs new space.
 
 use super::KernelReason;
-use crate::sys::stat::{FLAG_EXTENTS, FLAG_NO_COPY_ON_WRITE};
+use crate::sys::stat::{FLAG_EXTENTS, FLAG_NO_COPY_ON_WRITE, FUSE_MAGIC, STORE_MAGIC};
 
 /// A property of a file system that decides how its files are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,10 @@ pub enum Nature {
     Memory,
     /// Shared with other machines.
     Network,
-    /// Served by a process.
+    /// A store in persistent memory, mounted: served by a process, changed by nobody but the kernel's calls. Overwrites need no
+    /// further space, since the store keeps a reserve. It has no `FIEMAP`, and no clones.
+    Store,
+    /// Served by another process, which may change files at any time.
     Fuse,
     /// Not in the table: the probes decide.
     Unknown,
@@ -81,7 +84,8 @@ const TABLE: &[FileSystem] = &[
     row(0x7461_636f, "ocfs2", Nature::Network),
     row(0x0116_1970, "gfs2", Nature::Network),
     row(0x786f_4256, "vboxsf", Nature::Network),
-    row(0x6573_5546, "fuse", Nature::Fuse),
+    row(FUSE_MAGIC, "fuse", Nature::Fuse),
+    row(STORE_MAGIC, "a store", Nature::Store),
     row(0x794c_7630, "overlay", Nature::Unknown),
 ];
 
@@ -100,7 +104,7 @@ impl FileSystem {
     ) -> Result<(), KernelReason> {
         let file_system = self.name;
         match self.nature {
-            Nature::InPlace | Nature::Unknown => Ok(()),
+            Nature::InPlace | Nature::Store | Nature::Unknown => Ok(()),
             Nature::InPlaceWithExtents => match flags()? & FLAG_EXTENTS {
                 0 => Err(KernelReason::NoReserve { file_system }),
                 _ => Ok(()),

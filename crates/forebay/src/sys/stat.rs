@@ -142,8 +142,16 @@ fn nanoseconds(time: &libc::statx_timestamp) -> i128 {
     i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec)
 }
 
-/// The magic number of the file system that a file lies on. Asked once for each mount, as far as mounts can be told apart: XFS answers in
-/// 2 to 40 µs, as it tidies up its inodes before it counts them.
+/// The magic number of a store in persistent memory that is mounted. The kernel says of it what it says of every file system that a process
+/// serves ([`FUSE_MAGIC`]), so the mount's process is asked for [`STORE_ATTRIBUTE`].
+pub const STORE_MAGIC: u32 = 0x466f_7265;
+/// The magic number of file systems that a process serves.
+pub const FUSE_MAGIC: u32 = 0x6573_5546;
+/// The extended attribute that every file of a mounted store has: the store's number. No file system of others answers it.
+pub const STORE_ATTRIBUTE: &CStr = c"system.forebay.store";
+
+/// The magic number of the file system that a file lies on, [`STORE_MAGIC`] for a mounted store. Asked once for each mount, as far as mounts
+/// can be told apart: XFS answers in 2 to 40 µs, as it tidies up its inodes before it counts them.
 pub fn magic_of(fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<u32> {
     /// The lower half of a mount's number, and its file system's; 0: none. Threads may ask at the same time.
     static LAST: AtomicU64 = AtomicU64::new(0);
@@ -165,7 +173,18 @@ pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
     // SAFETY: `out` is ours and lives during the call.
     retry(|| check(unsafe { libc::fstatfs(fd.as_raw_fd(), out.as_mut_ptr()) }))?;
     // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
-    Ok(unsafe { out.assume_init() }.f_type as u32)
+    let magic = unsafe { out.assume_init() }.f_type as u32;
+    match magic == FUSE_MAGIC && has_attribute(fd, STORE_ATTRIBUTE) {
+        true => Ok(STORE_MAGIC),
+        false => Ok(magic),
+    }
+}
+
+/// Whether a file has an extended attribute. One that cannot be asked has none.
+fn has_attribute(fd: BorrowedFd<'_>, name: &CStr) -> bool {
+    // SAFETY: the name ends in a null byte and is only read; no memory is given for the value, so nothing is written.
+    let len = unsafe { libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), std::ptr::null_mut(), 0) };
+    len >= 0
 }
 
 /// The inode's flags (`FS_IOC_GETFLAGS`). File systems without any answer `ENOTTY` or `EOPNOTSUPP`.

@@ -189,8 +189,12 @@ fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
     });
     // A device number that is no block device's stands for several, or for a layer over others:
     // what lies beneath may well compute checksums.
-    let stable_writes = file_system.nature == Nature::CopyOnWriteUnlessFlagged
-        || block::may_need_stable_pages(major, minor);
+    // A store takes a copy of what it is given.
+    let stable_writes = match file_system.nature {
+        Nature::CopyOnWriteUnlessFlagged => true,
+        Nature::Store => false,
+        _ => block::may_need_stable_pages(major, minor),
+    };
     Caps {
         offset_align,
         memory_align,
