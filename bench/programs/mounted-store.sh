@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Times calls on a mounted store, on a store by its API, on another by its views and windows, and on ext4, XFS and tmpfs in the same memory, in turn: mounted-store.sh [ROUNDS].
+# Times calls on a mounted store, the same under `forebay run`, on a store by its API, on another by its views and windows, and on ext4, XFS and tmpfs in the same memory, in turn: mounted-store.sh [ROUNDS].
 # As root. $FOREBAY: the program. $CALLS: the example `calls` of forebay-pmem, which makes the API's calls. Both are release builds.
 # Prints medians in microseconds per call, and ratios of them. The two threads of a row "beside fsync" are a writer, which is timed, and one that syncs all the time.
 set -Eeuo pipefail
@@ -24,17 +24,24 @@ export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch
 # The API has a store of its own: one process has a store open.
 "$forebay" pmem create --size 512MiB "$MOUNTS/memory/api" >/dev/null
 "$forebay" pmem create --size 512MiB "$MOUNTS/memory/zero" >/dev/null
-sides=(store api zero ext4 xfs tmpfs)
+# One session for all rounds, with a daemon that keeps its memory.
+export FOREBAY_SESSION=mounted-store-$$
+"$forebay" daemon --until-idle 600 >/dev/null 2>&1 &
+daemon=$!
+trap 'kill "$daemon" 2>/dev/null || :; wait "$daemon" || :; "$forebay" umount --lazy "$MOUNTS/store" 2>/dev/null || :; mounts_end; rm -rf "$scratch"' EXIT
+sides=(store run api zero ext4 xfs tmpfs)
 # The first time warms every side's memory, and does not count.
 for ((round = 0; round <= rounds; round++)); do
     for side in "${sides[@]}"; do
         case $side in
             api) "$calls" "$MOUNTS/memory/api" ;;
             zero) "$calls" "$MOUNTS/memory/zero" --zero-copy ;;
+            run) "$forebay" run -- "$scratch/mounted" "$MOUNTS/store" ;;
             *) "$scratch/mounted" "$MOUNTS/$side" ;;
         esac | sed "s/^/$round $side /" >>"$scratch/all"
     done
 done
+kill "$daemon" && wait "$daemon" || :
 "$forebay" umount "$MOUNTS/store"
 uptime
 python3 - "$scratch/all" <<'PROGRAM'
@@ -44,9 +51,9 @@ for line in open(sys.argv[1]):
     number, side, name, ns = line.split()
     if number != "0":
         found.setdefault(name, {}).setdefault(side, []).append(float(ns))
-sides = ["store", "api", "zero", "ext4", "xfs", "tmpfs"]
-pairs = [("ext4", "store"), ("ext4", "api"), ("tmpfs", "api"), ("ext4", "zero"), ("tmpfs", "zero")]
-print("| call | mounted | API | views, windows | ext4 | XFS | tmpfs | " + " | ".join(" / ".join(pair) for pair in pairs) + " |")
+sides = ["store", "run", "api", "zero", "ext4", "xfs", "tmpfs"]
+pairs = [("ext4", "store"), ("ext4", "run"), ("tmpfs", "run"), ("ext4", "api"), ("tmpfs", "api"), ("ext4", "zero"), ("tmpfs", "zero")]
+print("| call | mounted | under `forebay run` | API | views, windows | ext4 | XFS | tmpfs | " + " | ".join(" / ".join(pair) for pair in pairs) + " |")
 for name, times in found.items():
     middle = {side: statistics.median(all) / 1000 for side, all in times.items()}
     row = [f"{middle[side]:.1f}" if side in middle else "" for side in sides]

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Ordinary programs on a directory that `forebay mount` shows, on a store that it mounts, and the same in a plain directory: they say and leave the
-# same. Programs that check what they read themselves (fio, fsx), and programs under `forebay run` in the same session.
+# Ordinary programs on a directory that `forebay mount` shows, on a store that it mounts, on that store under `forebay run`, and the same in a plain
+# directory: they say and leave the same. Programs that check what they read themselves (fio, fsx), and programs under `forebay run` in the same session.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 
@@ -44,12 +44,14 @@ same() {
     local place
     for place in mount plain; do
         mkdir "$scratch/$place/$1"
-        (cd "$scratch/$place/$1" && timeout 120 bash -c "$3") >"$scratch/$1.$place" 2>&1
+        local by=()
+        [[ $place == mount ]] && by=("${under[@]}")
+        (cd "$scratch/$place/$1" && timeout 120 "${by[@]}" bash -c "$3") >"$scratch/$1.$place" 2>&1
         echo "ends with $?" >>"$scratch/$1.$place"
     done
     expect "$1 says the same on a $kind" diff "$scratch/$1.plain" "$scratch/$1.mount"
     expect "$1 leaves the same on a mounted $kind" diff -r --no-dereference "$scratch/plain/$1" "$scratch/mount/$1"
-    [[ $kind == store ]] || expect "$1 leaves the same below it" diff -r --no-dereference "$scratch/plain/$1" "$scratch/below/$1"
+    [[ $kind != directory ]] || expect "$1 leaves the same below it" diff -r --no-dereference "$scratch/plain/$1" "$scratch/below/$1"
 }
 
 "$forebay" mount --daemon --linger 1 --memory 96MiB "$scratch/below" "$scratch/mount" 2>"$scratch/refused" || {
@@ -92,10 +94,17 @@ print(sorted(os.listdir("."))[:4], len(os.listdir("d/b/c")))
 EOF'
 }
 
+# beneath COMMAND...: one with what programs on the mount are begun with.
+beneath() {
+    case $1 in
+        timeout) timeout "$2" "${under[@]}" "${@:3}" ;;
+        *) "$@" ;;
+    esac
+}
 # check NAME PROGRAM COMMAND...: one that checks by itself.
 check() {
     if command -v "$2" >/dev/null; then
-        expect "$1 ($kind)" "${@:3}"
+        expect "$1 ($kind)" beneath "${@:3}"
     else
         printf 'skipped: %s: %s is missing\n' "$1" "$2"
         skipped=$((skipped + 1))
@@ -105,9 +114,9 @@ fsx=$target/tools/bin/fsx
 # A key-value store is filled by threads, and looked at once more.
 rocks() {
     local db=$scratch/mount/rocks
-    timeout 120 db_bench "--db=$db" --benchmarks=fillseq,fillrandom,readrandom,overwrite,compact,verifychecksum --num=6000 --value_size=400 --threads=2 \
+    timeout 120 "${under[@]}" db_bench "--db=$db" --benchmarks=fillseq,fillrandom,readrandom,overwrite,compact,verifychecksum --num=6000 --value_size=400 --threads=2 \
         --compression_type=none --cache_size=1048576 --write_buffer_size=1048576 --statistics=0 --stats_interval=1000000000 "$@" &&
-        timeout 120 db_bench "--db=$db" --use_existing_db=1 --benchmarks=verifychecksum,readseq --num=6000 && ldb "--db=$db" checkconsistency && rm -r "$db"
+        timeout 120 "${under[@]}" db_bench "--db=$db" --use_existing_db=1 --benchmarks=verifychecksum,readseq --num=6000 && ldb "--db=$db" checkconsistency && rm -r "$db"
 }
 verified=(fio --name=v --verify_state_save=0 --directory="$scratch/mount" --size=12M --verify=crc32c --verify_fatal=1 --do_verify=1 --randrepeat=0)
 checking() {
@@ -143,6 +152,8 @@ copy_file_range = 1'
 printf 'flen = 3000000\n%s\n' "$weights" >"$scratch/fsx.toml"
 printf 'flen = 20000000\n%s\n[opsize]\nmin = 1\nmax = 5000000\n' "$weights" >"$scratch/fsx-large.toml"
 
+# What programs on the mount are begun with.
+under=()
 kind=directory
 programs
 checking
@@ -164,6 +175,12 @@ rm -rf "$scratch/plain" && mkdir "$scratch/plain"
 kind=store
 "$forebay" pmem create --sparse --size 512MiB "$scratch/store" >/dev/null
 expect 'a store is mounted' "$forebay" mount --daemon "$scratch/store" "$scratch/mount"
+programs
+checking
+# And once more in a session.
+rm -rf "$scratch/plain" "$scratch/mount"/* && mkdir "$scratch/plain"
+kind='store in a session'
+under=("$forebay" run --require --)
 programs
 checking
 expect 'the store is synced' sync "$scratch/mount"

@@ -9,6 +9,7 @@ mod ends;
 mod here;
 mod model;
 mod names;
+mod past;
 #[path = "../cli/place.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod place;

@@ -28,6 +28,7 @@ fn run(program: &Path, dir: &Path, preloads: &[&Path], session: &str) -> (String
         .collect();
     let output = Command::new(program)
         .args([Path::new("case"), dir])
+        .env_remove("FOREBAY_TEST_DIRS")
         .env("LD_PRELOAD", paths.join(":"))
         .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
         .env("FOREBAY_LARGE_FILE_BYTES", "0")

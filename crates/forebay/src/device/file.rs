@@ -106,6 +106,13 @@ impl RealFile {
     /// Runs of space beyond the page that holds the byte before `len`: (offset, length).
     fn space_beyond(&self, len: u64) -> io::Result<Vec<(u64, u64)>> {
         let end = len.next_multiple_of(PAGE_BYTES as u64);
+        if self.nature == Nature::Store {
+            // The first run is enough to know: what the engine reserves begins at the end.
+            let covered = extents::space_in_store(self.direct.as_fd(), end, i64::MAX as u64)?;
+            return Ok(Vec::from_iter(
+                (covered > end).then(|| (end, covered - end)),
+            ));
+        }
         let mut runs = Vec::new();
         extents::visit_extents(self.buffered.as_fd(), end, i64::MAX as u64, |extent| {
             let start = extent.start.max(end);
@@ -255,12 +262,8 @@ impl DeviceFile for RealFile {
 
     fn trim(&self) -> io::Result<()> {
         let len = self.stat()?.len;
-        let beyond = match self.nature {
-            // It does not tell.
-            Nature::Store => Vec::new(),
-            _ => self.space_beyond(len)?,
-        };
-        if beyond.is_empty() && self.nature != Nature::Store {
+        let beyond = self.space_beyond(len)?;
+        if beyond.is_empty() {
             return Ok(());
         }
         self.quietly(|before| {

@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# The engine's tests, and those of programs under the preload library, on a mounted store: files of it are in sessions like those of any other
+# file system ("Sessions" in docs/mount.md).
+#
+# $FOREBAY_TEST_BIN: a directory with `forebay`, its library and the test program `programs`, instead of a debug build made here.
+# Needs no loop devices, and no root where there is fusermount3.
+set -Euo pipefail
+cd "$(dirname "$0")/../.." || exit 1
+
+away() {
+    echo "$1"
+    exit 77
+}
+[[ -e /dev/fuse ]] || away 'there is no /dev/fuse'
+[[ $(id -u) == 0 ]] || command -v fusermount3 >/dev/null || away 'fusermount3 is missing (scripts/install-test-deps.sh installs it)'
+for name in $(compgen -e | grep '^FOREBAY_' | grep -v '^FOREBAY_TEST_'); do unset "$name"; done
+target=$PWD/${CARGO_TARGET_DIR:-target}
+bin=${FOREBAY_TEST_BIN:-}
+unset FOREBAY_TEST_BIN
+if [[ ! -x $bin/programs ]]; then
+    cargo build --quiet -p forebay-cli -p forebay-preload || exit 1
+    program=$(cargo test -q -p forebay-preload --test programs --no-run --message-format=json 2>/dev/null |
+        sed -n 's/.*"executable":"\([^"]*\)".*/\1/p')
+    bin=$(dirname "$program")/..
+    programs=$program
+fi
+forebay=$(realpath "$bin/forebay")
+programs=$(realpath "${programs:-$bin/programs}")
+simulated=(cargo test -q --target-dir "$target/sim" -p forebay --features sim --test real --test processes --test kill
+    --test recovery --test lifecycle --test device_files)
+
+scratch=$(mktemp -d -p "$target") || exit 1
+export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch/state
+mkdir "$scratch/mount"
+clean() {
+    "$forebay" umount --lazy "$scratch/mount" 2>/dev/null
+    rm -rf --one-file-system "$scratch"
+}
+trap clean EXIT
+others=()
+[[ $(id -u) == 0 ]] && others=(--allow-other -o "exec,suid,dev")
+"$forebay" pmem create --sparse --size 2GiB "$scratch/store" >/dev/null || exit 1
+"$forebay" mount --daemon "${others[@]}" "$scratch/store" "$scratch/mount" 2>"$scratch/refused" || {
+    grep -q 'not permitted\|/dev/fuse' "$scratch/refused" && away "$(tail -n 1 "$scratch/refused")"
+    cat "$scratch/refused" && exit 1
+}
+
+passed=0 failed=0 skipped=0
+# run NAME COMMAND...: test programs; their results are added up, what they say they skipped apart.
+run() {
+    local name=$1 output ok bad left
+    shift
+    output=$("$@" 2>&1)
+    read -r ok bad < <(
+        grep -oE 'test result: [a-zA-Z]+\. [0-9]+ passed; [0-9]+ failed' <<<"$output" |
+            awk '{ ok += $4; bad += $6 } END { print ok + 0, bad + 0 }'
+    )
+    ((ok + bad > 0)) || bad=1
+    ((bad == 0)) || printf '%s\n' "$output"
+    left=$(grep -cE '^skipped: [^ ]+: .' <<<"$output")
+    ok=$((ok > left ? ok - left : 0))
+    printf '%s: %d passed, %d failed, %d skipped here\n' "$name" "$ok" "$bad" "$left"
+    passed=$((passed + ok)) failed=$((failed + bad)) skipped=$((skipped + left))
+}
+
+mkdir -m 1777 "$scratch/mount/tests"
+export FOREBAY_TEST_DIRS=$scratch/mount/tests FOREBAY_TEST_ROUNDS=3
+# What makes a disk or a cgroup of its own is the same wherever the files are.
+elsewhere=(--skip planted_bugs --skip a_slow_device --skip a_file_made_longer
+    --skip waited_for --skip memory_file_system --skip cgroup --skip pressure)
+run 'the engine on a store' "${simulated[@]}" -- "${elsewhere[@]}"
+run 'programs on a store' "$programs" appends:: closed:: closing:: model:: names:: outsiders:: reached:: sharing:: sizes:: sparse:: synced::
+
+rm -rf "$scratch/mount/tests"
+"$forebay" umount "$scratch/mount" || failed=$((failed + 1))
+in_order() {
+    local try
+    # Its process has it until it has written everything.
+    for try in {1..300}; do
+        "$forebay" pmem check "$scratch/store" >"$scratch/checked" 2>&1 && return
+        grep -q 'open in another process' "$scratch/checked" || break
+        sleep 0.1
+    done
+    cat "$scratch/checked"
+    return 1
+}
+if in_order; then
+    passed=$((passed + 1))
+else
+    failed=$((failed + 1))
+fi
+printf '%d passed, %d failed, %d skipped\n' "$passed" "$failed" "$skipped"
+((failed == 0))
