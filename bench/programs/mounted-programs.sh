@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Times grep, tar and sort on a mounted store, and on ext4, XFS and tmpfs in the same memory, in turn: mounted-programs.sh [ROUNDS].
+# Times grep, tar and sort on a mounted store, there under `forebay run`, and on ext4, XFS and tmpfs in the same memory, in turn: mounted-programs.sh [ROUNDS].
 # As root. $FOREBAY: the program, a release build. $NUMBERS: how many integers are sorted (8 million). Memory is warm, as after the first time.
 # Prints medians in milliseconds, and how many times faster than ext4 the store is.
+# A session lasts for all rounds; what `forebay run` itself takes is in the times of its side.
 set -Eeuo pipefail
 cd "$(dirname "$0")/../.." || exit 1
 rounds=${1:-5}
@@ -20,7 +21,12 @@ mkdir "$MOUNTS/store"
 export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch LC_ALL=C
 "$forebay" pmem create --size 1200MiB "$MOUNTS/memory/store" >/dev/null
 "$forebay" mount --daemon "$MOUNTS/memory/store" "$MOUNTS/store" 2>/dev/null
-sides=(store ext4 xfs tmpfs)
+export FOREBAY_SESSION=mounted-programs-$$
+"$forebay" daemon --until-idle 600 >/dev/null 2>&1 &
+daemon=$!
+trap 'kill "$daemon" 2>/dev/null || :; wait "$daemon" || :; "$forebay" umount --lazy "$MOUNTS/store" 2>/dev/null || :; mounts_end; rm -rf "$scratch"' EXIT
+places=(store ext4 xfs tmpfs)
+sides=(store run ext4 xfs tmpfs)
 
 # The project's own sources four times over, and numbers that are the same each time.
 for copy in 1 2 3 4; do
@@ -34,7 +40,7 @@ for _ in range(int(sys.argv[1]) // 1000):
     sys.stdout.write("".join(f"{dice.getrandbits(31)}\n" for _ in range(1000)))
 PROGRAM
 sum=$(sort -n "$scratch/numbers" | sha256sum)
-for side in "${sides[@]}"; do
+for side in "${places[@]}"; do
     cp "$scratch/numbers" "$MOUNTS/$side/numbers"
     cp -r "$scratch/tree" "$MOUNTS/$side/tree"
 done
@@ -44,23 +50,26 @@ timed() {
     local name=$1 begun
     shift
     begun=$(date +%s%N)
-    (cd "$MOUNTS/$side" && "$@")
+    (cd "$MOUNTS/$place" && "${by[@]}" "$@")
     printf '%s %s %s %s\n' "$round" "$side" "$name" $(($(date +%s%N) - begun)) >>"$scratch/all"
 }
-found() { grep -r -c 'pub(crate) fn' tree | wc -l >found; }
+found=(bash -c "grep -r -c 'pub(crate) fn' tree | wc -l >found")
 
 # The first time warms every side's memory, and does not count.
 for ((round = 0; round <= rounds; round++)); do
     for side in "${sides[@]}"; do
-        timed grep found
+        place=$side by=()
+        [[ $side != run ]] || { place=store by=("$forebay" run --); }
+        timed grep "${found[@]}"
         timed tar-c tar -cf tree.tar tree
         timed tar-x tar -xf tree.tar --one-top-level=again
         timed rm-r rm -r again
         timed sort sort -n -S 16M --parallel=2 -T . -o sorted numbers
-        [[ $(sha256sum <"$MOUNTS/$side/sorted") == "$sum" ]] || { echo "$side: not sorted" >&2; exit 1; }
-        rm "$MOUNTS/$side"/{sorted,tree.tar,found}
+        [[ $(sha256sum <"$MOUNTS/$place/sorted") == "$sum" ]] || { echo "$side: not sorted" >&2; exit 1; }
+        rm "$MOUNTS/$place"/{sorted,tree.tar,found}
     done
 done
+kill "$daemon" && wait "$daemon" || :
 "$forebay" umount "$MOUNTS/store"
 uptime
 python3 - "$scratch/all" <<'PROGRAM'
@@ -70,9 +79,9 @@ for line in open(sys.argv[1]):
     number, side, name, ns = line.split()
     if number != "0":
         times.setdefault(name, {}).setdefault(side, []).append(int(ns) / 1e6)
-sides = ["store", "ext4", "xfs", "tmpfs"]
-print("| program | mounted store | ext4 | XFS | tmpfs | ext4 / store |")
+sides = ["store", "run", "ext4", "xfs", "tmpfs"]
+print("| program | mounted store | under `forebay run` | ext4 | XFS | tmpfs | ext4 / store | ext4 / run |")
 for name, found in times.items():
     middle = {side: statistics.median(found[side]) for side in sides}
-    print(f"| {name} | " + " | ".join(f"{middle[side]:.0f}" for side in sides) + f" | {middle['ext4'] / middle['store']:.2f} |")
+    print(f"| {name} | " + " | ".join(f"{middle[side]:.0f}" for side in sides) + f" | {middle['ext4'] / middle['store']:.2f} | {middle['ext4'] / middle['run']:.2f} |")
 PROGRAM

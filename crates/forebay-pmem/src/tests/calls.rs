@@ -264,6 +264,36 @@ fn allocated_space_counts_as_zeros_and_needs_no_more_when_it_is_written() {
 }
 
 #[test]
+fn space_ends_where_a_hole_begins_and_a_cut_to_the_same_size_gives_back_what_is_beyond() {
+    let (medium, store) = store();
+    let file = store
+        .create(ROOT, b"f", by(0o644))
+        .map(|is| is.inode)
+        .expect("made");
+    assert_eq!(store.allocated_to(file, 0, 1 << 40), Ok(0));
+    assert_eq!(store.write(file, 0, &[1; 10_000]), Ok(10_000));
+    let keep = libc::FALLOC_FL_KEEP_SIZE;
+    assert_eq!(store.fallocate(file, keep, 10_000, 30_000), Ok(()));
+    assert_eq!(store.allocated_to(file, 0, 1 << 40), Ok(40_960));
+    assert_eq!(store.allocated_to(file, 5000, 20_000), Ok(20_000));
+    assert_eq!(
+        store.allocated_to(file, 50_000, i64::MAX as u64),
+        Ok(50_000)
+    );
+    let cut = Changes {
+        size: Some(10_000),
+        ..Changes::default()
+    };
+    assert_eq!(
+        store.setattr(file, &cut).map(|is| (is.size, is.blocks)),
+        Ok((10_000, 24))
+    );
+    assert_eq!(store.allocated_to(file, 0, 1 << 40), Ok(12_288));
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
+}
+
+#[test]
 fn extended_attributes_have_their_limits_and_flags() {
     let (medium, store) = store();
     let set = |name: &[u8], value: &[u8], flags| store.setxattr(ROOT, name, value, flags);

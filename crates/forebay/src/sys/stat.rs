@@ -174,17 +174,22 @@ pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
     retry(|| check(unsafe { libc::fstatfs(fd.as_raw_fd(), out.as_mut_ptr()) }))?;
     // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
     let magic = unsafe { out.assume_init() }.f_type as u32;
-    match magic == FUSE_MAGIC && has_attribute(fd, STORE_ATTRIBUTE) {
+    match magic == FUSE_MAGIC && has_attribute(fd, STORE_ATTRIBUTE)? {
         true => Ok(STORE_MAGIC),
         false => Ok(magic),
     }
 }
 
-/// Whether a file has an extended attribute. One that cannot be asked has none.
-fn has_attribute(fd: BorrowedFd<'_>, name: &CStr) -> bool {
+/// Whether a file has an extended attribute. `EBADF`: the descriptor only names it (`O_PATH`), and cannot be asked.
+fn has_attribute(fd: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     // SAFETY: the name ends in a null byte and is only read; no memory is given for the value, so nothing is written.
     let len = unsafe { libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), std::ptr::null_mut(), 0) };
-    len >= 0
+    match io::Error::last_os_error() {
+        _ if len >= 0 => Ok(true),
+        error if error.raw_os_error() == Some(libc::EBADF) => Err(error),
+        // File systems have errors of their own for what they do not know.
+        _ => Ok(false),
+    }
 }
 
 /// The inode's flags (`FS_IOC_GETFLAGS`). File systems without any answer `ENOTTY` or `EOPNOTSUPP`.
