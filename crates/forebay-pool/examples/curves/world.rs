@@ -29,6 +29,8 @@ pub struct Costs {
     pub message: u64,
     /// The same for each KiB of it.
     pub kib: u64,
+    /// Of a program's request on its client's host.
+    pub request: u64,
     /// From a host's door to another's: the network, and a thread that wakes.
     pub delay: u64,
     /// A link's time for each KiB.
@@ -322,6 +324,7 @@ impl World {
                 self.event(self.now + TICK * MS, Event::Comes(at, Work::Tick));
             }
             Work::Begin(number, operation) => {
+                cost = self.costs.request;
                 if let Machine::Client(client) = &mut self.hosts[at].machine {
                     client.begin(now, number, operation, &mut out);
                 }
