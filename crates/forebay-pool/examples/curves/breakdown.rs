@@ -104,7 +104,7 @@ fn speed(how: How, clients: u32, costs: Costs) -> (f64, f64) {
     let mut next = |world: &mut World, client: u32| {
         let count = &mut counts[client as usize];
         *count += 1;
-        let operation = if *count % (SYNCED + 1) == 0 {
+        let operation = if count.is_multiple_of(SYNCED + 1) {
             Operation::Sync { file }
         } else {
             let block = *count * 7 % PART;

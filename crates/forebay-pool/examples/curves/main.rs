@@ -143,7 +143,7 @@ fn deaths(clients: u32, servers: u32) {
     eprintln!(
         "signs of life and answers after that: {} a second, {} KiB; {:.1?} of real time",
         counts.signs * 1000 / (MEASURED / MS),
-        counts.sign_bytes * 1000 / (MEASURED / MS) >> 10,
+        (counts.sign_bytes * 1000 / (MEASURED / MS)) >> 10,
         began.elapsed()
     );
 }

@@ -260,7 +260,7 @@ impl World {
             let worked = hosts.iter().map(|host| host.worked);
             let link = hosts
                 .iter()
-                .map(|host| host.bytes * self.costs.link_kib >> 10);
+                .map(|host| (host.bytes * self.costs.link_kib) >> 10);
             Load {
                 busiest: share(worked.clone().max().unwrap_or(0)),
                 first: share(hosts.first().map_or(0, |host| host.worked)),
@@ -300,7 +300,7 @@ impl World {
     }
 
     fn cost(&self, bytes: u64) -> u64 {
-        self.costs.message + (self.costs.kib * bytes >> 10)
+        self.costs.message + ((self.costs.kib * bytes) >> 10)
     }
 
     fn turn(&mut self, at: usize) {
@@ -381,7 +381,7 @@ impl World {
             } else {
                 self.counts.messages += 1;
             }
-            let on_link = self.costs.link_kib * bytes >> 10;
+            let on_link = (self.costs.link_kib * bytes) >> 10;
             let sender = &mut self.hosts[at];
             sender.out_until = sender.out_until.max(begins + cost) + on_link;
             sender.bytes += bytes;
