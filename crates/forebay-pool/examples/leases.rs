@@ -37,6 +37,19 @@ fn rounds(times: u32, work: &mut [&mut dyn FnMut()]) -> Vec<(u128, u128)> {
     sorted.collect()
 }
 
+fn file(pool: &Pool) -> File {
+    let made = pool.run(Operation::Make {
+        parent: File::ROOT,
+        name: b"file".to_vec(),
+        facts: Facts::default(),
+        bytes: Vec::new(),
+    });
+    let Ok(Answer::Made(entry, _)) = made else {
+        panic!("{made:?}")
+    };
+    entry.file
+}
+
 /// Requests whose grants and blocks are in this client.
 fn requests() {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
@@ -45,16 +58,7 @@ fn requests() {
     let serving = Serving::begin(&config, 0).expect("a server");
     let pool = Pool::join(&config, Duration::from_secs(10)).expect("a pool");
     let run = |operation| pool.run(operation).expect("done");
-    let made = run(Operation::Make {
-        parent: File::ROOT,
-        name: b"file".to_vec(),
-        facts: Facts::default(),
-        bytes: Vec::new(),
-    });
-    let Answer::Made(entry, _) = made else {
-        panic!("{made:?}")
-    };
-    let file = entry.file;
+    let file = file(&pool);
     let write = |bytes: &[u8]| Operation::Write {
         file,
         offset: 0,

@@ -64,7 +64,10 @@ fn close(file: *mut PoolFile) {
     assert_eq!(unsafe { forebay_pool_file_close(file) }, 0, "{}", said());
 }
 
-/// Counts directories, and gathers names.
+/// Gathers names, and whether they are directories'.
+///
+/// # Safety
+/// `context` is a list of these that nobody else uses, `name` ends with a zero byte.
 unsafe extern "C" fn visit(context: *mut c_void, name: *const c_char, directory: c_int) -> c_int {
     // SAFETY: what the test hands on, and a name as the library promises it.
     let (names, name) = unsafe {
@@ -78,7 +81,7 @@ unsafe extern "C" fn visit(context: *mut c_void, name: *const c_char, directory:
 }
 
 /// Ends at the first name.
-unsafe extern "C" fn enough(_: *mut c_void, _: *const c_char, _: c_int) -> c_int {
+extern "C" fn enough(_: *mut c_void, _: *const c_char, _: c_int) -> c_int {
     7
 }
 
@@ -98,12 +101,12 @@ fn what_one_member_of_a_pool_writes_another_one_reads() {
     let (one, two) = (place.join(), place.join());
     // SAFETY: open handles, and texts that outlive the calls.
     unsafe {
-        assert_eq!(forebay_pool_mkdir(one, c"work".as_ptr(), 0o755), 0);
-        let file = open(one, c"work/file", O_RDWR | O_CREAT | O_EXCL);
+        assert_eq!(forebay_pool_mkdir(one, c"mine".as_ptr(), 0o755), 0);
+        let file = open(one, c"mine/file", O_RDWR | O_CREAT | O_EXCL);
         assert!(!file.is_null(), "{}", said());
         assert_eq!(write(file, b"ragged and quick", 3), 16);
         // Before anything is synced.
-        let other = open(two, c"/work/file", O_RDONLY);
+        let other = open(two, c"/mine/file", O_RDONLY);
         assert_eq!(read(other, 0), b"\0\0\0ragged and quick");
         assert_eq!(
             (read(other, 10), read(other, 19)),
@@ -111,21 +114,21 @@ fn what_one_member_of_a_pool_writes_another_one_reads() {
         );
         assert_eq!(forebay_pool_append(file, b"!".as_ptr().cast(), 1), 19);
         assert_eq!(forebay_pool_size(other), 20);
-        let tail = open(two, c"work/file", O_WRONLY | O_APPEND);
+        let tail = open(two, c"mine/file", O_WRONLY | O_APPEND);
         assert_eq!(write(tail, b"?", 0), 1);
         assert_eq!(read(file, 18), b"k!?");
         assert_eq!(forebay_pool_truncate(file, 5), 0);
         assert_eq!(read(other, 0), b"\0\0\0ra");
         assert_eq!(forebay_pool_sync(file), 0, "{}", said());
         assert_eq!(
-            forebay_pool_rename(two, c"work/file".as_ptr(), c"moved".as_ptr()),
+            forebay_pool_rename(two, c"mine/file".as_ptr(), c"moved".as_ptr()),
             0
         );
-        let found = [("moved".to_owned(), 0), ("work".to_owned(), 1)];
+        let found = [("mine".to_owned(), 1), ("moved".to_owned(), 0)];
         assert_eq!(names(one, c"/"), found);
         let first = forebay_pool_list(one, c"".as_ptr(), Some(enough), null_mut());
         assert_eq!(first, 7);
-        assert_eq!(forebay_pool_remove(one, c"work".as_ptr()), 0);
+        assert_eq!(forebay_pool_remove(one, c"mine".as_ptr()), 0);
         [file, other, tail].into_iter().for_each(close);
         // What was written is synced by the close, and outlives who has written it.
         let last = open(one, c"moved", O_WRONLY | O_TRUNC);
@@ -147,11 +150,15 @@ fn fails(answer: i64, number: i32, words: &str) {
     assert!(said().contains(words), "{}", said());
 }
 
+/// -1 for no file.
+fn none(file: *mut PoolFile) -> i64 {
+    if file.is_null() { -1 } else { 0 }
+}
+
 #[test]
 fn what_makes_no_sense_in_a_pool_is_an_error_with_a_text() {
     let place = place();
     let pool = place.join();
-    let none = |file: *mut PoolFile| if file.is_null() { -1 } else { 0 };
     // SAFETY: NULL, open handles, and texts that outlive the calls.
     unsafe {
         let nowhere = forebay_pool_open(c"/nowhere/pool.toml".as_ptr(), 0);
@@ -179,15 +186,25 @@ fn what_makes_no_sense_in_a_pool_is_an_error_with_a_text() {
         );
         let visits = forebay_pool_list(pool, c"/".as_ptr(), None, null_mut());
         fails(visits.into(), libc::EINVAL, "NULL");
-        let file = open(pool, c"file", O_WRONLY | O_CREAT);
-        assert!(!file.is_null(), "{}", said());
+        assert_eq!(forebay_pool_close(null_mut()), 0);
+        assert_eq!(forebay_pool_file_close(null_mut()), 0);
+        assert_eq!(forebay_pool_close(pool), 0);
+    }
+    place.serving.stop();
+}
+
+#[test]
+fn what_a_file_of_a_pool_is_not_open_for_is_an_error() {
+    let place = place();
+    let pool = place.join();
+    let file = open(pool, c"file", O_WRONLY | O_CREAT);
+    assert!(!file.is_null(), "{}", said());
+    // SAFETY: open handles, texts that outlive the calls, and a byte of this function's.
+    unsafe {
         let list = forebay_pool_list(pool, c"file".as_ptr(), Some(visit), null_mut());
         fails(list.into(), libc::ENOTDIR, "directory");
-        fails(
-            none(open(pool, c"file", O_WRONLY | O_CREAT | O_EXCL)),
-            libc::EEXIST,
-            "already",
-        );
+        let again = open(pool, c"file", O_WRONLY | O_CREAT | O_EXCL);
+        fails(none(again), libc::EEXIST, "already");
         let mut byte = 0_u8;
         fails(
             forebay_pool_pread(file, (&raw mut byte).cast(), 1, 0) as i64,
@@ -211,13 +228,6 @@ fn what_makes_no_sense_in_a_pool_is_an_error_with_a_text() {
         assert_eq!(forebay_pool_remove(pool, c"file".as_ptr()), 0);
         fails(forebay_pool_size(file), libc::ESTALE, "removed");
         close(file);
-        assert_eq!(
-            (
-                forebay_pool_close(null_mut()),
-                forebay_pool_file_close(null_mut())
-            ),
-            (0, 0)
-        );
         assert_eq!(forebay_pool_close(pool), 0);
     }
     place.serving.stop();

@@ -33,6 +33,19 @@ fn worked(process: u32) -> u64 {
     times.sum()
 }
 
+fn file(pool: &Pool) -> File {
+    let made = pool.run(Operation::Make {
+        parent: File::ROOT,
+        name: b"file".to_vec(),
+        facts: Facts::default(),
+        bytes: Vec::new(),
+    });
+    let Ok(Answer::Made(entry, _)) = made else {
+        panic!("{made:?}")
+    };
+    entry.file
+}
+
 /// Prints microseconds of each request: processor time of the server's process and of the client's, and how long it took; medians of rounds.
 pub fn rows() {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
@@ -45,16 +58,7 @@ pub fn rows() {
         .expect("a process");
     let pool = Pool::join(&config(&address), Duration::from_secs(20)).expect("a pool");
     let run = |operation| pool.run(operation).expect("done");
-    let made = run(Operation::Make {
-        parent: File::ROOT,
-        name: b"file".to_vec(),
-        facts: Facts::default(),
-        bytes: Vec::new(),
-    });
-    let Answer::Made(entry, _) = made else {
-        panic!("{made:?}")
-    };
-    let file = entry.file;
+    let file = file(&pool);
     let block = bytes::Bytes::from(vec![3; 1 << 16]);
     let write = |length: u64| {
         let mut bytes = forebay_pool::rope::Rope::default();
