@@ -10,6 +10,13 @@
 // there is no position that threads could share. Closed once, by forebay_close.
 typedef struct forebay_file forebay_file;
 
+// A process's membership in a pool: memory that other hosts lend, with files in it that all its hosts see alike. Used by any number of threads at once; closed
+// once, by forebay_pool_close.
+typedef struct forebay_pool forebay_pool;
+
+// An open file of a pool. Used by any number of threads at once, as a file is. Closed once, by forebay_pool_file_close.
+typedef struct forebay_pool_file forebay_pool_file;
+
 // A process's part in a session: an arena of cached bytes that several processes share. Used by any number of threads at once; closed
 // once, by forebay_session_close.
 typedef struct forebay_session forebay_session;
@@ -400,6 +407,141 @@ int64_t forebay_window_attached(const struct forebay_window *window);
 // The caller's part:
 // `window` is NULL or a handle that is not closed yet, and no other thread uses it or its bytes any more.
 void forebay_window_close(struct forebay_window *window);
+
+// Joins the pool of this name, by the configuration that its servers have: `name` is NAME of NAME.toml, or a path with a slash in it. Waits up to
+// `patience_ms` milliseconds for servers that are starting. Threads of this process belong to it.
+//
+// Returns NULL on failure. errno is EINVAL for a configuration that is not there or makes no sense (the text names it), ENOTCONN when the pool does not answer
+// or does not let this process in.
+//
+// The caller's part:
+// `name` ends with a zero byte.
+struct forebay_pool *forebay_pool_open(const char *name,
+                                       uint32_t patience_ms);
+
+// Gives the handle back. Files that were opened by it stay open; the process leaves the pool when the last of them is closed. NULL is no
+// pool, and nothing is done. In a forked child nothing happens to what is its parent's. Returns 0.
+//
+// The caller's part:
+// `pool` is NULL or a handle that is not closed yet, and no other thread uses it any more.
+int forebay_pool_close(struct forebay_pool *pool);
+
+// Makes a directory, with these permissions: whoever is in the pool may do everything, and mounts go by them. Paths begin at the pool's root.
+//
+// Returns 0, or -1 with EEXIST when something is there, ENOENT when the directory around it is not, or an error of the pool's (docs/c.md).
+//
+// The caller's part:
+// `pool` is an open handle, `path` ends with a zero byte.
+int forebay_pool_mkdir(const struct forebay_pool *pool,
+                       const char *path,
+                       uint32_t mode);
+
+// Removes a file, a symbolic link or an empty directory. Whoever has the file open finds that it is gone (ESTALE).
+//
+// Returns 0, or -1 with ENOENT when it is not there, ENOTEMPTY when it is a directory with names, or an error of the pool's.
+//
+// The caller's part:
+// As for forebay_pool_mkdir.
+int forebay_pool_remove(const struct forebay_pool *pool,
+                        const char *path);
+
+// Gives a file or a directory another name. A file that has that name is replaced, in one step.
+//
+// Returns 0, or -1 with ENOENT, EXDEV for a directory that would go into another one, or an error of the pool's.
+//
+// The caller's part:
+// `pool` is an open handle, `from` and `to` end with zero bytes.
+int forebay_pool_rename(const struct forebay_pool *pool,
+                        const char *from,
+                        const char *to);
+
+// Calls `visit` with each name in a directory, in no order, and with 1 if it is a directory's; the name is there for as long as the call. The list is of one
+// moment. It ends early where `visit` answers something else than 0.
+//
+// Returns 0, or what `visit` has answered; or -1 with ENOENT, ENOTDIR, EINVAL where `visit` is NULL, or an error of the pool's.
+//
+// The caller's part:
+// `pool` is an open handle, `path` ends with a zero byte, and `visit` returns.
+int forebay_pool_list(const struct forebay_pool *pool,
+                      const char *path,
+                      int (*visit)(void *context, const char *name, int is_directory),
+                      void *context);
+
+// Opens a file of the pool, and makes it where `flags` say so. `flags` and `mode` are as for forebay_open; nothing is taken from `mode` by the umask.
+//
+// Returns NULL on failure. errno is EINVAL for other flags, ENOENT, EEXIST, EISDIR, or an error of the pool's.
+//
+// The caller's part:
+// `pool` is an open handle, `path` ends with a zero byte.
+struct forebay_pool_file *forebay_pool_file_open(const struct forebay_pool *pool,
+                                                 const char *path,
+                                                 int flags,
+                                                 uint32_t mode);
+
+// Closes a file, and syncs it first if something was written: what this process has not synced is lost with it. The handle is gone whatever the answer is. NULL
+// is no file, and nothing is done, as to a parent's handle in a forked child.
+//
+// Returns 0, or -1 with an error of the sync's.
+//
+// The caller's part:
+// `file` is NULL or a handle that is not closed yet, and no other thread uses it any more.
+int forebay_pool_file_close(struct forebay_pool_file *file);
+
+// Reads up to `count` bytes from `offset` on into `buffer`: what the last write that has returned before, of any host's, has put there.
+//
+// Returns the number of bytes, fewer than `count` only at the file's end, 0 beyond it; or -1 with EBADF when the file is not open for
+// reading, EINVAL for a negative offset or a count beyond SSIZE_MAX, or an error of the pool's.
+//
+// The caller's part:
+// `file` is an open handle; `buffer` is valid for writes of `count` bytes.
+ptrdiff_t forebay_pool_pread(const struct forebay_pool_file *file,
+                             void *buffer,
+                             size_t count,
+                             int64_t offset);
+
+// Writes `count` bytes at `offset`, as one step; at the end of the file where it was opened with O_APPEND, whatever the offset. All hosts see them from here on;
+// they outlive this host once forebay_pool_sync has returned 0.
+//
+// Returns `count`; or -1 with EBADF when the file is not open for writing, EINVAL for a negative offset or a count beyond SSIZE_MAX, EFBIG beyond the largest
+// file, or an error of the pool's.
+//
+// The caller's part:
+// `file` is an open handle; `buffer` is valid for reads of `count` bytes, which nobody changes meanwhile.
+ptrdiff_t forebay_pool_pwrite(const struct forebay_pool_file *file,
+                              const void *buffer,
+                              size_t count,
+                              int64_t offset);
+
+// Writes `count` bytes at the file's end, wherever that is, whole and apart from what any host appends.
+//
+// Returns the offset, in bytes, at which they lie; or -1 with the errors of forebay_pool_pwrite.
+//
+// The caller's part:
+// As for forebay_pool_pwrite.
+int64_t forebay_pool_append(const struct forebay_pool_file *file, const void *buffer, size_t count);
+
+// What this host has written to the file is at the servers, in all copies, when this returns 0; in a pool with a home it is durable there.
+//
+// Returns 0, or -1 with an error of the pool's.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_pool_sync(const struct forebay_pool_file *file);
+
+// Sets the file's length, bytes: what is beyond is gone, what is new is zeros.
+//
+// Returns 0, or -1 with EINVAL when the file is not open for writing or the length is negative, EFBIG beyond the largest file, or an error of the pool's.
+//
+// The caller's part:
+// `file` is an open handle.
+int forebay_pool_truncate(const struct forebay_pool_file *file,
+                          int64_t length);
+
+// The file's length, bytes, as all hosts see it. -1 with an error of the pool's.
+//
+// The caller's part:
+// `file` is an open handle.
+int64_t forebay_pool_size(const struct forebay_pool_file *file);
 
 #ifdef __cplusplus
 }  // extern "C"

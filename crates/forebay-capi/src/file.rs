@@ -60,7 +60,7 @@ pub unsafe extern "C" fn forebay_open(
     })
 }
 
-fn options_of(flags: c_int) -> Result<OpenOptions, Failure> {
+pub(crate) fn options_of(flags: c_int) -> Result<OpenOptions, Failure> {
     let has = |flag: c_int| flags & flag != 0;
     let access = flags & libc::O_ACCMODE;
     let writes = matches!(access, libc::O_WRONLY | libc::O_RDWR);
@@ -392,7 +392,7 @@ fn range_of(number: i64) -> forebay::Result<u64> {
 
 /// # Safety
 /// `buffer` is valid for reads of `count` bytes, which nobody changes before the answer's last use.
-unsafe fn bytes<'a>(buffer: *const c_void, count: usize) -> Result<&'a [u8], Failure> {
+pub(crate) unsafe fn bytes<'a>(buffer: *const c_void, count: usize) -> Result<&'a [u8], Failure> {
     if !is_memory(buffer, count)? {
         return Ok(&[]);
     }
@@ -402,7 +402,10 @@ unsafe fn bytes<'a>(buffer: *const c_void, count: usize) -> Result<&'a [u8], Fai
 
 /// # Safety
 /// `buffer` is valid for writes of `count` bytes, which nobody else touches before the answer's last use.
-unsafe fn bytes_mut<'a>(buffer: *mut c_void, count: usize) -> Result<&'a mut [u8], Failure> {
+pub(crate) unsafe fn bytes_mut<'a>(
+    buffer: *mut c_void,
+    count: usize,
+) -> Result<&'a mut [u8], Failure> {
     if !is_memory(buffer, count)? {
         return Ok(&mut []);
     }

@@ -3,7 +3,9 @@
 use std::path::Path;
 
 /// The sources of the header, in its order.
-const SOURCES: [&str; 6] = ["border", "session", "stats", "file", "view", "window"];
+const SOURCES: [&str; 7] = [
+    "border", "session", "stats", "file", "view", "window", "pool",
+];
 
 fn package() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))

@@ -29,7 +29,7 @@ use crate::ids::{Client as Id, Epoch, File, Key, Node, Server};
 use crate::message::{Message, Outbox, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::keeper_of_locks;
-use crate::range::Range;
+use crate::range::{Range, Right};
 pub use attributes::{Changes, Facts, Kind};
 pub(crate) use names::is_name;
 pub use operation::{Answer, Entry, Failure, Mode, Operation};
@@ -55,6 +55,9 @@ pub struct Config {
     /// Grants are asked for in aligned runs of so many blocks, where nobody else is in the way.
     pub wish_blocks: u64,
 }
+
+/// A grant that a client has.
+type Claim = (File, Range, Right);
 
 /// A client.
 #[derive(Clone, Debug)]
@@ -321,24 +324,39 @@ impl Client {
             state.new_epoch();
         }
         self.renew_transfers(out);
-        for server in self.view.servers.clone() {
-            self.enter(server, out);
+        self.enter_all(out);
+    }
+
+    /// Enters at all servers. Who keeps its locks is asked once of each file: many files times many servers would take longer than they may.
+    fn enter_all(&self, out: &mut Outbox) {
+        let mut all: BTreeMap<Server, Vec<Claim>> = BTreeMap::new();
+        for file in self.files.keys() {
+            if let Some(keeper) = keeper_of_locks(&self.view.servers, *file) {
+                all.entry(keeper).or_default().extend(self.claims(*file));
+            }
+        }
+        for server in &self.view.servers {
+            let claims = all.remove(server).unwrap_or_default();
+            self.enter_with(*server, claims, out);
         }
     }
 
     fn enter(&self, server: Server, out: &mut Outbox) {
         let kept = |file: &&File| keeper_of_locks(&self.view.servers, **file) == Some(server);
         let files = self.files.keys().filter(kept);
-        let claims = files.flat_map(|file| {
-            let held = self.files[file].locks.held(()).into_iter();
-            held.map(|piece| (*file, piece.range, piece.right))
-        });
+        let claims = files.flat_map(|file| self.claims(*file)).collect();
+        self.enter_with(server, claims, out);
+    }
+
+    fn enter_with(&self, server: Server, claims: Vec<Claim>, out: &mut Outbox) {
         let epoch = self.view.epoch;
-        let enter = Message::Enter {
-            epoch,
-            claims: claims.collect(),
-        };
-        out.push((Node::Server(server), enter));
+        out.push((Node::Server(server), Message::Enter { epoch, claims }));
+    }
+
+    /// What it holds of a file.
+    fn claims(&self, file: File) -> impl Iterator<Item = Claim> {
+        let held = self.files[&file].locks.held(()).into_iter();
+        held.map(move |piece| (file, piece.range, piece.right))
     }
 
     /// All that `server` has not answered.

@@ -6,6 +6,7 @@ mod forks;
 mod misuse;
 mod model;
 mod own;
+mod pools;
 mod programs;
 mod remote;
 mod views;

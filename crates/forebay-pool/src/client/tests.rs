@@ -10,7 +10,8 @@ use super::{Answer, Client, Config, Failure, Mode, Operation};
 use crate::ids::{Client as Id, Epoch, File, Key, Node, SIZE_BLOCK, Server, Version};
 use crate::message::{Message, Outbox, Part, View};
 use crate::mistakes::{Mistake, plant};
-use crate::range::Range;
+use crate::placement::keeper_of_locks;
+use crate::range::{Range, Right};
 use crate::rope::Rope;
 
 const FILE: File = File(7);
@@ -476,4 +477,53 @@ fn an_answer_of_an_epoch_of_the_ruler_before_does_not_count() {
     desk.tell(SERVER, Message::Entered { epoch, key });
     let is_discard = |message: &Message| matches!(message, Message::Discard { .. });
     assert!(desk.sent.iter().any(is_discard));
+}
+
+#[test]
+fn each_server_is_told_what_the_client_has_of_its_files() {
+    let mut desk = Desk::new();
+    for file in 2..30 {
+        let granted = Message::Granted {
+            epoch: EPOCH,
+            number: 0,
+            file: File(file),
+            range: Range::one(file),
+            right: Right::Shared,
+            stamp: file,
+        };
+        desk.tell(SERVER, granted);
+    }
+    let servers: Vec<Server> = (1..=5).map(Server).collect();
+    let view = View {
+        epoch: Epoch(2),
+        servers: servers.clone(),
+        clients: vec![Id(9)],
+        active: true,
+        ..View::default()
+    };
+    let (mut out, sent) = (Outbox::new(), desk.now);
+    let member = Message::Member { sent, view };
+    desk.client
+        .handle(desk.now, Node::Register, member, &mut out);
+    for server in servers {
+        let files = (2..30).map(File);
+        let kept =
+            files.filter(|file| keeper_of_locks(&desk.client.view.servers, *file) == Some(server));
+        let claims: Vec<_> = kept
+            .map(|file| (file, Range::one(file.0), Right::Shared))
+            .collect();
+        assert!(!claims.is_empty());
+        let enter = (
+            Node::Server(server),
+            Message::Enter {
+                epoch: Epoch(2),
+                claims,
+            },
+        );
+        assert!(out.contains(&enter), "{enter:?}");
+        // As after a new connection.
+        let mut again = Outbox::new();
+        desk.client.connected(Node::Server(server), &mut again);
+        assert_eq!(again, [enter]);
+    }
 }

@@ -235,6 +235,35 @@ fn a_writer_is_not_starved_by_readers() {
 }
 
 #[test]
+fn of_many_who_wait_for_the_same_one_has_it_recalled() {
+    let (mut queue, mut stamp) = (Queue::default(), 0);
+    let write = |holder| request(holder, 3, 4, Right::Exclusive);
+    queue.ask(write(0), 0, &mut stamp);
+    let asked: usize = (1..100)
+        .map(|holder| queue.ask(write(holder), 0, &mut stamp).recalls.len())
+        .sum();
+    assert_eq!(asked, 1);
+    for holder in 0..98 {
+        let next = queue.release((holder, Range::one(3)), (stamp, false), 0, &mut stamp);
+        assert_eq!((next.granted.len(), next.recalls.len()), (1, 1), "{holder}");
+        // Who has lost its connection is told again.
+        assert!(!queue.recalls_of(holder + 1).is_empty());
+        // Its words were under way when it was granted this: it is asked for it again.
+        let early = queue.release(
+            (holder + 1, Range::one(3)),
+            (stamp - 1, false),
+            0,
+            &mut stamp,
+        );
+        assert_eq!(
+            (early.granted.len(), early.recalls.len()),
+            (0, 1),
+            "{holder}"
+        );
+    }
+}
+
+#[test]
 fn who_keeps_what_a_waiter_wants_does_not_wait_behind_it() {
     let (mut queue, mut stamp) = (Queue::default(), 0);
     queue.ask(request(1, 0, 1, Right::Exclusive), 0, &mut stamp);

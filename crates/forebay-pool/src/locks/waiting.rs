@@ -107,6 +107,8 @@ pub struct Queue<H> {
     locks: Locks<H>,
     waiters: BTreeMap<u64, Waiter<H>>,
     waiting: Tree<u64>,
+    /// Recalls that were sent and not answered: who, where they begin and end, and whether it may go on reading. Many may wait for the same.
+    sent: BTreeSet<(H, Range, bool)>,
     /// The tickets of each asker's requests.
     askers: BTreeMap<(H, u64), u64>,
     /// Of those who have had urgent requests.
@@ -120,6 +122,7 @@ impl<H> Default for Queue<H> {
             locks: Locks::default(),
             waiters: BTreeMap::new(),
             waiting: Tree::default(),
+            sent: BTreeSet::new(),
             askers: BTreeMap::new(),
             waits: BTreeMap::new(),
             ticket: 0,
@@ -201,6 +204,7 @@ impl<H: Copy + Ord + Debug> Queue<H> {
         stamp: &mut u64,
     ) -> Outcome<H> {
         self.locks.release(holder, range, seen, keep);
+        self.answered(holder, range);
         let touched = self.touching(range);
         for ticket in &touched {
             if let Some(waiter) = self.waiters.get_mut(ticket) {
@@ -219,6 +223,13 @@ impl<H: Copy + Ord + Debug> Queue<H> {
             ranges.extend(self.leave(ticket, now).map(|request| request.need));
         }
         self.waits.remove(&holder);
+        self.answered(
+            holder,
+            Range {
+                start: 0,
+                end: u64::MAX,
+            },
+        );
         let touched: BTreeSet<u64> = ranges
             .iter()
             .flat_map(|range| self.touching(*range))
@@ -337,10 +348,26 @@ impl<H: Copy + Ord + Debug> Queue<H> {
             if !known.contains(&other) {
                 let waits = self.waits.get(&other).copied().unwrap_or_default();
                 waiter.recalled.insert(other, waits.clock(now));
-                outcome.recalls.extend(recall(request, other, held));
+                // Where many wait for one, each would else have told every next holder once more.
+                let recall = recall(request, other, held);
+                let is_new = |recall: &Recall<H>| {
+                    self.sent.insert((recall.holder, recall.range, recall.keep))
+                };
+                outcome.recalls.extend(recall.filter(is_new));
             }
         }
         false
+    }
+
+    /// A holder has given back something of this: what was recalled of it is recalled anew where it is in the way still.
+    fn answered(&mut self, holder: H, range: Range) {
+        let least = Range { start: 0, end: 0 };
+        let of_holder = self.sent.range((holder, least, false)..);
+        let of_holder = of_holder.take_while(|(other, ..)| *other == holder);
+        let touched = of_holder.filter(|(_, recalled, _)| recalled.overlaps(range));
+        for recall in touched.copied().collect::<Vec<_>>() {
+            self.sent.remove(&recall);
+        }
     }
 
     /// Whether somebody else waits for blocks of `range` with a ticket before `ticket`.

@@ -497,3 +497,27 @@ fn a_sync_that_does_not_end_is_told_of() {
         assert_eq!(server.trouble(), None);
     }
 }
+
+#[test]
+fn a_server_that_is_ready_asks_soon_whether_all_are() {
+    let mut server = server::<Fails>(None);
+    let view = |active| View {
+        epoch: Epoch(2),
+        servers: vec![Id(1)],
+        active,
+        ..View::default()
+    };
+    let mut signs = |now, active| {
+        let mut out = Outbox::new();
+        let view = view(active);
+        let member = Message::Member { sent: 0, view };
+        server.handle(now, Node::Register, member, &mut out);
+        let signs = |out: &Outbox| out.iter().filter(|(to, _)| *to == Node::Register).count();
+        let ready = signs(&out);
+        server.tick(now + 20, &mut out);
+        (ready, signs(&out) - ready)
+    };
+    assert_eq!(signs(40, false), (1, 1));
+    // There is nothing to wait for any more.
+    assert_eq!(signs(65, true), (0, 0));
+}
