@@ -39,6 +39,8 @@ etcd        etcd-server  pools that outlive their ruling server (the package may
 etcdctl     etcd-client  the same
 sqldiff     sqlite3-tools programs under Forebay: what comes with sqlite
 stress-ng   stress-ng    programs under Forebay: calls of every kind
+busybox     busybox-static programs on mounts: static ones, and the programs of a container
+go          golang-go    programs on mounts: those of Go
 python3:torch python3-torch programs under Forebay: tensors in files (150 MB to fetch)
 python3:pip python3-pip  modules of Python
 '

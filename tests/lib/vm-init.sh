@@ -1,25 +1,14 @@
 #!/bin/sh
 # The first program of the emulated machine of scripts/test-vm.sh. The kernel's command line says which boot it is (boot=N) and what the one before
 # has left: api=STORE:SEED:COUNT and mounted=STORE:NUMBER for each store. What comes of it goes to the console, a line each.
-export PATH=/bin HOME=/tmp TMPDIR=/tmp FOREBAY_CONFIG=/dev/null
-mount -t proc none /proc
-mount -t sysfs none /sys
-mount -t devtmpfs none /dev
-mount -t tmpfs none /tmp
-for module in nfit nd_pmem device_dax dax_pmem crc32c_generic ext4 xfs fuse; do modprobe $module; done
-words=$(cat /proc/cmdline)
-boot=${words##*boot=} boot=${boot%% *}
+. /begin
 power='pmem-tests --exact tests::power::what_was_synced_is_there_after_the_end --nocapture'
 
-# Namespaces stay what they are, from boot to boot.
+# What lies on the NVDIMMs, from boot to boot.
 begin() {
     for region in 0 1 4 5; do namespace $region fsdax; done
     for region in 2 3; do namespace $region devdax; done
     mkfs.ext4 -q -b 4096 /dev/pmem0 && mkfs.xfs -q -m reflink=0 /dev/pmem1 && mkfs.ext4 -q -b 4096 /dev/pmem4
-}
-
-namespace() {
-    ndctl create-namespace -e namespace$1.0 -f -m $2 >/dev/null 2>/tmp/said || ndctl create-namespace -r region$1 -m $2 >/dev/null || cat /tmp/said
 }
 
 # What was worked on by the API when the power was cut.
@@ -50,15 +39,13 @@ find_mounted() {
     [ "$wrong" = 0 ] || ls -l "$place/calls"
     echo "FOUND $store $wrong ${current:-none}"
     rm -rf "$place/calls"
-    forebay umount "$place"
-    # Its process has the store until it has written everything.
-    until forebay pmem check "$store" >/tmp/checked 2>&1 || ! grep -q 'open in another process' /tmp/checked; do sleep 0.1; done
+    leave "$store"
 }
 
-serve() {
-    place=/mnt$(dirname "$1")/$(basename "$1" | tr -d .)
-    mkdir -p "$place"
-    forebay mount --daemon "$1" "$place" || echo "$1 cannot be mounted"
+# leave STORE: unmounts it, at $place. Its process has the store until it has written everything.
+leave() {
+    forebay umount "$place"
+    until forebay pmem check "$1" >/tmp/checked 2>&1 || ! grep -q 'open in another process' /tmp/checked; do sleep 0.1; done
 }
 
 # How a store says that it becomes durable.
@@ -69,6 +56,21 @@ durable() {
     elif grep -q 'durable by the CPU (DAX)' /tmp/info; then
         echo "DURABLE $1 $(grep -o 'clwb\|clflushopt\|clflush' /tmp/info | head -n 1)"
     fi
+}
+
+# Random operations on a mounted store, by seeds that are always the same. Shared mappings of a mount need a newer kernel.
+explore() {
+    printf '%s\n' 'flen = 400000' 'nomsyncafterwrite = true' '[weights]' 'mapread = 0' 'mapwrite = 0' 'close_open = 1' 'invalidate = 0' 'read = 10' 'write = 10' \
+        'truncate = 2' 'fsync = 0.3' 'fdatasync = 0.3' 'posix_fallocate = 1' 'punch_hole = 1' 'copy_file_range = 1' >/tmp/fsx.toml
+    serve "$1"
+    for seed in 1 2 3; do
+        fsx -q -S $seed -N 500 -P /tmp -f /tmp/fsx.toml "$place/fsx" >/tmp/explored 2>&1
+        status=$?
+        [ $status = 0 ] || tail -n 30 /tmp/explored
+        echo "FSX $1 $seed $status"
+        rm -f "$place/fsx"
+    done
+    leave "$1"
 }
 
 # Calls on all mounted stores, in turn: a file, synced; then its number in a file that takes the place of another, synced too.
@@ -110,6 +112,7 @@ if [ "$boot" = 0 ]; then
     forebay pmem create --size 64MiB /xfs/mounted
     forebay pmem create --size 64MiB /plain/mounted
     forebay pmem create /dev/dax2.0
+    for store in /ext4/mounted /dev/dax2.0; do explore $store; done
 fi
 mounted='/ext4/mounted /xfs/mounted /dev/dax2.0 /plain/mounted'
 for store in $mounted; do durable $store; done

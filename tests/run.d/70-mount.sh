@@ -34,11 +34,14 @@ trap clean EXIT
 . tests/lib/expect.sh
 
 skipped=0
+skipping() {
+    printf 'skipped: %s: %s\n' "$1" "$2"
+    skipped=$((skipped + 1))
+}
 # same NAME PROGRAM SCRIPT: what a shell says and leaves on the mount, in the directory afterwards, and in a plain one, is the same.
 same() {
     command -v "$2" >/dev/null || {
-        printf 'skipped: %s: %s is missing\n' "$1" "$2"
-        skipped=$((skipped + 1))
+        skipping "$1" "$2 is missing"
         return
     }
     local place
@@ -62,6 +65,19 @@ expect 'it is mounted' grep -q " $scratch/mount .* fuse.forebay " /proc/self/mou
 cp -r docs "$scratch/docs"
 export S=$scratch GIT_AUTHOR_DATE='2024-01-01T00:00:00Z' GIT_COMMITTER_DATE='2024-01-01T00:00:00Z'
 export GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@b GIT_COMMITTER_NAME=a GIT_COMMITTER_EMAIL=a@b
+
+export SOURCES=$PWD/tests/programs
+# Its packages are kept beside what else is built here: they take longer than the program.
+if command -v go >/dev/null; then
+    expect 'a program of Go is built' env GOCACHE="$target/go" GOENV=off GOFLAGS= GO111MODULE=off GOTOOLCHAIN=local CGO_ENABLED=0 \
+        nice go build -o "$scratch/go-program" "$SOURCES/mounted.go"
+fi
+# Containers of root's, and of a user's who is root in his own.
+containers=()
+for how in '' --user; do
+    user=(${how:+-U -r})
+    if unshare -m -p -f "${user[@]}" sh -c 'mount -t proc proc /proc' 2>/dev/null; then containers+=("within $how" "bound $how"); fi
+done
 
 # What is done on a mount of each kind.
 programs() {
@@ -92,6 +108,15 @@ with tempfile.TemporaryFile(dir=".") as f:
     f.write(b"x" * 100000); f.seek(50000); print(len(f.read()))
 print(sorted(os.listdir("."))[:4], len(os.listdir("d/b/c")))
 EOF'
+    static
+}
+
+# Those that no preloaded library reaches: a program of Go, and static ones in containers.
+static() {
+    same go go '"$S/go-program"'
+    local how
+    for how in "${containers[@]}"; do same "container-${how// /}" busybox 'bash "$SOURCES/contained.sh" '"$how"; done
+    [[ -n ${containers[0]:-} ]] || skipping containers 'no namespaces can be made here'
 }
 
 # beneath COMMAND...: one with what programs on the mount are begun with.
@@ -106,8 +131,7 @@ check() {
     if command -v "$2" >/dev/null; then
         expect "$1 ($kind)" beneath "${@:3}"
     else
-        printf 'skipped: %s: %s is missing\n' "$1" "$2"
-        skipped=$((skipped + 1))
+        skipping "$1" "$2 is missing"
     fi
 }
 fsx=$target/tools/bin/fsx

@@ -155,7 +155,12 @@ pub fn label(bytes: &mut [u8; BLOCK], block: u64, kind: Kind) {
 
 /// Whether the trailer says that this is the block and the kind.
 pub fn is_labelled(bytes: &[u8; BLOCK], block: u64, kind: Kind) -> bool {
-    get64(bytes, PAYLOAD) == block && get32(bytes, PAYLOAD + 8) == kind.number()
+    is_label(&bytes[PAYLOAD..], block, kind)
+}
+
+/// The same of a trailer alone.
+pub fn is_label(trailer: &[u8], block: u64, kind: Kind) -> bool {
+    get64(trailer, 0) == block && get32(trailer, 8) == kind.number()
 }
 
 /// Writes the checksum.

@@ -15,6 +15,7 @@
 
 mod sums;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use sums::Sums;
@@ -24,7 +25,7 @@ use crate::layout::superblock::{Superblock, TAILS, Tail};
 use crate::layout::{self, BLOCK, LOG_START, get32, get64, put32, put64};
 use crate::medium::machine::crc32c;
 use crate::medium::{For, LINE, Medium};
-use crate::pages::{Bytes, Page, PageMap};
+use crate::pages::{Page, PageMap, TRAILER_LINE};
 
 const MARK: u64 = u64::from_le_bytes(*b"FPMRECRD");
 /// Byte offset of the checksum in a head.
@@ -39,7 +40,12 @@ pub struct Log {
     tail: Tail,
     /// Where the next record goes.
     head: Tail,
+    /// The last record, whose memory the next one takes.
+    record: Vec<u8>,
 }
+
+/// Memory for a record that is kept; a larger one is freed with the next.
+const KEPT_MAX: usize = 64 << 10;
 
 impl Log {
     /// A log that is empty: everything lies where it belongs.
@@ -50,6 +56,7 @@ impl Log {
             lines: superblock.geometry.log_lines(),
             tail: head,
             head,
+            record: Vec::new(),
         }
     }
 
@@ -68,9 +75,13 @@ impl Log {
         self.head == self.tail
     }
 
-    /// Makes a batch durable. When this returns, the batch outlives everything.
-    pub fn append(&mut self, batch: &PageMap) -> Result<()> {
-        let record = encode(self.id, self.head.0, batch);
+    /// Makes a batch durable. When this returns, the batch outlives everything. Answers its record, for [`apply`].
+    pub fn append(&mut self, batch: &PageMap) -> Result<&[u8]> {
+        if self.record.capacity() > KEPT_MAX {
+            self.record = Vec::new();
+        }
+        encode(&mut self.record, self.id, self.head.0, batch);
+        let record = &self.record;
         let lines = (record.len() / LINE) as u64;
         let used = self.head.0 - self.tail.0;
         assert!(
@@ -84,7 +95,7 @@ impl Log {
         self.medium.stream(self.address(0), after, For::Log);
         self.medium.sync(For::Log)?;
         self.head.0 += lines;
-        Ok(())
+        Ok(record)
     }
 
     fn address(&self, line: u64) -> u64 {
@@ -109,58 +120,74 @@ pub fn write_tail(medium: &dyn Medium, id: u64, block: u64, tail: Tail) {
     medium.flush(at, 8, For::Tail);
 }
 
-/// Writes the lines of a batch to where they belong, and writes them back. This thread waits for them, as far as the CPU has them
+/// Writes the lines of a record to where they belong, and writes them back. This thread waits for them, as far as the CPU has them
 /// in its hands: the next commit, which lets go of the record, may be another thread's, whose fence says nothing of them.
-pub fn apply(medium: &dyn Medium, id: u64, batch: &PageMap) {
-    for (block, page) in batch {
-        let start = block * BLOCK as u64;
-        let bytes = sealed(id, page);
-        let mut lines = page.lines;
-        while lines != 0 {
-            let first = lines.trailing_zeros() as usize;
-            let count = (lines >> first).trailing_ones() as usize;
-            let part = first * LINE..(first + count) * LINE;
-            let at = start + part.start as u64;
-            medium.write(at, &bytes[part]);
-            medium.flush(at, (count * LINE) as u64, For::Home);
-            // Without the lines of this run; a shift by 64 would be one too far.
-            lines &= u64::MAX.checked_shl((first + count) as u32).unwrap_or(0);
+pub fn apply(medium: &dyn Medium, record: &[u8]) {
+    let blocks = get64(record, 32) as usize;
+    let (descriptors, mut rest) = record[LINE..].split_at(blocks.div_ceil(4) * LINE);
+    for descriptor in descriptors.chunks_exact(16).take(blocks) {
+        let start = get64(descriptor, 0) * BLOCK as u64;
+        for run in line_runs(get64(descriptor, 8)) {
+            let (bytes, others) = rest.split_at(run.len() * LINE);
+            let at = start + (run.start * LINE) as u64;
+            medium.write(at, bytes);
+            medium.flush(at, bytes.len() as u64, For::Home);
+            rest = others;
         }
     }
     medium.fence(For::Home);
 }
 
-fn sealed(id: u64, page: &Page) -> Bytes {
-    let mut bytes = *page.bytes;
-    layout::seal(id, &mut bytes);
-    bytes
+/// The same of pages that go through no log.
+pub fn apply_pages(medium: &dyn Medium, id: u64, pages: &PageMap) {
+    let mut record = Vec::new();
+    encode(&mut record, id, 0, pages);
+    apply(medium, &record);
 }
 
-fn encode(id: u64, sequence: u64, batch: &PageMap) -> Vec<u8> {
-    let mut descriptors = Vec::with_capacity(batch.len() * 16);
-    let mut lines = Vec::new();
-    for (block, page) in batch {
-        descriptors.extend_from_slice(&block.to_le_bytes());
-        descriptors.extend_from_slice(&page.lines.to_le_bytes());
-        let bytes = sealed(id, page);
-        let (all, _) = bytes.as_chunks::<LINE>();
-        let changed = all.iter().enumerate();
-        let changed = changed.filter(|(line, _)| page.lines & (1 << line) != 0);
-        changed.for_each(|(_, line)| lines.extend_from_slice(line));
+/// Lines whose bits are set, consecutive ones together.
+fn line_runs(mut lines: u64) -> impl Iterator<Item = Range<usize>> {
+    std::iter::from_fn(move || {
+        if lines == 0 {
+            return None;
+        }
+        let first = lines.trailing_zeros();
+        let end = first + (lines >> first).trailing_ones();
+        // Without the lines of this run; a shift by 64 would be one too far.
+        lines &= u64::MAX.checked_shl(end).unwrap_or(0);
+        Some(first as usize..end as usize)
+    })
+}
+
+/// Makes the record of a batch. Blocks get their checksums in it, and no copy besides: what is written to where they belong comes from here too.
+fn encode(record: &mut Vec<u8>, id: u64, sequence: u64, batch: &PageMap) {
+    let descriptors = batch.len().div_ceil(4) * LINE;
+    let counts = batch.values().map(|page| page.lines.count_ones() as usize);
+    let length = LINE + descriptors + counts.sum::<usize>() * LINE;
+    record.clear();
+    record.reserve(length);
+    record.resize(LINE + descriptors, 0);
+    for (index, (block, page)) in batch.iter().enumerate() {
+        let at = LINE + index * 16;
+        put64(record, at, *block);
+        put64(record, at + 8, page.lines);
+        for run in line_runs(page.lines) {
+            record.extend_from_slice(&page.bytes[run.start * LINE..run.end * LINE]);
+        }
+        if page.lines & TRAILER_LINE != 0 {
+            // The checksum is the last line's end.
+            let sum = layout::checksum(id, &page.bytes);
+            let at = record.len() - size_of_val(&sum);
+            put32(record, at, sum);
+        }
     }
-    descriptors.resize(descriptors.len().next_multiple_of(LINE), 0);
-    let mut record = vec![0; LINE];
-    record.extend_from_slice(&descriptors);
-    record.extend_from_slice(&lines);
-    put64(&mut record, 0, MARK);
-    put64(&mut record, 8, id);
-    put64(&mut record, 16, sequence);
-    let count = record.len() / LINE;
-    put64(&mut record, 24, count as u64);
-    put64(&mut record, 32, batch.len() as u64);
-    let sum = crc32c(0, &record);
-    put32(&mut record, SUM_AT, sum);
-    record
+    put64(record, 0, MARK);
+    put64(record, 8, id);
+    put64(record, 16, sequence);
+    put64(record, 24, (length / LINE) as u64);
+    put64(record, 32, batch.len() as u64);
+    let sum = crc32c(0, record);
+    put32(record, SUM_AT, sum);
 }
 
 /// What a log holds that may not lie where it belongs.

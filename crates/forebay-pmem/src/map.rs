@@ -94,13 +94,16 @@ fn stretch(state: &State, inode: &Inode, page: u64, count: u64) -> Result<(Vec<u
     };
     let index = (page - leaf.first) as usize;
     let count = count.min(leaf.length - index as u64);
-    let part = index..index + count as usize;
     let pointers = if leaf.block == 0 {
-        inode.root[part].to_vec()
+        inode.root[index..index + count as usize].to_vec()
     } else {
-        state.pages.with(leaf.block, Kind::Node(1), |bytes| {
-            part.map(|index| get64(bytes, index * 8)).collect()
-        })?
+        // No more of the node than is asked for: mostly that is one pointer.
+        let mut bytes = vec![0; count as usize * 8];
+        state
+            .pages
+            .read(leaf.block, Kind::Node(1), index * 8, &mut bytes)?;
+        let (words, _) = bytes.as_chunks();
+        words.iter().map(|word| u64::from_le_bytes(*word)).collect()
     };
     let mut blocks = pointers.iter().filter(|pointer| **pointer != 0);
     match blocks.all(|pointer| state.geometry().is_data(block_of(*pointer))) {

@@ -22,7 +22,10 @@ use crate::medium::{LINE, Medium};
 pub type Bytes = [u8; BLOCK];
 
 /// The line that has the trailer: it is logged with every block that changed.
-const TRAILER_LINE: u64 = 1 << 63;
+pub const TRAILER_LINE: u64 = 1 << 63;
+
+/// Blocks whose memory is kept for the next batch.
+const SPARE_MAX: usize = 64;
 
 /// A changed block.
 #[derive(Clone)]
@@ -81,6 +84,10 @@ pub struct Pages {
     added: Vec<u64>,
     /// A bit for each block of the medium that was read and found whole.
     verified: Vec<AtomicU64>,
+    /// Memory of small batches that are done, for blocks that are changed next; what it holds means nothing.
+    spare: Vec<Box<Bytes>>,
+    /// The map of such a batch, empty.
+    spare_map: PageMap,
 }
 
 impl Pages {
@@ -97,6 +104,8 @@ impl Pages {
             undone: Vec::new(),
             added: Vec::new(),
             verified: (0..words).map(|_| AtomicU64::new(0)).collect(),
+            spare: Vec::new(),
+            spare_map: PageMap::default(),
         }
     }
 
@@ -108,7 +117,8 @@ impl Pages {
                 false => Err(Errno::EIO),
             };
         }
-        let bytes = self.load(block, kind)?;
+        let mut bytes = [0; BLOCK];
+        self.load(block, kind, &mut bytes)?;
         Ok(see(&bytes))
     }
 
@@ -116,12 +126,10 @@ impl Pages {
     pub fn read(&self, block: u64, kind: Kind, at: usize, into: &mut [u8]) -> Result<()> {
         assert!(at + into.len() <= PAYLOAD, "{at}: outside the payload");
         if self.changed(block).is_none() && self.is_verified(block) {
-            let mut trailer = [0; 16];
+            let mut trailer = [0; BLOCK - PAYLOAD];
             let start = block * BLOCK as u64;
             self.medium.read(start + PAYLOAD as u64, &mut trailer);
-            let mut whole = [0; BLOCK];
-            whole[PAYLOAD..].copy_from_slice(&trailer);
-            if !layout::is_labelled(&whole, block, kind) {
+            if !layout::is_label(&trailer, block, kind) {
                 return Err(Errno::EIO);
             }
             self.medium.read(start + at as u64, into);
@@ -131,16 +139,15 @@ impl Pages {
         self.with(block, kind, |bytes| into.copy_from_slice(&bytes[at..end]))
     }
 
-    /// The block as it lies in the medium, if it is whole.
-    fn load(&self, block: u64, kind: Kind) -> Result<Bytes> {
-        let mut bytes = [0; BLOCK];
-        self.medium.read(block * BLOCK as u64, &mut bytes);
-        let whole = self.is_verified(block) || layout::is_sealed(self.id, &bytes);
-        if !whole || !layout::is_labelled(&bytes, block, kind) {
+    /// The block as it lies in the medium, if it is whole; otherwise what is in `bytes` afterwards means nothing.
+    fn load(&self, block: u64, kind: Kind, bytes: &mut Bytes) -> Result<()> {
+        self.medium.read(block * BLOCK as u64, bytes);
+        let whole = self.is_verified(block) || layout::is_sealed(self.id, bytes);
+        if !whole || !layout::is_labelled(bytes, block, kind) {
             return Err(Errno::EIO);
         }
         self.set_verified(block, true);
-        Ok(bytes)
+        Ok(())
     }
 
     fn changed(&self, block: u64) -> Option<&Page> {
@@ -198,7 +205,15 @@ impl Pages {
                 false => Err(Errno::EIO),
             };
         }
-        let bytes = self.with(block, kind, |bytes| Box::new(*bytes))?;
+        let spare = self.spare.pop();
+        let mut bytes = spare.unwrap_or_else(|| Box::new([0; BLOCK]));
+        match self.changed(block) {
+            Some(page) if layout::is_labelled(&page.bytes, block, kind) => {
+                bytes.copy_from_slice(&*page.bytes);
+            }
+            Some(_) => return Err(Errno::EIO),
+            None => self.load(block, kind, &mut bytes)?,
+        }
         let page = Page {
             bytes,
             lines: TRAILER_LINE,
@@ -260,15 +275,25 @@ impl Pages {
             self.committing.is_none(),
             "one batch is committed at a time"
         );
-        let batch = Arc::new(std::mem::take(&mut self.running));
+        let next = std::mem::take(&mut self.spare_map);
+        let batch = Arc::new(std::mem::replace(&mut self.running, next));
         self.lines = 0;
         self.committing = Some(Arc::clone(&batch));
         batch
     }
 
-    /// The batch lies where it belongs.
-    pub fn dropped(&mut self) {
+    /// The batch lies where it belongs. Memory of a small one is kept for the next; a large one is left for the caller to free, without
+    /// the lock.
+    pub fn dropped(&mut self, batch: &mut Arc<PageMap>) {
         self.committing = None;
+        if let Some(map) = Arc::get_mut(batch)
+            && map.capacity() <= SPARE_MAX
+        {
+            let room = SPARE_MAX.saturating_sub(self.spare.len());
+            let pages = map.drain().map(|(_, page)| page.bytes);
+            self.spare.extend(pages.take(room));
+            self.spare_map = std::mem::take(map);
+        }
     }
 
     fn is_verified(&self, block: u64) -> bool {
@@ -301,7 +326,7 @@ mod tests {
         let mut pages = Pages::new(medium, 1, 100, PageMap::default());
         pages.make(50, Kind::Table);
         pages.keep();
-        let _ = pages.collect();
+        let mut batch = pages.collect();
         assert_eq!(pages.write(50, Kind::Table, 0, &[1; 64]), Ok(()));
         pages.keep();
         let lines = pages.record_lines();
@@ -314,7 +339,7 @@ mod tests {
         assert!(pages.record_lines() > lines);
         pages.undo();
         assert_eq!(pages.record_lines(), lines);
-        pages.dropped();
+        pages.dropped(&mut batch);
         let batch = pages.collect();
         let counted = batch
             .values()

@@ -193,10 +193,10 @@ impl State {
             return Err(Errno::ENOSPC);
         }
         let run = self.blocks.take_run(goal, wanted).ok_or(Errno::ENOSPC)?;
-        for block in run.start..run.start + run.length {
-            self.operation.taken.push(block);
-            self.set_fresh(block, true);
-        }
+        let blocks = run.start..run.start + run.length;
+        self.operation.taken.extend(blocks.clone());
+        self.fresh_list.reserve(run.length as usize);
+        blocks.for_each(|block| self.set_fresh(block, true));
         let first = self.geometry().bitmap;
         let set = set_bits(&mut self.pages, first, Kind::Blocks, run, true)?;
         if set == run.length {
@@ -440,9 +440,9 @@ impl State {
     }
 
     /// The batch is durable and lies where it belongs.
-    pub fn committed(&mut self, data: &[u64]) {
-        self.pages.dropped();
-        self.release(data);
+    pub fn committed(&mut self, batch: &mut Batch) {
+        self.pages.dropped(&mut batch.pages);
+        self.release(&batch.freed.data);
     }
 
     /// These blocks may be used again.

@@ -222,23 +222,52 @@ fn sparse_files_have_up_to_a_tebibyte_and_more() {
     scene.end();
 }
 
+/// A directory of a hundred thousand names, each tenth as long as a name may be, most of them links to a few files.
 #[test]
-fn many_names_in_a_directory() {
-    let Some(scene) = Scene::begin_store("many", "128MiB", &[]) else {
+fn a_hundred_thousand_names_are_in_one_directory() {
+    let Some(mut scene) = Scene::begin_store("many", "2GiB", &[]) else {
         return;
     };
-    const NAMES: usize = 5_000;
-    let name = |number: usize| scene.point.join(format!("a name of some length, {number}"));
-    for number in 0..NAMES {
-        File::create(name(number)).expect("made");
-    }
-    let count = || fs::read_dir(&scene.point).expect("listed").count();
-    assert_eq!(count(), NAMES);
-    for number in (0..NAMES).step_by(2) {
-        fs::remove_file(name(number)).expect("removed");
-    }
-    assert_eq!(count(), NAMES / 2);
-    assert!(name(1).exists() && !name(0).exists());
+    const NAMES: usize = 100_000;
+    let directory = scene.point.join("directory");
+    fs::create_dir(&directory).expect("made");
+    let name = |number: usize| match number % 10 {
+        0 => format!("{number:n<255}"),
+        _ => format!("{number}"),
+    };
+    let by_four = |work: &(dyn Fn(usize) + Sync)| {
+        std::thread::scope(|scope| {
+            for first in 0..4 {
+                scope.spawn(move || (first..NAMES).step_by(4).for_each(work));
+            }
+        });
+    };
+    by_four(&|number| {
+        File::create(directory.join(name(number))).expect("made");
+    });
+    let list = || {
+        let listed = fs::read_dir(&directory).expect("listed");
+        let listed = listed.map(|entry| entry.expect("an entry").file_name().into_string());
+        listed.map(|name| name.expect("a name")).collect::<Vec<_>>()
+    };
+    let whole = |numbers: &mut dyn Iterator<Item = usize>| {
+        let mut listed = list();
+        listed.sort_unstable();
+        let mut names: Vec<_> = numbers.map(name).collect();
+        names.sort_unstable();
+        assert!(listed == names, "{} of {}", listed.len(), names.len());
+    };
+    whole(&mut (0..NAMES));
+    by_four(&|number| {
+        if number % 4 == 0 {
+            fs::remove_file(directory.join(name(number))).expect("removed");
+        }
+    });
+    scene.umount();
+    scene.await_end(0);
+    scene.mount(&[]);
+    whole(&mut (0..NAMES).filter(|number| number % 4 != 0));
+    assert!(directory.join(name(1)).exists() && !directory.join(name(0)).exists());
     scene.end();
 }
 

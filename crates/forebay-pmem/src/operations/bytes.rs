@@ -126,6 +126,9 @@ impl Base {
 
 /// Puts what a page has beside its new bytes into its block.
 fn store_around(state: &mut State, block: u64, base: Base, part: std::ops::Range<usize>) {
+    if part.is_empty() {
+        return;
+    }
     let source = match base {
         Base::Same => return,
         Base::Zeros => Source::Zeros,

@@ -46,8 +46,17 @@ pub(super) fn set_bits(
         let page = number / BITS;
         let until = end.min((page + 1) * BITS);
         let (low, high) = ((number % BITS) as usize, ((until - 1) % BITS) as usize);
-        let mut bytes = vec![0; high / 8 - low / 8 + 1];
-        pages.read(first + page, kind, low / 8, &mut bytes)?;
+        // Mostly it is one bit, and memory need not be asked for.
+        let (mut few, mut many) = ([0; 16], Vec::new());
+        let length = high / 8 - low / 8 + 1;
+        let bytes = match few.get_mut(..length) {
+            Some(bytes) => bytes,
+            None => {
+                many.resize(length, 0);
+                &mut many[..]
+            }
+        };
+        pages.read(first + page, kind, low / 8, bytes)?;
         for bit in low..=high {
             let byte = &mut bytes[bit / 8 - low / 8];
             let mask = 1 << (bit % 8);
@@ -57,7 +66,7 @@ pub(super) fn set_bits(
                 false => *byte &= !mask,
             }
         }
-        pages.write(first + page, kind, low / 8, &bytes)?;
+        pages.write(first + page, kind, low / 8, bytes)?;
         number = until;
     }
     Ok(changed)

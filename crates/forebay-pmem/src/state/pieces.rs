@@ -50,16 +50,16 @@ impl State {
     /// Stores what was noted. Whether that was anything.
     pub(super) fn store_pieces(&self, pieces: &[Piece], given: &[u8]) -> bool {
         for Piece { to, length, source } in pieces {
-            let mut page = [0; BLOCK];
-            let bytes = match *source {
-                Source::Given(from) => &given[from..from + length],
-                Source::Zeros => &page[..*length],
+            let stream = |bytes: &[u8]| self.medium.stream(*to, bytes, For::Data);
+            match *source {
+                Source::Given(from) => stream(&given[from..from + length]),
+                Source::Zeros => stream(&[0; BLOCK][..*length]),
                 Source::Medium(from) => {
+                    let mut page = [0; BLOCK];
                     self.medium.read(from, &mut page[..*length]);
-                    &page[..*length]
+                    stream(&page[..*length]);
                 }
-            };
-            self.medium.stream(*to, bytes, For::Data);
+            }
         }
         if pieces.is_empty() {
             return false;

@@ -31,21 +31,16 @@ impl Inner {
         first: impl FnOnce(&mut State) -> R,
     ) -> Result<R> {
         let mut log = self.log();
-        let (batch, medium, id, answer) = {
+        let (batch, medium, answer) = {
             let mut state = self.write();
             if let Some(why) = state.read_only {
                 return Err(why);
             }
             let batch = state.collect();
             let answer = first(&mut state);
-            (
-                batch,
-                Arc::clone(&state.medium),
-                state.superblock.id,
-                answer,
-            )
+            (batch, Arc::clone(&state.medium), answer)
         };
-        let done = self.persist(&mut log, batch, &*medium, id, truncate);
+        let done = self.persist(&mut log, batch, &*medium, truncate);
         if done.is_err() {
             self.write().read_only = Some(Errno::EIO);
         }
@@ -57,10 +52,9 @@ impl Inner {
         log: &mut LogState,
         batch: Option<Batch>,
         medium: &dyn Medium,
-        id: u64,
         truncate: bool,
     ) -> Result<()> {
-        if let Some(batch) = batch {
+        if let Some(mut batch) = batch {
             for run in &batch.windows {
                 let (at, length) = (run.start * BLOCK as u64, run.length * BLOCK as u64);
                 medium.flush(at, length, For::Window);
@@ -68,9 +62,9 @@ impl Inner {
             if batch.wrote_data || !batch.windows.is_empty() {
                 medium.sync(For::Data)?;
             }
-            log.log.append(&batch.pages)?;
-            log::apply(medium, id, &batch.pages);
-            self.write().committed(&batch.freed.data);
+            let record = log.log.append(&batch.pages)?;
+            log::apply(medium, record);
+            self.write().committed(&mut batch);
             log.waiting.extend(batch.freed.metadata);
         }
         if log.log.is_half_full() || truncate && !log.log.is_empty() {

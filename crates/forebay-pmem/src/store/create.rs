@@ -95,7 +95,7 @@ pub(crate) fn make(
     let batch = state
         .collect()
         .ok_or(OpenError::NotAStore("an empty store".to_string()))?;
-    log::apply(&*medium, superblock.id, &batch.pages);
+    log::apply_pages(&*medium, superblock.id, &batch.pages);
     for block in TAILS {
         log::write_tail(&*medium, superblock.id, block, Tail(0));
     }

@@ -44,7 +44,7 @@ impl Store {
         let pages = if options.read_only {
             pages
         } else {
-            log::apply(&*medium, superblock.id, &pages);
+            log::apply_pages(&*medium, superblock.id, &pages);
             medium.sync(For::Home)?;
             log.truncate()?;
             Default::default()
