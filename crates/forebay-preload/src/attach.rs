@@ -199,6 +199,16 @@ pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
     synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
 }
 
+/// The same of a file in a mounted store. There the kernel makes a request to the mount's process of each write: some 20 us, and for large ones
+/// twice the copies. So requests of all sizes count, and few are enough.
+pub fn is_large_in_store(calls: u64, bytes: u64) -> bool {
+    let from = ASKED_FROM.load(Relaxed);
+    if from != 0 && bytes <= from && calls < 2 {
+        return false;
+    }
+    config().is_some_and(|config| calls >= CALLS_BY_HABIT || bytes > config.small_file_bytes / 4)
+}
+
 /// Whether a file that has had so many small syncs in a row is better left to the kernel.
 pub fn is_synced_often(syncs: u32) -> bool {
     config()

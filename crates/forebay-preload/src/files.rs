@@ -13,6 +13,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::file::gone::Place;
+use forebay::sys::stat;
 use libc::c_int;
 
 pub use self::duplicates::{duplicated, replaced};
@@ -32,7 +33,9 @@ use crate::mapped;
 use crate::rare::{Apart, Rare};
 use crate::raw::KeepErrno;
 use crate::real;
-use crate::table::{self, APPENDS, Description, FOREIGN, Kind, REACHED, SYNCS, State, Word};
+use crate::table::{
+    self, APPENDS, Description, FOREIGN, Kind, OF_STORE, REACHED, SYNCS, State, Word,
+};
 
 /// Open for longer than the library has been there, or in a way that cannot be managed.
 const NEVER: c_int = libc::O_DIRECT | libc::O_SYNC | libc::O_DSYNC;
@@ -129,8 +132,13 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     } else {
         0
     };
+    // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
+    let of_store = match stat::is_of_store(unsafe { borrow(fd) }, look.device) {
+        true => OF_STORE,
+        false => 0,
+    };
     let has_room = table::has_room(fd);
-    let new = || table::new_description(appends | more & !REACHED, look);
+    let new = || table::new_description(appends | of_store | more & !REACHED, look);
     let Some(index) = has_room.then(new).flatten() else {
         // What is done with it passes no hook.
         foreign::reach(look.device, look.inode);

@@ -120,6 +120,9 @@ pub fn has_grown(word: Word, len: usize) -> bool {
         return false;
     }
     let (calls, bytes) = description.note_write(len);
+    if description.has(table::OF_STORE) {
+        return attach::is_large_in_store(calls, bytes);
+    }
     let size = description.size_at_open();
     attach::is_large(calls, bytes, size, description.is_synced_again())
 }

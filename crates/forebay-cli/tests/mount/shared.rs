@@ -9,7 +9,7 @@ use crate::place::is_managed;
 use crate::scene::Scene;
 
 /// This process in the mount's session, as a program under `forebay run` is.
-fn member(scene: &Scene) -> Session {
+pub fn member(scene: &Scene) -> Session {
     let mut config = Config::builder().build().expect("defaults");
     config.session = scene.place.session.clone();
     config.arena_dir = Some(scene.place.arenas.path().to_owned());

@@ -111,7 +111,8 @@ fn sync_with(fd: c_int, durability: Durability, real: impl Fn() -> c_int) -> c_i
                 });
                 match settled {
                     Answer::Done(syncs) => {
-                        if syncs != 0 && attach::is_synced_often(syncs) {
+                        let in_store = word.description().has(table::OF_STORE);
+                        if syncs != 0 && !in_store && attach::is_synced_often(syncs) {
                             // It is synced, whoever has it from here on.
                             let _ = kernel::give_to_kernel(fd, Why::Synced);
                         }

@@ -53,6 +53,8 @@ pub const SYNCS: u32 = 4;
 pub const REACHED: u32 = 8;
 /// ... and nobody here will hear when that ends: it does not with the last descriptor that is known of.
 pub const STICKS: u32 = 16;
+/// Its file is a mounted store's: whatever is left to the kernel is a request to another process.
+pub const OF_STORE: u32 = 32;
 
 /// Syncs of a candidate are counted in the flags, from here up.
 const SYNC: u32 = 1 << 16;

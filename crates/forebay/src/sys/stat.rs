@@ -180,6 +180,23 @@ pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
     }
 }
 
+/// Whether an open file, of a device number, is a mounted store's. Asked once for each device number in a row, and of nobody where the number is a
+/// block device's. Stores come and go, and their numbers are given again: it is right for what costs time alone.
+pub fn is_of_store(fd: BorrowedFd<'_>, device: u64) -> bool {
+    /// The last number, and in the lowest bit what it is of; 0: none.
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    if libc::major(device) != 0 {
+        return false;
+    }
+    let last = LAST.load(Relaxed);
+    if last >> 1 == device && last != 0 {
+        return last & 1 != 0;
+    }
+    let is_store = matches!(file_system_magic(fd), Ok(STORE_MAGIC));
+    LAST.store(device << 1 | u64::from(is_store), Relaxed);
+    is_store
+}
+
 /// Whether a file has an extended attribute. `EBADF`: the descriptor only names it (`O_PATH`), and cannot be asked.
 fn has_attribute(fd: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
     // SAFETY: the name ends in a null byte and is only read; no memory is given for the value, so nothing is written.
