@@ -29,10 +29,11 @@ mod received;
 mod united;
 
 use super::file_system::Nature;
-use super::{Caps, DeviceFile, DeviceStat, Piece, may_fail};
+use super::{Caps, DeviceFile, DeviceStat, Piece, may_fail, not_written_back};
 use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
 use crate::sys::{extents, file, lease, stat};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
@@ -210,10 +211,16 @@ impl DeviceFile for RealFile {
     }
 
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        self.through_cache(|fd| {
+        let is_written = Cell::new(false);
+        let result = self.through_cache(|fd| {
             let written = file::write_at(fd, &[piece], offset)?;
+            is_written.set(true);
             file::write_back(fd, offset, written as u64)?;
             Ok(written)
+        });
+        result.map_err(|error| match is_written.get() {
+            true => not_written_back(error),
+            false => error,
         })
     }
 

@@ -6,9 +6,12 @@
 //! by one of them at a time, and who wants to be sure (a sync) comes back to headers that the other has.
 
 mod ends;
+mod parts;
 mod streams;
+#[cfg(all(test, feature = "sim", not(feature = "shuttle")))]
+mod tests;
 
-use ends::{Gathered, end_write, finish_write, gather, is_eligible, merge_fill};
+use ends::{Gathered, end_write, gather, is_eligible, merge_fill};
 use std::sync::Arc;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
@@ -354,28 +357,6 @@ impl Flusher {
             token: 0,
         };
         self.submit(work, request, Job::Write(batch));
-    }
-
-    /// The last page of a file goes through the kernel's cache, up to the file's end only, and is waited for: only then
-    /// can it be called clean.
-    fn write_tail(
-        &mut self,
-        work: &mut Work<'_, '_>,
-        id: HeaderId,
-        identity: Identity,
-        page: usize,
-        piece: Piece,
-    ) {
-        let offset = identity.block.start() + (page * PAGE_BYTES) as u64;
-        work.me.arena.file_unchecked(work.file).show_change();
-        let device = work.device.as_ref();
-        let written = || ends::write_through_all(device, piece, offset);
-        let errno = work.me.at_device(work.file, written).err();
-        let job = WriteJob {
-            parts: vec![(id, 1 << page)],
-            ..WriteJob::default()
-        };
-        finish_write(work, &job, offset + piece.len as u64, errno);
     }
 
     /// Reads what is missing, a request for each run of pages.

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::{FillJob, Scope, Work, WriteJob};
 use crate::device::{DeviceFile, Piece};
+use crate::error::errno_of;
 use crate::flush::select;
 use crate::flush::{busy, limit};
 use crate::frame::header::{AGE_MAX, Guard};
@@ -122,7 +123,7 @@ pub(super) fn end_write(
             let rest = || write_rest(work.device.as_ref(), job, written);
             work.me.at_device(work.file, rest).err()
         }
-        Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
+        Err(error) => Some(errno_of(&error)),
     };
     finish_write(work, job, job.offset + job.bytes as u64, errno);
     if errno.is_none() {
@@ -142,7 +143,7 @@ pub(super) fn write_rest(
         match device.write_direct(&pieces, job.offset + at as u64) {
             Ok(n) if n >= PAGE_BYTES || at + n >= job.bytes => at += n / PAGE_BYTES * PAGE_BYTES,
             Ok(_) => return Err(libc::EIO),
-            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
+            Err(error) => return Err(errno_of(&error)),
         }
     }
     Ok(())
@@ -153,7 +154,7 @@ pub(super) fn write_through_all(
     device: &dyn DeviceFile,
     piece: Piece,
     offset: u64,
-) -> Result<(), i32> {
+) -> std::io::Result<()> {
     let mut done = 0;
     while done < piece.len {
         let rest = Piece {
@@ -162,9 +163,9 @@ pub(super) fn write_through_all(
             len: piece.len - done,
         };
         match device.write_through(rest, offset + done as u64) {
-            Ok(0) => return Err(libc::EIO),
+            Ok(0) => return Err(std::io::Error::from_raw_os_error(libc::EIO)),
             Ok(written) => done += written,
-            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
+            Err(error) => return Err(error),
         }
     }
     Ok(())

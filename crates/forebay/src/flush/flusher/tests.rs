@@ -1,0 +1,89 @@
+//! Flushes of files whose device fails here and there.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use super::Scope;
+use crate::config::{Config, DirtyTracking, Route};
+use crate::device::DeviceFile;
+use crate::file::{File, OpenOptions};
+use crate::memory::layout::Counts;
+use crate::session::Session;
+use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
+
+fn session(tracking: DirtyTracking) -> Session {
+    let config = Config {
+        route: Route::Scrap,
+        // Writers flush nothing by themselves.
+        memory: 64 << 20,
+        dirty_bytes_max: 64 << 20,
+        dirty_background: 64 << 20,
+        ..Config::tiny().with_tracking(tracking)
+    };
+    let counts = Counts {
+        threads: 10,
+        files: 2,
+        nodes: 64,
+        headers: 80,
+        frames: 80,
+    };
+    Session::simulated(config, counts).expect("a session")
+}
+
+/// A file of a disk whose calls fail as `fails` says.
+struct Scene {
+    session: Session,
+    inner: Arc<SimFile>,
+    device: Arc<dyn DeviceFile>,
+    file: File,
+}
+
+struct Fails<F>(F);
+
+impl<F: Fn(&Call) -> bool + Send + Sync> Before for Fails<F> {
+    fn before(&self, call: &Call) -> Verdict {
+        match (self.0)(call) {
+            true => Verdict::Fail(std::io::Error::from_raw_os_error(libc::EIO)),
+            false => Verdict::Proceed,
+        }
+    }
+}
+
+fn scene(tracking: DirtyTracking, fails: impl Fn(&Call) -> bool + Send + Sync + 'static) -> Scene {
+    let session = session(tracking);
+    let inner = SimDisk::new(SimOptions::default()).create();
+    let wrapped = Wrapped::new(Arc::clone(&inner), Arc::new(Fails(fails)));
+    let device: Arc<dyn DeviceFile> = Arc::new(wrapped);
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = session.open_device(Arc::clone(&device), "sim", &options);
+    Scene {
+        file: file.expect("a file"),
+        session,
+        inner,
+        device,
+    }
+}
+
+fn errno(result: crate::Result<()>) -> Option<i32> {
+    result.err().map(|error| error.errno())
+}
+
+/// The kernel tells what it could not write back to whoever waits for it, once: to a flush in the background, as well.
+#[test]
+fn what_the_kernel_could_not_write_back_is_told_to_a_sync() {
+    let has_failed = AtomicBool::new(false);
+    let scene = scene(DirtyTracking::Page, move |call| {
+        call.kind == CallKind::SyncData && !has_failed.swap(true, Ordering::SeqCst)
+    });
+    scene.file.write_at(&[1; 5000], 0).expect("memory");
+    let shared = scene.session.shared();
+    let me = shared.me().expect("a slot");
+    let id = scene.file.core().expect("managed").id;
+    let flush = || shared.flush(me, id, &scene.device, Scope::some(u64::MAX));
+    assert_eq!(flush().errno, Some(libc::EIO));
+    assert_eq!(flush().errno, None, "the retry goes well");
+    assert_eq!(errno(scene.file.sync_all()), Some(libc::EIO));
+    assert_eq!(errno(scene.file.sync_all()), None, "it is told once");
+    assert_eq!(scene.inner.contents(), [1; 5000]);
+}
