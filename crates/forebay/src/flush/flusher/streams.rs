@@ -4,10 +4,31 @@ use std::sync::Arc;
 
 use super::{Flusher, Outcome, Scope, Work};
 use crate::device::DeviceFile;
+use crate::error::errno_of;
+use crate::frame::header::NOBODYS;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
 use crate::memory::threads::Me;
 use crate::stream::tracking;
+
+/// Rounds of waiting after which it is looked whether a repair can be expected to end what is waited for.
+const ORPHAN_ROUNDS: u32 = 64;
+
+/// Asks the device to finish what the dead have under way, where a repair could not. A device that cannot say that it has will not say so to
+/// the next repair either, and whoever syncs is told why instead of waiting for it.
+fn await_orphans(work: &Work<'_, '_>) -> Result<(), i32> {
+    let is_orphan = |&(_, id): &(BlockIndex, HeaderId)| {
+        let header = work.me.arena.header(id);
+        header.is_some_and(|header| header.inflight() != 0 && header.flusher() == NOBODYS)
+    };
+    if !work.later.iter().any(is_orphan) {
+        return Ok(());
+    }
+    let waited = work
+        .me
+        .at_device(work.file, || work.device.wait_in_flight());
+    waited.map_err(|error| errno_of(&error))
+}
 
 /// For large requests as they come in.
 impl Flusher {
@@ -117,6 +138,12 @@ impl Flusher {
             self.revisit(work, scope);
             if work.outcome == before && !work.later.is_empty() {
                 round += 1;
+                if round.is_multiple_of(ORPHAN_ROUNDS)
+                    && let Err(errno) = await_orphans(work)
+                {
+                    work.outcome.errno.get_or_insert(errno);
+                    return;
+                }
                 work.me.wait(round);
             }
         }

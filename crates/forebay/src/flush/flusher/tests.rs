@@ -2,15 +2,20 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::channel;
+use std::time::Duration;
 
 use super::Scope;
 use crate::config::{Config, DirtyTracking, Route};
 use crate::device::DeviceFile;
 use crate::file::{File, OpenOptions};
+use crate::frame::slots;
+use crate::ids::BlockIndex;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::layout::Counts;
 use crate::session::Session;
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
+use crate::sync::Ordering::Release;
 
 fn session(tracking: DirtyTracking) -> Session {
     let config = Config {
@@ -138,4 +143,43 @@ fn what_the_kernel_could_not_write_back_is_told_to_a_sync() {
     assert_eq!(errno(scene.file.sync_all()), Some(libc::EIO));
     assert_eq!(errno(scene.file.sync_all()), None, "it is told once");
     assert_eq!(scene.inner.contents(), [1; 5000]);
+}
+
+/// What the dead have under way, on a device that cannot say that it is over.
+#[test]
+fn a_sync_does_not_wait_for_what_cannot_be_waited_for() {
+    let scene = scene(DirtyTracking::Page, |call| {
+        call.kind == CallKind::WaitInFlight
+    });
+    scene.file.write_at(&[1; 8192], 0).expect("memory");
+    let shared = Arc::clone(scene.session.shared());
+    {
+        let me = shared.me().expect("a slot");
+        let id = scene.file.core().expect("managed").id;
+        let entry = shared.arena.file_unchecked(id);
+        let _operation = me.enter(id).expect("nobody is in the way");
+        let header = slots::lookup(&shared.arena, entry, BlockIndex(0)).expect("a header");
+        let guard = shared
+            .arena
+            .header(header)
+            .and_then(|at| at.lock(me, header));
+        let guard = guard.expect("nobody has it");
+        guard.begin_flight(guard.dirty());
+        guard.orphan_flights();
+        shared.arena.superblock().orphans.store(1, Release);
+    }
+    let repairs = || {
+        let rebuilds = &shared.arena.superblock().rebuilds;
+        rebuilds.load(crate::sync::Ordering::Acquire)
+    };
+    // Each stops the whole session.
+    let me = shared.me().expect("a slot");
+    for _ in 0..200 {
+        crate::keeper::repair::if_needed(&shared, me);
+    }
+    assert!((1..10).contains(&repairs()), "{} repairs", repairs());
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(errno(scene.file.sync_all())));
+    let told = receiver.recv_timeout(Duration::from_secs(30));
+    assert_eq!(told.expect("it ends"), Some(libc::EIO));
 }
