@@ -17,7 +17,11 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use disks::Disk;
+use forebay::ids::FileId;
 use forebay::keeper::recover::{Report, Saved, recover};
+use forebay::memory::arena::Arena;
+use forebay::memory::files::{CLOSING, EXCEEDING, LIVE, TRUNCATING};
+use forebay::memory::mapping::Mapping;
 use forebay::sim::faults::{self, Call};
 use forebay::{Config, Error, OpenOptions, Session};
 use forebay_model::{Op, SplitMix64, fill};
@@ -602,6 +606,58 @@ fn a_file_that_the_keeper_alone_has_is_synced_by_it() {
     assert_eq!(orders.calls.load(SeqCst), 1, "syncs by the keeper");
     drop(session);
     worker.finish();
+}
+
+/// Of a file that owes no bytes the arena may know its length alone.
+#[test]
+fn an_unreachable_file_without_owed_bytes_is_not_forgotten() {
+    let disk = match Disk::new("ext4", 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return here::skipped(reason),
+    };
+    for flag in [EXCEEDING, TRUNCATING, CLOSING] {
+        let scene = Scene::in_dir(disk.dir());
+        let work = Work::Commands { files: 1 };
+        let spec = Spec::new(&scene.config.session, disk.dir(), false, work);
+        let mut worker = Worker::ready(&spec);
+        let (file, handle) = (0, 0);
+        worker.run(&Op::Write {
+            file,
+            handle,
+            offset: 0,
+            len: 5000,
+            seed: 1,
+        });
+        worker.run(&Op::SyncAll { file, handle });
+        worker.kill();
+        worker.end().assert_good_or_killed();
+        set_flag(&scene.arena, flag);
+        disk.unmount().expect("unmounted");
+        let report = scene.recover();
+        assert!(
+            matches!(&report.files[..], [Saved::Failed { .. }]),
+            "{flag}: {report:?}"
+        );
+        assert!(!report.removed && scene.arena.exists());
+        disk.mount().expect("mounted");
+        let report = scene.recover();
+        assert!(report.files.is_empty() && report.removed, "{report:?}");
+    }
+}
+
+/// As a death in the middle of such a change leaves it.
+fn set_flag(arena: &Path, flag: u32) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(arena);
+    let mapping = Mapping::attach(file.expect("an arena")).expect("mapped");
+    let arena = Arena::open(mapping).expect("an arena");
+    let entries = (0..arena.counts().files).map(|id| arena.file_unchecked(FileId(id)));
+    let mut found = 0;
+    for entry in entries.filter(|entry| entry.state.load(SeqCst) == LIVE) {
+        assert_eq!(entry.owed_pages.load(SeqCst), 0);
+        entry.flags.fetch_or(flag, SeqCst);
+        found += 1;
+    }
+    assert_eq!(found, 1);
 }
 
 /// A thread that waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.

@@ -367,7 +367,8 @@ fn save(
             Some(Standing::Foreign(reason)) => reason.clone(),
             Some(Standing::Unreachable(reason)) => {
                 let reason = reason.clone();
-                return (owed != 0).then_some(Saved::Failed { path, reason });
+                return unfinished::is_known_here_alone(entry)
+                    .then_some(Saved::Failed { path, reason });
             }
             _ => "it was not known before the rebuild".into(),
         };

@@ -174,6 +174,11 @@ pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
     lacks_anything(entry) || lacks_sync(entry) || entry.is_changing(shared.arena.counts().threads)
 }
 
+/// Whether the arena alone knows what the file shall be: bytes, a length, the time of a close. Space beyond the end is no loss.
+pub fn is_known_here_alone(entry: &FileEntry) -> bool {
+    entry.owes() || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | CLOSING) != 0
+}
+
 /// Whether the file is not as it should be on its device: owed bytes, space reserved beyond the end, a length that was being
 /// changed, or that memory alone knows.
 pub fn lacks_anything(entry: &FileEntry) -> bool {
