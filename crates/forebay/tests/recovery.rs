@@ -16,7 +16,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use disks::Disk;
+use disks::{Disk, Tmpfs};
 use forebay::ids::FileId;
 use forebay::keeper::recover::{Report, Saved, recover};
 use forebay::memory::arena::Arena;
@@ -606,6 +606,32 @@ fn a_file_that_the_keeper_alone_has_is_synced_by_it() {
     assert_eq!(orders.calls.load(SeqCst), 1, "syncs by the keeper");
     drop(session);
     worker.finish();
+}
+
+#[test]
+fn what_cannot_be_kept_leaves_nothing_behind() {
+    let place = match Tmpfs::new(1) {
+        Ok(place) => place,
+        Err(reason) => return here::skipped(reason),
+    };
+    let mut scene = Scene::new();
+    fs::remove_file(&scene.file).expect("unlinked");
+    let before = std::mem::replace(&mut scene.config.kept_dir, place.dir().join("kept"));
+    fs::create_dir(&scene.config.kept_dir).expect("a directory");
+    let ballast = place.dir().join("ballast");
+    fs::write(&ballast, vec![1; (1 << 20) - 8192]).expect("room for ballast");
+    let report = scene.recover();
+    assert!(
+        matches!(&report.files[..], [Saved::Failed { .. }]),
+        "{report:?}"
+    );
+    let left = fs::read_dir(&scene.config.kept_dir).expect("a directory");
+    assert_eq!(left.count(), 0, "files that look like what was kept");
+    fs::remove_file(&ballast).expect("removed");
+    scene.assert_kept(&scene.recover(), "not where it was");
+    let left = fs::read_dir(&scene.config.kept_dir).expect("a directory");
+    assert_eq!(left.count(), 2, "the bytes and the note");
+    scene.config.kept_dir = before;
 }
 
 /// Of a file that owes no bytes the arena may know its length alone.
