@@ -72,16 +72,27 @@ fn topmost(path: &Path) -> io::Result<Option<Line>> {
     Ok(lines.rfind(|line| line.point == path))
 }
 
-/// What is mounted at a path that [`resolved`] has given.
+/// What the kernel's list says is mounted at a path that [`resolved`] has given: a mount of ours counts as one that works. Its process is not
+/// asked, which may be stopped.
 ///
 /// # Errors
 /// The system's, when the list of mounts cannot be read.
+pub fn listed(path: &Path) -> io::Result<State> {
+    Ok(match topmost(path)? {
+        None => State::Free,
+        Some(line) if line.kind != FILE_SYSTEM => State::Foreign,
+        Some(_) => State::Alive,
+    })
+}
+
+/// As [`listed`], and asks the process of a mount of ours.
+///
+/// # Errors
+/// As for [`listed`].
 pub fn state(path: &Path) -> io::Result<State> {
-    let Some(line) = topmost(path)? else {
-        return Ok(State::Free);
-    };
-    if line.kind != FILE_SYSTEM {
-        return Ok(State::Foreign);
+    let listed = listed(path)?;
+    if listed != State::Alive {
+        return Ok(listed);
     }
     // Not its attributes: those the kernel may know.
     Ok(match rustix::fs::statvfs(path) {

@@ -18,6 +18,7 @@ pub use file::RealFile;
 pub use queue::{Inline, Threads, best_queue, threads_queue, uring_queue};
 pub use reason::KernelReason;
 
+use crate::error::Error;
 use crate::limits::PAGE_BYTES;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -71,6 +72,24 @@ pub struct DeviceStat {
     pub links: u32,
 }
 
+/// What [`not_written_back`] tells an error by.
+const WRITE_BACK: &str = "write back from the kernel's cache";
+
+/// The error of a wait for what the kernel writes from its cache.
+pub fn not_written_back(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), Error::device(WRITE_BACK, &error))
+}
+
+/// Whether it is such an error.
+pub fn is_not_written_back(error: &io::Error) -> bool {
+    let own = error.get_ref().and_then(|e| e.downcast_ref::<Error>());
+    match own {
+        Some(Error::Device { operation, .. }) => *operation == WRITE_BACK,
+        Some(Error::NoSpace { what }) => *what == WRITE_BACK,
+        _ => false,
+    }
+}
+
 /// One open file of a device. All calls block until done; all offsets and lengths are bytes.
 /// Errors are the operating system's.
 pub trait DeviceFile: Send + Sync {
@@ -104,9 +123,11 @@ pub trait DeviceFile: Send + Sync {
     }
     /// Buffered write of the bytes before a file's end that fill no page, waiting until the device has them: only then
     /// may the engine forget that it owes them. Not a sync: what the device has may still be in its own cache.
+    /// An error of the wait says so ([`not_written_back`]): it may be of other bytes that the kernel had in its cache, and the kernel
+    /// tells it once.
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
         let written = self.write_buffered(&[piece], offset)?;
-        self.sync_data()?;
+        self.sync_data().map_err(not_written_back)?;
         Ok(written)
     }
     /// `fdatasync`.

@@ -13,6 +13,7 @@ use forebay::Config;
 use forebay::config::DirtyTracking;
 use forebay::device::DeviceFile;
 use forebay::keeper::check::check;
+use forebay::session::look::Unsettled;
 use forebay::sim::device::{
     Before, Call, CallKind, FaultPlan, Kinds, Outcome as Fault, Repeat, SimDisk, SimFile,
     SimOptions, Verdict, Wrapped,
@@ -309,6 +310,31 @@ fn an_error_of_the_sync_itself_is_told_to_every_description() {
     assert_eq!(rig.run(&Op::SyncAll { file: 0, handle: 1 }), failed);
     assert_eq!(rig.run(&Op::SyncAll { file: 0, handle: 0 }), Outcome::Done);
     assert_eq!(rig.run(&Op::SyncAll { file: 0, handle: 1 }), Outcome::Done);
+}
+
+/// The next try finds nothing to write, and is told by the device that all is well.
+#[test]
+fn a_session_syncs_again_and_names_what_failed_once() {
+    let kinds = Kinds::of(&[CallKind::SyncAll]);
+    let plan = FaultPlan::nth(0, kinds, Fault::Errno(libc::EIO), Repeat::Once);
+    let mut rig = Rig::new(&plan);
+    rig.run(&Op::Write {
+        file: 0,
+        handle: 0,
+        offset: 0,
+        len: 4096,
+        seed: 3,
+    });
+    let mut lost = Vec::new();
+    for _ in 0..2 {
+        let unsettled = rig.engine.session.settle_all().expect("a slot");
+        Unsettled::gather_unsynced(&mut lost, &unsettled);
+        assert_eq!(unsettled.len() as u64, 2 - plan.calls(), "{unsettled:?}");
+    }
+    assert_eq!(plan.calls(), 2, "syncs");
+    assert_eq!(lost.len(), 1, "{lost:?}");
+    rig.engine.session.settle_all().expect("a slot");
+    assert_eq!(plan.calls(), 2, "nothing is left to sync");
 }
 
 #[test]

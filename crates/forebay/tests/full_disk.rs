@@ -10,9 +10,11 @@ mod here;
 mod workers;
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::path::Path;
 
 use disks::Disk;
+use forebay::device::{DeviceFile, RealFile};
 use forebay::{File, OpenOptions, Session};
 use forebay_model::{Op, Outcome, SplitMix64, fill};
 use workers::{Spec, Work, Worker, answer, config, session_name};
@@ -244,6 +246,29 @@ fn holes_are_filled_until_the_disk_is_full() {
         if let Err(reason) = holes_until_full(kind) {
             return here::skipped(reason);
         }
+    }
+}
+
+/// A repair waits for what the dead have under way by a call that needs no space, and of which XFS says that there is none.
+#[test]
+fn a_full_disk_can_be_waited_for() {
+    for kind in ["xfs", "ext4"] {
+        let disk = match Disk::new(kind, 64, "") {
+            Ok(disk) => disk,
+            Err(reason) => return here::skipped(reason),
+        };
+        let path = disk.dir().join("file");
+        fs::write(&path, vec![7; 1 << 20]).expect("space");
+        let plain = fs::OpenOptions::new().read(true).write(true).open(&path);
+        let plain = plain.expect("a file");
+        plain.sync_all().expect("synced");
+        let file = RealFile::reopen(plain.as_fd()).expect("managed");
+        let ballast = fs::File::create(disk.dir().join("ballast")).expect("a file");
+        disks::take_all(&ballast);
+        let answer = disks::allocate(&plain, 0, 1);
+        let errno = answer.err().and_then(|error| error.raw_os_error());
+        assert_eq!(errno, (kind == "xfs").then_some(libc::ENOSPC), "{kind}");
+        file.wait_in_flight().expect(kind);
     }
 }
 

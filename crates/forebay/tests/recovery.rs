@@ -12,10 +12,17 @@ mod workers;
 use std::fs;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use disks::Disk;
+use disks::{Disk, Tmpfs};
+use forebay::ids::FileId;
 use forebay::keeper::recover::{Report, Saved, recover};
+use forebay::memory::arena::Arena;
+use forebay::memory::files::{CLOSING, EXCEEDING, LIVE, TRUNCATING};
+use forebay::memory::mapping::Mapping;
+use forebay::sim::faults::{self, Call};
 use forebay::{Config, Error, OpenOptions, Session};
 use forebay_model::{Op, SplitMix64, fill};
 use workers::{Spec, Work, Worker, arena_path, bytes_of, config, session_name};
@@ -161,6 +168,8 @@ impl Drop for Scene {
     }
 }
 
+/// Orders to fail calls are the process's.
+static FAULTS: Mutex<()> = Mutex::new(());
 const CHANGED: &str = "changed by another program";
 
 #[test]
@@ -517,6 +526,164 @@ fn an_arena_that_was_cut_is_refused() {
         assert!(matches!(error, Error::Arena(_)), "{error}");
     }
     assert_eq!(fs::read(&scene.file).expect("the file"), vec![7; OLD_LEN]);
+}
+
+/// Orders to fail calls of this process on a file, and of workers that are told so.
+fn faults(dir: &Path, file: &Path, call: Call, countdown: u64) -> &'static faults::Orders {
+    let orders = faults::obey(&dir.join("orders")).expect("orders");
+    orders
+        .inode
+        .store(fs::metadata(file).expect("a file").ino(), SeqCst);
+    orders.errno.store(libc::EIO as u32, SeqCst);
+    count(orders, call);
+    orders.countdown.store(countdown, SeqCst);
+    orders
+}
+
+/// Begins to count calls of another kind.
+fn count(orders: &faults::Orders, call: Call) {
+    orders.only.store(call as u32, SeqCst);
+    orders.calls.store(0, SeqCst);
+}
+
+/// The device says once that it has lost something: what was written goes there again with the next recovery.
+#[test]
+fn what_a_recovery_could_not_make_durable_is_written_again() {
+    let _alone = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let scene = Scene::new();
+    let dir = here::directory();
+    let orders = faults(dir.path(), &scene.file, Call::Sync, 1);
+    let report = scene.recover();
+    assert!(
+        matches!(&report.files[..], [Saved::Failed { .. }]),
+        "{report:?}"
+    );
+    assert!(!report.removed && scene.arena.exists());
+    count(orders, Call::WriteDirect);
+    scene.assert_written(&scene.recover());
+    assert!(orders.calls.load(SeqCst) > 0, "nothing was written again");
+}
+
+/// What only the keeper has open is synced by it, and not only written.
+#[test]
+fn a_file_that_the_keeper_alone_has_is_synced_by_it() {
+    let _alone = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let dir = here::directory();
+    let config = config(&session_name("synced"));
+    let file = dir.path().join("file-0");
+    fs::write(&file, vec![7; OLD_LEN]).expect("a file");
+    let orders = faults(dir.path(), &file, Call::Sync, 1);
+    let work = Work::Commands { files: 1 };
+    let spec = Spec::new(&config.session, dir.path(), true, work);
+    let mut worker = Worker::start_with(&spec, |command| {
+        command.env("FOREBAY__SIM_FAULT", dir.path().join("orders"));
+    });
+    worker.await_ready();
+    let (file_0, handle) = (0, 0);
+    worker.run(&Op::Write {
+        file: file_0,
+        handle,
+        offset: 0,
+        len: 5000,
+        seed: 1,
+    });
+    let sync = Op::SyncAll {
+        file: file_0,
+        handle,
+    };
+    assert!(worker.run(&sync).contains("Io"), "the sync fails");
+    // Where nobody looks for it.
+    let elsewhere = dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).expect("a directory");
+    fs::rename(&file, elsewhere.join("file-0")).expect("moved");
+    count(orders, Call::Sync);
+    let session = Session::join_living(&arena_path(&config), config.clone());
+    let session = session.expect("a session").expect("it lives");
+    for _ in 0..2 {
+        let unsettled = session.settle_all().expect("a slot");
+        assert!(unsettled.is_empty(), "{unsettled:?}");
+    }
+    assert_eq!(orders.calls.load(SeqCst), 1, "syncs by the keeper");
+    drop(session);
+    worker.finish();
+}
+
+#[test]
+fn what_cannot_be_kept_leaves_nothing_behind() {
+    let place = match Tmpfs::new(1) {
+        Ok(place) => place,
+        Err(reason) => return here::skipped(reason),
+    };
+    let mut scene = Scene::new();
+    fs::remove_file(&scene.file).expect("unlinked");
+    let before = std::mem::replace(&mut scene.config.kept_dir, place.dir().join("kept"));
+    fs::create_dir(&scene.config.kept_dir).expect("a directory");
+    let ballast = place.dir().join("ballast");
+    fs::write(&ballast, vec![1; (1 << 20) - 8192]).expect("room for ballast");
+    let report = scene.recover();
+    assert!(
+        matches!(&report.files[..], [Saved::Failed { .. }]),
+        "{report:?}"
+    );
+    let left = fs::read_dir(&scene.config.kept_dir).expect("a directory");
+    assert_eq!(left.count(), 0, "files that look like what was kept");
+    fs::remove_file(&ballast).expect("removed");
+    scene.assert_kept(&scene.recover(), "not where it was");
+    let left = fs::read_dir(&scene.config.kept_dir).expect("a directory");
+    assert_eq!(left.count(), 2, "the bytes and the note");
+    scene.config.kept_dir = before;
+}
+
+/// Of a file that owes no bytes the arena may know its length alone.
+#[test]
+fn an_unreachable_file_without_owed_bytes_is_not_forgotten() {
+    let disk = match Disk::new("ext4", 64, "") {
+        Ok(disk) => disk,
+        Err(reason) => return here::skipped(reason),
+    };
+    for flag in [EXCEEDING, TRUNCATING, CLOSING] {
+        let scene = Scene::in_dir(disk.dir());
+        let work = Work::Commands { files: 1 };
+        let spec = Spec::new(&scene.config.session, disk.dir(), false, work);
+        let mut worker = Worker::ready(&spec);
+        let (file, handle) = (0, 0);
+        worker.run(&Op::Write {
+            file,
+            handle,
+            offset: 0,
+            len: 5000,
+            seed: 1,
+        });
+        worker.run(&Op::SyncAll { file, handle });
+        worker.kill();
+        worker.end().assert_good_or_killed();
+        set_flag(&scene.arena, flag);
+        disk.unmount().expect("unmounted");
+        let report = scene.recover();
+        assert!(
+            matches!(&report.files[..], [Saved::Failed { .. }]),
+            "{flag}: {report:?}"
+        );
+        assert!(!report.removed && scene.arena.exists());
+        disk.mount().expect("mounted");
+        let report = scene.recover();
+        assert!(report.files.is_empty() && report.removed, "{report:?}");
+    }
+}
+
+/// As a death in the middle of such a change leaves it.
+fn set_flag(arena: &Path, flag: u32) {
+    let file = fs::OpenOptions::new().read(true).write(true).open(arena);
+    let mapping = Mapping::attach(file.expect("an arena")).expect("mapped");
+    let arena = Arena::open(mapping).expect("an arena");
+    let entries = (0..arena.counts().files).map(|id| arena.file_unchecked(FileId(id)));
+    let mut found = 0;
+    for entry in entries.filter(|entry| entry.state.load(SeqCst) == LIVE) {
+        assert_eq!(entry.owed_pages.load(SeqCst), 0);
+        entry.flags.fetch_or(flag, SeqCst);
+        found += 1;
+    }
+    assert_eq!(found, 1);
 }
 
 /// A thread that waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.

@@ -50,6 +50,7 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
     if !is_told {
         announce(&config, &place, ready)?;
     }
+    let mut lost = Vec::new();
     match arguments.until_idle {
         Some(_) if kept_elsewhere(&session) => return Ok(DONE),
         _ if is_told => {}
@@ -57,16 +58,25 @@ pub fn run(arguments: Daemon) -> Result<u8, Failure> {
             let _ = signals.forever().next();
         }
         Some(seconds) => {
-            wait_until_idle(&mut session, &mut signals, Duration::from_secs_f64(seconds))?;
+            let idle_max = Duration::from_secs_f64(seconds);
+            wait_until_idle(&mut session, &mut signals, idle_max, &mut lost)?;
         }
     }
     leave_at_once_on_next(signals, &config.session);
-    let unsettled = settle(&session)?;
+    let unsettled = settle(&session, &mut lost)?;
     drop(session);
-    match place.path {
-        Some(arena) => conclude(&arena, &config, &unsettled),
-        None => Ok(DONE),
+    for file in &lost {
+        output::note(format_args!(
+            "{}: its device has failed to make bytes durable: {}; compare, or write the file again",
+            output::path(&file.path),
+            file.reason
+        ));
     }
+    let code = match place.path {
+        Some(arena) => conclude(&arena, &config, &unsettled)?,
+        None => DONE,
+    };
+    Ok(if lost.is_empty() { code } else { FAILED })
 }
 
 /// Touches so much of the session's memory, in steps, between which a signal ends it. Whether one has.
@@ -97,6 +107,7 @@ fn wait_until_idle(
     session: &mut Session,
     signals: &mut Signals,
     idle_max: Duration,
+    lost: &mut Vec<Unsettled>,
 ) -> Result<(), Failure> {
     let mut last_seen = Instant::now();
     let mut tries = 0;
@@ -114,6 +125,7 @@ fn wait_until_idle(
             // the arena, for the next command of the session or for `forebay recover`.
             tries += 1;
             let unsettled = session.settle_all()?;
+            Unsettled::gather_unsynced(lost, &unsettled);
             if !session.are_gone(&unsettled) && tries < IDLE_TRIES {
                 continue;
             }
@@ -242,7 +254,9 @@ fn leave_at_once_on_next(mut signals: Signals, session: &str) {
     });
 }
 
-fn settle(session: &Session) -> Result<Vec<Unsettled>, Failure> {
+/// Writes what is owed. Returns what still is; `lost` are files whose device has failed to make something durable, be it that another try went
+/// well: the kernel tells such an error once.
+fn settle(session: &Session, lost: &mut Vec<Unsettled>) -> Result<Vec<Unsettled>, Failure> {
     let progress = output::Progress::new();
     let mut unsettled = Vec::new();
     for _ in 0..SETTLE_TRIES {
@@ -250,6 +264,7 @@ fn settle(session: &Session) -> Result<Vec<Unsettled>, Failure> {
         let dirty = session.stats().dirty_bytes;
         progress.show(format_args!("flushing {}", output::bytes(dirty)));
         unsettled = session.settle_all()?;
+        Unsettled::gather_unsynced(lost, &unsettled);
         if unsettled.is_empty() && session.stats().dirty_bytes == 0 {
             break;
         }

@@ -49,7 +49,7 @@ struct Summary {
 #[derive(Serialize)]
 struct Row {
     arena: PathBuf,
-    /// recovered, alive, or failed.
+    /// recovered, alive, or failed. Recovered without a report: by another process meanwhile.
     outcome: &'static str,
     /// Why it was not recovered, and what to do.
     reason: Option<String>,
@@ -172,6 +172,8 @@ fn one(arena: PathBuf, config: &Config, lenient: bool, progress: &Progress, pref
     let (outcome, reason, report) = match attempt {
         Ok(report) => ("recovered", None, Some(report)),
         Err(Error::Session(_)) if lenient && lives(&arena) => ("alive", None, None),
+        // It was there when it was chosen, and is removed only when nothing in it is needed.
+        Err(_) if is_gone(&arena) => ("recovered", None, None),
         Err(error) => ("failed", Some(error.to_string()), None),
     };
     Row {
@@ -180,6 +182,11 @@ fn one(arena: PathBuf, config: &Config, lenient: bool, progress: &Progress, pref
         reason,
         report,
     }
+}
+
+fn is_gone(arena: &Path) -> bool {
+    let found = std::fs::symlink_metadata(arena);
+    found.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
 }
 
 fn lives(arena: &Path) -> bool {
@@ -263,7 +270,9 @@ fn show(output: &mut Output, rows: &[Row], summary: &Summary) {
                 output.line(format_args!("{arena}: {word}: {reason}"));
             }
             (.., Some(report)) => show_report(output, report),
-            _ => {}
+            _ => output.line(format_args!(
+                "{arena}: recovered meanwhile by another process, which says what became of the files"
+            )),
         }
     }
     if rows.is_empty() {

@@ -84,10 +84,12 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
         }
     });
     let ran = begun.elapsed();
-    let unsettled = match &front {
-        Some(front) => drain(&front.session, &config, held)?,
-        None => Vec::new(),
-    };
+    // From here on nothing takes the place of the end that the program had.
+    let drained = front
+        .as_ref()
+        .map(|front| drain(&front.session, &config, held));
+    let mut failures = Vec::new();
+    let unsettled = noted(drained.unwrap_or(Ok(Vec::new())), &mut failures);
     if let Some(front) = &front {
         tell(&front.session, &unsettled);
     }
@@ -95,12 +97,24 @@ pub fn run(arguments: Run) -> Result<u8, Failure> {
         let sides = front.as_ref().zip(before);
         let sides = sides.map(|(front, before)| Sides::of(&front.session, &before));
         let times = (ran, begun.elapsed() - ran);
-        Report::new(&arguments.command, end, times, sides, unsettled.clone())
-            .write(arguments.report.as_deref(), arguments.json)?;
+        let report = Report::new(&arguments.command, end, times, sides, unsettled.clone());
+        let written = report.write(arguments.report.as_deref(), arguments.json);
+        noted(written, &mut failures);
+    }
+    for failure in &failures {
+        output::note(failure);
     }
     // The session's threads and locks go in good order, also where a signal ends us.
     drop(front);
-    Ok(end.take(unsettled.is_empty()))
+    Ok(end.take(unsettled.is_empty() && failures.is_empty()))
+}
+
+/// What was done, or nothing and a failure more.
+fn noted<T: Default>(result: Result<T, Failure>, failures: &mut Vec<Failure>) -> T {
+    result.unwrap_or_else(|failure| {
+        failures.push(failure);
+        T::default()
+    })
 }
 
 /// The configuration, and what of it a daemon is to have.

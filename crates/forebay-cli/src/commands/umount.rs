@@ -22,7 +22,11 @@ pub fn run(arguments: &Umount) -> Result<u8, Failure> {
 
 fn end(point: &Path, lazy: bool) -> Result<(), String> {
     let path = points::resolved(point).map_err(|error| error.to_string())?;
-    let state = points::state(&path);
+    // Nobody is asked where the answer makes no difference: a process that is stopped gives none.
+    let state = match lazy {
+        true => points::listed(&path),
+        false => points::state(&path),
+    };
     let lazy = match state.map_err(|error| format!("the list of mounts cannot be read: {error}"))? {
         State::Free => return Err("nothing is mounted there".into()),
         State::Foreign => return Err("that is no mount of Forebay's; use umount".into()),

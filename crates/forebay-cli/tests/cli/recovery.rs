@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::place::{Place, Process, is_managed};
+use crate::place::{Place, Process, Run, is_managed};
 use crate::writer;
 
 const BYTES: usize = 1_000_000;
@@ -141,6 +141,29 @@ fn a_daemon_says_what_it_recovered_first() {
     daemon.signal(rustix::process::Signal::TERM);
     let (status, stderr) = daemon.wait();
     assert!(status.success(), "{stderr}");
+}
+
+/// The others may find the arena gone at any step of theirs.
+#[test]
+fn of_several_recoveries_at_once_none_fails() {
+    let place = Place::new("several");
+    for _ in 0..4 {
+        let Some(file) = killed(&place) else { return };
+        let start = |_| {
+            let mut command = place.forebay(&["recover"]);
+            command.stdout(std::process::Stdio::piped());
+            command.stderr(std::process::Stdio::piped());
+            command.spawn().expect("forebay runs")
+        };
+        let all: Vec<_> = (0..4).map(start).collect();
+        for child in all {
+            let run = Run::of(child.wait_with_output().expect("an end"));
+            assert_eq!(run.code, 0, "{run:?}");
+        }
+        assert!(std::fs::read(&file).expect("the file") == writer::pattern(BYTES));
+        assert!(!place.arena().exists());
+        std::fs::remove_file(&file).expect("removed");
+    }
 }
 
 #[test]

@@ -483,6 +483,25 @@ fn a_command_drains_without_the_keeper() {
 
 /// Before the program runs, what a dead session of that name has left is saved, and told.
 #[test]
+fn a_report_that_cannot_be_written_changes_no_exit_code() {
+    let place = Place::new("unwritten");
+    let report = "--report=/dev/null/report";
+    for (script, code) in [("exit 7", 7), ("exit 0", 1)] {
+        let run = run(&place, &[report, "--", "sh", "-c", script]);
+        assert_eq!(run.code, code, "{run:?}");
+        assert!(
+            run.stderr.contains("the report cannot be written"),
+            "{run:?}"
+        );
+    }
+    let run = command(&place, &[report, "--", "sh", "-c", "kill -TERM $$"]).output();
+    let status = run.expect("forebay runs").status;
+    let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+    assert_eq!(signal, Some(15), "{status:?}");
+    await_end(&place);
+}
+
+#[test]
 fn what_a_dead_session_left_is_told() {
     let place = Place::new("run-recovers");
     if !is_managed(place.files.path()) {

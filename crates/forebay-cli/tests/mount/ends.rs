@@ -3,7 +3,9 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
+use forebay::sys::liveness::is_stopped;
 use forebay_fuse::points::State;
 use rustix::process::Signal;
 
@@ -49,6 +51,36 @@ fn a_mount_in_use_stays_or_ends_with_its_last_file() {
         "before, after"
     );
     scene.await_daemon();
+}
+
+#[test]
+fn a_mount_whose_process_is_stopped_can_be_ended() {
+    for mut scene in Scene::each("stopped", &[]) {
+        let process = scene.process.as_mut().expect("mounted");
+        process.signal(Signal::STOP);
+        let id = process.id();
+        wait_until("it is stopped", || is_stopped(id));
+        let mut command = scene.place.forebay(&["umount", "--lazy"]);
+        let mut umount = command.arg(&scene.point).spawn().expect("forebay runs");
+        let begun = Instant::now();
+        let ended = loop {
+            let ended = umount.try_wait().expect("a child");
+            if ended.is_some() || begun.elapsed() > Duration::from_secs(10) {
+                break ended;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        // First: whoever looks at the mount waits for its process.
+        scene
+            .process
+            .as_mut()
+            .expect("mounted")
+            .signal(Signal::CONT);
+        let last = umount.wait();
+        assert!(ended.is_some_and(|status| status.success()), "{last:?}");
+        scene.await_end(0);
+        assert_eq!(scene.state(), State::Free);
+    }
 }
 
 #[test]

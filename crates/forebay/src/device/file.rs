@@ -19,6 +19,7 @@
 //! device held up (`tests/device_files/stalls.rs`): `fallocate` of one byte that has space already,
 //! anywhere in the file, waits on ext4 and XFS and then finds nothing to do; truncation to the same
 //! size waits on XFS and btrfs, but not on ext4; on btrfs `fallocate` waits for its own range only.
+//! Without space left XFS says so afterwards; truncating instead would give up what is reserved beyond the end, and not get it back.
 //! `fsync` promises nothing about direct writes under way. So: `fallocate` where files are written in
 //! place, truncation on btrfs, both where the file system is not known. A direct write to a mounted store holds the inode's lock until the
 //! store has answered, and `lseek` for a hole takes that lock. A request that a dead process
@@ -30,10 +31,11 @@ mod received;
 mod united;
 
 use super::file_system::Nature;
-use super::{Caps, DeviceFile, DeviceStat, Piece, may_fail};
+use super::{Caps, DeviceFile, DeviceStat, Piece, may_fail, not_written_back};
 use crate::limits::PAGE_BYTES;
 use crate::sys::stat::Stat;
 use crate::sys::{extents, file, lease, stat};
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::AtomicU32;
@@ -176,6 +178,10 @@ impl RealFile {
     }
 }
 
+fn is_out_of_space(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOSPC | libc::EDQUOT))
+}
+
 /// Times before 1970 count as 1970.
 pub(crate) fn since_1970(ns: i128) -> u64 {
     u64::try_from(ns.max(0)).unwrap_or(u64::MAX)
@@ -221,10 +227,16 @@ impl DeviceFile for RealFile {
     }
 
     fn write_through(&self, piece: Piece, offset: u64) -> io::Result<usize> {
-        self.through_cache(|fd| {
+        let is_written = Cell::new(false);
+        let result = self.through_cache(|fd| {
             let written = file::write_at(fd, &[piece], offset)?;
+            is_written.set(true);
             file::write_back(fd, offset, written as u64)?;
             Ok(written)
+        });
+        result.map_err(|error| match is_written.get() {
+            true => not_written_back(error),
+            false => error,
         })
     }
 
@@ -316,7 +328,12 @@ impl DeviceFile for RealFile {
         self.quietly(|_| {
             if by_allocating {
                 let byte = self.settled_byte()?;
-                file::allocate(self.buffered.as_fd(), libc::FALLOC_FL_KEEP_SIZE, byte, 1)?;
+                let mode = libc::FALLOC_FL_KEEP_SIZE;
+                match file::allocate(self.buffered.as_fd(), mode, byte, 1) {
+                    // It has waited by then: XFS wants space for the change before it looks whether there is any to make.
+                    Err(error) if is_out_of_space(&error) => {}
+                    other => other?,
+                }
             }
             if by_truncating {
                 self.truncate_to_same()?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 
 use crate::device::{Cached, DeviceFile};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, errno_of};
 use crate::evict;
 use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
@@ -35,10 +35,17 @@ pub enum Durability {
     All,
 }
 
+impl Durability {
+    /// Whether the device is asked to make the bytes durable.
+    pub fn syncs(self) -> bool {
+        matches!(self, Durability::Data | Durability::All)
+    }
+}
+
 /// Flushes everything that is owed, and makes it as durable as asked. `seen` is the description's error sequence: an
 /// error that it has not reported is reported now, even if this flush succeeds, unless everything has been written since.
 pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
-    let syncs = matches!(durability, Durability::Data | Durability::All);
+    let syncs = durability.syncs();
     if syncs {
         write::note_sync(core);
     }
@@ -66,9 +73,11 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
         true => Ok(()),
         false => Err(error),
     });
-    if let Err(error) = &synced {
+    match &synced {
         // The device has one description for all of ours, and tells it once.
-        errors::record_sync(core.entry(), error.raw_os_error().unwrap_or(libc::EIO));
+        Err(error) => errors::record_sync(core.entry(), errno_of(error)),
+        Ok(()) if syncs && outcome.errno.is_none() => errors::synced(core.entry()),
+        Ok(()) => {}
     }
     // Asked after the flush: this call's own failure is in the sequence as well.
     let errno = errors::unreported(core.entry(), seen).or(outcome.errno);

@@ -5,7 +5,7 @@
 //! that leaves nothing owed clears the errno: what was owed is on the device after all. What a sync could not make durable stays
 //! an error all the same, for whoever has not heard of it.
 
-use crate::memory::files::{FileEntry, UNHEARD};
+use crate::memory::files::{FileEntry, UNHEARD, UNSYNCED};
 use crate::sync::Ordering;
 
 /// Bits of an errno; those of a sequence number that are left beside them tell half a million failures apart.
@@ -30,6 +30,14 @@ pub fn record_sync(file: &FileEntry, errno: i32) {
     let sequence = next_sequence(file, errno);
     let word = (sequence << ERRNO_BITS) | errno as u32 & ERRNO_MASK;
     file.sync_error.store(word, Ordering::Release);
+    file.flags.fetch_or(UNSYNCED, Ordering::AcqRel);
+}
+
+/// Notes that the device has made durable what it has been given.
+pub fn synced(file: &FileEntry) {
+    if file.flags.load(Ordering::Relaxed) & UNSYNCED != 0 {
+        file.flags.fetch_and(!UNSYNCED, Ordering::AcqRel);
+    }
 }
 
 /// Returns the new sequence.

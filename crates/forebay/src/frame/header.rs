@@ -59,6 +59,8 @@ const _: () = assert!(size_of::<Header>() == 576);
 const CHARGE_BITS: u32 = 8;
 /// The greatest age that is told apart: half of what the tick can say.
 pub const AGE_MAX: u32 = u32::MAX >> (CHARGE_BITS + 1);
+/// Whose flights are that a repair found and could not wait for.
+pub const NOBODYS: ThreadId = ThreadId(u32::MAX);
 const CHARGE_MASK: u32 = (1 << CHARGE_BITS) - 1;
 const HOLDER_BITS: u32 = 16;
 const HOLDER_MASK: u64 = (1 << HOLDER_BITS) - 1;

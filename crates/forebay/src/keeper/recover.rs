@@ -6,6 +6,7 @@
 //! changed by someone else, or cannot be found, is never written: its bytes are kept aside, with a note of where they
 //! belong, and reported. The arena is removed only when nothing in it is needed any more.
 
+mod again;
 mod aside;
 mod doubtful;
 
@@ -32,7 +33,7 @@ use crate::keeper::reopen::{Absent, path_of, reopen};
 use crate::keeper::{repair, unfinished};
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{ASKED, FOREIGN, FileEntry, LIVE, TRUNCATING};
+use crate::memory::files::{ASKED, FOREIGN, FileEntry, LIVE, TRUNCATING, UNSYNCED};
 use crate::memory::mapping::Mapping;
 use crate::memory::place::dir;
 use crate::memory::threads::{self, Me};
@@ -366,7 +367,8 @@ fn save(
             Some(Standing::Foreign(reason)) => reason.clone(),
             Some(Standing::Unreachable(reason)) => {
                 let reason = reason.clone();
-                return (owed != 0).then_some(Saved::Failed { path, reason });
+                return unfinished::is_known_here_alone(entry)
+                    .then_some(Saved::Failed { path, reason });
             }
             _ => "it was not known before the rebuild".into(),
         };
@@ -377,7 +379,13 @@ fn save(
         id,
         device,
     };
-    match write_back(&core, me) {
+    let owing = again::owing(shared, me, id);
+    let written = write_back(&core, me);
+    if written.is_err() {
+        // What the device was given and has not made durable is safe only here.
+        again::owe(me, id, &owing);
+    }
+    match written {
         Ok(()) if owed == 0 => None,
         Ok(()) => Some(Saved::Written {
             path,
@@ -439,6 +447,8 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
         resize::finish_truncation(core, me).map_err(Core::ended)?;
     }
     let seen = std::sync::atomic::AtomicU32::new(errors::sequence(core.entry()));
+    // First: whoever comes after a recovery that was cut off finds pages written, and knows of no sync.
+    core.entry().flags.fetch_or(UNSYNCED, Ordering::AcqRel);
     let outcome = settle::flush(core, me, Scope::SYNC);
     if let Some(errno) = outcome.errno {
         return Err(Error::device(

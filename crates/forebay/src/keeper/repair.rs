@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
-use crate::frame::header::State;
+use crate::frame::header::{NOBODYS, State};
 use crate::ids::{FileId, HeaderId, ThreadId};
 use crate::keeper::rebuild::{Dead, Findings, rebuild};
 use crate::keeper::run::{has_keeper, keeper_process};
@@ -25,6 +25,8 @@ use crate::sys::liveness;
 const ASK_PATIENCE: Duration = Duration::from_millis(100);
 /// How often whoever has asked for a repair looks whether it is done.
 const ASK_TICK: Duration = Duration::from_millis(1);
+/// How long after a device has failed to say that nothing is under way it is asked again.
+const LAND_PAUSE: Duration = Duration::from_millis(100);
 
 /// Looks for the dead, and repairs what they left. The caller is idle or parked, and no program of a user's where a keeper lives.
 pub fn if_needed(shared: &Shared, me: Me<'_>) -> Option<Findings> {
@@ -96,6 +98,34 @@ impl Waited {
     }
 }
 
+/// When this process could last not wait for what the dead have under way, because the device said no: the whole session stops for each
+/// try, and the next one is not likely to fare better.
+pub struct Unlanded {
+    base: Instant,
+    /// Milliseconds from `base` until which only a new death is a reason to try again.
+    until: AtomicU64,
+}
+
+impl Default for Unlanded {
+    fn default() -> Self {
+        Unlanded {
+            base: Instant::now(),
+            until: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Unlanded {
+    fn note(&self) {
+        let until = self.base.elapsed() + LAND_PAUSE;
+        self.until.store(until.as_millis() as u64, Relaxed);
+    }
+
+    fn may_try(&self) -> bool {
+        self.base.elapsed().as_millis() as u64 >= self.until.load(Relaxed)
+    }
+}
+
 /// Whether a keeper lives whose process is not stopped, as far as can be told.
 fn keeper_runs(arena: &Arena) -> bool {
     has_keeper(arena) && !liveness::is_stopped(keeper_process(arena))
@@ -106,6 +136,7 @@ fn is_needed(shared: &Shared, me: Me<'_>) -> bool {
     let arena = me.arena;
     let mut owed = threads::gate_is_abandoned(arena)
         || arena.superblock().orphans.load(Ordering::Acquire) != 0
+            && shared.unlanded.may_try()
             && has_orphans_of_ours(shared, arena);
     for dead in threads::dead(arena) {
         if threads::died_working(arena, dead.id) || threads::is_named(arena, dead.id) {
@@ -192,9 +223,11 @@ fn land(shared: &Shared, me: Me<'_>, is_gone: &dyn Fn(ThreadId) -> bool) -> BTre
             return false;
         };
         // Waiting may change the file's times.
-        shared
-            .change(me, file, &device, || device.wait_in_flight())
-            .is_ok()
+        let landed = shared.change(me, file, &device, || device.wait_in_flight());
+        if landed.is_err() {
+            shared.unlanded.note();
+        }
+        landed.is_ok()
     });
     flying
 }
@@ -228,7 +261,7 @@ fn has_orphans_of_ours(shared: &Shared, arena: &Arena) -> bool {
         .filter_map(|id| arena.header(HeaderId(id)))
         .any(|header| {
             header.inflight() != 0
-                && header.flusher() == ThreadId(u32::MAX)
+                && header.flusher() == NOBODYS
                 && header
                     .identity()
                     .is_some_and(|i| shared.device(i.file).is_some())

@@ -12,7 +12,7 @@ use crate::ids::FileId;
 use crate::keeper::closing;
 use crate::keeper::reopen::{self, Absent, Patience};
 use crate::memory::arena::Arena;
-use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING};
+use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, LEASED, LIVE, TRUNCATING, UNSYNCED};
 use crate::memory::threads::Me;
 use crate::session::adopt::path_of;
 use crate::session::shared::Shared;
@@ -162,9 +162,21 @@ pub fn owes_or_is_closing(entry: &FileEntry) -> bool {
         || entry.flags.load(Ordering::Acquire) & CLOSING != 0
 }
 
-/// Whether the file is not as it should be on its device, or somebody has noted that he is changing it.
+/// Whether the device may not have made durable what it was given. Who asked for it has heard of that, so nobody has to go on for it
+/// but who answers for the whole session.
+pub fn lacks_sync(entry: &FileEntry) -> bool {
+    entry.flags.load(Ordering::Acquire) & UNSYNCED != 0
+        && entry.kernel_reason.load(Ordering::Acquire) == 0
+}
+
+/// Whether the file is not as it should be on its device, durably, or somebody has noted that he is changing it.
 pub fn is_unfinished(shared: &Shared, entry: &FileEntry) -> bool {
-    lacks_anything(entry) || entry.is_changing(shared.arena.counts().threads)
+    lacks_anything(entry) || lacks_sync(entry) || entry.is_changing(shared.arena.counts().threads)
+}
+
+/// Whether the arena alone knows what the file shall be: bytes, a length, the time of a close. Space beyond the end is no loss.
+pub fn is_known_here_alone(entry: &FileEntry) -> bool {
+    entry.owes() || entry.flags.load(Ordering::Acquire) & (EXCEEDING | TRUNCATING | CLOSING) != 0
 }
 
 /// Whether the file is not as it should be on its device: owed bytes, space reserved beyond the end, a length that was being

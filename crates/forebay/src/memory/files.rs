@@ -143,6 +143,9 @@ pub const FOREIGN: u32 = 4096;
 pub const VIEWED: u32 = 8192;
 /// A program has asked for space beyond the file's end since the file was last cut: none is given back.
 pub const ASKED: u32 = 16384;
+/// A sync has failed and none has succeeded since, or a recovery was about to sync what it had written: the device may not have what it was
+/// given.
+pub const UNSYNCED: u32 = 32768;
 /// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
 pub const SMALL_SYNC: u32 = 1 << 24;
 /// All that can be counted.

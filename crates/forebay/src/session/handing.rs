@@ -126,7 +126,12 @@ impl Shared {
         if !is_silent(self) {
             hasten::have_most_written(self, file);
         }
-        self.line.ask_to_flush(self, file)
+        self.line.ask_to_flush(self, file, false)
+    }
+
+    /// As [`Shared::ask_to_flush`], durably.
+    pub fn ask_to_sync(&self, file: FileId) -> bool {
+        self.arena_path.is_some() && self.line.ask_to_flush(self, file, true)
     }
 
     /// Puts a descriptor where this process keeps those of the session's.

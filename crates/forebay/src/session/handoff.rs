@@ -44,6 +44,8 @@ const UNUSED: u32 = 11;
 const LANE: u32 = 12;
 /// The keeper shall take what is in lanes.
 const TAKE: u32 = 13;
+/// As [`FLUSH`], and the device shall have made it durable.
+const SYNC: u32 = 14;
 /// Beside a message that changes what the keeper counts: nobody waits for an answer, and there is none.
 const QUIETLY: u32 = 1 << 31;
 const DONE: u8 = b'+';

@@ -9,8 +9,6 @@ use std::fs::{self, TryLockError};
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU32;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::Serialize;
@@ -19,10 +17,8 @@ use crate::config::Config;
 use crate::device::queue::NAMES;
 use crate::error::{Error, Result};
 use crate::evict;
-use crate::file::core::Core;
-use crate::file::settle::{Durability, settle};
+use crate::file::settle::Durability;
 use crate::file::{closing, gone, table};
-use crate::flush::{Flusher, Scope, errors};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::engine::flusher;
@@ -370,7 +366,9 @@ impl Session {
         let mut unsettled = Vec::new();
         let mut made = None;
         for (id, entry) in live_files(&self.shared.arena) {
-            if !unfinished::owes_or_is_closing(entry) || !is_wanted(&path_of(entry)) {
+            let lacks = unfinished::owes_or_is_closing(entry)
+                || durability.syncs() && unfinished::lacks_sync(entry);
+            if !lacks || !is_wanted(&path_of(entry)) {
                 continue;
             }
             // Many requests at once: this may be gigabytes.
@@ -379,12 +377,7 @@ impl Session {
                 none => none.insert(flusher(&self.shared)?),
             };
             if let Err(reason) = self.settle_file(me, id, flusher, durability) {
-                unsettled.push(Unsettled {
-                    id,
-                    path: path_of(entry),
-                    owed_bytes: owed_bytes(entry),
-                    reason,
-                });
+                unsettled.push(Unsettled::new(id, entry, reason));
             }
         }
         Ok(unsettled)
@@ -420,36 +413,6 @@ impl Session {
     /// The files that the session knows.
     pub fn files(&self) -> Vec<SeenFile> {
         files_of(&self.shared.arena, |id| self.shared.is_open(id))
-    }
-
-    fn settle_file(
-        &self,
-        me: Me<'_>,
-        id: FileId,
-        flusher: &mut Flusher,
-        durability: Durability,
-    ) -> std::result::Result<(), String> {
-        let Some(device) = self.shared.device(id) else {
-            // The keeper has descriptors of files that have been renamed or removed.
-            if self.shared.ask_to_flush(id) {
-                return Ok(());
-            }
-            return Err(
-                "the file is not where it was, or is another file by now, or cannot be opened"
-                    .into(),
-            );
-        };
-        let core = Core {
-            shared: Arc::clone(&self.shared),
-            id,
-            device,
-        };
-        let seen = AtomicU32::new(errors::sequence(core.entry()));
-        self.shared
-            .flush_with(flusher, me, id, &core.device, Scope::SYNC);
-        settle(&core, me, durability, &seen).map_err(|error| error.to_string())?;
-        closing::finish_orphan(&core, me);
-        Ok(())
     }
 
     /// Gives back the clean memory of one file, named by any descriptor of it. Nothing is flushed. `None`: the session

@@ -15,7 +15,7 @@ use crate::flush::{Flusher, Outcome, Scope};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::outsiders::Guard;
-use crate::keeper::repair::Waited;
+use crate::keeper::repair::{Unlanded, Waited};
 use crate::keeper::unfinished;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
@@ -69,6 +69,8 @@ pub struct Shared {
     pub(super) handing: Mutex<Option<Instant>>,
     /// How long this process has waited for a repair that it has asked the keeper for.
     pub(crate) repair_wanted: Waited,
+    /// When a repair by this process was in vain.
+    pub(crate) unlanded: Unlanded,
     pub(super) claims: Arc<Claims>,
     pub(super) guard: Mutex<Option<Arc<Guard>>>,
     #[cfg(feature = "sim")]
@@ -108,6 +110,7 @@ impl Shared {
             viewers: Viewers::default(),
             handing: Mutex::new(None),
             repair_wanted: Waited::default(),
+            unlanded: Unlanded::default(),
             claims: Arc::default(),
             guard: Mutex::default(),
             #[cfg(feature = "sim")]

@@ -2,13 +2,23 @@
 //! the next command, nor the one after it, so it is said once.
 
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
 
 use serde::Serialize;
 
+use crate::file::closing;
+use crate::file::core::Core;
+use crate::file::settle::{Durability, settle};
+use crate::flush::{Flusher, Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::reopen::{self, Absent};
-use crate::memory::files::TOLD;
+use crate::keeper::unfinished;
+use crate::limits::PAGE_BYTES;
+use crate::memory::files::{FileEntry, TOLD, UNSYNCED};
+use crate::memory::threads::Me;
 use crate::session::Session;
+use crate::session::look::path_of;
 use crate::sync::Ordering;
 
 /// A file that could not be brought to its device.
@@ -23,9 +33,71 @@ pub struct Unsettled {
     pub owed_bytes: u64,
     /// Why, and what to do where that is known.
     pub reason: String,
+    /// The device has been given everything, and has not made it durable.
+    #[serde(skip)]
+    pub is_unsynced: bool,
+}
+
+impl Unsettled {
+    pub(super) fn new(id: FileId, entry: &FileEntry, reason: String) -> Self {
+        let pages = entry.owed_pages.load(Ordering::Acquire);
+        Unsettled {
+            id,
+            path: path_of(entry),
+            owed_bytes: pages.saturating_mul(PAGE_BYTES as u64),
+            reason,
+            is_unsynced: pages == 0 && entry.flags.load(Ordering::Acquire) & UNSYNCED != 0,
+        }
+    }
+
+    /// Adds those of `found` whose device has failed to make something durable: it says so once, and may have lost it whatever it says to
+    /// the next sync.
+    pub fn gather_unsynced(all: &mut Vec<Unsettled>, found: &[Unsettled]) {
+        for file in found.iter().filter(|file| file.is_unsynced) {
+            if !all.iter().any(|known| known.id == file.id) {
+                all.push(file.clone());
+            }
+        }
+    }
 }
 
 impl Session {
+    /// One file of [`Session::settle_where`].
+    pub(super) fn settle_file(
+        &self,
+        me: Me<'_>,
+        id: FileId,
+        flusher: &mut Flusher,
+        durability: Durability,
+    ) -> std::result::Result<(), String> {
+        let Some(device) = self.shared.device(id) else {
+            // The keeper has descriptors of files that have been renamed or removed.
+            let done = match durability.syncs() {
+                true => self.shared.ask_to_sync(id),
+                false => self.shared.ask_to_flush(id),
+            };
+            // Where a sync alone is missing, of a file that nobody can open, whoever had it open has heard of that.
+            if done || !unfinished::owes_or_is_closing(self.shared.arena.file_unchecked(id)) {
+                return Ok(());
+            }
+            return Err(
+                "the file is not where it was, or is another file by now, or cannot be opened"
+                    .into(),
+            );
+        };
+        let core = Core {
+            shared: Arc::clone(&self.shared),
+            id,
+            device,
+        };
+        let seen = AtomicU32::new(errors::sequence(core.entry()));
+        self.shared
+            .flush_with(flusher, me, id, &core.device, Scope::SYNC);
+        settle(&core, me, durability, &seen).map_err(|error| error.to_string())?;
+        closing::finish_orphan(&core, me);
+        Ok(())
+    }
+
     /// Takes out of `files` those that are gone, and that somebody has been told of ([`Session::note_told`]).
     pub fn drop_told(&self, files: &mut Vec<Unsettled>) {
         files.retain(|file| {

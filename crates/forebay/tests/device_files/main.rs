@@ -7,6 +7,9 @@
 
 mod bytes;
 mod descriptions;
+#[cfg(feature = "keeper")]
+#[path = "../disks/mod.rs"]
+mod disks;
 #[path = "../here/mod.rs"]
 mod here;
 mod opening;

@@ -4,6 +4,7 @@
 //! system lies in a file on `floor`, so freezing the floor holds up every write to the device, for as
 //! long as one likes.
 
+use crate::disks;
 use crate::places::{pattern, run, write};
 use forebay::device::queue::Uring;
 use forebay::device::{DeviceFile, Queue, RealFile, Request, RequestKind};
@@ -45,6 +46,8 @@ enum Target {
     Written,
     Reserved,
     Beyond,
+    /// As `Written`, on a file system that is full but for the file itself.
+    Full,
 }
 
 fn prepare(dir: &Path, target: Target) -> Arc<RealFile> {
@@ -53,7 +56,7 @@ fn prepare(dir: &Path, target: Target) -> Arc<RealFile> {
     let len = 1 << 20;
     write(&file, 0, &pattern(1, len)).expect("space");
     match target {
-        Target::Written => Ok(()),
+        Target::Written | Target::Full => Ok(()),
         Target::Reserved => file
             .punch(0, len as u64)
             .and_then(|()| file.reserve(0, len as u64)),
@@ -85,6 +88,11 @@ fn ends_at_once_when_idle(dir: &Path, floor: &Path) -> bool {
 /// Starts a write, holds it up, and sees whether `wait` ends before it does.
 fn waits_for_a_write(dir: &Path, floor: &Path, target: Target) -> bool {
     let file = prepare(dir, target);
+    let ballast = tempfile::tempfile_in(dir).expect("a file");
+    if matches!(target, Target::Full) {
+        disks::take_all(&ballast);
+        ballast.sync_all().expect("sync");
+    }
     let memory = AlignedBytes::copy_of(&pattern(2, LEN), 4096);
     let mut queue = Uring::new(2).expect("io_uring");
     let frozen = Frozen::freeze(floor);
@@ -141,5 +149,8 @@ fn waiting_ends_after_writes_that_the_device_holds_up() {
             println!("{}: {target:?}: {answer}", dir.display());
             assert!(waited, "{}: {target:?}", dir.display());
         }
+        // Where no space is left, XFS says so when the call has waited.
+        let waited = waits_for_a_write(dir, floor, Target::Full);
+        assert!(waited, "{}: full", dir.display());
     }
 }

@@ -130,6 +130,27 @@ impl Drop for Disk {
     }
 }
 
+/// Takes space for a file without changing its length.
+pub fn allocate(file: &fs::File, offset: i64, len: i64) -> std::io::Result<()> {
+    use std::os::fd::AsRawFd;
+    // SAFETY: the call takes no memory.
+    match unsafe { libc::fallocate(file.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset, len) } {
+        0 => Ok(()),
+        _ => Err(std::io::Error::last_os_error()),
+    }
+}
+
+/// Takes all the space that there is.
+pub fn take_all(file: &fs::File) {
+    let (mut at, mut step) = (0, 64 << 20);
+    while step >= 4096 {
+        match allocate(file, at, step) {
+            Ok(()) => at += step,
+            Err(_) => step /= 2,
+        }
+    }
+}
+
 /// A tmpfs, mounted.
 pub struct Tmpfs(PathBuf);
 

@@ -8,7 +8,9 @@ use crate::file::closing;
 use crate::frame::slots;
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
-use crate::memory::files::{ABSENT, CLOSING, FOREIGN, GONE, LEASED, LIVE, TOLD, UNHEARD, VANISHED};
+use crate::memory::files::{
+    ABSENT, CLOSING, FOREIGN, GONE, LEASED, LIVE, TOLD, UNHEARD, UNSYNCED, VANISHED,
+};
 use crate::memory::threads::{Me, stop_file};
 use crate::session::shared::Shared;
 use crate::stream::tracking;
@@ -89,7 +91,7 @@ pub fn forget_removed(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
 /// What the session knows of a file that has been closed and of which nothing is in memory is forgotten, where the device file says as
 /// much: entries that nobody needs would be in the way of every search. The caller is in no operation.
 pub fn forget_closed(shared: &Arc<Shared>, me: Me<'_>, id: FileId) {
-    const SAYS: u32 = CLOSING | LEASED | UNHEARD | FOREIGN | VANISHED | TOLD;
+    const SAYS: u32 = CLOSING | LEASED | UNHEARD | FOREIGN | VANISHED | TOLD | UNSYNCED;
     let entry = me.arena.file_unchecked(id);
     let says_nothing = entry.error.load(Ordering::Acquire) == 0
         && closing::time(entry).is_none()

@@ -2,8 +2,9 @@
 
 use std::ops::Range;
 
-use super::{FillJob, Scope, Work, WriteJob};
+use super::{FAILURES_MAX, FillJob, Scope, Work, WriteJob, parts};
 use crate::device::{DeviceFile, Piece};
+use crate::error::errno_of;
 use crate::flush::select;
 use crate::flush::{busy, limit};
 use crate::frame::header::{AGE_MAX, Guard};
@@ -12,6 +13,24 @@ use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
 use crate::sync::planted;
+
+impl Work<'_, '_> {
+    /// Whether more is begun. One place that cannot be written or read does not keep a sync from the others; a device that takes nothing does.
+    pub(super) fn goes_on(&self, scope: &Scope) -> bool {
+        self.outcome.errno.is_none() || scope.all && self.failures < FAILURES_MAX
+    }
+
+    /// Counts a request that has ended.
+    pub(super) fn note_end(&mut self, errno: Option<i32>) {
+        match errno {
+            None => self.failures = 0,
+            Some(errno) => {
+                self.failures += 1;
+                self.outcome.errno.get_or_insert(errno);
+            }
+        }
+    }
+}
 
 pub(super) fn is_eligible(guard: &Guard<'_>, idle: u32, scope: &Scope) -> bool {
     if scope.all || scope.dirty_ticks == 0 {
@@ -122,10 +141,14 @@ pub(super) fn end_write(
             let rest = || write_rest(work.device.as_ref(), job, written);
             work.me.at_device(work.file, rest).err()
         }
-        Err(error) => Some(error.raw_os_error().unwrap_or(libc::EIO)),
+        Err(error) => Some(errno_of(&error)),
     };
-    finish_write(work, job, job.offset + job.bytes as u64, errno);
-    if errno.is_none() {
+    let written = work.outcome.pages_written;
+    match errno {
+        Some(errno) if parts::is_worth_it(work, job) => parts::write_parts(work, job, errno),
+        _ => finish_write(work, job, job.offset + job.bytes as u64, errno),
+    }
+    if work.outcome.pages_written > written {
         limit::make_room(work.me.arena.superblock(), by_keeper);
     }
 }
@@ -142,7 +165,7 @@ pub(super) fn write_rest(
         match device.write_direct(&pieces, job.offset + at as u64) {
             Ok(n) if n >= PAGE_BYTES || at + n >= job.bytes => at += n / PAGE_BYTES * PAGE_BYTES,
             Ok(_) => return Err(libc::EIO),
-            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
+            Err(error) => return Err(errno_of(&error)),
         }
     }
     Ok(())
@@ -153,7 +176,7 @@ pub(super) fn write_through_all(
     device: &dyn DeviceFile,
     piece: Piece,
     offset: u64,
-) -> Result<(), i32> {
+) -> std::io::Result<()> {
     let mut done = 0;
     while done < piece.len {
         let rest = Piece {
@@ -162,9 +185,9 @@ pub(super) fn write_through_all(
             len: piece.len - done,
         };
         match device.write_through(rest, offset + done as u64) {
-            Ok(0) => return Err(libc::EIO),
+            Ok(0) => return Err(std::io::Error::from_raw_os_error(libc::EIO)),
             Ok(written) => done += written,
-            Err(error) => return Err(error.raw_os_error().unwrap_or(libc::EIO)),
+            Err(error) => return Err(error),
         }
     }
     Ok(())
@@ -212,7 +235,5 @@ pub(super) fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, er
             work.outcome.pages_written += u64::from(pages.count_ones());
         }
     }
-    if let Some(errno) = errno {
-        work.outcome.errno.get_or_insert(errno);
-    }
+    work.note_end(errno);
 }

@@ -4,10 +4,31 @@ use std::sync::Arc;
 
 use super::{Flusher, Outcome, Scope, Work};
 use crate::device::DeviceFile;
+use crate::error::errno_of;
+use crate::frame::header::NOBODYS;
 use crate::frame::slots;
 use crate::ids::{BlockIndex, FileId, HeaderId};
 use crate::memory::threads::Me;
 use crate::stream::tracking;
+
+/// Rounds of waiting after which it is looked whether a repair can be expected to end what is waited for.
+const ORPHAN_ROUNDS: u32 = 64;
+
+/// Asks the device to finish what the dead have under way, where a repair could not. A device that cannot say that it has will not say so to
+/// the next repair either, and whoever syncs is told why instead of waiting for it.
+fn await_orphans(work: &Work<'_, '_>) -> Result<(), i32> {
+    let is_orphan = |&(_, id): &(BlockIndex, HeaderId)| {
+        let header = work.me.arena.header(id);
+        header.is_some_and(|header| header.inflight() != 0 && header.flusher() == NOBODYS)
+    };
+    if !work.later.iter().any(is_orphan) {
+        return Ok(());
+    }
+    let waited = work
+        .me
+        .at_device(work.file, || work.device.wait_in_flight());
+    waited.map_err(|error| errno_of(&error))
+}
 
 /// For large requests as they come in.
 impl Flusher {
@@ -50,7 +71,7 @@ impl Flusher {
 impl Flusher {
     pub(super) fn walk_streams(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut at = scope.from;
-        while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
+        while work.outcome.pages_written < scope.pages_max && work.goes_on(scope) {
             let from = u32::try_from(at).unwrap_or(u32::MAX);
             let next = self.ask(work, |me, file| tracking::next_dirty(me, file, from));
             let Some(dirty) = next.filter(|dirty| u64::from(dirty.start) < scope.until) else {
@@ -108,15 +129,21 @@ impl Flusher {
         }
     }
 
-    /// Goes back to headers that were busy or have been filled, until each has been written. In ascending order, so that
+    /// Goes back to headers that were busy or have been filled, until each has been written or has failed. In ascending order, so that
     /// neighbours become one request.
     pub(super) fn come_back(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut round = 0u32;
-        while !work.later.is_empty() && work.outcome.errno.is_none() {
+        while !work.later.is_empty() && work.goes_on(scope) {
             let before = work.outcome;
             self.revisit(work, scope);
             if work.outcome == before && !work.later.is_empty() {
                 round += 1;
+                if round.is_multiple_of(ORPHAN_ROUNDS)
+                    && let Err(errno) = await_orphans(work)
+                {
+                    work.outcome.errno.get_or_insert(errno);
+                    return;
+                }
                 work.me.wait(round);
             }
         }

@@ -3,7 +3,9 @@
 //! A [`Guard`] is the right to change; its methods are the single stores of `docs/states.md`, each with the ordering that
 //! its reader needs. Dropping it makes the next version and unlocks. [`assert_header`] is the page of states in code.
 
-use super::{AGE_MAX, CHARGE_BITS, CHARGE_MASK, HOLDER_BITS, Header, Identity, State, Usage};
+use super::{
+    AGE_MAX, CHARGE_BITS, CHARGE_MASK, HOLDER_BITS, Header, Identity, NOBODYS, State, Usage,
+};
 use crate::frame::page::{PageWord, Ragged};
 use crate::ids::{FrameId, HeaderId, ThreadId};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
@@ -140,7 +142,7 @@ impl<'a> Guard<'a> {
 
     /// Flights of the dead that nobody could wait for yet: they belong to no thread that will ever be.
     pub(crate) fn orphan_flights(&self) {
-        self.header.flusher.store(u32::MAX, Ordering::Release);
+        self.header.flusher.store(NOBODYS.0, Ordering::Release);
     }
 
     /// Forgets flights that are nobody's: for repairs.

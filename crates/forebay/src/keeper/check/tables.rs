@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use super::Check;
 use crate::flush::busy;
-use crate::frame::header::{Look, State};
+use crate::frame::header::{Look, NOBODYS, State};
 use crate::frame::slots::visit::{Met, NodeState, state_of, visit};
 use crate::ids::{FileId, HeaderId, NodeId, ThreadId};
 use crate::limits::{BLOCK_PAGES, PAGE_BYTES};
@@ -116,7 +116,7 @@ impl Check<'_> {
         if look.inflight != 0 {
             let lives = self.lives(look.flusher);
             let orphans = self.arena.superblock().orphans.load(Ordering::Acquire) != 0;
-            let orphan = look.flusher == ThreadId(u32::MAX) && orphans;
+            let orphan = look.flusher == NOBODYS && orphans;
             self.must(lives || orphan, || {
                 format!("header {} is in flight by the dead", id.0)
             });

@@ -1,6 +1,7 @@
 //! Keeping bytes aside that cannot be written where they belong: a sparse file that holds them at their offsets, and a note.
 
 use super::{Saved, as_text};
+use std::fs::File;
 use std::io::Write as _;
 use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
@@ -20,6 +21,11 @@ use crate::scrap::page::{Ragged, runs};
 use crate::scrap::split::Segment;
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
+
+/// Bytes of a name in a directory (`NAME_MAX`).
+const NAME_BYTES_MAX: usize = 255;
+/// What names of files end in that are being written.
+const UNFINISHED: &str = ".part";
 
 #[derive(Serialize)]
 struct Note<'n> {
@@ -65,17 +71,55 @@ fn try_keep(
     // Whoever might not read the file must not read it here.
     let dir = StateDir::make(dir).map_err(std::io::Error::other)?;
     let entry = shared.arena.file_unchecked(id);
-    let name = path
-        .file_name()
-        .map_or_else(|| "unnamed".into(), |n| n.to_string_lossy().into_owned());
     let inode = entry.inode.load(Ordering::Acquire);
     let device = entry.device.load(Ordering::Acquire);
-    let stem = format!("{name}.{:x}.{device:x}-{inode}", shared.session_name_word());
-    let name = format!("{stem}.bytes");
-    let file = dir.create(name.as_ref())?;
-    let kept = dir.path.join(name);
-    let size = entry.size.load(Ordering::Acquire);
-    file.set_len(size)?;
+    let numbers = format!(".{:x}.{device:x}-{inode}", shared.session_name_word());
+    let stem = stem_of(path, &numbers);
+    // Under other names until all is there: what is cut short looks like a whole file, and may not take the place of an earlier one.
+    let names = ["json", "bytes"].map(|ending| format!("{stem}.{ending}"));
+    let parts = names.each_ref().map(|name| format!("{name}{UNFINISHED}"));
+    let done = dir.create(parts[1].as_ref()).and_then(|file| {
+        let (runs, bytes) = write_aside(shared, me, id, &file)?;
+        let size = entry.size.load(Ordering::Acquire);
+        let note = Note {
+            path,
+            reason,
+            size,
+            runs,
+        };
+        let mut beside = dir.create(parts[0].as_ref())?;
+        beside.write_all(serde_json::to_string_pretty(&note)?.as_bytes())?;
+        beside.sync_all()?;
+        for (part, name) in parts.iter().zip(&names) {
+            dir.rename(part.as_ref(), name.as_ref())?;
+        }
+        // A directory that may only be written to cannot be synced.
+        let _ = File::open(&dir.path).map(|dir| dir.sync_all());
+        Ok(bytes)
+    });
+    if done.is_err() {
+        parts.iter().for_each(|part| dir.remove(part.as_ref()));
+    }
+    Ok((dir.path.join(&names[1]), done?))
+}
+
+/// What names of files begin with that are kept of a path: its last part as text, as much of it as there is room for. The note has all of it.
+fn stem_of(path: &Path, numbers: &str) -> String {
+    let name = path.file_name();
+    let name = name.map_or("unnamed".into(), |name| name.to_string_lossy());
+    let room = NAME_BYTES_MAX - ".bytes".len() - UNFINISHED.len() - numbers.len();
+    format!("{}{numbers}", &name[..name.floor_char_boundary(room)])
+}
+
+/// Writes the owed bytes where they belong in a file of the same length: runs, and how many bytes they are together.
+fn write_aside(
+    shared: &Arc<Shared>,
+    me: Me<'_>,
+    id: FileId,
+    file: &File,
+) -> std::io::Result<(Vec<(u64, u64)>, u64)> {
+    let entry = shared.arena.file_unchecked(id);
+    file.set_len(entry.size.load(Ordering::Acquire))?;
     let mut all_runs = Vec::new();
     let mut bytes = 0;
     each_owed(shared, me, id, |offset, data| {
@@ -84,16 +128,7 @@ fn try_keep(
         file.write_all_at(data, offset)
     })?;
     file.sync_all()?;
-    let note = Note {
-        path,
-        reason,
-        size,
-        runs: all_runs,
-    };
-    let mut beside = dir.create(format!("{stem}.json").as_ref())?;
-    beside.write_all(serde_json::to_string_pretty(&note)?.as_bytes())?;
-    beside.sync_all()?;
-    Ok((kept, bytes))
+    Ok((all_runs, bytes))
 }
 
 /// Calls for each run of bytes that a file owes: offset in the file, and bytes.
@@ -166,5 +201,36 @@ fn map_of(guard: &crate::frame::header::Guard<'_>, ragged: Ragged) -> Option<Byt
     match ragged {
         Ragged::Map(small) => crate::scrap::absorb::map_at(guard.arena(), small),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+
+    use super::{NAME_BYTES_MAX, UNFINISHED, stem_of};
+
+    #[test]
+    fn names_of_any_length_have_room_for_what_follows() {
+        let numbers = format!(".{:x}.{:x}-{}", u64::MAX, u64::MAX, u64::MAX);
+        let umlauts = "\u{e4}".repeat(127);
+        let names: [&[u8]; 5] = [
+            b"short",
+            &[b'n'; 255],
+            &[0xff; 255],
+            umlauts.as_bytes(),
+            b"/",
+        ];
+        for name in names {
+            let path = Path::new("/somewhere").join(OsStr::from_bytes(name));
+            let stem = stem_of(&path, &numbers);
+            assert!(stem.ends_with(&numbers), "{stem}");
+            let longest = format!("{stem}.bytes{UNFINISHED}");
+            assert!(longest.len() <= NAME_BYTES_MAX, "{longest}");
+        }
+        let stem = stem_of(Path::new("/somewhere/short"), ".1.2-3");
+        assert_eq!(stem, "short.1.2-3");
     }
 }

@@ -124,14 +124,43 @@ impl StateDir {
     /// The system's.
     pub fn create(&self, name: &OsStr) -> io::Result<File> {
         let name = c_string(name).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: an open descriptor and a NUL-terminated string that lives through the call.
-        let rc = unsafe { libc::unlinkat(self.file.as_raw_fd(), name.as_ptr(), 0) };
-        let error = io::Error::last_os_error();
-        if rc != 0 && error.kind() != io::ErrorKind::NotFound {
-            return Err(error);
+        match self.unlink(&name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
         }
         let flags = libc::O_WRONLY | libc::O_CREAT | libc::O_EXCL;
         open_at(self.file.as_raw_fd(), &name, flags, 0o600)
+    }
+
+    /// Gives a file another name; what has that is replaced.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn rename(&self, from: &OsStr, to: &OsStr) -> io::Result<()> {
+        let [from, to] = [from, to].map(c_string);
+        let invalid = |_| io::Error::from_raw_os_error(libc::EINVAL);
+        let (from, to) = (from.map_err(invalid)?, to.map_err(invalid)?);
+        let dir = self.file.as_raw_fd();
+        // SAFETY: an open descriptor and NUL-terminated strings that live through the call.
+        match unsafe { libc::renameat(dir, from.as_ptr(), dir, to.as_ptr()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Removes a file, if it is there and can be removed.
+    pub fn remove(&self, name: &OsStr) {
+        if let Ok(name) = c_string(name) {
+            let _ = self.unlink(&name);
+        }
+    }
+
+    fn unlink(&self, name: &CStr) -> io::Result<()> {
+        // SAFETY: an open descriptor and a NUL-terminated string that lives through the call.
+        match unsafe { libc::unlinkat(self.file.as_raw_fd(), name.as_ptr(), 0) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 

@@ -25,7 +25,7 @@ use crate::sys::{numbers, socket};
 
 use super::{
     DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED,
-    RELEASE, RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, decode, socket_path,
+    RELEASE, RELEASE_READER, SYNC, TAKE, UNITE, UNUSED, WATCH, decode, socket_path,
 };
 
 struct Client {
@@ -218,7 +218,8 @@ fn answer_all(shared: &Arc<Shared>, client: &mut Client) -> bool {
                         .is_none_or(closing::await_dropped)
                 }
                 LEND => lend(shared, client, file, descriptors),
-                FLUSH => flush(shared, file),
+                FLUSH => flush(shared, file, Durability::Written),
+                SYNC => flush(shared, file, Durability::All),
                 UNITE => unite(shared, file),
                 WATCH => ask_guard(shared, descriptors, Guard::watch).unwrap_or(false),
                 // Nobody knows: that may not be taken for an answer.
@@ -347,9 +348,9 @@ fn unite(shared: &Shared, file: FileId) -> bool {
 }
 
 /// Writes what a file owes, in the keeper's own thread.
-fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
+fn flush(shared: &Arc<Shared>, file: FileId, durability: Durability) -> bool {
     let entry = shared.arena.file_unchecked(file);
-    if !entry.owes() {
+    if !entry.owes() && durability == Durability::Written {
         return true;
     }
     let (Some(device), Ok(me)) = (shared.device(file), shared.me()) else {
@@ -361,7 +362,7 @@ fn flush(shared: &Arc<Shared>, file: FileId) -> bool {
         device,
     };
     let seen = AtomicU32::new(errors::sequence(entry));
-    settle::settle(&core, me, Durability::Written, &seen).is_ok()
+    settle::settle(&core, me, durability, &seen).is_ok()
 }
 
 fn manage(shared: &Shared, client: &mut Client, file: FileId, fds: Vec<OwnedFd>) -> bool {

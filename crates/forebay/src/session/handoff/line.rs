@@ -17,7 +17,7 @@ use std::time::Duration;
 use super::lanes::Lanes;
 use super::{
     DONE, FLUSH, LANE, LEFT, LEND, LOOK, MANAGE, MANAGE_READER, MESSAGE_BYTES, QUIETLY, REFUSED,
-    RELEASE, RELEASE_READER, TAKE, UNITE, UNUSED, WATCH, encode, socket_path,
+    RELEASE, RELEASE_READER, SYNC, TAKE, UNITE, UNUSED, WATCH, encode, socket_path,
 };
 use crate::device::DeviceFile;
 use crate::ids::FileId;
@@ -199,14 +199,15 @@ impl Line {
         self.tell(shared, file, RELEASE_READER, epoch);
     }
 
-    /// Asks the keeper to write what the file owes. `false`: it cannot be reached, or could not write everything.
-    pub fn ask_to_flush(&self, shared: &Shared, file: FileId) -> bool {
+    /// Asks the keeper to write what the file owes, and to sync it. `false`: it cannot be reached, or could not.
+    pub fn ask_to_flush(&self, shared: &Shared, file: FileId, syncs: bool) -> bool {
         let epoch = shared
             .arena
             .superblock()
             .keeper_epoch
             .load(Ordering::Relaxed);
-        let message = encode(file, FLUSH, shared.session_name_word());
+        let what = if syncs { SYNC } else { FLUSH };
+        let message = encode(file, what, shared.session_name_word());
         self.ask(shared, epoch, message, &[]) == Fate::Answered(DONE)
     }
 
