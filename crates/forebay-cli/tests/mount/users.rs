@@ -204,9 +204,11 @@ fn descriptors_that_others_inherit_work_for_them() {
         let from = fs::File::open(from).expect("opened");
         let to = fs::File::create(scene.point.join("to")).expect("made");
         // It closes what it has written, and complains if that fails.
-        let mut sort = as_user(USER, Command::new("sort"));
-        let sort = sort.stdin(from).stdout(to).current_dir("/").output();
-        let run = Run::of(sort.expect("it runs"));
+        let run = as_user(USER, Command::new("sort"))
+            .stdin(from)
+            .stdout(to)
+            .output();
+        let run = Run::of(run.expect("it runs"));
         assert_eq!(run.code, 0, "{run:?}");
         let to = fs::OpenOptions::new()
             .append(true)
