@@ -100,6 +100,7 @@ impl Directory {
             plain,
             node: number,
             writes,
+            flags,
         };
         Ok(self.files.add(opened))
     }
@@ -124,12 +125,7 @@ impl Directory {
         } else {
             opened.file.write_at(bytes, at.offset)?
         };
-        // O_SYNC has O_DSYNC's bit and one of its own.
-        if how.flags & libc::O_SYNC == libc::O_SYNC {
-            opened.file.sync_all()?;
-        } else if how.flags & libc::O_DSYNC != 0 {
-            opened.file.sync_data()?;
-        }
+        sync_as_opened(&opened.file, how.flags)?;
         Ok(written as u32)
     }
 
@@ -197,15 +193,16 @@ impl Directory {
         kill_privileges(&opened.plain);
         let file = &opened.file;
         match mode & !KEEP {
-            0 => Ok(file.reserve(at.offset, len, mode & KEEP != 0)?),
-            libc::FALLOC_FL_PUNCH_HOLE if mode & KEEP != 0 => Ok(file.punch(at.offset, len)?),
+            0 => file.reserve(at.offset, len, mode & KEEP != 0)?,
+            libc::FALLOC_FL_PUNCH_HOLE if mode & KEEP != 0 => file.punch(at.offset, len)?,
             libc::FALLOC_FL_ZERO_RANGE => {
                 file.punch(at.offset, len)?;
-                Ok(file.reserve(at.offset, len, mode & KEEP != 0)?)
+                file.reserve(at.offset, len, mode & KEEP != 0)?;
             }
             // No kernel asks for what moves bytes about.
-            _ => Err(Failed(libc::EOPNOTSUPP)),
+            _ => return Err(Failed(libc::EOPNOTSUPP)),
         }
+        sync_as_opened(file, opened.flags)
     }
 
     pub(crate) fn seek(&self, at: Part, whence: i32) -> Answer<u64> {
@@ -221,14 +218,27 @@ impl Directory {
     pub(crate) fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
         let (source, target) = (self.files.get(from.handle)?, self.files.get(to.handle)?);
         kill_privileges(&target.plain);
-        copy_pieces(len, |buffer, done| {
+        let copied = copy_pieces(len, |buffer, done| {
             let n = source.file.read_at(buffer, from.offset + done)?;
             Ok(match n {
                 0 => 0,
                 _ => target.file.write_at(&buffer[..n], to.offset + done)?,
             })
-        })
+        })?;
+        sync_as_opened(&target.file, target.flags)?;
+        Ok(copied)
     }
+}
+
+/// What a description that was opened so owes to the device after each change. The kernel syncs nothing of a mount's by itself.
+fn sync_as_opened(file: &forebay::File, flags: i32) -> Answer<()> {
+    // O_SYNC has O_DSYNC's bit and one of its own.
+    if flags & libc::O_SYNC == libc::O_SYNC {
+        file.sync_all()?;
+    } else if flags & libc::O_DSYNC != 0 {
+        file.sync_data()?;
+    }
+    Ok(())
 }
 
 /// Copies piece by piece until all is copied, or there is no more: `piece` gets memory and how much is done, and says how

@@ -16,6 +16,8 @@ pub(crate) struct Opened {
     /// Its number as the kernel has it.
     pub(crate) node: u64,
     pub(crate) writes: bool,
+    /// The flags that it was opened with.
+    pub(crate) flags: i32,
 }
 
 /// An open directory. Its position is the last request's.

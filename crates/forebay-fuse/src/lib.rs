@@ -1,7 +1,7 @@
 //! Mounts: a directory through the engine, for programs that the preload library cannot be loaded into: static ones, containers, whatever makes
 //! system calls by itself; a store in persistent memory, and the files of a pool, for all. They are file systems (FUSE) that a process of ours serves.
 //!
-//! [`mount`] begins and ends one; [`points`] knows what is mounted where. `operations` takes the kernel's
+//! [`mount`] begins and ends one; [`points`] knows what is mounted where, [`ending`] tells who waits for the end of one. `operations` takes the kernel's
 //! requests, `replies` answers them, `served` says what a file system has to know for that. `store` is one: a store; `pool` another.
 //! `directory` is the third: `names` its directories, `contents` the bytes of files, `changes` modes, owners, times and attributes;
 //! `nodes` knows which file a number of the kernel's is, `handles` what is open, `caller` acts as somebody else.
@@ -13,6 +13,7 @@ mod caller;
 mod changes;
 mod contents;
 mod directory;
+pub mod ending;
 mod failed;
 mod handles;
 pub mod mount;

@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{fs, io};
 
@@ -219,6 +220,8 @@ pub struct Mounted {
     behind: Behind,
     serving: BackgroundSession,
     point: PathBuf,
+    /// What [`Mounted::begin_flush`] has begun.
+    flushing: Mutex<Option<JoinHandle<usize>>>,
 }
 
 impl Mounted {
@@ -240,6 +243,7 @@ impl Mounted {
             behind: Behind::Directory(directory),
             serving,
             point: places.point.clone(),
+            flushing: Mutex::default(),
         })
     }
 
@@ -264,6 +268,7 @@ impl Mounted {
             behind: Behind::Store(stored),
             serving,
             point: places.point.clone(),
+            flushing: Mutex::default(),
         })
     }
 
@@ -278,6 +283,7 @@ impl Mounted {
             behind: Behind::Pool(pooled),
             serving,
             point: places.point.clone(),
+            flushing: Mutex::default(),
         })
     }
 
@@ -303,7 +309,7 @@ impl Mounted {
         }
     }
 
-    /// Hands what is open to the devices, or to the pool's servers. How many files could not be: a session keeps their bytes and tries again, a pool does
+    /// Hands what is open to the devices, or to the pool's servers, just before this process ends. How many files could not be: a session keeps their bytes and tries again, a pool does
     /// not.
     ///
     /// # Errors
@@ -312,7 +318,18 @@ impl Mounted {
         match &self.behind {
             Behind::Directory(directory) => Ok(directory.flush_all()),
             Behind::Store(store) => store.sync_all().map(|()| 0).map_err(not_durable),
-            Behind::Pool(pool) => Ok(pool.sync_all()),
+            Behind::Pool(pool) => Ok(pool.end_all()),
+        }
+    }
+
+    /// Begins to hand over what a pool's mount owes, while programs go on with it: there is the less to do at its end.
+    pub fn begin_flush(&self) {
+        if let Behind::Pool(pool) = &self.behind {
+            let pool = Arc::clone(pool);
+            // What fails, or finds no thread, is done at the end.
+            let thread = std::thread::Builder::new().spawn(move || pool.sync_all());
+            let mut flushing = self.flushing.lock().unwrap_or_else(PoisonError::into_inner);
+            *flushing = thread.ok();
         }
     }
 
@@ -321,10 +338,14 @@ impl Mounted {
     /// # Errors
     /// Why serving has ended, where it was not because of an unmount; of a store, why it could not be closed.
     pub fn finish(self) -> Result<usize, String> {
+        let flushing = { self.flushing.into_inner() }.unwrap_or_else(PoisonError::into_inner);
+        if let Some(thread) = flushing {
+            let _ = thread.join();
+        }
         let failed = match &self.behind {
             Behind::Directory(directory) => directory.flush_all(),
             Behind::Store(_) => 0,
-            Behind::Pool(pool) => pool.sync_all(),
+            Behind::Pool(pool) => pool.end_all(),
         };
         match self.serving.join() {
             Ok(()) => {}
@@ -365,17 +386,13 @@ fn attach_and_serve(
     options: &Options,
 ) -> Result<BackgroundSession, String> {
     let device = attach(places, options).map_err(|why| cannot(places, &why))?;
-    serve(served, device, options).map_err(|error| {
+    serve(served, device).map_err(|error| {
         let _ = points::end(&places.point, true);
         cannot(places, &error.to_string())
     })
 }
 
-fn serve(
-    served: &Arc<impl Served>,
-    device: OwnedFd,
-    options: &Options,
-) -> io::Result<BackgroundSession> {
+fn serve(served: &Arc<impl Served>, device: OwnedFd) -> io::Result<BackgroundSession> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut config = Config::default();
     config.n_threads = Some((cores * 2).clamp(THREADS_MIN, THREADS_MAX));
@@ -385,11 +402,8 @@ fn serve(
         .write(true)
         .open(DEVICE)
         .is_ok();
-    config.acl = if options.allow_other {
-        SessionACL::All
-    } else {
-        SessionACL::Owner
-    };
+    // The kernel keeps others out, unless `allow_other` is given. It lets descriptors pass that they have from this user, and so must this process.
+    config.acl = SessionACL::All;
     let serving = Serving(Arc::clone(served));
     fuser::Session::from_fd(serving, device, config.acl, config)?.spawn()
 }

@@ -35,7 +35,7 @@ struct Line {
 }
 
 /// The kernel writes spaces and their like in octal.
-fn unescaped(text: &[u8]) -> PathBuf {
+pub(crate) fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;
     while let Some((&first, after)) = rest.split_first() {

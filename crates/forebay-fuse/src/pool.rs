@@ -7,9 +7,11 @@
 //! `fsync` and at `close`; this mount shows it at once. A file whose last name goes while it is open here stays until it is
 //! closed here. Other hosts that have it open find that it is gone (`ESTALE`).
 
+mod ending;
 mod served;
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -23,6 +25,7 @@ use crate::contents::{SET_GROUP, without_privileges};
 use crate::directory::time;
 use crate::failed::{Answer, Failed};
 use crate::handles::Handles;
+use ending::{Left, UNSYNCED_MAX};
 
 const SECTOR: u64 = 512;
 const NS: i64 = 1_000_000_000;
@@ -39,6 +42,8 @@ struct Known {
     modified: Option<i64>,
     /// It was written since it was synced last.
     is_dirty: bool,
+    /// Somebody has opened it who wants each change to be synced.
+    is_synced: bool,
 }
 
 impl Known {
@@ -66,6 +71,10 @@ pub(crate) struct Pooled {
     believed: Duration,
     known: Mutex<HashMap<File, Known>>,
     listings: Handles<Listing>,
+    /// What could not be removed yet.
+    left: Left,
+    /// So many files may be unsynced and closed; then they are synced.
+    most_unsynced: AtomicUsize,
 }
 
 impl Pooled {
@@ -75,6 +84,8 @@ impl Pooled {
             believed,
             known: Mutex::default(),
             listings: Handles::new(),
+            left: Left::default(),
+            most_unsynced: AtomicUsize::new(UNSYNCED_MAX),
         }
     }
 
@@ -85,20 +96,6 @@ impl Pooled {
     /// Openings of files.
     pub(crate) fn open_files(&self) -> usize {
         self.known().values().map(|known| known.openings).sum()
-    }
-
-    /// Whatever was written here is at the servers. How many files could not be.
-    pub(crate) fn sync_all(&self) -> usize {
-        let known = self.known();
-        let dirty: Vec<File> = { known.iter() }
-            .filter(|(_, known)| known.is_dirty)
-            .map(|(file, _)| *file)
-            .collect();
-        drop(known);
-        let failed = dirty
-            .into_iter()
-            .filter(|file| self.sync_file(*file).is_err());
-        failed.count()
     }
 
     fn sync_file(&self, file: File) -> Answer<()> {
@@ -186,6 +183,7 @@ impl Pooled {
     fn closed(&self, file: File) {
         let is_last = self.known().get_mut(&file).is_some_and(|known| {
             known.openings = known.openings.saturating_sub(1);
+            known.is_synced &= known.openings > 0;
             let is_last = known.openings == 0 && known.is_gone;
             if is_last {
                 *known = Known::going();
@@ -193,38 +191,48 @@ impl Pooled {
             is_last
         });
         if is_last {
-            // Nobody hears of a failure. What stays then takes room, and is seen by nobody.
-            let _ = self.remove(file);
+            self.remove(file);
         } else {
-            // Nobody hears of this one either; the next sync tries again.
+            // Nobody hears of a failure; the next sync tries again.
             let _ = self.publish(file);
             self.tidy(file);
         }
+        self.sync_if_many();
     }
 
     /// Its last name has gone.
-    fn unnamed(&self, entry: Entry) -> Answer<()> {
+    fn unnamed(&self, entry: Entry) {
         {
             let mut all = self.known();
             let known = all.entry(entry.file).or_default();
             if known.openings > 0 {
                 known.is_gone = true;
-                return Ok(());
+                return;
             }
             *known = Known::going();
         }
-        self.remove(entry.file)
+        self.remove(entry.file);
+        self.left.again(|file| self.remove_one(file));
     }
 
-    /// Removes a file that is known to be going.
-    fn remove(&self, file: File) -> Answer<()> {
-        let removed = self.files.remove(file);
-        self.known().remove(&file);
-        match removed {
-            // Whoever was quicker has done it.
-            Err(Error::Pool(Failure::Gone)) => Ok(()),
-            removed => Ok(removed?),
+    /// Removes a file that is known to be going, now or later. Nobody hears of a failure: its name has gone.
+    fn remove(&self, file: File) {
+        if !self.remove_one(file) {
+            self.left.add(file);
         }
+    }
+
+    /// Whether nothing is to be done for it any more.
+    fn remove_one(&self, file: File) -> bool {
+        let is_over = match self.files.remove(file) {
+            // Whoever was quicker has done it; or what it had stays, since this host is in the pool no more.
+            Ok(()) | Err(Error::Pool(Failure::Gone | Failure::GivenUp)) => true,
+            Err(_) => false,
+        };
+        if is_over {
+            self.known().remove(&file);
+        }
+        is_over
     }
 
     fn told(&self, file: File) -> Answer<FileAttr> {

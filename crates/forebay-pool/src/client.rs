@@ -14,6 +14,7 @@ mod changes;
 mod damage;
 mod growth;
 mod keeping;
+mod losses;
 mod names;
 mod operate;
 mod operation;
@@ -83,6 +84,8 @@ pub struct Client {
     counter: u64,
     /// Blocks in the order of their uses.
     cached: BTreeMap<u64, (File, u64)>,
+    /// What was written out and not synced.
+    went: losses::Went,
     /// Files in the order of their uses.
     order: BTreeMap<u64, File>,
     /// Where the next look for a file that can go begins.
@@ -110,6 +113,7 @@ impl Client {
             waits_for_room: false,
             counter: 0,
             cached: BTreeMap::new(),
+            went: losses::Went::new(),
             order: BTreeMap::new(),
             looked_at: 0,
             files_made: 0,
@@ -400,6 +404,7 @@ impl Client {
         self.transfers.clear();
         self.cached.clear();
         self.order.clear();
+        self.went.clear();
     }
 
     /// Gives back what was recalled, what is dirty in it written first, and what an operation under way needs later.

@@ -238,7 +238,8 @@ impl Files {
         self.done(Operation::Truncate { file, size })
     }
 
-    /// What was written before is at the servers when this returns.
+    /// What was written by this membership before is at the servers when this returns, and durable in the home, if there is one. Writes of other
+    /// members, also to the same bytes, are theirs to sync, though they have returned. [`Failure::Lost`]: some of it is lost; said once.
     pub fn sync(&self, file: File) -> Result<()> {
         self.done(Operation::Sync { file })
     }

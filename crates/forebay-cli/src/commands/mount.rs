@@ -6,12 +6,13 @@
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use forebay::sys::file::inherited_for_writing;
 use forebay::{Config, Session};
+use forebay_fuse::ending::Teller;
 use forebay_fuse::mount::{Kind, Mounted, Options, Places};
 use forebay_fuse::points::NotEnded;
 use forebay_pool::files::Files;
@@ -74,25 +75,40 @@ pub fn run(arguments: Mount) -> Result<u8, Failure> {
         (None, None) => Mounted::begin_store(&places, &options, config.flush_interval),
     };
     let mounted = mounted.map_err(Failure::Failed)?;
+    let mut teller = Teller::begin(&places.point);
     announce(&places, &config.session, ready)?;
     let mut told = 0;
     while !mounted.is_over() {
+        if let Some(teller) = &mut teller {
+            teller.look();
+        }
         if signals.pending().next().is_some() {
             told += 1;
             if told > 1 {
                 return Ok(end_at_once(&mounted, &places.point));
             }
             unmount(&mounted, &places.point);
+            mounted.begin_flush();
         }
         if let Some(Kept { session, care }) = &mut kept {
             care.look(session);
         }
         std::thread::sleep(LOOK_PAUSE);
     }
-    match mounted.finish().map_err(Failure::Failed)? {
-        0 => Ok(DONE),
-        failed => Ok(not_written(failed)),
+    finish(mounted, teller)
+}
+
+/// Writes what is left, and tells whoever waits for that.
+fn finish(mounted: Mounted, teller: Option<Teller>) -> Result<u8, Failure> {
+    let ended = match mounted.finish() {
+        Ok(0) => Ok(()),
+        Ok(failed) => Err(not_written(failed)),
+        Err(why) => Err(why),
+    };
+    if let Some(teller) = teller {
+        teller.tell(ended.as_ref().err().map(String::as_str));
     }
+    ended.map(|()| DONE).map_err(Failure::Failed)
 }
 
 fn join(pool: &forebay_pool::net::Config, places: &Places) -> Result<Files, String> {
@@ -164,9 +180,21 @@ fn in_background(arguments: &Mount, places: &Places, config: &Config) -> Result<
         command.arg("-o").arg(arguments.options.join(","));
     }
     Exported::of(&arguments.settings.given()).apply(&mut command);
-    command.arg("--").arg(&places.source).arg(&places.point);
+    let source = for_daemon(&places.source);
+    command.arg("--").arg(source).arg(&places.point);
     keeper::launch(command, config).map_err(Failure::Failed)?;
     Ok(DONE)
+}
+
+/// A pool's configuration by a path that means the same in another directory: a daemon has none of its own.
+fn for_daemon(source: &Path) -> PathBuf {
+    let pool = { source.to_str() }.and_then(|source| source.strip_prefix("pool:"));
+    let path = pool.filter(|name| name.contains('/'));
+    let whole = path.and_then(|path| std::path::absolute(path).ok());
+    match whole {
+        Some(path) => PathBuf::from(format!("pool:{}", path.display())),
+        None => source.to_owned(),
+    }
 }
 
 fn announce(
@@ -229,7 +257,10 @@ fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
     output::note(format_args!("{} ended with {open}", output::path(point)));
     match failed {
         Ok(0) => FAILED,
-        Ok(failed) => not_written(failed),
+        Ok(failed) => {
+            output::note(not_written(failed));
+            FAILED
+        }
         Err(why) => {
             output::note(why);
             FAILED
@@ -237,9 +268,8 @@ fn end_at_once(mounted: &Mounted, point: &Path) -> u8 {
     }
 }
 
-fn not_written(failed: usize) -> u8 {
-    output::note(format_args!(
+fn not_written(failed: usize) -> String {
+    format!(
         "{failed} files could not be written. A session has their bytes and tries again (`forebay stat` says why); what was written to a pool's since their last sync is lost"
-    ));
-    FAILED
+    )
 }

@@ -1,12 +1,17 @@
 //! `forebay umount`: ends mounts.
 
 use std::path::Path;
+use std::time::Duration;
 
+use forebay_fuse::ending::Waiting;
 use forebay_fuse::points::{self, NotEnded, State};
 
 use crate::arguments::Umount;
 use crate::failure::{DONE, FAILED, Failure};
 use crate::output;
+
+/// How often somebody who waits is told what for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Ends each of them.
 pub fn run(arguments: &Umount) -> Result<u8, Failure> {
@@ -34,8 +39,18 @@ fn end(point: &Path, lazy: bool) -> Result<(), String> {
         State::Dead => true,
         State::Alive => lazy,
     };
+    // Afterwards nobody finds the process any more.
+    let waiting = (!lazy).then(|| Waiting::of(&path));
     points::end(&path, lazy).map_err(|not_ended| match not_ended {
         NotEnded::Busy => "it is in use (`fuser -vm` says by whom); --lazy ends it all the same, as soon as it is not".into(),
         NotEnded::Failed(why) => why,
-    })
+    })?;
+    let tell = |waited: Duration| {
+        output::note(format_args!(
+            "{}: it is unmounted, and its process is still writing what it has, for {} seconds now",
+            output::path(point),
+            waited.as_secs()
+        ));
+    };
+    waiting.map_or(Ok(()), |waiting| waiting.for_end(PATIENCE, tell))
 }

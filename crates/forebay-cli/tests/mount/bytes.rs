@@ -130,6 +130,37 @@ fn ranges_are_copied_from_file_to_file() {
 }
 
 #[test]
+fn what_is_copied_to_a_description_that_syncs_is_the_devices() {
+    use std::os::unix::fs::OpenOptionsExt;
+    let Some(scene) = Scene::begin("copied-synced", &[]) else {
+        return;
+    };
+    let from = new(&scene.point.join("from"));
+    from.write_all_at(&[7; 100_000], 0).expect("written");
+    for (name, flag) in [("plain", 0), ("data", libc::O_DSYNC), ("all", libc::O_SYNC)] {
+        let mut options = File::options();
+        options.write(true).create(true).custom_flags(flag);
+        let to = options.open(scene.point.join(name)).expect("opened");
+        let copied = rustix::fs::copy_file_range(&from, Some(&mut 0), &to, None, 100_000);
+        assert_eq!(copied.expect("copied"), 100_000);
+        // Nobody opens it: the session would hand it over.
+        let there = std::fs::metadata(scene.directory.join(name)).expect("known");
+        assert!(
+            flag == 0 || there.len() == 100_000,
+            "{name}: {}",
+            there.len()
+        );
+        println!(
+            "{name}: {} bytes, {} sectors",
+            there.len(),
+            std::os::unix::fs::MetadataExt::blocks(&there)
+        );
+    }
+    drop(from);
+    scene.end();
+}
+
+#[test]
 fn mappings_and_calls_see_one_another() {
     for scene in Scene::each("mapped", &[]) {
         let path = scene.point.join("file");

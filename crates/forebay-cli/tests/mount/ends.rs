@@ -84,6 +84,21 @@ fn a_mount_whose_process_is_stopped_can_be_ended() {
 }
 
 #[test]
+fn what_is_unmounted_can_be_used_at_once() {
+    let Some(mut scene) = Scene::begin_store("at-once", "96MiB", &[]) else {
+        return;
+    };
+    for round in 0..5 {
+        fs::write(scene.point.join("file"), vec![round; 30_000_000]).expect("written");
+        scene.umount();
+        scene.check_store();
+        scene.await_end(0);
+        scene.mount(&[]);
+    }
+    scene.end();
+}
+
+#[test]
 fn a_second_signal_ends_it_at_once() {
     let Some(mut scene) = Scene::begin("second", &[]) else {
         return;

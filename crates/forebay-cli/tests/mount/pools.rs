@@ -3,7 +3,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -11,10 +11,11 @@ use std::time::Duration;
 
 use forebay_fuse::points;
 use forebay_model::{Op, Profile, StdFiles, drive, generate};
-use forebay_pool::files::Files;
+use forebay_pool::files::{Error, Files};
 use forebay_pool::ids::File as FileNumber;
 use forebay_pool::net::Config;
 use rustix::io::Errno;
+use rustix::process::Signal;
 
 use crate::here::skipped;
 use crate::place::{Place, Process};
@@ -574,5 +575,170 @@ fn with_a_home_a_pool_outlives_all_its_servers() {
     assert!(fs::read(a.join("dir/large")).expect("read") == bytes);
     fs::write(a.join("dir/new"), b"new").expect("written");
     assert_eq!(names(&a.join("dir")), ["large", "new"]);
+    hosts.umount(0);
+}
+
+#[test]
+fn what_is_copied_to_a_description_that_syncs_outlives_its_host() {
+    let Some(mut hosts) = Hosts::begin_with("pool-copied", 7511, "", &[]) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    let bytes = vec![7; 20_000];
+    fs::write(a.join("from"), &bytes).expect("written");
+    let from = File::open(a.join("from")).expect("opened");
+    let mut options = OpenOptions::new();
+    options.write(true).create(true);
+    let to = options.custom_flags(libc::O_DSYNC).open(a.join("to"));
+    let to = to.expect("opened");
+    let mut at = 0;
+    while at < bytes.len() as u64 {
+        let copied = rustix::fs::copy_file_range(&from, Some(&mut at), &to, None, 1 << 20);
+        assert!(copied.expect("copied") > 0);
+    }
+    hosts.mounts.remove(0).1.kill();
+    assert!(fs::read(b.join("to")).expect("read") == bytes);
+    drop((from, to));
+    points::end(&a, true).expect("unmounted");
+    hosts.umount(0);
+}
+
+#[test]
+fn a_signal_syncs_while_a_mount_goes_on() {
+    let Some(mut hosts) = Hosts::begin_with("pool-signal", 7515, "", &[]) else {
+        return;
+    };
+    let [a, b] = hosts.points();
+    let open = File::create(a.join("open")).expect("made");
+    for name in 0..100 {
+        fs::write(a.join(format!("closed-{name}")), vec![3; 20_000]).expect("written");
+    }
+    let (point, mut process) = hosts.mounts.remove(0);
+    process.signal(Signal::TERM);
+    wait_until("nobody finds it", || {
+        points::state(&point).expect("a state") == points::State::Free
+    });
+    open.write_all_at(b"it goes on", 0).expect("written");
+    thread::sleep(Duration::from_secs(1));
+    process.kill();
+    for name in 0..100 {
+        let read = fs::read(b.join(format!("closed-{name}"))).expect("read");
+        assert!(read == vec![3; 20_000], "{name}: {} bytes", read.len());
+    }
+    drop(open);
+    hosts.umount(0);
+}
+
+#[test]
+fn what_has_no_name_is_removed_at_the_end() {
+    let Some(mut hosts) = Hosts::begin_with("pool-nameless", 7518, "", &[]) else {
+        return;
+    };
+    let [a, _] = hosts.points();
+    let open = File::create(a.join("open")).expect("made");
+    open.set_len(5000).expect("cut");
+    let number = FileNumber(open.metadata().expect("told").ino());
+    fs::remove_file(a.join("open")).expect("removed");
+    open.write_all_at(b"still there", 0).expect("written");
+    let config = Config::load(&hosts.config).expect("a configuration");
+    let files = Files::join(&config, Duration::from_secs(20)).expect("it joins");
+    let told = files.attributes(number);
+    told.expect("it has no name, and is there");
+    let (point, mut process) = hosts.mounts.remove(0);
+    process.signal(Signal::TERM);
+    wait_until("nobody finds it", || {
+        points::state(&point).expect("a state") == points::State::Free
+    });
+    process.signal(Signal::TERM);
+    let (status, said) = process.wait();
+    assert!(said.contains("ended with"), "{status:?} {said}");
+    let gone = files.attributes(number).expect_err("it has gone");
+    assert_eq!(gone.errno(), libc::ESTALE);
+    drop((open, files));
+    hosts.umount(0);
+}
+
+/// The names are at the second of three servers; the third one has a share of everything else.
+#[test]
+fn a_name_that_has_gone_is_no_error_though_the_rest_stays_for_a_while() {
+    let more = "home = \"home\"";
+    let Some(mut hosts) = Hosts::begin_of(3, "pool-unlinked", 7521, more, &[]) else {
+        return;
+    };
+    let [a, _] = hosts.points();
+    let config = Config::load(&hosts.config).expect("a configuration");
+    let files = Files::join(&config, Duration::from_secs(20)).expect("it joins");
+    let number = |path: &Path| FileNumber(fs::metadata(path).expect("told").ino());
+    // One at a time goes from a directory.
+    let path = |name: usize| a.join(format!("{name}/file"));
+    let all: Vec<(FileNumber, FileNumber)> = (0..12)
+        .map(|name| {
+            fs::create_dir(a.join(name.to_string())).expect("made");
+            fs::write(path(name), vec![1; 9000]).expect("written");
+            (number(&a.join(name.to_string())), number(&path(name)))
+        })
+        .collect();
+    hosts.servers[2].signal(Signal::STOP);
+    let remove = |name: usize| {
+        let path = path(name);
+        thread::spawn(move || fs::remove_file(path))
+    };
+    let removed: Vec<_> = (0..12).map(remove).collect();
+    thread::sleep(Duration::from_millis(500));
+    // Nobody tells this host any more that it is in the pool: what waits for the third server fails.
+    hosts.servers[0].signal(Signal::STOP);
+    thread::sleep(Duration::from_secs(4));
+    for at in [0, 2] {
+        hosts.servers[at].signal(Signal::CONT);
+    }
+    let ends = removed
+        .into_iter()
+        .map(|removed| removed.join().expect("it ends"));
+    let ends: Vec<std::io::Result<()>> = ends.collect();
+    let (mut gone, mut stayed) = (0, 0);
+    for ((directory, _), end) in all.iter().zip(ends) {
+        wait_until("the test is in the pool again", || {
+            files.list(*directory).is_ok()
+        });
+        let is_gone = files.list(*directory).expect("listed").is_empty();
+        assert_eq!(is_gone, end.is_ok(), "{end:?}");
+        (gone, stayed) = (gone + usize::from(is_gone), stayed + usize::from(!is_gone));
+    }
+    println!("{gone} names have gone, {stayed} have stayed");
+    assert!(gone > 0);
+    wait_until("all of them are removed", || {
+        // What comes next tries again.
+        let _ = fs::write(a.join("next"), b"").and_then(|()| fs::remove_file(a.join("next")));
+        let errno = |file: FileNumber| files.attributes(file).err().map(Error::errno);
+        let is_in_order = |(directory, file): &(FileNumber, FileNumber)| {
+            let has_name = files.list(*directory).is_ok_and(|names| !names.is_empty());
+            has_name || errno(*file) == Some(libc::ESTALE)
+        };
+        all.iter().all(is_in_order)
+    });
+    drop(files);
+    hosts.umount(1);
+    hosts.umount(0);
+}
+
+#[test]
+fn a_daemon_finds_the_configuration_where_the_command_was_run() {
+    let Some(mut hosts) = Hosts::begin_with("pool-path", 7531, "", &[]) else {
+        return;
+    };
+    let point = hosts.place.file("c");
+    fs::create_dir(&point).expect("a directory");
+    let directory = hosts.config.parent().expect("a directory").to_owned();
+    let mut command = hosts
+        .place
+        .forebay(&["mount", "--daemon", "pool:./pool.toml"]);
+    let run = command.arg(&point).current_dir(directory).output();
+    let run = run.expect("it runs");
+    assert!(run.status.success(), "{run:?}");
+    fs::write(point.join("file"), b"bytes").expect("written");
+    assert_eq!(names(&hosts.points()[0]), ["file"]);
+    let run = hosts.place.forebay(&["umount"]).arg(&point).status();
+    assert!(run.expect("it runs").success());
+    hosts.umount(1);
     hosts.umount(0);
 }

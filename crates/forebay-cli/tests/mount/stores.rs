@@ -2,10 +2,13 @@
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::process::Command;
 
 use forebay_fuse::points::State;
+use forebay_pool::home::{Directory, Home};
+use forebay_pool::ids::{File as FileNumber, Version};
+use forebay_pool::message::Block;
 use rustix::fs::{SeekFrom, seek, statvfs};
 use rustix::io::Errno;
 use rustix::process::Signal;
@@ -479,4 +482,79 @@ fn a_damaged_store_is_refused_or_says_what_it_cannot() {
     }
     println!("{refused} refused, {served} served");
     assert!(served > 0);
+}
+
+/// Nothing is durable there that nobody syncs.
+const NEVER: &[&str] = &["--flush-interval", "1h"];
+
+/// The mount's process is killed, and the store mounted again.
+fn die(scene: &mut Scene) {
+    scene.process.take().expect("mounted").kill();
+    assert_eq!(scene.run(&["umount"], &scene.point).code, 0);
+    scene.mount(NEVER);
+}
+
+#[test]
+fn a_pools_home_on_a_store_is_durable_once_it_is_synced() {
+    let Some(mut scene) = Scene::begin_store("home", "32MiB", NEVER) else {
+        return;
+    };
+    let home = Directory::new(&scene.point.join("home"), 1);
+    let block = |number| Block {
+        place: (FileNumber(7), number),
+        version: Version {
+            epoch: 1,
+            stamp: 1,
+            change: 1,
+        },
+        bytes: vec![5; 4096].into(),
+    };
+    for number in 0..3 {
+        assert!(home.store(&block(number)).expect("stored"));
+    }
+    home.sync().expect("synced");
+    die(&mut scene);
+    for number in 0..3 {
+        let found = home.load((FileNumber(7), number)).expect("in order");
+        assert!(found.is_some(), "block {number} is lost");
+    }
+    scene.end();
+}
+
+#[test]
+fn what_is_copied_to_a_description_that_syncs_is_durable() {
+    for flag in [libc::O_SYNC, libc::O_DSYNC] {
+        let Some(mut scene) = Scene::begin_store("copy", "32MiB", NEVER) else {
+            return;
+        };
+        let bytes = vec![7; 100_000];
+        fs::write(scene.point.join("from"), &bytes).expect("written");
+        let from = File::open(scene.point.join("from")).expect("opened");
+        let open = |name: &str| {
+            let mut options = File::options();
+            options.write(true).create(true).custom_flags(flag);
+            options.open(scene.point.join(name)).expect("opened")
+        };
+        let to = open("to");
+        let mut at = 0;
+        while at < bytes.len() as u64 {
+            let copied = rustix::fs::copy_file_range(&from, Some(&mut at), &to, None, 1 << 20);
+            assert!(copied.expect("copied") > 0);
+        }
+        drop((from, to));
+        die(&mut scene);
+        assert!(fs::read(scene.point.join("to")).expect("read") == bytes);
+        let room = {
+            let mut options = File::options();
+            options.write(true).create(true).custom_flags(flag);
+            options.open(scene.point.join("room")).expect("opened")
+        };
+        rustix::fs::fallocate(&room, rustix::fs::FallocateFlags::empty(), 0, 9000)
+            .expect("allocated");
+        drop(room);
+        die(&mut scene);
+        let told = fs::metadata(scene.point.join("room")).expect("known");
+        assert_eq!(told.len(), 9000);
+        scene.end();
+    }
 }

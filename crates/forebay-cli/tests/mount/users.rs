@@ -193,6 +193,38 @@ fn others_are_kept_out_unless_asked_in() {
 }
 
 #[test]
+fn descriptors_that_others_inherit_work_for_them() {
+    for scene in Scene::each("inherited", &[]) {
+        if !has_users(&scene) {
+            scene.end();
+            continue;
+        }
+        let from = scene.place.file("from");
+        fs::write(&from, "b\na\n").expect("written");
+        let from = fs::File::open(from).expect("opened");
+        let to = fs::File::create(scene.point.join("to")).expect("made");
+        // It closes what it has written, and complains if that fails.
+        let run = as_user(USER, Command::new("sort"))
+            .stdin(from)
+            .stdout(to)
+            .output();
+        let run = Run::of(run.expect("it runs"));
+        assert_eq!(run.code, 0, "{run:?}");
+        let to = fs::OpenOptions::new()
+            .append(true)
+            .open(scene.point.join("to"));
+        let mut shell = Command::new("sh");
+        shell.args(["-c", "echo c | dd conv=fsync,notrunc status=none"]);
+        let run = as_user(USER, shell).stdout(to.expect("opened")).output();
+        let run = Run::of(run.expect("it runs"));
+        assert_eq!(run.code, 0, "{run:?}");
+        let read = fs::read(scene.point.join("to")).expect("read");
+        assert_eq!(read, b"a\nb\nc\n");
+        scene.end();
+    }
+}
+
+#[test]
 fn a_user_without_rights_mounts_and_unmounts() {
     let mut scene = Scene::unmounted("user");
     if !Path::new("/dev/fuse").exists() || !helper_works() {

@@ -139,7 +139,9 @@ impl Served for Pooled {
             .files
             .unlink(File(parent), name.as_bytes(), directory)?;
         self.touched(parent);
-        self.unnamed(entry)
+        // The name has gone, whatever becomes of the rest.
+        self.unnamed(entry);
+        Ok(())
     }
 
     fn rename(&self, from: Place<'_>, to: Place<'_>, flags: u32) -> Answer<()> {
@@ -155,7 +157,10 @@ impl Served for Pooled {
         if from.0 != to.0 {
             self.touched(to.0);
         }
-        replaced.map_or(Ok(()), |entry| self.unnamed(entry))
+        if let Some(entry) = replaced {
+            self.unnamed(entry);
+        }
+        Ok(())
     }
 
     fn open_directory(&self, number: u64) -> Answer<u64> {
@@ -213,8 +218,11 @@ impl Served for Pooled {
         self.listings.take(handle);
     }
 
-    fn open(&self, number: u64, _flags: i32) -> Answer<u64> {
+    fn open(&self, number: u64, flags: i32) -> Answer<u64> {
         self.opened(File(number))?;
+        if flags & (libc::O_SYNC | libc::O_DSYNC) != 0 {
+            self.known().entry(File(number)).or_default().is_synced = true;
+        }
         Ok(number)
     }
 
@@ -287,6 +295,14 @@ impl Served for Pooled {
             Ok(bytes.len())
         });
         self.written(target);
+        // Which of its openings this goes by the kernel does not say.
+        if self
+            .known()
+            .get(&target)
+            .is_some_and(|known| known.is_synced)
+        {
+            self.sync_file(target)?;
+        }
         copied
     }
 

@@ -12,7 +12,7 @@ use rustix::fs::{AtFlags, FileType, RenameFlags, StatVfs, StatVfsMountFlags};
 
 use super::{Stored, creator, told};
 use crate::changes::Changes;
-use crate::contents::{Manner, Part, copy_pieces};
+use crate::contents::{Manner, Part};
 use crate::directory::kind_of;
 use crate::failed::{Answer, Failed, there_already};
 use crate::names::{Listed, Special};
@@ -192,7 +192,9 @@ impl Served for Stored {
     fn allocate(&self, at: Part, len: u64, mode: i32) -> Answer<()> {
         // The kernel does not say whose this request is to take them away from: root's are taken too.
         self.kill_privileges(at.handle)?;
-        Ok(self.store.fallocate(at.handle, mode, at.offset, len)?)
+        self.store.fallocate(at.handle, mode, at.offset, len)?;
+        // Nor how the file was opened, which may be with O_SYNC.
+        Ok(self.store.fsync(at.handle)?)
     }
 
     fn seek(&self, at: Part, whence: i32) -> Answer<u64> {
@@ -208,15 +210,11 @@ impl Served for Stored {
         Ok(self.store.allocated_to(at.handle, at.offset, end)?)
     }
 
-    fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32> {
-        // As for `allocate`.
+    fn copy(&self, _from: Part, to: Part, _len: u64) -> Answer<u32> {
+        // As for `allocate`. To sync each copy would cost those too much who have not asked for it: the kernel copies, by writes that say how the file
+        // was opened.
         self.kill_privileges(to.handle)?;
-        copy_pieces(len, |buffer, done| {
-            let n = self.store.read(from.handle, from.offset + done, buffer)?;
-            Ok(self
-                .store
-                .write(to.handle, to.offset + done, &buffer[..n])?)
-        })
+        Err(Failed(libc::EOPNOTSUPP))
     }
 
     fn attribute(&self, number: u64, name: &OsStr, memory: &mut [u8]) -> Answer<usize> {

@@ -220,6 +220,7 @@ impl Client {
         for used in state.drop_cached(beyond) {
             self.cached.remove(&used);
         }
+        self.forget_went(file, beyond);
         let high = inode.high.max(inode.size);
         let inode = Inode {
             size: new,
@@ -270,6 +271,7 @@ impl Client {
         for used in state.drop_cached(WHOLE) {
             self.cached.remove(&used);
         }
+        self.forget_went(file, WHOLE);
         let discard = self.transfer(Request::Discard(file, 0, true), out);
         self.enter_phase(file, Phase::Remove { discard })
     }
@@ -339,6 +341,9 @@ impl Client {
         let active = self.state(file).active.as_ref();
         let syncs =
             active.is_some_and(|active| matches!(*active.operation, Operation::Sync { .. }));
+        if syncs && self.has_lost(file) {
+            return Step::End(Err(Failure::Lost));
+        }
         if syncs && self.config.has_home {
             let transfer = self.transfer(Request::Persist(file), out);
             return self.enter_phase(file, Phase::Persist { transfer });

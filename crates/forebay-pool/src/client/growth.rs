@@ -10,6 +10,7 @@ use super::transfer::{Request, UNANSWERED_MAX, WRITE_BATCH};
 use crate::ids::{File, SIZE_BLOCK};
 use crate::message::Outbox;
 use crate::mistakes::{Mistake, is_made};
+use crate::range::Range;
 
 /// Bytes that make a file longer and that the servers do not have: whoever would make it longer still waits until they are fewer. For who asks for the
 /// length waits for all of them, and servers wait for two terms only.
@@ -147,5 +148,6 @@ impl Client {
         if block == SIZE_BLOCK {
             state.size_is(Some(bytes));
         }
+        self.remember(file, Range::one(block), self.view.epoch);
     }
 }

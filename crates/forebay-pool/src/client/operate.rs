@@ -1,6 +1,7 @@
 //! How an operation goes on: it takes grants and blocks, and when all are here it happens at once.
 
 use super::attributes::{Facts, Inode};
+use super::changes::WHOLE;
 use super::state::{Active, Asked, Phase};
 use super::{Answer, Client, Failure, Mode, Operation, names};
 use crate::ids::{Epoch, File, Node, SIZE_BLOCK};
@@ -172,8 +173,10 @@ impl Client {
 
     /// An operation has ended.
     fn tell(&mut self, file: File, id: u64, result: Result<Answer, Failure>) {
-        if let Err(Failure::Lost) = result {
-            self.forget_damage(file);
+        match result {
+            Err(Failure::Lost) => self.forget_damage(file),
+            Err(Failure::Gone) => self.forget_went(file, WHOLE),
+            _ => {}
         }
         self.results.push((id, result));
     }

@@ -38,7 +38,8 @@ pub enum Operation {
     Append { file: File, bytes: Rope },
     /// A new size.
     Truncate { file: File, size: u64 },
-    /// What was written before is at the servers when this returns.
+    /// What this client has written to the file is at the servers when this returns, and durable in the home, if there is one. What others have written
+    /// and nobody has asked for is theirs to sync. [`Failure::Lost`]: some of it went with a server since the last sync; the next one says so no more.
     Sync { file: File },
     /// The file's size and what else is known of it.
     Attributes { file: File },

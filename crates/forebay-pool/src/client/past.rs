@@ -342,6 +342,10 @@ impl Client {
             } else if aside.is_read() {
                 self.read_aside(file, &aside)
             } else {
+                let (offset, length) = aside.span;
+                if let Some(range) = blocks(offset, length, self.config.block_bytes) {
+                    self.remember(file, range, aside.asked);
+                }
                 Ok(Answer::Done)
             };
             self.results.push((aside.active.id, result));

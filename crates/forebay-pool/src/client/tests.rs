@@ -2,6 +2,7 @@
 
 mod damage;
 mod growth;
+mod losses;
 mod room;
 
 use std::collections::VecDeque;

@@ -11,6 +11,7 @@ use crate::ids::{File, Node, SIZE_BLOCK, Server, Version};
 use crate::message::{Block, Message, Outbox, Part, Place};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
+use crate::range::Range;
 use crate::rope::Rope;
 
 /// Bytes of blocks on their way to servers that have not answered. No more are begun then, so that signs of life and others' requests do not come
@@ -326,7 +327,12 @@ impl Client {
                 is_wanted.then_some(file)
             }
             // The operation is one of names.
-            Request::Write(blocks) if is_of_new_file(&blocks) => Some(File::NAMES),
+            Request::Write(blocks) if is_of_new_file(&blocks) => {
+                for ((file, block), ..) in blocks {
+                    self.remember(file, Range::one(block), self.view.epoch);
+                }
+                Some(File::NAMES)
+            }
             Request::Write(blocks) => {
                 let file = blocks[0].0.0;
                 for (place, change, bytes) in blocks {

@@ -126,12 +126,21 @@ impl Turn {
         }
     }
 
-    /// Writes a draft, whose bytes are durable then. It needs no lock.
+    /// Writes a draft, whose bytes are durable then. It needs no lock. It is a new file: what somebody writes who has another one open must not come
+    /// into the block that this becomes.
     pub fn write(&self, draft: &str, parts: &[&[u8]]) -> io::Result<()> {
-        let flags = OFlags::CREATE | OFlags::TRUNC | OFlags::WRONLY;
+        let remove = || unlinkat(&self.drafts, draft, AtFlags::empty()).map_err(io::Error::from);
+        perhaps(remove())?;
+        let flags = OFlags::CREATE | OFlags::EXCL | OFlags::WRONLY;
         let mut out = file_at(&self.drafts, draft, flags)?;
-        parts.iter().try_for_each(|part| out.write_all(part))?;
-        out.sync_data()
+        let written = { parts.iter() }
+            .try_for_each(|part| out.write_all(part))
+            .and_then(|()| out.sync_data());
+        if written.is_err() {
+            // Where there is no room it takes none.
+            let _ = remove();
+        }
+        written
     }
 
     /// Takes the lock. Whoever has it for too long loses it.
@@ -263,6 +272,21 @@ mod tests {
         next.take().unwrap();
         assert!(is_over(&turn.take().unwrap_err()));
         assert!(is_over(&turn.bring("one", "5").unwrap_err()));
+    }
+
+    #[test]
+    fn what_is_written_to_another_draft_comes_into_no_block() {
+        let around = tempfile::tempdir().unwrap();
+        let turn = Turn::open(around.path(), "one").unwrap();
+        let flags = OFlags::CREATE | OFlags::WRONLY;
+        let mut suspended = file_at(&turn.drafts, "one", flags).unwrap();
+        suspended.write_all(b"old").unwrap();
+        turn.write("one", &[b"new, and longer"]).unwrap();
+        turn.take().unwrap();
+        turn.bring("one", "5").unwrap();
+        suspended.write_all(b"er").unwrap();
+        let brought = fs::read(around.path().join("5")).unwrap();
+        assert_eq!(brought, b"new, and longer");
     }
 
     #[test]

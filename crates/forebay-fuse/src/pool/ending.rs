@@ -1,0 +1,131 @@
+//! What a mount of a pool owes in the end: files that it has not synced, and files without a name.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+use forebay_pool::ids::File;
+
+use super::{Known, Pooled};
+
+/// So many files may be unsynced and closed: the end of a mount does not take longer than they do, nor is more known of them.
+pub(super) const UNSYNCED_MAX: usize = 8192;
+/// So many are synced at once. One sync of the home counts for all that wait for it.
+const SYNCS: usize = 64;
+
+/// Files whose names have gone and that could not be removed, for this host's term was over.
+#[derive(Default)]
+pub(super) struct Left(Mutex<BTreeSet<File>>);
+
+impl Left {
+    fn all(&self) -> MutexGuard<'_, BTreeSet<File>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn add(&self, file: File) {
+        self.all().insert(file);
+    }
+
+    /// Tries them again, up to the first that cannot be removed now either.
+    pub(super) fn again(&self, remove: impl Fn(File) -> bool) {
+        let mut all = std::mem::take(&mut *self.all());
+        while let Some(file) = all.pop_first() {
+            if !remove(file) {
+                all.insert(file);
+                break;
+            }
+        }
+        self.all().extend(all);
+    }
+}
+
+impl Pooled {
+    /// Whatever was written here is at the servers. How many files could not be.
+    pub(crate) fn sync_all(&self) -> usize {
+        self.sync_those(|known| known.is_dirty && !known.is_gone)
+    }
+
+    /// The same at the end of the mount, when nobody has anything open. Files without a name go.
+    pub(crate) fn end_all(&self) -> usize {
+        let known = self.known();
+        let gone = known.iter().filter(|(_, known)| known.is_gone);
+        let gone: Vec<File> = gone.map(|(file, _)| *file).collect();
+        drop(known);
+        gone.into_iter().for_each(|file| self.remove(file));
+        self.left.again(|file| self.remove_one(file));
+        self.sync_all()
+    }
+
+    fn sync_those(&self, is_meant: impl Fn(&Known) -> bool) -> usize {
+        let known = self.known();
+        let meant = known.iter().filter(|(_, known)| is_meant(known));
+        let files: Vec<File> = meant.map(|(file, _)| *file).collect();
+        drop(known);
+        let failed = AtomicUsize::new(0);
+        let next = AtomicUsize::new(0);
+        let work = || {
+            while let Some(file) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+                let is_synced = self.sync_file(*file).is_ok();
+                failed.fetch_add(usize::from(!is_synced), Ordering::Relaxed);
+            }
+        };
+        thread::scope(|scope| {
+            for _ in 1..SYNCS.min(files.len()) {
+                let thread = thread::Builder::new().spawn_scoped(scope, work);
+                if thread.is_err() {
+                    // The others do its part.
+                    break;
+                }
+            }
+            work();
+        });
+        failed.into_inner()
+    }
+
+    /// Syncs closed files when many of them have not been.
+    pub(super) fn sync_if_many(&self) {
+        let is_meant = |known: &Known| known.is_dirty && known.openings == 0 && !known.is_going;
+        let count = || {
+            self.known()
+                .values()
+                .filter(|known| is_meant(known))
+                .count()
+        };
+        let most = self.most_unsynced.load(Ordering::Relaxed);
+        if self.known().len() <= most || count() <= most {
+            return;
+        }
+        // Nobody else begins meanwhile, and where it fails it is not tried again at each close.
+        let is_mine = self.most_unsynced.compare_exchange(
+            most,
+            usize::MAX,
+            Ordering::Relaxed,
+            Ordering::Relaxed,
+        );
+        if is_mine.is_ok() {
+            self.sync_those(is_meant);
+            let most = UNSYNCED_MAX.max(2 * count());
+            self.most_unsynced.store(most, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_could_not_be_removed_is_tried_again_in_turn() {
+        let left = Left::default();
+        (1..=4).map(File).for_each(|file| left.add(file));
+        let tried = Mutex::new(Vec::new());
+        left.again(|file| {
+            tried.lock().expect("held").push(file.0);
+            file.0 < 3
+        });
+        assert_eq!(*tried.lock().expect("held"), [1, 2, 3]);
+        left.again(|file| file.0 != 4);
+        assert_eq!(*left.all(), BTreeSet::from([File(4)]));
+    }
+}
