@@ -21,7 +21,7 @@ mkdir "$MOUNTS/store"
 export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch LC_ALL=C
 "$forebay" pmem create --size 1200MiB "$MOUNTS/memory/store" >/dev/null
 "$forebay" mount --daemon "$MOUNTS/memory/store" "$MOUNTS/store" 2>/dev/null
-export FOREBAY_SESSION=mounted-programs-$$
+export FOREBAY_MANAGE_STORES=true FOREBAY_SESSION=mounted-programs-$$
 "$forebay" daemon --until-idle 600 >/dev/null 2>&1 &
 daemon=$!
 trap 'kill "$daemon" 2>/dev/null || :; wait "$daemon" || :; "$forebay" umount --lazy "$MOUNTS/store" 2>/dev/null || :; mounts_end; rm -rf "$scratch"' EXIT

@@ -25,7 +25,7 @@ export FOREBAY_CONFIG=/dev/null XDG_STATE_HOME=$scratch
 "$forebay" pmem create --size 512MiB "$MOUNTS/memory/api" >/dev/null
 "$forebay" pmem create --size 512MiB "$MOUNTS/memory/zero" >/dev/null
 # One session for all rounds, with a daemon that keeps its memory.
-export FOREBAY_SESSION=mounted-store-$$
+export FOREBAY_MANAGE_STORES=true FOREBAY_SESSION=mounted-store-$$
 "$forebay" daemon --until-idle 600 >/dev/null 2>&1 &
 daemon=$!
 trap 'kill "$daemon" 2>/dev/null || :; wait "$daemon" || :; "$forebay" umount --lazy "$MOUNTS/store" 2>/dev/null || :; mounts_end; rm -rf "$scratch"' EXIT

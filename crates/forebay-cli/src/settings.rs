@@ -124,6 +124,9 @@ settings! {
     /// Writes into holes, beyond those into space, after which a file stays with the kernel; 0 for never
     #[arg(value_name = "NUMBER")]
     kernel_after_holes,
+    /// Manage files of mounted stores: true or false
+    #[arg(value_name = "BOOL")]
+    manage_stores,
     /// How free memory is found: regions or regions+stock
     #[arg(value_name = "ALLOCATOR")]
     allocator,

@@ -18,7 +18,7 @@ use crate::served::Served;
 /// What tells a file from earlier ones of the same number; the kernel makes file handles of both.
 pub(crate) fn generation<F: Served>(told: &FileAttr) -> Generation {
     let since = told.crtime.duration_since(SystemTime::UNIX_EPOCH);
-    Generation(match F::ALONE {
+    Generation(match F::ALONE && told.ino != INodeNo::ROOT {
         true => since.map_or(0, |since| since.as_nanos() as u64),
         // Numbers are not used for another file as long as the kernel knows them.
         false => 0,

@@ -3,6 +3,8 @@
 //! A forked child forgets the parent's session without touching its locks: what belonged to it is never freed, and its
 //! descriptors are closed, since the child has copies of them.
 
+mod begins;
+
 use std::ffi::CStr;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +12,6 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicI64, AtomicPtr, AtomicU32, AtomicU64, Ordering, Ordering::Relaxed};
 
 use forebay::config::{Builder, Options};
-use forebay::limits::{CALLS_A_SMALL_FILE, LARGE_REQUEST_BYTES, SMALL_FILE_BYTES};
 use forebay::memory::cgroup::Limits;
 use forebay::session::adopt::{self, ForGood};
 use forebay::session::glance::Glance;
@@ -20,13 +21,13 @@ use libc::c_int;
 
 use crate::files;
 use crate::golang;
-use crate::habit;
 use crate::hooks::limits;
 use crate::inside::{self, Inside};
 use crate::parting::{self, Mapped};
 use crate::raw::KeepErrno;
 use crate::signals;
 use crate::table::{self, Kind, Word};
+pub use begins::{is_large, is_large_in_store, is_synced_often};
 
 /// How long an arena that was not there is not looked for again, and one that was there counts as there, ms.
 const LOOK_AGAIN_MS: i64 = 1000;
@@ -43,8 +44,6 @@ static SESSION: AtomicPtr<Session> = AtomicPtr::new(std::ptr::null_mut());
 static CONFIG: AtomicPtr<Config> = AtomicPtr::new(std::ptr::null_mut());
 /// Bytes below which a file's writes are not worth reading the configuration for.
 static ASKED_FROM: AtomicU64 = AtomicU64::new(4096);
-/// Calls that show of what kind a new file's are, where the files before it were worth managing ([`habit`]).
-const CALLS_BY_HABIT: u64 = 8;
 /// Set where nothing shall be managed (any more).
 static OFF: AtomicU32 = AtomicU32::new(0);
 /// Set where the program uses the kernel in ways that pass no hook.
@@ -172,47 +171,6 @@ pub fn go_on() {
 #[inline]
 pub fn is_on() -> bool {
     WANTED.load(Relaxed) == ASKED && OFF.load(Relaxed) == 0
-}
-
-/// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed. `synced`: the
-/// program has made it durable again and again meanwhile.
-pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
-    let from = ASKED_FROM.load(Relaxed);
-    if from != 0 && bytes <= from && (calls < 2 || size <= from) {
-        return false;
-    }
-    let Some(config) = config() else {
-        return false;
-    };
-    let small = config.small_file_bytes;
-    // Whoever wants files to be larger wants no guesses.
-    let by_habit =
-        calls >= CALLS_BY_HABIT && small <= SMALL_FILE_BYTES && habit::is_of_many_writes();
-    if !by_habit && bytes <= small / 4 && (calls < 2 || size < small) {
-        return false;
-    }
-    // Large requests: the kernel takes them as fast, and the file needs no managing. Few requests of a new file: it may be complete, and
-    // what they would have gained is less than what managing the file takes.
-    let by_large_requests = bytes / calls.max(1) >= LARGE_REQUEST_BYTES;
-    let enough = small / (SMALL_FILE_BYTES / CALLS_A_SMALL_FILE);
-    let by_few = !by_habit && calls < enough && size < small;
-    synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
-}
-
-/// The same of a file in a mounted store. There the kernel makes a request to the mount's process of each write: some 20 us, and for large ones
-/// twice the copies. So requests of all sizes count, and few are enough.
-pub fn is_large_in_store(calls: u64, bytes: u64) -> bool {
-    let from = ASKED_FROM.load(Relaxed);
-    if from != 0 && bytes <= from && calls < 2 {
-        return false;
-    }
-    config().is_some_and(|config| calls >= CALLS_BY_HABIT || bytes > config.small_file_bytes / 4)
-}
-
-/// Whether a file that has had so many small syncs in a row is better left to the kernel.
-pub fn is_synced_often(syncs: u32) -> bool {
-    config()
-        .is_some_and(|config| config.kernel_after_syncs != 0 && syncs >= config.kernel_after_syncs)
 }
 
 /// The configuration, read at its first use: most programs write little and need none. What the session's memory is the arena

@@ -120,11 +120,11 @@ pub fn has_grown(word: Word, len: usize) -> bool {
         return false;
     }
     let (calls, bytes) = description.note_write(len);
-    if description.has(table::OF_STORE) {
-        return attach::is_large_in_store(calls, bytes);
+    let (size, synced) = (description.size_at_open(), description.is_synced_again());
+    match description.has(table::OF_STORE) {
+        true => attach::is_large_in_store(calls, bytes, size, synced),
+        false => attach::is_large(calls, bytes, size, synced),
     }
-    let size = description.size_at_open();
-    attach::is_large(calls, bytes, size, description.is_synced_again())
 }
 
 /// What an engine call came to.

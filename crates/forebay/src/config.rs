@@ -141,6 +141,9 @@ pub struct Config {
     pub kernel_after_syncs: u32,
     /// So many more writes into holes of a file than into its space, one after the other, leave it to the kernel; 0: never.
     pub kernel_after_holes: u32,
+    /// Whether files of mounted stores are managed, or left to the kernel as those of other file systems that a process serves. One choice for
+    /// all sessions of a process.
+    pub manage_stores: bool,
     /// How free memory is found.
     pub allocator: Allocator,
     /// What programs outside the session see.
@@ -215,6 +218,7 @@ impl Config {
             close_behind_bytes: 0,
             kernel_after_syncs: 0,
             kernel_after_holes: 0,
+            manage_stores: true,
             allocator: Allocator::default(),
             coherence: Coherence::Close,
             heap_backed: true,

@@ -35,6 +35,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::config::{Allocator, Config};
+use crate::device::file_system;
 use crate::error::{Error, Result};
 use crate::ids::ThreadId;
 use crate::keeper::hosting::Hosting;
@@ -193,6 +194,7 @@ impl Session {
     /// # Errors
     /// As for [`Session::open`].
     pub fn join(config: Config) -> Result<Self> {
+        file_system::manage_stores(config.manage_stores);
         if config.heap_backed {
             let counts = Counts::for_memory(config.memory, TINY_THREADS, TINY_FILES);
             let mapping = Mapping::heap(Layout::new(counts).len);

@@ -16,6 +16,7 @@ use here::directories;
 
 fn config(name: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
+    config.manage_stores = true;
     config.memory = 32 << 20;
     config.dirty_bytes_max = 16 << 20;
     config.dirty_background = 4 << 20;

@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
+use forebay::device::file_system::STORE;
 use forebay::device::{Caps, DeviceFile, RealFile};
 use rustix::fs::{Mode, OFlags};
 
@@ -50,8 +51,12 @@ fn described(caps: &Caps) -> String {
     } else {
         ""
     };
+    let asked = match caps.file_system == STORE {
+        true => ", with `manage_stores = true`",
+        false => "",
+    };
     format!(
-        "files can be managed: {}, direct I/O aligned to {} bytes (memory {}){stable}",
+        "files can be managed: {}{asked}, direct I/O aligned to {} bytes (memory {}){stable}",
         caps.file_system, caps.offset_align, caps.memory_align
     )
 }

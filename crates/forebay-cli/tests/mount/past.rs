@@ -15,6 +15,7 @@ use crate::shared::member;
 /// A session of this process's own, and its keeper.
 fn session(scene: &Scene) -> Session {
     let mut config = Config::builder().build().expect("defaults");
+    config.manage_stores = true;
     config.session = format!("{}-past", scene.place.session);
     config.arena_dir = Some(scene.place.arenas.path().to_owned());
     config.memory = 64 << 20;
@@ -140,7 +141,10 @@ fn a_program_begins_with_its_eighth_write() {
         return;
     };
     for (name, count, is_in_memory) in [("seven", "7", false), ("sixteen", "16", true)] {
-        let mut run = scene.place.forebay(&["run", "--linger", "20", "--"]);
+        let mut run =
+            scene
+                .place
+                .forebay(&["run", "--manage-stores", "true", "--linger", "20", "--"]);
         let to = format!("of={}", scene.point.join(name).display());
         let dd = ["dd", "if=/dev/zero", "bs=1000"];
         let done = run.args(dd).arg(&to).arg(format!("count={count}")).output();
@@ -153,5 +157,23 @@ fn a_program_begins_with_its_eighth_write() {
         fs::read(scene.point.join("sixteen")).expect("read"),
         [0; 16_000]
     );
+    scene.end();
+}
+
+#[test]
+fn a_directory_of_a_store_that_is_mounted_is_no_store() {
+    let Some(scene) = Scene::begin_store("past-through", "32MiB", &[]) else {
+        return;
+    };
+    let mut other = Scene::unmounted("past-through-to");
+    fs::remove_dir(&other.directory).expect("removed");
+    other.directory = scene.point.join("below");
+    fs::create_dir(&other.directory).expect("made");
+    other.mount(&[]);
+    let file = tempfile::tempfile_in(&other.point).expect("a file");
+    let reason = forebay::device::RealFile::reopen(file.as_fd()).err();
+    assert_eq!(reason, Some(forebay::device::KernelReason::Fuse));
+    drop(file);
+    other.end();
     scene.end();
 }

@@ -11,6 +11,7 @@ use crate::scene::Scene;
 /// This process in the mount's session, as a program under `forebay run` is.
 pub fn member(scene: &Scene) -> Session {
     let mut config = Config::builder().build().expect("defaults");
+    config.manage_stores = true;
     config.session = scene.place.session.clone();
     config.arena_dir = Some(scene.place.arenas.path().to_owned());
     Session::join(config).expect("the session")

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
-use forebay::sys::stat::STORE_ATTRIBUTE;
+use forebay::sys::extents::STORE_SPACE_MAX;
 use forebay_pmem::{Errno, OnExisting, ROOT, Whence};
 use fuser::{FileAttr, FopenFlags, InitFlags, Request};
 use rustix::fs::{AtFlags, FileType, RenameFlags, StatVfs, StatVfsMountFlags};
@@ -207,6 +207,11 @@ impl Served for Stored {
     }
 
     fn allocated_to(&self, at: Part, end: u64) -> Answer<u64> {
+        if end <= at.offset {
+            // Whether this is a store, by any file of it.
+            return Ok(at.offset);
+        }
+        let end = end.min(at.offset.saturating_add(STORE_SPACE_MAX));
         Ok(self.store.allocated_to(at.handle, at.offset, end)?)
     }
 
@@ -218,9 +223,6 @@ impl Served for Stored {
     }
 
     fn attribute(&self, number: u64, name: &OsStr, memory: &mut [u8]) -> Answer<usize> {
-        if name.as_bytes() == STORE_ATTRIBUTE.to_bytes() {
-            return given(format!("{:016x}", self.store.id()).as_bytes(), memory);
-        }
         let name = kept(name)?;
         given(&self.store.getxattr(number, name)?, memory)
     }

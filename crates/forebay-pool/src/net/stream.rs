@@ -192,7 +192,12 @@ impl Write for Stream {
 
     fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         if self.tls.is_none() {
-            return self.socket.write_vectored(pieces);
+            // Not by `writev`: in a program of another language than Rust the signal of a broken connection would end it.
+            let send = || {
+                let mut nothing = SendAncillaryBuffer::default();
+                sendmsg(&self.socket, pieces, &mut nothing, SendFlags::NOSIGNAL)
+            };
+            return Ok(rustix::io::retry_on_intr(send)?);
         }
         let next = pieces.iter().find(|piece| !piece.is_empty());
         self.write(next.map_or(&[], |piece| piece))

@@ -49,6 +49,7 @@ static LIBRARY: LazyLock<PathBuf> = LazyLock::new(library::built);
 
 fn config(name: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
+    config.manage_stores = true;
     config.memory = 64 << 20;
     config.dirty_bytes_max = 32 << 20;
     config.dirty_background = 8 << 20;
@@ -234,6 +235,7 @@ fn same_by(case: &str, library: &Path, bug: Option<&str>, check: impl FnOnce(&Se
             .env("LD_PRELOAD", library)
             .env("FOREBAY_SMALL_FILE_BYTES", "64KiB")
             .env("FOREBAY_LARGE_FILE_BYTES", "0")
+            .env("FOREBAY_MANAGE_STORES", "true")
             .env("FOREBAY_SESSION", &name);
         if let Some(bug) = bug {
             command.env("FOREBAY__SIM_BUG", bug);

@@ -49,6 +49,7 @@ fn place() -> PathBuf {
 
 pub fn config(name: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
+    config.manage_stores = true;
     config.memory = 32 << 20;
     config.dirty_bytes_max = 16 << 20;
     config.dirty_background = 8 << 20;
@@ -109,6 +110,7 @@ impl Scene {
             // What is tested is mostly what the engine does, however often it is asked to sync, and wherever writes go.
             .env("FOREBAY_KERNEL_AFTER_SYNCS", "0")
             .env("FOREBAY_KERNEL_AFTER_HOLES", "0")
+            .env("FOREBAY_MANAGE_STORES", "true")
             .stdin(Stdio::null());
         command
     }

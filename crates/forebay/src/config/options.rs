@@ -183,6 +183,8 @@ options! {
     kernel_after_syncs: u32,
     /// Writes into holes, beyond those into space, after which a file stays with the kernel. Default: 64.
     kernel_after_holes: u32,
+    /// Whether files of mounted stores are managed. Default: false.
+    manage_stores: bool,
     /// system, regions or regions+stock. Default: regions+stock.
     allocator: Allocator,
     /// auto, strict, notify, interval or close. Default: auto.
@@ -277,6 +279,7 @@ impl Config {
             close_behind_bytes: size(self.close_behind_bytes),
             kernel_after_syncs: Some(self.kernel_after_syncs),
             kernel_after_holes: Some(self.kernel_after_holes),
+            manage_stores: Some(self.manage_stores),
             allocator: Some(self.allocator),
             coherence: Some(self.coherence),
             heap_backed: Some(self.heap_backed),

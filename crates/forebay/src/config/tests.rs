@@ -176,7 +176,7 @@ fn every_key_is_accepted_in_all_three_places() {
         "dirty_tracking" | "flush_order" => "stream",
         "allocator" => "regions",
         "coherence" => "notify",
-        "heap_backed" => "true",
+        "heap_backed" | "manage_stores" => "true",
         "queue_depth" | "kernel_after_syncs" | "kernel_after_holes" => "3",
         "session" => "s",
         "arena_dir" | "kept_dir" | "dirs" => "/tmp",
@@ -194,7 +194,8 @@ fn every_key_is_accepted_in_all_three_places() {
         let toml = match key {
             "routes" => "routes = [{ glob = '*.a', route = 'direct' }]".to_owned(),
             "dirs" => "dirs = ['/tmp']".to_owned(),
-            "heap_backed" | "queue_depth" | "kernel_after_syncs" | "kernel_after_holes" => {
+            "heap_backed" | "manage_stores" => format!("{key} = true"),
+            "queue_depth" | "kernel_after_syncs" | "kernel_after_holes" => {
                 format!("{key} = {}", text(key))
             }
             _ => format!("{key} = '{}'", text(key)),

@@ -4,8 +4,22 @@
 //! `file`; the table exists for the properties that no probe can see: that a file lies in memory,
 //! that other machines change it, that overwriting needs new space.
 
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
 use super::KernelReason;
 use crate::sys::stat::{FLAG_EXTENTS, FLAG_NO_COPY_ON_WRITE, FUSE_MAGIC, STORE_MAGIC};
+
+/// The name of stores.
+pub const STORE: &str = "a store";
+
+/// Whether files of mounted stores are managed, in this process: as its sessions' configuration says, and without a session yes, for what
+/// has been managed has to be recovered.
+static STORES: AtomicBool = AtomicBool::new(true);
+
+/// Says whether files of mounted stores are managed from now on.
+pub fn manage_stores(yes: bool) {
+    STORES.store(yes, Relaxed);
+}
 
 /// A property of a file system that decides how its files are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,7 +99,7 @@ const TABLE: &[FileSystem] = &[
     row(0x0116_1970, "gfs2", Nature::Network),
     row(0x786f_4256, "vboxsf", Nature::Network),
     row(FUSE_MAGIC, "fuse", Nature::Fuse),
-    row(STORE_MAGIC, "a store", Nature::Store),
+    row(STORE_MAGIC, STORE, Nature::Store),
     row(0x794c_7630, "overlay", Nature::Unknown),
 ];
 
@@ -104,7 +118,8 @@ impl FileSystem {
     ) -> Result<(), KernelReason> {
         let file_system = self.name;
         match self.nature {
-            Nature::InPlace | Nature::Store | Nature::Unknown => Ok(()),
+            Nature::InPlace | Nature::Unknown => Ok(()),
+            Nature::Store if STORES.load(Relaxed) => Ok(()),
             Nature::InPlaceWithExtents => match flags()? & FLAG_EXTENTS {
                 0 => Err(KernelReason::NoReserve { file_system }),
                 _ => Ok(()),
@@ -116,7 +131,7 @@ impl FileSystem {
             Nature::CopyOnWrite => Err(KernelReason::CopyOnWrite { file_system }),
             Nature::Memory => Err(KernelReason::InMemory { file_system }),
             Nature::Network => Err(KernelReason::Network { file_system }),
-            Nature::Fuse => Err(KernelReason::Fuse),
+            Nature::Store | Nature::Fuse => Err(KernelReason::Fuse),
         }
     }
 }

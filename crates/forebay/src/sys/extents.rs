@@ -56,8 +56,23 @@ impl Extent {
 /// as how far all of it has space. The mount's process answers it (`forebay-fuse`).
 pub const STORE_SPACE: u32 = 0xc010_fb01;
 
-/// How far a file of a mounted store has space from `start` on, written or not; `end` at most.
+/// Bytes that one question is about at most: more are asked for again.
+pub const STORE_SPACE_MAX: u64 = 1 << 30;
+
+/// How far a file of a mounted store has space from `start` on, written or not; `end` at most. Of nothing, any file or directory of a store says 0.
 pub fn space_in_store(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<u64> {
+    let mut at = start;
+    loop {
+        let part = end.min(at.saturating_add(STORE_SPACE_MAX));
+        let covered = part_in_store(fd, at, part)?;
+        if covered < part || part == end {
+            return Ok(covered);
+        }
+        at = part;
+    }
+}
+
+fn part_in_store(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<u64> {
     let mut range = [start, end];
     // SAFETY: the kernel reads and writes 16 bytes, as the request's number says; they are ours, initialised, and live during the call.
     retry(|| check(unsafe { libc::ioctl(fd.as_raw_fd(), STORE_SPACE as _, range.as_mut_ptr()) }))?;

@@ -3,7 +3,7 @@
 //! `STATX_DIOALIGN` came with Linux 6.1 and each file system answers on its own: where it is not
 //! answered the alignment is `None`, which is not the same as "no direct I/O" (alignment 0).
 
-use super::{check, retry};
+use super::{check, extents, retry};
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
@@ -143,12 +143,10 @@ fn nanoseconds(time: &libc::statx_timestamp) -> i128 {
 }
 
 /// The magic number of a store in persistent memory that is mounted. The kernel says of it what it says of every file system that a process
-/// serves ([`FUSE_MAGIC`]), so the mount's process is asked for [`STORE_ATTRIBUTE`].
+/// serves ([`FUSE_MAGIC`]), so the mount's process is asked ([`extents::space_in_store`]).
 pub const STORE_MAGIC: u32 = 0x466f_7265;
 /// The magic number of file systems that a process serves.
 pub const FUSE_MAGIC: u32 = 0x6573_5546;
-/// The extended attribute that every file of a mounted store has: the store's number. No file system of others answers it.
-pub const STORE_ATTRIBUTE: &CStr = c"system.forebay.store";
 
 /// The magic number of the file system that a file lies on, [`STORE_MAGIC`] for a mounted store. Asked once for each mount, as far as mounts
 /// can be told apart: XFS answers in 2 to 40 µs, as it tidies up its inodes before it counts them.
@@ -174,9 +172,16 @@ pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
     retry(|| check(unsafe { libc::fstatfs(fd.as_raw_fd(), out.as_mut_ptr()) }))?;
     // SAFETY: zeroed at birth and filled by the kernel; all bit patterns of it are valid.
     let magic = unsafe { out.assume_init() }.f_type as u32;
-    match magic == FUSE_MAGIC && has_attribute(fd, STORE_ATTRIBUTE)? {
-        true => Ok(STORE_MAGIC),
-        false => Ok(magic),
+    if magic != FUSE_MAGIC {
+        return Ok(magic);
+    }
+    match extents::space_in_store(fd, 0, 0) {
+        Ok(_) => Ok(STORE_MAGIC),
+        // One that passes requests on, to a store beneath it, does not pass on this one.
+        Err(error) => match error.raw_os_error() {
+            Some(libc::ENOTTY | libc::ENOSYS | libc::EINVAL | libc::EOPNOTSUPP) => Ok(magic),
+            _ => Err(error),
+        },
     }
 }
 
@@ -195,18 +200,6 @@ pub fn is_of_store(fd: BorrowedFd<'_>, device: u64) -> bool {
     let is_store = matches!(file_system_magic(fd), Ok(STORE_MAGIC));
     LAST.store(device << 1 | u64::from(is_store), Relaxed);
     is_store
-}
-
-/// Whether a file has an extended attribute. `EBADF`: the descriptor only names it (`O_PATH`), and cannot be asked.
-fn has_attribute(fd: BorrowedFd<'_>, name: &CStr) -> io::Result<bool> {
-    // SAFETY: the name ends in a null byte and is only read; no memory is given for the value, so nothing is written.
-    let len = unsafe { libc::fgetxattr(fd.as_raw_fd(), name.as_ptr(), std::ptr::null_mut(), 0) };
-    match io::Error::last_os_error() {
-        _ if len >= 0 => Ok(true),
-        error if error.raw_os_error() == Some(libc::EBADF) => Err(error),
-        // File systems have errors of their own for what they do not know.
-        _ => Ok(false),
-    }
 }
 
 /// The inode's flags (`FS_IOC_GETFLAGS`). File systems without any answer `ENOTTY` or `EOPNOTSUPP`.

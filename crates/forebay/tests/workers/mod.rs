@@ -115,6 +115,7 @@ impl Spec {
 /// The configuration of test sessions: small, and quick to flush.
 pub fn config(session: &str) -> Config {
     let mut config = Config::builder().build().expect("defaults");
+    config.manage_stores = true;
     config.memory = 16 << 20;
     config.dirty_bytes_max = 8 << 20;
     config.dirty_background = 2 << 20;

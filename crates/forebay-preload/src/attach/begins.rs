@@ -1,0 +1,56 @@
+//! When a file begins to be managed, and when it is better left to the kernel: by what a program has done with it so far.
+
+use std::sync::atomic::Ordering::Relaxed;
+
+use forebay::limits::{CALLS_A_SMALL_FILE, LARGE_REQUEST_BYTES, SMALL_FILE_BYTES};
+
+use super::{ASKED_FROM, config};
+use crate::habit;
+
+/// Calls that show of what kind a new file's are, where the files before it were worth managing ([`habit`]).
+const CALLS_BY_HABIT: u64 = 8;
+/// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed. `synced`: the
+/// program has made it durable again and again meanwhile.
+pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
+    let from = ASKED_FROM.load(Relaxed);
+    if from != 0 && bytes <= from && (calls < 2 || size <= from) {
+        return false;
+    }
+    let Some(config) = config() else {
+        return false;
+    };
+    let small = config.small_file_bytes;
+    // Whoever wants files to be larger wants no guesses.
+    let by_habit =
+        calls >= CALLS_BY_HABIT && small <= SMALL_FILE_BYTES && habit::is_of_many_writes();
+    if !by_habit && bytes <= small / 4 && (calls < 2 || size < small) {
+        return false;
+    }
+    // Large requests: the kernel takes them as fast, and the file needs no managing. Few requests of a new file: it may be complete, and
+    // what they would have gained is less than what managing the file takes.
+    let by_large_requests = bytes / calls.max(1) >= LARGE_REQUEST_BYTES;
+    let enough = small / (SMALL_FILE_BYTES / CALLS_A_SMALL_FILE);
+    let by_few = !by_habit && calls < enough && size < small;
+    synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
+}
+
+/// The same of a file in a mounted store. There the kernel makes a request to the mount's process of each write: some 20 us, and for large ones
+/// twice the copies. So requests of all sizes count, and few are enough.
+pub fn is_large_in_store(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
+    let from = ASKED_FROM.load(Relaxed);
+    if from != 0 && bytes <= from && calls < 2 {
+        return false;
+    }
+    match config() {
+        Some(config) if config.manage_stores => {
+            calls >= CALLS_BY_HABIT || bytes > config.small_file_bytes / 4
+        }
+        _ => is_large(calls, bytes, size, synced),
+    }
+}
+
+/// Whether a file that has had so many small syncs in a row is better left to the kernel.
+pub fn is_synced_often(syncs: u32) -> bool {
+    config()
+        .is_some_and(|config| config.kernel_after_syncs != 0 && syncs >= config.kernel_after_syncs)
+}
