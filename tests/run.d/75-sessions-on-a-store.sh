@@ -69,7 +69,7 @@ export FOREBAY_TEST_DIRS=$scratch/mount/tests FOREBAY_TEST_ROUNDS=3
 elsewhere=(--skip planted_bugs --skip a_slow_device --skip a_file_made_longer
     --skip waited_for --skip memory_file_system --skip cgroup --skip pressure)
 run 'the engine on a store' "${simulated[@]}" -- "${elsewhere[@]}"
-run 'programs on a store' "$programs" appends:: closed:: closing:: model:: names:: outsiders:: reached:: sharing:: sizes:: sparse:: synced::
+run 'programs on a store' "$programs" appends:: closed:: model:: names:: outsiders:: sizes::
 
 rm -rf "$scratch/mount/tests"
 "$forebay" umount "$scratch/mount" || failed=$((failed + 1))
