@@ -71,6 +71,23 @@ elsewhere=(--skip planted_bugs --skip a_slow_device --skip a_file_made_longer
 run 'the engine on a store' "${simulated[@]}" -- "${elsewhere[@]}"
 run 'programs on a store' "$programs" appends:: closed:: model:: names:: outsiders:: sizes::
 
+# By default settings a file comes into the session with its eighth write.
+begins() {
+    local written
+    FOREBAY_SESSION="store-$$-$1" "$forebay" run --manage-stores true --memory 64MiB --linger 5 -- \
+        dd if=/dev/zero of="$scratch/mount/tests/$1" bs=1000 count="$1" status=none || return 1
+    written=$("$forebay" stat --session "store-$$-$1" | sed -n 's/^ *written *\(.*\) to memory,.*/\1/p')
+    [[ $2 == kernel && $written == '0 B' || $2 == session && -n $written && $written != '0 B' ]]
+}
+for case in '7 kernel' '16 session'; do
+    # shellcheck disable=SC2086 # two words
+    if begins $case; then
+        passed=$((passed + 1))
+    else
+        echo "failed: $case"
+        failed=$((failed + 1))
+    fi
+done
 rm -rf "$scratch/mount/tests"
 "$forebay" umount "$scratch/mount" || failed=$((failed + 1))
 in_order() {

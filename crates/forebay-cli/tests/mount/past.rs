@@ -10,7 +10,6 @@ use forebay::{Config, Error, OpenOptions, Session};
 
 use crate::place::is_managed;
 use crate::scene::{Scene, wait_until};
-use crate::shared::member;
 
 /// A session of this process's own, and its keeper.
 fn session(scene: &Scene) -> Session {
@@ -131,32 +130,6 @@ fn the_death_of_a_stores_mount_is_an_error_that_syncs_tell() {
     scene.mount(&[]);
     let back = fs::read(scene.point.join("file")).expect("read");
     assert_eq!(back, [1; 5000]);
-    scene.end();
-}
-
-/// By default settings: few writes are enough, where each would be a request to the mount's process.
-#[test]
-fn a_program_begins_with_its_eighth_write() {
-    let Some(scene) = Scene::begin_store("past-begins", "32MiB", &[]) else {
-        return;
-    };
-    for (name, count, is_in_memory) in [("seven", "7", false), ("sixteen", "16", true)] {
-        let mut run =
-            scene
-                .place
-                .forebay(&["run", "--manage-stores", "true", "--linger", "20", "--"]);
-        let to = format!("of={}", scene.point.join(name).display());
-        let dd = ["dd", "if=/dev/zero", "bs=1000"];
-        let done = run.args(dd).arg(&to).arg(format!("count={count}")).output();
-        let done = done.expect("forebay runs");
-        assert!(done.status.success(), "{done:?}");
-        let written = member(&scene).stats().scrap_bytes;
-        assert_eq!(written > 0, is_in_memory, "{name}: {written}");
-    }
-    assert_eq!(
-        fs::read(scene.point.join("sixteen")).expect("read"),
-        [0; 16_000]
-    );
     scene.end();
 }
 

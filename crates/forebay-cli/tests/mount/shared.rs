@@ -9,7 +9,7 @@ use crate::place::is_managed;
 use crate::scene::Scene;
 
 /// This process in the mount's session, as a program under `forebay run` is.
-pub fn member(scene: &Scene) -> Session {
+fn member(scene: &Scene) -> Session {
     let mut config = Config::builder().build().expect("defaults");
     config.manage_stores = true;
     config.session = scene.place.session.clone();

@@ -286,7 +286,7 @@ fn a_new_keeper_has_files_that_have_no_name() {
         let entry = shared.arena.file_unchecked(id);
         entry.owed_pages.load(forebay::sync::Ordering::Acquire)
     };
-    assert_ne!(owed(), 0);
+    // It may have begun to write already.
     in_the_end("the new keeper has it", || shared.device(id).is_some());
     session.settle_all().expect("settled");
     assert_eq!(owed(), 0);

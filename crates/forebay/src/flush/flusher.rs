@@ -15,7 +15,6 @@ use ends::{Gathered, end_write, gather, is_eligible, merge_fill};
 use std::sync::Arc;
 
 use crate::device::{DeviceFile, Done, Piece, Queue, Request, RequestKind, read_rest};
-use crate::error::errno_of;
 use crate::flush::select::{self, Ready};
 use crate::flush::{busy, errors};
 use crate::frame::header::Identity;
@@ -32,8 +31,6 @@ use crate::sys::memory::AlignedBytes;
 
 /// Longest write that is put together from several blocks.
 const BATCH_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// Failures in a row after which a sync leaves the rest where it is: each may take as long as the device tries.
-const FAILURES_MAX: u32 = 64;
 /// Most pieces in one request; the kernel takes 1024.
 const PIECES_MAX: usize = 1024;
 
@@ -140,8 +137,6 @@ struct Work<'a, 'b> {
     later: Vec<(BlockIndex, HeaderId)>,
     /// All that streams know of has been gone over.
     verifies: bool,
-    /// Requests in a row that have failed.
-    failures: u32,
 }
 
 impl Flusher {
@@ -185,10 +180,6 @@ impl Flusher {
             if scope.all && tracking::orders_flushes(me.arena) {
                 flusher.walk_streams(work, &scope);
                 flusher.finish_walk(work, &scope);
-                if work.outcome.errno.is_some() {
-                    // What is left has been tried.
-                    return;
-                }
                 // The marks say what is owed; the streams should have said the same.
                 work.verifies = true;
             }
@@ -222,7 +213,6 @@ impl Flusher {
             outcome: Outcome::default(),
             later: Vec::new(),
             verifies: false,
-            failures: 0,
         };
         flush(self, &mut work);
         self.submit_batch(&mut work);
@@ -251,7 +241,7 @@ impl Flusher {
 
     fn walk(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut at = scope.from;
-        while work.outcome.pages_written < scope.pages_max && work.goes_on(scope) {
+        while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
             let next = self.ask(work, |me, file| {
                 slots::next_owed(me.arena, me.arena.file_unchecked(file), at)
             });
@@ -467,7 +457,6 @@ impl Flusher {
         });
         match result.and_then(|read| read_rest(device, piece, job.offset, read, sure_end)) {
             Ok(read) => {
-                work.note_end(None);
                 work.outcome.bytes_read += read as u64;
                 let piece = job.bytes.piece();
                 let asked = job.pages.count_ones() as usize * PAGE_BYTES;
@@ -479,7 +468,10 @@ impl Flusher {
                 // Written in this same flush, once every run of the header has arrived.
                 work.later.push((job.identity.block, job.header));
             }
-            Err(error) => work.note_end(Some(errno_of(&error))),
+            Err(error) => {
+                let errno = error.raw_os_error().unwrap_or(libc::EIO);
+                work.outcome.errno.get_or_insert(errno);
+            }
         }
         self.spare.push(job.bytes);
     }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::{FAILURES_MAX, FillJob, Scope, Work, WriteJob, parts};
+use super::{FillJob, Scope, Work, WriteJob};
 use crate::device::{DeviceFile, Piece};
 use crate::error::errno_of;
 use crate::flush::select;
@@ -13,24 +13,6 @@ use crate::scrap::absorb::pages_of;
 use crate::scrap::give::fill_page;
 use crate::scrap::split::runs_of;
 use crate::sync::planted;
-
-impl Work<'_, '_> {
-    /// Whether more is begun. One place that cannot be written or read does not keep a sync from the others; a device that takes nothing does.
-    pub(super) fn goes_on(&self, scope: &Scope) -> bool {
-        self.outcome.errno.is_none() || scope.all && self.failures < FAILURES_MAX
-    }
-
-    /// Counts a request that has ended.
-    pub(super) fn note_end(&mut self, errno: Option<i32>) {
-        match errno {
-            None => self.failures = 0,
-            Some(errno) => {
-                self.failures += 1;
-                self.outcome.errno.get_or_insert(errno);
-            }
-        }
-    }
-}
 
 pub(super) fn is_eligible(guard: &Guard<'_>, idle: u32, scope: &Scope) -> bool {
     if scope.all || scope.dirty_ticks == 0 {
@@ -143,12 +125,8 @@ pub(super) fn end_write(
         }
         Err(error) => Some(errno_of(&error)),
     };
-    let written = work.outcome.pages_written;
-    match errno {
-        Some(errno) if parts::is_worth_it(work, job) => parts::write_parts(work, job, errno),
-        _ => finish_write(work, job, job.offset + job.bytes as u64, errno),
-    }
-    if work.outcome.pages_written > written {
+    finish_write(work, job, job.offset + job.bytes as u64, errno);
+    if errno.is_none() {
         limit::make_room(work.me.arena.superblock(), by_keeper);
     }
 }
@@ -235,5 +213,7 @@ pub(super) fn finish_write(work: &mut Work<'_, '_>, job: &WriteJob, end: u64, er
             work.outcome.pages_written += u64::from(pages.count_ones());
         }
     }
-    work.note_end(errno);
+    if let Some(errno) = errno {
+        work.outcome.errno.get_or_insert(errno);
+    }
 }

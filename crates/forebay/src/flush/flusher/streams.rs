@@ -71,7 +71,7 @@ impl Flusher {
 impl Flusher {
     pub(super) fn walk_streams(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut at = scope.from;
-        while work.outcome.pages_written < scope.pages_max && work.goes_on(scope) {
+        while work.outcome.pages_written < scope.pages_max && work.outcome.errno.is_none() {
             let from = u32::try_from(at).unwrap_or(u32::MAX);
             let next = self.ask(work, |me, file| tracking::next_dirty(me, file, from));
             let Some(dirty) = next.filter(|dirty| u64::from(dirty.start) < scope.until) else {
@@ -129,11 +129,11 @@ impl Flusher {
         }
     }
 
-    /// Goes back to headers that were busy or have been filled, until each has been written or has failed. In ascending order, so that
+    /// Goes back to headers that were busy or have been filled, until each has been written. In ascending order, so that
     /// neighbours become one request.
     pub(super) fn come_back(&mut self, work: &mut Work<'_, '_>, scope: &Scope) {
         let mut round = 0u32;
-        while !work.later.is_empty() && work.goes_on(scope) {
+        while !work.later.is_empty() && work.outcome.errno.is_none() {
             let before = work.outcome;
             self.revisit(work, scope);
             if work.outcome == before && !work.later.is_empty() {

@@ -11,7 +11,6 @@ use crate::device::DeviceFile;
 use crate::file::{File, OpenOptions};
 use crate::frame::slots;
 use crate::ids::BlockIndex;
-use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::layout::Counts;
 use crate::session::Session;
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
@@ -73,57 +72,6 @@ fn scene(tracking: DirtyTracking, fails: impl Fn(&Call) -> bool + Send + Sync + 
 
 fn errno(result: crate::Result<()>) -> Option<i32> {
     result.err().map(|error| error.errno())
-}
-
-#[test]
-fn a_page_that_cannot_be_written_holds_back_no_other() {
-    const BLOCKS: usize = 40;
-    for tracking in [DirtyTracking::Stream, DirtyTracking::Page] {
-        for bad in [0, 3 * BLOCK_BYTES + 5 * PAGE_BYTES, 39 * BLOCK_BYTES] {
-            let is_bad = move |call: &Call| {
-                let range = call.offset..call.offset + call.len;
-                call.kind == CallKind::WriteDirect && range.contains(&(bad as u64))
-            };
-            let scene = scene(tracking, is_bad);
-            let bytes: Vec<u8> = (0..BLOCKS * BLOCK_BYTES)
-                .map(|at| (at / 512) as u8 | 1)
-                .collect();
-            scene.file.write_at(&bytes, 0).expect("memory");
-            assert_eq!(errno(scene.file.sync_all()), Some(libc::EIO));
-            let mut found = scene.inner.contents();
-            found.resize(bytes.len(), 0);
-            for (page, (found, due)) in found
-                .chunks(PAGE_BYTES)
-                .zip(bytes.chunks(PAGE_BYTES))
-                .enumerate()
-            {
-                let is_there = found == due;
-                let is_bad = page == bad / PAGE_BYTES;
-                assert_eq!(is_there, !is_bad, "page {page}, bad at {bad}, {tracking:?}");
-            }
-        }
-    }
-}
-
-/// A device that takes nothing is not asked for each page.
-#[test]
-fn a_device_that_takes_nothing_is_left_soon() {
-    let tries = Arc::new(std::sync::atomic::AtomicU32::new(0));
-    let counted = Arc::clone(&tries);
-    let scene = scene(DirtyTracking::Stream, move |call| {
-        let writes = call.kind == CallKind::WriteDirect;
-        if writes {
-            counted.fetch_add(1, Ordering::SeqCst);
-        }
-        writes
-    });
-    scene
-        .file
-        .write_at(&vec![1; 40 * BLOCK_BYTES], 0)
-        .expect("memory");
-    assert_eq!(errno(scene.file.sync_all()), Some(libc::EIO));
-    let tries = tries.load(Ordering::SeqCst);
-    assert!(tries < 100, "{tries} requests for 2560 pages");
 }
 
 /// The kernel tells what it could not write back to whoever waits for it, once: to a flush in the background, as well.
