@@ -72,6 +72,7 @@ run 'the engine on a store' "${simulated[@]}" -- "${elsewhere[@]}"
 run 'programs on a store' "$programs" appends:: closed:: model:: names:: outsiders:: sizes::
 
 # By default settings a file comes into the session with its eighth write.
+unset FOREBAY_TEST_DIRS FOREBAY_TEST_ROUNDS
 begins() {
     local written
     FOREBAY_SESSION="store-$$-$1" "$forebay" run --manage-stores true --memory 64MiB --linger 5 -- \
