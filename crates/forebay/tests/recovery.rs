@@ -17,10 +17,10 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use disks::{Disk, Tmpfs};
-use forebay::ids::FileId;
+use forebay::ids::{FileId, ThreadId};
 use forebay::keeper::recover::{Report, Saved, recover};
 use forebay::memory::arena::Arena;
-use forebay::memory::files::{CLOSING, EXCEEDING, LIVE, TRUNCATING};
+use forebay::memory::files::{CLOSING, EXCEEDING, FileEntry, LIVE, TRUNCATING};
 use forebay::memory::mapping::Mapping;
 use forebay::sim::faults::{self, Call};
 use forebay::{Config, Error, OpenOptions, Session};
@@ -673,6 +673,13 @@ fn an_unreachable_file_without_owed_bytes_is_not_forgotten() {
 
 /// As a death in the middle of such a change leaves it.
 fn set_flag(arena: &Path, flag: u32) {
+    change_entry(arena, |entry| {
+        entry.flags.fetch_or(flag, SeqCst);
+    });
+}
+
+/// Changes the one entry of an arena, whose file owes nothing.
+fn change_entry(arena: &Path, change: impl Fn(&FileEntry)) {
     let file = fs::OpenOptions::new().read(true).write(true).open(arena);
     let mapping = Mapping::attach(file.expect("an arena")).expect("mapped");
     let arena = Arena::open(mapping).expect("an arena");
@@ -680,10 +687,46 @@ fn set_flag(arena: &Path, flag: u32) {
     let mut found = 0;
     for entry in entries.filter(|entry| entry.state.load(SeqCst) == LIVE) {
         assert_eq!(entry.owed_pages.load(SeqCst), 0);
-        entry.flags.fetch_or(flag, SeqCst);
+        change(entry);
         found += 1;
     }
     assert_eq!(found, 1);
+}
+
+/// One thread died as it found that the file is the kernel's, another while it changed the file by the kernel. How long such a file is
+/// the kernel knows, so nothing is left to do.
+#[test]
+fn the_dead_may_have_been_at_a_file_of_the_kernels() {
+    let dir = here::directory();
+    let scene = Scene::in_dir(dir.path());
+    let spec = Spec::new(
+        &scene.config.session,
+        dir.path(),
+        false,
+        Work::Commands { files: 1 },
+    );
+    let mut worker = Worker::ready(&spec);
+    let (file, handle) = (0, 0);
+    worker.run(&Op::Write {
+        file,
+        handle,
+        offset: 0,
+        len: 5000,
+        seed: 1,
+    });
+    worker.run(&Op::SyncAll { file, handle });
+    worker.kill();
+    worker.end().assert_good_or_killed();
+    let outside = fs::OpenOptions::new().append(true).open(&scene.file);
+    std::io::Write::write_all(&mut outside.expect("the file"), b"by the kernel").expect("appended");
+    change_entry(&scene.arena, |entry| {
+        entry.kernel_reason.store(1, SeqCst);
+        entry.flags.fetch_or(EXCEEDING, SeqCst);
+        entry.begin_intent(ThreadId::NOBODY);
+    });
+    let report = scene.recover();
+    assert!(report.files.is_empty() && report.removed, "{report:?}");
+    assert_eq!(fs::read(&scene.file).expect("the file").len(), 5013);
 }
 
 /// A thread that waits in a flush may repair, and a repair waits for what the dead have under way: a change within a change.

@@ -60,7 +60,11 @@ pub fn settle(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32)
         core.entry().count_sync(is_small);
     }
     if outcome.errno.is_none() {
-        resize::fit_length(core, me, size).map_err(Core::ended)?;
+        match resize::fit_length(core, me, size) {
+            // How long such a file is, the kernel knows.
+            Err(Halt::Kernel) => {}
+            fitted => fitted.map_err(Core::ended)?,
+        }
     }
     let synced = match durability {
         Durability::Kernel | Durability::Written => Ok(()),

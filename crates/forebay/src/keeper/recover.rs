@@ -457,7 +457,9 @@ fn write_back(core: &Core, me: Me<'_>) -> Result<()> {
         ));
     }
     settle::settle(core, me, settle::Durability::All, &seen)?;
-    if core.entry().flags.load(Ordering::Acquire) & ASKED == 0 {
+    // A file that is the kernel's others may be appending to: they would lose what they write while it is cut where it ends.
+    let is_kernels = core.entry().kernel_reason.load(Ordering::Acquire) != 0;
+    if !is_kernels && core.entry().flags.load(Ordering::Acquire) & ASKED == 0 {
         core.device
             .trim()
             .map_err(|e| Error::device("give reserved space back", &e))?;

@@ -53,8 +53,11 @@ impl Rebuild<'_, '_> {
             .map(ThreadId)
             .filter(|&t| (self.dead.threads)(t))
         {
-            // Where the dead was at work on a file, it may have been writing past the end.
-            if let Some(entry) = threads::works_on(arena, thread).and_then(|file| arena.file(file))
+            // Where the dead was at work on a file, it may have been writing past the end. In one that is the kernel's it has found that it
+            // is, and written nothing.
+            if let Some(entry) = threads::works_on(arena, thread)
+                .and_then(|file| arena.file(file))
+                .filter(|entry| entry.kernel_reason.load(Ordering::Acquire) == 0)
             {
                 entry.flags.fetch_or(EXCEEDING, Ordering::AcqRel);
                 // Or within the file, beyond what the device file was known to reach: nothing there is known to be zeros.
