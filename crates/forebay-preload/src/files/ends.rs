@@ -224,13 +224,16 @@ pub fn stale(fd: c_int) {
 ///
 /// # Safety
 /// As for [`super::give_path_to_kernel`].
-pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char) -> bool {
+pub unsafe fn await_closed(dir: c_int, path: *const libc::c_char, reads_only: bool) -> bool {
     let _errno = KeepErrno::new();
     // SAFETY: the caller's path.
     let Some(look) = (unsafe { Look::at_path(dir, path, 0) }) else {
         return false;
     };
-    attach::glance().is_some_and(|glance| glance.await_closed(look.device, look.inode))
+    attach::glance().is_some_and(|glance| match reads_only && glance.is_guarded() {
+        true => glance.take_back(look.device, look.inode),
+        false => glance.await_closed(look.device, look.inode),
+    })
 }
 
 /// Waits until the keeper has finished with all files whose closes did not wait.

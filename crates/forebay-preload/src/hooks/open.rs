@@ -55,10 +55,11 @@ unsafe fn open_with(
         // The file is only named: nothing of it is cut, and no lease or guard is in the way.
         return enter(really(flags), flags);
     }
+    let reads_only = flags & (libc::O_ACCMODE | libc::O_TRUNC) == libc::O_RDONLY;
     if attach::glance().is_some_and(Glance::has_leases) {
         // The kernel would wait as well, but for a signal's sake it would stop.
         // SAFETY: the caller's path.
-        unsafe { files::await_closed(dir, path) };
+        unsafe { files::await_closed(dir, path, reads_only) };
     }
     let tried = |attempt: &dyn Fn() -> c_int| {
         let mut begun = None;
@@ -70,7 +71,7 @@ unsafe fn open_with(
                 crate::raw::errno() == libc::EWOULDBLOCK
                     && begun.get_or_insert_with(Instant::now).elapsed() < LEASE_ENDS
                     // SAFETY: the caller's path.
-                    && unsafe { files::await_closed(dir, path) }
+                    && unsafe { files::await_closed(dir, path, reads_only) }
             };
             if fd >= 0 || !(refused.is_to_be_tried_again() || leased()) {
                 return fd;

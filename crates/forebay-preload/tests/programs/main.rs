@@ -54,5 +54,6 @@ mod switches;
 mod synced;
 mod syncs;
 mod sys;
+mod taken_back;
 mod threads;
 mod traced;

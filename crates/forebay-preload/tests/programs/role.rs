@@ -25,6 +25,7 @@ fn run() {
         || crate::forks::play(role, &argument, &dir)
         || crate::hints::play(role, &argument, &dir)
         || crate::leaving::play(role, &argument, &dir)
+        || crate::taken_back::play(role, &argument, &dir)
         || crate::many::play(role, &argument, &dir)
         || crate::marks::play(role, &argument, &dir)
         || crate::names::play(role, &argument, &dir)

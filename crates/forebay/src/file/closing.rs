@@ -10,15 +10,21 @@
 //!                                                         gives the lease up, closes; clears LEASED
 //! ```
 //!
+//! A program of the session that opens the file to read it meanwhile takes it back ([`take_back`]): where a guard holds outsiders up, the keeper
+//! gives the lease up and goes on as with any file that owes bytes. With its last reader the file is left to the keeper again
+//! ([`leave_again`]).
+//!
 //! Wherever this cannot be had the closer flushes, as if there were no such thing. A death at any point leaves a file that owes
 //! bytes and that nobody has open, which a keeper or a recovery finishes; CLOSING says what time it shall have then.
 //!
 //! A file that has been unlinked is closed in the same steps, up to the lease: with it, it is known that nobody has the file open
 //! any more, and what is owed goes into the kernel's cache, where it ends with the file.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use crate::device::DeviceFile;
 use crate::error::Result;
 use crate::evict;
 use crate::file::core::Core;
@@ -26,13 +32,15 @@ use crate::file::settle::{self, Durability};
 use crate::file::{gone, resize, table};
 use crate::flush::{busy, errors};
 use crate::ids::FileId;
+use crate::keeper::outsiders;
 use crate::keeper::run::{has_keeper, keeper_process};
 use crate::keeper::unfinished::follow_name;
 use crate::limits::PAGE_BYTES;
 use crate::memory::arena::Arena;
-use crate::memory::files::{CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCATING};
+use crate::memory::files::{BACK, CLOSING, EXCEEDING, FileEntry, HURRY, LEASED, TRUNCATING};
 use crate::memory::threads::Me;
 use crate::session::glance::one_fewer;
+use crate::session::shared::Shared;
 use crate::stats::Counter;
 use crate::sync::time::{Instant, sleep};
 use crate::sync::{Ordering, planted};
@@ -207,14 +215,42 @@ fn is_leased(core: &Core) -> bool {
 /// Notes that the keeper's lease on a file has ended, or is none of his.
 pub fn end_lease(arena: &Arena, file: FileId) {
     let flags = &arena.file_unchecked(file).flags;
-    if flags.fetch_and(!(LEASED | HURRY), Ordering::AcqRel) & LEASED != 0 {
+    if flags.fetch_and(!(LEASED | HURRY | BACK), Ordering::AcqRel) & LEASED != 0 {
         one_fewer(&arena.superblock().leased);
+    }
+}
+
+/// The last reader of a file that it has taken back closes it: the keeper writes it as soon as if it still had its lease. The guard's mark holds
+/// outsiders up in the lease's place, and the time is still the one of the writer's close.
+pub fn leave_again(core: &Core) {
+    let Core { shared, id, .. } = core;
+    let (entry, superblock) = (core.entry(), shared.arena.superblock());
+    let is_left = entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING
+        && entry.owed_pages.load(Ordering::Acquire) != 0
+        && superblock.guard.load(Ordering::Acquire) == outsiders::HOLDS
+        && has_keeper(&shared.arena)
+        && !shared.is_open(*id);
+    if is_left {
+        superblock.leased.fetch_add(1, Ordering::AcqRel);
+        if entry.flags.fetch_or(LEASED, Ordering::AcqRel) & LEASED != 0 {
+            one_fewer(&superblock.leased);
+        }
+        superblock.wake_keeper();
     }
 }
 
 /// Waits until the keeper has finished with a file that was left to it, for as long as it gets on with it; it begins at once.
 /// Whether there was anything to wait for.
 pub fn await_end(arena: &Arena, file: FileId) -> bool {
+    await_keeper(arena, file, HURRY)
+}
+
+/// As [`await_end`], for a program of the session that will only read the file: bytes that memory has need not be written first.
+pub fn take_back(arena: &Arena, file: FileId) -> bool {
+    await_keeper(arena, file, BACK)
+}
+
+fn await_keeper(arena: &Arena, file: FileId, wish: u32) -> bool {
     let entry = arena.file_unchecked(file);
     let superblock = arena.superblock();
     let leased = || entry.flags.load(Ordering::Acquire) & LEASED != 0;
@@ -223,7 +259,7 @@ pub fn await_end(arena: &Arena, file: FileId) -> bool {
     }
     let (mut owed, mut progress) = (u64::MAX, Instant::now());
     while leased() && has_keeper(arena) && is_worth_waiting(arena, progress) {
-        entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+        entry.flags.fetch_or(wish, Ordering::AcqRel);
         superblock.wake_keeper();
         let now = entry.owed_pages.load(Ordering::Acquire);
         if now < owed {
@@ -253,17 +289,24 @@ pub fn finish_orphan(core: &Core, me: Me<'_>) {
     }
 }
 
-/// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open again.
+/// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open to write again.
 pub fn restore_time(core: &Core, me: Me<'_>) {
-    let entry = core.entry();
+    give_time_back(&core.shared, me, core.id, &core.device);
+}
+
+/// As [`restore_time`].
+pub fn give_time_back(shared: &Shared, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+    let entry = shared.arena.file_unchecked(file);
     if entry.flags.load(Ordering::Acquire) & CLOSING == 0 {
         return;
     }
     loop {
         let closed = entry.closed_ns.load(Ordering::SeqCst);
-        if !core.shared.is_open(core.id) && closed != 0 {
+        if (entry.writers() == 0 || !shared.is_open(file)) && closed != 0 {
             // Best effort: a time costs no bytes.
-            let _ = core.change(me, |device| device.set_modified(Some(closed & !SET)));
+            let _ = shared.change(me, file, device, || {
+                me.at_device(file, || device.set_modified(Some(closed & !SET)))
+            });
         }
         entry.flags.fetch_and(!CLOSING, Ordering::SeqCst);
         // A program may have set another one meanwhile.

@@ -320,6 +320,7 @@ impl Inode {
         }
         if super::table::close(shared, *id, false) {
             evict::give_stock_back(me, *id);
+            closing::leave_again(&self.core);
         }
         shared.released_reader(*id, &self.handed);
         Ok(())

@@ -14,7 +14,8 @@ use crate::file::core::Core;
 use crate::file::{closing, settle};
 use crate::flush::{Flusher, Outcome, Scope, errors};
 use crate::ids::FileId;
-use crate::memory::files::{CLOSING, HURRY, LEASED};
+use crate::keeper::streams;
+use crate::memory::files::{BACK, CLOSING, HURRY, LEASED};
 use crate::memory::threads::Me;
 use crate::session::shared::Shared;
 use crate::sync::time::{Instant, sleep};
@@ -22,6 +23,8 @@ use crate::sync::{Ordering, planted};
 
 /// Pages that are written before it is looked again who waits.
 const PAGES_AT_ONCE: u64 = 4 * 1024;
+/// The same where nobody waits: a program that takes its file back waits for as much.
+const PAGES_AT_LEISURE: u64 = 1024;
 /// How long a file may owe the same, though it is tried: much less than the kernel keeps those waiting who want the lease.
 const STUCK_PATIENCE: Duration = Duration::from_secs(5);
 /// How long threads of this process that are at a file are waited for before it counts as let go: much longer than a busy machine
@@ -96,10 +99,8 @@ impl Leased {
         self.stuck
             .retain(|stuck, _| leased.iter().any(|(id, _)| id == stuck));
         leased.sort_by_cached_key(|(id, device)| {
-            flags_of(shared, *id) & HURRY == 0 && !device.is_lease_wanted()
+            flags_of(shared, *id) & (HURRY | BACK) == 0 && !device.is_lease_wanted()
         });
-        // Waits for nobody who has something of a file in flight.
-        let scope = Scope::some(PAGES_AT_ONCE);
         for (id, listed) in leased {
             // Writing others takes time: meanwhile this one may have been closed again, under another lease.
             let Some(device) = shared.device(id).filter(|device| {
@@ -108,9 +109,17 @@ impl Leased {
                 continue;
             };
             drop(listed);
+            if flags_of(shared, id) & BACK != 0 && hand_back(shared, id, device.as_ref()) {
+                return true;
+            }
             if planted!(EarlyRelease) {
                 device.give_lease_up();
             }
+            // Waits for nobody who has something of a file in flight.
+            let scope = Scope::some(match flags_of(shared, id) & HURRY {
+                0 if !streams::owes_too_much(shared) => PAGES_AT_LEISURE,
+                _ => PAGES_AT_ONCE,
+            });
             let outcome = shared.flush_with(flusher, me, id, &device, scope);
             if go_on(shared, me, id, device, outcome) {
                 return true;
@@ -136,6 +145,18 @@ impl Leased {
         }
         since.elapsed() > STUCK_PATIENCE
     }
+}
+
+/// Gives a file back to the session before everything is written, if the guard takes it over.
+fn hand_back(shared: &Shared, id: FileId, device: &dyn DeviceFile) -> bool {
+    let inode = shared.arena.file_unchecked(id).numbers();
+    let is_held = shared
+        .guard()
+        .is_some_and(|guard| guard.take_over(device, inode));
+    if is_held {
+        closing::end_lease(&shared.arena, id);
+    }
+    is_held
 }
 
 /// Whether it went on.

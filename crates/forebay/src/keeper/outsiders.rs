@@ -39,6 +39,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
+use crate::device::DeviceFile;
 use crate::error::Error;
 use crate::ids::FileId;
 use crate::keeper::relief;
@@ -108,6 +109,8 @@ struct Watched {
     by_inode: HashMap<(u64, u64), (i32, Instant)>,
     /// Files whose marks were taken away, and when: a lease is about to be taken.
     forgotten: HashMap<(u64, u64), Instant>,
+    /// Files that nobody outside the session has open: a lease has told, and they have been marked since.
+    alone: HashSet<(u64, u64)>,
 }
 
 /// An outsider that waits.
@@ -282,6 +285,7 @@ impl Guard {
             let inode = (seen.device, seen.inode);
             let mut watched = locked(&self.watched);
             watched.by_inode.remove(&inode);
+            watched.alone.remove(&inode);
             watched.forgotten.insert(inode, Instant::now());
         }
     }
@@ -291,7 +295,11 @@ impl Guard {
         let Ok(seen) = stat::stat(file) else {
             return false;
         };
-        let wanted = HashSet::from([(seen.device, seen.inode)]);
+        let inode = (seen.device, seen.inode);
+        if self.is_alone(inode) {
+            return false;
+        }
+        let wanted = HashSet::from([inode]);
         !who::used_outside(&wanted, self.arena).is_empty()
     }
 
@@ -321,6 +329,40 @@ impl Guard {
     pub fn end(&self) {
         self.ended.store(true, Relaxed);
         self.woken.notify_all();
+    }
+
+    /// Holds up who opens a file from here on, in the place of a lease, which is given up. `false`: somebody outside has come already, or nobody would be
+    /// held up; the lease stays, if there was one.
+    pub(super) fn take_over(&self, device: &dyn DeviceFile, inode: (u64, u64)) -> bool {
+        let Some((_, file)) = device.descriptors().filter(|_| self.holds()) else {
+            return false;
+        };
+        // Its last reader has left it: it is marked, and has no lease, since it was taken over before.
+        if self.is_alone(inode) {
+            return true;
+        }
+        if !self.watch(file) {
+            return false;
+        }
+        // Taken once more: the kernel refuses where anybody else has the file open, or has begun to open it before the mark was there. Who
+        // begins from here on waits for the guard. Not for longer than this with both: a guard that reads of somebody waits for the lease.
+        if device.lease().is_err() {
+            self.forget(file);
+            return false;
+        }
+        locked(&self.watched).alone.insert(inode);
+        device.give_lease_up();
+        true
+    }
+
+    /// Whether the guard has taken a file over from a lease, and nobody outside has come since.
+    pub fn is_alone(&self, inode: (u64, u64)) -> bool {
+        locked(&self.watched).alone.contains(&inode)
+    }
+
+    /// Somebody outside may have it open from here on, or nobody looks any more.
+    pub(super) fn is_not_alone(&self, inode: (u64, u64)) {
+        locked(&self.watched).alone.remove(&inode);
     }
 
     fn is_watched(&self, inode: (u64, u64)) -> bool {

@@ -146,6 +146,8 @@ pub const ASKED: u32 = 16384;
 /// A sync has failed and none has succeeded since, or a recovery was about to sync what it had written: the device may not have what it was
 /// given.
 pub const UNSYNCED: u32 = 32768;
+/// A program of the session is about to read a file that is [`LEASED`]: the keeper is to give the lease up before everything is written.
+pub const BACK: u32 = 65536;
 /// One of the syncs in a row, none of which had much to write; they are counted in the highest byte. A hint.
 pub const SMALL_SYNC: u32 = 1 << 24;
 /// All that can be counted.

@@ -14,6 +14,7 @@ use crate::file::inode::Inode;
 use crate::file::{given, gone, settle, table};
 use crate::ids::FileId;
 use crate::memory::arena::Arena;
+use crate::memory::files::{CLOSING, FileEntry};
 use crate::memory::place;
 use crate::memory::threads::{Me, Opening};
 use crate::session::glance::known_entry;
@@ -117,12 +118,17 @@ fn standing(arena: &Arena, fd: BorrowedFd<'_>, device: u64, inode: u64) -> Stand
     }
     match entry.kernel_reason.load(Ordering::Acquire) {
         0 => match known_entry(arena, id) {
-            Some(known) if known.in_use => Standing::Managed,
+            Some(known) if known.in_use || is_with_keeper(entry) => Standing::Managed,
             Some(_) => Standing::Idle,
             None => Standing::New,
         },
         reason => Standing::Given(reason),
     }
+}
+
+/// Whether the keeper is not done with a file that a close has left to it.
+fn is_with_keeper(entry: &FileEntry) -> bool {
+    entry.flags.load(Ordering::Acquire) & CLOSING != 0
 }
 
 /// What a process that stays for good does its own way.

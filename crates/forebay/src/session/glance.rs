@@ -277,6 +277,14 @@ impl Glance {
         closing::await_end(&self.arena, id)
     }
 
+    /// As [`Glance::await_closed`], for who will only read the file: what memory has of it need not be written first.
+    pub fn take_back(&self, device: u64, inode: u64) -> bool {
+        let Some(id) = table::find(&self.arena, device, inode) else {
+            return false;
+        };
+        closing::take_back(&self.arena, id)
+    }
+
     /// Whether an inode is still to get the time of its close.
     pub fn is_to_get_time(&self, (device, inode): (u64, u64)) -> bool {
         table::find(&self.arena, device, inode).is_some_and(|id| {

@@ -10,7 +10,7 @@ use crate::config::Config;
 use crate::device::{DeviceFile, Inline, KernelReason, RealFile};
 use crate::error::{Error, Result};
 use crate::file::reserve::Likely;
-use crate::file::table;
+use crate::file::{closing, table};
 use crate::flush::{Flusher, Outcome, Scope};
 use crate::frame::slots;
 use crate::ids::{FileId, ThreadId};
@@ -19,7 +19,7 @@ use crate::keeper::repair::{Unlanded, Waited};
 use crate::keeper::unfinished;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::LIVE;
+use crate::memory::files::{CLOSING, LEASED, LIVE};
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::claims::Claims;
@@ -323,7 +323,17 @@ impl Shared {
         if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
             outcome.errno = Some(libc::EFBIG);
         }
+        self.give_time_back(me, file, device);
         outcome
+    }
+
+    /// A file that a close has left to this keeper, and that a reader has taken back, may owe nothing any more: it gets the time of its close.
+    fn give_time_back(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+        let entry = self.arena.file_unchecked(file);
+        let is_back = entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING;
+        if is_back && self.keeps.load(Relaxed) && entry.owed_pages.load(Ordering::Acquire) == 0 {
+            closing::give_time_back(self, me, file, device);
+        }
     }
 
     /// What of a flush this process may do (`RLIMIT_FSIZE`): the kernel would end it for more. And whether there is a rest,

@@ -55,6 +55,7 @@ impl Told {
 impl Guard {
     /// Somebody from outside comes to a file, or may do so unseen.
     pub fn note_arrival(&self, superblock: &Superblock, inode: (u64, u64)) {
+        self.is_not_alone(inode);
         let hash = reached::hash(inode.0, inode.1);
         reached::begin(superblock, hash);
         match locked(&self.arrived).entry(inode) {

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use super::pace::{PATIENCE, STILL_MAX};
 use super::{CHANGED, Guard, OPENED, locked, who};
 use crate::file::core::Core;
-use crate::file::given;
 use crate::file::settle::{self, Durability};
+use crate::file::{closing, given};
 use crate::flush::{Scope, errors};
 use crate::ids::FileId;
 use crate::keeper::unfinished::{adopt, adopt_owed_file, lacks_anything};
-use crate::memory::files::{CLOSING, EXCEEDING, LEASED, LIVE, TRUNCATING};
+use crate::memory::files::{CLOSING, EXCEEDING, HURRY, LEASED, LIVE, TRUNCATING};
 use crate::memory::threads::{Me, stop_file};
 use crate::session::shared::Shared;
 use crate::sync::Ordering;
@@ -315,6 +315,13 @@ fn give_to_kernel_while(
     };
     let turn = guard.as_ref().map(|guard| guard.turn.take(me, file));
     while is_known(shared, file) && wanted(begun) {
+        if shared.keeps.load(Relaxed) && entry.flags.load(Ordering::Acquire) & LEASED != 0 {
+            // Whoever writes it for its closer is about to, and gives it the time of its close: two at once would get in each other's way.
+            entry.flags.fetch_or(HURRY, Ordering::AcqRel);
+            shared.wake_keeper();
+            me.wait(64);
+            continue;
+        }
         if entry.owes() {
             match shared.keeps.load(Relaxed) {
                 true => adopt(shared, |id, _| id == file),
@@ -337,6 +344,10 @@ fn give_to_kernel_while(
         }
         if let Some(core) = core_of(shared, file) {
             settle::trim(&core, me, |_| true);
+            if !entry.owes() {
+                // A close has left it to the keeper, and no lease holds them up.
+                closing::restore_time(&core, me);
+            }
         }
         // Each try to be alone on the file may take seconds.
         if shared.keeps.load(Relaxed) && !wanted(begun) {
