@@ -43,9 +43,12 @@ pub struct Found {
 
 /// The key of a name, its ordinal 0.
 pub fn key_of(id: u64, name: &[u8]) -> u64 {
+    // Murmur3's finalizer for each word. With one multiplication, names that differ in the highest bits of two words were alike in every store.
     let mix = |hash: u64, word: u64| {
-        let mixed = (hash ^ word).wrapping_mul(0x9fb2_1c65_1e98_df25);
-        mixed ^ (mixed >> 32)
+        let mixed = hash ^ word;
+        let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let mixed = (mixed ^ (mixed >> 33)).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
+        mixed ^ (mixed >> 33)
     };
     let mut hash = mix(id, name.len() as u64);
     for chunk in name.chunks(8) {

@@ -6,9 +6,13 @@
 //!
 //! ```text
 //! head        mark, store, number (its first line), lines, blocks, checksum
-//! descriptors block, bit for each line that follows             16 bytes each
-//! lines       64 bytes each, in the order of the descriptors
+//! descriptors block and mask, bit for each line that follows    16 bytes each
+//! lines       64 bytes each, in the order of the descriptors, first words masked
 //! ```
+//!
+//! No line but a head begins with the mark: a program chooses what is in its attributes, and lines of them would be taken for records.
+//! So the first word of each line of a block is combined with a mask that leaves none of them the mark ([`mask_for`]). Which mask it is, the
+//! block's descriptor says in the bits that no block's number needs.
 //!
 //! A record's number is the count of its first line. Reading begins at the tail and ends at the first line that does not
 //! hold the next record. Where a *later* record lies behind, the log was damaged and not merely cut off.
@@ -30,6 +34,8 @@ use crate::pages::{Page, PageMap, TRAILER_LINE};
 const MARK: u64 = u64::from_le_bytes(*b"FPMRECRD");
 /// Byte offset of the checksum in a head.
 const SUM_AT: usize = 40;
+/// Numbers of blocks are smaller than 2 to this, and masks' numbers lie above.
+const BLOCK_BITS: u32 = 56;
 
 /// The log of an open store.
 pub struct Log {
@@ -120,17 +126,56 @@ pub fn write_tail(medium: &dyn Medium, id: u64, block: u64, tail: Tail) {
     medium.flush(at, 8, For::Tail);
 }
 
+/// The mask of a number: all 65 differ, and 0 is that of 0.
+const fn mask_of(number: u64) -> u64 {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// The number of a mask with which none of these lines begins as a head does: each of up to 64 lines rules out one mask at most. A descriptor
+/// with any of them is no head either, since the mark's highest byte is more.
+fn mask_for(lines: &[u8]) -> u64 {
+    let marked = |mask: u64| {
+        lines
+            .chunks_exact(LINE)
+            .any(|line| get64(line, 0) ^ mask == MARK)
+    };
+    (0..=64)
+        .find(|&number| !marked(mask_of(number)))
+        .unwrap_or(0)
+}
+
+/// A descriptor's block, and the mask of its lines.
+fn block_and_mask(descriptor: &[u8]) -> (u64, u64) {
+    let word = get64(descriptor, 0);
+    (word & ((1 << BLOCK_BITS) - 1), mask_of(word >> BLOCK_BITS))
+}
+
+/// Masks the first word of each line, or takes the mask off.
+fn mask_lines(lines: &mut [u8], mask: u64) {
+    if mask != 0 {
+        for line in lines.chunks_exact_mut(LINE) {
+            put64(line, 0, get64(line, 0) ^ mask);
+        }
+    }
+}
+
 /// Writes the lines of a record to where they belong, and writes them back. This thread waits for them, as far as the CPU has them
 /// in its hands: the next commit, which lets go of the record, may be another thread's, whose fence says nothing of them.
 pub fn apply(medium: &dyn Medium, record: &[u8]) {
     let blocks = get64(record, 32) as usize;
     let (descriptors, mut rest) = record[LINE..].split_at(blocks.div_ceil(4) * LINE);
     for descriptor in descriptors.chunks_exact(16).take(blocks) {
-        let start = get64(descriptor, 0) * BLOCK as u64;
+        let (block, mask) = block_and_mask(descriptor);
         for run in line_runs(get64(descriptor, 8)) {
             let (bytes, others) = rest.split_at(run.len() * LINE);
-            let at = start + (run.start * LINE) as u64;
-            medium.write(at, bytes);
+            let at = block * BLOCK as u64 + (run.start * LINE) as u64;
+            if mask == 0 {
+                medium.write(at, bytes);
+            } else {
+                let mut plain = bytes.to_vec();
+                mask_lines(&mut plain, mask);
+                medium.write(at, &plain);
+            }
             medium.flush(at, bytes.len() as u64, For::Home);
             rest = others;
         }
@@ -168,9 +213,7 @@ fn encode(record: &mut Vec<u8>, id: u64, sequence: u64, batch: &PageMap) {
     record.reserve(length);
     record.resize(LINE + descriptors, 0);
     for (index, (block, page)) in batch.iter().enumerate() {
-        let at = LINE + index * 16;
-        put64(record, at, *block);
-        put64(record, at + 8, page.lines);
+        let (at, first) = (LINE + index * 16, record.len());
         for run in line_runs(page.lines) {
             record.extend_from_slice(&page.bytes[run.start * LINE..run.end * LINE]);
         }
@@ -180,6 +223,10 @@ fn encode(record: &mut Vec<u8>, id: u64, sequence: u64, batch: &PageMap) {
             let at = record.len() - size_of_val(&sum);
             put32(record, at, sum);
         }
+        let number = mask_for(&record[first..]);
+        mask_lines(&mut record[first..], mask_of(number));
+        put64(record, at, *block | number << BLOCK_BITS);
+        put64(record, at + 8, page.lines);
     }
     put64(record, 0, MARK);
     put64(record, 8, id);
@@ -188,6 +235,14 @@ fn encode(record: &mut Vec<u8>, id: u64, sequence: u64, batch: &PageMap) {
     put64(record, 32, batch.len() as u64);
     let sum = crc32c(0, record);
     put32(record, SUM_AT, sum);
+}
+
+/// The record of a batch.
+#[cfg(test)]
+pub fn encoded(id: u64, sequence: u64, batch: &PageMap) -> Vec<u8> {
+    let mut record = Vec::new();
+    encode(&mut record, id, sequence, batch);
+    record
 }
 
 /// What a log holds that may not lie where it belongs.
@@ -337,8 +392,9 @@ impl Reader<'_> {
         let (descriptors, rest) = record[LINE..].split_at(blocks.div_ceil(4) * LINE);
         let (mut lines, _) = rest.as_chunks::<LINE>();
         for descriptor in descriptors.chunks_exact(16).take(blocks) {
-            let (block, mask) = (get64(descriptor, 0), get64(descriptor, 8));
-            let count = mask.count_ones() as usize;
+            let (block, mask) = block_and_mask(descriptor);
+            let bits = get64(descriptor, 8);
+            let count = bits.count_ones() as usize;
             if !self.superblock.geometry.is_logged(block) || lines.len() < count {
                 return false;
             }
@@ -350,11 +406,13 @@ impl Reader<'_> {
                 medium.read(block * BLOCK as u64, &mut *bytes);
                 Page { bytes, lines: 0 }
             });
-            let changed = (0..64).filter(|line| mask & (1 << line) != 0);
+            let changed = (0..64).filter(|line| bits & (1 << line) != 0);
             for (line, new) in changed.zip(ours) {
-                page.bytes[line * LINE..(line + 1) * LINE].copy_from_slice(new);
+                let line = &mut page.bytes[line * LINE..(line + 1) * LINE];
+                line.copy_from_slice(new);
+                mask_lines(line, mask);
             }
-            page.lines |= mask;
+            page.lines |= bits;
         }
         lines.is_empty()
     }

@@ -169,15 +169,18 @@ impl Store {
             return Ok(());
         };
         flusher.stop();
-        if self.inner.read().read_only.is_some() {
-            return Ok(());
+        match self.inner.read().read_only {
+            None => {}
+            Some(Errno::EROFS) => return Ok(()),
+            // A commit that nobody has waited for may have failed: whoever closes is the last to hear of it.
+            Some(why) => return Err(why),
         }
         // One that is damaged stays, as it does when the store is opened; what was done is committed all the same.
         let _ = self.inner.free_orphans();
-        let done = self.inner.commit(true);
-        // A window may outlive the store: nobody would make durable what it commits.
-        self.inner.write().read_only.get_or_insert(Errno::EROFS);
-        done
+        // A window may outlive the store: nobody would make durable what it commits after this batch.
+        self.inner.commit_then(true, |state| {
+            state.read_only.get_or_insert(Errno::EROFS);
+        })
     }
 }
 

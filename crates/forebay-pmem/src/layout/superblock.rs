@@ -7,7 +7,7 @@ use crate::medium::machine::crc32c;
 /// First bytes of a store.
 pub const MARK: &[u8; 8] = b"FOREPMEM";
 /// Raised when the meaning of what is stored changes.
-pub const VERSION: u32 = 1;
+pub const VERSION: u32 = 2;
 /// Bytes of a superblock that count.
 const BYTES: usize = 128;
 /// Blocks that hold the superblock.

@@ -100,10 +100,10 @@ impl Store {
         let by = with_kind(by, libc::S_IFREG);
         let made = self.inner.change(|state| {
             let made = names::make_nameless(state, directory, by)?;
+            // Now: somebody may be about to free a file of that number that has just gone.
+            state.held.hold(made.inode);
             Ok(made)
         })?;
-        // Nobody else knows its number yet, and only an open of the store frees those that nobody holds.
-        self.hold(made.inode)?;
         Ok(made)
     }
 

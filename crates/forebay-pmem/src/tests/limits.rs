@@ -299,3 +299,19 @@ fn a_directory_has_100_000_names() {
 fn names_of_255_bytes_are_found() {
     many_names(3_000, 255);
 }
+
+/// Names that differ in the highest bits of two words were alike once, in every store: one bucket has room for a few.
+#[test]
+fn names_that_are_made_to_be_alike_find_places() {
+    let medium = Simulated::new(new_store(4096, &CreateOptions::default()), Durability::Dax);
+    let store = open(&medium).expect("opens");
+    for number in 0u32..256 {
+        let mut name = [b'a'; 255];
+        for bit in (0..8).filter(|bit| number & (1 << bit) != 0) {
+            for byte in [7, 11, 15] {
+                name[bit * 16 + byte] ^= 0x80;
+            }
+        }
+        store.create(ROOT, &name, by(0o644)).expect("room");
+    }
+}
