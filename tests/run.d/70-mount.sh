@@ -206,7 +206,7 @@ checking
 # And once more in a session.
 rm -rf "$scratch/plain" "$scratch/mount"/* && mkdir "$scratch/plain"
 kind='store in a session'
-under=("$forebay" run --require --memory 96MiB --manage-stores true --)
+under=("$forebay" run --require --memory 96MiB --)
 programs
 checking
 expect 'the store is synced' sync "$scratch/mount"

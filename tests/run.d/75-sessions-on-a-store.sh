@@ -59,7 +59,7 @@ run 'programs on a store' "$programs" appends:: closed:: model:: names:: outside
 unset FOREBAY_TEST_DIRS FOREBAY_TEST_ROUNDS
 begins() {
     local written
-    FOREBAY_SESSION="store-$$-$1" "$forebay" run --manage-stores true --memory 64MiB --linger 5 -- \
+    FOREBAY_SESSION="store-$$-$1" "$forebay" run --memory 64MiB --linger 5 -- \
         dd if=/dev/zero of="$scratch/mount/tests/$1" bs=1000 count="$1" status=none || return 1
     written=$("$forebay" stat --session "store-$$-$1" | sed -n 's/^ *written *\(.*\) to memory,.*/\1/p')
     [[ $2 == kernel && $written == '0 B' || $2 == session && -n $written && $written != '0 B' ]]

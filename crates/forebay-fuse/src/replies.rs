@@ -115,7 +115,7 @@ pub(crate) fn written(answer: Answer<u32>, reply: ReplyWrite) {
     }
 }
 
-/// Answers the one `ioctl` that there is: how far a file has space.
+/// Answers the one `ioctl` that there is: how far a file has space, and of which store it is.
 pub(crate) fn space(served: &impl Served, at: Part, asked: (u32, &[u8]), reply: ReplyIoctl) {
     let answer = guarded(|| match asked {
         (STORE_SPACE, range) if range.len() == 16 => {
@@ -127,7 +127,7 @@ pub(crate) fn space(served: &impl Served, at: Part, asked: (u32, &[u8]), reply: 
                 offset: start,
                 ..at
             };
-            Ok([served.allocated_to(at, end)?, end])
+            Ok([served.allocated_to(at, end)?, served.store()])
         }
         _ => Err(Failed(libc::ENOTTY)),
     });

@@ -75,6 +75,10 @@ pub(crate) trait Served: Send + Sync + 'static {
     fn allocated_to(&self, _at: Part, _end: u64) -> Answer<u64> {
         Err(Failed(libc::ENOTTY))
     }
+    /// Which store it is: a number that no other store has.
+    fn store(&self) -> u64 {
+        0
+    }
     /// Copies from file to file. Fewer bytes than asked for are no error.
     fn copy(&self, from: Part, to: Part, len: u64) -> Answer<u32>;
 

@@ -94,16 +94,26 @@ pub fn opened(fd: c_int, flags: c_int) -> Given {
     } else {
         0
     };
-    let is_file = |look: &Look| look.is_regular() && !is_of_the_kernel(fd, look);
-    match Look::at(fd).filter(is_file) {
-        Some(look) => enter(fd, &look, flags, more),
-        None => Ok(()),
+    let Some(look) = Look::at(fd).filter(Look::is_regular) else {
+        return Ok(());
+    };
+    match file_system_of(fd, &look) {
+        Of::Kernel => Ok(()),
+        Of::Store => enter(fd, &look, flags, more | OF_STORE),
+        Of::Other => enter(fd, &look, flags, more),
     }
 }
 
-/// Whether it is no file in earnest but one of `/proc`, `/sys` and their like. A read of one may wait for ever, and handlers of the program's
-/// have to run meanwhile.
-fn is_of_the_kernel(fd: c_int, look: &Look) -> bool {
+/// What of the file system a file is on matters to who has just opened it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Of {
+    /// `/proc`, `/sys` and their like: it is no file in earnest. A read of one may wait for ever, and handlers of the program's have to run meanwhile.
+    Kernel,
+    Store,
+    Other,
+}
+
+fn file_system_of(fd: c_int, look: &Look) -> Of {
     const KINDS: [libc::c_long; 6] = [
         libc::PROC_SUPER_MAGIC,
         libc::SYSFS_MAGIC,
@@ -112,14 +122,26 @@ fn is_of_the_kernel(fd: c_int, look: &Look) -> bool {
         libc::CGROUP_SUPER_MAGIC,
         libc::CGROUP2_SUPER_MAGIC,
     ];
-    // Such a file has no device and no space, and most say that they have no bytes.
-    if libc::major(look.device) != 0 || look.has_blocks {
-        return false;
+    if libc::major(look.device) != 0 {
+        return Of::Other;
     }
-    let mut of = MaybeUninit::<libc::statfs64>::zeroed();
-    // SAFETY: the target is ours; zeros are good for it.
-    let (asked, of) = unsafe { (libc::fstatfs64(fd, of.as_mut_ptr()), of.assume_init()) };
-    asked == 0 && KINDS.contains(&of.f_type)
+    // A file of the kernel's has no device and no space, and most say that they have no bytes.
+    if !look.has_blocks {
+        let mut of = MaybeUninit::<libc::statfs64>::zeroed();
+        // SAFETY: the target is ours; zeros are good for it.
+        let (asked, of) = unsafe { (libc::fstatfs64(fd, of.as_mut_ptr()), of.assume_init()) };
+        if asked == 0 && KINDS.contains(&of.f_type) {
+            return Of::Kernel;
+        }
+        if asked != 0 || of.f_type as u32 != stat::FUSE_MAGIC {
+            return Of::Other;
+        }
+    }
+    // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
+    match stat::is_of_store(unsafe { borrow(fd) }, look.device) {
+        true => Of::Store,
+        false => Of::Other,
+    }
 }
 
 fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
@@ -132,13 +154,8 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     } else {
         0
     };
-    // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
-    let of_store = match stat::is_of_store(unsafe { borrow(fd) }, look.device) {
-        true => OF_STORE,
-        false => 0,
-    };
     let has_room = table::has_room(fd);
-    let new = || table::new_description(appends | of_store | more & !REACHED, look);
+    let new = || table::new_description(appends | more & !REACHED, look);
     let Some(index) = has_room.then(new).flatten() else {
         // What is done with it passes no hook.
         foreign::reach(look.device, look.inode);

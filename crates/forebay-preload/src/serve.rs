@@ -119,12 +119,9 @@ pub fn has_grown(word: Word, len: usize) -> bool {
     if description.has(table::FOREIGN) || attach::glance().is_none() {
         return false;
     }
-    let (calls, bytes) = description.note_write(len);
+    let written = description.note_write(len);
     let (size, synced) = (description.size_at_open(), description.is_synced_again());
-    match description.has(table::OF_STORE) {
-        true => attach::is_large_in_store(calls, bytes, size, synced),
-        false => attach::is_large(calls, bytes, size, synced),
-    }
+    attach::is_large(written, size, synced, description.has(table::OF_STORE))
 }
 
 /// What an engine call came to.

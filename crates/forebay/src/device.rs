@@ -53,6 +53,9 @@ pub struct Caps {
     /// What tells the inode from earlier ones of its number: birth time and file handle, as far as the file system has them, mixed. With
     /// device and inode it is the file's identity.
     pub birth: u64,
+    /// Which mounted store the file is of (`sys::extents::store_of`); 0: of none. The kernel gives the device number of a mount that has ended again, so
+    /// that it does not tell.
+    pub store: u64,
     /// Name of the file system, for messages.
     pub file_system: &'static str,
 }

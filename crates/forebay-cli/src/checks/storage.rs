@@ -52,7 +52,7 @@ fn described(caps: &Caps) -> String {
         ""
     };
     let asked = match caps.file_system == STORE {
-        true => ", with `manage_stores = true`",
+        true => ", unless `manage_stores = false`",
         false => "",
     };
     format!(

@@ -2,26 +2,40 @@
 //! the store past the kernel's cache.
 
 use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
 use std::os::fd::AsFd;
-use std::process::Command;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use forebay::config::Coherence;
+use forebay::keeper::recover::{Saved, recover};
+use forebay::session::adopt::find_arena;
 use forebay::sys::handle;
 use forebay::{Config, Error, OpenOptions, Session};
 
-use crate::place::is_managed;
+use rustix::process::Signal;
+
+use crate::here::skipped;
+use crate::place::{Process, is_managed};
 use crate::scene::{Scene, wait_until};
 
 /// A session of this process's own, and its keeper.
 fn session(scene: &Scene) -> Session {
-    let mut config = Config::builder().build().expect("defaults");
-    config.manage_stores = true;
-    config.session = format!("{}-past", scene.place.session);
-    config.arena_dir = Some(scene.place.arenas.path().to_owned());
-    config.memory = 64 << 20;
-    Session::open(config).expect("a session")
+    Session::open(config(scene.place.arenas.path())).expect("a session")
 }
 
-fn open(session: &Session, path: &std::path::Path) -> forebay::File {
+fn config(arenas: &Path) -> Config {
+    let mut config = Config::builder().build().expect("defaults");
+    config.manage_stores = true;
+    config.session = "past".into();
+    config.arena_dir = Some(arenas.to_owned());
+    config.memory = 64 << 20;
+    config
+}
+
+fn open(session: &Session, path: &Path) -> forebay::File {
     let mut options = OpenOptions::new();
     let file = session.open_file(path, options.read(true).write(true).create(true));
     file.expect("a file")
@@ -130,6 +144,186 @@ fn the_death_of_a_stores_mount_is_an_error_that_syncs_tell() {
     scene.mount(&[]);
     let back = fs::read(scene.point.join("file")).expect("read");
     assert_eq!(back, [1; 5000]);
+    scene.end();
+}
+
+/// What a keeper in a process of its own is told of.
+const FILE: &str = "FOREBAY_TEST_PAST_FILE";
+const ARENAS: &str = "FOREBAY_TEST_PAST_ARENAS";
+
+/// A session's configuration in which nothing is written before it must be, and no other process has any of its files open.
+fn lazy(arenas: &Path) -> Config {
+    let mut config = config(arenas);
+    (config.flush_after, config.flush_interval) = (None, None);
+    config.coherence = Coherence::Interval;
+    config
+}
+
+/// A session's keeper in a process of its own, which has made a file, and then owes bytes of it.
+fn keeper(scene: &Scene, path: &Path) -> Child {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new(program);
+    command.args(["--exact", "past::the_keeper", "--ignored", "--nocapture"]);
+    command
+        .env(FILE, path)
+        .env(ARENAS, scene.place.arenas.path());
+    let mut child = command.stdout(Stdio::piped()).spawn().expect("a keeper");
+    let said = BufReader::new(child.stdout.take().expect("taken")).lines();
+    let owes = |line: String| line.contains("owes");
+    assert!(said.map_while(Result::ok).any(owes), "it owes nothing");
+    child
+}
+
+#[test]
+#[ignore = "the program that another test starts"]
+fn the_keeper() {
+    let Some(path) = std::env::var_os(FILE) else {
+        return;
+    };
+    let arenas = PathBuf::from(std::env::var_os(ARENAS).expect("a directory"));
+    let session = Session::open(lazy(&arenas)).expect("a session");
+    let file = open(&session, Path::new(&path));
+    file.write_at(&[1; 5000], 0).expect("written");
+    file.sync_all().expect("synced");
+    file.write_at(&[2; 5000], 0).expect("written");
+    println!("owes");
+    loop {
+        std::thread::park();
+    }
+}
+
+#[test]
+fn a_dead_stores_numbers_are_another_stores_and_nothing_is_dropped() {
+    let Some(mut scene) = Scene::begin_store("past-number", "16MiB", &[]) else {
+        return;
+    };
+    let path = scene.point.join("file");
+    let mut keeper = keeper(&scene, &path);
+    let arenas = scene.place.arenas.path().to_owned();
+    let arena = find_arena(&lazy(&arenas)).expect("an arena");
+    let joined = Session::join_living(&arena, lazy(&arenas)).expect("a session");
+    let session = joined.expect("it lives");
+    let numbers = |path: &Path| {
+        let seen = fs::metadata(path).expect("a file");
+        (seen.dev(), seen.ino())
+    };
+    let dead = numbers(&path);
+    scene.process.take().expect("mounted").kill();
+    keeper.kill().expect("killed");
+    keeper.wait().expect("ended");
+    wait_until("the dead mount can be taken away", || {
+        scene.run(&["umount"], &scene.point).code == 0
+    });
+    scene.await_store();
+    fs::remove_file(&scene.store).expect("removed");
+    let made = ["pmem", "create", "--sparse", "--size", "16MiB"];
+    assert_eq!(scene.run(&made, &scene.store).code, 0);
+    // Mounts of other tests may have the number meanwhile.
+    loop {
+        scene.mount(&[]);
+        fs::write(&path, "another store's").expect("written");
+        if numbers(&path) == dead {
+            break;
+        }
+        scene.umount();
+        scene.await_end(0);
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    let other = open(&session, &path);
+    assert!(
+        other.kernel_reason().is_none(),
+        "{:?}",
+        other.kernel_reason()
+    );
+    let mut seen = [0; 100];
+    let len = other.read_at(&mut seen, 0).expect("read");
+    assert_eq!(&seen[..len], b"another store's");
+    other.write_at(b"A", 0).expect("written");
+    other.sync_all().expect("synced");
+    other.close().expect("closed");
+    assert_eq!(session.stats().files_vanished, 0);
+    drop(session);
+    let mut config = lazy(&arenas);
+    config.kept_dir = scene.place.file("kept");
+    let report = recover(&arena, &config).expect("recovered");
+    let [Saved::Kept { kept, .. }] = &report.files[..] else {
+        panic!("{report:?}");
+    };
+    assert!(fs::read(kept).expect("kept")[..5000] == [2; 5000]);
+    assert_eq!(fs::read(&path).expect("read"), b"Another store's");
+    scene.end();
+}
+
+/// A process that is stopped until this is dropped.
+struct Stopped<'a>(&'a mut Process);
+
+impl<'a> Stopped<'a> {
+    fn new(process: &'a mut Process) -> Self {
+        process.signal(Signal::STOP);
+        Stopped(process)
+    }
+}
+
+impl Drop for Stopped<'_> {
+    fn drop(&mut self) {
+        self.0.signal(Signal::CONT);
+    }
+}
+
+#[test]
+fn a_stopped_mount_holds_up_nobody_who_comes_to_other_files() {
+    let Some(mut scene) = Scene::begin_store("past-stopped", "64MiB", &[]) else {
+        return;
+    };
+    if !is_managed(scene.place.files.path()) {
+        return;
+    }
+    let mut config = lazy(scene.place.arenas.path());
+    config.coherence = Coherence::Strict;
+    let session = match Session::open(config) {
+        Ok(session) => session,
+        Err(error) => return skipped(error),
+    };
+    let paths = [
+        scene.point.join("file"),
+        scene.place.file("file"),
+        scene.place.file("own"),
+    ];
+    let files = paths.each_ref().map(|path| {
+        let file = open(&session, path);
+        assert!(file.kernel_reason().is_none(), "{:?}", file.kernel_reason());
+        file.write_at(&[1; 5000], 0).expect("written");
+        file.sync_all().expect("synced");
+        file.write_at(&[2; 5000], 0).expect("written");
+        file
+    });
+    let cat = |path: &Path| {
+        let mut command = Command::new("cat");
+        let child = command.arg(path).stdout(Stdio::piped()).spawn();
+        child.expect("cat runs")
+    };
+    let [stuck, free, _] = &paths;
+    let stopped = Stopped::new(scene.process.as_mut().expect("mounted"));
+    let others: Vec<_> = (0..3).map(|_| cat(stuck)).collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let begun = Instant::now();
+    let seen = cat(free).wait_with_output().expect("an end");
+    // Nor do programs of the session wait.
+    let synced = files[2].write_at(&[3; 5000], 0);
+    let synced = synced.and_then(|_| files[2].sync_all());
+    let took = begun.elapsed();
+    drop(stopped);
+    synced.expect("synced");
+    assert!(seen.stdout == [2; 5000], "it is not what was written");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    for other in others {
+        let seen = other.wait_with_output().expect("an end");
+        assert!(seen.stdout == [2; 5000], "it is not what was written");
+    }
+    for file in files {
+        file.close().expect("closed");
+    }
+    drop(session);
     scene.end();
 }
 

@@ -215,6 +215,10 @@ impl Served for Stored {
         Ok(self.store.allocated_to(at.handle, at.offset, end)?)
     }
 
+    fn store(&self) -> u64 {
+        self.store.id()
+    }
+
     fn copy(&self, _from: Part, to: Part, _len: u64) -> Answer<u32> {
         // As for `allocate`. To sync each copy would cost those too much who have not asked for it: the kernel copies, by writes that say how the file
         // was opened.

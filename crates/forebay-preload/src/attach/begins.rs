@@ -10,16 +10,22 @@ use crate::habit;
 /// Calls that show of what kind a new file's are, where the files before it were worth managing ([`habit`]).
 const CALLS_BY_HABIT: u64 = 8;
 /// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed. `synced`: the
-/// program has made it durable again and again meanwhile.
-pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
+/// program has made it durable again and again meanwhile. `in_store`: it is in a mounted store; there the kernel makes a request to the mount's process
+/// of each write, some 20 us, and for large ones twice the copies. So requests of all sizes count, and few are enough.
+pub fn is_large((calls, bytes): (u64, u64), size: u64, synced: bool, in_store: bool) -> bool {
     let from = ASKED_FROM.load(Relaxed);
-    if from != 0 && bytes <= from && (calls < 2 || size <= from) {
+    let is_little = from != 0 && bytes <= from;
+    if is_little && (calls < 2 || !in_store && size <= from) {
         return false;
     }
     let Some(config) = config() else {
         return false;
     };
+    let in_store = in_store && config.manage_stores;
     let small = config.small_file_bytes;
+    if in_store {
+        return calls >= CALLS_BY_HABIT || bytes > small / 4;
+    }
     // Whoever wants files to be larger wants no guesses.
     let by_habit =
         calls >= CALLS_BY_HABIT && small <= SMALL_FILE_BYTES && habit::is_of_many_writes();
@@ -32,21 +38,6 @@ pub fn is_large(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
     let enough = small / (SMALL_FILE_BYTES / CALLS_A_SMALL_FILE);
     let by_few = !by_habit && calls < enough && size < small;
     synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
-}
-
-/// The same of a file in a mounted store. There the kernel makes a request to the mount's process of each write: some 20 us, and for large ones
-/// twice the copies. So requests of all sizes count, and few are enough.
-pub fn is_large_in_store(calls: u64, bytes: u64, size: u64, synced: bool) -> bool {
-    let from = ASKED_FROM.load(Relaxed);
-    if from != 0 && bytes <= from && calls < 2 {
-        return false;
-    }
-    match config() {
-        Some(config) if config.manage_stores => {
-            calls >= CALLS_BY_HABIT || bytes > config.small_file_bytes / 4
-        }
-        _ => is_large(calls, bytes, size, synced),
-    }
 }
 
 /// Whether a file that has had so many small syncs in a row is better left to the kernel.

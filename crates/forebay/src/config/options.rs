@@ -183,7 +183,7 @@ options! {
     kernel_after_syncs: u32,
     /// Writes into holes, beyond those into space, after which a file stays with the kernel. Default: 64.
     kernel_after_holes: u32,
-    /// Whether files of mounted stores are managed. Default: false.
+    /// Whether files of mounted stores are managed. Default: true.
     manage_stores: bool,
     /// system, regions or regions+stock. Default: regions+stock.
     allocator: Allocator,

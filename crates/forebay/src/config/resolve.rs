@@ -250,7 +250,7 @@ fn complete(said: Options, origins: Origins, available: u64, kept_dir: PathBuf) 
         close_behind_bytes: plain(said.close_behind_bytes, CLOSE_BEHIND_BYTES),
         kernel_after_syncs: said.kernel_after_syncs.unwrap_or(KERNEL_AFTER_SYNCS),
         kernel_after_holes: said.kernel_after_holes.unwrap_or(KERNEL_AFTER_HOLES),
-        manage_stores: said.manage_stores.unwrap_or(false),
+        manage_stores: said.manage_stores.unwrap_or(true),
         allocator: said.allocator.unwrap_or_default(),
         coherence: said.coherence.unwrap_or_default(),
         heap_backed: said.heap_backed.unwrap_or(false),

@@ -50,7 +50,7 @@ impl<'a> Place<'a> {
 
 /// Whether the file at a place has the numbers of an entry and is certainly another. What cannot be asked is not certain.
 pub fn is_another(entry: &FileEntry, place: Place<'_>) -> bool {
-    let Ok(found) = stat::stat_at(place.dir, place.path, place.follow) else {
+    let Ok(found) = stat::seen_at(place.dir, place.path, place.follow) else {
         return false;
     };
     if (found.device, found.inode) != entry.numbers() {

@@ -24,6 +24,7 @@ use crate::evict;
 use crate::file::gone;
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
+use crate::keeper::unfinished::is_known_here_alone;
 use crate::limits::PATH_BYTES_MAX;
 use crate::memory::arena::Arena;
 use crate::memory::files::{
@@ -249,6 +250,11 @@ fn is_gone(shared: &Shared, id: FileId, entry: &FileEntry, device: &dyn DeviceFi
     if !has_numbers_of(entry, device) {
         return false;
     }
+    if is_elsewhere(entry, device) && is_known_here_alone(entry) {
+        // Nobody can tell whether the file is gone.
+        entry.set_aside();
+        return false;
+    }
     if entry.owed_pages.load(Ordering::Acquire) == 0 {
         return !shared.is_open(id);
     }
@@ -256,6 +262,12 @@ fn is_gone(shared: &Shared, id: FileId, entry: &FileEntry, device: &dyn DeviceFi
     // A simulated file's birth is certain.
     let is_simulated = cfg!(feature = "sim") && device.descriptors().is_none();
     is_unused(shared, id) && (is_simulated || device.descriptors().is_some_and(is_another))
+}
+
+/// Whether the entry's file is of another file system than a device file of its numbers: the kernel gives the device number of a mount that has ended
+/// again. A file that is open anywhere keeps it from that.
+pub fn is_elsewhere(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
+    entry.store.load(Ordering::Relaxed) != device.caps().store
 }
 
 /// Whether nobody of the session has the file open, and this process has no descriptor of it.
@@ -284,6 +296,7 @@ pub fn is_same(entry: &FileEntry, device: &dyn DeviceFile) -> bool {
     let caps = device.caps();
     entry.device.load(Ordering::Relaxed) == caps.device
         && entry.inode.load(Ordering::Relaxed) == caps.inode
+        && !is_elsewhere(entry, device)
         && (entry.birth.load(Ordering::Relaxed) == caps.birth || planted!(AnyBirth))
 }
 
@@ -302,6 +315,7 @@ fn enter(
     entry.device.store(caps.device, Ordering::Relaxed);
     entry.inode.store(caps.inode, Ordering::Relaxed);
     entry.birth.store(caps.birth, Ordering::Relaxed);
+    entry.store.store(caps.store, Ordering::Relaxed);
     entry.set_path(path);
     entry.forget_intents(me.arena.counts().threads);
     entry.asks.clear();

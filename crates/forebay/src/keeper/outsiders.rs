@@ -8,6 +8,8 @@
 //!     open returns      <----------------------------------- let in
 //! ```
 //!
+//! A file system without a block device has a worker of its own, since a process may serve it and be stopped (`lanes`).
+//!
 //! That is `strict`. For `notify` the guard hears of openings and changes afterwards, and the worker does the same once it
 //! has found an outsider. Whatever goes wrong here lets outsiders in: they may see old bytes then, and nobody hangs.
 //!
@@ -19,6 +21,7 @@ mod arrivals;
 mod freezers;
 mod haste;
 mod hearing;
+mod lanes;
 mod library;
 mod members;
 mod mend;
@@ -35,7 +38,7 @@ use std::collections::{HashMap, HashSet};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::config::{Coherence, Config};
@@ -88,9 +91,7 @@ pub struct Guard {
     waiting: Mutex<Vec<Waiting>>,
     /// Files that somebody from outside came to, and when last.
     arrived: Mutex<HashMap<(u64, u64), Instant>>,
-    work: Mutex<HashMap<FileId, u32>>,
-    turn: pace::Turn,
-    woken: Condvar,
+    lanes: lanes::Lanes,
     ended: AtomicBool,
     standing: standing::Standing,
     /// Somebody has been let in of whom the guard does not know.
@@ -189,9 +190,7 @@ impl Guard {
             watched: Mutex::default(),
             waiting: Mutex::default(),
             arrived: Mutex::default(),
-            work: Mutex::default(),
-            turn: pace::Turn::default(),
-            woken: Condvar::new(),
+            lanes: lanes::Lanes::default(),
             ended: AtomicBool::new(false),
             standing: standing::Standing::default(),
             missed: AtomicBool::new(false),
@@ -224,6 +223,12 @@ impl Guard {
         !locked(&self.waiting).is_empty()
     }
 
+    /// ... for a file of this lane.
+    fn has_waiting_at(&self, lane: u64) -> bool {
+        let is_there = |who: &Waiting| lanes::key_of(who.inode.0) == lane;
+        locked(&self.waiting).iter().any(is_there)
+    }
+
     /// What the session's programs are to know of it: [`NONE`] would be none.
     pub fn level(&self) -> u32 {
         if self.holds() { HOLDS } else { HEARS }
@@ -249,8 +254,7 @@ impl Guard {
             .as_ref()
             .is_none_or(|gate| gate.watch(file).is_ok());
         // Best effort: a file that may not be read, or more watches than there may be.
-        if let (Ok(watch), Ok(seen)) = (self.bell.watch(file, bits), stat::stat(file)) {
-            let inode = (seen.device, seen.inode);
+        if let (Ok(watch), Ok(inode)) = (self.bell.watch(file, bits), stat::inode(file)) {
             let mut watched = locked(&self.watched);
             let before = watched.by_watch.insert(watch, inode);
             watched.by_inode.insert(inode, (watch, Instant::now()));
@@ -265,7 +269,7 @@ impl Guard {
     pub fn watch_taken(&self, id: FileId, file: BorrowedFd<'_>) {
         // The kernel gives each watch a number of its own: one that is known is this very file's.
         if !self.see_to(file).1 {
-            self.ask(id, CHANGED);
+            self.ask_for(file, id, CHANGED);
         }
     }
 
@@ -273,7 +277,7 @@ impl Guard {
     pub fn watch_again(&self, id: FileId, file: BorrowedFd<'_>) {
         self.watch(file);
         // Who has come meanwhile is looked for.
-        self.ask(id, OPENED);
+        self.ask_for(file, id, OPENED);
     }
 
     /// Nobody is to wait for this file any more, until it is watched again: if it stays managed, soon.
@@ -281,8 +285,7 @@ impl Guard {
         if let Some(gate) = &self.gate {
             let _ = gate.forget(file);
         }
-        if let Ok(seen) = stat::stat(file) {
-            let inode = (seen.device, seen.inode);
+        if let Ok(inode) = stat::inode(file) {
             let mut watched = locked(&self.watched);
             watched.by_inode.remove(&inode);
             watched.alone.remove(&inode);
@@ -292,10 +295,9 @@ impl Guard {
 
     /// Whether a program outside the session has the file open, or mapped. Takes milliseconds.
     pub fn is_used_outside(&self, file: BorrowedFd<'_>) -> bool {
-        let Ok(seen) = stat::stat(file) else {
+        let Ok(inode) = stat::inode(file) else {
             return false;
         };
-        let inode = (seen.device, seen.inode);
         if self.is_alone(inode) {
             return false;
         }
@@ -303,32 +305,21 @@ impl Guard {
         !who::used_outside(&wanted, self.arena).is_empty()
     }
 
-    fn ask(&self, file: FileId, what: u32) {
-        *locked(&self.work).entry(file).or_default() |= what;
-        self.woken.notify_one();
+    /// Something is to be done for a file that has these numbers.
+    fn ask(&self, (device, _): (u64, u64), file: FileId, what: u32) {
+        self.lanes.ask(device, file, what);
     }
 
-    /// Something to do, that first for which somebody has waited longest. Waits for a moment.
-    fn next(&self) -> Option<(FileId, u32)> {
-        let mut work = locked(&self.work);
-        if work.is_empty() {
-            let woken = self.woken.wait_timeout(work, TICK);
-            work = woken.unwrap_or_else(PoisonError::into_inner).0;
+    fn ask_for(&self, opened: BorrowedFd<'_>, file: FileId, what: u32) {
+        if let Ok(inode) = stat::inode(opened) {
+            self.ask(inode, file, what);
         }
-        let settles = |file: &FileId| work.get(file).is_some_and(|what| what & SETTLE != 0);
-        let urgent = {
-            let waiting = locked(&self.waiting);
-            let mut files = waiting.iter().map(|who| who.file);
-            files.find(settles)
-        };
-        let file = urgent.or_else(|| work.keys().next().copied())?;
-        work.remove_entry(&file)
     }
 
     /// Ends the guard's thread, after all others of the keeper's: until then their openings wait for it.
     pub fn end(&self) {
         self.ended.store(true, Relaxed);
-        self.woken.notify_all();
+        self.lanes.all().iter().for_each(|lane| lane.wake());
     }
 
     /// Holds up who opens a file from here on, in the place of a lease, which is given up. `false`: somebody outside has come already, or nobody would be
@@ -394,13 +385,14 @@ impl Guard {
     }
 
     /// Until the keeper ends.
-    fn stand(&self, shared: &Shared) {
+    fn stand(&self, shared: &Arc<Shared>) {
         let (mut stand_in, mut has_tried) = (None, self.relieves);
         let mut heard = Instant::now();
         let mut members = members::Members::default();
-        let mut pace = pace::Pace::new();
+        let mut paces = pace::Paces::default();
         let mut answers = 0;
-        while !self.ended.load(Relaxed) {
+        // Those who work at files open some, and wait for this thread.
+        while !self.ended.load(Relaxed) || !self.lanes.have_ended() {
             if !has_tried && (self.gate.is_some() || self.standing.is_wanted()) {
                 has_tried = true;
                 stand_in = self.begin_stand_in(shared);
@@ -431,9 +423,10 @@ impl Guard {
                 self.hear(shared);
                 self.forget_arrivals(shared.arena.superblock(), LINGER);
             }
-            pace.look(self, shared);
+            self.begin_lanes(shared);
+            paces.look(self, shared);
             self.admit(shared, |who| {
-                pace.is_over(who.file, who.since) || self.haste.is_over(who.since.elapsed())
+                paces.is_over(who) || self.haste.is_over(who.since.elapsed())
             });
         }
     }
@@ -457,21 +450,9 @@ pub fn run(shared: &Arc<Shared>, _stop: &AtomicBool) {
 pub fn work(shared: &Arc<Shared>, stop: &AtomicBool) {
     let Some(guard) = shared.guard() else { return };
     let Ok(me) = shared.me() else { return };
-    let mut mending = mend::Mending::default();
     if guard.relieves {
         guard.see_to_the_left(shared, me);
     }
-    while !stop.load(Relaxed) {
-        let next = guard.next();
-        if guard.is_at_work(shared) && !guard.haste.is_needed() {
-            mending.go_on(shared, me, &guard, next);
-        } else {
-            mending = mend::Mending::default();
-        }
-        if let Some((file, what)) = next
-            && what & SETTLE != 0
-        {
-            guard.admit_to(shared, me, file, &mut mending);
-        }
-    }
+    let first = guard.lanes.of(0);
+    first.serve(shared, me, &guard, |_| stop.load(Relaxed));
 }

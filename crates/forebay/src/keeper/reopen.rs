@@ -137,6 +137,10 @@ fn reopen_at(
         .map_err(|reason| Absent::Unreachable(reason.to_string()))?;
     let caps = device.caps();
     if caps.inode != meta.ino() || !table::is_same(entry, &device) {
+        if table::is_elsewhere(entry, &device) {
+            let why = "its file system is not there any more, and another one has its number";
+            return Err(Absent::Gone(why.into()));
+        }
         let why = String::from("another file has its name and number by now");
         return Err(if is_another(entry, Place::of(file.as_fd())) {
             Absent::Replaced(why)

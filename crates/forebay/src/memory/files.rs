@@ -91,6 +91,8 @@ pub struct FileEntry {
     pub rest: Line,
     /// Last known path, as bytes in words.
     pub path: [AtomicU64; PATH_BYTES_MAX / 8],
+    /// See `Caps::store`.
+    pub store: AtomicU64,
     /// Bytes that have been read past memory so far; a hint.
     pub read_past: AtomicU64,
     /// What is to be read ahead; hints.
@@ -104,6 +106,9 @@ pub struct FileEntry {
 const INTENT_WORDS: usize = THREADS_MAX as usize / 32;
 
 const _: () = assert!(size_of::<FileEntry>() == 2048);
+
+/// A bit of [`FileEntry::device`]: the file's file system is not there any more, and its number is another one's. Numbers of the kernel's are shorter.
+const SET_ASIDE: u64 = 1 << 63;
 
 /// No file.
 pub const ABSENT: u32 = 0;
@@ -207,6 +212,12 @@ impl FileEntry {
     pub fn is_outlived(&self) -> bool {
         let outlived = self.outlived.load(Ordering::Acquire);
         outlived != 0 && outlived == self.birth.load(Ordering::Acquire)
+    }
+
+    /// Another file system has the device number that the file's had: from now on no file has the entry's numbers. What it owes is for a recovery to
+    /// keep.
+    pub fn set_aside(&self) {
+        self.device.fetch_or(SET_ASIDE, Ordering::AcqRel);
     }
 
     /// The file's device and inode numbers.

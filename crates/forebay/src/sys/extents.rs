@@ -53,13 +53,19 @@ impl Extent {
 }
 
 /// The question of [`space_in_store`]: `_IOWR(0xfb, 1, u64[2])`. Two numbers go there, where a range begins and ends; the first one comes back
-/// as how far all of it has space. The mount's process answers it (`forebay-fuse`).
+/// as how far all of it has space, the second one as which store it is. The mount's process answers it (`forebay-fuse`).
 pub const STORE_SPACE: u32 = 0xc010_fb01;
 
 /// Bytes that one question is about at most: more are asked for again.
 pub const STORE_SPACE_MAX: u64 = 1 << 30;
 
-/// How far a file of a mounted store has space from `start` on, written or not; `end` at most. Of nothing, any file or directory of a store says 0.
+/// Which store an open file or directory is of: a number that no other store has, and never 0. What is of none answers with an error.
+pub fn store_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
+    let [_, store] = ask_store(fd, [0, 0])?;
+    Ok(store.max(1))
+}
+
+/// How far a file of a mounted store has space from `start` on, written or not; `end` at most.
 pub fn space_in_store(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<u64> {
     let mut at = start;
     loop {
@@ -73,10 +79,14 @@ pub fn space_in_store(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<u6
 }
 
 fn part_in_store(fd: BorrowedFd<'_>, start: u64, end: u64) -> io::Result<u64> {
-    let mut range = [start, end];
+    let [covered, _] = ask_store(fd, [start, end])?;
+    Ok(covered.clamp(start, end))
+}
+
+fn ask_store(fd: BorrowedFd<'_>, mut range: [u64; 2]) -> io::Result<[u64; 2]> {
     // SAFETY: the kernel reads and writes 16 bytes, as the request's number says; they are ours, initialised, and live during the call.
     retry(|| check(unsafe { libc::ioctl(fd.as_raw_fd(), STORE_SPACE as _, range.as_mut_ptr()) }))?;
-    Ok(range[0].clamp(start, end))
+    Ok(range)
 }
 
 /// The kernel's `struct fiemap` with room for the extents behind it.

@@ -68,8 +68,17 @@ pub fn stat(fd: BorrowedFd<'_>) -> io::Result<Stat> {
 
 /// `statx` of the file at a path, or where a symbolic link there leads; of `dir` itself where the path is empty.
 pub fn stat_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<Stat> {
+    ask_at(dir, path, follow, 0)
+}
+
+/// As [`stat_at`], as the kernel has it in memory: who serves the file system is not asked, who may be stopped. Numbers and times of birth do not change.
+pub fn seen_at(dir: RawFd, path: &CStr, follow: bool) -> io::Result<Stat> {
+    ask_at(dir, path, follow, libc::AT_STATX_DONT_SYNC)
+}
+
+fn ask_at(dir: RawFd, path: &CStr, follow: bool, how: libc::c_int) -> io::Result<Stat> {
     let follow = if follow { 0 } else { libc::AT_SYMLINK_NOFOLLOW };
-    let flags = libc::AT_EMPTY_PATH | follow;
+    let flags = libc::AT_EMPTY_PATH | follow | how;
     let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME | libc::STATX_DIOALIGN | MOUNT_ID_UNIQUE;
     let mut out = MaybeUninit::<libc::statx>::zeroed();
     retry(|| {
@@ -143,7 +152,7 @@ fn nanoseconds(time: &libc::statx_timestamp) -> i128 {
 }
 
 /// The magic number of a store in persistent memory that is mounted. The kernel says of it what it says of every file system that a process
-/// serves ([`FUSE_MAGIC`]), so the mount's process is asked ([`extents::space_in_store`]).
+/// serves ([`FUSE_MAGIC`]), so the mount's process is asked ([`extents::store_of`]).
 pub const STORE_MAGIC: u32 = 0x466f_7265;
 /// The magic number of file systems that a process serves.
 pub const FUSE_MAGIC: u32 = 0x6573_5546;
@@ -175,7 +184,7 @@ pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
     if magic != FUSE_MAGIC {
         return Ok(magic);
     }
-    match extents::space_in_store(fd, 0, 0) {
+    match extents::store_of(fd) {
         Ok(_) => Ok(STORE_MAGIC),
         // One that passes requests on, to a store beneath it, does not pass on this one.
         Err(error) => match error.raw_os_error() {
@@ -183,6 +192,27 @@ pub fn file_system_magic(fd: BorrowedFd<'_>) -> io::Result<u32> {
             _ => Err(error),
         },
     }
+}
+
+/// Which store a file of one is of ([`extents::store_of`]). Asked once for each mount in a row, as far as mounts can be told apart: a mount shows one
+/// store for as long as it is there.
+pub fn store_of(fd: BorrowedFd<'_>, stat: &Stat) -> io::Result<u64> {
+    /// The last store, and its mount's number mixed with it. Threads may ask at the same time: two words that do not belong together give no
+    /// mount's number.
+    static LAST: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    let Some(mount) = stat.mount else {
+        return extents::store_of(fd);
+    };
+    // Knuth's multiplier of MMIX.
+    let mixed = |store: u64| store.wrapping_mul(6_364_136_223_846_793_005) ^ mount;
+    let store = LAST[0].load(Relaxed);
+    if store != 0 && LAST[1].load(Relaxed) == mixed(store) {
+        return Ok(store);
+    }
+    let store = extents::store_of(fd)?;
+    LAST[0].store(store, Relaxed);
+    LAST[1].store(mixed(store), Relaxed);
+    Ok(store)
 }
 
 /// Whether an open file, of a device number, is a mounted store's. Asked once for each device number in a row, and of nobody where the number is a

@@ -82,7 +82,12 @@ impl RealFile {
     ) -> Result<Self, KernelReason> {
         let generation = handle::hash(direct.as_fd()).unwrap_or(0);
         let birth = since_1970(stat.birth_ns.unwrap_or(0)) ^ generation;
-        let caps = caps_of(stat, &file_system, birth);
+        let store = match file_system.nature {
+            Nature::Store => stat::store_of(direct.as_fd(), stat)
+                .map_err(|error| KernelReason::of_probe("ioctl", &error))?,
+            _ => 0,
+        };
+        let caps = caps_of(stat, &file_system, (birth, store));
         let file = Self {
             direct,
             buffered,
@@ -180,7 +185,7 @@ fn refusal(fd: BorrowedFd<'_>, stat: &Stat, file_system: &FileSystem) -> Option<
     }
 }
 
-fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
+fn caps_of(stat: &Stat, file_system: &FileSystem, (birth, store): (u64, u64)) -> Caps {
     let (major, minor) = (stat.device_major, stat.device_minor);
     let (memory_align, offset_align) = stat.direct_align.unwrap_or_else(|| {
         // Never guessed as 512: a page is right for every device that passes.
@@ -202,6 +207,7 @@ fn caps_of(stat: &Stat, file_system: &FileSystem, birth: u64) -> Caps {
         device: stat.device,
         inode: stat.inode,
         birth,
+        store,
         file_system: file_system.name,
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::lanes::key_of;
 use super::pace::STILL_MAX;
 use super::{Guard, SETTLE, Waiting, locked, members, mend};
 use crate::device::DeviceFile;
@@ -82,7 +83,7 @@ impl Guard {
     }
 
     /// Looks at those who have come to open a file.
-    pub(super) fn look_at_arrivals(&self, shared: &Shared, members: &mut members::Members) {
+    pub(super) fn look_at_arrivals(&self, shared: &Arc<Shared>, members: &mut members::Members) {
         let Some(gate) = &self.gate else { return };
         let is_full = !self.relieves && locked(&self.waiting).len() + fanotify::EVENTS > ARRIVALS;
         if is_full || self.haste.leaves() {
@@ -110,7 +111,7 @@ impl Guard {
                 Some((inode, file))
             }) {
                 None => {
-                    event.let_in(gate, shared.arena.superblock());
+                    self.let_in(shared, event);
                 }
                 Some((inode, file)) => {
                     let since = Instant::now();
@@ -120,7 +121,7 @@ impl Guard {
                         inode,
                         since,
                     });
-                    self.ask(file, SETTLE);
+                    self.ask(inode, file, SETTLE);
                 }
             }
         }
@@ -139,8 +140,7 @@ impl Guard {
     fn told(&self, superblock: &Superblock, events: Vec<fanotify::Event>) -> Vec<Told> {
         let mut records = superblock.arrivals.iter().enumerate();
         let told = events.into_iter().map(|event| {
-            let inode = stat::stat(event.file.as_fd()).ok();
-            let inode = inode.map(|seen| (seen.device, seen.inode));
+            let inode = stat::inode(event.file.as_fd()).ok();
             let free = |(_, record): &(usize, &Arrival)| record.inode.load(Ordering::Acquire) == 0;
             // Numbers of a guard that stands in are of another process.
             let record = inode.filter(|_| !self.relieves).and_then(|(_, inode)| {
@@ -163,17 +163,21 @@ impl Guard {
     /// let in.
     pub fn see_to_the_left(&self, shared: &Arc<Shared>, me: Me<'_>) {
         let begun = Instant::now();
-        for record in &shared.arena.superblock().arrivals {
-            let inode = record.inode.load(Ordering::Acquire);
-            if inode == 0 {
-                continue;
-            }
+        let files = |inode: u64| {
             let files = (0..shared.arena.counts().files).map(FileId);
-            let theirs = |file: &FileId| {
+            files.filter(move |file| {
                 mend::is_known(shared, *file)
                     && shared.arena.file_unchecked(*file).numbers().1 == inode
-            };
-            for file in files.filter(theirs) {
+            })
+        };
+        let records = shared.arena.superblock().arrivals.iter();
+        let taken = records.map(|record| (record, record.inode.load(Ordering::Acquire)));
+        let mut taken: Vec<_> = taken.filter(|(_, inode)| *inode != 0).collect();
+        // Last those whose file system may be served by a process that is stopped.
+        let may_be_served = |file| key_of(shared.arena.file_unchecked(file).numbers().0) != 0;
+        taken.sort_by_cached_key(|(_, inode)| files(*inode).any(may_be_served));
+        for (record, inode) in taken {
+            for file in files(inode) {
                 match self.haste.is_needed() {
                     true => mend::give_to_kernel_in_haste(shared, me, self, file),
                     false => mend::give_to_kernel_until(shared, me, file, begun + STILL_MAX),
@@ -238,15 +242,14 @@ impl Guard {
     }
 
     /// Lets those in for whom `may`.
-    pub(super) fn admit(&self, shared: &Shared, may: impl Fn(&Waiting) -> bool) {
-        let Some(gate) = &self.gate else { return };
+    pub(super) fn admit(&self, shared: &Arc<Shared>, may: impl Fn(&Waiting) -> bool) {
         let admitted: Vec<_> = {
             // At once: another thread looks through those who wait meanwhile.
             let mut waiting = locked(&self.waiting);
             waiting.extract_if(.., |who| may(who)).collect()
         };
         for who in admitted {
-            who.event.let_in(gate, shared.arena.superblock());
+            self.let_in(shared, who.event);
         }
     }
 

@@ -41,7 +41,7 @@ impl Guard {
             };
             for (bit, what) in [(inotify::OPENED, OPENED), (inotify::CHANGED, CHANGED)] {
                 if event.what & bit != 0 {
-                    self.ask(file, what);
+                    self.ask((device, inode), file, what);
                 }
             }
         }
@@ -65,7 +65,7 @@ impl Guard {
         let files: Vec<_> = locked(&self.watched).by_inode.keys().copied().collect();
         for (device, inode) in files {
             if let Some(file) = table::find(&shared.arena, device, inode) {
-                self.ask(file, CHANGED);
+                self.ask((device, inode), file, CHANGED);
             }
         }
     }

@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
+use super::lanes::{Lane, key_of};
 use super::pace::{PATIENCE, STILL_MAX};
 use super::{CHANGED, Guard, OPENED, locked, who};
 use crate::file::core::Core;
@@ -57,9 +58,11 @@ pub fn is_known(shared: &Shared, file: FileId) -> bool {
             && (lacks_anything(entry) || entry.is_unwitnessed(shared.arena.counts().threads))
 }
 
-/// Between two rounds.
+/// Between two rounds of one worker's.
 #[derive(Default)]
 pub struct Mending {
+    /// Whose files it sees to ([`key_of`]).
+    lane: u64,
     /// Files that somebody has opened, whoever it was.
     opened: HashSet<FileId>,
     /// Files that somebody has changed, the session perhaps, and since when it looks like an outsider.
@@ -71,6 +74,22 @@ pub struct Mending {
 }
 
 impl Mending {
+    pub fn of(lane: u64) -> Self {
+        Mending {
+            lane,
+            ..Mending::default()
+        }
+    }
+
+    /// Whether nothing is left of what it has been asked for.
+    pub fn is_done(&self) -> bool {
+        self.opened.is_empty() && self.changed.is_empty()
+    }
+
+    fn has(&self, inode: (u64, u64)) -> bool {
+        key_of(inode.0) == self.lane
+    }
+
     /// One round.
     pub fn go_on(
         &mut self,
@@ -130,8 +149,8 @@ impl Mending {
             match guard.relieves {
                 true => begun.elapsed() < STILL_MAX,
                 // Others get their turn where nothing goes on.
-                false if is_awaited() => !guard.turn.stands_still(),
-                false => is_in_time(guard, begun, STILL_MAX),
+                false if is_awaited() => !lane_of(guard, shared, file).turn.stands_still(),
+                false => is_in_time(guard, self.lane, begun, STILL_MAX),
             }
         });
         let stays = is_known(shared, file);
@@ -171,23 +190,41 @@ impl Mending {
             if leased || guard.is_watched(entry.numbers()) || !is_managed(shared, file) {
                 continue;
             }
+            if !self.has(entry.numbers()) {
+                self.leave(guard, entry.numbers(), file);
+                continue;
+            }
             let watched = device.descriptors().map(|(_, fd)| guard.watch(fd));
             if watched == Some(false) {
                 give_to_kernel(shared, me, guard, file);
             }
             self.opened.insert(file);
         }
-        guard.tidy(shared);
+        if self.lane == 0 {
+            guard.tidy(shared);
+        }
+    }
+
+    /// A file of another lane is its worker's to see to; the first lane's sees that it is.
+    fn leave(&self, guard: &Guard, inode: (u64, u64), file: FileId) {
+        if self.lane == 0 {
+            guard.ask(inode, file, OPENED);
+        }
     }
 
     /// Files that somebody may have come to while the guard did not answer, who may be on his way still.
     fn look_for_the_missed(&mut self, shared: &Shared, guard: &Guard) {
-        if guard.missed.swap(false, Relaxed) {
+        if self.lane == 0 && guard.missed.swap(false, Relaxed) {
             self.missed = Some(Instant::now());
         }
         if let Some(since) = self.missed {
-            let open = shared.open_devices().map(|(file, _)| file);
-            self.opened.extend(open);
+            for (file, _) in shared.open_devices() {
+                let inode = shared.arena.file_unchecked(file).numbers();
+                match self.has(inode) {
+                    true => _ = self.opened.insert(file),
+                    false => self.leave(guard, inode, file),
+                }
+            }
             self.missed = (since.elapsed() < TEND_EVERY).then_some(since);
         }
     }
@@ -269,14 +306,22 @@ fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
 }
 
 /// Whether what nobody waits for may go on. It is tried again.
-fn is_in_time(guard: &Guard, begun: Instant, most: Duration) -> bool {
+fn is_in_time(guard: &Guard, lane: u64, begun: Instant, most: Duration) -> bool {
     let passed = begun.elapsed();
-    passed < TRY_MIN || passed < most && !guard.has_waiting()
+    passed < TRY_MIN || passed < most && !guard.has_waiting_at(lane)
+}
+
+fn lane_of(guard: &Guard, shared: &Shared, file: FileId) -> Arc<Lane> {
+    let (device, _) = shared.arena.file_unchecked(file).numbers();
+    guard.lanes.of(device)
 }
 
 /// As [`give_to_kernel_while`], where nobody waits for it.
 fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
-    give_to_kernel_while(shared, me, file, |begun| is_in_time(guard, begun, PATIENCE));
+    let (device, _) = shared.arena.file_unchecked(file).numbers();
+    give_to_kernel_while(shared, me, file, |begun| {
+        is_in_time(guard, key_of(device), begun, PATIENCE)
+    });
 }
 
 /// As [`give_to_kernel_while`], until then.
@@ -313,7 +358,8 @@ fn give_to_kernel_while(
         true => HASTY_PATIENCE,
         false => [RELIEF_PATIENCE, WRITERS_PATIENCE],
     };
-    let turn = guard.as_ref().map(|guard| guard.turn.take(me, file));
+    let lane = guard.as_ref().map(|guard| lane_of(guard, shared, file));
+    let turn = lane.as_ref().map(|lane| lane.turn.take(me, file));
     while is_known(shared, file) && wanted(begun) {
         if shared.keeps.load(Relaxed) && entry.flags.load(Ordering::Acquire) & LEASED != 0 {
             // Whoever writes it for its closer is about to, and gives it the time of its close: two at once would get in each other's way.

@@ -5,12 +5,14 @@
 //! a program of the session stands in the way that is stopped, or waits for memory of its own; what others do with other files, or the device with
 //! what they write meanwhile, changes nothing then. The worker leaves a file that does not go on, so that others get their turn.
 
+use std::collections::HashMap;
 use std::sync::atomic::{
     AtomicBool, AtomicU32, AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release,
 };
 use std::time::{Duration, Instant};
 
-use super::{Guard, TICK};
+use super::lanes::{Lane, key_of};
+use super::{Guard, TICK, Waiting};
 use crate::file::settle;
 use crate::ids::{FileId, ThreadId};
 use crate::memory::threads::{self, Me};
@@ -83,8 +85,33 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// What the guard's thread has seen so far.
-pub struct Pace {
+/// What the guard's thread has seen of each lane.
+#[derive(Default)]
+pub struct Paces(HashMap<u64, Pace>);
+
+impl Paces {
+    /// Looks once more whether that goes on what outsiders wait for.
+    pub fn look(&mut self, guard: &Guard, shared: &Shared) {
+        let lanes = guard.lanes.all();
+        self.0
+            .retain(|key, _| lanes.iter().any(|lane| lane.key == *key));
+        for lane in lanes {
+            let pace = self.0.entry(lane.key).or_insert_with(Pace::new);
+            pace.look(guard, &lane, shared);
+        }
+    }
+
+    /// Whether somebody has waited for long enough.
+    pub fn is_over(&self, who: &Waiting) -> bool {
+        let pace = self.0.get(&key_of(who.inode.0));
+        pace.map_or(who.since.elapsed() > STILL_MAX, |pace| {
+            pace.is_over(who.file, who.since)
+        })
+    }
+}
+
+/// What it has seen so far of one.
+struct Pace {
     looked: Instant,
     /// For how long nothing has gone on.
     still: Duration,
@@ -97,7 +124,7 @@ pub struct Pace {
 
 impl Pace {
     /// Nobody waits.
-    pub fn new() -> Self {
+    fn new() -> Self {
         Pace {
             looked: Instant::now(),
             still: Duration::ZERO,
@@ -107,22 +134,22 @@ impl Pace {
         }
     }
 
-    /// Looks once more whether that goes on what outsiders wait for.
-    pub fn look(&mut self, guard: &Guard, shared: &Shared) {
+    fn look(&mut self, guard: &Guard, lane: &Lane, shared: &Shared) {
         // A thread that gets no processor for a while has seen nothing, and those that it looks at get none either.
         let passed = self.looked.elapsed().min(TICK);
         self.looked = Instant::now();
-        self.still = match !guard.has_waiting() || self.goes_on(guard, shared) {
+        let has_waiting = guard.has_waiting_at(lane.key);
+        self.still = match !has_waiting || self.goes_on(guard, &lane.turn, shared) {
             true => Duration::ZERO,
             false => self.still + passed,
         };
         if self.still >= STILL_MAX {
-            guard.turn.still.store(self.turn, Relaxed);
+            lane.turn.still.store(self.turn, Relaxed);
         }
     }
 
-    fn goes_on(&mut self, guard: &Guard, shared: &Shared) -> bool {
-        let (turn, arena) = (&guard.turn, &shared.arena);
+    fn goes_on(&mut self, guard: &Guard, turn: &Turn, shared: &Shared) -> bool {
+        let arena = &shared.arena;
         let word = turn.word.load(Acquire);
         let is_new = std::mem::replace(&mut self.turn, word) != word;
         let Some(file) = Turn::file(word) else {
@@ -142,8 +169,7 @@ impl Pace {
         is_new || owes_less || counts && is_at_device()
     }
 
-    /// Whether somebody has waited for a file for long enough.
-    pub fn is_over(&self, file: FileId, since: Instant) -> bool {
+    fn is_over(&self, file: FileId, since: Instant) -> bool {
         let waited = since.elapsed();
         let most = match Turn::file(self.turn) {
             Some(other) if other != file => LEAVE_MAX,

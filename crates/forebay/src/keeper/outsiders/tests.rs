@@ -177,7 +177,7 @@ fn guard_at_work(session: &Session) -> Arc<Guard> {
 fn comes(shared: &Shared, guard: &Guard, file: FileId) {
     let inode = shared.arena.file_unchecked(file).numbers();
     locked(&guard.waiting).push(waits(file, inode));
-    guard.ask(file, SETTLE);
+    guard.ask(inode, file, SETTLE);
 }
 
 fn is_awaited(guard: &Guard, file: FileId) -> bool {

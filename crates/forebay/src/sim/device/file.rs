@@ -52,6 +52,7 @@ impl SimFile {
             device: options.device,
             inode,
             birth: now,
+            store: 0,
             file_system: "simulated",
         };
         let image = Image::new(options.offset_align as usize);
