@@ -37,6 +37,7 @@ fusermount3 fuse3        mounts of users without rights
 ip          iproute2     pools whose hosts are network namespaces
 etcd        etcd-server  pools that outlive their ruling server (the package may start a service of its own, which the tests do not use)
 etcdctl     etcd-client  the same
+fi_info     libfabric-bin pools whose bytes libfabric moves
 sqldiff     sqlite3-tools programs under Forebay: what comes with sqlite
 stress-ng   stress-ng    programs under Forebay: calls of every kind
 busybox     busybox-static programs on mounts: static ones, and the programs of a container

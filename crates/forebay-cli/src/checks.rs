@@ -4,6 +4,7 @@
 //! warning. Checks change nothing but a temporary file in the directories that they are asked about, and this user's
 //! directory for arenas.
 
+pub mod fabric;
 pub mod kernel;
 pub mod limits;
 pub mod memory;

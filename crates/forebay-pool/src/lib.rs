@@ -11,9 +11,10 @@
 //! rope       bytes in pieces
 //! ```
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod client;
+pub mod fabric;
 pub mod files;
 pub mod home;
 pub mod ids;

@@ -29,6 +29,7 @@ pub fn run(arguments: Doctor, output: &mut Output) -> Result<u8, Failure> {
     found.extend(checks::kernel::all());
     found.extend(checks::mounting::all());
     found.extend(checks::persistent::all());
+    found.extend(checks::fabric::all());
     found.extend(checks::memory::all(&config));
     found.extend(checks::limits::all(config.memory));
     let directories = match arguments.directories.as_slice() {

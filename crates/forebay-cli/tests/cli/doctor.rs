@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::place::{Place, Run};
 
-const CHECKS: [&str; 21] = [
+const CHECKS: [&str; 22] = [
     "configuration",
     "kernel",
     "io_uring",
@@ -18,6 +18,7 @@ const CHECKS: [&str; 21] = [
     "inotify",
     "fuse",
     "persistent_memory",
+    "fabric",
     "arena",
     "huge_pages",
     "shmem_enabled",
