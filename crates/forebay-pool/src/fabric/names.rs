@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process;
+use std::sync::Once;
 
 use super::bindings as raw;
 
@@ -68,8 +69,25 @@ pub(super) fn own() -> String {
     format!("{PREFIX}-{}-{}", namespace(), process::id())
 }
 
-/// Removes what processes of this user's have left that were killed. What cannot be removed stays.
+/// Removes what processes of this user's have left that were killed. What cannot be removed stays. This one's go when it ends.
 pub(super) fn sweep() {
+    static AT_EXIT: Once = Once::new();
+    // SAFETY: the function takes nothing, and lives as long as the process.
+    AT_EXIT.call_once(|| unsafe {
+        // Where there is no room for it, another process sweeps.
+        libc::atexit(leave);
+    });
+    remove(is_dead);
+}
+
+/// Connections that have not ended by then have names still. A forked child has a number of its own, and removes nothing of its parent's.
+extern "C" fn leave() {
+    let own = process::id();
+    remove(|number| u32::try_from(number) == Ok(own));
+}
+
+/// Removes the names of processes with such numbers.
+fn remove(goes: impl Fn(i32) -> bool) {
     let ours = format!("{PREFIX}-{}-", namespace());
     let Ok(all) = fs::read_dir(SHARED) else {
         return;
@@ -78,7 +96,7 @@ pub(super) fn sweep() {
         let number = { name.to_str() }
             .and_then(|name| name.strip_prefix(&ours)?.split(':').next())
             .and_then(|number| number.parse().ok());
-        if number.is_some_and(is_dead) {
+        if number.is_some_and(&goes) {
             // Another process may have removed it.
             let _ = fs::remove_file(Path::new(SHARED).join(&name));
         }
