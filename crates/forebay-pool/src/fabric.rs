@@ -25,9 +25,16 @@
 
 #![allow(unsafe_code)]
 
-#[allow(dead_code, missing_docs, non_camel_case_types, unreachable_pub, clippy::all)]
-#[rustfmt::skip]
-mod bindings;
+#[allow(
+    dead_code,
+    missing_docs,
+    non_camel_case_types,
+    unreachable_pub,
+    clippy::all
+)]
+mod bindings {
+    include!("fabric/bindings.in");
+}
 mod driving;
 mod endpoint;
 mod library;
@@ -117,6 +124,9 @@ pub enum Error {
     /// The other side has not answered in time. What was to be written may still come there, while its key is good.
     #[error("the other side has not answered in time")]
     Timeout,
+    /// The process ends.
+    #[error("the process ends")]
+    Ended,
     /// An earlier request was not answered, and `shm` goes on after that with another endpoint only.
     #[error("the endpoint waits for somebody who does not answer")]
     Spoiled,

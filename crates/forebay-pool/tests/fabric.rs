@@ -46,6 +46,9 @@ fn role() {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
+    if let Some(provider) = role.strip_prefix("ends-") {
+        end_at_work(provider.parse().unwrap());
+    }
     let fabric = Fabric::open(role.parse().unwrap(), HOST).unwrap();
     let (mut region, mut key) = fabric.share(SIZE).unwrap();
     region.copy_from(0, &bytes(1, SIZE));
@@ -378,4 +381,60 @@ fn there_are_providers_and_others_are_an_error() {
         assert_eq!(opened.is_ok(), is_there.is_ok(), "{provider}: {opened:?}");
     }
     assert!("infinite".parse::<Provider>().is_err());
+}
+
+/// Ends while its threads read, and open and close endpoints.
+fn end_at_work(provider: Provider) -> ! {
+    let lender = Fabric::open(provider, HOST).unwrap();
+    let (region, key) = lender.share(SIZE).unwrap();
+    let begun = Arc::new(std::sync::Barrier::new(3));
+    for _ in 0..2 {
+        let fabric = Fabric::open(provider, HOST).unwrap();
+        let (address, begun) = (lender.address().to_vec(), Arc::clone(&begun));
+        thread::spawn(move || {
+            let peer = fabric.peer(&address).unwrap();
+            let mut into = vec![0; 4096];
+            for round in 0_u64.. {
+                match fabric.read(&peer, (key, 0), into, LIMIT) {
+                    Ok(read) => into = read,
+                    // The process ends.
+                    Err(_) => return,
+                }
+                if round == 0 {
+                    begun.wait();
+                }
+            }
+        });
+    }
+    for _ in 0..2 {
+        thread::spawn(move || {
+            while let Ok(fabric) = Fabric::open(provider, HOST) {
+                drop(fabric.share(4096));
+            }
+        });
+    }
+    begun.wait();
+    // Those whose memory others read are there until the end.
+    std::mem::forget((lender, region));
+    thread::sleep(Duration::from_millis(u64::from(std::process::id() % 7)));
+    exit(0)
+}
+
+#[test]
+fn a_process_may_end_while_its_threads_are_at_work() {
+    for provider in providers() {
+        for _ in 0..40 {
+            let ended = Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", "role", "--nocapture"])
+                .env(ROLE, format!("ends-{provider}"))
+                .output()
+                .unwrap();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert!(
+                ended.status.success(),
+                "{provider}: {} {said}",
+                ended.status
+            );
+        }
+    }
 }

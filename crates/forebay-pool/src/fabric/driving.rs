@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use super::Error;
 use super::bindings as raw;
 use super::endpoint::{Inner, NAP, SPIN, locked};
+use super::library::{has_ended, unless_ended};
 
 /// How long the thread of a provider that cannot wake it only lets others go first, after somebody has registered or waited.
 const EAGER: Duration = Duration::from_millis(2);
@@ -26,12 +27,13 @@ impl Inner {
             [mem::MaybeUninit::uninit(); BATCH];
         let cq = self.objects.cq;
         // SAFETY: the queue is open as long as `self`, and there is room for so many.
-        let read = unsafe {
-            let Some(read) = (*(*cq).ops).read else {
-                return 0;
-            };
-            read(cq, entries.as_mut_ptr().cast(), BATCH as u64)
-        };
+        let read = unless_ended(|| unsafe {
+            let read = (*(*cq).ops).read;
+            read.map_or(0, |read| {
+                read(cq, entries.as_mut_ptr().cast(), BATCH as u64)
+            })
+        });
+        let read = read.unwrap_or(0);
         if read == -i64::from(raw::FI_EAVAIL) {
             return self.take_error();
         }
@@ -47,12 +49,13 @@ impl Inner {
     fn take_error(&self) -> usize {
         let cq = self.objects.cq;
         // SAFETY: zeros are such an entry, and the queue is open as long as `self`.
-        let (read, entry) = unsafe {
+        let taken = unless_ended(|| unsafe {
             let mut entry: raw::fi_cq_err_entry = mem::zeroed();
-            let Some(read) = (*(*cq).ops).readerr else {
-                return 0;
-            };
-            (read(cq, &mut entry, 0), entry)
+            let read = (*(*cq).ops).readerr;
+            (read.map_or(0, |read| read(cq, &mut entry, 0)), entry)
+        });
+        let Some((read, entry)) = taken else {
+            return 0;
         };
         if read <= 0 {
             return 0;
@@ -77,7 +80,7 @@ impl Inner {
         let busy = if self.wait_fd.is_some() { SPIN } else { EAGER };
         let mut nap = Duration::ZERO;
         let mut busy_until = Instant::now();
-        while !self.is_closed.load(Ordering::Relaxed) {
+        while !self.is_closed.load(Ordering::Relaxed) && !has_ended() {
             if self.progress() > 0 || self.is_woken.swap(false, Ordering::Relaxed) {
                 busy_until = Instant::now() + busy;
                 nap = Duration::ZERO;
@@ -102,13 +105,13 @@ impl Inner {
     fn sleep(&self, fd: c_int) {
         let cq = self.objects.cq;
         // SAFETY: the objects are open as long as `self`.
-        let may_sleep = unsafe {
+        let may_sleep = unless_ended(|| unsafe {
             let fabric = self.objects.fabric;
             let mut fid = &raw mut (*cq).fid;
             let trywait = (*(*fabric).ops).trywait;
             trywait.is_none_or(|trywait| trywait(fabric, &mut fid, 1) == 0)
-        };
-        if !may_sleep {
+        });
+        if may_sleep != Some(true) {
             return;
         }
         let mut polled = libc::pollfd {

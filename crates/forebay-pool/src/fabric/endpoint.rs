@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::bindings as raw;
-use super::library::Library;
+use super::library::{Library, unless_ended};
 use super::names::{self, Form};
 use super::objects::{Info, Objects, Signals, name_of, open_objects};
 use super::ops::{Carried, Landing, Op};
@@ -258,9 +258,12 @@ impl Inner {
         // `shm` has nothing that the kernel could wake anybody by.
         let wakes = provider != Provider::Shm;
         // SAFETY: the description outlives the call, and the objects are nobody else's.
-        let wait_fd = unsafe { open_objects(library, info.info, &mut objects, wakes) }?;
-        // SAFETY: the endpoint has just been made and is enabled.
-        let address = unsafe { name_of(library, objects.ep) }?;
+        let opened = unless_ended(|| unsafe {
+            let wait_fd = open_objects(library, info.info, &mut objects, wakes)?;
+            // The endpoint has just been made and is enabled.
+            Ok((wait_fd, name_of(library, objects.ep)?))
+        });
+        let (wait_fd, address) = opened.unwrap_or(Err(Error::Ended))?;
         Ok(Inner {
             objects,
             under_way: Mutex::default(),
@@ -360,48 +363,48 @@ impl Inner {
         drop(state);
         let context = Arc::as_ptr(&op).cast_mut().cast::<c_void>();
         locked(&self.under_way).insert(context as usize, Arc::clone(&op));
-        loop {
+        let mut post = || {
             // SAFETY: the endpoint is open as long as `self`. The request, and so its memory and its context, is in `under_way` until libfabric
             // has said that it is over, or the endpoint is closed. Bytes that are sent are only read, although the type says otherwise.
-            let returned = unsafe {
+            unsafe {
                 let ep = self.objects.ep;
                 let rma = &*(*ep).rma;
+                let (length, at) = (length as u64, peer.0.at);
                 match (is_read, rma.read, rma.write) {
-                    (true, Some(read), _) => read(
-                        ep,
-                        first,
-                        length as u64,
-                        descriptor,
-                        peer.0.at,
-                        address,
-                        key,
-                        context,
-                    ),
-                    (false, _, Some(write)) => write(
-                        ep,
-                        first,
-                        length as u64,
-                        descriptor,
-                        peer.0.at,
-                        address,
-                        key,
-                        context,
-                    ),
+                    (true, Some(read), _) => {
+                        read(ep, first, length, descriptor, at, address, key, context)
+                    }
+                    (false, _, Some(write)) => {
+                        write(ep, first, length, descriptor, at, address, key, context)
+                    }
                     _ => -i64::from(libc::ENOSYS),
                 }
-            };
-            let again = -i64::from(raw::FI_EAGAIN);
-            if returned == 0 {
-                return Ok(op);
             }
-            // It is being connected, or has too much under way.
+        };
+        match self.post(&mut post, until) {
+            Ok(()) => Ok(op),
+            Err(why) => {
+                locked(&self.under_way).remove(&(context as usize));
+                Err(why)
+            }
+        }
+    }
+
+    /// Hands a request to the provider, again and again while it is being connected or has too much under way.
+    fn post(&self, post: &mut dyn FnMut() -> i64, until: Instant) -> Result<(), Error> {
+        let again = -i64::from(raw::FI_EAGAIN);
+        loop {
+            let ended = -i64::from(libc::ECANCELED);
+            let returned = unless_ended(&mut *post).unwrap_or(ended);
+            if returned == 0 {
+                return Ok(());
+            }
             if returned == again && Instant::now() < until {
                 if self.progress() == 0 {
                     thread::yield_now();
                 }
                 continue;
             }
-            locked(&self.under_way).remove(&(context as usize));
             return Err(if returned == again {
                 self.unanswered()
             } else {

@@ -1,12 +1,18 @@
 //! libfabric's library, loaded when it is first needed: neither a build nor a pool without a fabric wants it.
 //!
+//! When the process ends, libfabric takes itself apart while threads are still at work. So all calls are made by [`unless_ended`], and a function that
+//! runs before that waits for those that are under way, and lets no others in.
+//!
 //! It stays loaded for the life of the process. Most of its interface is tables of functions in its objects, which `endpoint` calls.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
-use std::sync::OnceLock;
+use std::sync::{OnceLock, PoisonError, RwLock};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use super::Error;
 use super::bindings as raw;
+use super::objects::Signals;
 
 /// The name that its version 1 has on every system.
 const NAME: &str = "libfabric.so.1";
@@ -24,6 +30,32 @@ type GetInfo = unsafe extern "C" fn(
 ) -> c_int;
 type OpenFabric =
     unsafe extern "C" fn(*mut raw::fi_fabric_attr, *mut *mut raw::fid_fabric, *mut c_void) -> c_int;
+
+/// Whether the process ends.
+static ENDED: RwLock<bool> = RwLock::new(false);
+
+/// Calls libfabric, unless the process ends. No call is made within another one.
+pub(super) fn unless_ended<T>(call: impl FnOnce() -> T) -> Option<T> {
+    let ended = ENDED.read().unwrap_or_else(PoisonError::into_inner);
+    (!*ended).then(call)
+}
+
+/// Whether the process ends.
+pub(super) fn has_ended() -> bool {
+    *ENDED.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Waits for calls that are under way, but not for ever: in a forked child nobody ends those of its parent's threads.
+extern "C" fn end() {
+    let until = Instant::now() + Duration::from_secs(1);
+    loop {
+        match ENDED.try_write() {
+            Ok(mut ended) => return *ended = true,
+            Err(_) if Instant::now() > until => return,
+            Err(_) => thread::sleep(Duration::from_micros(50)),
+        }
+    }
+}
 
 /// The functions that it exports.
 pub(super) struct Library {
@@ -44,8 +76,14 @@ impl Library {
     }
 
     fn open() -> Result<Library, libloading::Error> {
+        let signals = Signals::now();
         // SAFETY: what runs when it is loaded is libfabric's own: it looks for providers, and needs nothing of this process.
-        let library = unsafe { libloading::Library::new(NAME) }?;
+        let library = unsafe { libloading::Library::new(NAME) };
+        signals.restore_all();
+        let library = library?;
+        // After it was loaded, so that this runs before libfabric takes itself apart.
+        // SAFETY: the function takes nothing, and lives as long as the process.
+        unsafe { libc::atexit(end) };
         // SAFETY: the types are those of its headers, and the library is never unloaded, so the functions stay.
         let (mut loaded, version) = unsafe {
             let version: unsafe extern "C" fn() -> u32 = *library.get(b"fi_version\0")?;

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::ptr;
 
 use super::bindings as raw;
-use super::library::{Library, VERSION};
+use super::library::{Library, VERSION, unless_ended};
 use super::names::{self, ADDRESS_MAX};
 use super::{Error, Provider};
 
@@ -28,12 +28,12 @@ pub(super) unsafe fn close<T>(object: *mut T) {
     if fid.is_null() {
         return;
     }
-    // SAFETY: as the caller says. An object that cannot be closed stays.
-    unsafe {
+    // SAFETY: as the caller says. An object that cannot be closed stays, and so does one that is left when the process ends.
+    unless_ended(|| unsafe {
         if let Some(close) = (*(*fid).ops).close {
             close(fid);
         }
-    }
+    });
 }
 
 impl Drop for Objects {
@@ -114,9 +114,10 @@ impl Info {
         let mut found = ptr::null_mut();
         let name = node.as_ref().map_or(ptr::null(), |node| node.as_ptr());
         // SAFETY: all of it is there until it returns.
-        let returned = unsafe {
+        let returned = unless_ended(|| unsafe {
             (library.get_info)(VERSION, name, ptr::null(), flags, hints.info, &mut found)
-        };
+        });
+        let returned = returned.unwrap_or(-libc::ECANCELED);
         if returned != 0 {
             return Err(Error::NoProvider(provider, library.text(-returned)));
         }
@@ -133,11 +134,18 @@ pub(super) fn is_there(library: &'static Library, provider: Provider) -> Result<
 }
 
 /// Programs' handling of those signals that `shm` takes for itself when its first endpoint is made, to remove its names.
-pub(super) struct Signals([(c_int, libc::sigaction); 4]);
+pub(super) struct Signals([(c_int, libc::sigaction); 6]);
 
 impl Signals {
     pub(super) fn now() -> Signals {
-        let signals = [libc::SIGBUS, libc::SIGSEGV, libc::SIGTERM, libc::SIGINT];
+        let signals = [
+            libc::SIGBUS,
+            libc::SIGSEGV,
+            libc::SIGTERM,
+            libc::SIGINT,
+            libc::SIGILL,
+            libc::SIGABRT,
+        ];
         Signals(signals.map(|signal| {
             // SAFETY: zeros are a `sigaction`, and this asks only.
             unsafe {
@@ -146,6 +154,14 @@ impl Signals {
                 (signal, action)
             }
         }))
+    }
+
+    /// All is as it was: libraries that come with libfabric take these signals when they are loaded.
+    pub(super) fn restore_all(&self) {
+        for (signal, action) in &self.0 {
+            // SAFETY: it was the handling before.
+            unsafe { libc::sigaction(*signal, action, ptr::null_mut()) };
+        }
     }
 
     /// Whoever has a handler keeps it. Where there was none, libfabric's removes what the process leaves in shared memory.

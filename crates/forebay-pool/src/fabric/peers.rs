@@ -6,6 +6,7 @@ use std::sync::{Arc, Weak};
 use super::Error;
 use super::bindings as raw;
 use super::endpoint::{Inner, locked};
+use super::library::unless_ended;
 
 /// A peer's place in the endpoint's list.
 pub(super) struct Inserted {
@@ -36,14 +37,15 @@ impl Inner {
         }
         let mut at = 0;
         // SAFETY: the list is open as long as `inner`, and the address has the length that its form says.
-        let inserted = unsafe {
+        let inserted = unless_ended(|| unsafe {
             let av = inner.objects.av;
-            let Some(insert) = (*(*av).ops).insert else {
-                return Err(Error::Address);
-            };
             let address = address.as_ptr().cast();
-            insert(av, address, 1, &mut at, 0, ptr::null_mut())
-        };
+            let insert = (*(*av).ops).insert;
+            insert.map_or(0, |insert| {
+                insert(av, address, 1, &mut at, 0, ptr::null_mut())
+            })
+        });
+        let inserted = inserted.ok_or(Error::Ended)?;
         if inserted != 1 {
             let why = inner.library.failed("fi_av_insert", inserted.into());
             return Err(if inserted < 0 { why } else { Error::Address });
@@ -60,11 +62,11 @@ impl Inner {
     fn forget(&self, at: raw::fi_addr_t) {
         let mut at = at;
         // SAFETY: it was inserted, and nobody can name it any more. That it may not be removed harms nobody.
-        unsafe {
+        unless_ended(|| unsafe {
             let av = self.objects.av;
             if let Some(remove) = (*(*av).ops).remove {
                 remove(av, &mut at, 1, 0);
             }
-        }
+        });
     }
 }

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::Error;
 use super::bindings as raw;
 use super::endpoint::Inner;
+use super::library::unless_ended;
 use super::objects::{close, draw};
 
 /// How often a key that is taken already is drawn anew.
@@ -26,6 +27,22 @@ pub struct Key {
 }
 
 impl Key {
+    /// A key that opens nothing by libfabric, for tests that have no libfabric.
+    #[cfg(test)]
+    pub(crate) fn numbered(number: u64, length: u64) -> Key {
+        Key {
+            key: number,
+            base: 0,
+            length,
+        }
+    }
+
+    /// Its number.
+    #[cfg(test)]
+    pub(crate) fn number(&self) -> u64 {
+        self.key
+    }
+
     /// Bytes of the region, as the other side says.
     pub fn len(&self) -> u64 {
         self.length
@@ -237,10 +254,10 @@ impl Inner {
             };
             let mut mr = ptr::null_mut();
             // SAFETY: the domain is open as long as `self`; as the caller says for the rest.
-            returned = unsafe {
+            let called = unless_ended(|| unsafe {
                 let domain = self.objects.domain;
                 let Some(register) = (*(*domain).mr).reg else {
-                    return Err(Error::Call("fi_mr_reg", "there is none".to_string()));
+                    return -libc::ENOSYS;
                 };
                 let domain = &raw mut (*domain).fid;
                 register(
@@ -254,7 +271,8 @@ impl Inner {
                     &mut mr,
                     ptr::null_mut(),
                 )
-            };
+            });
+            returned = called.ok_or(Error::Ended)?;
             match returned {
                 0 => return Ok(mr),
                 // Somebody has this key already.
