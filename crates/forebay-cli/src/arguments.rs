@@ -273,6 +273,9 @@ pub struct Serve {
     /// Which server of the list this is; the first is 1
     #[arg(long, value_name = "N")]
     pub server: usize,
+    /// Lend blocks by libfabric's tcp, shm or verbs, whatever the configuration says; or none
+    #[arg(long, value_name = "PROVIDER")]
+    pub fabric: Option<forebay_pool::net::By>,
     /// Answer collectors of metrics there, in Prometheus' text form, to everybody who asks
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics: Option<std::net::SocketAddr>,

@@ -1,20 +1,23 @@
 //! The two ways of a pool's requests, on one host: what each takes beside bare TCP, and how the policies choose between them.
 //!
-//!     cargo run --release -p forebay-pool --example paths -- alone
+//!     cargo run --release -p forebay-pool --example paths -- alone [tcp] [shm]
 //!     cargo run --release -p forebay-pool --example paths -- mixed MB_PER_S
 //!
-//! `alone`: remote and local requests within a grant, and the same bytes over a bare connection, in turn; medians of rounds.
+//! `alone`: remote and local requests within a grant, the same from servers that lend by these providers, and the same bytes over bare connections, in
+//! turn; medians of rounds.
 //! `mixed`: reads of mixed sizes by each policy, by one to four threads, in turn; local memory is held down to so many MB/s, or
 //! not at all if that is 0.
 
 use std::hint::black_box;
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use forebay_pool::client::{Answer, Facts, Mode, Operation};
+use forebay_pool::fabric::Provider;
 use forebay_pool::files::Files;
 use forebay_pool::ids::File;
 use forebay_pool::net::{Config, Pool, Serving};
@@ -22,12 +25,13 @@ use forebay_seed::random::Random;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A pool of one server in this process.
-fn serve() -> (Config, Serving) {
+/// A pool of one server in this process, which lends by this provider.
+fn serve(by: Option<Provider>) -> (Config, Serving) {
     let address = TcpListener::bind("127.0.0.1:0").and_then(|free| free.local_addr());
     let address = address.expect("an address");
     let config = Config::parse(&format!("servers = [\"{address}\"]\ncache_blocks = 4096"));
-    let config = config.expect("a pool");
+    let mut config = config.expect("a pool");
+    config.fabric = by.map_or(config.fabric, Into::into);
     let serving = Serving::begin(&config, 0).expect("a server");
     (config, serving)
 }
@@ -37,13 +41,14 @@ fn file(files: &Files, name: &[u8]) -> File {
     made.expect("a file").0.file
 }
 
+/// A connection, of whichever kind.
+trait Stream: Read + Write + Send {}
+
+impl<T: Read + Write + Send> Stream for T {}
+
 /// A peer that takes a word with two lengths, then so many bytes, and answers with so many.
-fn peer() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
-    let address = listener.local_addr().expect("an address");
+fn answer(mut stream: impl Stream + 'static) {
     thread::spawn(move || {
-        let (mut stream, _) = listener.accept().expect("somebody");
-        stream.set_nodelay(true).expect("an option");
         let mut bytes = vec![7; 1 << 20];
         let mut word = [0; 8];
         while stream.read_exact(&mut word).is_ok() {
@@ -55,16 +60,27 @@ fn peer() -> SocketAddr {
             stream.write_all(&bytes[..gives]).expect("somebody reads");
         }
     });
-    address
 }
 
-struct Bare(TcpStream, Vec<u8>);
+struct Bare(Box<dyn Stream>, Vec<u8>);
 
 impl Bare {
-    fn new() -> Bare {
-        let stream = TcpStream::connect(peer()).expect("a connection");
-        stream.set_nodelay(true).expect("an option");
-        Bare(stream, vec![3; (1 << 20) + 8])
+    fn tcp() -> Bare {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("an address");
+        let address = listener.local_addr().expect("an address");
+        let own = TcpStream::connect(address).expect("a connection");
+        let (other, _) = listener.accept().expect("somebody");
+        for stream in [&own, &other] {
+            stream.set_nodelay(true).expect("an option");
+        }
+        answer(other);
+        Bare(Box::new(own), vec![3; (1 << 20) + 8])
+    }
+
+    fn unix() -> Bare {
+        let (own, other) = UnixStream::pair().expect("a connection");
+        answer(other);
+        Bare(Box::new(own), vec![3; (1 << 20) + 8])
     }
 
     fn exchange(&mut self, gives: usize, takes: usize) {
@@ -96,73 +112,113 @@ fn rows(times: u32, work: &mut [Row<'_>]) {
     }
 }
 
-fn alone() {
-    let (config, serving) = serve();
-    let pool = &Pool::join(&config, PATIENCE).expect("a pool");
-    let files = Files::join(&config, PATIENCE).expect("a pool");
-    let file = file(&files, b"file");
-    let run = |operation| {
+/// A pool, and a file of 1 MiB there that is at its server.
+struct Place {
+    name: String,
+    pool: Pool,
+    file: File,
+    serving: Serving,
+    _files: Files,
+}
+
+impl Place {
+    fn new(by: Option<Provider>) -> Place {
+        let (config, serving) = serve(by);
+        let files = Files::join(&config, PATIENCE).expect("a pool");
+        let place = Place {
+            name: by.map_or(String::new(), |by| format!(", lent by {by}")),
+            pool: Pool::join(&config, PATIENCE).expect("a pool"),
+            file: file(&files, b"file"),
+            serving,
+            _files: files,
+        };
+        place.write(&[3; 1 << 20], Mode::Remote);
+        let file = place.file;
+        place.run(Operation::Sync { file });
+        place
+    }
+
+    fn run(&self, operation: Operation) {
         // A program has its bytes side by side.
-        if let Answer::Bytes(bytes) = pool.run(operation).expect("done") {
+        if let Answer::Bytes(bytes) = self.pool.run(operation).expect("done") {
             black_box(bytes.into_vec());
         }
-    };
-    let write = |bytes: &[u8], mode| Operation::Write {
-        file,
-        offset: 0,
-        bytes: bytes.to_vec().into(),
-        mode,
-    };
-    let read = |length, mode| Operation::Read {
-        file,
-        offset: 0,
-        length,
-        mode,
-    };
+    }
+
+    fn write(&self, bytes: &[u8], mode: Mode) {
+        self.run(Operation::Write {
+            file: self.file,
+            offset: 0,
+            bytes: bytes.to_vec().into(),
+            mode,
+        });
+    }
+
+    fn read(&self, length: usize, mode: Mode) {
+        self.run(Operation::Read {
+            file: self.file,
+            offset: 0,
+            length: length as u64,
+            mode,
+        });
+    }
+}
+
+fn alone(providers: &[&str]) {
+    let provider = |name: &&str| name.parse::<Provider>().expect("a provider");
+    let by = providers.iter().map(|name| Some(provider(name)));
+    let places: Vec<Place> = [None].into_iter().chain(by).map(Place::new).collect();
     let bytes = vec![3; 1 << 20];
-    run(write(&bytes, Mode::Remote));
     println!("| what | median, µs | fastest, µs |\n|---|---|---|");
     for (what, length, times) in [("4 KiB", 4 << 10, 1000), ("1 MiB", 1 << 20, 50)] {
-        let (mut reads, mut writes) = (Bare::new(), Bare::new());
         let bytes = &bytes[..length];
-        let name = |rest: &str| format!("{what} {rest}");
-        rows(
-            times,
-            &mut [
+        for is_read in [true, false] {
+            let done = if is_read { "read" } else { "written" };
+            let name = |rest: &str| format!("{what} {done} {rest}");
+            let (mut tcp, mut unix) = (Bare::tcp(), Bare::unix());
+            let (gives, takes) = if is_read { (0, length) } else { (length, 8) };
+            let mut work: Vec<Row<'_>> = vec![
+                (name("by bare TCP"), Box::new(|| tcp.exchange(gives, takes))),
                 (
-                    name("read by bare TCP"),
-                    Box::new(|| reads.exchange(0, length)),
+                    name("by a bare Unix socket"),
+                    Box::new(|| unix.exchange(gives, takes)),
                 ),
-                (
-                    name("read remotely"),
-                    Box::new(|| run(read(length as u64, Mode::Remote))),
-                ),
-                (
-                    name("written by bare TCP"),
-                    Box::new(|| writes.exchange(length, 8)),
-                ),
-                (
-                    name("written remotely"),
-                    Box::new(|| run(write(bytes, Mode::Remote))),
-                ),
-            ],
-        );
-        run(read(length as u64, Mode::Local));
+            ];
+            for place in &places {
+                work.push((
+                    name(&format!("remotely{}", place.name)),
+                    Box::new(move || match is_read {
+                        true => place.read(length, Mode::Remote),
+                        false => place.write(bytes, Mode::Remote),
+                    }),
+                ));
+            }
+            rows(times, &mut work);
+        }
+        let place = &places[0];
+        place.read(length, Mode::Local);
         let mut local: [Row<'_>; 2] = [
             (
-                name("read locally"),
-                Box::new(|| run(read(length as u64, Mode::Local))),
+                format!("{what} read locally"),
+                Box::new(|| place.read(length, Mode::Local)),
             ),
             (
-                name("written locally"),
-                Box::new(|| run(write(bytes, Mode::Local))),
+                format!("{what} written locally"),
+                Box::new(|| place.write(bytes, Mode::Local)),
             ),
         ];
         rows(times, &mut local);
-        run(Operation::Sync { file });
+        let file = place.file;
+        place.run(Operation::Sync { file });
     }
-    drop(files);
-    serving.stop();
+    for place in places {
+        let (passed, failed) = place.pool.passed();
+        println!(
+            "read past the server{}: {passed}, not so: {failed}",
+            place.name
+        );
+        place.serving.stop();
+    }
 }
 
 const PATHS: [&str; 13] = [
@@ -196,7 +252,7 @@ fn reads(files: &Files, all: &[File], seed: u64, time: Duration) -> f64 {
 }
 
 fn mixed(mb_per_s: u64) {
-    let (config, serving) = serve();
+    let (config, serving) = serve(None);
     let first = Files::join(&config, PATIENCE).expect("a pool");
     let names = [b"one".as_slice(), b"two", b"three", b"four"];
     let all: Vec<File> = names.iter().map(|name| file(&first, name)).collect();
@@ -264,8 +320,8 @@ fn mixed(mb_per_s: u64) {
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["alone"] => alone(),
+        ["alone", ref providers @ ..] => alone(providers),
         ["mixed", speed] => mixed(speed.parse().expect("MB/s")),
-        _ => println!("paths alone | paths mixed MB_PER_S"),
+        _ => println!("paths alone [PROVIDER]... | paths mixed MB_PER_S"),
     }
 }

@@ -8,7 +8,8 @@
 //! message    what they tell one another             wire      how that looks between hosts
 //! net        all of it over TCP                          files     files by their names, for programs
 //! locks      who holds which blocks, who waits      placement  which server has what
-//! rope       bytes in pieces
+//! rope       bytes in pieces                         loans     blocks that are read where they lie
+//! fabric     memory of other hosts by libfabric      located   which blocks a client can read so
 //! ```
 
 #![deny(unsafe_code)]
@@ -18,6 +19,8 @@ pub mod fabric;
 pub mod files;
 pub mod home;
 pub mod ids;
+pub mod loans;
+mod located;
 pub mod locks;
 pub mod message;
 mod mistakes;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::ids::{Client, Epoch, File, Key, Node, Server, Version};
+use crate::loans::{Endpoint, Lent};
 use crate::range::{Range, Right};
 use crate::rope::Rope;
 
@@ -271,6 +272,29 @@ pub enum Message {
         number: u64,
         /// The blocks.
         places: Vec<Place>,
+    },
+    /// From a server to a client that is in: its blocks can be read there, where they lie.
+    Lends {
+        /// Of the epoch.
+        key: Key,
+        /// Where.
+        endpoint: Endpoint,
+    },
+    /// To a server: where do these blocks lie?
+    Locate {
+        /// Of the epoch.
+        key: Key,
+        /// The client's number.
+        number: u64,
+        /// The blocks.
+        places: Vec<Place>,
+    },
+    /// They lie there, as long as they are what they are and the epoch lasts.
+    Located {
+        /// The client's number.
+        number: u64,
+        /// Of each block, if it can be read so.
+        lent: Vec<Option<Lent>>,
     },
 }
 

@@ -39,6 +39,8 @@ pub enum Mistake {
     PatchesWhatIsLost,
     /// A file's new length is at the servers before its bytes are.
     LengthsBeforeBytes,
+    /// Loans do not end with what their blocks were, and clients go on using them.
+    LoansOutliveBlocks,
 }
 
 /// Whether a mistake is planted.

@@ -6,7 +6,8 @@
 //! stream    their bytes, plain or by TLS              security  certificates
 //! numbers   what new members are called               etcd      its interface, as far as a pool needs it
 //! steward   who rules, by etcd                        door      who dials a server, and is let in
-//! modes     which way each request of a client goes
+//! modes     which way each request of a client goes  fabric    what moves bytes past servers
+//! lending   blocks of a server that others read        reach     how a client reads them
 //! ```
 //!
 //! The servers are those of a [`Config`]. One of them keeps the register besides: the first, or with `etcd` the one that has been elected. Without
@@ -14,12 +15,15 @@
 
 mod door;
 mod etcd;
+mod fabric;
+mod lending;
 mod link;
 mod modes;
 mod numbers;
 mod places;
 mod pool;
 mod process;
+mod reach;
 mod security;
 mod serving;
 mod status;
@@ -35,6 +39,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::random::mix2;
 pub use etcd::Etcd;
+pub use fabric::{By, Lends};
 pub use modes::{Counting, Counts, PathPolicy};
 pub use places::DIRECTORY;
 pub use pool::Pool;
@@ -69,6 +74,12 @@ pub struct Config {
     /// Which way a client's reads and writes go: by this host's memory, or past it. Hosts may differ in it.
     #[serde(default)]
     pub path: PathPolicy,
+    /// By what servers lend blocks, so that clients read them past their processes. Hosts may differ in it.
+    #[serde(default)]
+    pub fabric: By,
+    /// What libfabric moves is not encrypted, and nobody proves who he is: with `tls`, that this is as it should be.
+    #[serde(default)]
+    pub fabric_trusted: bool,
     /// By what members prove who they are. Without it all must be on one host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tls: Option<Tls>,
@@ -179,6 +190,10 @@ impl Config {
             (500..=3_600_000).contains(&self.term_ms),
             "term_ms: from 500 to 3600000",
         )?;
+        sense(
+            self.tls.is_none() || self.fabric.provider().is_none() || self.fabric_trusted,
+            "fabric: nothing of it is encrypted, and with [tls] it needs fabric_trusted = true",
+        )?;
         let etcd = self.etcd.as_ref().map_or(Ok(()), Etcd::check);
         etcd.map_err(Wrong::Value)
     }
@@ -194,6 +209,8 @@ impl Config {
         let alike = Config {
             tls: None,
             path: PathPolicy::default(),
+            fabric: By::default(),
+            fabric_trusted: false,
             home: self.home.as_ref().map(|_| PathBuf::new()),
             // Each may reach it by another way.
             etcd: self.etcd.as_ref().map(Etcd::alike),

@@ -10,6 +10,7 @@
 //! requests have waited for the home for half a term: then nobody can help it.
 
 mod blocks;
+mod entering;
 mod exchange;
 mod one_sided;
 mod syncing;
@@ -21,11 +22,11 @@ use std::sync::Arc;
 
 use crate::home::Home;
 use crate::ids::{Client, Epoch, File, Node, Server as Id};
+use crate::loans::Lender;
 use crate::locks::{Outcome, Queue, Request};
 use crate::message::{Message, Outbox, Place, View, alive, is_due};
 use crate::mistakes::{Mistake, is_made};
 use crate::placement::{key_of_block, owners};
-use crate::range::{Range, Right};
 use blocks::Blocks;
 
 /// What a server is told when it begins.
@@ -109,7 +110,7 @@ impl Server {
         }
     }
 
-    /// A server whose blocks outlive it: of what is in the home, up to `limit` bytes are in memory.
+    /// A server whose blocks outlive it, and that lends nothing yet: of what is in the home, up to `limit` bytes are in memory.
     pub fn with_home(self, home: Arc<dyn Home>, limit: u64) -> Self {
         Server {
             blocks: Blocks::over(home, limit),
@@ -124,6 +125,12 @@ impl Server {
             syncs: syncing::Syncs::by_threads(wake),
             ..self
         }
+    }
+
+    /// A server whose blocks can be read where they lie.
+    pub fn with_lender(mut self, lender: Arc<dyn Lender>) -> Self {
+        self.blocks.lend_by(lender);
+        self
     }
 
     /// Hands on all blocks, and goes when that is done.
@@ -179,6 +186,11 @@ impl Server {
         if is_due(self.told, now, self.config.alive_every / every) {
             self.tell(now, out);
         }
+        if self.blocks.home().is_some() && now >= self.valid_until {
+            // Another server may have been given what is here.
+            self.blocks.end_loans();
+        }
+        self.blocks.tidy_loans();
         self.trouble = None;
         for asked in std::mem::take(&mut self.failed) {
             self.one_sided(now, asked, false, out);
@@ -328,70 +340,6 @@ impl Server {
         }
     }
 
-    /// Whether all clients that may hold something have said what.
-    fn is_complete(&self) -> bool {
-        self.view.active
-            && (self
-                .view
-                .clients
-                .iter()
-                .all(|client| self.entered.contains(client))
-                || is_made(Mistake::GrantsBeforeClaims))
-    }
-
-    fn enter(
-        &mut self,
-        now: u64,
-        client: Client,
-        claims: &[(File, Range, Right)],
-        out: &mut Outbox,
-    ) {
-        // A member that was not there when the epoch began holds nothing from before, and is not waited for.
-        if !claims.is_empty() && !self.view.clients.contains(&client) {
-            out.push((
-                Node::Client(client),
-                Message::Behind {
-                    epoch: self.view.epoch,
-                },
-            ));
-            return;
-        }
-        if self.entered.insert(client) && !self.claim(client, claims) {
-            // No client of ours does this. It does not come in, and its term will end.
-            self.false_claims += 1;
-            self.entered.remove(&client);
-            out.push((Node::Register, Message::Expel { client }));
-            return;
-        }
-        let entered = Message::Entered {
-            epoch: self.view.epoch,
-            key: self.key(),
-        };
-        out.push((Node::Client(client), entered));
-        if self.is_complete() {
-            for (client, message) in std::mem::take(&mut self.waiting) {
-                self.of_client(now, client, message, out);
-            }
-        }
-    }
-
-    /// What a client says it holds. Says whether all of it fits beside what others hold; else it holds nothing.
-    fn claim(&mut self, client: Client, claims: &[(File, Range, Right)]) -> bool {
-        let fits = claims.iter().all(|(file, range, right)| {
-            let queue = self.queues.entry(*file).or_default();
-            queue.claim(client, *range, *right)
-        });
-        if !fits {
-            // Nobody waits yet, so nobody is granted anything by this.
-            for (file, ..) in claims {
-                if let Some(queue) = self.queues.get_mut(file) {
-                    queue.forget(client, 0, &mut self.stamp);
-                }
-            }
-        }
-        fits
-    }
-
     fn answer(&self, file: File, outcome: Outcome<Client>, out: &mut Outbox) {
         let epoch = self.view.epoch;
         out.extend(outcome.granted.into_iter().map(|granted| {
@@ -443,6 +391,7 @@ impl Server {
             self.failed.clear();
             self.unfinished.clear();
             self.syncs.forget_all();
+            self.blocks.end_loans();
             self.stamp = 0;
             if self.config.copies > 1 {
                 // Another one may have put a newer copy there, whose client died before it came here.

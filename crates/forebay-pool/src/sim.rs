@@ -6,6 +6,7 @@
 
 mod check;
 mod home;
+mod lending;
 mod names;
 mod rulers;
 mod scenes;
@@ -48,6 +49,9 @@ enum What {
         reign: u64,
         message: Message,
     },
+    /// A client reads past a server, and has read: the rest is read then.
+    Passes(lending::Passing),
+    Passed(lending::Passing, Option<Vec<u8>>),
     Tick(Node),
     /// Etcd's part of a pool whose register moves.
     Etcd,
@@ -107,6 +111,7 @@ pub struct World {
     last: BTreeMap<(Node, Node), u64>,
     pub copies: usize,
     home: Option<Arc<Memory>>,
+    lending: Option<lending::Lending>,
     life: u64,
     next: u32,
     /// Operations that have not ended, by number: whose, and when they began.
@@ -128,6 +133,7 @@ impl World {
     pub fn new(seed: u64, servers: u32, copies: usize, has_home: bool) -> World {
         let mut world = World {
             home: has_home.then(Arc::default),
+            lending: lending::Lending::in_half(seed),
             life: 0,
             random: Random::new(seed),
             now: 0,
@@ -197,6 +203,9 @@ impl World {
             // Room for six blocks.
             server = server.with_home(Arc::clone(home) as Arc<dyn Home>, 200);
         }
+        if let Some(lending) = &self.lending {
+            server = server.with_lender(lending.lender());
+        }
         self.servers.insert(id, server);
         self.join(Node::Server(id));
         id
@@ -244,32 +253,6 @@ impl World {
         });
     }
 
-    fn send(&mut self, from: Node, out: Outbox) {
-        let reign = self.rulers.followed_by(from);
-        self.send_in(reign, from, out);
-    }
-
-    fn send_in(&mut self, reign: u64, from: Node, out: Outbox) {
-        for (to, message) in out {
-            self.messages += 1;
-            let (link, cut_until) = self.links.get(&pair(from, to)).copied().unwrap_or((0, 0));
-            let delay = self.delay(from, to);
-            let last = self.last.entry((from, to)).or_insert(0);
-            *last = (*last).max(self.now + delay).max(cut_until);
-            let at = *last;
-            self.event(
-                at,
-                What::Arrives {
-                    from,
-                    to,
-                    link,
-                    reign,
-                    message,
-                },
-            );
-        }
-    }
-
     /// Until then nothing arrives between two nodes.
     pub fn cut(&mut self, a: Node, b: Node, until: u64) {
         let link = self.links.entry(pair(a, b)).or_insert((0, 0));
@@ -315,6 +298,7 @@ impl World {
     /// A client dies. What it has sent still arrives.
     pub fn kill_client(&mut self, id: ClientId) {
         self.clients.remove(&id);
+        self.forget_lent(id);
         self.checker.dead(id, &mut self.open);
     }
 
@@ -407,6 +391,8 @@ impl World {
                         self.arrive(from, (to, reign), message);
                     }
                 }
+                What::Passes(passing) => self.passes(passing),
+                What::Passed(passing, bytes) => self.passed(passing, bytes),
                 What::Etcd => self.etcd(),
                 What::Saves {
                     reign,
@@ -443,6 +429,9 @@ impl World {
                 }
             }
             Node::Client(id) => {
+                if self.is_of_loans((id, from), &message) {
+                    return;
+                }
                 if let Some(client) = self.clients.get_mut(&id) {
                     client.handle(now, from, message, &mut out);
                 }

@@ -28,7 +28,7 @@ use crate::message::{Block, Message, Place};
 use crate::rope::Rope;
 
 /// What a connection begins with; the last two bytes are the version, and go up whenever [`Message`] changes.
-pub const MARK: [u8; 8] = *b"fbpool\x00\x06";
+pub const MARK: [u8; 8] = *b"fbpool\x00\x07";
 
 /// No frame is longer.
 pub const FRAME_MAX: usize = 64 << 20;
@@ -325,9 +325,9 @@ fn check(message: &Message) -> Result<(), Fault> {
             blocks.iter().try_for_each(block)
         }
         Message::Offer { blocks, .. } => blocks.iter().try_for_each(|(at, _)| place(at)),
-        Message::Want { places, .. } | Message::Damaged { places, .. } => {
-            places.iter().try_for_each(place)
-        }
+        Message::Want { places, .. }
+        | Message::Damaged { places, .. }
+        | Message::Locate { places, .. } => places.iter().try_for_each(place),
         _ => Ok(()),
     }
 }

@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Arc;
 use std::thread;
 
-use common::{PATIENCE, addresses};
+use common::{PATIENCE, addresses, by_fabric};
 use forebay_pool::client::{Failure, Kind};
 use forebay_pool::files::{Error, Files, OpenOptions};
 use forebay_pool::ids::File;
@@ -24,11 +24,11 @@ fn config(servers: u16) -> Config {
     let all: Vec<String> = { addresses(servers).into_iter() }
         .map(|address| format!("\"{address}\""))
         .collect();
-    Config::parse(&format!(
+    let config = Config::parse(&format!(
         "servers = [{}]\nblock_bytes = 4096",
         all.join(",")
-    ))
-    .unwrap()
+    ));
+    by_fabric(config.unwrap())
 }
 
 fn serve(config: &Config) -> Vec<Serving> {

@@ -10,10 +10,10 @@ use std::process::{Child, Command, Stdio, exit};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{PATIENCE, addresses};
+use common::{PATIENCE, addresses, by_fabric};
 use forebay_pool::client::{Answer, Facts, Failure, Mode, Operation};
 use forebay_pool::ids::File;
-use forebay_pool::net::{Config, Ended, PathPolicy, Pool, Serving};
+use forebay_pool::net::{By, Config, Ended, PathPolicy, Pool, Serving};
 use forebay_pool::random::mix;
 use forebay_pool::wire;
 
@@ -29,11 +29,13 @@ fn config(servers: u16) -> Config {
         home: None,
         memory_mib: 1024,
         path: PathPolicy::Local,
+        fabric: By::None,
+        fabric_trusted: false,
         tls: None,
         etcd: None,
     };
     config.check().unwrap();
-    config
+    by_fabric(config)
 }
 
 const ROLE: &str = "TEST_POOL_ROLE";
@@ -76,13 +78,19 @@ fn operate(config: &Config) -> ! {
     exit(0)
 }
 
+/// The name of [`role`], which is in a module where this file is.
+fn role_name() -> String {
+    let module = module_path!().split_once("::");
+    module.map_or("role".to_string(), |(_, module)| format!("{module}::role"))
+}
+
 /// A process that does not outlive its test.
 struct Process(Child);
 
 impl Process {
     fn start(config: &Config, role: &str, socket: &Path) -> Process {
         let child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "role", "--nocapture"])
+            .args(["--exact", &role_name(), "--nocapture"])
             .env(ROLE, role)
             .env(CONFIG, toml::to_string(config).unwrap())
             .env(SOCKET, socket)
@@ -318,8 +326,8 @@ fn strangers_are_turned_away_and_disturb_nobody() {
     let sayings: [&[u8]; 4] = [
         b"GET / HTTP/1.1\r\n\r\n",
         b"fbpool\x00\x01",
-        b"fbpool\x00\x06\xff\xff\xff\xff",
-        b"fbpool\x00\x06\x03\x00\x00\x00\x01\x02\x03",
+        b"fbpool\x00\x07\xff\xff\xff\xff",
+        b"fbpool\x00\x07\x03\x00\x00\x00\x01\x02\x03",
     ];
     for saying in sayings {
         let mut stranger = TcpStream::connect(config.servers[0]).unwrap();
@@ -403,6 +411,14 @@ fn another_life_of_the_first_server_is_another_pool() {
 fn configurations_that_cannot_work_are_refused() {
     let good = "servers = [\"127.0.0.1:7411\", \"127.0.0.1:7412\"]\n";
     assert_eq!(Config::parse(good).unwrap().copies, 1);
+    let tls = "servers = [\"192.0.2.1:7411\"]\n";
+    let certificates = "[tls]\ncertificate = \"a\"\nkey = \"b\"\nauthority = \"c\"";
+    for good in [
+        &format!("{good}fabric = \"tcp\""),
+        &format!("{tls}fabric = \"verbs\"\nfabric_trusted = true\n{certificates}"),
+    ] {
+        assert!(Config::parse(good).is_ok(), "{good}");
+    }
     for bad in [
         "",
         "servers = []",
@@ -413,6 +429,9 @@ fn configurations_that_cannot_work_are_refused() {
         &format!("{good}block_bytes = 1000"),
         &format!("{good}term_ms = 1"),
         &format!("{good}colour = 1"),
+        &format!("{good}fabric = \"wool\""),
+        // What it moves is not encrypted, and the file does not say that nobody minds.
+        &format!("{tls}fabric = \"tcp\"\n{certificates}"),
     ] {
         assert!(Config::parse(bad).is_err(), "{bad}");
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use forebay_pool::home::is_open;
-use forebay_pool::net::{Config, Ended, Serving, Status};
+use forebay_pool::net::{Config, Ended, Lends, Serving, Status, Wrong};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -19,8 +19,12 @@ const LOOK_PAUSE: Duration = Duration::from_millis(50);
 /// Serves until a signal.
 pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     let path = output::path(&arguments.config);
-    let config =
-        Config::load(&arguments.config).map_err(|wrong| Failure::Usage(wrong.to_string()))?;
+    let usage = |wrong: Wrong| Failure::Usage(wrong.to_string());
+    let mut config = Config::load(&arguments.config).map_err(usage)?;
+    if let Some(by) = arguments.fabric {
+        config.fabric = by;
+        config.check().map_err(usage)?;
+    }
     let number = arguments.server;
     let count = config.servers.len();
     if !(1..=count).contains(&number) {
@@ -50,7 +54,9 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
                 .metrics()
         })?;
     }
+    let mut lends = None;
     while !serving.is_over() {
+        tell_lending(&mut lends, serving.lends());
         let status = serving.status();
         tell(
             &mut told.lock().unwrap_or_else(PoisonError::into_inner),
@@ -63,6 +69,20 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
     }
     serving.wait().map_err(failed)?;
     Ok(DONE)
+}
+
+/// Says whether it lends its blocks.
+fn tell_lending(before: &mut Lends, now: Lends) {
+    if *before != now {
+        match &now {
+            Some(Ok(provider)) => output::note(format_args!(
+                "its blocks are lent by libfabric's {provider}, unencrypted"
+            )),
+            Some(Err(why)) => output::note(format_args!("it lends no blocks: {why}")),
+            None => {}
+        }
+        *before = now;
+    }
 }
 
 /// Says what has changed, for whoever reads the log.

@@ -1,6 +1,6 @@
 //! `forebay serve`: a server of a pool.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
@@ -140,4 +140,31 @@ fn pools_that_cannot_be_are_refused() {
     std::fs::write(&path, "servers = [\"127.0.0.1:7411\"]\n").expect("a file");
     let third = place.run(&["serve", &name, "--server", "3"]);
     assert_eq!(third.code, 2, "{third:?}");
+}
+
+#[test]
+fn a_server_says_by_what_it_lends_its_blocks() {
+    let place = Place::new("serve-fabric");
+    let [a, b, c, d] = std::process::id().to_be_bytes();
+    let host = Ipv4Addr::new(127, (a ^ b) | 0x80, c, d);
+    let path = place.file("pool.toml");
+    std::fs::write(&path, format!("servers = [\"{host}:7415\"]\n")).expect("a file");
+    // Where libfabric or the provider is missing, it says so, and is a server all the same.
+    for (provider, says) in [("tcp", "lent by libfabric's tcp"), ("shm", "lent by")] {
+        let mut command = place.forebay(&["serve", "--server", "1", "--fabric", provider]);
+        let child = command.arg(&path).stderr(Stdio::piped()).spawn();
+        let mut server = Server(child.expect("it runs"));
+        let log = BufReader::new(server.0.stderr.take().expect("a log"));
+        let mut lines = log.lines().map(|line| line.expect("text"));
+        let is_said = |line: &String| line.contains(says) || line.contains("it lends no blocks");
+        assert!(lines.any(|line| is_said(&line)), "{provider}");
+        let config = Config::load(&path).expect("a configuration");
+        Pool::join(&config, PATIENCE).expect("a pool");
+        assert_eq!(server.stop(), Some(0));
+    }
+    let mut wrong = place.forebay(&["serve", "--server", "1", "--fabric", "wool"]);
+    let wrong = wrong.arg(&path).output().expect("it runs");
+    let said = String::from_utf8_lossy(&wrong.stderr).into_owned();
+    assert_eq!(wrong.status.code(), Some(2), "{said}");
+    assert!(said.contains("no provider is called wool"), "{said}");
 }

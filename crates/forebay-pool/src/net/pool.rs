@@ -12,6 +12,7 @@ use forebay_seed::{self as seed, Kind, Record, Request};
 use super::link::{self, Dialled, Dialler, Hello, PAUSE};
 use super::modes::{Counting, Counts, Modes};
 use super::process::{self, Event, Machine, Process};
+use super::reach::Reach;
 use super::security::Security;
 use super::serving::keep_dialling;
 use super::{Config, Ended, random};
@@ -37,6 +38,7 @@ impl From<seed::Mode> for Mode {
 pub struct Pool {
     modes: Modes,
     block_bytes: u64,
+    reach: Reach,
     process: Arc<Mutex<Process>>,
     inbox: Sender<Event>,
     is_over: Arc<AtomicBool>,
@@ -81,6 +83,11 @@ impl Pool {
             Arc::clone(&is_in),
             config.term_ms,
         );
+        let process = if config.passes() {
+            process.that_passes()
+        } else {
+            process
+        };
         let process = Arc::new(Mutex::new(process));
         let (inbox, events) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
@@ -99,6 +106,7 @@ impl Pool {
         let mut pool = Pool {
             modes: Modes::new(config.path, random()?),
             block_bytes: config.block_bytes,
+            reach: Reach::to(&config.servers, Duration::from_millis(config.term_ms)),
             process,
             inbox,
             is_over,
@@ -143,6 +151,11 @@ impl Pool {
     /// The same for later.
     pub fn counting(&self) -> Counting {
         self.modes.counting()
+    }
+
+    /// Requests whose bytes were read past servers, and those that were tried and went by messages.
+    pub fn passed(&self) -> (u64, u64) {
+        self.reach.counts()
     }
 
     /// Makes local requests as slow as if they shared a memory of so many bytes a second, for measurements on hosts whose memory is always faster
@@ -243,7 +256,14 @@ impl Pool {
     pub fn run(&self, operation: Operation) -> Result<Answer, Failure> {
         // What is here is done by this thread, under the lock; the rest is waited for without it.
         let begun = process::locked(&self.process).begin(operation);
-        begun.unwrap_or_else(|outcome| outcome.recv().unwrap_or(Err(Failure::GivenUp)))
+        begun.unwrap_or_else(|begun| {
+            let until = self.reach.until();
+            for passing in begun.past {
+                let bytes = self.reach.read(&passing.wanted, until);
+                process::locked(&self.process).passed(passing, bytes);
+            }
+            begun.outcome.recv().unwrap_or(Err(Failure::GivenUp))
+        })
     }
 }
 

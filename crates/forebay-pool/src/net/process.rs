@@ -1,5 +1,8 @@
 //! One process of a pool: its machines, what comes to them, and time.
 
+mod past;
+mod ruling;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
@@ -13,15 +16,23 @@ use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
 use crate::ids::{Epoch, Node};
 use crate::message::{Message, Outbox};
-use crate::register::Saved;
 use crate::ruler::Ruler;
 use crate::server::Server;
+pub(super) use past::Passing;
 
 /// How long a member that goes waits until its last words are on their way.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What becomes of an operation.
 pub(super) type Outcome = Result<Answer, Failure>;
+
+/// An operation that has not ended.
+pub(super) struct Begun {
+    /// What whoever has begun it is to read past servers.
+    pub past: Vec<Passing>,
+    /// Where its outcome comes.
+    pub outcome: Receiver<Outcome>,
+}
 
 /// What a process is told besides what comes by its connections.
 pub(super) enum Event {
@@ -61,6 +72,8 @@ pub(super) struct Process {
     /// Where results of operations go that have not ended.
     askers: BTreeMap<u64, Sender<Outcome>>,
     asked: u64,
+    /// What a client knows of blocks that are lent, and what it has found that can be read past servers.
+    past: Option<past::Past>,
     is_over: bool,
     is_in: Arc<AtomicBool>,
     /// What a server says of itself.
@@ -96,6 +109,7 @@ impl Process {
             told: Default::default(),
             askers: BTreeMap::new(),
             asked: 0,
+            past: None,
             is_over: false,
             is_in,
             status: Arc::default(),
@@ -152,7 +166,7 @@ impl Process {
     }
 
     /// Does an operation at once, where all that it needs is here; else its outcome comes by the channel.
-    pub fn begin(&mut self, operation: Operation) -> Result<Outcome, Receiver<Outcome>> {
+    pub fn begin(&mut self, operation: Operation) -> Result<Outcome, Begun> {
         if self.is_over {
             return Ok(Err(Failure::GivenUp));
         }
@@ -163,12 +177,20 @@ impl Process {
         if let Machine::Client(client) = &mut self.machine {
             client.begin(now, number, operation, &mut out);
         }
-        self.dispatch(self.me, out);
-        self.answer(Some(number)).ok_or_else(|| {
-            let (asker, outcome) = mpsc::channel();
-            self.askers.insert(number, asker);
-            outcome
-        })
+        let past = self.dispatch_past(out);
+        let ended = self.answer(Some(number));
+        if past.is_empty()
+            && let Some(ended) = ended
+        {
+            return Ok(ended);
+        }
+        let (asker, outcome) = mpsc::channel();
+        match ended {
+            // Nobody has hung up yet.
+            Some(ended) => _ = asker.send(ended),
+            None => _ = self.askers.insert(number, asker),
+        }
+        Err(Begun { past, outcome })
     }
 
     /// Whether the pool does not want this client any more.
@@ -193,84 +215,6 @@ impl Process {
     /// A time by this process's clock.
     pub fn clock(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.began).as_millis() as u64
-    }
-
-    /// A process whose ruler, if there is one, is told to `saver` when there is something to save.
-    pub fn with_saver(self, saver: Sender<()>) -> Process {
-        Process {
-            saver: Some(saver),
-            ..self
-        }
-    }
-
-    /// This process keeps the register from now on.
-    pub fn rule(&mut self, ruler: Ruler, reign: u64) {
-        self.ruler = Some(ruler);
-        self.keeper = Node::Register;
-        self.reign = reign;
-        let clients = self.links.keys().copied();
-        let clients = clients.filter(|node| matches!(node, Node::Client(_)));
-        let rules = |client| (client, Message::Rules { reign });
-        let out = clients.map(rules).collect();
-        self.dispatch(self.me, out);
-        self.meet_register();
-    }
-
-    /// Another process keeps the register, or nobody that is known.
-    pub fn follow(&mut self, keeper: Option<Node>, reign: u64) {
-        let keeper = keeper.unwrap_or(Node::Register);
-        if self.ruler.take().is_some() || keeper != self.keeper || reign != self.reign {
-            self.keeper = keeper;
-            self.reign = reign;
-            self.meet_register();
-        }
-    }
-
-    fn meet_register(&mut self) {
-        let mut out = Outbox::new();
-        match &mut self.machine {
-            Machine::Server(server) => server.connected(Node::Register, &mut out),
-            Machine::Client(client) => client.connected(Node::Register, &mut out),
-        }
-        self.dispatch(self.me, out);
-    }
-
-    /// The ruler's lease lasts until then.
-    pub fn renewed(&mut self, until: Instant) {
-        let until = self.clock(until);
-        if let Some(ruler) = &mut self.ruler {
-            ruler.renewed(until);
-        }
-    }
-
-    /// What the ruler wants to have saved, and its number.
-    pub fn unsaved(&mut self) -> Option<(u64, Saved)> {
-        self.ruler.as_mut()?.unsaved()
-    }
-
-    /// It has been saved.
-    pub fn kept(&mut self, change: u64) {
-        let now = self.now();
-        let mut out = Outbox::new();
-        if let Some(ruler) = &mut self.ruler {
-            ruler.kept(now, change, &mut out);
-        }
-        self.dispatch(Node::Register, out);
-        self.answer(None);
-    }
-
-    /// What etcd fails by, or that it works.
-    pub fn etcd_fails(&mut self, why: Option<String>) {
-        self.etcd_trouble = why;
-    }
-
-    fn tell_saver(&self) {
-        if let (Some(ruler), Some(saver)) = (&self.ruler, &self.saver)
-            && ruler.has_unsaved()
-        {
-            // It may have ended: then nothing is saved, and nobody answered.
-            let _ = saver.send(());
-        }
     }
 
     fn tick(&mut self) {
@@ -389,6 +333,10 @@ impl Process {
                 }
                 return true;
             }
+            let is_past = |past: &mut past::Past| past.located.came(from, &message);
+            if self.past.as_mut().is_some_and(is_past) {
+                return true;
+            }
             let out = self.handle(from, to, message);
             self.dispatch(to, out);
             self.answer(None);
@@ -454,7 +402,10 @@ impl Process {
                 to
             };
             if let Some(link) = self.links.get(&by) {
-                link.send((from, to), &message);
+                match self.past.as_mut() {
+                    Some(past) => past.send(link, (from, to), message),
+                    None => link.send((from, to), &message),
+                }
             }
         }
     }

@@ -7,6 +7,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use super::door::{Door, Inside, listen};
+use super::fabric::Lends;
+use super::lending::Lending;
 use super::link::{self, Dialled, Dialler, Hello, PAUSE};
 use super::numbers::Numbers;
 use super::process::{Event, Machine, Process, locked};
@@ -29,6 +31,7 @@ pub struct Serving {
     inbox: Inbox,
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
+    lends: Arc<Mutex<Lends>>,
     thread: JoinHandle<Result<(), Ended>>,
 }
 
@@ -52,6 +55,7 @@ impl Serving {
         let inbox = Arc::new(Mutex::new(inbox));
         let is_over = Arc::new(AtomicBool::new(false));
         let status = Arc::default();
+        let lends: Arc<Mutex<Lends>> = Arc::default();
         let life = Life {
             security: Security::of(config.tls.as_ref())?,
             config: config.clone(),
@@ -59,6 +63,7 @@ impl Serving {
             inbox: Arc::clone(&inbox),
             is_over: Arc::clone(&is_over),
             status: Arc::clone(&status),
+            lends: Arc::clone(&lends),
             secret: random()?,
             birth: random()?.max(1),
             taken: OnceLock::new(),
@@ -74,6 +79,7 @@ impl Serving {
             inbox,
             is_over,
             status,
+            lends,
             thread,
         })
     }
@@ -87,6 +93,11 @@ impl Serving {
     /// How it is.
     pub fn status(&self) -> Status {
         locked(&self.status).clone()
+    }
+
+    /// Whether it lends its blocks, once it has tried to.
+    pub fn lends(&self) -> Lends {
+        locked(&self.lends).clone()
     }
 
     /// Whether it has ended.
@@ -109,6 +120,7 @@ struct Life {
     inbox: Inbox,
     is_over: Arc<AtomicBool>,
     status: Arc<Mutex<Status>>,
+    lends: Arc<Mutex<Lends>>,
     secret: u64,
     birth: u64,
     /// The home, if this is the first server: no other pool has it meanwhile.
@@ -248,7 +260,7 @@ impl Life {
             secret: self.secret,
         };
         let server = Server::new(me, config);
-        match &self.config.home {
+        let server = match &self.config.home {
             Some(home) => {
                 let home = Directory::new(home, me.0);
                 let server = server.with_home(Arc::new(home), self.config.memory_mib << 20);
@@ -259,7 +271,22 @@ impl Life {
                 })
             }
             None => server,
-        }
+        };
+        self.lends(server)
+    }
+
+    /// A server that lends its blocks, if it is to and can. Without that it is a member all the same.
+    fn lends(&self, server: Server) -> Server {
+        let Some(provider) = self.config.fabric.provider() else {
+            return server;
+        };
+        let lending = Lending::begin(provider, self.config.servers[self.index].ip());
+        let (server, lends) = match lending {
+            Ok(lending) => (server.with_lender(Arc::new(lending)), Ok(provider)),
+            Err(why) => (server, Err(why)),
+        };
+        *locked(&self.lends) = Some(lends);
+        server
     }
 
     /// Dials the servers before this one, until this life is done.

@@ -13,6 +13,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::home::Home;
 use crate::ids::{SIZE_BLOCK, Version};
+use crate::loans::{Endpoint, Lender, Lent, Loan};
 use crate::message::{Block, Part, Place};
 use crate::mistakes::{Mistake, is_any_made, is_made};
 
@@ -21,6 +22,8 @@ struct Held {
     version: Version,
     bytes: Bytes,
     used: u64,
+    /// It can be read where it lies.
+    loan: Option<(Loan, Lent)>,
 }
 
 /// Blocks.
@@ -36,6 +39,9 @@ pub(super) struct Blocks {
     /// How often a block came that was older than what was in memory.
     passed_over: u64,
     home: Option<Arc<dyn Home>>,
+    lender: Option<Arc<dyn Lender>>,
+    /// Blocks that are lent.
+    loans: usize,
 }
 
 impl Blocks {
@@ -175,6 +181,7 @@ impl Blocks {
             version: block.version,
             bytes: block.bytes,
             used: 0,
+            loan: None,
         };
         self.all.insert(block.place, held);
         self.touch(block.place);
@@ -196,12 +203,61 @@ impl Blocks {
         if let Some(held) = self.all.remove(&place) {
             self.order.remove(&held.used);
             self.bytes -= held.bytes.len() as u64;
+            self.end(held.loan);
+        }
+    }
+
+    /// Lets blocks be read where they lie.
+    pub fn lend_by(&mut self, lender: Arc<dyn Lender>) {
+        self.lender = Some(lender);
+    }
+
+    /// Where lent blocks are reached.
+    pub fn endpoint(&self) -> Option<Endpoint> {
+        Some(self.lender.as_ref()?.endpoint())
+    }
+
+    /// Lends a block, if it is in memory.
+    pub fn lend(&mut self, place: Place) -> Option<Lent> {
+        let (lender, held) = (self.lender.as_ref()?, self.all.get_mut(&place)?);
+        if held.loan.is_none() && !held.bytes.is_empty() {
+            held.loan = lender.lend(held.bytes.clone());
+            self.loans += usize::from(held.loan.is_some());
+        }
+        held.loan.as_ref().map(|(_, lent)| *lent)
+    }
+
+    /// Nothing is lent any more.
+    pub fn end_loans(&mut self) {
+        if self.loans > 0 {
+            let loans = { self.all.values_mut() }.filter_map(|held| held.loan.take());
+            loans
+                .collect::<Vec<_>>()
+                .into_iter()
+                .for_each(|loan| self.end(Some(loan)));
+        }
+    }
+
+    fn end(&mut self, loan: Option<(Loan, Lent)>) {
+        if let Some(loan) = loan {
+            self.loans -= 1;
+            if is_made(Mistake::LoansOutliveBlocks) {
+                std::mem::forget(loan);
+            }
+        }
+    }
+
+    /// Time has passed.
+    pub fn tidy_loans(&self) {
+        if let Some(lender) = &self.lender {
+            lender.tidy();
         }
     }
 
     /// With a home, takes all blocks out of memory.
     pub fn forget_what_the_home_has(&mut self) {
         if self.home.is_some() {
+            self.end_loans();
             self.all.clear();
             self.order.clear();
             self.bytes = 0;

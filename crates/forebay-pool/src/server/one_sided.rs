@@ -43,6 +43,7 @@ impl Server {
         | Message::Write { key, .. }
         | Message::Patch { key, .. }
         | Message::Discard { key, .. }
+        | Message::Locate { key, .. }
         | Message::Persist { key, .. }) = asked.message
         else {
             return;
@@ -110,6 +111,13 @@ impl Server {
                 }
                 number
             }
+            Message::Locate { number, places, .. } => {
+                let lent = { places.iter() }.map(|place| self.blocks.lend(*place));
+                return Ok(Some(Message::Located {
+                    number: *number,
+                    lent: lent.collect(),
+                }));
+            }
             Message::Discard {
                 number,
                 file,
@@ -168,6 +176,7 @@ fn number_of(message: &Message) -> Option<u64> {
         | Message::Patch { number, .. }
         | Message::Discard { number, .. }
         | Message::Persist { number, .. } => Some(*number),
+        // Whoever asks where blocks lie counts on his own.
         _ => None,
     }
 }

@@ -1,5 +1,7 @@
 //! Single servers whose pool is played by hand.
 
+mod loans;
+
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};

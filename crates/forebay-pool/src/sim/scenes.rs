@@ -319,7 +319,7 @@ pub(super) fn seen(world: &World) -> Result<(), Fault> {
 }
 
 /// Runs a pool; says what was wrong.
-fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
+pub(super) fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
     let copies = if scene.kills_servers() {
         2
     } else {
@@ -542,6 +542,7 @@ fn planted_mistakes_are_found() {
         (Mistake::LeavesOldBytes, Ill::Wrong, short),
         (Mistake::OvertakesRemoteOnes, Ill::Wrong, short),
         (Mistake::SkipsHome, Ill::Wrong, short),
+        (Mistake::LoansOutliveBlocks, Ill::Wrong, short),
     ];
     for (mistake, ill, steps) in mistakes {
         plant(Some(mistake));
