@@ -264,6 +264,12 @@ impl Register {
         out.push((from, Message::Member { sent, view }));
     }
 
+    /// Whether another server than this one is a member.
+    pub fn has_others(&self, me: Node) -> bool {
+        let mut all = self.ends.keys();
+        all.any(|node| matches!(node, Node::Server(_)) && *node != me)
+    }
+
     /// Whether a server may have blocks.
     fn has_blocks(&self, member: Node) -> bool {
         let mut servers = self.view.servers.iter().chain(&self.view.leaving);
@@ -285,25 +291,35 @@ impl Register {
         if old.epoch == self.origin && all().count() < self.servers_min {
             return;
         }
-        let mut losses = old.losses.clone();
         let epoch = Epoch(old.epoch.max(self.floor.epoch).0 + 1);
+        let leaving: Vec<Server> = all()
+            .filter(|server| old.leaving.contains(server))
+            .collect();
         if old.active {
             self.placements.clear();
             self.dead.clear();
         }
-        self.placements.push(old.servers.clone());
+        if !self.placements.contains(&old.servers) {
+            self.placements.push(old.servers.clone());
+        }
         self.dead.extend(lost.iter().copied());
-        if !lost.is_empty() {
-            // Blocks that were being moved lay where any epoch since the last active one wants them.
-            losses.extend(self.placements.iter().map(|before| Loss {
+        let is_empty = old.servers.is_empty() && old.epoch != self.origin && leaving.is_empty();
+        if is_empty {
+            // All servers have gone together, and could hand on nothing.
+            self.dead = self.placements.concat();
+            self.dead.sort_unstable();
+            self.dead.dedup();
+        }
+        let mut losses = old.losses.clone();
+        if is_empty || !lost.is_empty() {
+            // Blocks that were being moved lay where any epoch since the last active one wants them. Where there was no server, nothing was.
+            let placements = self.placements.iter().filter(|before| !before.is_empty());
+            losses.extend(placements.map(|before| Loss {
                 epoch,
                 before: before.clone(),
                 dead: self.dead.clone(),
             }));
         }
-        let leaving: Vec<Server> = all()
-            .filter(|server| old.leaving.contains(server))
-            .collect();
         self.view = View {
             epoch,
             servers: all().filter(|server| !leaving.contains(server)).collect(),
@@ -318,8 +334,9 @@ impl Register {
     fn activate(&mut self) {
         let view = &self.view;
         let mut needed = view.servers.iter().chain(&view.leaving);
-        if !view.servers.is_empty() && needed.all(|server| self.ready.contains(server)) {
-            self.view.active = true;
+        if needed.all(|server| self.ready.contains(server)) {
+            // Without a server nobody is served. Those who were told to go together go, and the next epoch says what is lost by that.
+            self.view.active = !self.view.servers.is_empty();
             for server in self.view.leaving.clone() {
                 self.ends.remove(&Node::Server(server));
                 self.gone.insert(Node::Server(server));

@@ -152,13 +152,16 @@ impl Server {
         let exchange = &self.exchange;
         if exchange.given.is_empty() && exchange.taken.is_empty() && self.ready < self.view.epoch {
             self.ready = self.view.epoch;
-            let others: Vec<Place> = { self.blocks.versions() }
-                .map(|(place, _)| place)
-                .filter(|place| !self.owns(self.me, *place))
-                .collect();
-            others
-                .into_iter()
-                .for_each(|place| self.blocks.forget(place));
+            // Where all servers have been told to go nobody owns anything, and whoever comes yet is handed all of it.
+            if !self.view.servers.is_empty() {
+                let others: Vec<Place> = { self.blocks.versions() }
+                    .map(|(place, _)| place)
+                    .filter(|place| !self.owns(self.me, *place))
+                    .collect();
+                others
+                    .into_iter()
+                    .for_each(|place| self.blocks.forget(place));
+            }
             self.tell(now, out);
         }
     }
