@@ -142,7 +142,7 @@ impl Process {
             if let Machine::Server(server) = &process.machine
                 && server.is_gone()
             {
-                return if server.is_leaving() {
+                return if server.is_let_go() {
                     Ok(())
                 } else {
                     Err(Ended::GivenUp)

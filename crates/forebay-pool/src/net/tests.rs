@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -259,9 +259,13 @@ fn a_connection_outlasts_an_end_that_does_not_read() {
 }
 
 /// Takes connections to a server along, and keeps both ends of each when one has ended: nobody hears of it, as if a host had lost power.
-fn take_along(from: TcpListener, to: Arc<Mutex<SocketAddr>>) {
+/// Says how many it has taken.
+fn take_along(from: TcpListener, to: Arc<Mutex<SocketAddr>>) -> Arc<AtomicUsize> {
+    let count = Arc::<AtomicUsize>::default();
+    let taken = Arc::clone(&count);
     std::thread::spawn(move || {
         for near in from.incoming() {
+            taken.fetch_add(1, Ordering::Relaxed);
             let near = near.unwrap();
             let to = *to.lock().unwrap();
             // Nobody may listen there for a while.
@@ -274,6 +278,7 @@ fn take_along(from: TcpListener, to: Arc<Mutex<SocketAddr>>) {
             }
         }
     });
+    count
 }
 
 /// Never closes either of them.
@@ -344,4 +349,82 @@ fn who_never_heard_of_a_servers_end_meets_its_next_life() {
         server.stop();
         server.wait().unwrap();
     }
+}
+
+#[test]
+fn signs_of_life_do_not_wait_behind_blocks() {
+    let (link, mut far) = link(1);
+    let (server, register) = (Node::Server(Server(1)), Node::Register);
+    let block = |number: u64| Block {
+        place: (File(7), number),
+        version: Version::default(),
+        bytes: vec![number as u8; 1 << 20].into(),
+    };
+    let give = |number| Message::Give {
+        epoch: crate::ids::Epoch(1),
+        blocks: vec![block(number)],
+        last: false,
+    };
+    // The other side does not read yet, and what the kernel takes is less.
+    let count = 9;
+    for number in 0..count {
+        link.send((server, Node::Server(Server(2))), &give(number));
+    }
+    assert!(!link.is_idle());
+    let (_, sign) = crate::message::alive(1, crate::ids::Epoch(1), true, false);
+    link.send((server, register), &sign);
+    let (mut before, mut blocks) = (None, 0);
+    while blocks < count {
+        match wire::hear(&mut far, &mut Vec::new()).unwrap().unwrap().1 {
+            message if message == sign => before = Some(blocks),
+            message => {
+                assert_eq!(message, give(blocks));
+                blocks += 1;
+            }
+        }
+    }
+    assert!(
+        before.is_some_and(|before| before < count - 1),
+        "{before:?}"
+    );
+}
+
+#[test]
+fn a_server_hands_on_more_than_a_connection_takes_at_once() {
+    const MIB: u64 = 1 << 20;
+    let config = Config {
+        block_bytes: MIB,
+        ..config(2)
+    };
+    let listener = TcpListener::bind((config.servers[0].ip(), 0)).unwrap();
+    let to = Arc::new(Mutex::new(listener.local_addr().unwrap()));
+    let taken = take_along(TcpListener::bind(config.servers[0]).unwrap(), to);
+    let first = Serving::begin_at(listener, &config, 0).unwrap();
+    let second = Serving::begin(&config, 1).unwrap();
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    let Ok(Answer::Made(Entry { file, .. }, _)) = pool.run(Operation::MakeNameless) else {
+        panic!("no file");
+    };
+    let bytes = |block: u64| vec![block as u8 + 1; MIB as usize];
+    let blocks = 96;
+    for block in 0..blocks {
+        pool.write(file, block * MIB, &bytes(block)).unwrap();
+    }
+    pool.run(Operation::Sync { file }).unwrap();
+    // Several times what may wait in a connection of these tests.
+    let has_many = || second.status().bytes > 24 * MIB;
+    wait_until("it has many blocks", has_many);
+    let before = taken.load(Ordering::Relaxed);
+    second.stop();
+    second.wait().unwrap();
+    assert_eq!(taken.load(Ordering::Relaxed), before, "connections");
+    drop(pool);
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    for block in 0..blocks {
+        let read = pool.read(file, block * MIB, MIB).unwrap();
+        assert!(read == bytes(block), "block {block}");
+    }
+    drop(pool);
+    first.stop();
+    first.wait().unwrap();
 }
