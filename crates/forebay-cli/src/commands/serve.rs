@@ -84,6 +84,13 @@ fn tell(before: &mut Status, now: Status) {
     if now.rules && !before.rules {
         output::note("it keeps the register of the pool's members");
     }
+    match (&before.refusal, &now.refusal) {
+        (None, Some(why)) => {
+            output::note(format_args!("{why}; it goes on without, and dials again"))
+        }
+        (Some(_), None) => output::note("the other servers that can be reached let it in again"),
+        _ => {}
+    }
     match (&before.etcd_trouble, &now.etcd_trouble) {
         (None, Some(why)) => output::note(format_args!("etcd: {why}")),
         (Some(_), None) => output::note("etcd answers again"),

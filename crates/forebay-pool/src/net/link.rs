@@ -38,6 +38,9 @@ const GREETING_MAX: u64 = 4096;
 /// How long until a peer that could not be reached is dialled again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
 
+/// The same where somebody has answered who does not let it in.
+pub(super) const LONG_PAUSE: Duration = Duration::from_millis(500);
+
 /// The register is meant.
 const TO_REGISTER: u8 = 1;
 /// The register speaks.
@@ -282,10 +285,21 @@ pub(super) struct Dialled<'a> {
     pub hello: &'a Hello,
 }
 
-/// What comes of dialling: the connection, the pool's life, who dialled and who was dialled; or why it is never let in.
-pub(super) type Met = Result<(Stream, u64, Node, Server), String>;
+/// What comes of dialling: the connection, the pool's life, who dialled and who was dialled; or that it is not let in.
+pub(super) type Met = Result<(Stream, u64, Node, Server), Refusal>;
 
-/// Dials until somebody lets it in, or refuses it for ever; `None` if nobody wants to know any more.
+/// Why somebody is not let in.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub why: String,
+    /// Who said so is in another life of the pool.
+    pub is_other_life: bool,
+}
+
+/// What a member of another life of the pool is told.
+pub(super) const OTHER_LIFE: &str = "the pool that it belonged to is no more";
+
+/// Dials until somebody lets it in, or refuses it; `None` if nobody wants to know any more.
 pub(super) fn dial_until(door: Dialled<'_>, goes_on: &dyn Fn() -> bool) -> Option<Met> {
     while goes_on() {
         if let Some(met) = dial_once(door) {
@@ -300,10 +314,14 @@ pub(super) fn dial_until(door: Dialled<'_>, goes_on: &dyn Fn() -> bool) -> Optio
 pub(super) fn dial_once(door: Dialled<'_>) -> Option<Met> {
     match dial(&door) {
         Ok((stream, Welcome::In { birth, you, me })) => Some(Ok((stream, birth, you, me))),
-        Ok((_, Welcome::Never(why))) => Some(Err(why)),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Some(Err(format!("{}: {error}", door.to)))
-        }
+        Ok((_, Welcome::Never(why))) => Some(Err(Refusal {
+            is_other_life: why == OTHER_LIFE,
+            why,
+        })),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Some(Err(Refusal {
+            why: format!("{}: {error}", door.to),
+            is_other_life: false,
+        })),
         Ok((_, Welcome::Later)) | Err(_) => None,
     }
 }

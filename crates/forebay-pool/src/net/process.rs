@@ -54,6 +54,8 @@ pub(super) struct Process {
     saver: Option<Sender<()>>,
     /// What etcd fails by.
     etcd_trouble: Option<String>,
+    /// Which servers of the list do not let this member in, and why.
+    refusals: BTreeMap<usize, String>,
     links: BTreeMap<Node, Link>,
     newest: Newest,
     /// The members, and servers that may have blocks, as far as this process has been told, and of which epoch that is.
@@ -91,6 +93,7 @@ impl Process {
             reign: 0,
             saver: None,
             etcd_trouble: None,
+            refusals: BTreeMap::new(),
             links: BTreeMap::new(),
             newest: Newest::default(),
             told: Default::default(),
@@ -264,6 +267,23 @@ impl Process {
         self.etcd_trouble = why;
     }
 
+    /// Why the server with this place in the list does not let this member in; `None`: it does.
+    pub fn refused(&mut self, place: usize, why: Option<String>) {
+        match why {
+            Some(why) => _ = self.refusals.insert(place, why),
+            None => _ = self.refusals.remove(&place),
+        }
+    }
+
+    /// The place in the list of the process that keeps the register, if it is known and another one.
+    pub fn keeper_place(&self, servers: usize) -> Option<usize> {
+        let Node::Server(keeper) = self.keeper else {
+            return None;
+        };
+        // Numbers go round in the list.
+        Some(keeper.0.checked_sub(1)? as usize % servers)
+    }
+
     fn tell_saver(&self) {
         if let (Some(ruler), Some(saver)) = (&self.ruler, &self.saver)
             && ruler.has_unsaved()
@@ -286,6 +306,7 @@ impl Process {
                 *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Status {
                     rules: self.ruler.is_some(),
                     etcd_trouble: self.etcd_trouble.clone(),
+                    refusal: self.refusals.values().next().cloned(),
                     ..status_of(server)
                 };
             }

@@ -428,3 +428,92 @@ fn a_server_hands_on_more_than_a_connection_takes_at_once() {
     first.stop();
     first.wait().unwrap();
 }
+
+/// Answers whoever dials there as no server of a pool does, until the listener's address is dialled once more after the end.
+fn answer_as_a_stranger(
+    listener: TcpListener,
+    is_over: Arc<std::sync::atomic::AtomicBool>,
+) -> std::thread::JoinHandle<usize> {
+    std::thread::spawn(move || {
+        let mut count = 0;
+        for near in listener.incoming() {
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            count += 1;
+            // Whoever hears this may have gone.
+            let _ = near.and_then(|mut near| near.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+        }
+        count
+    })
+}
+
+#[test]
+fn a_stranger_at_a_dead_servers_address_ends_nobody() {
+    let config = Config {
+        copies: 2,
+        term_ms: 1000,
+        ..config(3)
+    };
+    let begin = |index| Serving::begin(&config, index).unwrap();
+    let [first, second, third] = [0, 1, 2].map(begin);
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    let Ok(Answer::Made(Entry { file, .. }, _)) = pool.run(Operation::MakeNameless) else {
+        panic!("no file");
+    };
+    pool.write(file, 0, &[7; 1 << 18]).unwrap();
+    pool.run(Operation::Sync { file }).unwrap();
+    second.stop();
+    second.stop();
+    second.wait().unwrap();
+    let address = config.servers[1];
+    let again = || {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match TcpListener::bind(address) {
+                Ok(listener) => return listener,
+                // It is free in a moment.
+                Err(why) => assert!(Instant::now() < until, "{why}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let is_over = Arc::<std::sync::atomic::AtomicBool>::default();
+    let stranger = answer_as_a_stranger(again(), Arc::clone(&is_over));
+    // The third server dials it, and so does the client; the pool goes on with the two servers that are left.
+    wait_until("the third server says who does not let it in", || {
+        third
+            .status()
+            .refusal
+            .is_some_and(|why| why.contains("server 2"))
+    });
+    let are_two = |server: &Serving| {
+        let status = server.status();
+        status.is_active && status.servers == 2
+    };
+    wait_until("the pool goes on without it", || {
+        [&first, &third].into_iter().all(are_two)
+    });
+    pool.write(file, 0, &[8; 1 << 17]).unwrap();
+    let other = Pool::join(&config, PATIENCE).unwrap();
+    pool.run(Operation::Sync { file }).unwrap();
+    assert!(other.read(file, 0, 1 << 18).unwrap() == [[8; 1 << 17], [7; 1 << 17]].as_flattened());
+    is_over.store(true, Ordering::Relaxed);
+    let _ = TcpStream::connect(address);
+    assert!(stranger.join().unwrap() >= 2);
+    // It is let in again where the stranger was.
+    let second = Serving::begin_at(again(), &config, 1).unwrap();
+    wait_until("all are there again", || {
+        [&first, &second, &third].into_iter().all(|server| {
+            let status = server.status();
+            status.is_active && status.servers == 3 && status.refusal.is_none()
+        })
+    });
+    assert!(pool.read(file, 0, 1 << 17).unwrap() == [8; 1 << 17]);
+    drop((pool, other));
+    for server in [third, second, first] {
+        server.stop();
+        server.stop();
+        server.wait().unwrap();
+    }
+}
