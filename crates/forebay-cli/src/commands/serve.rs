@@ -61,6 +61,12 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
         }
         thread::sleep(LOOK_PAUSE);
     }
+    let status = serving.status();
+    if let Some((files, bytes)) = status.dropped {
+        output::note(format_args!(
+            "it ends with blocks of {files} files in its memory, {bytes} bytes: what no other server has is lost"
+        ));
+    }
     serving.wait().map_err(failed)?;
     Ok(DONE)
 }

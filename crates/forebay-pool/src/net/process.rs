@@ -1,10 +1,11 @@
 //! One process of a pool: its machines, what comes to them, and time.
 
+mod ending;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Ended;
@@ -16,9 +17,6 @@ use crate::message::{Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
 use crate::server::Server;
-
-/// How long a member that goes waits until its last words are on their way.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What becomes of an operation.
 pub(super) type Outcome = Result<Answer, Failure>;
@@ -118,6 +116,7 @@ impl Process {
     pub fn run(process: &Mutex<Process>, inbox: &Receiver<Event>) -> Result<(), Ended> {
         let result = Process::go_on(process, inbox);
         let mut process = locked(process);
+        process.tell_end();
         process.is_over = true;
         process.askers.clear();
         process.links.clear();
@@ -150,6 +149,9 @@ impl Process {
                 } else {
                     Err(Ended::GivenUp)
                 };
+            }
+            if process.is_left_alone() {
+                return Ok(());
             }
         }
     }
@@ -321,34 +323,6 @@ impl Process {
             server.synced(&mut out);
         }
         self.dispatch(self.me, out);
-    }
-
-    /// Says whether that is the end of it.
-    fn stop(&mut self) -> bool {
-        match &mut self.machine {
-            // The register goes with its process, and the pool with the register.
-            Machine::Server(_) if self.ruler.is_some() && self.saver.is_none() => true,
-            // There is nobody whom it could hand on anything to.
-            Machine::Server(server) if self.ruler.is_some() && server.view().servers.len() <= 1 => {
-                true
-            }
-            Machine::Server(server) => {
-                let is_second = server.is_leaving();
-                server.leave();
-                is_second
-            }
-            Machine::Client(client) => {
-                let mut out = Outbox::new();
-                client.leave(&mut out);
-                self.dispatch(self.me, out);
-                self.answer(None);
-                let until = Instant::now() + LAST_WORDS;
-                while !self.links.values().all(Link::is_idle) && Instant::now() < until {
-                    thread::sleep(Duration::from_millis(1));
-                }
-                true
-            }
-        }
     }
 
     /// There is a new connection; an older one with the same peer is over. One that comes after a newer one of its peer is refused, even if that has
