@@ -73,6 +73,8 @@ pub struct Register {
     origin: Epoch,
     /// What an earlier ruler has given.
     floor: Floor,
+    /// Nothing is lost with servers.
+    has_home: bool,
 }
 
 impl Register {
@@ -91,7 +93,13 @@ impl Register {
             servers_min,
             origin: Epoch(0),
             floor: Floor::default(),
+            has_home: false,
         }
+    }
+
+    /// A register of a pool that has a home, or none.
+    pub fn of_home(self, has_home: bool) -> Self {
+        Register { has_home, ..self }
     }
 
     /// Goes on with what another process has saved: every member has a whole term again.
@@ -100,7 +108,15 @@ impl Register {
             .map(|member| (*member, now + self.term))
             .collect();
         Register {
-            view: saved.view,
+            // One that did not know of the home may have saved some.
+            view: View {
+                losses: if self.has_home {
+                    Vec::new()
+                } else {
+                    saved.view.losses
+                },
+                ..saved.view
+            },
             ends,
             placements: saved.placements,
             dead: saved.dead,
@@ -311,14 +327,20 @@ impl Register {
             self.dead.dedup();
         }
         let mut losses = old.losses.clone();
-        if is_empty || !lost.is_empty() {
+        if !self.has_home && (is_empty || !lost.is_empty()) {
             // Blocks that were being moved lay where any epoch since the last active one wants them. Where there was no server, nothing was.
             let placements = self.placements.iter().filter(|before| !before.is_empty());
-            losses.extend(placements.map(|before| Loss {
-                epoch,
-                before: before.clone(),
-                dead: self.dead.clone(),
-            }));
+            for before in placements {
+                let (before, dead) = (before.clone(), self.dead.clone());
+                // It says what older ones of the same servers do: between them nothing was written.
+                let says = |loss: &Loss| loss.dead.iter().all(|server| dead.contains(server));
+                losses.retain(|loss| loss.before != before || !says(loss));
+                losses.push(Loss {
+                    epoch,
+                    before,
+                    dead,
+                });
+            }
         }
         self.view = View {
             epoch,
@@ -413,6 +435,49 @@ mod tests {
         }
         for now in (4000..6000).step_by(100) {
             assert_eq!(is_in(now, false), now < 3900 + 800, "{now}");
+        }
+    }
+
+    #[test]
+    fn losses_are_few_and_none_where_there_is_a_home() {
+        for has_home in [false, true] {
+            let mut register = Register::new(400, 3).of_home(has_home);
+            let say = |register: &mut Register, now, from, leaving| {
+                let (ready, mut out) = (register.view().epoch, Outbox::new());
+                let (_, sign) = alive(now, ready, leaving, false);
+                register.handle(now, from, sign, &mut out);
+            };
+            let servers = [1, 2, 3].map(|number| Node::Server(Server(number)));
+            let clients = [5, 6, 7].map(|number| Node::Client(Client(number)));
+            for _ in 0..2 {
+                for member in servers.into_iter().chain(clients) {
+                    say(&mut register, 0, member, false);
+                }
+            }
+            assert!(register.view().active && register.view().losses.is_empty());
+            // One dies after the other, and then clients go while there is no server.
+            for now in 1..1400 {
+                register.tick(now);
+                let alive = servers.iter().filter(|_| now < 300).skip(1);
+                let last = servers.iter().skip(2).filter(|_| now < 600);
+                for member in alive.chain(last).chain(&clients) {
+                    say(&mut register, now, *member, false);
+                }
+            }
+            for client in clients {
+                say(&mut register, 1400, client, true);
+            }
+            assert!(register.view().servers.is_empty());
+            say(&mut register, 1400, Node::Server(Server(4)), false);
+            let view = register.view();
+            assert_eq!(view.servers, [Server(4)]);
+            let losses: Vec<_> = { view.losses.iter() }
+                .map(|loss| (loss.before.len(), loss.dead.len()))
+                .collect();
+            // Of each list of servers that blocks may have been on, the newest.
+            let all = vec![(3, 3), (2, 3), (1, 3)];
+            let told = if has_home { Vec::new() } else { all };
+            assert_eq!(losses, told);
         }
     }
 }

@@ -303,6 +303,7 @@ impl Life {
         if self.index == 0 {
             let life = self.begin_life()?;
             let register = Register::new(self.config.term_ms, self.config.servers.len());
+            let register = register.of_home(self.config.home.is_some());
             let register = register.after(first_epoch(life.unwrap_or(0)));
             return Ok(Some(Standing {
                 me: Id(1),

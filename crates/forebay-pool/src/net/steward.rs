@@ -8,6 +8,7 @@
 //!
 //! Decision 0058 says why it is done so.
 
+mod lives;
 mod member;
 
 use std::collections::BTreeSet;
@@ -22,7 +23,7 @@ use super::etcd::{Asker, Etcd};
 use super::numbers::{Given, Numbers};
 use super::process::Process;
 use super::{Config, Ended};
-use crate::home::{Directory, Taken, first_epoch};
+use crate::home::{Taken, first_epoch};
 use crate::ids::{Node, Server};
 use crate::register::{Register, Saved};
 use crate::ruler::Ruler;
@@ -117,6 +118,8 @@ pub(super) struct Steward {
     seconds: u64,
     lease: Option<Lease>,
     reign: Option<Reign>,
+    /// A life that was taken for a reign, and is not saved yet.
+    next_life: Option<lives::NextLife>,
     me: Option<Server>,
     /// Since when nobody has ruled, while this server had no number.
     alone_since: Option<Instant>,
@@ -142,6 +145,7 @@ impl Steward {
             seconds,
             lease: None,
             reign: None,
+            next_life: None,
             me: None,
             alone_since: None,
             trouble: None,
@@ -325,23 +329,6 @@ impl Steward {
         Ok(self.asker.put_if((&ruler, reign), &key, &bytes, 0)?)
     }
 
-    /// Takes a life for a reign: its number, and the home if others are kept out of it.
-    fn take_life(&self, known: u64, is_new: bool) -> Result<(u64, Option<Taken>), Fault> {
-        let Some(home) = &self.config.home else {
-            return Ok((known + 1, None));
-        };
-        let block_bytes = self.config.block_bytes;
-        let taken = match Directory::take(home, block_bytes) {
-            Ok(taken) => Some(taken),
-            // The one who ruled before may not know that he does not: then he has it still.
-            Err(crate::home::Foreign::Taken(_)) if !is_new => None,
-            Err(why) => return Err(Fault::Ended(Ended::Home(why))),
-        };
-        let life = Directory::begin_life_after(home, block_bytes, known);
-        let life = life.map_err(|why| Fault::Ended(Ended::Home(why)))?;
-        Ok((life, taken))
-    }
-
     /// Begins to rule as a server without a number: it goes on with the pool, or begins one. `None`: it does not rule after all.
     fn begin_as_ruler(&mut self, reign: u64, birth: u64) -> Result<Option<Entered>, Fault> {
         let before = self.state()?;
@@ -355,7 +342,7 @@ impl Steward {
             other => other,
         };
         let is_new = kept.is_none();
-        let (life, home) = self.take_life(known, is_new)?;
+        let (life, home) = self.take_life(reign, known, is_new)?;
         let state = kept.unwrap_or_else(|| {
             let register = Register::new(self.config.term_ms, self.config.servers.len());
             State {
@@ -374,6 +361,7 @@ impl Steward {
         if !self.save(reign, &state)? {
             return Ok(None);
         }
+        self.settle_life();
         self.me = Some(me);
         self.say_alive()?;
         // Others follow by the number.
@@ -403,6 +391,7 @@ impl Steward {
         let servers = self.config.servers.len();
         let floor = Numbers::floor(state.life, servers);
         let register = Register::new(self.config.term_ms, servers);
+        let register = register.of_home(self.config.home.is_some());
         Ruler::under_lease(register.resume(now, state.register.clone(), floor), 0)
     }
 
