@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::Ended;
+use super::clock::Moment;
 use super::link::{Link, Newest};
 use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
@@ -65,7 +66,7 @@ pub(super) struct Process {
     is_in: Arc<AtomicBool>,
     /// What a server says of itself.
     status: Arc<Mutex<Status>>,
-    began: Instant,
+    began: Moment,
     term: Duration,
     tick: Duration,
 }
@@ -100,7 +101,7 @@ impl Process {
             is_over: false,
             is_in,
             status: Arc::default(),
-            began: Instant::now(),
+            began: Moment::now(),
             term: Duration::from_millis(term_ms),
             tick: Duration::from_millis((term_ms / 50).clamp(5, 100)),
         }
@@ -192,12 +193,12 @@ impl Process {
     }
 
     pub fn now(&self) -> u64 {
-        self.clock(Instant::now())
+        self.clock(Moment::now())
     }
 
     /// A time by this process's clock.
-    pub fn clock(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.began).as_millis() as u64
+    pub fn clock(&self, at: Moment) -> u64 {
+        at.since(self.began).as_millis() as u64
     }
 
     /// A process whose ruler, if there is one, is told to `saver` when there is something to save.
@@ -241,7 +242,7 @@ impl Process {
     }
 
     /// The ruler's lease lasts until then.
-    pub fn renewed(&mut self, until: Instant) {
+    pub fn renewed(&mut self, until: Moment) {
         let until = self.clock(until);
         if let Some(ruler) = &mut self.ruler {
             ruler.renewed(until);

@@ -14,10 +14,11 @@ mod member;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::clock::Moment;
 use super::door::Door;
 use super::etcd::{Asker, Etcd};
 use super::numbers::{Given, Numbers};
@@ -61,8 +62,8 @@ struct Lease {
     number: u64,
     lasts: Duration,
     /// By this host's clock it is not over before.
-    until: Instant,
-    renewed: Instant,
+    until: Moment,
+    renewed: Moment,
 }
 
 /// This server as a member.
@@ -122,7 +123,7 @@ pub(super) struct Steward {
     next_life: Option<lives::NextLife>,
     me: Option<Server>,
     /// Since when nobody has ruled, while this server had no number.
-    alone_since: Option<Instant>,
+    alone_since: Option<Moment>,
     trouble: Option<String>,
 }
 
@@ -195,7 +196,7 @@ impl Steward {
             }
             Seen::Me(reign) => reign,
             Seen::Nobody => {
-                let since = *self.alone_since.get_or_insert_with(Instant::now);
+                let since = *self.alone_since.get_or_insert_with(Moment::now);
                 if since.elapsed() < self.reserve()? {
                     return Ok(Entry::Wait);
                 }
@@ -233,11 +234,11 @@ impl Steward {
 
     /// Holds a lease, and renews it in time. Says whether it is the same as before.
     fn hold_lease(&mut self) -> io::Result<bool> {
-        let asked = Instant::now();
+        let asked = Moment::now();
         // Clocks may differ by one in a hundred.
         let until = |lasts: Duration| asked + lasts * 9 / 10;
         if let Some(lease) = &mut self.lease {
-            if asked.duration_since(lease.renewed) < lease.lasts / 5 {
+            if asked.since(lease.renewed) < lease.lasts / 5 {
                 return Ok(true);
             }
             if let Some(lasts) = self.asker.renew(lease.number)? {
@@ -440,7 +441,7 @@ mod tests {
         let config = Config::parse(text).unwrap();
         let etcd = config.etcd.as_ref().unwrap();
         let mut steward = Steward::new(etcd, &config, 0, 1).unwrap();
-        steward.alone_since = Some(Instant::now());
+        steward.alone_since = Some(Moment::now());
         assert!(matches!(steward.enter(1), Ok(Entry::Wait)));
         assert!(steward.trouble().is_some());
         assert_eq!(steward.alone_since, None);
