@@ -168,7 +168,10 @@ impl Client {
             return;
         }
         let file = operation.file();
-        let made = self.next_file(&operation);
+        let Some(made) = self.next_file(&operation) else {
+            self.results.push((id, Err(Failure::Full)));
+            return;
+        };
         self.use_file(file);
         let active = Active::new(id, operation, made);
         if self.state(file).active.is_some() && self.passes_by(now, file, &active, out) {

@@ -6,12 +6,13 @@
 //! stream    their bytes, plain or by TLS              security  certificates
 //! numbers   what new members are called               etcd      its interface, as far as a pool needs it
 //! steward   who rules, by etcd                        door      who dials a server, and is let in
-//! modes     which way each request of a client goes
+//! modes     which way each request of a client goes   clock     it goes on while the host sleeps
 //! ```
 //!
 //! The servers are those of a [`Config`]. One of them keeps the register besides: the first, or with `etcd` the one that has been elected. Without
 //! certificates nobody proves who he is, and all addresses must be loopback ones.
 
+mod clock;
 mod door;
 mod etcd;
 mod link;

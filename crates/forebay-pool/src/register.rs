@@ -73,6 +73,8 @@ pub struct Register {
     origin: Epoch,
     /// What an earlier ruler has given.
     floor: Floor,
+    /// Nothing is lost with servers.
+    has_home: bool,
 }
 
 impl Register {
@@ -91,7 +93,13 @@ impl Register {
             servers_min,
             origin: Epoch(0),
             floor: Floor::default(),
+            has_home: false,
         }
+    }
+
+    /// A register of a pool that has a home, or none.
+    pub fn of_home(self, has_home: bool) -> Self {
+        Register { has_home, ..self }
     }
 
     /// Goes on with what another process has saved: every member has a whole term again.
@@ -100,7 +108,15 @@ impl Register {
             .map(|member| (*member, now + self.term))
             .collect();
         Register {
-            view: saved.view,
+            // One that did not know of the home may have saved some.
+            view: View {
+                losses: if self.has_home {
+                    Vec::new()
+                } else {
+                    saved.view.losses
+                },
+                ..saved.view
+            },
             ends,
             placements: saved.placements,
             dead: saved.dead,
@@ -264,6 +280,12 @@ impl Register {
         out.push((from, Message::Member { sent, view }));
     }
 
+    /// Whether another server than this one is a member.
+    pub fn has_others(&self, me: Node) -> bool {
+        let mut all = self.ends.keys();
+        all.any(|node| matches!(node, Node::Server(_)) && *node != me)
+    }
+
     /// Whether a server may have blocks.
     fn has_blocks(&self, member: Node) -> bool {
         let mut servers = self.view.servers.iter().chain(&self.view.leaving);
@@ -285,25 +307,41 @@ impl Register {
         if old.epoch == self.origin && all().count() < self.servers_min {
             return;
         }
-        let mut losses = old.losses.clone();
         let epoch = Epoch(old.epoch.max(self.floor.epoch).0 + 1);
+        let leaving: Vec<Server> = all()
+            .filter(|server| old.leaving.contains(server))
+            .collect();
         if old.active {
             self.placements.clear();
             self.dead.clear();
         }
-        self.placements.push(old.servers.clone());
-        self.dead.extend(lost.iter().copied());
-        if !lost.is_empty() {
-            // Blocks that were being moved lay where any epoch since the last active one wants them.
-            losses.extend(self.placements.iter().map(|before| Loss {
-                epoch,
-                before: before.clone(),
-                dead: self.dead.clone(),
-            }));
+        if !self.placements.contains(&old.servers) {
+            self.placements.push(old.servers.clone());
         }
-        let leaving: Vec<Server> = all()
-            .filter(|server| old.leaving.contains(server))
-            .collect();
+        self.dead.extend(lost.iter().copied());
+        let is_empty = old.servers.is_empty() && old.epoch != self.origin && leaving.is_empty();
+        if is_empty {
+            // All servers have gone together, and could hand on nothing.
+            self.dead = self.placements.concat();
+            self.dead.sort_unstable();
+            self.dead.dedup();
+        }
+        let mut losses = old.losses.clone();
+        if !self.has_home && (is_empty || !lost.is_empty()) {
+            // Blocks that were being moved lay where any epoch since the last active one wants them. Where there was no server, nothing was.
+            let placements = self.placements.iter().filter(|before| !before.is_empty());
+            for before in placements {
+                let (before, dead) = (before.clone(), self.dead.clone());
+                // It says what older ones of the same servers do: between them nothing was written.
+                let says = |loss: &Loss| loss.dead.iter().all(|server| dead.contains(server));
+                losses.retain(|loss| loss.before != before || !says(loss));
+                losses.push(Loss {
+                    epoch,
+                    before,
+                    dead,
+                });
+            }
+        }
         self.view = View {
             epoch,
             servers: all().filter(|server| !leaving.contains(server)).collect(),
@@ -318,8 +356,9 @@ impl Register {
     fn activate(&mut self) {
         let view = &self.view;
         let mut needed = view.servers.iter().chain(&view.leaving);
-        if !view.servers.is_empty() && needed.all(|server| self.ready.contains(server)) {
-            self.view.active = true;
+        if needed.all(|server| self.ready.contains(server)) {
+            // Without a server nobody is served. Those who were told to go together go, and the next epoch says what is lost by that.
+            self.view.active = !self.view.servers.is_empty();
             for server in self.view.leaving.clone() {
                 self.ends.remove(&Node::Server(server));
                 self.gone.insert(Node::Server(server));
@@ -396,6 +435,49 @@ mod tests {
         }
         for now in (4000..6000).step_by(100) {
             assert_eq!(is_in(now, false), now < 3900 + 800, "{now}");
+        }
+    }
+
+    #[test]
+    fn losses_are_few_and_none_where_there_is_a_home() {
+        for has_home in [false, true] {
+            let mut register = Register::new(400, 3).of_home(has_home);
+            let say = |register: &mut Register, now, from, leaving| {
+                let (ready, mut out) = (register.view().epoch, Outbox::new());
+                let (_, sign) = alive(now, ready, leaving, false);
+                register.handle(now, from, sign, &mut out);
+            };
+            let servers = [1, 2, 3].map(|number| Node::Server(Server(number)));
+            let clients = [5, 6, 7].map(|number| Node::Client(Client(number)));
+            for _ in 0..2 {
+                for member in servers.into_iter().chain(clients) {
+                    say(&mut register, 0, member, false);
+                }
+            }
+            assert!(register.view().active && register.view().losses.is_empty());
+            // One dies after the other, and then clients go while there is no server.
+            for now in 1..1400 {
+                register.tick(now);
+                let alive = servers.iter().filter(|_| now < 300).skip(1);
+                let last = servers.iter().skip(2).filter(|_| now < 600);
+                for member in alive.chain(last).chain(&clients) {
+                    say(&mut register, now, *member, false);
+                }
+            }
+            for client in clients {
+                say(&mut register, 1400, client, true);
+            }
+            assert!(register.view().servers.is_empty());
+            say(&mut register, 1400, Node::Server(Server(4)), false);
+            let view = register.view();
+            assert_eq!(view.servers, [Server(4)]);
+            let losses: Vec<_> = { view.losses.iter() }
+                .map(|loss| (loss.before.len(), loss.dead.len()))
+                .collect();
+            // Of each list of servers that blocks may have been on, the newest.
+            let all = vec![(3, 3), (2, 3), (1, 3)];
+            let told = if has_home { Vec::new() } else { all };
+            assert_eq!(losses, told);
         }
     }
 }

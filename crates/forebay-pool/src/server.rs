@@ -11,6 +11,7 @@
 
 mod blocks;
 mod exchange;
+mod leaving;
 mod one_sided;
 mod syncing;
 #[cfg(test)]
@@ -126,22 +127,6 @@ impl Server {
         }
     }
 
-    /// Hands on all blocks, and goes when that is done.
-    pub fn leave(&mut self) {
-        self.leaving = true;
-        self.told = None;
-    }
-
-    /// Whether it hands on its blocks, or will as soon as the register knows.
-    pub fn is_leaving(&self) -> bool {
-        self.leaving
-    }
-
-    /// Whether the pool goes on without it.
-    pub fn is_gone(&self) -> bool {
-        self.gone
-    }
-
     /// How often a client has claimed what another has.
     pub fn false_claims(&self) -> u64 {
         self.false_claims
@@ -249,7 +234,7 @@ impl Server {
                     )
                 }));
             }
-            Node::Server(server) => self.offer(server, out),
+            Node::Server(server) => self.met(server, out),
             Node::Register => self.told = None,
         }
     }

@@ -480,6 +480,28 @@ fn all_servers_are_restarted_under_load() {
 }
 
 #[test]
+fn servers_that_are_all_told_to_go_by_etcd_end() {
+    let Some(etcd) = Etcd::begin() else {
+        return;
+    };
+    let mut servers = Servers::begin(&etcd, 3, None);
+    let pool = servers.join();
+    let file = open(&pool, "one").unwrap();
+    write(&pool, file, 0, 1).unwrap();
+    for server in &mut servers.all {
+        let mut stdin = server.0.stdin.take().unwrap();
+        stdin.write_all(b".").unwrap();
+    }
+    wait_until("all have ended", || {
+        let mut all = servers.all.iter_mut();
+        all.all(|server| server.0.try_wait().unwrap().is_some())
+    });
+    for server in &mut servers.all {
+        assert_eq!(server.0.wait().unwrap().code(), Some(0));
+    }
+}
+
+#[test]
 fn a_pool_goes_on_when_etcd_comes_back() {
     let Some(mut etcd) = Etcd::begin() else {
         return;

@@ -373,6 +373,34 @@ fn who_leaves_is_not_waited_for() {
 }
 
 #[test]
+fn servers_that_are_all_told_to_go_end() {
+    let config = Config {
+        term_ms: 1000,
+        ..config(3)
+    };
+    let all = [0, 1, 2].map(|index| Serving::begin(&config, index).unwrap());
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    let file = file_of(pool.run(open("one")));
+    pool.run(write(file, 0, vec![1; 40 * UNIT as usize], Mode::Local))
+        .unwrap();
+    pool.run(Operation::Sync { file }).unwrap();
+    all.iter().for_each(Serving::stop);
+    let until = Instant::now() + PATIENCE;
+    let mut dropped = 0;
+    for server in all {
+        while !server.is_over() {
+            assert!(Instant::now() < until, "a server does not end");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let what = server.status().dropped;
+        dropped += what.map_or(0, |(files, bytes)| if files == 1 { bytes } else { 0 });
+        server.wait().unwrap();
+    }
+    // Each says what went with it.
+    assert!(dropped >= 40 * UNIT, "{dropped}");
+}
+
+#[test]
 fn another_life_of_the_first_server_is_another_pool() {
     let config = config(2);
     let begin = |index| Serving::begin(&config, index);

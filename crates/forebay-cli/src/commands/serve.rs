@@ -61,6 +61,12 @@ pub fn run(arguments: &Serve) -> Result<u8, Failure> {
         }
         thread::sleep(LOOK_PAUSE);
     }
+    let status = serving.status();
+    if let Some((files, bytes)) = status.dropped {
+        output::note(format_args!(
+            "it ends with blocks of {files} files in its memory, {bytes} bytes: what no other server has is lost"
+        ));
+    }
     serving.wait().map_err(failed)?;
     Ok(DONE)
 }
@@ -83,6 +89,13 @@ fn tell(before: &mut Status, now: Status) {
     }
     if now.rules && !before.rules {
         output::note("it keeps the register of the pool's members");
+    }
+    match (&before.refusal, &now.refusal) {
+        (None, Some(why)) => {
+            output::note(format_args!("{why}; it goes on without, and dials again"))
+        }
+        (Some(_), None) => output::note("the other servers that can be reached let it in again"),
+        _ => {}
     }
     match (&before.etcd_trouble, &now.etcd_trouble) {
         (None, Some(why)) => output::note(format_args!("etcd: {why}")),

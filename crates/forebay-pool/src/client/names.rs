@@ -159,12 +159,14 @@ impl Operation {
 }
 
 impl Client {
-    /// The number of the file that an operation makes, should it make one.
-    pub(super) fn next_file(&mut self, operation: &Operation) -> File {
+    /// The number of the file that an operation makes, should it make one; `None` if all of this client's have been given: no file gets the number of
+    /// another one.
+    pub(super) fn next_file(&mut self, operation: &Operation) -> Option<File> {
         if matches!(operation, Operation::Make { .. } | Operation::MakeNameless) {
-            self.files_made += 1;
+            self.files_made = self.files_made.checked_add(1)?;
         }
-        File(u64::from(self.me.0 + 1) << 32 | u64::from(self.files_made))
+        let client = u64::from(self.me.0) + 1;
+        Some(File(client << 32 | u64::from(self.files_made)))
     }
 
     pub(super) fn execute_names(&mut self, active: &Active, out: &mut Outbox) -> Step {

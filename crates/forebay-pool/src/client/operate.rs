@@ -82,9 +82,10 @@ pub(super) fn blocks(offset: u64, length: u64, block_bytes: u64) -> Option<Range
 }
 
 impl Client {
-    /// No file is larger, in bytes.
+    /// No file is larger, in bytes: neither in its blocks, nor for programs. What is added to an offset does not go beyond a number then.
     pub(super) fn size_max(&self) -> u64 {
-        SIZE_BLOCK.saturating_mul(self.config.block_bytes)
+        let blocks = SIZE_BLOCK.saturating_mul(self.config.block_bytes);
+        blocks.min(i64::MAX as u64)
     }
 
     /// Goes on with a file, and drops what is too much then.

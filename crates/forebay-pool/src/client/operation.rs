@@ -133,7 +133,7 @@ pub enum Failure {
     /// There is no such file any more.
     #[error("the file has been removed")]
     Gone,
-    /// The names of one directory are one block, and these would be too many.
-    #[error("the directory is full")]
+    /// The names of one directory are one block, and these would be too many; or this client has made so many files that it has no numbers left for more.
+    #[error("the directory is full, or this client has made all files that it can")]
     Full,
 }

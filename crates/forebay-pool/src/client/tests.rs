@@ -2,6 +2,7 @@
 
 mod damage;
 mod growth;
+mod limits;
 mod losses;
 mod room;
 

@@ -113,14 +113,15 @@ impl Door {
     }
 
     fn admit(&self, hello: Hello, inside: Option<&Inside>) -> Welcome {
-        if hello.pool != self.mark {
-            return Welcome::Never("its configuration is another one".to_string());
-        }
+        // Who is not in himself, perhaps since it is his configuration that is wrong, refuses nobody.
         let Some(Inside { birth, me, .. }) = inside else {
             return Welcome::Later;
         };
         if hello.birth != 0 && hello.birth != *birth {
-            return Welcome::Never("the pool that it belonged to is no more".to_string());
+            return Welcome::Never(link::OTHER_LIFE.to_string());
+        }
+        if hello.pool != self.mark {
+            return Welcome::Never("its configuration is another one".to_string());
         }
         let nobody = if self.has_etcd {
             Given::Later

@@ -2,17 +2,17 @@
 //!
 //! A message goes straight from the thread that sends it into the socket, as far as that takes it without waiting. The rest is for a thread of the
 //! connection's own, and what follows goes the same way until that is done: nobody waits for a peer while he holds the process.
+//! What the register says and is told goes before what others say: signs of life do not wait behind blocks.
 //!
 //! Both sides send the mark. The dialler says who it is ([`Hello`]) and the other welcomes or refuses it. Then come frames: a byte that says whether
 //! the register is meant or speaks, and a message. What a connection brings after a newer one of the same peer is there counts no more, and one that
 //! comes up after a newer one does not count at all: connections are numbered when they are taken in, before anything can be sent by them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -26,8 +26,8 @@ use crate::ids::{Client, Node, Server};
 use crate::message::Message;
 use crate::wire::{self, Parcel};
 
-/// A peer that does not read what it is sent is cut off when so much waits for it, in bytes.
-const QUEUE_MAX: usize = 512 << 20;
+/// A peer that does not read what it is sent is cut off when so much waits for it, in bytes. Little in tests, so that these can send more.
+const QUEUE_MAX: usize = if cfg!(test) { 8 << 20 } else { 512 << 20 };
 
 /// How long a greeting may take.
 const GREETING: Duration = Duration::from_secs(10);
@@ -37,6 +37,9 @@ const GREETING_MAX: u64 = 4096;
 
 /// How long until a peer that could not be reached is dialled again.
 pub(super) const PAUSE: Duration = Duration::from_millis(50);
+
+/// The same where somebody has answered who does not let it in.
+pub(super) const LONG_PAUSE: Duration = Duration::from_millis(500);
 
 /// The register is meant.
 const TO_REGISTER: u8 = 1;
@@ -112,12 +115,65 @@ impl Newest {
     }
 }
 
+/// What could not go at once.
+#[derive(Default)]
+struct Rest {
+    /// Bytes of it that have not gone.
+    queued: AtomicUsize,
+    waiting: Mutex<Waiting>,
+    comes: Condvar,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// What has gone in part: nothing comes between its bytes.
+    begun: Option<Parcel>,
+    of_register: VecDeque<Parcel>,
+    others: VecDeque<Parcel>,
+    is_over: bool,
+}
+
+impl Waiting {
+    fn next(&mut self) -> Option<Parcel> {
+        let begun = self.begun.take();
+        begun
+            .or_else(|| self.of_register.pop_front())
+            .or_else(|| self.others.pop_front())
+    }
+}
+
+impl Rest {
+    /// Something waits from now on.
+    fn put(&self, parcel: Parcel, lane: impl FnOnce(&mut Waiting, Parcel)) {
+        lane(&mut process::locked(&self.waiting), parcel);
+        self.comes.notify_one();
+    }
+
+    /// What goes next, when there is something; `None` when nothing comes any more.
+    fn take(&self) -> Option<Parcel> {
+        let mut waiting = process::locked(&self.waiting);
+        loop {
+            if waiting.is_over {
+                return None;
+            }
+            if let Some(next) = waiting.next() {
+                return Some(next);
+            }
+            let woken = self.comes.wait(waiting);
+            waiting = woken.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn end(&self) {
+        process::locked(&self.waiting).is_over = true;
+        self.comes.notify_one();
+    }
+}
+
 /// One connection's way out.
 pub(super) struct Link {
     pub generation: u64,
-    rest: Sender<Parcel>,
-    /// Bytes of it that have not gone.
-    queued: Arc<AtomicUsize>,
+    rest: Arc<Rest>,
     stream: Stream,
 }
 
@@ -125,32 +181,31 @@ impl Link {
     /// The way out of a connection, and the thread that writes what does not go at once. It ends when the link is dropped.
     pub fn of(stream: &Stream, generation: u64) -> io::Result<(Link, JoinHandle<()>)> {
         let (own, mut write) = (stream.writer()?, stream.writer()?);
-        let (rest, parcels) = mpsc::channel();
-        let queued = Arc::new(AtomicUsize::new(0));
+        let rest = Arc::<Rest>::default();
         let link = Link {
             generation,
-            rest,
-            queued: Arc::clone(&queued),
+            rest: Arc::clone(&rest),
             stream: own,
         };
         let writer = thread::Builder::new().spawn(move || {
             // An error is the connection's end, which the reader sees.
-            let _ = write_all(&mut write, &parcels, &queued);
+            let _ = write_all(&mut write, &rest);
             write.end();
         })?;
         Ok((link, writer))
     }
 
     /// Sends a message, or ends the connection if too much waits already. What is not sent then is sent again on the next connection. Who calls
-    /// it holds the process, so that messages keep their order.
+    /// it holds the process, so that messages keep their order; those of the register and to it are in an order of their own.
     pub fn send(&self, (from, to): (Node, Node), message: &Message) {
         let register = |node, flag| if node == Node::Register { flag } else { 0 };
         let flags = register(to, TO_REGISTER) | register(from, OF_REGISTER);
         let Ok(mut parcel) = Parcel::of(message, flags) else {
             return self.end();
         };
+        let rest = &self.rest;
         // Pairs with the subtraction: who sees that nothing is left does not overtake it.
-        let before = self.queued.load(Ordering::Acquire);
+        let before = rest.queued.load(Ordering::Acquire);
         if before == 0 {
             match self.stream.write_now(&mut parcel) {
                 Ok(()) if parcel.is_empty() => return,
@@ -158,15 +213,24 @@ impl Link {
                 Err(_) => return self.end(),
             }
         }
-        self.queued.fetch_add(parcel.len(), Ordering::Relaxed);
-        if before > QUEUE_MAX || self.rest.send(parcel).is_err() {
+        rest.queued.fetch_add(parcel.len(), Ordering::Relaxed);
+        rest.put(parcel, |waiting, parcel| {
+            if before == 0 {
+                waiting.begun = Some(parcel);
+            } else if flags == 0 {
+                waiting.others.push_back(parcel);
+            } else {
+                waiting.of_register.push_back(parcel);
+            }
+        });
+        if before > QUEUE_MAX {
             self.end();
         }
     }
 
     /// Whether everything has been handed to the kernel.
     pub fn is_idle(&self) -> bool {
-        self.queued.load(Ordering::Acquire) == 0
+        self.rest.queued.load(Ordering::Acquire) == 0
     }
 
     fn end(&self) {
@@ -177,6 +241,7 @@ impl Link {
 impl Drop for Link {
     fn drop(&mut self) {
         self.end();
+        self.rest.end();
     }
 }
 
@@ -220,10 +285,21 @@ pub(super) struct Dialled<'a> {
     pub hello: &'a Hello,
 }
 
-/// What comes of dialling: the connection, the pool's life, who dialled and who was dialled; or why it is never let in.
-pub(super) type Met = Result<(Stream, u64, Node, Server), String>;
+/// What comes of dialling: the connection, the pool's life, who dialled and who was dialled; or that it is not let in.
+pub(super) type Met = Result<(Stream, u64, Node, Server), Refusal>;
 
-/// Dials until somebody lets it in, or refuses it for ever; `None` if nobody wants to know any more.
+/// Why somebody is not let in.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub why: String,
+    /// Who said so is in another life of the pool.
+    pub is_other_life: bool,
+}
+
+/// What a member of another life of the pool is told.
+pub(super) const OTHER_LIFE: &str = "the pool that it belonged to is no more";
+
+/// Dials until somebody lets it in, or refuses it; `None` if nobody wants to know any more.
 pub(super) fn dial_until(door: Dialled<'_>, goes_on: &dyn Fn() -> bool) -> Option<Met> {
     while goes_on() {
         if let Some(met) = dial_once(door) {
@@ -238,10 +314,14 @@ pub(super) fn dial_until(door: Dialled<'_>, goes_on: &dyn Fn() -> bool) -> Optio
 pub(super) fn dial_once(door: Dialled<'_>) -> Option<Met> {
     match dial(&door) {
         Ok((stream, Welcome::In { birth, you, me })) => Some(Ok((stream, birth, you, me))),
-        Ok((_, Welcome::Never(why))) => Some(Err(why)),
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Some(Err(format!("{}: {error}", door.to)))
-        }
+        Ok((_, Welcome::Never(why))) => Some(Err(Refusal {
+            is_other_life: why == OTHER_LIFE,
+            why,
+        })),
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Some(Err(Refusal {
+            why: format!("{}: {error}", door.to),
+            is_other_life: false,
+        })),
         Ok((_, Welcome::Later)) | Err(_) => None,
     }
 }
@@ -279,12 +359,8 @@ pub(super) fn carry(
     listens
 }
 
-fn write_all(
-    stream: &mut Stream,
-    parcels: &Receiver<Parcel>,
-    queued: &AtomicUsize,
-) -> io::Result<()> {
-    while let Ok(mut parcel) = parcels.recv() {
+fn write_all(stream: &mut Stream, rest: &Rest) -> io::Result<()> {
+    while let Some(mut parcel) = rest.take() {
         let length = parcel.len();
         while !parcel.is_empty() {
             let gone = stream.write_vectored(&parcel.slices())?;
@@ -293,7 +369,7 @@ fn write_all(
             }
             parcel.advance(gone);
         }
-        queued.fetch_sub(length, Ordering::Release);
+        rest.queued.fetch_sub(length, Ordering::Release);
     }
     Ok(())
 }

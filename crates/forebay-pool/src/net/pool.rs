@@ -67,7 +67,7 @@ impl Pool {
         let security = Security::of(config.tls.as_ref())?;
         let met = meet(config, &security, &first, &is_time);
         let met = met.ok_or(Ended::NoAnswer)?;
-        let (_, birth, you, keeper) = met.map_err(Ended::Refused)?;
+        let (_, birth, you, keeper) = met.map_err(|refusal| Ended::Refused(refusal.why))?;
         let Node::Client(me) = you else {
             return Err(Ended::Refused("it is not taken for a client".to_string()));
         };
@@ -84,9 +84,9 @@ impl Pool {
         let process = Arc::new(Mutex::new(process));
         let (inbox, events) = mpsc::channel();
         let is_over = Arc::new(AtomicBool::new(false));
-        for address in &config.servers {
+        for place in 0..config.servers.len() {
             let hello = hello(birth, Dialler::Client(me));
-            let to = (*address, security.clone());
+            let to = (config, place, security.clone());
             let told = (Arc::clone(&process), inbox.clone());
             keep_dialling(to, hello, told, Arc::clone(&is_over));
         }
@@ -260,20 +260,32 @@ fn meet(
     } else {
         &config.servers[..1]
     };
+    let mut refusal = None;
     while is_time() {
-        let met = givers.iter().find_map(|to| {
-            link::dial_once(Dialled {
-                to: *to,
+        let mut refusals = 0;
+        for to in givers {
+            let to = *to;
+            let door = Dialled {
+                to,
                 security,
                 hello,
-            })
-        });
-        if met.is_some() {
-            return met;
+            };
+            match link::dial_once(door) {
+                // At one address there may be a stranger.
+                Some(Err(why)) => {
+                    refusals += 1;
+                    refusal = Some(Err(why));
+                }
+                Some(met) => return Some(met),
+                None => {}
+            }
+        }
+        if refusals == givers.len() {
+            return refusal;
         }
         thread::sleep(PAUSE);
     }
-    None
+    refusal
 }
 
 /// What a client is told of a pool's configuration.

@@ -1,13 +1,15 @@
 //! One process of a pool: its machines, what comes to them, and time.
 
+mod ending;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use super::Ended;
+use super::clock::Moment;
 use super::link::{Link, Newest};
 use super::status::Status;
 use crate::client::{Answer, Client, Failure, Operation};
@@ -16,9 +18,6 @@ use crate::message::{Message, Outbox};
 use crate::register::Saved;
 use crate::ruler::Ruler;
 use crate::server::Server;
-
-/// How long a member that goes waits until its last words are on their way.
-const LAST_WORDS: Duration = Duration::from_secs(2);
 
 /// What becomes of an operation.
 pub(super) type Outcome = Result<Answer, Failure>;
@@ -54,6 +53,8 @@ pub(super) struct Process {
     saver: Option<Sender<()>>,
     /// What etcd fails by.
     etcd_trouble: Option<String>,
+    /// Which servers of the list do not let this member in, and why.
+    refusals: BTreeMap<usize, String>,
     links: BTreeMap<Node, Link>,
     newest: Newest,
     /// The members, and servers that may have blocks, as far as this process has been told, and of which epoch that is.
@@ -65,7 +66,7 @@ pub(super) struct Process {
     is_in: Arc<AtomicBool>,
     /// What a server says of itself.
     status: Arc<Mutex<Status>>,
-    began: Instant,
+    began: Moment,
     term: Duration,
     tick: Duration,
 }
@@ -91,6 +92,7 @@ impl Process {
             reign: 0,
             saver: None,
             etcd_trouble: None,
+            refusals: BTreeMap::new(),
             links: BTreeMap::new(),
             newest: Newest::default(),
             told: Default::default(),
@@ -99,7 +101,7 @@ impl Process {
             is_over: false,
             is_in,
             status: Arc::default(),
-            began: Instant::now(),
+            began: Moment::now(),
             term: Duration::from_millis(term_ms),
             tick: Duration::from_millis((term_ms / 50).clamp(5, 100)),
         }
@@ -115,6 +117,7 @@ impl Process {
     pub fn run(process: &Mutex<Process>, inbox: &Receiver<Event>) -> Result<(), Ended> {
         let result = Process::go_on(process, inbox);
         let mut process = locked(process);
+        process.tell_end();
         process.is_over = true;
         process.askers.clear();
         process.links.clear();
@@ -142,11 +145,14 @@ impl Process {
             if let Machine::Server(server) = &process.machine
                 && server.is_gone()
             {
-                return if server.is_leaving() {
+                return if server.is_let_go() {
                     Ok(())
                 } else {
                     Err(Ended::GivenUp)
                 };
+            }
+            if process.is_left_alone() {
+                return Ok(());
             }
         }
     }
@@ -187,12 +193,12 @@ impl Process {
     }
 
     pub fn now(&self) -> u64 {
-        self.clock(Instant::now())
+        self.clock(Moment::now())
     }
 
     /// A time by this process's clock.
-    pub fn clock(&self, at: Instant) -> u64 {
-        at.saturating_duration_since(self.began).as_millis() as u64
+    pub fn clock(&self, at: Moment) -> u64 {
+        at.since(self.began).as_millis() as u64
     }
 
     /// A process whose ruler, if there is one, is told to `saver` when there is something to save.
@@ -236,7 +242,7 @@ impl Process {
     }
 
     /// The ruler's lease lasts until then.
-    pub fn renewed(&mut self, until: Instant) {
+    pub fn renewed(&mut self, until: Moment) {
         let until = self.clock(until);
         if let Some(ruler) = &mut self.ruler {
             ruler.renewed(until);
@@ -264,6 +270,23 @@ impl Process {
         self.etcd_trouble = why;
     }
 
+    /// Why the server with this place in the list does not let this member in; `None`: it does.
+    pub fn refused(&mut self, place: usize, why: Option<String>) {
+        match why {
+            Some(why) => _ = self.refusals.insert(place, why),
+            None => _ = self.refusals.remove(&place),
+        }
+    }
+
+    /// The place in the list of the process that keeps the register, if it is known and another one.
+    pub fn keeper_place(&self, servers: usize) -> Option<usize> {
+        let Node::Server(keeper) = self.keeper else {
+            return None;
+        };
+        // Numbers go round in the list.
+        Some(keeper.0.checked_sub(1)? as usize % servers)
+    }
+
     fn tell_saver(&self) {
         if let (Some(ruler), Some(saver)) = (&self.ruler, &self.saver)
             && ruler.has_unsaved()
@@ -286,6 +309,7 @@ impl Process {
                 *self.status.lock().unwrap_or_else(PoisonError::into_inner) = Status {
                     rules: self.ruler.is_some(),
                     etcd_trouble: self.etcd_trouble.clone(),
+                    refusal: self.refusals.values().next().cloned(),
                     ..status_of(server)
                 };
             }
@@ -300,34 +324,6 @@ impl Process {
             server.synced(&mut out);
         }
         self.dispatch(self.me, out);
-    }
-
-    /// Says whether that is the end of it.
-    fn stop(&mut self) -> bool {
-        match &mut self.machine {
-            // The register goes with its process, and the pool with the register.
-            Machine::Server(_) if self.ruler.is_some() && self.saver.is_none() => true,
-            // There is nobody whom it could hand on anything to.
-            Machine::Server(server) if self.ruler.is_some() && server.view().servers.len() <= 1 => {
-                true
-            }
-            Machine::Server(server) => {
-                let is_second = server.is_leaving();
-                server.leave();
-                is_second
-            }
-            Machine::Client(client) => {
-                let mut out = Outbox::new();
-                client.leave(&mut out);
-                self.dispatch(self.me, out);
-                self.answer(None);
-                let until = Instant::now() + LAST_WORDS;
-                while !self.links.values().all(Link::is_idle) && Instant::now() < until {
-                    thread::sleep(Duration::from_millis(1));
-                }
-                true
-            }
-        }
     }
 
     /// There is a new connection; an older one with the same peer is over. One that comes after a newer one of its peer is refused, even if that has

@@ -1,13 +1,13 @@
 //! A server's process: it listens, lets members in, and dials the servers before it in the list.
 
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::{self, JoinHandle};
 
 use super::door::{Door, Inside, listen};
-use super::link::{self, Dialled, Dialler, Hello, PAUSE};
+use super::link::{self, Dialled, Dialler, Hello, LONG_PAUSE, PAUSE};
 use super::numbers::Numbers;
 use super::process::{Event, Machine, Process, locked};
 use super::security::Security;
@@ -274,9 +274,9 @@ impl Life {
             birth,
             dialler: Dialler::Server(me),
         };
-        for address in &self.config.servers[..self.index] {
+        for place in 0..self.index {
             keep_dialling(
-                (*address, self.security.clone()),
+                (&self.config, place, self.security.clone()),
                 hello,
                 (Arc::clone(process), inbox.clone()),
                 Arc::clone(is_done),
@@ -303,6 +303,7 @@ impl Life {
         if self.index == 0 {
             let life = self.begin_life()?;
             let register = Register::new(self.config.term_ms, self.config.servers.len());
+            let register = register.of_home(self.config.home.is_some());
             let register = register.after(first_epoch(life.unwrap_or(0)));
             return Ok(Some(Standing {
                 me: Id(1),
@@ -378,7 +379,7 @@ impl Life {
 
 /// A server that another one has given its number.
 fn follower(met: link::Met) -> Result<Standing, Ended> {
-    let (_, birth, you, keeper) = met.map_err(Ended::Refused)?;
+    let (_, birth, you, keeper) = met.map_err(|refusal| Ended::Refused(refusal.why))?;
     let Node::Server(me) = you else {
         return Err(Ended::Refused("it is not taken for a server".into()));
     };
@@ -392,13 +393,16 @@ fn follower(met: link::Met) -> Result<Standing, Ended> {
     })
 }
 
-/// Dials a server again and again, until nobody listens any more.
+/// Dials the server with this place in the list again and again, until nobody listens any more. Who is there may be anybody: a stranger at the address
+/// of one that has died, or a server that has been told something else. So a member is refused for good only by the process that keeps the
+/// register, and only since that is in another life of the pool.
 pub(super) fn keep_dialling(
-    (to, security): (SocketAddr, Security),
+    (config, place, security): (&Config, usize, Security),
     hello: Hello,
     (process, inbox): (Arc<Mutex<Process>>, Sender<Event>),
     is_over: Arc<AtomicBool>,
 ) {
+    let (to, servers) = (config.servers[place], config.servers.len());
     thread::spawn(move || {
         let goes_on = || !is_over.load(Ordering::Relaxed);
         let door = Dialled {
@@ -409,13 +413,23 @@ pub(super) fn keep_dialling(
         while let Some(met) = link::dial_until(door, &goes_on) {
             let listens = match met {
                 Ok((stream, _, _, peer)) => {
+                    locked(&process).refused(place, None);
                     let peer = (Node::Server(peer), link::next_generation());
                     link::carry(stream, peer, &process)
                 }
-                Err(why) => {
-                    // It ends by this, or has ended.
-                    let _ = inbox.send(Event::Refused(why));
-                    false
+                Err(refusal) => {
+                    let is_final = refusal.is_other_life
+                        && locked(&process).keeper_place(servers) == Some(place);
+                    if is_final {
+                        // It ends by this, or has ended.
+                        let _ = inbox.send(Event::Refused(refusal.why));
+                    } else {
+                        let why =
+                            format!("server {} does not let it in: {}", place + 1, refusal.why);
+                        locked(&process).refused(place, Some(why));
+                        thread::sleep(LONG_PAUSE);
+                    }
+                    !is_final
                 }
             };
             if !listens {

@@ -23,6 +23,10 @@ pub struct Status {
     pub rules: bool,
     /// What etcd fails by.
     pub etcd_trouble: Option<String>,
+    /// Which other server does not let this one in, and why: it may be a stranger at that one's address.
+    pub refusal: Option<String>,
+    /// Once it has ended: of how many files it had blocks that nobody else has to have, and their bytes. With a home there are none.
+    pub dropped: Option<(usize, u64)>,
 }
 
 impl Status {

@@ -8,21 +8,23 @@
 //!
 //! Decision 0058 says why it is done so.
 
+mod lives;
 mod member;
 
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::clock::Moment;
 use super::door::Door;
 use super::etcd::{Asker, Etcd};
 use super::numbers::{Given, Numbers};
 use super::process::Process;
 use super::{Config, Ended};
-use crate::home::{Directory, Taken, first_epoch};
+use crate::home::{Taken, first_epoch};
 use crate::ids::{Node, Server};
 use crate::register::{Register, Saved};
 use crate::ruler::Ruler;
@@ -60,8 +62,8 @@ struct Lease {
     number: u64,
     lasts: Duration,
     /// By this host's clock it is not over before.
-    until: Instant,
-    renewed: Instant,
+    until: Moment,
+    renewed: Moment,
 }
 
 /// This server as a member.
@@ -117,9 +119,11 @@ pub(super) struct Steward {
     seconds: u64,
     lease: Option<Lease>,
     reign: Option<Reign>,
+    /// A life that was taken for a reign, and is not saved yet.
+    next_life: Option<lives::NextLife>,
     me: Option<Server>,
     /// Since when nobody has ruled, while this server had no number.
-    alone_since: Option<Instant>,
+    alone_since: Option<Moment>,
     trouble: Option<String>,
 }
 
@@ -142,6 +146,7 @@ impl Steward {
             seconds,
             lease: None,
             reign: None,
+            next_life: None,
             me: None,
             alone_since: None,
             trouble: None,
@@ -191,7 +196,7 @@ impl Steward {
             }
             Seen::Me(reign) => reign,
             Seen::Nobody => {
-                let since = *self.alone_since.get_or_insert_with(Instant::now);
+                let since = *self.alone_since.get_or_insert_with(Moment::now);
                 if since.elapsed() < self.reserve()? {
                     return Ok(Entry::Wait);
                 }
@@ -229,11 +234,11 @@ impl Steward {
 
     /// Holds a lease, and renews it in time. Says whether it is the same as before.
     fn hold_lease(&mut self) -> io::Result<bool> {
-        let asked = Instant::now();
+        let asked = Moment::now();
         // Clocks may differ by one in a hundred.
         let until = |lasts: Duration| asked + lasts * 9 / 10;
         if let Some(lease) = &mut self.lease {
-            if asked.duration_since(lease.renewed) < lease.lasts / 5 {
+            if asked.since(lease.renewed) < lease.lasts / 5 {
                 return Ok(true);
             }
             if let Some(lasts) = self.asker.renew(lease.number)? {
@@ -325,23 +330,6 @@ impl Steward {
         Ok(self.asker.put_if((&ruler, reign), &key, &bytes, 0)?)
     }
 
-    /// Takes a life for a reign: its number, and the home if others are kept out of it.
-    fn take_life(&self, known: u64, is_new: bool) -> Result<(u64, Option<Taken>), Fault> {
-        let Some(home) = &self.config.home else {
-            return Ok((known + 1, None));
-        };
-        let block_bytes = self.config.block_bytes;
-        let taken = match Directory::take(home, block_bytes) {
-            Ok(taken) => Some(taken),
-            // The one who ruled before may not know that he does not: then he has it still.
-            Err(crate::home::Foreign::Taken(_)) if !is_new => None,
-            Err(why) => return Err(Fault::Ended(Ended::Home(why))),
-        };
-        let life = Directory::begin_life_after(home, block_bytes, known);
-        let life = life.map_err(|why| Fault::Ended(Ended::Home(why)))?;
-        Ok((life, taken))
-    }
-
     /// Begins to rule as a server without a number: it goes on with the pool, or begins one. `None`: it does not rule after all.
     fn begin_as_ruler(&mut self, reign: u64, birth: u64) -> Result<Option<Entered>, Fault> {
         let before = self.state()?;
@@ -355,7 +343,7 @@ impl Steward {
             other => other,
         };
         let is_new = kept.is_none();
-        let (life, home) = self.take_life(known, is_new)?;
+        let (life, home) = self.take_life(reign, known, is_new)?;
         let state = kept.unwrap_or_else(|| {
             let register = Register::new(self.config.term_ms, self.config.servers.len());
             State {
@@ -374,6 +362,7 @@ impl Steward {
         if !self.save(reign, &state)? {
             return Ok(None);
         }
+        self.settle_life();
         self.me = Some(me);
         self.say_alive()?;
         // Others follow by the number.
@@ -403,6 +392,7 @@ impl Steward {
         let servers = self.config.servers.len();
         let floor = Numbers::floor(state.life, servers);
         let register = Register::new(self.config.term_ms, servers);
+        let register = register.of_home(self.config.home.is_some());
         Ruler::under_lease(register.resume(now, state.register.clone(), floor), 0)
     }
 
@@ -451,7 +441,7 @@ mod tests {
         let config = Config::parse(text).unwrap();
         let etcd = config.etcd.as_ref().unwrap();
         let mut steward = Steward::new(etcd, &config, 0, 1).unwrap();
-        steward.alone_since = Some(Instant::now());
+        steward.alone_since = Some(Moment::now());
         assert!(matches!(steward.enter(1), Ok(Entry::Wait)));
         assert!(steward.trouble().is_some());
         assert_eq!(steward.alone_since, None);

@@ -2,7 +2,7 @@
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
@@ -259,9 +259,13 @@ fn a_connection_outlasts_an_end_that_does_not_read() {
 }
 
 /// Takes connections to a server along, and keeps both ends of each when one has ended: nobody hears of it, as if a host had lost power.
-fn take_along(from: TcpListener, to: Arc<Mutex<SocketAddr>>) {
+/// Says how many it has taken.
+fn take_along(from: TcpListener, to: Arc<Mutex<SocketAddr>>) -> Arc<AtomicUsize> {
+    let count = Arc::<AtomicUsize>::default();
+    let taken = Arc::clone(&count);
     std::thread::spawn(move || {
         for near in from.incoming() {
+            taken.fetch_add(1, Ordering::Relaxed);
             let near = near.unwrap();
             let to = *to.lock().unwrap();
             // Nobody may listen there for a while.
@@ -274,6 +278,7 @@ fn take_along(from: TcpListener, to: Arc<Mutex<SocketAddr>>) {
             }
         }
     });
+    count
 }
 
 /// Never closes either of them.
@@ -339,6 +344,173 @@ fn who_never_heard_of_a_servers_end_meets_its_next_life() {
     let bytes = is_done.recv_timeout(Duration::from_secs(20)).unwrap();
     assert!(bytes.unwrap() == [7; 1 << 18]);
     drop(pool);
+    for server in [third, second, first] {
+        server.stop();
+        server.stop();
+        server.wait().unwrap();
+    }
+}
+
+#[test]
+fn signs_of_life_do_not_wait_behind_blocks() {
+    let (link, mut far) = link(1);
+    let (server, register) = (Node::Server(Server(1)), Node::Register);
+    let block = |number: u64| Block {
+        place: (File(7), number),
+        version: Version::default(),
+        bytes: vec![number as u8; 1 << 20].into(),
+    };
+    let give = |number| Message::Give {
+        epoch: crate::ids::Epoch(1),
+        blocks: vec![block(number)],
+        last: false,
+    };
+    // The other side does not read yet, and what the kernel takes is less.
+    let count = 9;
+    for number in 0..count {
+        link.send((server, Node::Server(Server(2))), &give(number));
+    }
+    assert!(!link.is_idle());
+    let (_, sign) = crate::message::alive(1, crate::ids::Epoch(1), true, false);
+    link.send((server, register), &sign);
+    let (mut before, mut blocks) = (None, 0);
+    while blocks < count {
+        match wire::hear(&mut far, &mut Vec::new()).unwrap().unwrap().1 {
+            message if message == sign => before = Some(blocks),
+            message => {
+                assert_eq!(message, give(blocks));
+                blocks += 1;
+            }
+        }
+    }
+    assert!(
+        before.is_some_and(|before| before < count - 1),
+        "{before:?}"
+    );
+}
+
+#[test]
+fn a_server_hands_on_more_than_a_connection_takes_at_once() {
+    const MIB: u64 = 1 << 20;
+    let config = Config {
+        block_bytes: MIB,
+        ..config(2)
+    };
+    let listener = TcpListener::bind((config.servers[0].ip(), 0)).unwrap();
+    let to = Arc::new(Mutex::new(listener.local_addr().unwrap()));
+    let taken = take_along(TcpListener::bind(config.servers[0]).unwrap(), to);
+    let first = Serving::begin_at(listener, &config, 0).unwrap();
+    let second = Serving::begin(&config, 1).unwrap();
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    let Ok(Answer::Made(Entry { file, .. }, _)) = pool.run(Operation::MakeNameless) else {
+        panic!("no file");
+    };
+    let bytes = |block: u64| vec![block as u8 + 1; MIB as usize];
+    let blocks = 96;
+    for block in 0..blocks {
+        pool.write(file, block * MIB, &bytes(block)).unwrap();
+    }
+    pool.run(Operation::Sync { file }).unwrap();
+    // Several times what may wait in a connection of these tests.
+    let has_many = || second.status().bytes > 24 * MIB;
+    wait_until("it has many blocks", has_many);
+    let before = taken.load(Ordering::Relaxed);
+    second.stop();
+    second.wait().unwrap();
+    assert_eq!(taken.load(Ordering::Relaxed), before, "connections");
+    drop(pool);
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    for block in 0..blocks {
+        let read = pool.read(file, block * MIB, MIB).unwrap();
+        assert!(read == bytes(block), "block {block}");
+    }
+    drop(pool);
+    first.stop();
+    first.wait().unwrap();
+}
+
+/// Answers whoever dials there as no server of a pool does, until the listener's address is dialled once more after the end.
+fn answer_as_a_stranger(
+    listener: TcpListener,
+    is_over: Arc<std::sync::atomic::AtomicBool>,
+) -> std::thread::JoinHandle<usize> {
+    std::thread::spawn(move || {
+        let mut count = 0;
+        for near in listener.incoming() {
+            if is_over.load(Ordering::Relaxed) {
+                break;
+            }
+            count += 1;
+            // Whoever hears this may have gone.
+            let _ = near.and_then(|mut near| near.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+        }
+        count
+    })
+}
+
+#[test]
+fn a_stranger_at_a_dead_servers_address_ends_nobody() {
+    let config = Config {
+        copies: 2,
+        term_ms: 1000,
+        ..config(3)
+    };
+    let begin = |index| Serving::begin(&config, index).unwrap();
+    let [first, second, third] = [0, 1, 2].map(begin);
+    let pool = Pool::join(&config, PATIENCE).unwrap();
+    let Ok(Answer::Made(Entry { file, .. }, _)) = pool.run(Operation::MakeNameless) else {
+        panic!("no file");
+    };
+    pool.write(file, 0, &[7; 1 << 18]).unwrap();
+    pool.run(Operation::Sync { file }).unwrap();
+    second.stop();
+    second.stop();
+    second.wait().unwrap();
+    let address = config.servers[1];
+    let again = || {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match TcpListener::bind(address) {
+                Ok(listener) => return listener,
+                // It is free in a moment.
+                Err(why) => assert!(Instant::now() < until, "{why}"),
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let is_over = Arc::<std::sync::atomic::AtomicBool>::default();
+    let stranger = answer_as_a_stranger(again(), Arc::clone(&is_over));
+    // The third server dials it, and so does the client; the pool goes on with the two servers that are left.
+    wait_until("the third server says who does not let it in", || {
+        third
+            .status()
+            .refusal
+            .is_some_and(|why| why.contains("server 2"))
+    });
+    let are_two = |server: &Serving| {
+        let status = server.status();
+        status.is_active && status.servers == 2
+    };
+    wait_until("the pool goes on without it", || {
+        [&first, &third].into_iter().all(are_two)
+    });
+    pool.write(file, 0, &[8; 1 << 17]).unwrap();
+    let other = Pool::join(&config, PATIENCE).unwrap();
+    pool.run(Operation::Sync { file }).unwrap();
+    assert!(other.read(file, 0, 1 << 18).unwrap() == [[8; 1 << 17], [7; 1 << 17]].as_flattened());
+    is_over.store(true, Ordering::Relaxed);
+    let _ = TcpStream::connect(address);
+    assert!(stranger.join().unwrap() >= 2);
+    // It is let in again where the stranger was.
+    let second = Serving::begin_at(again(), &config, 1).unwrap();
+    wait_until("all are there again", || {
+        [&first, &second, &third].into_iter().all(|server| {
+            let status = server.status();
+            status.is_active && status.servers == 3 && status.refusal.is_none()
+        })
+    });
+    assert!(pool.read(file, 0, 1 << 17).unwrap() == [8; 1 << 17]);
+    drop((pool, other));
     for server in [third, second, first] {
         server.stop();
         server.stop();

@@ -126,6 +126,11 @@ impl Blocks {
         Some(self.all.get(&place)?.version)
     }
 
+    /// Whether a version is newer than what is in memory. What is on its way is not counted: its sender may die.
+    pub fn lacks(&self, place: Place, version: Version) -> bool {
+        self.version(place).is_none_or(|held| held < version)
+    }
+
     /// What is in memory, in order.
     pub fn versions(&self) -> impl Iterator<Item = (Place, Version)> + '_ {
         self.all.iter().map(|(place, held)| (*place, held.version))

@@ -521,3 +521,45 @@ fn a_server_that_is_ready_asks_soon_whether_all_are() {
     // There is nothing to wait for any more.
     assert_eq!(signs(65, true), (0, 0));
 }
+
+#[test]
+fn who_is_given_up_before_it_has_handed_on_is_not_let_go() {
+    for (leaves, is_ready) in [(true, false), (true, true), (false, true)] {
+        let mut server = server::<Fails>(None);
+        assert!(write(&mut server, 1, b"here"));
+        if leaves {
+            server.leave();
+        }
+        let out = &mut Outbox::new();
+        let epoch = Epoch(2);
+        let (servers, leaving) = (vec![Id(2)], vec![Id(1)]);
+        let view = View {
+            epoch,
+            servers,
+            leaving,
+            ..View::default()
+        };
+        let member = Message::Member { sent: 0, view };
+        server.handle(0, Node::Register, member, out);
+        let peer = Node::Server(Id(2));
+        if is_ready {
+            let offer = Message::Offer {
+                epoch,
+                blocks: Vec::new(),
+                last: true,
+            };
+            let give = Message::Give {
+                epoch,
+                blocks: Vec::new(),
+                last: true,
+            };
+            for message in [offer, give, Message::Taken { epoch }] {
+                server.handle(0, peer, message, out);
+            }
+        }
+        server.handle(0, Node::Register, Message::Gone, out);
+        assert!(server.is_gone());
+        assert_eq!(server.is_let_go(), leaves && is_ready);
+        assert_eq!(server.dropped().is_some(), !is_ready);
+    }
+}

@@ -87,6 +87,60 @@ fn what_a_dead_server_had_is_an_error_and_the_rest_lives_on() {
     assert!(pools < 300 || in_part > pools / 10, "{in_part}");
 }
 
+/// A pool of one copy and no home, whose servers are all told to go at about the same time, and another one comes at about that time. Says how many
+/// reads of how many were lost in the end.
+fn with_all_going(seed: u64) -> Result<(u64, u64), Fault> {
+    let mut world = World::new(seed, 2 + (seed % 2) as u32, 1, false);
+    let file = make_file(&mut world).map_err(Fault::Stuck)?;
+    for step in 0..60 {
+        go_on(&mut world, Scene::Losses, step);
+    }
+    come_to_rest(&mut world, Scene::Losses, file)?;
+    let pause = |world: &mut World| {
+        let until = world.now + world.random.below(super::TERM / 8);
+        world.run(until);
+    };
+    let servers: Vec<Server> = world.servers.keys().copied().collect();
+    for server in servers {
+        { world.servers.get_mut(&server).into_iter() }.for_each(crate::server::Server::leave);
+        pause(&mut world);
+    }
+    (0..seed % 4).for_each(|_| pause(&mut world));
+    world.add_server();
+    come_to_rest(&mut world, Scene::Losses, file)?;
+    let is_there = |world: &World| {
+        world
+            .servers
+            .values()
+            .filter(|server| !server.is_gone())
+            .count()
+    };
+    if is_there(&world) != 1 {
+        return Err(Fault::Stuck(format!("{} servers", is_there(&world))));
+    }
+    let reads = CELLS * world.clients.len() as u64;
+    Ok((read_all(&mut world, file)?, reads))
+}
+
+#[test]
+fn what_servers_that_go_together_had_is_handed_on_or_told_as_lost() {
+    let first = told("TEST_SEED").unwrap_or(1);
+    let pools = told("TEST_POOLS").unwrap_or(200);
+    let (mut whole, mut not) = (0, 0);
+    for seed in first..first + pools {
+        match with_all_going(seed) {
+            Ok((0, _)) => whole += 1,
+            Ok(_) => not += 1,
+            Err(fault) => panic!("seed {seed}: {fault}"),
+        }
+    }
+    println!("of {pools} files {whole} are whole, {not} are lost");
+    assert!(
+        pools < 200 || (whole > pools / 10 && not > pools / 10),
+        "{whole}, {not}"
+    );
+}
+
 #[test]
 fn zeros_in_the_place_of_what_was_lost_are_found() {
     for mistake in [Mistake::LossesAreHoles, Mistake::PatchesWhatIsLost] {

@@ -227,7 +227,7 @@ fn no_name_stands_for_half_a_directory() {
         };
         let mut client = member();
         let made = loop {
-            let made = client.clone().next_file(&make);
+            let made = client.clone().next_file(&make).expect("a number");
             if block_of(made) == block_of(other) {
                 break itself(made);
             }

@@ -140,7 +140,8 @@ fn names_that_wait_for_room_are_written_together() {
         bytes: Vec::new(),
     };
     // Its names are to be in another block than its parent's.
-    while names::needs(&make, desk.client.clone().next_file(&make)).len() < 2 {
+    let next = |desk: &Desk| desk.client.clone().next_file(&make).expect("a number");
+    while names::needs(&make, next(&desk)).len() < 2 {
         desk.client.files_made += 1;
     }
     desk.make_dirty();

@@ -5,7 +5,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use super::{Fault, LOOK, Member, Reign, Seen, State, Steward};
-use crate::home::Directory;
 use crate::ids::{Node, Server};
 use crate::net::Ended;
 use crate::net::numbers::Numbers;
@@ -121,11 +120,12 @@ impl Steward {
                 return Err(Fault::foreign("the pool that it belonged to is no more"));
             }
         };
-        let (life, home) = self.take_life(state.life, false)?;
+        let (life, home) = self.take_life(number, state.life, false)?;
         let state = State { life, ..state };
         if !self.save(number, &state)? {
             return Ok(());
         }
+        self.settle_life();
         let mut process = locked(&member.process);
         let now = process.now();
         process.rule(self.ruler(&state, now), number);
@@ -149,14 +149,9 @@ impl Steward {
             return Ok(());
         };
         let (number, mut state) = (reign.number, reign.state.clone());
-        state.life = match &self.config.home {
-            Some(home) => {
-                let life = Directory::begin_life_after(home, self.config.block_bytes, state.life);
-                life.map_err(|why| Fault::Ended(Ended::Home(why)))?
-            }
-            None => state.life + 1,
-        };
+        state.life = self.another_life(number, state.life)?;
         if self.save(number, &state)? {
+            self.settle_life();
             let numbers = Numbers::of_ruler(state.life, self.config.servers.len());
             member.door.give(Some(numbers));
             if let Some(reign) = &mut self.reign {
