@@ -209,12 +209,7 @@ pub fn attach(fd: c_int, word: Word) -> Given {
         description.inode.load(Relaxed),
     );
     if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
-        drop(rare);
-        kernel::reach(description);
-        kernel::give_known_to_kernel(description, Why::Inherited)?;
-        kernel::return_offset(fd, description);
-        forget(fd);
-        return Ok(());
+        return kernel::go_on_without(rare, fd, word, Why::Inherited);
     }
     if description.state() == State::Left || limits::descriptors_are_few() {
         drop(rare);

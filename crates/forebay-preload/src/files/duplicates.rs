@@ -68,22 +68,24 @@ pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
         Kind::Candidate => !old.is_file(),
         _ => false,
     };
+    // What was there is what the table gives back: a close of a candidate comes without the lock.
+    let mut gone = Word::NONE;
     if is_early {
-        table::set(to, new);
+        gone = table::set(to, new);
     }
     let is_kernels = old.kind() == Kind::Candidate && old != new;
     let moving = is_kernels.then(|| old.description().lock());
     let result = call();
     let errno = KeepErrno::new();
-    match (result < 0, is_early) {
-        // What was there is there still.
-        (true, true) => _ = table::replace(to, new, old),
-        (false, false) => _ = table::set(to, new),
-        _ => {}
-    }
+    let unused = match (result < 0, is_early) {
+        // What was there is there still, unless the number was closed meanwhile.
+        (true, true) if table::replace(to, new, gone) => new,
+        (_, true) => gone,
+        (true, false) => new,
+        (false, false) => table::set(to, new),
+    };
     drop(moving);
     drop(rare);
-    let unused = if result < 0 { new } else { old };
     if unused.is_file() {
         // What was there is closed without a word, as by the kernel.
         ended(unused);
