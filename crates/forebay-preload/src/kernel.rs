@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::Error;
+use forebay::file::inode::Inode;
 use forebay::session::glance::Glance;
 use forebay::session::standing::Call;
 use libc::c_int;
@@ -241,6 +242,13 @@ fn leave_locked(rare: Rare, fd: c_int, word: Word) {
         return;
     }
     let description = word.description();
+    let is_engines = |inode: &Inode| description.state() == State::Ours && !inode.is_with_kernel();
+    if word.kind() == Kind::Managed
+        && inodes::get(&rare, word.slot() as u32).is_some_and(is_engines)
+    {
+        // The caller has seen another file's word here (`dup2`), and this one is back.
+        return;
+    }
     return_offset(fd, description);
     reach(description);
     if !table::replace(fd, word, Word::NONE) {
