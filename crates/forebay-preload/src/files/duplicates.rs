@@ -1,5 +1,9 @@
 //! More descriptors of a description (`dup`), and descriptors that take the place of others (`dup2`).
 
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::{Duration, Instant};
+
+use forebay::memory::standers;
 use libc::c_int;
 
 use super::{Why, ended, standard};
@@ -8,7 +12,7 @@ use crate::foreign;
 use crate::inodes;
 use crate::rare::Rare;
 use crate::raw::KeepErrno;
-use crate::table::{self, Kind, Word};
+use crate::table::{self, Description, Kind, Word};
 
 /// Another descriptor of the same description: a `dup`. Returns it, or -1 where its file can neither be looked after nor go to the kernel.
 pub fn duplicated(from: c_int, to: c_int) -> c_int {
@@ -49,8 +53,8 @@ pub fn duplicated(from: c_int, to: c_int) -> c_int {
 ///
 /// Other threads may use `to` meanwhile (a log that is rotated). At each moment its word names the old file or the new one, and where one of
 /// them is the engine's, no call on it reaches the kernel: the new file's word is there before the kernel's descriptor changes, unless the old
-/// file is the engine's and the new one is not. No descriptor becomes a managed one meanwhile, since that takes `Rare`; a call of the kernel's that
-/// moves the old file's offset is over, or looks at the word again ([`crate::serve::by_kernel`]).
+/// file is the engine's and the new one is not. No descriptor becomes a managed one meanwhile, since that takes `Rare`; a call of the kernel's on
+/// the old file is over, or looks at the word again ([`crate::serve::by_kernel`]). Where the old file has no word, nobody knows who is in a call on it.
 pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     if !table::word(from).is_file() && !table::word(to).is_file() {
         return call();
@@ -75,6 +79,9 @@ pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     }
     let is_kernels = old.kind() == Kind::Candidate && old != new;
     let moving = is_kernels.then(|| old.description().lock());
+    if is_kernels && is_early {
+        await_calls_on(old.description());
+    }
     let result = call();
     let errno = KeepErrno::new();
     let unused = match (result < 0, is_early) {
@@ -82,7 +89,14 @@ pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
         (true, true) if table::replace(to, new, gone) => new,
         (_, true) => gone,
         (true, false) => new,
-        (false, false) => table::set(to, new),
+        (false, false) => {
+            let gone = table::set(to, new);
+            if is_kernels && new.is_file() {
+                // Before it begins to be managed, which takes the lock.
+                await_calls_on(old.description());
+            }
+            gone
+        }
     };
     drop(moving);
     drop(rare);
@@ -100,5 +114,23 @@ pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
             }
             result
         }
+    }
+}
+
+/// How long a `dup2` waits for calls on the file that was there: one that takes longer may find the new file behind its descriptor.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Calls of the kernel's on a candidate whose descriptor has another word by now are over, those with offsets of their own as well.
+fn await_calls_on(description: &Description) {
+    let Some(Ok(me)) = attach::joined().map(|session| session.shared().me()) else {
+        return;
+    };
+    // Who has seen the old word has said before that he is in a call.
+    inodes::barrier();
+    let inode = description.inode.load(Relaxed);
+    let (begun, mut round) = (Instant::now(), 0);
+    while standers::find(me.arena.superblock(), inode).is_some() && begun.elapsed() < PATIENCE {
+        round += 1;
+        forebay::sync::relax(round);
     }
 }
