@@ -6,46 +6,79 @@ use std::time::{Duration, Instant};
 use forebay::memory::standers;
 use libc::c_int;
 
-use super::{Why, ended, standard};
+use super::{Why, ended, forget, standard};
 use crate::attach;
 use crate::foreign;
 use crate::inodes;
 use crate::rare::Rare;
 use crate::raw::KeepErrno;
+use crate::real;
 use crate::table::{self, Description, Kind, Word};
 
-/// Another descriptor of the same description: a `dup`. Returns it, or -1 where its file can neither be looked after nor go to the kernel.
-pub fn duplicated(from: c_int, to: c_int) -> c_int {
-    if !table::word(from).is_file() {
-        return to;
+/// Another descriptor of `from`'s description, made by `call`, the kernel's `dup`. Returns it, or -1 where its file can neither be looked after
+/// nor go to the kernel.
+///
+/// Other threads may put another file at `from` meanwhile ([`replaced`]): the lock keeps its word and the kernel's descriptor the same file's.
+pub fn duplicated(from: c_int, call: impl Fn() -> c_int) -> c_int {
+    while !table::word(from).is_file() {
+        let to = call();
+        forget(to);
+        if to < 0 || !table::word(from).is_file() {
+            return to;
+        }
+        // A file has come there meanwhile, and this may be one of its descriptors or not.
+        // SAFETY: takes no memory; the program has not seen it.
+        unsafe { real::close(to) };
     }
     attach::notice_fork();
-    if !table::has_room(to) {
-        return foreign::received(to, Why::Unable);
+    let rare = Rare::lock();
+    let new = another(&rare, from);
+    let to = call();
+    let errno = KeepErrno::new();
+    let counted = new.unwrap_or(Word::NONE);
+    // A candidate may have been closed without the lock.
+    let is_known =
+        to >= 0 && counted.is_file() && table::has_room(to) && table::word(from) == counted;
+    // What was there before has been closed past the library.
+    let unused = match is_known {
+        true => table::set(to, counted),
+        false => counted,
+    };
+    drop(rare);
+    if unused.is_file() {
+        ended(unused);
     }
+    match to {
+        ..0 => {}
+        _ if is_known => standard(to),
+        _ => {
+            forget(to);
+            drop(errno);
+            return foreign::received(to, Why::Unable);
+        }
+    }
+    to
+}
+
+/// A descriptor's word, once it counts one descriptor more; [`Word::NONE`] where it is no file's. `None`: it cannot be counted.
+fn another(rare: &Rare, from: c_int) -> Option<Word> {
     loop {
         let word = table::word(from);
         if !word.is_file() {
-            // It has left, or was closed; then nobody knows what the new one is.
-            return foreign::received(to, Why::Unable);
+            return Some(Word::NONE);
         }
-        let rare = (word.kind() == Kind::Managed).then(Rare::lock);
         if !table::hold(word.description_index()) {
-            drop(rare);
-            return foreign::received(to, Why::Unable);
+            return None;
         }
-        if table::word(from) != word {
-            table::let_go(word.description_index());
-            continue;
+        if table::word(from) == word {
+            if word.kind() == Kind::Managed {
+                inodes::use_again(rare, word.slot());
+            }
+            return Some(word);
         }
-        if let Some(rare) = &rare {
-            inodes::use_again(rare, word.slot());
-        }
-        table::set(to, word);
-        break;
+        // Closed meanwhile: the description may be another file's.
+        table::let_go(word.description_index());
     }
-    standard(to);
-    to
 }
 
 /// `to` becomes a descriptor of `from`'s description: by `call`, the kernel's `dup2`. Returns what that returns, or -1 where the file can
@@ -61,12 +94,10 @@ pub fn replaced(from: c_int, to: c_int, call: impl FnOnce() -> c_int) -> c_int {
     }
     attach::notice_fork();
     let rare = Rare::lock_alone();
-    let (new, old) = (table::word(from), table::word(to));
-    let is_lost = new.is_file() && !(table::has_room(to) && table::hold(new.description_index()));
-    let new = if is_lost { Word::NONE } else { new };
-    if new.kind() == Kind::Managed {
-        inodes::use_again(&rare, new.slot());
-    }
+    let has_room = table::has_room(to) || !table::word(from).is_file();
+    let counted = has_room.then(|| another(&rare, from)).flatten();
+    let is_lost = counted.is_none();
+    let (new, old) = (counted.unwrap_or(Word::NONE), table::word(to));
     let is_early = match new.kind() {
         Kind::Managed | Kind::Orphan => true,
         Kind::Candidate => !old.is_file(),

@@ -16,6 +16,7 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "rotate" => rotate(dir, argument.parse().expect("flags")),
         "rotate-back" => onto_itself_and_back(dir),
+        "switch-dup" => duplicates(dir, argument),
         "switch" => switch(dir, argument.parse().expect("flags")),
         _ => return false,
     }
@@ -218,6 +219,63 @@ fn switch(dir: &Path, flags: i32) {
     }
 }
 
+/// The number of a descriptor's inode, as the kernel has it.
+fn inode(fd: i32) -> u64 {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the target is ours, filled where the call succeeds.
+    unsafe {
+        assert_eq!(libc::fstat(fd, stat.as_mut_ptr()), 0);
+        stat.assume_init().st_ino
+    }
+}
+
+/// A descriptor is duplicated while another thread switches it between two files, or a file and a device: what is written to the new descriptor
+/// is in the file that the kernel says it is of.
+fn duplicates(dir: &Path, other: &str) {
+    let first = next_log(dir, 0, 0);
+    let second = match other {
+        "log" => next_log(dir, 1, 0),
+        path => open(Path::new(path), libc::O_RDWR).expect("a device"),
+    };
+    // SAFETY: takes no memory.
+    let log = unsafe { libc::dup(first) };
+    let (begun, ends) = (Instant::now(), AtomicBool::new(false));
+    let mut written = [0; 2];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Relaxed) {
+                for file in [second, first] {
+                    // SAFETY: takes no memory.
+                    assert_eq!(unsafe { libc::dup2(file, log) }, log);
+                }
+            }
+        });
+        let of_first = inode(first);
+        while begun.elapsed() < WRITES_FOR {
+            // SAFETY: takes no memory, in both.
+            let fd = unsafe {
+                match written[0] % 2 {
+                    0 => libc::dup(log),
+                    _ => libc::fcntl(log, libc::F_DUPFD_CLOEXEC, 0),
+                }
+            };
+            let to = usize::from(inode(fd) != of_first);
+            assert_eq!(write(fd, &record(to, written[to])), Ok(RECORD));
+            written[to] += 1;
+            close(fd).expect("close");
+        }
+        ends.store(true, Relaxed);
+    });
+    close(log).expect("close");
+    let files = if other == "log" { 2 } else { 1 };
+    for (to, fd) in [first, second].into_iter().enumerate().take(files) {
+        let mut seen = vec![false; written[to] as usize];
+        note_records(fd, 0, to, &mut seen);
+        let lost = seen.iter().filter(|&&seen| !seen).count();
+        assert_eq!(lost, 0, "of {} in file {to}", seen.len());
+    }
+}
+
 #[test]
 fn a_log_that_is_rotated_loses_no_record() {
     for flags in [0, libc::O_APPEND] {
@@ -242,6 +300,15 @@ fn a_descriptor_that_is_switched_there_and_back_loses_no_record() {
     for flags in [0, libc::O_SYNC].repeat(3) {
         let scene = Scene::new("switch", 1);
         scene.play("switch", &flags.to_string());
+        assert!(scene.bytes_to_memory() > 0);
+    }
+}
+
+#[test]
+fn a_duplicate_of_a_descriptor_that_is_switched_is_of_one_file() {
+    for other in ["log", "/dev/null"] {
+        let scene = Scene::new("switch-dup", 1);
+        scene.play("switch-dup", other);
         assert!(scene.bytes_to_memory() > 0);
     }
 }
