@@ -225,13 +225,12 @@ pub fn attach(fd: c_int, word: Word) -> Given {
         description.device.load(Relaxed),
         description.inode.load(Relaxed),
     );
-    if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
-        drop(rare);
-        kernel::reach(description);
-        kernel::give_known_to_kernel(description, Why::Inherited)?;
-        kernel::return_offset(fd, description);
-        forget(fd);
+    if description.has(FOREIGN) && !is_managed_elsewhere(description) {
+        // Another file was there for a moment (`dup2`): it is the kernel's, and needs its word so that the next one finds who is in a call on it.
         return Ok(());
+    }
+    if description.has(FOREIGN) || is_used_by_stdio(fd) || foreign::has(device, inode) {
+        return kernel::go_on_without(rare, fd, word, Why::Inherited);
     }
     if description.state() == State::Left || limits::descriptors_are_few() {
         drop(rare);

@@ -8,6 +8,7 @@ use std::convert::Infallible;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use forebay::Error;
+use forebay::file::inode::Inode;
 use forebay::session::glance::Glance;
 use forebay::session::standing::Call;
 use libc::c_int;
@@ -117,11 +118,33 @@ pub fn withdraw(fd: c_int, word: Word) -> Given {
         }
         description.set_state(State::Left);
     }
+    take_word(&rare, fd, word);
+    Ok(())
+}
+
+/// As [`withdraw`], of a descriptor that is to be the kernel's here, whatever others who have its description do. The caller has seen under
+/// the lock that its word is this one.
+pub fn go_on_without(rare: Rare, fd: c_int, word: Word, why: Why) -> Given {
+    let description = word.description();
+    reach(description);
+    let device = description.device.load(Relaxed);
+    let inode = description.inode.load(Relaxed);
     drop(rare);
+    give_inode_to_kernel(device, inode, why)?;
+    let rare = Rare::lock();
+    // Another file may have taken its place meanwhile (`dup2`), whose offset and word are none of this.
+    if table::word(fd) == word {
+        return_offset(fd, description);
+        take_word(&rare, fd, word);
+    }
+    Ok(())
+}
+
+/// A descriptor that no slot counts loses its word, unless that is another one by now. Under the lock: `dup2` counts what it has found there.
+fn take_word(_rare: &Rare, fd: c_int, word: Word) {
     if table::replace(fd, word, Word::NONE) {
         table::let_go(word.description_index());
     }
-    Ok(())
 }
 
 /// From now on somebody may reach the file behind a description, and pass no hook; nobody will hear when that ends.
@@ -219,6 +242,13 @@ fn leave_locked(rare: Rare, fd: c_int, word: Word) {
         return;
     }
     let description = word.description();
+    let is_engines = |inode: &Inode| description.state() == State::Ours && !inode.is_with_kernel();
+    if word.kind() == Kind::Managed
+        && inodes::get(&rare, word.slot() as u32).is_some_and(is_engines)
+    {
+        // The caller has seen another file's word here (`dup2`), and this one is back.
+        return;
+    }
     return_offset(fd, description);
     reach(description);
     if !table::replace(fd, word, Word::NONE) {

@@ -134,6 +134,39 @@ pub enum Answer<T> {
     Again,
 }
 
+/// Calls that begin anew: one whose descriptor is the same each time, and cannot be served for a reason that nobody has thought of, ends.
+pub struct Anew {
+    word: Word,
+    rounds: u32,
+}
+
+impl Anew {
+    /// As often with the same word in between, a descriptor has not only changed and changed back.
+    const ROUNDS: u32 = 10_000;
+
+    /// None so far.
+    #[inline(always)]
+    pub const fn new() -> Self {
+        Anew {
+            word: Word::NONE,
+            rounds: 0,
+        }
+    }
+
+    /// Once more, after a look at this word. `false`: it has been often enough.
+    #[cold]
+    pub fn may(&mut self, word: Word) -> bool {
+        self.rounds = if word == self.word {
+            self.rounds + 1
+        } else {
+            0
+        };
+        self.word = word;
+        forebay::sync::relax(self.rounds);
+        self.rounds < Self::ROUNDS
+    }
+}
+
 /// Does something with a managed descriptor's inode, inside and not to be cancelled; a panic of the engine's becomes `EIO`.
 #[inline(always)]
 pub fn with<T>(

@@ -46,8 +46,16 @@ pub fn close(fd: c_int) -> c_int {
             Kind::Candidate => word.description().state() == State::Ours,
             _ => false,
         };
+        if word.kind() == Kind::Ours {
+            // Another thread closes it, and holds the number.
+            return crate::serve::refused() as c_int;
+        }
         if !is_ours {
-            let failed = forget_word(fd, word);
+            if word.is_file() && !table::replace(fd, word, Word::NONE) {
+                // It begins to be managed: the number must not outlive what the kernel has there.
+                continue;
+            }
+            let failed = if word.is_file() { ended(word) } else { 0 };
             // SAFETY: takes no memory.
             return told(unsafe { real::close(fd) }, failed);
         }

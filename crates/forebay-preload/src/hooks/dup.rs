@@ -11,11 +11,8 @@ use crate::table::{self, Kind, Word};
 export! {
     /// `dup`.
     fn dup(fd: c_int) -> c_int {
-        if is_ours(fd) {
-            return serve::refused() as c_int;
-        }
         // SAFETY: takes no memory.
-        noted(fd, unsafe { real::dup(fd) })
+        another(fd, || unsafe { real::dup(fd) })
     }
 
     /// `dup2`.
@@ -34,12 +31,12 @@ export! {
     fn fcntl64 | fcntl | __fcntl(fd: c_int, command: c_int, argument: c_long) -> c_int {
         // SAFETY: the caller's arguments.
         unsafe {
+            let duplicates = matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC);
+            if duplicates {
+                return another(fd, || real::fcntl64(fd, command, argument));
+            }
             if table::word(fd) == Word::NONE || Inside::is() {
-                let result = real::fcntl64(fd, command, argument);
-                if matches!(command, libc::F_DUPFD | libc::F_DUPFD_CLOEXEC) && !Inside::is() {
-                    files::forget(result);
-                }
-                return result;
+                return real::fcntl64(fd, command, argument);
             }
             control(fd, command, argument)
         }
@@ -50,13 +47,15 @@ fn is_ours(fd: c_int) -> bool {
     table::word(fd).kind() == Kind::Ours && !Inside::is()
 }
 
-/// The descriptor `to` has just been made of `from`.
-fn noted(from: c_int, to: c_int) -> c_int {
-    if to >= 0 && to != from && !Inside::is() {
-        files::forget(to);
-        return files::duplicated(from, to);
+/// One more descriptor, made by `real`.
+fn another(from: c_int, real: impl Fn() -> c_int) -> c_int {
+    if Inside::is() {
+        return real();
     }
-    to
+    if is_ours(from) {
+        return serve::refused() as c_int;
+    }
+    files::duplicated(from, real)
 }
 
 fn onto(from: c_int, to: c_int, real: impl Fn() -> c_int) -> c_int {
@@ -91,14 +90,10 @@ unsafe fn control(fd: c_int, command: c_int, argument: c_long) -> c_int {
     }
     // SAFETY: the caller's arguments.
     let result = unsafe { real::fcntl64(fd, command, argument) };
-    match command {
-        libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => noted(fd, result),
-        libc::F_SETFL if result == 0 => {
-            files::set_status_flags(fd, argument as c_int);
-            result
-        }
-        _ => result,
+    if command == libc::F_SETFL && result == 0 {
+        files::set_status_flags(fd, argument as c_int);
     }
+    result
 }
 
 /// Commands about locks and leases, which the kernel keeps by inode, and about seals and hints that it answers for.

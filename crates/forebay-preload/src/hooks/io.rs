@@ -6,7 +6,7 @@ use crate::files::{self, Why};
 use crate::hooks::sync;
 use crate::program::Parts;
 use crate::real;
-use crate::serve::{self, Answer, CALL_BYTES_MAX, How, Turn};
+use crate::serve::{self, Anew, Answer, CALL_BYTES_MAX, How, Turn};
 use crate::table::{self, Kind, Word};
 
 /// Answers a call by what the descriptor is: `real` is the kernel's answer, `engine` the engine's.
@@ -18,6 +18,7 @@ fn answer(
     mut grows: impl FnMut(Word) -> bool,
     mut engine: impl FnMut(Word) -> Answer<usize>,
 ) -> ssize_t {
+    let mut anew = Anew::new();
     loop {
         match serve::turn_to_begin(fd) {
             Turn::Real => return real(),
@@ -35,7 +36,8 @@ fn answer(
             Turn::Managed(word) => match engine(word) {
                 Answer::Done(moved) => return moved as ssize_t,
                 Answer::Failed(errno) => return serve::fail(errno),
-                Answer::Again => {}
+                Answer::Again if anew.may(word) => {}
+                Answer::Again => return serve::fail(libc::EIO),
             },
         }
     }

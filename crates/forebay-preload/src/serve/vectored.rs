@@ -8,6 +8,7 @@ use super::{
     Answer, CALL_BYTES_MAX, Slow, append, check_end, check_memory, checked, get, is_served,
     own_offset, put, with, within_limit,
 };
+use crate::files::{self, Why};
 use crate::hooks::limits;
 use crate::hooks::seek::device_error;
 use crate::inodes::Use;
@@ -34,6 +35,7 @@ pub unsafe fn vectored(
         Err(errno) => return Answer::Failed(errno),
     };
     let mut exceeded = false;
+    let mut has_room = true;
     let answer = with(fd, word, |using, description| {
         let _slow = Slow::new();
         let lock = at.is_none().then(|| description.lock());
@@ -58,7 +60,7 @@ pub unsafe fn vectored(
         // SAFETY: the caller's promise.
         let done = unsafe {
             if appends {
-                append_parts(using, parts, most)
+                append_parts(using, parts, most, &mut has_room)
             } else if how.at_once && !writes {
                 read_at_once(using, parts, begin)
             } else {
@@ -72,6 +74,10 @@ pub unsafe fn vectored(
     });
     if exceeded {
         limits::exceeded();
+    }
+    if !has_room && files::give_to_kernel(fd, Why::Unserved).is_ok() {
+        // The kernel appends them as one without room of ours.
+        return Answer::Again;
     }
     answer
 }
@@ -140,7 +146,7 @@ unsafe fn move_parts(
     Ok((begin + done as u64, done))
 }
 
-/// Appends parts as one: nobody else's bytes come between.
+/// Appends parts as one: nobody else's bytes come between. Where there is no memory to join them in, it says so and fails.
 ///
 /// # Safety
 /// The parts are valid.
@@ -148,12 +154,13 @@ unsafe fn append_parts(
     using: &Use<'_>,
     parts: &[libc::iovec],
     most: usize,
+    has_room: &mut bool,
 ) -> Result<(u64, usize), Halt> {
     let total: usize = within_call(parts, most).map(|(_, len)| len).sum();
     let mut joined: Vec<u8> = Vec::new();
     if joined.try_reserve_exact(total).is_err() {
-        // The kernel appends them as one without room of ours.
-        return Err(Halt::Kernel);
+        *has_room = false;
+        return Err(Halt::Failed(device_error(libc::ENOMEM)));
     }
     for (bytes, len) in within_call(parts, most) {
         // SAFETY: the target has room for all of them.

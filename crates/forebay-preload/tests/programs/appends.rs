@@ -5,6 +5,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 
 use crate::scene::{Scene, said};
+use crate::sys::*;
 
 const WRITERS: usize = 4;
 const RECORDS: usize = 400;
@@ -37,6 +38,7 @@ fn append(path: &Path, writer: usize) {
 
 pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
+        "append-parts" => parts_without_memory(dir),
         "append" => append(&dir.join("log"), argument.parse().expect("a number")),
         "append-forked" => {
             // One description for all: the offset is shared as well.
@@ -116,6 +118,49 @@ fn check(path: &Path) {
     assert_eq!(next, [RECORDS; WRITERS]);
 }
 
+/// Appends 48 MiB in parts while the program may have 16 MiB more than it has.
+fn parts_without_memory(dir: &Path) {
+    const PART: usize = 1 << 20;
+    const HEAD: usize = 4_096_000;
+    let path = dir.join("parts");
+    let fd = open(&path, libc::O_RDWR | libc::O_CREAT | libc::O_APPEND).expect("open");
+    for _ in 0..1000 {
+        write(fd, &[b'a'; HEAD / 1000]).expect("write");
+    }
+    let reader = open(&path, libc::O_RDWR).expect("open");
+    assert_eq!(pread(reader, 1, 0), Ok(b"a".to_vec()));
+    let bytes = vec![b'B'; PART];
+    let part = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: PART,
+    };
+    let parts = [part; 48];
+    let statm = std::fs::read_to_string("/proc/self/statm").expect("readable");
+    let pages: u64 = statm
+        .split(' ')
+        .next()
+        .and_then(|it| it.parse().ok())
+        .expect("pages");
+    set_limit(
+        libc::RLIMIT_AS,
+        pages * 4096 + (16 << 20),
+        libc::RLIM_INFINITY,
+    );
+    // SAFETY: parts of ours.
+    let appended = unsafe { libc::writev(fd, parts.as_ptr(), 48) };
+    set_limit(libc::RLIMIT_AS, libc::RLIM_INFINITY, libc::RLIM_INFINITY);
+    assert_eq!(appended, 48 * PART as isize);
+    assert_eq!(pread(reader, 3, HEAD as i64 - 1), Ok(b"aBB".to_vec()));
+    assert_eq!(write(fd, b"end"), Ok(3));
+    close(reader).expect("close");
+    close(fd).expect("close");
+    let all = std::fs::read(&path).expect("a file");
+    assert_eq!(all.len(), HEAD + 48 * PART + 3);
+    assert!(all[..HEAD].iter().all(|&byte| byte == b'a'));
+    assert!(all[HEAD..HEAD + 48 * PART].iter().all(|&byte| byte == b'B'));
+    assert!(all.ends_with(b"end"));
+}
+
 #[test]
 fn appends_of_several_programs() {
     for small in [0, 64 * 1024] {
@@ -153,4 +198,12 @@ fn a_log_that_is_cut_has_no_hole() {
     assert!(scene.bytes_to_memory() > 0);
     let left = std::fs::read(scene.path("log")).expect("the log");
     assert!(left.iter().all(|&byte| byte == b'x'), "zeros in the log");
+}
+
+/// Where the parts of a long append could not be joined, since the program may have no more memory, they are appended all the same.
+#[test]
+fn an_append_of_parts_without_memory_is_whole() {
+    let scene = Scene::new("append-parts", 1);
+    scene.play("append-parts", "");
+    assert!(scene.bytes_to_memory() > 0);
 }

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::scene::Scene;
 use crate::sys::*;
@@ -16,6 +16,8 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     match role {
         "rotate" => rotate(dir, argument.parse().expect("flags")),
         "rotate-back" => onto_itself_and_back(dir),
+        "switch-dup" => duplicates(dir, argument),
+        "switch" => switch(dir, argument.parse().expect("flags")),
         _ => return false,
     }
     true
@@ -126,6 +128,154 @@ fn onto_itself_and_back(dir: &Path) {
     assert_eq!(&bytes[bytes.len() - RECORD..], record(0, 7));
 }
 
+/// Where records of the thread lie that gives offsets.
+const FAR: i64 = 64 << 20;
+/// Records of a thread at most, and for how long it writes.
+const RECORDS: u32 = 100_000;
+const WRITES_FOR: Duration = Duration::from_secs(1);
+
+/// How many records of a writer a file has from an offset on, none twice: each is noted.
+fn note_records(fd: i32, from: i64, writer: usize, seen: &mut [bool]) {
+    let mut at = from;
+    loop {
+        let bytes = pread(fd, 1 << 20, at).expect("records");
+        for one in bytes
+            .chunks(RECORD)
+            .filter(|one| one[0] == b'0' + writer as u8)
+        {
+            let text = String::from_utf8_lossy(&one[2..12]);
+            let number: u32 = text.parse().expect("a number");
+            assert!(one == record(writer, number), "record {number} of {writer}");
+            let seen = &mut seen[number as usize];
+            assert!(!std::mem::replace(seen, true), "{number} of {writer} twice");
+        }
+        match bytes.len() {
+            0 => return,
+            len => at += len as i64,
+        }
+    }
+}
+
+/// A descriptor is switched from one file to another and back while two threads write to it, one at its own offset. What was acknowledged is in
+/// one of the two; and they are what they were afterwards, whatever is opened then.
+fn switch(dir: &Path, flags: i32) {
+    let (first, second) = (next_log(dir, 0, 0), next_log(dir, 1, flags));
+    // SAFETY: takes no memory.
+    let log = unsafe { libc::dup(first) };
+    let (begun, ends) = (Instant::now(), AtomicBool::new(false));
+    let write_all = |writer: usize| {
+        let mut number = 0;
+        while number < RECORDS && begun.elapsed() < WRITES_FOR {
+            let (bytes, at) = (record(writer, number), FAR + i64::from(number) * 64);
+            let written = match writer {
+                0 => write(log, &bytes),
+                _ => pwrite(log, &bytes, at),
+            };
+            assert_eq!(written, Ok(RECORD), "{number} of {writer}");
+            number += 1;
+        }
+        number
+    };
+    let written = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Relaxed) {
+                for file in [second, first] {
+                    // SAFETY: takes no memory.
+                    assert_eq!(unsafe { libc::dup2(file, log) }, log);
+                }
+            }
+        });
+        let writers = [0, 1].map(|writer| scope.spawn(move || write_all(writer)));
+        let written = writers.map(|writer| writer.join());
+        ends.store(true, Relaxed);
+        written.map(|written| written.expect("a writer"))
+    });
+    close(log).expect("close");
+    for (writer, from) in [(0, 0), (1, FAR)] {
+        let mut seen = vec![false; written[writer] as usize];
+        for file in [first, second] {
+            note_records(file, from, writer, &mut seen);
+        }
+        let lost = seen.iter().filter(|&&seen| !seen).count();
+        assert_eq!(lost, 0, "of {} by {writer}", seen.len());
+    }
+    let third = open(&dir.join("third"), libc::O_RDWR | libc::O_CREAT).expect("open");
+    for _ in 0..200 {
+        write(third, &[b'z'; 4096]).expect("write");
+    }
+    for fd in [first, second] {
+        assert_eq!(pread(fd, 6, 640), Ok(b"######".to_vec()));
+        assert_eq!(pwrite(fd, b"here", 0), Ok(4));
+        assert_eq!(pread(third, 6, 0), Ok(b"zzzzzz".to_vec()));
+        close(fd).expect("close");
+    }
+    close(third).expect("close");
+    for name in ["0", "1"] {
+        assert!(
+            std::fs::read(dir.join(name))
+                .expect("a log")
+                .starts_with(b"here##")
+        );
+    }
+}
+
+/// The number of a descriptor's inode, as the kernel has it.
+fn inode(fd: i32) -> u64 {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: the target is ours, filled where the call succeeds.
+    unsafe {
+        assert_eq!(libc::fstat(fd, stat.as_mut_ptr()), 0);
+        stat.assume_init().st_ino
+    }
+}
+
+/// A descriptor is duplicated while another thread switches it between two files, or a file and a device: what is written to the new descriptor
+/// is in the file that the kernel says it is of.
+fn duplicates(dir: &Path, other: &str) {
+    let first = next_log(dir, 0, 0);
+    let second = match other {
+        "log" => next_log(dir, 1, 0),
+        path => open(Path::new(path), libc::O_RDWR).expect("a device"),
+    };
+    // SAFETY: takes no memory.
+    let log = unsafe { libc::dup(first) };
+    let (begun, ends) = (Instant::now(), AtomicBool::new(false));
+    let mut written = [0; 2];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !ends.load(Relaxed) {
+                for file in [second, first] {
+                    // SAFETY: takes no memory.
+                    assert_eq!(unsafe { libc::dup2(file, log) }, log);
+                }
+            }
+        });
+        let of_first = inode(first);
+        while begun.elapsed() < WRITES_FOR {
+            // SAFETY: takes no memory, in both.
+            let fd = unsafe {
+                match written[0] % 2 {
+                    0 => libc::dup(log),
+                    _ => libc::fcntl(log, libc::F_DUPFD_CLOEXEC, 0),
+                }
+            };
+            let to = usize::from(inode(fd) != of_first);
+            assert_eq!(write(fd, &record(to, written[to])), Ok(RECORD));
+            written[to] += 1;
+            close(fd).expect("close");
+        }
+        ends.store(true, Relaxed);
+    });
+    close(log).expect("close");
+    let files = if other == "log" { 2 } else { 1 };
+    for (to, fd) in [first, second].into_iter().enumerate().take(files) {
+        let mut seen = vec![false; written[to] as usize];
+        note_records(fd, 0, to, &mut seen);
+        let lost = seen.iter().filter(|&&seen| !seen).count();
+        assert_eq!(lost, 0, "of {} in file {to}", seen.len());
+    }
+}
+
 #[test]
 fn a_log_that_is_rotated_loses_no_record() {
     for flags in [0, libc::O_APPEND] {
@@ -141,5 +291,24 @@ fn a_log_that_is_rotated_loses_no_record() {
 fn a_descriptor_takes_the_place_of_any_other() {
     for small in [0, 64 * 1024] {
         Scene::new("rotate-back", small).play("rotate-back", "");
+    }
+}
+
+/// Two that are the engine's, and one that stays with the kernel.
+#[test]
+fn a_descriptor_that_is_switched_there_and_back_loses_no_record() {
+    for flags in [0, libc::O_SYNC].repeat(3) {
+        let scene = Scene::new("switch", 1);
+        scene.play("switch", &flags.to_string());
+        assert!(scene.bytes_to_memory() > 0);
+    }
+}
+
+#[test]
+fn a_duplicate_of_a_descriptor_that_is_switched_is_of_one_file() {
+    for other in ["log", "/dev/null"] {
+        let scene = Scene::new("switch-dup", 1);
+        scene.play("switch-dup", other);
+        assert!(scene.bytes_to_memory() > 0);
     }
 }
