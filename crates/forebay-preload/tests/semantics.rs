@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-const PLACES: [(&str, &str); 9] = [
+const PLACES: [(&str, &str); 10] = [
     ("preload", "crates/forebay-preload/tests"),
     ("engine", "crates/forebay/tests"),
     ("unit", "crates/forebay/src"),
@@ -10,6 +10,7 @@ const PLACES: [(&str, &str); 9] = [
     ("mount", "crates/forebay-cli/tests/mount"),
     ("fuse", "crates/forebay-fuse/src"),
     ("pool", "crates/forebay-pool/src"),
+    ("pools", "crates/forebay-pool/tests"),
     ("pmem", "crates/forebay-pmem/src"),
     ("whole", "tests/programs"),
 ];
