@@ -184,6 +184,11 @@ pub fn show(len: usize) {
     WORDS.len.store(len, Ordering::Release);
 }
 
+/// Whether any descriptor has been a file's so far.
+pub fn has_files() -> bool {
+    FILES_END.load(Relaxed) != 0 && WORDS.len.load(Relaxed) != 0
+}
+
 /// Whether the table has room for the descriptor.
 pub fn has_room(fd: c_int) -> bool {
     place(fd).is_some()

@@ -12,7 +12,6 @@ use crate::foreign;
 use crate::inodes;
 use crate::rare::Rare;
 use crate::raw::KeepErrno;
-use crate::real;
 use crate::table::{self, Description, Kind, Word};
 
 /// Another descriptor of `from`'s description, made by `call`, the kernel's `dup`. Returns it, or -1 where its file can neither be looked after
@@ -20,17 +19,11 @@ use crate::table::{self, Description, Kind, Word};
 ///
 /// Other threads may put another file at `from` meanwhile ([`replaced`]): the lock keeps its word and the kernel's descriptor the same file's.
 pub fn duplicated(from: c_int, call: impl Fn() -> c_int) -> c_int {
-    while !table::word(from).is_file() {
-        let to = call();
-        forget(to);
-        if to < 0 || !table::word(from).is_file() {
-            return to;
-        }
-        // A file has come there meanwhile, and this may be one of its descriptors or not.
-        // SAFETY: takes no memory; the program has not seen it.
-        unsafe { real::close(to) };
+    if !table::has_files() {
+        return call();
     }
     attach::notice_fork();
+    let was_file = table::word(from).is_file();
     let rare = Rare::lock();
     let new = another(&rare, from);
     let to = call();
@@ -54,7 +47,10 @@ pub fn duplicated(from: c_int, call: impl Fn() -> c_int) -> c_int {
         _ => {
             forget(to);
             drop(errno);
-            return foreign::received(to, Why::Unable);
+            // One that has left, or is being closed: nobody knows what the new one is.
+            if was_file || new != Some(Word::NONE) {
+                return foreign::received(to, Why::Unable);
+            }
         }
     }
     to
