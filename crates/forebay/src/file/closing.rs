@@ -291,18 +291,26 @@ pub fn finish_orphan(core: &Core, me: Me<'_>) {
 
 /// Gives a file that owes nothing any more the time of its close, which writing it has moved, unless somebody has it open to write again.
 pub fn restore_time(core: &Core, me: Me<'_>) {
-    give_time_back(&core.shared, me, core.id, &core.device);
+    let is_held = core.shared.is_alone(core.id);
+    give_time_back(&core.shared, me, core.id, &core.device, is_held);
 }
 
-/// As [`restore_time`].
-pub fn give_time_back(shared: &Shared, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+/// As [`restore_time`]. `is_held`: nobody from outside has changed the file meanwhile, since a guard holds them up, so that it gets its time also where
+/// programs of the session have it open to read.
+pub fn give_time_back(
+    shared: &Shared,
+    me: Me<'_>,
+    file: FileId,
+    device: &Arc<dyn DeviceFile>,
+    is_held: bool,
+) {
     let entry = shared.arena.file_unchecked(file);
     if entry.flags.load(Ordering::Acquire) & CLOSING == 0 {
         return;
     }
     loop {
         let closed = entry.closed_ns.load(Ordering::SeqCst);
-        if (entry.writers() == 0 || !shared.is_open(file)) && closed != 0 {
+        if closed != 0 && (!shared.is_open(file) || is_held && entry.writers() == 0) {
             // Best effort: a time costs no bytes.
             let _ = shared.change(me, file, device, || {
                 me.at_device(file, || device.set_modified(Some(closed & !SET)))

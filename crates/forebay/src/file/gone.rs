@@ -108,17 +108,13 @@ pub fn tend_for_nobody(shared: &Arc<Shared>, me: Me<'_>) {
     }
 }
 
-/// A file under this keeper's lease, or that the guard has taken over from one, that nobody has open and no name leads to: it can get neither again. A thread that had found it by its name
-/// before that went, and waits for the lease, is seen by the second look at the latest.
+/// A file under this keeper's lease, or that the guard has taken over from one, that nobody has open and no name leads to: it can get neither
+/// again. A thread that had found it by its name before that went, and waits for the lease, is seen by the second look at the latest.
 fn note(shared: &Arc<Shared>, me: Me<'_>, id: FileId, device: Arc<dyn DeviceFile>) {
     let flags = &shared.arena.file_unchecked(id).flags;
     let alone = flags.load(Ordering::Acquire) & LEASED != 0 && !shared.is_open(id);
     let nameless = || matches!(device.stat(), Ok(stat) if stat.links == 0);
-    let is_guarded = || {
-        let inode = shared.arena.file_unchecked(id).numbers();
-        shared.guard().is_some_and(|guard| guard.is_alone(inode))
-    };
-    if !alone || !nameless() || device.is_lease_wanted() && !is_guarded() {
+    if !alone || !nameless() || device.is_lease_wanted() && !shared.is_alone(id) {
         flags.fetch_and(!VANISHED, Ordering::AcqRel);
         return;
     }

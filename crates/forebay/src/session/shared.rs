@@ -327,13 +327,20 @@ impl Shared {
         outcome
     }
 
-    /// A file that a close has left to this keeper, and that a reader has taken back, may owe nothing any more: it gets the time of its close.
+    /// A file that a close has left to this keeper, and that a reader has taken back, may owe nothing any more: it gets the time of its close. Only while
+    /// the guard has seen nobody come: this is a change of ours, and what an outsider has made of the file before it would be taken for ours.
     fn give_time_back(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
         let entry = self.arena.file_unchecked(file);
         let is_back = entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING;
-        if is_back && self.keeps.load(Relaxed) && entry.owed_pages.load(Ordering::Acquire) == 0 {
-            closing::give_time_back(self, me, file, device);
+        if is_back && self.is_alone(file) && entry.owed_pages.load(Ordering::Acquire) == 0 {
+            closing::give_time_back(self, me, file, device, true);
         }
+    }
+
+    /// Whether this keeper's guard has taken the file over from a lease, and nobody from outside has come since.
+    pub fn is_alone(&self, file: FileId) -> bool {
+        let inode = self.arena.file_unchecked(file).numbers();
+        self.keeps.load(Relaxed) && self.guard().is_some_and(|guard| guard.is_alone(inode))
     }
 
     /// What of a flush this process may do (`RLIMIT_FSIZE`): the kernel would end it for more. And whether there is a rest,

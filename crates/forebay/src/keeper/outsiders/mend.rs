@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::lanes::{Lane, key_of};
 use super::pace::{PATIENCE, STILL_MAX};
-use super::{CHANGED, Guard, OPENED, locked, who};
+use super::{CHANGED, Guard, HOLDS, OPENED, locked, who};
 use crate::file::core::Core;
 use crate::file::settle::{self, Durability};
 use crate::file::{closing, given};
@@ -390,9 +390,10 @@ fn give_to_kernel_while(
         }
         if let Some(core) = core_of(shared, file) {
             settle::trim(&core, me, |_| true);
-            if !entry.owes() {
-                // A close has left it to the keeper, and no lease holds them up.
-                closing::restore_time(&core, me);
+            let holds = guard.as_ref().is_some_and(|guard| guard.level() == HOLDS);
+            if holds && !entry.owes() {
+                // A close has left it to the keeper, and whoever comes waits for this one.
+                closing::give_time_back(shared, me, file, &core.device, true);
             }
         }
         // Each try to be alone on the file may take seconds.
