@@ -101,6 +101,11 @@ pub fn may_end(code: u32) -> bool {
     code != FAILED && code != ROUTE
 }
 
+/// Whether somebody may have the file open already, past the engine, for whom it is given: who appends there would lose what a cut takes off.
+pub fn comes_too_late(code: u32) -> bool {
+    matches!(code, REACHED | OUTSIDER)
+}
+
 /// The code in words.
 pub fn words(code: u32) -> &'static str {
     let known = REASONS.iter().find(|(known, _)| *known == code);

@@ -245,8 +245,10 @@ pub fn try_to_kernel(core: &Core, me: Me<'_>, reason: u32) -> bool {
 fn flush_to_kernel(core: &Core, me: Me<'_>, reason: u32, seen: &AtomicU32) -> Result<bool> {
     settle(core, me, Durability::Kernel, seen)?;
     // While the file is not the kernel's: the device gives space back by cutting the file where it ends, and who appends by the kernel
-    // meanwhile would lose what he has appended.
-    trim(core, me, |_| true);
+    // meanwhile would lose what he has appended. Where somebody may do so already, the space stays.
+    if !given::comes_too_late(reason) {
+        trim(core, me, |_| true);
+    }
     Ok(to_kernel_if_flushed(me, core.id, reason))
 }
 

@@ -115,7 +115,7 @@ impl Mending {
             && is_managed(shared, file)
             && !self.changed.contains_key(&file)
         {
-            flush(shared, me, file);
+            flush(shared, me, guard, file);
         }
         self.look_for_the_missed(shared, guard);
         if is_due(self.tended, TEND_EVERY) {
@@ -144,7 +144,7 @@ impl Mending {
             give_to_kernel_in_haste(shared, me, guard, file);
             return !is_known(shared, file);
         }
-        give_to_kernel_while(shared, me, file, |begun| {
+        give_to_kernel_while(shared, me, file, true, |begun| {
             let is_awaited = || locked(&guard.waiting).iter().any(|who| who.file == file);
             match guard.relieves {
                 true => begun.elapsed() < STILL_MAX,
@@ -297,10 +297,13 @@ fn written(core: &Core, me: Me<'_>) -> bool {
     core.entry().lacks_length() && stop_file(me, core.id).is_none() || settled(core, me)
 }
 
-fn flush(shared: &Arc<Shared>, me: Me<'_>, file: FileId) {
+fn flush(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
     if shared.arena.file_unchecked(file).owes()
         && let Some(core) = core_of(shared, file)
     {
+        // Whoever waits for the worker meanwhile sees that it gets on.
+        let lane = lane_of(guard, shared, file);
+        let _turn = lane.turn.take(me, file);
         settled(&core, me);
     }
 }
@@ -317,16 +320,16 @@ fn lane_of(guard: &Guard, shared: &Shared, file: FileId) -> Arc<Lane> {
 }
 
 /// As [`give_to_kernel_while`], where nobody waits for it.
-fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
+pub(super) fn give_to_kernel(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, file: FileId) {
     let (device, _) = shared.arena.file_unchecked(file).numbers();
-    give_to_kernel_while(shared, me, file, |begun| {
+    give_to_kernel_while(shared, me, file, false, |begun| {
         is_in_time(guard, key_of(device), begun, PATIENCE)
     });
 }
 
 /// As [`give_to_kernel_while`], until then.
 pub fn give_to_kernel_until(shared: &Arc<Shared>, me: Me<'_>, file: FileId, end: Instant) {
-    give_to_kernel_while(shared, me, file, |_| Instant::now() < end);
+    give_to_kernel_while(shared, me, file, true, |_| Instant::now() < end);
 }
 
 /// As [`give_to_kernel_while`], while the keeper is stopped: where it has anything of the file in hand it is left alone.
@@ -336,18 +339,32 @@ pub fn give_to_kernel_in_haste(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, 
         let in_time = || begun.elapsed() < most;
         let mut tries = (0..REST_TRIES).take_while(|_| in_time());
         if tries.any(|_| settle::is_at_rest(me, file)) {
-            give_to_kernel_while(shared, me, file, |_| in_time());
+            give_to_kernel_while(shared, me, file, true, |_| in_time());
         }
         !is_known(shared, file)
     });
 }
 
+/// The last changes of a file that owes nothing. Who has it open already may be appending: the cut would take that off, and his time be ours. Where
+/// nobody is made to wait there is no telling whether somebody has.
+fn finish(core: &Core, me: Me<'_>, guard: Option<&Guard>, is_awaited: bool) {
+    let holds = guard.is_some_and(|guard| guard.level() == HOLDS);
+    if is_awaited || !holds {
+        settle::trim(core, me, |_| true);
+    }
+    if holds && is_awaited && !core.entry().owes() {
+        // A close has left it to the keeper.
+        closing::give_time_back(&core.shared, me, core.id, &core.device, true);
+    }
+}
+
 /// What cannot be written stays owed, and the file the session's; it is tried again, and told, as ever. Tries for as long as it is `wanted`,
-/// by what is said of when it has begun.
+/// by what is said of when it has begun. `is_awaited`: whoever is outside waits for it, and has not opened the file yet.
 fn give_to_kernel_while(
     shared: &Arc<Shared>,
     me: Me<'_>,
     file: FileId,
+    is_awaited: bool,
     wanted: impl Fn(Instant) -> bool,
 ) {
     let entry = shared.arena.file_unchecked(file);
@@ -389,12 +406,7 @@ fn give_to_kernel_while(
             }
         }
         if let Some(core) = core_of(shared, file) {
-            settle::trim(&core, me, |_| true);
-            let holds = guard.as_ref().is_some_and(|guard| guard.level() == HOLDS);
-            if holds && !entry.owes() {
-                // A close has left it to the keeper, and whoever comes waits for this one.
-                closing::give_time_back(shared, me, file, &core.device, true);
-            }
+            finish(&core, me, guard.as_deref(), is_awaited);
         }
         // Each try to be alone on the file may take seconds.
         if shared.keeps.load(Relaxed) && !wanted(begun) {

@@ -2,17 +2,18 @@
 
 use std::fs::File as Plain;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use super::{Guard, SETTLE, Waiting, arrivals, locked};
+use super::{Guard, OPENED, SETTLE, Waiting, arrivals, locked, mend};
 use crate::config::{Coherence, Config};
 use crate::device::DeviceFile;
-use crate::file::{File, OpenOptions, table};
+use crate::file::{File, OpenOptions, given, table};
 use crate::flush::busy;
 use crate::ids::FileId;
+use crate::memory::threads;
 use crate::session::shared::Shared;
 use crate::session::{Session, handoff, reached};
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
@@ -201,17 +202,24 @@ fn who_waits_for_a_slow_device_waits() {
     let Some((session, disk)) = strict("slow") else {
         return;
     };
-    let (file, id, inner, slow) = slow_file(&session, &disk);
     let (shared, guard) = (session.shared(), guard_at_work(&session));
-    file.write_at(&[7; 100], 0).expect("written");
-    comes(shared, &guard, id);
-    std::thread::sleep(Duration::from_millis(2500));
-    let waits = is_awaited(&guard, id);
-    drop(slow);
-    assert!(waits, "it has been let in to what the device has");
-    in_the_end(LONG, || !is_awaited(&guard, id));
-    assert!(is_kernels(shared, id));
-    assert_eq!(inner.contents(), [7; 100]);
+    // The second one comes when the worker is writing the file already, for which nobody has waited.
+    for is_written in [false, true] {
+        let (file, id, inner, slow) = slow_file(&session, &disk);
+        file.write_at(&[7; 100], 0).expect("written");
+        if is_written {
+            guard.ask(shared.arena.file_unchecked(id).numbers(), id, OPENED);
+            in_the_end(LONG, || threads::is_anybody_at_device(&shared.arena, id));
+        }
+        comes(shared, &guard, id);
+        std::thread::sleep(Duration::from_millis(2500));
+        let waits = is_awaited(&guard, id);
+        drop(slow);
+        assert!(waits, "it has been let in to what the device has");
+        in_the_end(LONG, || !is_awaited(&guard, id));
+        assert!(is_kernels(shared, id));
+        assert_eq!(inner.contents(), [7; 100]);
+    }
 }
 
 /// ... and other programs keep the device busy meanwhile, which write other files.
@@ -252,6 +260,59 @@ fn who_waits_for_a_program_that_stands_still_waits_for_a_second() {
     });
     drop(files);
     busy::end(shared.arena.superblock(), device, flight);
+}
+
+/// Counts how often space beyond the end is given back.
+#[derive(Default)]
+struct Trims(AtomicUsize);
+
+impl Before for Trims {
+    fn before(&self, call: &Call) -> Verdict {
+        if matches!(call.kind, CallKind::Trim) {
+            self.0.fetch_add(1, Relaxed);
+        }
+        Verdict::Proceed
+    }
+}
+
+/// The device gives space back by cutting the file where it ends.
+#[test]
+fn who_has_come_in_is_not_cut_off() {
+    let Some((session, disk)) = strict("cut-off") else {
+        return;
+    };
+    let shared = session.shared();
+    let guard = guard_at_work(&session);
+    let me = shared.me().expect("a thread");
+    let by = |reason: u32, id: FileId| {
+        let (device, inode) = shared.arena.file_unchecked(id).numbers();
+        let given = session.give_to_kernel(device, inode, reason);
+        given.expect("it can be written");
+    };
+    type Give<'a> = &'a dyn Fn(FileId);
+    let gives: [(&str, bool, Give<'_>); 5] = [
+        ("nobody is in", true, &|id| by(given::BY_PROGRAM, id)),
+        ("somebody has come", false, &|id| by(given::REACHED, id)),
+        ("somebody was there", false, &|id| by(given::OUTSIDER, id)),
+        ("somebody waits", true, &|id| comes(shared, &guard, id)),
+        ("somebody was found", false, &|id| {
+            mend::give_to_kernel(shared, me, &guard, id);
+        }),
+    ];
+    for (case, is_cut, give) in gives {
+        let (trims, inner) = (Arc::new(Trims::default()), disk.create());
+        let device = Arc::new(Wrapped::new(Arc::clone(&inner), Arc::clone(&trims) as _));
+        let mut options = OpenOptions::new();
+        options.read(true).write(true);
+        let file = session.open_device(device, case, &options);
+        let file = file.expect("a file");
+        file.write_at(&[1; 100_000], 0).expect("written");
+        let caps = inner.caps();
+        let id = table::find(&shared.arena, caps.device, caps.inode).expect("a known file");
+        give(id);
+        in_the_end(LONG, || is_kernels(shared, id));
+        assert_eq!(trims.0.load(Relaxed) != 0, is_cut, "{case}");
+    }
 }
 
 /// A process that is about to keep lets everybody in, and its programs mark files by it already.
