@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Public suites of file system calls on a mounted store and on a mounted directory of ext4, case by case: pjdfstest and the stressors of stress-ng. Each case
-# must end as it does on ext4 itself, but for those that are listed here and in docs/mount.md. Then a long fsx. The store is in order in the end.
+# Public suites of file system calls on a mounted store, on a mounted directory of ext4, and under `forebay run` on the store, case by case: pjdfstest and the
+# stressors of stress-ng. Each case must end as it does on ext4 itself, but for those that are listed here and in docs/mount.md. Then a long fsx. The store is
+# in order in the end.
 # $STRESS_OPS, $FSX_OPS: how much. $SUITES: posix and stress, or one of them.
 set -Euo pipefail
 cd "$(dirname "$0")/../.." || exit 1
@@ -17,7 +18,7 @@ command -v stress-ng >/dev/null || away 'stress-ng is missing (scripts/install-t
 # $FOREBAY_TEST_BIN: a directory with forebay, instead of a release build made here.
 bin=${FOREBAY_TEST_BIN:-}
 if [[ -z $bin ]]; then
-    cargo build --quiet --release -p forebay-cli || exit 1
+    cargo build --quiet --release -p forebay-cli -p forebay-preload || exit 1
     bin=${CARGO_TARGET_DIR:-target}/release
 fi
 forebay=$(realpath "$bin")/forebay
@@ -58,9 +59,11 @@ expected_failures = []
 [dummy_auth]
 entries = [["nobody", "nogroup"], ["daemon", "daemon"], ["bin", "bin"]]
 END
+# What a suite's programs run under, on one side.
+under=()
 # How each case of pjdfstest ends here.
 posix() {
-    (cd "$1" && mkdir -m 777 posix && cd posix && timeout 900 "$tools/pjdfstest" -c "$scratch/settings.toml" -p . 2>&1 </dev/null) |
+    (cd "$1" && mkdir -m 777 posix && cd posix && timeout 900 "${under[@]}" "$tools/pjdfstest" -c "$scratch/settings.toml" -p . 2>&1 </dev/null) |
         sed -n 's/^\([a-z_0-9:]*\) *\(ok\|FAILED\|skipped\).*/\1 \2/p' | sort
     rm -rf "$1/posix"
 }
@@ -75,15 +78,19 @@ stress() {
         mkdir "$1/stress"
         size=()
         [[ -z ${sizes[$name]:-} ]] || size=("--$name-bytes" "${sizes[$name]}")
-        (cd "$1/stress" && timeout 60 stress-ng --temp-path . --seed 7 "${size[@]}" "--$name" 1 "--$name-ops" "${STRESS_OPS:-20}" --verify -t 40 >"$scratch/stressed" 2>&1)
+        (cd "$1/stress" && timeout 60 "${under[@]}" stress-ng --temp-path . --seed 7 "${size[@]}" "--$name" 1 "--$name-ops" "${STRESS_OPS:-20}" --verify -t 40 >"$scratch/stressed" 2>&1)
         echo "$name $?"
         grep -q 'successful run' "$scratch/stressed" || sed "s/^/$name: /" "$scratch/stressed" >>"$scratch/unsuccessful"
         rm -rf "$1/stress"
     done
 }
 for suite in ${SUITES:-posix stress}; do
-    for side in ext4 store directory; do
-        "$suite" "$MOUNTS/$side" >"$scratch/$suite.$side"
+    for side in ext4 store directory run; do
+        under=() where=$side
+        if [[ $side == run ]]; then
+            under=("$forebay" run --memory 64MiB --linger 5 --) where=store
+        fi
+        "$suite" "$MOUNTS/$where" >"$scratch/$suite.$side"
         printf '%s on %s: %s cases\n' "$suite" "$side" "$(wc -l <"$scratch/$suite.$side")"
     done
 done
@@ -97,9 +104,13 @@ expect 'stress-ng runs' test "$(grep -c ' 0$' "$scratch/stress.ext4")" -gt 40
 # The kernel tells no limit of links for any file system in user space, so this case does not know when to stop.
 known='> link::link_count_max skipped
 '
+for kind in store directory run; do
+    expect "pjdfstest ends as on ext4, but for what is known: $kind" differs posix "$kind" "$known"
+    expect "stress-ng ends as on ext4, but for what is known: $kind" differs stress "$kind" ''
+done
+under=("$forebay" run --memory 64MiB --)
+expect 'fsx on a store under forebay run' timeout 900 "${under[@]}" "$tools/fsx" -q -N "${FSX_OPS:-100000}" -P "$scratch" "$MOUNTS/store/fsx-run"
 for kind in store directory; do
-    expect "pjdfstest ends on a $kind as on ext4, but for what is known" differs posix "$kind" "$known"
-    expect "stress-ng ends on a $kind as on ext4, but for what is known" differs stress "$kind" ''
     expect "fsx on a $kind" timeout 900 "$tools/fsx" -q -N "${FSX_OPS:-100000}" -P "$scratch" "$MOUNTS/$kind/fsx"
     expect "the $kind is unmounted" "$forebay" umount "$MOUNTS/$kind"
 done
