@@ -57,6 +57,25 @@ impl Scene {
         }
     }
 
+    /// A program writes 5,000 bytes to the file, syncs them and is killed.
+    fn write_and_die(&self) {
+        let dir = self.file.parent().expect("a directory");
+        let work = Work::Commands { files: 1 };
+        let spec = Spec::new(&self.config.session, dir, false, work);
+        let mut worker = Worker::ready(&spec);
+        let (file, handle) = (0, 0);
+        worker.run(&Op::Write {
+            file,
+            handle,
+            offset: 0,
+            len: 5000,
+            seed: 1,
+        });
+        worker.run(&Op::SyncAll { file, handle });
+        worker.kill();
+        worker.end().assert_good_or_killed();
+    }
+
     fn begin(self) -> Scene {
         fs::write(&self.file, vec![7; OLD_LEN]).expect("a file");
         let dir = self.file.parent().expect("a directory").to_owned();
@@ -643,20 +662,7 @@ fn an_unreachable_file_without_owed_bytes_is_not_forgotten() {
     };
     for flag in [EXCEEDING, TRUNCATING, CLOSING] {
         let scene = Scene::in_dir(disk.dir());
-        let work = Work::Commands { files: 1 };
-        let spec = Spec::new(&scene.config.session, disk.dir(), false, work);
-        let mut worker = Worker::ready(&spec);
-        let (file, handle) = (0, 0);
-        worker.run(&Op::Write {
-            file,
-            handle,
-            offset: 0,
-            len: 5000,
-            seed: 1,
-        });
-        worker.run(&Op::SyncAll { file, handle });
-        worker.kill();
-        worker.end().assert_good_or_killed();
+        scene.write_and_die();
         set_flag(&scene.arena, flag);
         disk.unmount().expect("unmounted");
         let report = scene.recover();
@@ -699,24 +705,7 @@ fn change_entry(arena: &Path, change: impl Fn(&FileEntry)) {
 fn the_dead_may_have_been_at_a_file_of_the_kernels() {
     let dir = here::directory();
     let scene = Scene::in_dir(dir.path());
-    let spec = Spec::new(
-        &scene.config.session,
-        dir.path(),
-        false,
-        Work::Commands { files: 1 },
-    );
-    let mut worker = Worker::ready(&spec);
-    let (file, handle) = (0, 0);
-    worker.run(&Op::Write {
-        file,
-        handle,
-        offset: 0,
-        len: 5000,
-        seed: 1,
-    });
-    worker.run(&Op::SyncAll { file, handle });
-    worker.kill();
-    worker.end().assert_good_or_killed();
+    scene.write_and_die();
     let outside = fs::OpenOptions::new().append(true).open(&scene.file);
     std::io::Write::write_all(&mut outside.expect("the file"), b"by the kernel").expect("appended");
     change_entry(&scene.arena, |entry| {

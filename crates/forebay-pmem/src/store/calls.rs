@@ -98,13 +98,12 @@ impl Store {
     /// Makes a regular file without a name, held once; [`Store::link`] gives it one.
     pub fn tmpfile(&self, directory: u64, by: Creator) -> Result<Attributes> {
         let by = with_kind(by, libc::S_IFREG);
-        let made = self.inner.change(|state| {
+        self.inner.change(|state| {
             let made = names::make_nameless(state, directory, by)?;
             // Now: somebody may be about to free a file of that number that has just gone.
             state.held.hold(made.inode);
             Ok(made)
-        })?;
-        Ok(made)
+        })
     }
 
     /// Makes a symbolic link.

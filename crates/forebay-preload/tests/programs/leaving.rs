@@ -1,30 +1,20 @@
 //! Closes that leave what the file owes to the keeper: nobody can tell.
 
 use std::fs::{self, Metadata};
-use std::io::{BufRead, BufReader, Lines, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
 
 use forebay::keeper::recover::recover;
 
 use crate::deaths;
-use crate::scene::Scene;
+use crate::scene::{Scene, Teller, mtime_ns, mtime_of, now_ns, tell};
 use crate::sys::*;
 
 const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
 /// Files of the loops, which are overwritten again and again: old bytes are there to be seen.
 const NAMES: u32 = 5;
-
-fn now_ns() -> i128 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.expect("a time after 1970").as_nanos() as i128
-}
-
-fn mtime_ns(meta: &Metadata) -> i128 {
-    i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec())
-}
 
 fn ctime_ns(meta: &Metadata) -> i128 {
     i128::from(meta.ctime()) * 1_000_000_000 + i128::from(meta.ctime_nsec())
@@ -66,10 +56,7 @@ fn make_all(dir: &Path, count: u32) {
 
 /// Tells of a file, and waits for a word.
 fn said(number: u32, begun: i128, closed: i128) {
-    println!("@{number} {begun} {closed}");
-    std::io::stdout().flush().expect("output");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("input");
+    tell(format_args!("{number} {begun} {closed}"));
 }
 
 fn program_of(dir: &Path, number: u32) {
@@ -114,15 +101,15 @@ fn look_closely(dir: &Path, number: u32) {
     let seen = fs::metadata(&path).expect("a file");
     assert_eq!(seen.len(), contents(number).len() as u64);
     // The kernel's clock for times is a coarse one.
-    assert!(mtime_ns(&seen) >= begun - 20_000_000 && mtime_ns(&seen) <= closed);
+    assert!(mtime_of(&seen) >= begun - 20_000_000 && mtime_of(&seen) <= closed);
     match number % 3 {
         0 => {
             let fd = open_at_once(&path);
             let bytes = contents(number);
             assert!(read(fd, bytes.len() + 1).expect("read") == bytes);
             let again = fs::metadata(&path).expect("a file");
-            let times = (mtime_ns(&again), ctime_ns(&again));
-            assert_eq!(times, (mtime_ns(&seen), ctime_ns(&seen)));
+            let times = (mtime_of(&again), ctime_ns(&again));
+            assert_eq!(times, (mtime_of(&seen), ctime_ns(&seen)));
             close(fd).expect("close");
         }
         1 => {
@@ -197,48 +184,30 @@ fn closed_behind(scene: &Scene) -> u64 {
         .closed_behind
 }
 
-struct Maker {
-    program: Child,
-    input: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-}
+struct Maker(Teller);
 
 impl Maker {
     fn start(scene: &Scene, count: u32) -> Self {
         Self::of(leaving(scene, "leaves", count))
     }
 
-    fn of(mut command: Command) -> Self {
-        let mut program = command
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a program");
-        let input = program.stdin.take().expect("input");
-        let lines = BufReader::new(program.stdout.take().expect("output")).lines();
-        Maker {
-            program,
-            input,
-            lines,
-        }
+    fn of(command: Command) -> Self {
+        Maker(Teller::start(command))
     }
 
     /// The next file that has been closed, and the time before it was opened and after its close.
     fn next(&mut self) -> Option<(u32, i128, i128)> {
-        for line in self.lines.by_ref().map_while(Result::ok) {
-            let Some((_, told)) = line.split_once('@') else {
-                continue;
+        self.0.next(|words| {
+            let numbers: Vec<i128> = words.iter().filter_map(|n| n.parse().ok()).collect();
+            let &[number, begun, closed] = &numbers[..] else {
+                return None;
             };
-            let numbers: Vec<i128> = told.split(' ').filter_map(|n| n.parse().ok()).collect();
-            if let [number, begun, closed] = numbers[..] {
-                return Some((number as u32, begun, closed));
-            }
-        }
-        None
+            Some((number as u32, begun, closed))
+        })
     }
 
     fn go_on(&mut self) {
-        let _ = writeln!(self.input);
+        self.0.go_on();
     }
 }
 
@@ -255,7 +224,7 @@ fn outsiders_see_every_byte_right_after_the_close() {
         let before = fs::metadata(&path).expect("a file");
         assert_eq!(before.len(), wanted.len() as u64);
         assert!(fs::read(&path).expect("a file") == wanted, "file {number}");
-        let after = mtime_ns(&fs::metadata(&path).expect("a file"));
+        let after = mtime_ns(&path);
         assert!(
             (begun - 20_000_000..=closed).contains(&after),
             "{after} is not between {begun} and {closed}"
@@ -263,7 +232,7 @@ fn outsiders_see_every_byte_right_after_the_close() {
         seen += 1;
         maker.go_on();
     }
-    assert!(maker.program.wait().expect("an end").success());
+    assert!(maker.0.program.wait().expect("an end").success());
     assert_eq!(seen, count);
     let behind = closed_behind(&scene);
     assert!(behind > u64::from(count) / 2, "{behind} of {count}");
@@ -284,7 +253,7 @@ fn what_is_open_at_the_end_is_left_to_the_keeper_as_well() {
         seen += 1;
         maker.go_on();
     }
-    assert!(maker.program.wait().expect("an end").success());
+    assert!(maker.0.program.wait().expect("an end").success());
     assert_eq!(seen, count);
     let behind = closed_behind(&scene);
     assert!(behind > u64::from(count) / 2, "{behind} of {count}");
@@ -326,8 +295,8 @@ fn a_program_that_is_killed_after_the_close_loses_nothing() {
             (last, _, _) = maker.next().expect("a close");
             maker.go_on();
         }
-        maker.program.kill().expect("a kill");
-        maker.program.wait().expect("an end");
+        maker.0.program.kill().expect("a kill");
+        maker.0.program.wait().expect("an end");
         // The next one may have been begun over another name, not over this one.
         let path = path_of(scene.dir.path(), last);
         assert!(fs::read(path).expect("a file") == contents(last));
@@ -366,7 +335,7 @@ fn check(dir: &Path, (number, begun, closed): (u32, i128, i128)) {
         fs::read(&path).expect("a file") == contents(number),
         "file {number}"
     );
-    let time = mtime_ns(&fs::metadata(&path).expect("a file"));
+    let time = mtime_ns(&path);
     assert!(
         (begun - 20_000_000..=closed).contains(&time),
         "{time} is not between {begun} and {closed}"
@@ -385,7 +354,7 @@ fn everybody_is_killed_after_the_close_and_a_recovery_finishes() {
             last = maker.next().expect("a close");
         }
         end(&mut keeper);
-        end(&mut maker.program);
+        end(&mut maker.0.program);
         let put_back = match arena.exists() {
             true => deaths::recover_all(&arena, &scene.name),
             false => Vec::new(),
@@ -418,14 +387,13 @@ fn the_keeper_is_killed_after_the_close_and_the_next_one_finishes() {
         let is_finished = || {
             let files = session.files();
             files.iter().all(|file| file.owed_bytes == 0)
-                && mtime_ns(&fs::metadata(path_of(scene.dir.path(), last.0)).expect("a file"))
-                    <= last.2
+                && mtime_ns(&path_of(scene.dir.path(), last.0)) <= last.2
         };
         while !is_finished() && begun.elapsed().as_secs() < 60 {
             std::thread::sleep(std::time::Duration::from_millis(10));
         }
         check(scene.dir.path(), last);
-        end(&mut maker.program);
+        end(&mut maker.0.program);
         scene.session = Some(session);
     }
 }
@@ -444,7 +412,7 @@ fn who_has_the_file_open_sees_every_byte_after_the_close() {
     assert!(bytes == wanted);
     assert_eq!(closed_behind(&scene), 0, "no lease is to be had");
     maker.go_on();
-    assert!(maker.program.wait().expect("an end").success());
+    assert!(maker.0.program.wait().expect("an end").success());
 }
 
 /// Files that are made without a pause, and how many have been closed when `kill` is to be called.
@@ -452,7 +420,7 @@ fn killed_in_the_middle(scene: &Scene, round: u32, kill: impl FnOnce(&mut Child)
     let mut maker = Maker::of(leaving(scene, "leaves-for-ever", 0));
     maker.next().expect("a close");
     std::thread::sleep(std::time::Duration::from_micros(u64::from(round) * 1777));
-    kill(&mut maker.program);
+    kill(&mut maker.0.program);
     let mut last = 0;
     while let Some((number, _, _)) = maker.next() {
         last = number;

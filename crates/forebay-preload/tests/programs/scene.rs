@@ -1,9 +1,12 @@
 //! A session, a directory, and programs that are started in them.
 
+use std::fs::Metadata;
+use std::io::{BufRead, BufReader, Lines, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use forebay::{Config, Session};
 
@@ -156,4 +159,64 @@ pub fn said(output: Output) -> String {
         output.status
     );
     out
+}
+
+pub fn now_ns() -> i128 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.expect("a time after 1970").as_nanos() as i128
+}
+
+pub fn mtime_ns(path: &Path) -> i128 {
+    mtime_of(&std::fs::metadata(path).expect("a file"))
+}
+
+pub fn mtime_of(meta: &Metadata) -> i128 {
+    i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec())
+}
+
+/// Tells whoever has started this program something ([`Teller`]), and waits for a word.
+pub fn tell(what: std::fmt::Arguments<'_>) {
+    println!("@{what}");
+    std::io::stdout().flush().expect("output");
+    let mut line = String::new();
+    std::io::stdin().read_line(&mut line).expect("input");
+}
+
+/// A program that tells of each step, and goes on when it is told to.
+pub struct Teller {
+    pub program: Child,
+    input: ChildStdin,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Teller {
+    pub fn start(mut command: Command) -> Self {
+        let mut program = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a program");
+        let input = program.stdin.take().expect("input");
+        let lines = BufReader::new(program.stdout.take().expect("output")).lines();
+        Teller {
+            program,
+            input,
+            lines,
+        }
+    }
+
+    /// The next thing that it tells, word by word, and `read` understands. `None`: it has ended.
+    pub fn next<T>(&mut self, read: impl Fn(&[&str]) -> Option<T>) -> Option<T> {
+        let lines = self.lines.by_ref().map_while(Result::ok);
+        lines
+            .filter_map(|line| {
+                let (_, told) = line.split_once('@')?;
+                read(&told.split(' ').collect::<Vec<_>>())
+            })
+            .next()
+    }
+
+    pub fn go_on(&mut self) {
+        let _ = writeln!(self.input);
+    }
 }

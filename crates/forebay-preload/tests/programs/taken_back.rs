@@ -1,15 +1,12 @@
 //! Files that a program of the session reads again right after their close: nothing is written first, and nobody can tell.
 
 use std::fs;
-use std::io::{BufRead, BufReader, Lines, Write};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::process::Command;
 
 use crate::deaths;
 use crate::outsiders::strict;
-use crate::scene::Scene;
+use crate::scene::{Scene, Teller, mtime_ns, now_ns, tell};
 use crate::sys::*;
 
 const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
@@ -32,22 +29,9 @@ fn path_of(dir: &Path, number: u32) -> PathBuf {
     dir.join(format!("b{}", number % NAMES))
 }
 
-fn now_ns() -> i128 {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    now.expect("a time after 1970").as_nanos() as i128
-}
-
-fn mtime_ns(path: &Path) -> i128 {
-    let meta = fs::metadata(path).expect("a file");
-    i128::from(meta.mtime()) * 1_000_000_000 + i128::from(meta.mtime_nsec())
-}
-
 /// Tells how far it is, and waits for a word.
 fn said(step: &str, number: u32, begun: i128, closed: i128) {
-    println!("@{step} {number} {begun} {closed}");
-    std::io::stdout().flush().expect("output");
-    let mut line = String::new();
-    std::io::stdin().read_line(&mut line).expect("input");
+    tell(format_args!("{step} {number} {begun} {closed}"));
 }
 
 fn live(dir: &Path, number: u32) {
@@ -99,50 +83,32 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
     true
 }
 
-struct Reader {
-    program: Child,
-    input: ChildStdin,
-    lines: Lines<BufReader<ChildStdout>>,
-}
-
 /// What a program has told of: a step, a file, and times before its opening and after its close.
 type Told = (String, u32, i128, i128);
 
+struct Reader(Teller);
+
 impl Reader {
     fn start(scene: &Scene, count: u32) -> Self {
-        let mut program = scene
-            .role("takes-back", &count.to_string())
-            // However little it owes.
-            .env("FOREBAY_CLOSE_BEHIND_BYTES", "1")
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("a program");
-        let input = program.stdin.take().expect("input");
-        let lines = BufReader::new(program.stdout.take().expect("output")).lines();
-        Reader {
-            program,
-            input,
-            lines,
-        }
+        let mut command = scene.role("takes-back", &count.to_string());
+        // However little it owes.
+        command.env("FOREBAY_CLOSE_BEHIND_BYTES", "1");
+        Reader(Teller::start(command))
     }
 
     fn next(&mut self) -> Option<Told> {
-        for line in self.lines.by_ref().map_while(Result::ok) {
-            let told = line.split_once('@').map(|(_, told)| told.split(' '));
-            let words: Vec<&str> = told.into_iter().flatten().collect();
-            let [step, number, begun, closed] = words[..] else {
-                continue;
+        self.0.next(|words| {
+            let &[step, number, begun, closed] = words else {
+                return None;
             };
             let time = |text: &str| text.parse().expect("a time");
             let number = number.parse().expect("a number");
-            return Some((step.to_owned(), number, time(begun), time(closed)));
-        }
-        None
+            Some((step.to_owned(), number, time(begun), time(closed)))
+        })
     }
 
     fn go_on(&mut self) {
-        let _ = writeln!(self.input);
+        self.0.go_on();
     }
 
     /// Up to the next time that it has opened a file again.
@@ -157,8 +123,8 @@ impl Reader {
     }
 
     fn end(&mut self) {
-        self.program.kill().expect("a kill");
-        self.program.wait().expect("an end");
+        self.0.program.kill().expect("a kill");
+        self.0.program.wait().expect("an end");
     }
 }
 
@@ -205,7 +171,7 @@ fn a_file_that_is_read_after_its_close_need_not_be_written_first() {
         }
         reader.go_on();
     }
-    assert!(reader.program.wait().expect("an end").success());
+    assert!(reader.0.program.wait().expect("an end").success());
     assert!(taken > 0, "all were written before they were opened again");
 }
 

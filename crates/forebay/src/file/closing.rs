@@ -295,6 +295,16 @@ pub fn restore_time(core: &Core, me: Me<'_>) {
     give_time_back(&core.shared, me, core.id, &core.device, is_held);
 }
 
+/// A file that a close has left to this keeper, and that a reader has taken back, may owe nothing any more: it gets the time of its close. Only while
+/// the guard has seen nobody come: this is a change of ours, and what an outsider has made of the file before it would be taken for ours.
+pub fn finish_taken_back(shared: &Shared, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
+    let entry = shared.arena.file_unchecked(file);
+    let is_back = entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING;
+    if is_back && shared.is_alone(file) && entry.owed_pages.load(Ordering::Acquire) == 0 {
+        give_time_back(shared, me, file, device, true);
+    }
+}
+
 /// As [`restore_time`]. `is_held`: nobody from outside has changed the file meanwhile, since a guard holds them up, so that it gets its time also where
 /// programs of the session have it open to read.
 pub fn give_time_back(

@@ -19,7 +19,7 @@ use crate::keeper::repair::{Unlanded, Waited};
 use crate::keeper::unfinished;
 use crate::limits::{BLOCK_BYTES, PAGE_BYTES};
 use crate::memory::arena::Arena;
-use crate::memory::files::{CLOSING, LEASED, LIVE};
+use crate::memory::files::LIVE;
 use crate::memory::threads::Me;
 use crate::route::{self, Overrides, Route, RouteOptions};
 use crate::session::claims::Claims;
@@ -323,18 +323,8 @@ impl Shared {
         if rest && outcome.errno.is_none() && !self.others_flush(me, file, scope.until) {
             outcome.errno = Some(libc::EFBIG);
         }
-        self.give_time_back(me, file, device);
+        closing::finish_taken_back(self, me, file, device);
         outcome
-    }
-
-    /// A file that a close has left to this keeper, and that a reader has taken back, may owe nothing any more: it gets the time of its close. Only while
-    /// the guard has seen nobody come: this is a change of ours, and what an outsider has made of the file before it would be taken for ours.
-    fn give_time_back(&self, me: Me<'_>, file: FileId, device: &Arc<dyn DeviceFile>) {
-        let entry = self.arena.file_unchecked(file);
-        let is_back = entry.flags.load(Ordering::Acquire) & (CLOSING | LEASED) == CLOSING;
-        if is_back && self.is_alone(file) && entry.owed_pages.load(Ordering::Acquire) == 0 {
-            closing::give_time_back(self, me, file, device, true);
-        }
     }
 
     /// Whether this keeper's guard has taken the file over from a lease, and nobody from outside has come since.

@@ -136,15 +136,15 @@ impl Lanes {
         }
     }
 
-    /// A lane that nobody has asked anything of ends. `false`: somebody has.
-    fn end(&self, lane: &Arc<Lane>) -> bool {
+    /// A lane ends, `if_idle` as far as nobody has asked anything of it. Its porter ends with it. What is asked of it from now on is asked of another one.
+    fn end(&self, lane: &Arc<Lane>, if_idle: bool) -> bool {
         let mut all = locked(&self.all);
-        let is_idle = locked(&lane.work).is_empty();
-        if is_idle {
+        let ends = !if_idle || locked(&lane.work).is_empty();
+        if ends {
             all.retain(|of| !Arc::ptr_eq(of, lane));
             *locked(&lane.porter) = None;
         }
-        is_idle
+        ends
     }
 
     /// Whether the threads of all lanes have ended; they do once the guard has.
@@ -201,12 +201,10 @@ impl Guard {
         let has_ended = || self.ended.load(Relaxed);
         if let Ok(me) = shared.me() {
             lane.serve(shared, me, self, |idle| {
-                has_ended() || idle > IDLE_MAX && self.lanes.end(lane)
+                has_ended() || idle > IDLE_MAX && self.lanes.end(lane, true)
             });
         }
-        // Its porter ends with it. What is asked of it from now on is asked of another one.
-        locked(&self.lanes.all).retain(|of| !Arc::ptr_eq(of, lane));
-        *locked(&lane.porter) = None;
+        self.lanes.end(lane, false);
     }
 
     fn let_all_in(&self, shared: &Shared, those: &Receiver<Told>) {
