@@ -2,11 +2,10 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use crate::deaths;
 use crate::outsiders::strict;
-use crate::scene::{Scene, Teller, mtime_ns, now_ns, tell};
+use crate::scene::{Scene, Teller, mtime_ns, now_ns, outside, tell};
 use crate::sys::*;
 
 const NEW: i32 = libc::O_RDWR | libc::O_CREAT | libc::O_TRUNC;
@@ -126,13 +125,6 @@ impl Reader {
         self.0.program.kill().expect("a kill");
         self.0.program.wait().expect("an end");
     }
-}
-
-/// What a program outside the session sees; this process keeps it.
-fn outside(path: &Path) -> Vec<u8> {
-    let seen = Command::new("cat").arg(path).output().expect("a program");
-    assert!(seen.status.success());
-    seen.stdout
 }
 
 /// An outsider sees the whole file, with the time of its writer's close.
