@@ -157,8 +157,13 @@ pub fn leave(
     // It may have been renamed while it was open: by its name it is found should the keeper die. Before the lease: who may not wait
     // looks whether the entry tells of one.
     follow_name(me, *id, device.as_ref());
-    if !is_leased(core) && !planted!(NoLease) || forget_nameless(core, me) {
-        let closed = settle::close(core, me, Durability::Kernel, seen);
+    let is_leased = is_leased(core) || planted!(NoLease);
+    if !is_leased || forget_nameless(core, me) {
+        let closed = match is_leased {
+            true => settle::close(core, me, Durability::Kernel, seen),
+            // Somebody has it open, who may have come from outside while there was no mark any more.
+            false => settle::close_to_kernel(core, me, seen),
+        };
         shared.closed(*id, device);
         shared.released(*id, handed);
         table::forget_closed(shared, me, *id);

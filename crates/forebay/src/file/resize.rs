@@ -4,6 +4,7 @@
 //! Truncation notes its target in the entry first (`truncating`), so that a repair carries it out; the store of the size
 //! commits it. Punching frees the device's space first: should memory's newer bytes outlive a death, the punch has not happened.
 
+use crate::device::DeviceStat;
 use crate::error::Error;
 use crate::file::append::AppendLock;
 use crate::file::core::{Core, Halt};
@@ -339,6 +340,10 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
     let (_stop, operation) = alone(core, me)?;
     let size = entry.size.load(Ordering::Acquire);
     let stat = core.device.stat().map_err(|e| Error::device("stat", &e))?;
+    if is_of_others(core, &stat, size) {
+        entry.flags.fetch_and(!EXCEEDING, Ordering::AcqRel);
+        return Ok(());
+    }
     if stat.len > size {
         return set_len_alone(core, &operation, size);
     }
@@ -356,6 +361,15 @@ pub fn fit_length(core: &Core, me: Me<'_>, size: u64) -> Result<(), Halt> {
     }
     entry.flags.fetch_and(!EXCEEDING, Ordering::AcqRel);
     Ok(())
+}
+
+/// Whether somebody from outside has given the device file its length since our last change: then that is how long it is, and whoever opens it next
+/// finds so. A member that dies while it only reads leaves the same mark as one that dies while it writes past the end, and until it is found dead
+/// nobody holds outsiders up.
+fn is_of_others(core: &Core, stat: &DeviceStat, size: u64) -> bool {
+    let known = core.entry().witness(core.shared.arena.counts().threads);
+    // What a change of ours has left is known as it is, or not at all.
+    known.is_some_and(|[len, ..]| stat.len > size && len <= size || stat.len < size && len >= size)
 }
 
 /// Makes the device file as long as the file while bytes are owed: who looks from outside sees the length that it will have.

@@ -137,6 +137,20 @@ fn pass_on(core: &Core, me: Me<'_>) -> Outcome {
 /// The last close of a description: flush, and with the file's last one, give reserved space back.
 pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) -> Result<()> {
     let settled = settle(core, me, durability, seen);
+    close_settled(core, me);
+    settled
+}
+
+/// As [`close`], of a file to which somebody from outside may just have come: it is the kernel's, and what is reserved beyond its end stays, since who
+/// appends there would lose by the cut.
+pub fn close_to_kernel(core: &Core, me: Me<'_>, seen: &AtomicU32) -> Result<()> {
+    let settled = settle(core, me, Durability::Kernel, seen);
+    to_kernel_if_flushed(me, core.id, given::OUTSIDER);
+    close_settled(core, me);
+    settled
+}
+
+fn close_settled(core: &Core, me: Me<'_>) {
     if table::close(&core.shared, core.id, core.device.is_writable()) {
         let size = core.entry().size.load(Ordering::Acquire);
         core.shared.likely.note(size);
@@ -149,7 +163,6 @@ pub fn close(core: &Core, me: Me<'_>, durability: Durability, seen: &AtomicU32) 
             evict::evict_file(me, core.id);
         }
     }
-    settled
 }
 
 /// Whether views have shown bytes of the file since it was opened. Without a guard nobody would hear of an outsider that has the file mapped.

@@ -7,21 +7,26 @@
 mod counts;
 mod dropped;
 mod search;
+mod witness;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::fence;
 
 pub use self::counts::{close, recount};
 use self::dropped::reclaim;
 pub use self::dropped::{forget_closed, forget_removed};
 use self::search::place_of;
 pub use self::search::{find, is_any};
+use self::witness::as_witness;
+pub use self::witness::{is_as_witnessed, is_changed, witness, witness_end};
 use crate::device::{DeviceFile, DeviceStat};
 use crate::error::{Error, Result};
 use crate::evict;
-use crate::file::gone;
+use crate::file::{given, gone};
 use crate::flush::errors;
 use crate::ids::{FileId, ThreadId};
 use crate::keeper::unfinished::is_known_here_alone;
@@ -42,11 +47,15 @@ const FAR: u32 = 64;
 
 /// Finds or makes the entry of a device file and counts an open description: under the table lock, so that nobody who looks
 /// for entries that are not open misses it. Where whoever has that lock does not go on, it fails: the file can be the kernel's.
+///
+/// `has_come` is asked before anybody else can find the entry: whether somebody from outside has come to the file since the caller has looked.
+/// Nobody has held him up, so what nobody else manages yet is the kernel's.
 pub fn open(
     shared: &Arc<Shared>,
     me: Me<'_>,
     device: &Arc<dyn DeviceFile>,
     path: &[u8],
+    has_come: &dyn Fn() -> bool,
 ) -> Result<FileId> {
     limits::look_at_file_bytes();
     let (mut seen, writes) = (None, device.is_writable());
@@ -65,6 +74,7 @@ pub fn open(
                 Ok(Found::Entered(id)) => (Some(*id), shared.add_open(*id, writes)),
                 _ => (None, Ok(())),
             };
+            leave_to_kernel_if(shared, me, id.filter(|_| added.is_ok()), has_come);
             unlock(me);
             gone.iter().for_each(|&id| gone::forget(shared, me, id));
             if let (Err(error), Some(id)) = (added, id) {
@@ -107,6 +117,27 @@ pub fn open(
         }
         round += 1;
         me.wait(round);
+    }
+}
+
+/// A file that this opener alone has open, and that owes nothing, is the kernel's if somebody `has_come`. Under the table lock.
+fn leave_to_kernel_if(
+    shared: &Shared,
+    me: Me<'_>,
+    id: Option<FileId>,
+    has_come: &dyn Fn() -> bool,
+) {
+    let Some(id) = id else { return };
+    // The entry is there: who comes from here on waits.
+    fence(SeqCst);
+    let entry = me.arena.file_unchecked(id);
+    if has_come() && shared.is_open_once(id) && !entry.owes() {
+        let _ = entry.kernel_reason.compare_exchange(
+            0,
+            given::REACHED,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -366,47 +397,6 @@ fn may_have_holes(device: &dyn DeviceFile, stat: &DeviceStat) -> bool {
     stat.allocated < stat.len || stat.len > 0 && !device.is_allocated(0, stat.len).unwrap_or(false)
 }
 
-/// Remembers what the device file looks like after our own last change, the one that `changes` counts.
-pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
-    entry.set_witness(as_witness(stat), changes);
-}
-
-fn as_witness(stat: &DeviceStat) -> [u64; 3] {
-    [stat.len, stat.mtime_ns, stat.ctime_ns]
-}
-
-/// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered.
-pub fn witness_end(arena: &Arena, id: FileId, stat: impl Fn() -> Option<DeviceStat>) {
-    let entry = arena.file_unchecked(id);
-    loop {
-        let changes = entry.changes.load(Ordering::Acquire);
-        // Whoever is at it will look.
-        if entry.is_changing(arena.counts().threads) {
-            return;
-        }
-        let Some(stat) = stat() else { return };
-        witness(entry, &stat, changes);
-        // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
-        if entry.changes.load(Ordering::Acquire) == changes {
-            return;
-        }
-    }
-}
-
-/// Whether the device file is as [`witness`] last saw it.
-pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
-    let words = entry.witness.iter();
-    words
-        .zip(as_witness(stat))
-        .all(|(word, value)| word.load(Ordering::Acquire) == value)
-}
-
-/// Whether it is known how the device file looked after our last change, and it looks otherwise.
-pub fn is_changed(entry: &FileEntry, stat: &DeviceStat, threads: u32) -> bool {
-    let known = entry.witness(threads);
-    known.is_some_and(|known| known != as_witness(stat))
-}
-
 /// If somebody outside has changed an idle file, what is in memory of it is out of date; for all that is known it is, too, where somebody has
 /// died at a change. Under the table lock, and by how the file is now: nobody of the session opens it, writes to it and closes it between
 /// the look and what follows.
@@ -462,8 +452,14 @@ fn empty(me: Me<'_>, id: FileId) -> bool {
 }
 
 /// Manages a file again that was given to the kernel. The caller has the only description of it that there is, and no call on it
-/// is under way.
-pub fn take_back(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
+/// is under way. `has_come` as for [`open`].
+pub fn take_back(
+    shared: &Shared,
+    me: Me<'_>,
+    id: FileId,
+    device: &dyn DeviceFile,
+    has_come: &dyn Fn() -> bool,
+) {
     let entry = me.arena.file_unchecked(id);
     if entry.kernel_reason.load(Ordering::Acquire) == 0 {
         return;
@@ -475,7 +471,11 @@ pub fn take_back(me: Me<'_>, id: FileId, device: &dyn DeviceFile) {
     }
     take_sizes(entry, &stat, may_have_holes(device, &stat));
     witness(entry, &stat, entry.changes.load(Ordering::Acquire));
-    entry.kernel_reason.store(0, Ordering::Release);
+    if await_lock(me) {
+        entry.kernel_reason.store(0, Ordering::Release);
+        leave_to_kernel_if(shared, me, Some(id), has_come);
+        unlock(me);
+    }
 }
 
 /// Whether an entry is far from where searches for its file begin.

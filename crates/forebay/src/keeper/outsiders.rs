@@ -89,6 +89,8 @@ pub struct Guard {
     bell: Watcher,
     watched: Mutex<Watched>,
     waiting: Mutex<Vec<Waiting>>,
+    /// Files to which somebody has been let in who had waited for long enough, though they are not the kernel's yet.
+    early: Mutex<HashSet<(u64, u64)>>,
     /// Files that somebody from outside came to, and when last.
     arrived: Mutex<HashMap<(u64, u64), Instant>>,
     lanes: lanes::Lanes,
@@ -110,7 +112,8 @@ struct Watched {
     by_inode: HashMap<(u64, u64), (i32, Instant)>,
     /// Files whose marks were taken away, and when: a lease is about to be taken.
     forgotten: HashMap<(u64, u64), Instant>,
-    /// Files that nobody outside the session has open: a lease has told, and they have been marked since.
+    /// Files that nobody outside the session has open: a lease has told, and they have been marked since. As long as this process has the file open, so
+    /// that the mark stays and the number is no other file's.
     alone: HashSet<(u64, u64)>,
 }
 
@@ -189,6 +192,7 @@ impl Guard {
             bell,
             watched: Mutex::default(),
             waiting: Mutex::default(),
+            early: Mutex::default(),
             arrived: Mutex::default(),
             lanes: lanes::Lanes::default(),
             ended: AtomicBool::new(false),
@@ -332,16 +336,22 @@ impl Guard {
         if self.is_alone(inode) {
             return true;
         }
+        // One that is under a lease has no mark. This one may have had it all the time, in the lease's place.
+        let was_marked = locked(&self.watched).by_inode.contains_key(&inode);
         if !self.watch(file) {
             return false;
         }
+        // First: the guard's thread takes it back as soon as it reads of somebody.
+        locked(&self.watched).alone.insert(inode);
         // Taken once more: the kernel refuses where anybody else has the file open, or has begun to open it before the mark was there. Who
         // begins from here on waits for the guard. Not for longer than this with both: a guard that reads of somebody waits for the lease.
         if device.lease().is_err() {
-            self.forget(file);
+            self.is_not_alone(inode);
+            if !was_marked {
+                self.forget(file);
+            }
             return false;
         }
-        locked(&self.watched).alone.insert(inode);
         device.give_lease_up();
         true
     }
@@ -352,7 +362,7 @@ impl Guard {
     }
 
     /// Somebody outside may have it open from here on, or nobody looks any more.
-    pub(super) fn is_not_alone(&self, inode: (u64, u64)) {
+    pub fn is_not_alone(&self, inode: (u64, u64)) {
         locked(&self.watched).alone.remove(&inode);
     }
 
@@ -425,7 +435,7 @@ impl Guard {
             }
             self.begin_lanes(shared);
             paces.look(self, shared);
-            self.admit(shared, |who| {
+            self.admit_early(shared, |who| {
                 paces.is_over(who) || self.haste.is_over(who.since.elapsed())
             });
         }

@@ -311,7 +311,10 @@ fn write_eagerly(
     let mut next = ring::pop(hints, cursor);
     while let Some(first) = next.take() {
         worked = true;
-        let Some(device) = shared.device(first.file) else {
+        // Where nothing is owed any more it would be no change of ours, and the file be remembered as an outsider has made it meanwhile.
+        let owed = &me.arena.file_unchecked(first.file).owed_pages;
+        let owes = owed.load(Ordering::Acquire) != 0;
+        let Some(device) = shared.device(first.file).filter(|_| owes) else {
             next = ring::pop(hints, cursor);
             continue;
         };

@@ -150,13 +150,14 @@ fn enter(
     device: &Arc<dyn DeviceFile>,
     path: &[u8],
     alone: bool,
+    has_come: &dyn Fn() -> bool,
 ) -> std::result::Result<FileId, Unmanaged> {
     let Some(_newcomer) = Newcomer::come(me, device.caps().inode) else {
         return Err(Unmanaged::Reached);
     };
-    let id = table::open(shared, me, device, path).map_err(Unmanaged::Failed)?;
+    let id = table::open(shared, me, device, path, has_come).map_err(Unmanaged::Failed)?;
     if alone {
-        table::take_back(me, id, device.as_ref());
+        table::take_back(shared, me, id, device.as_ref(), has_come);
     }
     Ok(id)
 }
@@ -271,7 +272,8 @@ impl Session {
         }
         let device: Arc<dyn DeviceFile> = Arc::new(device);
         let bytes = path.as_os_str().as_bytes();
-        let id = enter(shared, me, &device, bytes, alone)?;
+        let has_come = || before.has_grown(superblock, hash);
+        let id = enter(shared, me, &device, bytes, alone, &has_come)?;
         // The process's other files flush through devices in the registry: one that cannot be written is of no use there.
         let device = if writable {
             shared.keep_device(id, device)
@@ -283,7 +285,8 @@ impl Session {
             id,
             device,
         };
-        let unreached = match before.has_grown(superblock, hash) {
+        // Of a file that others have had open all along.
+        let unreached = match has_come() {
             true => self.give_to_kernel(asked.device, asked.inode, given::REACHED),
             false => Ok(()),
         };

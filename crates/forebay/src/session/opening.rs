@@ -71,14 +71,16 @@ impl Session {
                 self.in_kernel(file, given::words(given::OUTSIDER).into(), path, options)
             }
             Ok(device) => {
-                let file = self.manage(Arc::new(device), file, path, options)?;
-                if self.shared.has_come(&seen) {
+                let has_come = || self.shared.has_come(&seen);
+                let file = self.manage(Arc::new(device), file, path, options, &has_come)?;
+                // A file that others have had open all along.
+                if has_come() {
                     self.give_to_kernel(seen.inode.0, seen.inode.1, given::OUTSIDER)?;
                 }
                 Ok(file)
             }
             Err(reason) => match self.device_of(&file)? {
-                Some(device) => self.manage(device, file, path, options),
+                Some(device) => self.manage(device, file, path, options, &|| false),
                 None => {
                     self.leave_to_kernel(&file, given::UNMANAGEABLE)?;
                     self.in_kernel(file, reason.to_string(), path, options)
@@ -142,8 +144,9 @@ impl Session {
         file: std::fs::File,
         path: &Path,
         options: &OpenOptions,
+        has_come: &dyn Fn() -> bool,
     ) -> Result<File> {
-        let core = self.manage_device(device, path)?;
+        let core = self.manage_device_unless(device, path, has_come)?;
         let file = File::managed(core, file, path, options);
         if options.truncates() {
             file.set_len(0)?;
@@ -160,15 +163,25 @@ impl Session {
         options: &OpenOptions,
     ) -> Result<File> {
         let nothing = std::fs::File::open("/dev/null").map_err(|e| Error::device("open", &e))?;
-        self.manage(device, nothing, Path::new(name), options)
+        self.manage(device, nothing, Path::new(name), options, &|| false)
     }
 
     /// Manages a device file: an entry in the table, a place in the registry.
     #[doc(hidden)]
     pub fn manage_device(&self, device: Arc<dyn DeviceFile>, path: &Path) -> Result<Core> {
+        self.manage_device_unless(device, path, &|| false)
+    }
+
+    pub(crate) fn manage_device_unless(
+        &self,
+        device: Arc<dyn DeviceFile>,
+        path: &Path,
+        has_come: &dyn Fn() -> bool,
+    ) -> Result<Core> {
         use std::os::unix::ffi::OsStrExt;
         let me = self.shared.me()?;
-        let id = table::open(&self.shared, me, &device, path.as_os_str().as_bytes())?;
+        let bytes = path.as_os_str().as_bytes();
+        let id = table::open(&self.shared, me, &device, bytes, has_come)?;
         let device = self.shared.keep_device(id, device);
         Ok(Core {
             shared: Arc::clone(&self.shared),

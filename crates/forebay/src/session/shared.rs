@@ -204,7 +204,19 @@ impl Shared {
 
     /// Forgets an entry's device file.
     pub fn drop_device(&self, file: FileId) {
-        self.devices().remove(&file);
+        let dropped = self.devices().remove(&file);
+        self.is_not_alone(dropped.as_deref());
+    }
+
+    /// What the guard knows of who has a file open holds as long as this process keeps it open itself: its mark and its number stay its own.
+    fn is_not_alone(&self, dropped: Option<&dyn DeviceFile>) {
+        if let Some(device) = dropped
+            && self.keeps.load(Relaxed)
+            && let Some(guard) = self.guard()
+        {
+            let caps = device.caps();
+            guard.is_not_alone((caps.device, caps.inode));
+        }
     }
 
     /// Forgets an entry's device file of which the caller has seen that nobody needs it, `mine`, unless somebody writes the file by now: he
@@ -222,6 +234,7 @@ impl Shared {
             }
             devices.remove(&file);
         }
+        self.is_not_alone(Some(mine.as_ref()));
         // As in `keep_device`: the table is looked at without the lock. Who closes without waiting for what he owes is counted no more.
         let entry = self.arena.file_unchecked(file);
         if entry.writers() == 0 && entry.owed_pages.load(Ordering::SeqCst) == 0 {
@@ -273,12 +286,12 @@ impl Shared {
             return Some(device);
         }
         let mut devices = self.devices();
-        if devices
-            .get(&file)
-            .is_some_and(|kept| Arc::ptr_eq(kept, &device))
-        {
+        let is_there = devices.get(&file);
+        if is_there.is_some_and(|kept| Arc::ptr_eq(kept, &device)) {
             devices.remove(&file);
         }
+        drop(devices);
+        self.is_not_alone(Some(device.as_ref()));
         None
     }
 

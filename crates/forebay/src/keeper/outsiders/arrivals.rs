@@ -243,12 +243,21 @@ impl Guard {
 
     /// Lets those in for whom `may`.
     pub(super) fn admit(&self, shared: &Arc<Shared>, may: impl Fn(&Waiting) -> bool) {
-        let admitted: Vec<_> = {
-            // At once: another thread looks through those who wait meanwhile.
-            let mut waiting = locked(&self.waiting);
-            waiting.extract_if(.., |who| may(who)).collect()
-        };
-        for who in admitted {
+        for who in self.admitted(may) {
+            self.let_in(shared, who.event);
+        }
+    }
+
+    fn admitted(&self, may: impl Fn(&Waiting) -> bool) -> Vec<Waiting> {
+        // At once: another thread looks through those who wait meanwhile.
+        let mut waiting = locked(&self.waiting);
+        waiting.extract_if(.., |who| may(who)).collect()
+    }
+
+    /// As [`Guard::admit`], of those who have waited for long enough: whoever is at such a file still knows that somebody is in.
+    pub(super) fn admit_early(&self, shared: &Arc<Shared>, may: impl Fn(&Waiting) -> bool) {
+        for who in self.admitted(may) {
+            locked(&self.early).insert(who.inode);
             self.let_in(shared, who.event);
         }
     }
@@ -276,6 +285,10 @@ impl Guard {
             }
         }
         self.admit(shared, |who| who.file == file);
+        if !mend::is_known(shared, file) {
+            let inode = shared.arena.file_unchecked(file).numbers();
+            locked(&self.early).remove(&inode);
+        }
     }
 
     /// Gives a lease up: those who have waited for it come in without being seen.

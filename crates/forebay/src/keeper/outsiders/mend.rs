@@ -349,10 +349,16 @@ pub fn give_to_kernel_in_haste(shared: &Arc<Shared>, me: Me<'_>, guard: &Guard, 
 /// nobody is made to wait there is no telling whether somebody has.
 fn finish(core: &Core, me: Me<'_>, guard: Option<&Guard>, is_awaited: bool) {
     let holds = guard.is_some_and(|guard| guard.level() == HOLDS);
-    if is_awaited || !holds {
-        settle::trim(core, me, |_| true);
+    let inode = core.entry().numbers();
+    // Who has waited for long enough may be let in at any time.
+    let is_awaited = || {
+        let is_in = |guard: &Guard| locked(&guard.early).contains(&inode);
+        is_awaited && !guard.is_some_and(is_in)
+    };
+    if is_awaited() || !holds {
+        settle::trim(core, me, |_| is_awaited() || !holds);
     }
-    if holds && is_awaited && !core.entry().owes() {
+    if holds && is_awaited() && !core.entry().owes() {
         // A close has left it to the keeper.
         closing::give_time_back(&core.shared, me, core.id, &core.device, true);
     }

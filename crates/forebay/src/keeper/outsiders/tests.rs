@@ -1,6 +1,7 @@
 //! Those who wait, as the guard's two threads see them.
 
 use std::fs::File as Plain;
+use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -9,15 +10,17 @@ use std::time::{Duration, Instant};
 
 use super::{Guard, OPENED, SETTLE, Waiting, arrivals, locked, mend};
 use crate::config::{Coherence, Config};
-use crate::device::DeviceFile;
+use crate::device::{DeviceFile, RealFile};
 use crate::file::{File, OpenOptions, given, table};
 use crate::flush::busy;
 use crate::ids::FileId;
+use crate::keeper::unfinished;
+use crate::memory::files::EXCEEDING;
 use crate::memory::threads;
 use crate::session::shared::Shared;
 use crate::session::{Session, handoff, reached};
 use crate::sim::device::{Before, Call, CallKind, SimDisk, SimFile, SimOptions, Verdict, Wrapped};
-use crate::sync::Ordering::Acquire;
+use crate::sync::Ordering::{AcqRel, Acquire};
 use crate::sys::fanotify::{self, Group};
 use crate::sys::inotify::Watcher;
 use crate::sys::stat;
@@ -390,4 +393,188 @@ fn a_file_that_is_entered_beside_a_closer_is_watched() {
     );
     shared.set_guard(None);
     drop(file);
+}
+
+/// A file of 100,000 bytes of a real file system, and how the session has it open.
+fn real_file(session: &Session) -> Option<(tempfile::NamedTempFile, File, FileId)> {
+    let plain = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(plain.path(), [b'.'; 100_000]).expect("written");
+    let seen = stat::stat(plain.as_file().as_fd()).expect("stat");
+    // Nobody has it open but the session.
+    let path = plain.into_temp_path();
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = session.open_file(&path, &options).expect("a file");
+    let Some(id) = table::find(&session.shared().arena, seen.device, seen.inode) else {
+        forebay_model::skipped("files of this file system are not managed");
+        return None;
+    };
+    let plain = Plain::open(&path).expect("opened");
+    Some((tempfile::NamedTempFile::from_parts(plain, path), file, id))
+}
+
+fn outsider(path: &std::path::Path, script: &str) {
+    let mut shell = std::process::Command::new("sh");
+    let status = shell.args(["-c", script, "sh"]).arg(path).status();
+    assert!(status.expect("a shell").success());
+}
+
+/// The one program that has a file open is killed in a read, and an outsider comes before anybody has seen that.
+#[test]
+fn what_an_outsider_makes_of_a_file_of_the_dead_stays() {
+    for (script, wanted) in [
+        ("echo more >> \"$1\"", 100_005),
+        ("echo anew > \"$1\"", 5),
+        ("truncate -s 200000 \"$1\"", 200_000),
+    ] {
+        let Some((session, _)) = strict("dead") else {
+            return;
+        };
+        let Some((plain, file, id)) = real_file(&session) else {
+            return;
+        };
+        let (shared, me) = (session.shared(), session.shared().me().expect("a thread"));
+        file.read_at(&mut [0; 1000], 0).expect("read");
+        drop(file);
+        assert!(!mend::is_known(shared, id), "an outsider would wait");
+        outsider(plain.path(), script);
+        let made = std::fs::read(plain.path()).expect("read");
+        // As the repair does.
+        let entry = shared.arena.file_unchecked(id);
+        entry.flags.fetch_or(EXCEEDING, AcqRel);
+        unfinished::adopt(shared, |of, _| of == id);
+        unfinished::finish_unused_files(shared, me);
+        assert!(!entry.lacks_length(), "it has been finished");
+        let left = std::fs::read(plain.path()).expect("read");
+        assert!(
+            left == made && left.len() == wanted,
+            "{script}: {}",
+            left.len()
+        );
+        let mut options = OpenOptions::new();
+        let again = session.open_file(plain.path(), options.read(true));
+        let mut seen = vec![0; made.len() + 1];
+        let count = again.expect("a file").read_at(&mut seen, 0).expect("read");
+        assert!(seen[..count] == made, "{script}");
+    }
+}
+
+/// What a lease has told of who has a file open is true as long as the file is kept open: its number may be another file's then.
+#[test]
+fn who_is_alone_is_so_while_the_file_is_open() {
+    let Some((session, _)) = strict("alone") else {
+        return;
+    };
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    let Some((plain, file, id)) = real_file(&session) else {
+        return;
+    };
+    let path = plain.into_temp_path();
+    drop(file);
+    unfinished::adopt(shared, |of, _| of == id);
+    let inode = shared.arena.file_unchecked(id).numbers();
+    let device = shared.device(id).expect("a device file");
+    in_the_end(LONG, || guard.take_over(device.as_ref(), inode));
+    assert!(guard.is_alone(inode));
+    shared.drop_device(id);
+    assert!(!guard.is_alone(inode));
+    drop(path);
+}
+
+/// A file that was left to the keeper once more has a mark in a lease's place.
+#[test]
+fn a_mark_without_a_lease_stays() {
+    let Some((session, _)) = strict("mark") else {
+        return;
+    };
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    let Some((plain, file, id)) = real_file(&session) else {
+        return;
+    };
+    drop(file);
+    unfinished::adopt(shared, |of, _| of == id);
+    let inode = shared.arena.file_unchecked(id).numbers();
+    let device = shared.device(id).expect("a device file");
+    assert!(guard.watch(plain.as_file().as_fd()));
+    // Somebody has it open, so there is no lease to be had.
+    assert!(!guard.take_over(device.as_ref(), inode));
+    assert!(guard.is_watched(inode) && !guard.is_alone(inode));
+    let gate = guard.gate.as_ref().expect("a gate");
+    assert!(
+        gate.forget(plain.as_file().as_fd()).is_ok(),
+        "it had a mark"
+    );
+}
+
+/// Somebody has been let in before the first program has looked whether anybody has come, and a second one comes.
+#[test]
+fn a_second_program_enters_before_the_first_has_looked() {
+    let Some((session, _)) = strict("second") else {
+        return;
+    };
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    let plain = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(plain.path(), [b'.'; 100_000]).expect("written");
+    let path = plain.into_temp_path();
+    let opened = Plain::options().read(true).write(true).open(&path);
+    let opened = opened.expect("opened");
+    let seen = shared.watch(opened.as_fd()).expect("seen");
+    assert!(!seen.outside);
+    // Nobody manages the file.
+    let mut outside = Plain::options().append(true).open(&path).expect("opened");
+    guard.note_arrival(shared.arena.superblock(), seen.inode);
+    let device = RealFile::reopen(opened.as_fd()).expect("a device");
+    let core = session
+        .manage_device_unless(Arc::new(device), &path, &|| shared.has_come(&seen))
+        .expect("entered");
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let second = session.open_file(&path, &options).expect("a file");
+    second.append(b"member\n").expect("appended");
+    outside.write_all(b"outside\n").expect("appended");
+    session
+        .give_to_kernel(seen.inode.0, seen.inode.1, given::OUTSIDER)
+        .expect("given");
+    let all = std::fs::read(&path).expect("read");
+    assert_eq!(&all[100_000..], b"member\noutside\n");
+    drop(core);
+}
+
+/// The worker is about to give space back, and waits for a program that stands in the way, when somebody is let in who has waited long enough.
+#[test]
+fn who_was_let_in_early_is_not_cut_off() {
+    let Some((session, disk)) = strict("early-cut") else {
+        return;
+    };
+    let (shared, guard) = (session.shared(), guard_at_work(&session));
+    let (trims, inner) = (Arc::new(Trims::default()), disk.create());
+    let device = Arc::new(Wrapped::new(Arc::clone(&inner), Arc::clone(&trims) as _));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = session.open_device(device, "early", &options);
+    let file = file.expect("a file");
+    file.write_at(&[1; 100_000], 0).expect("written");
+    file.sync_all().expect("synced");
+    let caps = inner.caps();
+    let id = table::find(&shared.arena, caps.device, caps.inode).expect("a known file");
+    let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let me = shared.me().expect("a thread");
+            let operation = me.enter(id).expect("an operation");
+            begun.store(true, Relaxed);
+            while !ended.load(Relaxed) {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            drop(operation);
+        });
+        in_the_end(LONG, || begun.load(Relaxed));
+        comes(shared, &guard, id);
+        in_the_end(LONG, || !is_awaited(&guard, id));
+        ended.store(true, Relaxed);
+    });
+    // Whoever comes next has the file given to the kernel at last.
+    comes(shared, &guard, id);
+    in_the_end(LONG, || is_kernels(shared, id));
+    assert_eq!(trims.0.load(Relaxed), 0);
 }

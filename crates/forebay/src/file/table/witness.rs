@@ -1,0 +1,49 @@
+//! What a device file looked like after the session's own last change: its length and times. Whoever finds it otherwise knows that somebody from outside
+//! has changed it.
+
+use crate::device::DeviceStat;
+use crate::ids::FileId;
+use crate::memory::arena::Arena;
+use crate::memory::files::FileEntry;
+use crate::sync::Ordering;
+
+/// Remembers what the device file looks like after our own last change, the one that `changes` counts.
+pub fn witness(entry: &FileEntry, stat: &DeviceStat, changes: u32) {
+    entry.set_witness(as_witness(stat), changes);
+}
+
+pub(super) fn as_witness(stat: &DeviceStat) -> [u64; 3] {
+    [stat.len, stat.mtime_ns, stat.ctime_ns]
+}
+
+/// As [`witness`], after a change of ours that has ended; with the last, what the file looks like now is remembered.
+pub fn witness_end(arena: &Arena, id: FileId, stat: impl Fn() -> Option<DeviceStat>) {
+    let entry = arena.file_unchecked(id);
+    loop {
+        let changes = entry.changes.load(Ordering::Acquire);
+        // Whoever is at it will look.
+        if entry.is_changing(arena.counts().threads) {
+            return;
+        }
+        let Some(stat) = stat() else { return };
+        witness(entry, &stat, changes);
+        // Somebody may have come and gone meanwhile, and what we saw be older than what we wrote it over.
+        if entry.changes.load(Ordering::Acquire) == changes {
+            return;
+        }
+    }
+}
+
+/// Whether the device file is as [`witness`] last saw it.
+pub fn is_as_witnessed(entry: &FileEntry, stat: &DeviceStat) -> bool {
+    let words = entry.witness.iter();
+    words
+        .zip(as_witness(stat))
+        .all(|(word, value)| word.load(Ordering::Acquire) == value)
+}
+
+/// Whether it is known how the device file looked after our last change, and it looks otherwise.
+pub fn is_changed(entry: &FileEntry, stat: &DeviceStat, threads: u32) -> bool {
+    let known = entry.witness(threads);
+    known.is_some_and(|known| known != as_witness(stat))
+}
