@@ -159,7 +159,8 @@ pub fn leave(
     follow_name(me, *id, device.as_ref());
     let is_leased = is_leased(core) || planted!(NoLease);
     if !is_leased || forget_nameless(core, me) {
-        let closed = match is_leased {
+        let guard = shared.arena.superblock().guard.load(Ordering::Acquire);
+        let closed = match is_leased || guard != outsiders::HOLDS {
             true => settle::close(core, me, Durability::Kernel, seen),
             // Somebody has it open, who may have come from outside while there was no mark any more.
             false => settle::close_to_kernel(core, me, seen),
