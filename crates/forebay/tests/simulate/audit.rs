@@ -14,6 +14,7 @@ use forebay::keeper::repair;
 use forebay::memory::files::TRUNCATING;
 use forebay::memory::threads;
 use forebay::session::shared::Shared;
+use forebay::sim::device::SimFile;
 use forebay::sync::Ordering;
 use forebay_model::{Access, SplitMix64, first_difference};
 
@@ -92,10 +93,12 @@ fn space(shared: &Arc<Shared>, world: &World) -> Result<(), String> {
             size = size.min(entry.truncating.load(Ordering::Acquire).saturating_sub(1));
         }
         let inode = entry.inode.load(Ordering::Acquire);
-        // Of one that is gone nothing will be written.
+        // Of one that is gone nothing will be read: also where it has its number still, because nobody has wanted that since.
         let birth = entry.birth.load(Ordering::Acquire);
-        let disk = world.disk.find(inode);
-        let Some(disk) = disk.filter(|file| file.caps().birth == birth) else {
+        let of_use = (0..world.files.len()).filter(|&file| world.is_in_use(file));
+        let mut there = of_use.map(|file| world.files[file].sim());
+        let is_it = |file: &Arc<SimFile>| (file.caps().inode, file.caps().birth) == (inode, birth);
+        let Some(disk) = there.find(is_it) else {
             continue;
         };
         let owed = header.owed();

@@ -27,7 +27,7 @@ const PAGE: u64 = 4096;
 type Part = fn(&Rc<World>, &File);
 
 /// A small world without deaths and errors.
-fn quiet_swarm(seed: u64) -> Swarm {
+pub fn quiet_swarm(seed: u64) -> Swarm {
     let manner = Manner {
         accesses: 6,
         absence_rarity: 8,
@@ -399,6 +399,48 @@ fn after_a_death_at_a_change_outsiders_are_heard_of() {
     let failed: Vec<String> = deaths
         .filter_map(|accesses| {
             let what = outsiders_after_a_death(accesses).err()?;
+            Some(format!("a death after {accesses} accesses: {what}"))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{} fail: {}", failed.len(), failed[0]);
+}
+
+/// A process dies in the middle of a hole in a file without a name, which nobody has open from then on: what memory has of the hole stays
+/// owed, and is without space. Two audits look at that.
+fn a_hole_in_a_file_that_is_gone(accesses: u64) -> Result<(), String> {
+    let sim = Simulation::new(accesses, quiet_swarm(6).manner);
+    let world = World::new(quiet_swarm(6));
+    let (of, process) = (Rc::clone(&world), world.new_client());
+    sim.spawn(1, "who dies", move || {
+        let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+        let file = opened.expect("a file can be opened");
+        write(&of, &file, 0, 4 * PAGE);
+        of.replace(0, 0).expect("another file");
+        forebay::sim::tasks::sleep(Duration::from_millis(1));
+        punch(&of, &file, PAGE, PAGE);
+        std::mem::forget(file);
+    });
+    let has_lost_its_name = || !world.files[0].sim().has_name();
+    if !matches!(sim.run(Duration::from_secs(1), has_lost_its_name), Ok(true)) {
+        return Err("the file has not lost its name".into());
+    }
+    sim.kill_later(1, accesses);
+    await_task(&sim, 1)?;
+    for audit in 2..4 {
+        let of = Rc::clone(&world);
+        sim.spawn(audit, "the auditor", move || {
+            audit::look_at_everything(&of, 1)
+        });
+        await_task(&sim, audit)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_gone_needs_no_space() {
+    let failed: Vec<String> = (0..60)
+        .filter_map(|accesses| {
+            let what = a_hole_in_a_file_that_is_gone(accesses).err()?;
             Some(format!("a death after {accesses} accesses: {what}"))
         })
         .collect();
