@@ -41,9 +41,15 @@ pub fn look_at_everything(world: &Rc<World>, seed: u64) {
         space(&shared, world).unwrap_or_else(|what| panic!("{what}"));
     }
     let session = Session::of_process(Arc::clone(&shared));
-    for file in (0..world.files.len()).filter(|&file| world.is_in_use(file)) {
+    // All at once: everybody else pauses and there is no keeper, so that what is in the way of one can only be written here.
+    let in_use = (0..world.files.len()).filter(|&file| world.is_in_use(file));
+    let open: Vec<_> = in_use
+        .map(|file| (file, world.open(&session, file, Access::ReadWrite, false)))
+        .collect();
+    for (file, opened) in open {
         let deep = dice.below(2) == 0;
-        look_at(world, &session, file, deep || lends);
+        let opened = opened.expect("a file can be opened");
+        look_at(world, opened, file, deep || lends);
     }
     if lends {
         world.disk.fill(SPARE_BYTES);
@@ -128,10 +134,8 @@ fn books(shared: &Arc<Shared>, when: &str) {
     }
 }
 
-fn look_at(world: &Rc<World>, session: &Session, index: usize, deep: bool) {
+fn look_at(world: &Rc<World>, file: forebay::File, index: usize, deep: bool) {
     let subject = &world.files[index];
-    let opened = world.open(session, index, Access::ReadWrite, false);
-    let file = opened.expect("a file can be opened");
     let len = file.len().expect("a length");
     let adopted = subject.ledger.borrow_mut().adopt_length(len);
     adopted.unwrap_or_else(|what| panic!("an audit finds file {index} {what}"));

@@ -12,6 +12,7 @@ use forebay::sim::tasks::{Simulation, sleep};
 use forebay::sync::Ordering;
 use forebay_model::Access;
 
+use crate::audit;
 use crate::change::Change;
 use crate::client::Buffer;
 use crate::scenes::quiet_swarm;
@@ -186,4 +187,47 @@ fn a_keeper_ends_after_a_death(seed: u64) -> Result<(), String> {
 #[test]
 fn a_keeper_that_ends_writes_what_the_dead_owe() {
     every_seed(a_keeper_ends_after_a_death);
+}
+
+/// All headers are owed to one file by a process that has nothing to do, and an audit looks at another file first.
+fn an_audit_without_headers(seed: u64) -> Result<(), String> {
+    let stage = Stage::new(seed);
+    let (of, client) = (Rc::clone(&stage.world), stage.world.new_client());
+    let write = move |index: usize, file: &forebay::File, offset: u64| {
+        let change = Change::write(&of, index, offset, offset + 100).expect("nobody else writes");
+        let mut bytes = [0; 100];
+        forebay_model::fill(change.seed, offset, &mut bytes);
+        assert_eq!(file.write_at(&bytes, offset).expect("a write"), 100);
+        change.done();
+    };
+    let written = Rc::new(Cell::new(false));
+    let (of, done) = (Rc::clone(&stage.world), Rc::clone(&written));
+    stage.sim.spawn(1, "who owes", move || {
+        let [first, second] = [0, 1].map(|index| {
+            let opened = of.open(&client.session, index, Access::ReadWrite, false);
+            opened.expect("a file can be opened")
+        });
+        write(0, &first, 0);
+        first.sync_data().expect("a sync");
+        let core = first.core().expect("a managed file");
+        forebay::evict::evict_file(core.shared.me().expect("a slot"), core.id);
+        for block in 0..6 {
+            write(1, &second, block * BLOCK_BYTES as u64);
+        }
+        done.set(true);
+        sleep(Duration::from_secs(1000));
+    });
+    if !stage.run(Duration::from_millis(50), || written.get())? {
+        return Err("the headers are not owed".into());
+    }
+    let of = Rc::clone(&stage.world);
+    stage.sim.spawn(2, "the auditor", move || {
+        audit::look_at_everything(&of, 1);
+    });
+    stage.await_end(2)
+}
+
+#[test]
+fn an_audit_writes_what_is_in_its_way() {
+    every_seed(an_audit_without_headers);
 }
