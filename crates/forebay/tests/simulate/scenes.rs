@@ -11,6 +11,7 @@ use forebay::memory::threads;
 use forebay::sim::device::Weather;
 use forebay::sim::tasks::{Manner, Simulation};
 use forebay::sim::{Bug, plant};
+use forebay::sync::Ordering;
 use forebay::sync::time::{Instant, sleep};
 use forebay::{Config, File};
 use forebay_model::Access;
@@ -303,6 +304,33 @@ fn short_writes_of_the_last_page_are_gone_on_with() {
                 .expect("a sync of a device that does not fail");
         };
         play(swarm, synced, &[]).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
+/// A close gives the kernel's cache a little, whole pages, too, and that may take a part of a page.
+#[test]
+fn short_writes_of_a_close_are_gone_on_with() {
+    for seed in 0..40 {
+        let quiet = quiet_swarm(seed);
+        let weather = Weather {
+            short_rarity: 2,
+            ..quiet.weather
+        };
+        let sim = Simulation::new(seed, quiet.manner);
+        let world = World::new(Swarm { weather, ..quiet });
+        let (of, process) = (Rc::clone(&world), world.new_client());
+        sim.spawn(1, "who closes", move || {
+            let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+            let file = opened.expect("a file can be opened");
+            let core = file.core().expect("a managed file").clone();
+            write(&of, &file, 0, 2 * PAGE);
+            let closed = file.close_behind(|| ());
+            closed.expect("a close to a device that does not fail");
+            // What a later flush made good would be told to who has the file open while another one owes more.
+            let error = core.entry().error.load(Ordering::Acquire);
+            assert_eq!(error, 0, "a flush has failed");
+        });
+        await_task(&sim, 1).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }
 
