@@ -2,7 +2,10 @@
 //!
 //! In this order: give the arena more memory up to its budget, evict what is clean, wait for a keeper that is writing or flush what
 //! is owed, and evict it. A full budget slows callers down to the device's speed and fails nothing (promise 5); it needs the
-//! keeper only for what others owe who have nothing to do.
+//! keeper only for what others owe who have nothing to do. Where nobody writes that, a write goes past memory ([`Wait`]).
+
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 
 use crate::evict;
 use crate::file::core::{Core, Halt};
@@ -13,6 +16,7 @@ use crate::keeper::{provision, streams};
 use crate::memory::files::{HURRY, LIVE};
 use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
+use crate::sync::time::Instant;
 use crate::sync::{Ordering, patience};
 
 /// Frames to free at once, of many or few: more than asked for, so that the next callers find some.
@@ -34,8 +38,56 @@ const HASTEN_ROUNDS: u32 = 16 * EVICTIONS_ALONE;
 /// to come by on every processor, also on that of one who would only look again and again.
 const PROVISION_ROUNDS: (u32, u32) = (116, 16);
 /// Rounds without any progress, and with nothing on its way to a device, after which the arena must be too small for its tables:
-/// some ten seconds. On a busy machine whoever has the blocks in hand may not get a core for one.
+/// minutes, since most of them are of a millisecond. On a busy machine whoever has the blocks in hand may not get a core for one.
 const ROUNDS_MAX: u32 = 150_000;
+
+/// How long a write waits for memory before it goes past it, through the kernel; and how long where this process has waited in vain last time.
+const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
+
+/// A write's wait for memory. What fills it may be what nobody writes: owed by processes that have nothing to do while no keeper has their
+/// files, or to files that nobody can open any more.
+pub(super) struct Wait<'a> {
+    waited_in_vain: &'a AtomicBool,
+    since: Option<Instant>,
+    in_vain: bool,
+}
+
+impl<'a> Wait<'a> {
+    pub(super) fn new(core: &'a Core) -> Self {
+        Wait {
+            waited_in_vain: &core.shared.waited_in_vain,
+            since: None,
+            in_vain: false,
+        }
+    }
+
+    /// Asked each time that there is no memory. Whether it is not waited for any more.
+    #[cold]
+    pub(super) fn is_in_vain(&mut self) -> bool {
+        let (first, again) = PATIENCE;
+        let most = match self.waited_in_vain.load(Relaxed) {
+            true => again,
+            false => first,
+        };
+        self.in_vain = self.since.get_or_insert_with(Instant::now).elapsed() > most;
+        if self.in_vain {
+            self.waited_in_vain.store(true, Relaxed);
+        }
+        self.in_vain
+    }
+
+    /// What it said last.
+    pub(super) fn was_in_vain(&self) -> bool {
+        self.in_vain
+    }
+
+    /// There was memory.
+    pub(super) fn ends(&self) {
+        if self.since.is_some() {
+            self.waited_in_vain.store(false, Relaxed);
+        }
+    }
+}
 
 /// Makes room, or waits for those who are making it. The caller is in no operation.
 pub fn make(core: &Core, me: Me<'_>, round: u32) -> Result<(), Halt> {

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::file::core::{Core, Halt};
+use crate::file::room::Wait;
 use crate::file::throttle::throttle;
 use crate::file::{direct, given, reserve, settle};
 use crate::flush::{busy, ring};
@@ -381,22 +382,27 @@ unsafe fn scrap_reserved(
 ) -> std::result::Result<Taken, Halt> {
     // SAFETY: the caller's promise.
     unsafe { copy::fault_in(source, segment.len) };
+    let mut wait = Wait::new(core);
     loop {
         let step = core.operate(me, |operation| {
             // SAFETY: the caller's promise.
-            unsafe { scrap_segment(core, operation, segment, source, home, manner) }
+            match unsafe { scrap_segment(core, operation, segment, source, home, manner) } {
+                Err(Halt::NoMemory) if wait.is_in_vain() => Err(Halt::Unreserved),
+                step => step,
+            }
         });
         match step {
             Err(Halt::Unreserved) => {}
             full => {
                 let (bytes, full) = (segment.len, full?);
+                wait.ends();
                 return Ok(Taken { bytes, full });
             }
         }
         let start = segment.offset();
         let end = start + segment.len as u64;
         manner.holes = core.entry().holes.load(Ordering::Acquire);
-        if reserve::ahead(core, me, start, end, manner.sequential)? {
+        if reserve::ahead(core, me, start, end, manner.sequential)? || wait.was_in_vain() {
             let (at_end, mut bytes) = (manner.at_end, 0);
             // A write may be cut short for no reason at all; where there is no space the next one says so.
             while bytes < segment.len {

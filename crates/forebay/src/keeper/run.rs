@@ -15,6 +15,7 @@ use crate::ids::{FileId, ThreadId};
 use crate::keeper::budget::{Budget, keep_room};
 use crate::keeper::unfinished::{
     adopt, adopt_owed_files, finish_if_unused, finish_unused_files, follow_names, lacks_anything,
+    write_what_the_dead_owe,
 };
 use crate::keeper::{closing, outsiders, repair, streams};
 use crate::memory::arena::Arena;
@@ -118,6 +119,7 @@ pub(super) fn house(shared: &Arc<Shared>, stop: &AtomicBool, io_engine: u32) {
         shared.end_lanes();
         closing::await_none(shared);
         closing::give_all_up(shared);
+        write_what_the_dead_owe(shared, me);
         finish_unused_files(shared, me);
     }
     if shared.keeps.swap(false, Relaxed) {

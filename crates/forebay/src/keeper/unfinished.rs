@@ -8,6 +8,7 @@ use crate::device::file::Relocate;
 use crate::device::{DeviceFile, RealFile};
 use crate::file::core::Core;
 use crate::file::{settle, table};
+use crate::flush::Scope;
 use crate::ids::FileId;
 use crate::keeper::closing;
 use crate::keeper::reopen::{self, Absent, Patience};
@@ -29,6 +30,17 @@ pub fn finish_unused_files(shared: &Arc<Shared>, me: Me<'_>) {
     closing::forget_lost(shared);
     for (id, device) in shared.open_devices() {
         finish_if_unused(shared, me, id, device);
+    }
+}
+
+/// Writes what those owe who have died, before a keeper ends: its descriptor may be the last way to a file that has no name any more.
+pub fn write_what_the_dead_owe(shared: &Arc<Shared>, me: Me<'_>) {
+    for (id, device) in shared.open_devices() {
+        table::recount(shared, me, id);
+        if device.is_writable() && shared.arena.file_unchecked(id).writers() == 0 {
+            let shared = Arc::clone(shared);
+            settle::flush(&Core { shared, id, device }, me, Scope::SYNC);
+        }
     }
 }
 

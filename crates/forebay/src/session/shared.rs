@@ -60,6 +60,8 @@ pub struct Shared {
     pub hosts: AtomicBool,
     /// `superblock.kept` when a writer of this process has waited for the keeper in vain; `u64::MAX`: none has.
     pub keeper_stalled_at: AtomicU64,
+    /// A write of this process has waited for memory in vain, and none has got any after a wait since (`file::room`).
+    pub waited_in_vain: AtomicBool,
     pub(super) line: Line,
     pub(super) lanes: KeptLanes,
     pub(super) lent: Lent,
@@ -103,6 +105,7 @@ impl Shared {
             keeps: AtomicBool::new(false),
             hosts: AtomicBool::new(false),
             keeper_stalled_at: AtomicU64::new(u64::MAX),
+            waited_in_vain: AtomicBool::new(false),
             line: Line::default(),
             lanes: KeptLanes::default(),
             lent: Lent::default(),

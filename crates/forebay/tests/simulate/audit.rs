@@ -14,6 +14,7 @@ use forebay::keeper::repair;
 use forebay::memory::files::TRUNCATING;
 use forebay::memory::threads;
 use forebay::session::shared::Shared;
+use forebay::sim::device::SimFile;
 use forebay::sync::Ordering;
 use forebay_model::{Access, SplitMix64, first_difference};
 
@@ -40,9 +41,15 @@ pub fn look_at_everything(world: &Rc<World>, seed: u64) {
         space(&shared, world).unwrap_or_else(|what| panic!("{what}"));
     }
     let session = Session::of_process(Arc::clone(&shared));
-    for file in (0..world.files.len()).filter(|&file| world.is_in_use(file)) {
+    // All at once: everybody else pauses and there is no keeper, so that what is in the way of one can only be written here.
+    let in_use = (0..world.files.len()).filter(|&file| world.is_in_use(file));
+    let open: Vec<_> = in_use
+        .map(|file| (file, world.open(&session, file, Access::ReadWrite, false)))
+        .collect();
+    for (file, opened) in open {
         let deep = dice.below(2) == 0;
-        look_at(world, &session, file, deep || lends);
+        let opened = opened.expect("a file can be opened");
+        look_at(world, opened, file, deep || lends);
     }
     if lends {
         world.disk.fill(SPARE_BYTES);
@@ -92,10 +99,12 @@ fn space(shared: &Arc<Shared>, world: &World) -> Result<(), String> {
             size = size.min(entry.truncating.load(Ordering::Acquire).saturating_sub(1));
         }
         let inode = entry.inode.load(Ordering::Acquire);
-        // Of one that is gone nothing will be written.
+        // Of one that is gone nothing will be read: also where it has its number still, because nobody has wanted that since.
         let birth = entry.birth.load(Ordering::Acquire);
-        let disk = world.disk.find(inode);
-        let Some(disk) = disk.filter(|file| file.caps().birth == birth) else {
+        let of_use = (0..world.files.len()).filter(|&file| world.is_in_use(file));
+        let mut there = of_use.map(|file| world.files[file].sim());
+        let is_it = |file: &Arc<SimFile>| (file.caps().inode, file.caps().birth) == (inode, birth);
+        let Some(disk) = there.find(is_it) else {
             continue;
         };
         let owed = header.owed();
@@ -125,10 +134,8 @@ fn books(shared: &Arc<Shared>, when: &str) {
     }
 }
 
-fn look_at(world: &Rc<World>, session: &Session, index: usize, deep: bool) {
+fn look_at(world: &Rc<World>, file: forebay::File, index: usize, deep: bool) {
     let subject = &world.files[index];
-    let opened = world.open(session, index, Access::ReadWrite, false);
-    let file = opened.expect("a file can be opened");
     let len = file.len().expect("a length");
     let adopted = subject.ledger.borrow_mut().adopt_length(len);
     adopted.unwrap_or_else(|what| panic!("an audit finds file {index} {what}"));

@@ -12,6 +12,7 @@ mod audit;
 mod canaries;
 mod change;
 mod client;
+mod crowded;
 mod everyday;
 mod fate;
 mod ledger;

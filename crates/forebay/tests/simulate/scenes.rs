@@ -11,6 +11,7 @@ use forebay::memory::threads;
 use forebay::sim::device::Weather;
 use forebay::sim::tasks::{Manner, Simulation};
 use forebay::sim::{Bug, plant};
+use forebay::sync::Ordering;
 use forebay::sync::time::{Instant, sleep};
 use forebay::{Config, File};
 use forebay_model::Access;
@@ -27,7 +28,7 @@ const PAGE: u64 = 4096;
 type Part = fn(&Rc<World>, &File);
 
 /// A small world without deaths and errors.
-fn quiet_swarm(seed: u64) -> Swarm {
+pub fn quiet_swarm(seed: u64) -> Swarm {
     let manner = Manner {
         accesses: 6,
         absence_rarity: 8,
@@ -306,6 +307,33 @@ fn short_writes_of_the_last_page_are_gone_on_with() {
     }
 }
 
+/// A close gives the kernel's cache a little, whole pages, too, and that may take a part of a page.
+#[test]
+fn short_writes_of_a_close_are_gone_on_with() {
+    for seed in 0..40 {
+        let quiet = quiet_swarm(seed);
+        let weather = Weather {
+            short_rarity: 2,
+            ..quiet.weather
+        };
+        let sim = Simulation::new(seed, quiet.manner);
+        let world = World::new(Swarm { weather, ..quiet });
+        let (of, process) = (Rc::clone(&world), world.new_client());
+        sim.spawn(1, "who closes", move || {
+            let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+            let file = opened.expect("a file can be opened");
+            let core = file.core().expect("a managed file").clone();
+            write(&of, &file, 0, 2 * PAGE);
+            let closed = file.close_behind(|| ());
+            closed.expect("a close to a device that does not fail");
+            // What a later flush made good would be told to who has the file open while another one owes more.
+            let error = core.entry().error.load(Ordering::Acquire);
+            assert_eq!(error, 0, "a flush has failed");
+        });
+        await_task(&sim, 1).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+    }
+}
+
 fn beyond_the_end_of_a_full_disk(world: &Rc<World>, file: &File) {
     write(world, file, 0, 4 * PAGE);
     file.sync_data().expect("a sync");
@@ -399,6 +427,48 @@ fn after_a_death_at_a_change_outsiders_are_heard_of() {
     let failed: Vec<String> = deaths
         .filter_map(|accesses| {
             let what = outsiders_after_a_death(accesses).err()?;
+            Some(format!("a death after {accesses} accesses: {what}"))
+        })
+        .collect();
+    assert!(failed.is_empty(), "{} fail: {}", failed.len(), failed[0]);
+}
+
+/// A process dies in the middle of a hole in a file without a name, which nobody has open from then on: what memory has of the hole stays
+/// owed, and is without space. Two audits look at that.
+fn a_hole_in_a_file_that_is_gone(accesses: u64) -> Result<(), String> {
+    let sim = Simulation::new(accesses, quiet_swarm(6).manner);
+    let world = World::new(quiet_swarm(6));
+    let (of, process) = (Rc::clone(&world), world.new_client());
+    sim.spawn(1, "who dies", move || {
+        let opened = of.open(&process.session, 0, Access::ReadWrite, false);
+        let file = opened.expect("a file can be opened");
+        write(&of, &file, 0, 4 * PAGE);
+        of.replace(0, 0).expect("another file");
+        forebay::sim::tasks::sleep(Duration::from_millis(1));
+        punch(&of, &file, PAGE, PAGE);
+        std::mem::forget(file);
+    });
+    let has_lost_its_name = || !world.files[0].sim().has_name();
+    if !matches!(sim.run(Duration::from_secs(1), has_lost_its_name), Ok(true)) {
+        return Err("the file has not lost its name".into());
+    }
+    sim.kill_later(1, accesses);
+    await_task(&sim, 1)?;
+    for audit in 2..4 {
+        let of = Rc::clone(&world);
+        sim.spawn(audit, "the auditor", move || {
+            audit::look_at_everything(&of, 1)
+        });
+        await_task(&sim, audit)?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_file_that_is_gone_needs_no_space() {
+    let failed: Vec<String> = (0..60)
+        .filter_map(|accesses| {
+            let what = a_hole_in_a_file_that_is_gone(accesses).err()?;
             Some(format!("a death after {accesses} accesses: {what}"))
         })
         .collect();

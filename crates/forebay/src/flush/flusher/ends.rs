@@ -137,11 +137,17 @@ pub(super) fn write_rest(
     job: &WriteJob,
     written: usize,
 ) -> Result<(), i32> {
-    let mut at = written / PAGE_BYTES * PAGE_BYTES;
+    // The kernel's cache takes parts of pages, too.
+    let unit = if device.reaches_device() {
+        PAGE_BYTES
+    } else {
+        1
+    };
+    let mut at = written / unit * unit;
     while at < job.bytes {
         let pieces = skip(&job.pieces, at);
         match device.write_direct(&pieces, job.offset + at as u64) {
-            Ok(n) if n >= PAGE_BYTES || at + n >= job.bytes => at += n / PAGE_BYTES * PAGE_BYTES,
+            Ok(n) if n >= unit || at + n >= job.bytes => at += n / unit * unit,
             Ok(_) => return Err(libc::EIO),
             Err(error) => return Err(errno_of(&error)),
         }
