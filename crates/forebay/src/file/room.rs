@@ -2,9 +2,9 @@
 //!
 //! In this order: give the arena more memory up to its budget, evict what is clean, wait for a keeper that is writing or flush what
 //! is owed, and evict it. A full budget slows callers down to the device's speed and fails nothing (promise 5); it needs the
-//! keeper only for what others owe who have nothing to do. Where nobody writes that, a write goes past memory ([`Wait`]).
+//! keeper only for what others owe who have nothing to do. Where nobody writes that, a write goes past memory (`Wait`).
 
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::evict;
@@ -16,6 +16,7 @@ use crate::keeper::{provision, streams};
 use crate::memory::files::{HURRY, LIVE};
 use crate::memory::regions::{self, Shortage};
 use crate::memory::threads::Me;
+use crate::session::shared::Shared;
 use crate::sync::time::Instant;
 use crate::sync::{Ordering, patience};
 
@@ -41,37 +42,46 @@ const PROVISION_ROUNDS: (u32, u32) = (116, 16);
 /// minutes, since most of them are of a millisecond. On a busy machine whoever has the blocks in hand may not get a core for one.
 const ROUNDS_MAX: u32 = 150_000;
 
-/// How long a write waits for memory before it goes past it, through the kernel; and how long where this process has waited in vain last time.
+/// How long a write waits for memory, while nobody writes what is owed, before it goes past it, through the kernel; and how long where this process has
+/// waited in vain last time.
 const PATIENCE: (Duration, Duration) = (Duration::from_secs(1), Duration::from_millis(20));
 
 /// A write's wait for memory. What fills it may be what nobody writes: owed by processes that have nothing to do while no keeper has their
 /// files, or to files that nobody can open any more.
 pub(super) struct Wait<'a> {
-    waited_in_vain: &'a AtomicBool,
-    since: Option<Instant>,
+    shared: &'a Shared,
+    /// Since when nothing has been written that anybody owes, and what was owed then.
+    still: Option<(Instant, u64)>,
     in_vain: bool,
 }
 
 impl<'a> Wait<'a> {
     pub(super) fn new(core: &'a Core) -> Self {
         Wait {
-            waited_in_vain: &core.shared.waited_in_vain,
-            since: None,
+            shared: &core.shared,
+            still: None,
             in_vain: false,
         }
     }
 
-    /// Asked each time that there is no memory. Whether it is not waited for any more.
+    /// Asked each time that there is no memory. Whether it is not waited for any more: a slow device is, for as long as it needs.
     #[cold]
     pub(super) fn is_in_vain(&mut self) -> bool {
+        let superblock = self.shared.arena.superblock();
+        let owed = superblock.owed_about();
+        let is_still = |before: u64| owed >= before && !busy::is_anything_in_flight(superblock);
+        let (since, _) = *match &mut self.still {
+            Some(still) if is_still(still.1) => still,
+            still => still.insert((Instant::now(), owed)),
+        };
         let (first, again) = PATIENCE;
-        let most = match self.waited_in_vain.load(Relaxed) {
+        let most = match self.shared.waited_in_vain.load(Relaxed) {
             true => again,
             false => first,
         };
-        self.in_vain = self.since.get_or_insert_with(Instant::now).elapsed() > most;
+        self.in_vain = since.elapsed() > most;
         if self.in_vain {
-            self.waited_in_vain.store(true, Relaxed);
+            self.shared.waited_in_vain.store(true, Relaxed);
         }
         self.in_vain
     }
@@ -83,8 +93,8 @@ impl<'a> Wait<'a> {
 
     /// There was memory.
     pub(super) fn ends(&self) {
-        if self.since.is_some() {
-            self.waited_in_vain.store(false, Relaxed);
+        if self.still.is_some() {
+            self.shared.waited_in_vain.store(false, Relaxed);
         }
     }
 }
