@@ -319,7 +319,7 @@ fn children_that_are_killed_in_calls_hold_nobody_up() {
             if let Some(status) = program.try_wait().expect("a program") {
                 break Some(status);
             }
-            if begun.elapsed() > std::time::Duration::from_secs(60) {
+            if begun.elapsed() > std::time::Duration::from_secs(240) {
                 program.kill().expect("a kill");
                 program.wait().expect("an end");
                 break None;
