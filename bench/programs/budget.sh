@@ -22,17 +22,9 @@ clean() {
 trap clean EXIT
 cat >"$scratch/append.c" <<'PROGRAM'
 #include <fcntl.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * 1e3 + t.tv_nsec / 1e6;
-}
+#include "common.h"
 int main(int argc, char **argv)
 {
     size_t size = atol(argv[2]), all = atol(argv[3]);
@@ -42,18 +34,18 @@ int main(int argc, char **argv)
     int fd = open(argv[1], O_WRONLY | O_CREAT | O_APPEND, 0644);
     for (size_t at = 0; at < all; at += size)
         if (write(fd, memory, size) != (ssize_t)size)
-            return 1;
+            fail("write");
     if (close(fd))
-        return 1;
-    printf("closed %.1f\n", now() - begun);
+        fail("close");
+    printf("closed %.1f\n", (now() - begun) * 1e3);
     fd = open(argv[1], O_WRONLY);
     if (fsync(fd) || close(fd))
-        return 1;
-    printf("synced %.1f\n", now() - begun);
+        fail("fsync");
+    printf("synced %.1f\n", (now() - begun) * 1e3);
     return 0;
 }
 PROGRAM
-gcc -O2 -o "$scratch/append" "$scratch/append.c"
+gcc -O2 -I bench/programs -o "$scratch/append" "$scratch/append.c"
 mounts_tmpfs memory 6G
 mounts_make ext4 "$MOUNTS/memory" $((2 * bytes)) mkfs.ext4 -q
 mkdir "$MOUNTS/store"

@@ -5,7 +5,6 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::Duration;
 
-use forebay::config::Route;
 use forebay::device::DeviceFile;
 use forebay::limits::BLOCK_BYTES;
 use forebay::sim::tasks::{Simulation, sleep};
@@ -15,8 +14,7 @@ use forebay_model::Access;
 use crate::audit;
 use crate::change::Change;
 use crate::client::Buffer;
-use crate::scenes::quiet_swarm;
-use crate::swarm::Swarm;
+use crate::scenes::crowded_swarm;
 use crate::world::World;
 
 const PAGE: usize = 4096;
@@ -31,17 +29,8 @@ struct Stage {
 }
 
 impl Stage {
-    /// Three frames, for two files.
     fn new(seed: u64) -> Self {
-        let swarm = Swarm {
-            files: 2,
-            frames: 3,
-            headers: 6,
-            memory: 3 * BLOCK_BYTES as u64,
-            dirty_max: 1 << 40,
-            route: Route::Threshold,
-            ..quiet_swarm(seed)
-        };
+        let swarm = crowded_swarm(seed);
         Stage {
             sim: Simulation::new(seed, swarm.manner),
             world: World::new(swarm),
@@ -90,6 +79,16 @@ impl Stage {
             true => Ok(()),
             false => Err("the memory is not filled".into()),
         }
+    }
+
+    /// Keeper 1 has the first file, which has lost its name, when process 2 is killed, which owes it all memory.
+    fn kill_who_owes_a_file_without_a_name(&self) -> Result<(), String> {
+        self.start_keeper(1)?;
+        self.fill_memory(2)?;
+        let file = self.world.files[0].sim();
+        self.world.disk.unlink(file.caps().inode);
+        self.sim.kill(2);
+        Ok(())
     }
 
     /// Another one writes the second file in order, appends to it, and reads that.
@@ -145,13 +144,7 @@ fn who_finds_no_memory_writes_past_it() {
 /// The file has lost its name, who owed it bytes has died, and the keeper with him, before it had written them.
 fn owed_to_a_file_that_is_gone(seed: u64) -> Result<(), String> {
     let stage = Stage::new(seed);
-    stage.start_keeper(1)?;
-    stage.fill_memory(2)?;
-    stage
-        .world
-        .disk
-        .unlink(stage.world.files[0].sim().caps().inode);
-    stage.sim.kill(2);
+    stage.kill_who_owes_a_file_without_a_name()?;
     stage.sim.kill(1);
     stage.run(SOON, || stage.sim.is_gone(1) && stage.sim.is_gone(2))?;
     stage.world.forget_keeper();
@@ -167,13 +160,7 @@ fn what_is_owed_to_a_file_that_is_gone_stops_no_writer() {
 /// The keeper ends by itself, soon after the death of who owed bytes to a file without a name: it alone has that open.
 fn a_keeper_ends_after_a_death(seed: u64) -> Result<(), String> {
     let stage = Stage::new(seed);
-    stage.start_keeper(1)?;
-    stage.fill_memory(2)?;
-    stage
-        .world
-        .disk
-        .unlink(stage.world.files[0].sim().caps().inode);
-    stage.sim.kill(2);
+    stage.kill_who_owes_a_file_without_a_name()?;
     stage.run(SOON, || stage.sim.is_gone(2))?;
     stage.world.stop_keeper();
     stage.await_end(1)?;

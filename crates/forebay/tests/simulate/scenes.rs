@@ -27,8 +27,21 @@ const PAGE: u64 = 4096;
 /// What one client does with the file.
 type Part = fn(&Rc<World>, &File);
 
+/// Three frames, for two files, and nothing that is owed is too much.
+pub fn crowded_swarm(seed: u64) -> Swarm {
+    Swarm {
+        files: 2,
+        frames: 3,
+        headers: 6,
+        memory: 3 * BLOCK_BYTES as u64,
+        dirty_max: 1 << 40,
+        route: forebay::config::Route::Threshold,
+        ..quiet_swarm(seed)
+    }
+}
+
 /// A small world without deaths and errors.
-pub fn quiet_swarm(seed: u64) -> Swarm {
+fn quiet_swarm(seed: u64) -> Swarm {
     let manner = Manner {
         accesses: 6,
         absence_rarity: 8,
@@ -288,22 +301,26 @@ fn a_hole_is_not_filled_when_its_neighbours_are_written() {
     must_fail(Bug::FillHoles, |_| holes_stay());
 }
 
+/// A small world whose devices write a part of what they are given now and then.
+fn short_swarm(seed: u64) -> Swarm {
+    let quiet = quiet_swarm(seed);
+    let weather = Weather {
+        short_rarity: 2,
+        ..quiet.weather
+    };
+    Swarm { weather, ..quiet }
+}
+
 /// The bytes before a file's end go through the kernel's cache, which may take a part of them.
 #[test]
 fn short_writes_of_the_last_page_are_gone_on_with() {
     for seed in 0..20 {
-        let quiet = quiet_swarm(seed);
-        let weather = Weather {
-            short_rarity: 2,
-            ..quiet.weather
-        };
-        let swarm = Swarm { weather, ..quiet };
         let synced: Part = |world, file| {
             write(world, file, 0, 2 * PAGE + 1000);
             file.sync_data()
                 .expect("a sync of a device that does not fail");
         };
-        play(swarm, synced, &[]).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        play(short_swarm(seed), synced, &[]).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
     }
 }
 
@@ -311,13 +328,9 @@ fn short_writes_of_the_last_page_are_gone_on_with() {
 #[test]
 fn short_writes_of_a_close_are_gone_on_with() {
     for seed in 0..40 {
-        let quiet = quiet_swarm(seed);
-        let weather = Weather {
-            short_rarity: 2,
-            ..quiet.weather
-        };
-        let sim = Simulation::new(seed, quiet.manner);
-        let world = World::new(Swarm { weather, ..quiet });
+        let swarm = short_swarm(seed);
+        let sim = Simulation::new(seed, swarm.manner);
+        let world = World::new(swarm);
         let (of, process) = (Rc::clone(&world), world.new_client());
         sim.spawn(1, "who closes", move || {
             let opened = of.open(&process.session, 0, Access::ReadWrite, false);
@@ -479,14 +492,8 @@ fn a_file_that_is_gone_needs_no_space() {
 /// has the file, hears of that.
 fn memory_that_another_owes(seed: u64) -> Result<(), String> {
     let swarm = Swarm {
-        files: 2,
-        frames: 3,
-        headers: 6,
-        memory: 3 * BLOCK_BYTES as u64,
-        dirty_max: 1 << 40,
-        route: forebay::config::Route::Threshold,
         keeper: true,
-        ..quiet_swarm(seed)
+        ..crowded_swarm(seed)
     };
     let sim = Simulation::new(seed, swarm.manner);
     let world = World::new(swarm);

@@ -147,23 +147,28 @@ impl Before for Slow {
     }
 }
 
+/// A managed file of a device that is looked at before each call.
+fn watched_file(
+    session: &Session,
+    disk: &SimDisk,
+    before: Arc<impl Before + 'static>,
+) -> (File, FileId, Arc<SimFile>) {
+    let inner = disk.create();
+    let device = Arc::new(Wrapped::new(Arc::clone(&inner), before));
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let file = session.open_device(device, "watched", &options);
+    let caps = inner.caps();
+    let id = table::find(&session.shared().arena, caps.device, caps.inode);
+    (file.expect("a file"), id.expect("a known file"), inner)
+}
+
 /// A managed file of a device that takes nothing by way of the kernel's cache, and gives nothing, until the sender is dropped.
 fn slow_file(session: &Session, disk: &SimDisk) -> (File, FileId, Arc<SimFile>, Sender<()>) {
     let (sender, receiver) = channel();
-    let inner = disk.create();
-    let slow = Slow(Mutex::new(receiver));
-    let device = Arc::new(Wrapped::new(Arc::clone(&inner), Arc::new(slow)));
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    let file = session.open_device(device, "slow", &options);
-    let (device, inode) = (inner.caps().device, inner.caps().inode);
-    let id = table::find(&session.shared().arena, device, inode);
-    (
-        file.expect("a file"),
-        id.expect("a known file"),
-        inner,
-        sender,
-    )
+    let slow = Arc::new(Slow(Mutex::new(receiver)));
+    let (file, id, inner) = watched_file(session, disk, slow);
+    (file, id, inner, sender)
 }
 
 fn is_kernels(shared: &Shared, file: FileId) -> bool {
@@ -303,15 +308,9 @@ fn who_has_come_in_is_not_cut_off() {
         }),
     ];
     for (case, is_cut, give) in gives {
-        let (trims, inner) = (Arc::new(Trims::default()), disk.create());
-        let device = Arc::new(Wrapped::new(Arc::clone(&inner), Arc::clone(&trims) as _));
-        let mut options = OpenOptions::new();
-        options.read(true).write(true);
-        let file = session.open_device(device, case, &options);
-        let file = file.expect("a file");
+        let trims = Arc::new(Trims::default());
+        let (file, id, _) = watched_file(&session, &disk, Arc::clone(&trims));
         file.write_at(&[1; 100_000], 0).expect("written");
-        let caps = inner.caps();
-        let id = table::find(&shared.arena, caps.device, caps.inode).expect("a known file");
         give(id);
         in_the_end(LONG, || is_kernels(shared, id));
         assert_eq!(trims.0.load(Relaxed) != 0, is_cut, "{case}");
@@ -413,6 +412,15 @@ fn real_file(session: &Session) -> Option<(tempfile::NamedTempFile, File, FileId
     Some((tempfile::NamedTempFile::from_parts(plain, path), file, id))
 }
 
+/// As [`real_file`], of a file that the keeper alone has open for the session.
+fn kept_file(session: &Session) -> Option<(tempfile::NamedTempFile, FileId, Arc<dyn DeviceFile>)> {
+    let shared = session.shared();
+    let (plain, file, id) = real_file(session)?;
+    drop(file);
+    unfinished::adopt(shared, |of, _| of == id);
+    Some((plain, id, shared.device(id).expect("a device file")))
+}
+
 fn outsider(path: &std::path::Path, script: &str) {
     let mut shell = std::process::Command::new("sh");
     let status = shell.args(["-c", script, "sh"]).arg(path).status();
@@ -466,14 +474,11 @@ fn who_is_alone_is_so_while_the_file_is_open() {
         return;
     };
     let (shared, guard) = (session.shared(), guard_at_work(&session));
-    let Some((plain, file, id)) = real_file(&session) else {
+    let Some((plain, id, device)) = kept_file(&session) else {
         return;
     };
     let path = plain.into_temp_path();
-    drop(file);
-    unfinished::adopt(shared, |of, _| of == id);
     let inode = shared.arena.file_unchecked(id).numbers();
-    let device = shared.device(id).expect("a device file");
     in_the_end(LONG, || guard.take_over(device.as_ref(), inode));
     assert!(guard.is_alone(inode));
     shared.drop_device(id);
@@ -488,13 +493,10 @@ fn a_mark_without_a_lease_stays() {
         return;
     };
     let (shared, guard) = (session.shared(), guard_at_work(&session));
-    let Some((plain, file, id)) = real_file(&session) else {
+    let Some((plain, id, device)) = kept_file(&session) else {
         return;
     };
-    drop(file);
-    unfinished::adopt(shared, |of, _| of == id);
     let inode = shared.arena.file_unchecked(id).numbers();
-    let device = shared.device(id).expect("a device file");
     assert!(guard.watch(plain.as_file().as_fd()));
     // Somebody has it open, so there is no lease to be had.
     assert!(!guard.take_over(device.as_ref(), inode));
@@ -547,16 +549,10 @@ fn who_was_let_in_early_is_not_cut_off() {
         return;
     };
     let (shared, guard) = (session.shared(), guard_at_work(&session));
-    let (trims, inner) = (Arc::new(Trims::default()), disk.create());
-    let device = Arc::new(Wrapped::new(Arc::clone(&inner), Arc::clone(&trims) as _));
-    let mut options = OpenOptions::new();
-    options.read(true).write(true);
-    let file = session.open_device(device, "early", &options);
-    let file = file.expect("a file");
+    let trims = Arc::new(Trims::default());
+    let (file, id, _) = watched_file(&session, &disk, Arc::clone(&trims));
     file.write_at(&[1; 100_000], 0).expect("written");
     file.sync_all().expect("synced");
-    let caps = inner.caps();
-    let id = table::find(&shared.arena, caps.device, caps.inode).expect("a known file");
     let (begun, ended) = (AtomicBool::new(false), AtomicBool::new(false));
     std::thread::scope(|scope| {
         scope.spawn(|| {
