@@ -75,7 +75,10 @@ struct Stream {
     wide_data: *mut c_void,
 }
 
-const _: () = assert!(std::mem::offset_of!(Stream, fileno) == 112);
+/// Where a stream has its descriptor's number.
+pub const FILENO: usize = std::mem::offset_of!(Stream, fileno);
+
+const _: () = assert!(FILENO == 112);
 const _: () = assert!(std::mem::offset_of!(Stream, wide_data) == 160);
 
 /// What libc puts there where a stream has no descriptor, but functions.

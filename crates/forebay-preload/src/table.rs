@@ -194,24 +194,26 @@ pub fn has_room(fd: c_int) -> bool {
     place(fd).is_some()
 }
 
-/// Whether descriptor 0 or 1 may be one whose stream must not be used unseen. A byte, for stubs.
+/// Whether descriptors 0 and 1 may be such whose streams must not be used unseen: a bit for each. A byte, for stubs.
 pub static STANDARD: AtomicU8 = AtomicU8::new(0);
 
-/// Whether it may.
+/// Whether one may.
 pub fn has_standard() -> bool {
     STANDARD.load(Relaxed) != 0
 }
 
-/// Looks whether it still is. Each call of stdio may ask, so nothing is stored while it is, and no other thread finds it denied.
+/// Looks whether they still are. Each call of stdio may ask, so nothing is stored while they are, and no other thread finds one denied.
 pub fn look_at_standard() {
     let is_one = |fd| word(fd).is_file() && !word(fd).description().has(FOREIGN);
-    if is_one(0) || is_one(1) {
-        return;
-    }
-    STANDARD.store(0, Ordering::SeqCst);
-    // One that was moved there meanwhile: `set` says so after its word, too.
-    if is_one(0) || is_one(1) {
-        STANDARD.store(1, Ordering::SeqCst);
+    for fd in 0..=1 {
+        if STANDARD.load(Relaxed) & 1 << fd == 0 || is_one(fd) {
+            continue;
+        }
+        STANDARD.fetch_and(!(1 << fd), Ordering::SeqCst);
+        // One that was moved there meanwhile: `set` says so after its word, too.
+        if is_one(fd) {
+            STANDARD.fetch_or(1 << fd, Ordering::SeqCst);
+        }
     }
 }
 
@@ -222,7 +224,7 @@ pub fn set(fd: c_int, word: Word) -> Word {
     };
     let is_standard = word.is_file() && (0..=1).contains(&fd);
     if is_standard {
-        STANDARD.store(1, Ordering::SeqCst);
+        STANDARD.fetch_or(1 << fd, Ordering::SeqCst);
         streams::watch_wide();
     }
     if word != Word::NONE {
@@ -232,7 +234,7 @@ pub fn set(fd: c_int, word: Word) -> Word {
     let before = Word(place.swap(word.0, Ordering::SeqCst));
     if is_standard {
         // Again: `look_at_standard` may have denied it between the two.
-        STANDARD.store(1, Ordering::SeqCst);
+        STANDARD.fetch_or(1 << fd, Ordering::SeqCst);
     }
     holders::opened(word);
     before

@@ -68,6 +68,17 @@ fn say(how: &str) {
     }
 }
 
+/// Says a line by a stream that is not libc's own one of the standard output, but of its descriptor.
+fn say_by_another_stream() {
+    // SAFETY: a stream of ours, which is left open as its descriptor is; strings.
+    unsafe {
+        let stream = libc::fdopen(1, c"w".as_ptr());
+        assert!(!stream.is_null());
+        assert!(libc::fputs(c"stdio\n".as_ptr(), stream) >= 0);
+        assert_eq!(libc::fflush(stream), 0);
+    }
+}
+
 /// Does `act` while another thread uses a stream that is none of the standard ones, again and again.
 fn while_another_uses_stdio(act: impl FnOnce()) {
     let done = AtomicBool::new(false);
@@ -127,6 +138,22 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
                 });
             }
         }),
+        "standard-apart" => {
+            let fd = open(&path, flags).expect("open");
+            write_parts(fd);
+            on_standard(&path, 0, libc::O_RDWR, || {
+                let other = dir.join("b");
+                on_standard(&other, 1, flags, || {
+                    write_parts(1);
+                    say_by_another_stream();
+                    assert_eq!(write(1, b"after"), Ok(5));
+                });
+                ["fwrite", "puts", "putchar"]
+                    .iter()
+                    .for_each(|how| say(how));
+                assert_eq!(write(0, &pattern(3, LEN)), Ok(LEN));
+            });
+        }
         "standard-input" => {
             let fd = open(&path, flags).expect("open");
             write_parts(fd);
@@ -179,6 +206,20 @@ fn stdio_on_the_standard_output_beside_other_streams() {
         let bytes = std::fs::read(scene.path(&file.to_string())).expect("a file");
         assert!(bytes == all, "file {file}: {} bytes", bytes.len());
     }
+}
+
+/// The standard input is a managed file's, which is read and written by calls: it stays managed while the stream of the standard output
+/// is used, which is another file's, or nobody's.
+#[test]
+fn a_stream_of_the_other_standard_descriptor() {
+    let scene = Scene::new("standard-apart", 0);
+    scene.play("standard-apart", "");
+    assert_eq!(scene.bytes_to_memory() / LEN as u64, 7);
+    let bytes = std::fs::read(scene.path("a")).expect("a file");
+    assert!(bytes == [3, 1, 2].map(|part| pattern(part, LEN)).concat());
+    let bytes = std::fs::read(scene.path("b")).expect("a file");
+    assert!(bytes[..3 * LEN] == [0, 1, 2].map(|part| pattern(part, LEN)).concat());
+    assert_eq!(String::from_utf8_lossy(&bytes[3 * LEN..]), "stdio\nafter");
 }
 
 #[test]

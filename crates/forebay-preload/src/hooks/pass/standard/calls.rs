@@ -7,13 +7,63 @@ use libc::c_void;
 
 use super::super::{Args, Real, common, or, pass};
 use super::{Stream, instead, oriented, used, used_wide};
-use crate::streams::WIDE;
+use crate::streams::{FILENO, WIDE};
 use crate::symbols::Name;
 use crate::table::STANDARD;
 
+/// Assembly that puts the stream of a call, the address of libc's `FILE`, into `r11`.
+macro_rules! stream {
+    (Stream::Input) => {
+        "mov r11, [rip + stdin@GOTPCREL]\nmov r11, [r11]"
+    };
+    (Stream::Output) => {
+        "mov r11, [rip + stdout@GOTPCREL]\nmov r11, [r11]"
+    };
+    (Stream::Argument(0)) => {
+        "mov r11, rdi"
+    };
+    (Stream::Argument(1)) => {
+        "mov r11, rsi"
+    };
+    (Stream::Argument(2)) => {
+        "mov r11, rdx"
+    };
+    (Stream::Argument(3)) => {
+        "mov r11, rcx"
+    };
+    (Stream::Argument(4)) => {
+        "mov r11, r8"
+    };
+}
+
+/// A stub's way while the flag is not 0. One that is looked at for wide characters always looks.
+///
+/// Of the others most use a stream of another descriptor, and must be as cheap as without us: `csplit` moves its input to descriptor
+/// 0, reads it by calls of its own, and writes millions of lines to other streams. `STANDARD` has a bit for descriptor 0 and one for 1.
+/// `r10` and `r11` are free: no function of C has arguments there.
+macro_rules! unless_other {
+    (used, $($stream:tt)*) => {
+        concat!(
+            stream!($($stream)*),
+            "\ntest r11, r11",
+            "\njz {look}",
+            "\nmov r11d, [r11 + {fileno}]",
+            "\ncmp r11d, 1",
+            "\nja 3b",
+            "\nmovzx r10d, byte ptr [rip + {flag}]",
+            "\nbt r10d, r11d",
+            "\njnc 3b",
+            "\njmp {look}",
+        )
+    };
+    ($wide:ident, $($stream:tt)*) => {
+        "jmp {look} // {fileno}"
+    };
+}
+
 /// Stubs that cost a comparison and a jump while a flag is 0: no standard descriptor is one of ours, or no stream is either.
 macro_rules! standard {
-    ($flag:path, $used:path; $($symbol:ident: $stream:expr;)*) => {
+    ($flag:path, $used:ident; $($symbol:ident: $kind:ident :: $which:ident $(($at:tt))?;)*) => {
         $(
             #[allow(non_snake_case)]
             mod $symbol {
@@ -25,7 +75,7 @@ macro_rules! standard {
                 static GOAL: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
 
                 fn before(args: &Args) -> usize {
-                    let given = $used(args, $stream);
+                    let given = $used(args, $kind::$which $(($at))?);
                     if given.is_err() {
                         return or(given, instead(NAME.as_c()));
                     }
@@ -57,11 +107,15 @@ macro_rules! standard {
                 unsafe extern "C" fn $symbol() {
                     naked_asm!(
                         "cmp byte ptr [rip + {flag}], 0",
-                        "jne {look}",
+                        "jne 2f",
+                        "3:",
                         "mov r11, [rip + {goal}]",
                         "test r11, r11",
                         "jz {look}",
                         "jmp r11",
+                        "2:",
+                        unless_other!($used, $kind::$which $(($at))?),
+                        fileno = const FILENO,
                         flag = sym $flag,
                         look = sym look,
                         goal = sym GOAL,
