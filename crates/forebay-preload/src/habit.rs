@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use forebay::limits::LARGE_REQUEST_BYTES;
 
 use crate::inodes;
-use crate::table::{Kind, Word};
+use crate::table::{Kind, Word, Written};
 
 /// What a small write to a new file gains by being managed, nanoseconds, and what a managed life takes beside its writes.
 const WRITE_NS: i64 = 2_000;
@@ -42,7 +42,7 @@ pub fn ended(word: Word) {
         return;
     }
     let description = word.description();
-    let (calls, bytes) = description.take_written();
+    let Written { calls, bytes, .. } = description.take_written();
     if calls == 0 || !description.may_be_new() {
         return;
     }

@@ -7,9 +7,10 @@ mod vectored;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
+use std::time::Instant;
 
 use forebay::file::core::{Core, Halt};
-use forebay::limits::FILE_BYTES_MAX;
+use forebay::limits::{FILE_BYTES_MAX, SMALL_FILE_BYTES};
 use libc::{c_int, off_t};
 
 pub use self::vectored::{How, vectored};
@@ -122,6 +123,19 @@ pub fn has_grown(word: Word, len: usize) -> bool {
     let written = description.note_write(len);
     let (size, synced) = (description.size_at_open(), description.is_synced_again());
     attach::is_large(written, size, synced, description.has(table::OF_STORE))
+}
+
+/// Makes a write of the kernel's. Its time counts where it decides whether the file is to be managed: files that were long when they were opened.
+#[inline(always)]
+pub fn timed<T>(word: Word, write: impl FnOnce() -> T) -> T {
+    let description = word.description();
+    if description.size_at_open() < SMALL_FILE_BYTES {
+        return write();
+    }
+    let begun = Instant::now();
+    let done = write();
+    description.note_spent(begun.elapsed().as_nanos() as u64);
+    done
 }
 
 /// What an engine call came to.

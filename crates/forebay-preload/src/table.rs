@@ -17,7 +17,9 @@ use std::sync::atomic::{
 use forebay::sys::liveness;
 use libc::c_int;
 
-pub use description::{APPENDS, Description, FOREIGN, OF_STORE, REACHED, STICKS, SYNCS, State};
+pub use description::{
+    APPENDS, Description, FOREIGN, OF_STORE, REACHED, STICKS, SYNCS, State, Written,
+};
 pub use holders::{hold, let_go};
 pub use room::{
     WIPED_APART, WIPED_LOCK_MAPPED, WIPED_LOCK_RARE, WIPED_PASSING, at_start, part, wiped,

@@ -31,8 +31,8 @@ pub const DIRECT_BYTES_MIN: usize = 1024 * 1024;
 pub const READ_AHEAD_BYTES: u64 = 8 * 1024 * 1024;
 /// A device is busy while more bytes than this are in flight to it (WSBuffer 3.4: 4 MB).
 pub const BUSY_BYTES: u64 = 4 * 1024 * 1024;
-/// A file that was so long when it was opened is managed from the second call that writes to it on. A new one is managed once
-/// [`CALLS_A_SMALL_FILE`] calls have written a fourth of this.
+/// A file that was so long when it was opened is managed once the kernel's writes to it have taken [`MANAGED_LIFE_NS`], and for smaller bounds from
+/// the second call that writes to it on. A new one is managed once [`CALLS_A_SMALL_FILE`] calls have written a fourth of this.
 pub const SMALL_FILE_BYTES: u64 = 1024 * 1024;
 /// Requests of a file's writes that are this large on average gain nothing from being managed while there is room for them in
 /// the kernel's cache: it copies as fast, and a page costs it little beside the copy.
@@ -47,6 +47,8 @@ pub const KERNEL_AFTER_HOLES: u32 = 64;
 /// manage a file and to close it takes as long as some 100 calls of the kernel's that write 4,000 bytes; with ten times as many the loss of a
 /// file that ends just then is a tenth.
 pub const CALLS_A_SMALL_FILE: u64 = 1024;
+/// What it takes to manage a file and to close it, nanoseconds, about, beside its writes.
+pub const MANAGED_LIFE_NS: u64 = 250_000;
 /// Bytes that go into the kernel's cache at most when a file is closed or given to the kernel.
 pub const PASSED_BYTES_MAX: u64 = 16 * 1024 * 1024;
 /// What a file must owe for its close to leave it to the keeper, bytes: less goes into the kernel's cache.

@@ -2,17 +2,26 @@
 
 use std::sync::atomic::Ordering::Relaxed;
 
-use forebay::limits::{CALLS_A_SMALL_FILE, LARGE_REQUEST_BYTES, SMALL_FILE_BYTES};
+use forebay::limits::{CALLS_A_SMALL_FILE, LARGE_REQUEST_BYTES, MANAGED_LIFE_NS, SMALL_FILE_BYTES};
 
 use super::{ASKED_FROM, config};
 use crate::habit;
+use crate::table::Written;
 
 /// Calls that show of what kind a new file's are, where the files before it were worth managing ([`habit`]).
 const CALLS_BY_HABIT: u64 = 8;
-/// Whether a file that has had so many calls and bytes written to it, and was so long before, is to be managed. `synced`: the
+/// So many calls to a file that was long when it was opened say nothing yet, however long they have taken.
+const CALLS_OF_A_LONG_FILE: u64 = 16;
+
+/// Whether a file that so much has been written to, and that was so long before, is to be managed. `synced`: the
 /// program has made it durable again and again meanwhile. `in_store`: it is in a mounted store; there the kernel makes a request to the mount's process
 /// of each write, some 20 us, and for large ones twice the copies. So requests of all sizes count, and few are enough.
-pub fn is_large((calls, bytes): (u64, u64), size: u64, synced: bool, in_store: bool) -> bool {
+pub fn is_large(written: Written, size: u64, synced: bool, in_store: bool) -> bool {
+    let Written {
+        calls,
+        bytes,
+        spent_ns,
+    } = written;
     let from = ASKED_FROM.load(Relaxed);
     let is_little = from != 0 && bytes <= from;
     if is_little && (calls < 2 || !in_store && size <= from) {
@@ -36,7 +45,15 @@ pub fn is_large((calls, bytes): (u64, u64), size: u64, synced: bool, in_store: b
     // what they would have gained is less than what managing the file takes.
     let by_large_requests = bytes / calls.max(1) >= LARGE_REQUEST_BYTES;
     let enough = small / (SMALL_FILE_BYTES / CALLS_A_SMALL_FILE);
-    let by_few = !by_habit && calls < enough && size < small;
+    // Of a long file each write may be dear, since the kernel may have to read the page first, or cheap. The kernel's time says which: once
+    // its writes have taken as long as managing the file does, no more can be lost than as much again. One write may have waited for something
+    // else, and a file that is opened anew for each few writes is never worth it.
+    let soon = if size < small {
+        calls < enough
+    } else {
+        small >= SMALL_FILE_BYTES && (calls <= CALLS_OF_A_LONG_FILE || spent_ns < MANAGED_LIFE_NS)
+    };
+    let by_few = !by_habit && soon;
     synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
 }
 

@@ -135,7 +135,7 @@ unsafe fn write_candidate(
 ) -> ssize_t {
     // SAFETY: the caller's arguments, in both.
     unsafe {
-        let write = || write_really(fd, from, len, at);
+        let write = || serve::timed(word, || write_really(fd, from, len, at));
         if !serve::has_grown(word, len)
             && let Some(moved) = serve::by_kernel(fd, word, at.is_none(), write)
         {
@@ -341,6 +341,10 @@ unsafe fn vectored(
     let (total, parts) = match known {
         Ok((total, parts)) => (total.min(CALL_BYTES_MAX), parts),
         Err(errno) => return serve::fail(errno),
+    };
+    let real = || match table::word(fd) {
+        word if how.writes && word.kind() == Kind::Candidate => serve::timed(word, &real),
+        _ => real(),
     };
     answer(
         fd,

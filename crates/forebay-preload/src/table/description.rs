@@ -34,7 +34,7 @@ pub struct Description {
     pub device: AtomicU64,
     /// Inode number of its file.
     pub inode: AtomicU64,
-    /// Bytes written through it while it was a candidate, calls in the upper 16 bits.
+    /// What was written through it while it was a candidate: [`Written`], packed.
     written: AtomicU64,
     /// While the offset is the kernel's: the file's size when it was opened. While it is ours: where the write ends that the holder of the
     /// offset is at; not beyond the offset, if at none.
@@ -59,8 +59,42 @@ pub const OF_STORE: u32 = 32;
 /// Syncs of a candidate are counted in the flags, from here up.
 const SYNC: u32 = 1 << 16;
 
-/// A call in [`Description::written`]: its bytes are counted below.
-const ONE_CALL: u64 = 1 << 48;
+/// What has been written through a candidate so far. No field wraps: each stays at the most that it can be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Written {
+    /// Calls.
+    pub calls: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Nanoseconds that the kernel took for them, about, where anybody measures it ([`Description::note_spent`]).
+    pub spent_ns: u64,
+}
+
+impl Written {
+    /// In one word: calls above, the time in the middle, in units of so many nanoseconds, and the bytes.
+    const CALLS: u32 = 16;
+    const SPENT: u32 = 10;
+    const BYTES: u32 = 38;
+    const UNIT_NS: u64 = 256;
+
+    const fn pack(self) -> u64 {
+        const fn field(value: u64, bits: u32) -> u64 {
+            let most = (1 << bits) - 1;
+            if value < most { value } else { most }
+        }
+        field(self.calls, Self::CALLS) << (Self::SPENT + Self::BYTES)
+            | field(self.spent_ns / Self::UNIT_NS, Self::SPENT) << Self::BYTES
+            | field(self.bytes, Self::BYTES)
+    }
+
+    const fn unpack(word: u64) -> Self {
+        Written {
+            calls: word >> (Self::SPENT + Self::BYTES),
+            bytes: word & ((1 << Self::BYTES) - 1),
+            spent_ns: (word >> Self::BYTES & ((1 << Self::SPENT) - 1)) * Self::UNIT_NS,
+        }
+    }
+}
 
 /// Whose offset is the truth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,19 +151,26 @@ impl Description {
         }
     }
 
-    /// Notes a write of a candidate. Returns the calls and bytes so far, this one included. Threads that write at once may lose a count:
-    /// the file is managed a little later then.
-    pub fn note_write(&self, len: usize) -> (u64, u64) {
-        let len = (len as u64).min(ONE_CALL / 4);
-        let word = self.written.load(Relaxed).wrapping_add(ONE_CALL + len);
-        self.written.store(word, Relaxed);
-        (word / ONE_CALL, word % ONE_CALL)
+    /// Notes a write of a candidate. Returns all so far, this one included. Threads that write at once may lose a count: the file is managed a
+    /// little later then.
+    pub fn note_write(&self, len: usize) -> Written {
+        let mut written = Written::unpack(self.written.load(Relaxed));
+        written.calls += 1;
+        written.bytes += (len as u64).min(1 << Written::BYTES);
+        self.written.store(written.pack(), Relaxed);
+        written
     }
 
-    /// What [`Description::note_write`] has noted so far: calls and bytes. It begins anew.
-    pub fn take_written(&self) -> (u64, u64) {
-        let word = self.written.swap(0, Relaxed);
-        (word / ONE_CALL, word % ONE_CALL)
+    /// Notes how long the kernel took for a write of a candidate.
+    pub fn note_spent(&self, nanoseconds: u64) {
+        let mut written = Written::unpack(self.written.load(Relaxed));
+        written.spent_ns += nanoseconds + Written::UNIT_NS / 2;
+        self.written.store(written.pack(), Relaxed);
+    }
+
+    /// What [`Description::note_write`] has noted so far. It begins anew.
+    pub fn take_written(&self) -> Written {
+        Written::unpack(self.written.swap(0, Relaxed))
     }
 
     /// A candidate's size when it was opened.

@@ -21,6 +21,10 @@ pub fn play(role: &str, argument: &str, dir: &Path) -> bool {
         files(&said(), dir);
         return true;
     }
+    if role == "reopened" {
+        reopened(&said(), dir);
+        return true;
+    }
     if role != "pieces" {
         return false;
     }
@@ -67,11 +71,34 @@ fn files(counts: &[usize], dir: &Path) {
     }
 }
 
+/// Opens a long file so many times, and writes to it so many times each, 100 bytes at once.
+fn reopened(numbers: &[usize], dir: &Path) {
+    let path = dir.join("a");
+    let mut bytes = pattern(0, 2 * MIB);
+    std::fs::write(&path, &bytes).expect("a file");
+    for open_ in 0..numbers[0] {
+        let fd = open(&path, libc::O_RDWR).expect("open");
+        for write in 0..numbers[1] {
+            let at = (open_ * 7919 + write * 300) % (2 * MIB - 100);
+            let part = pattern((open_ + write) as u8, 100);
+            assert_eq!(pwrite(fd, &part, at as i64), Ok(100));
+            bytes[at..at + 100].copy_from_slice(&part);
+        }
+        close(fd).expect("close");
+    }
+    assert!(std::fs::read(&path).expect("the file") == bytes);
+}
+
 /// How many bytes of such files the engine has had.
 fn bytes_by_engine(counts: &[usize]) -> u64 {
+    engine_bytes("files", counts)
+}
+
+/// How many bytes the engine has had where a program plays this role by default.
+fn engine_bytes(role: &str, numbers: &[usize]) -> u64 {
     let scene = Scene::new("habits", MIB as u64);
-    let counts: Vec<_> = counts.iter().map(usize::to_string).collect();
-    let mut role = scene.role("files", &counts.join(" "));
+    let numbers: Vec<_> = numbers.iter().map(usize::to_string).collect();
+    let mut role = scene.role(role, &numbers.join(" "));
     role.env("FOREBAY_LARGE_FILE_BYTES", "1GiB");
     said(role.output().expect("a program"));
     let stats = scene.session.as_ref().expect("a session").stats();
@@ -136,6 +163,18 @@ fn small_requests_begin_it_once_they_are_many_and_much() {
 
 /// Files of which something is in memory are managed from their first call on: not one that has got the number of another, which is
 /// gone.
+/// A long file that is opened anew for each few writes costs a managed life each time, and gains nothing.
+#[test]
+fn few_writes_to_a_long_file_do_not_begin_it() {
+    assert_eq!(engine_bytes("reopened", &[40, 16]), 0);
+}
+
+/// Once the kernel's writes have taken as long as managing the file does, it is managed.
+#[test]
+fn many_writes_to_a_long_file_begin_it() {
+    assert!(engine_bytes("reopened", &[1, 20_000]) > 1_000_000);
+}
+
 #[test]
 fn a_number_that_is_used_again_begins_anew() {
     let scene = Scene::new("again", MIB as u64);
