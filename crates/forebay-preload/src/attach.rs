@@ -27,7 +27,7 @@ use crate::parting::{self, Mapped};
 use crate::raw::KeepErrno;
 use crate::signals;
 use crate::table::{self, Kind, Word};
-pub use begins::{is_large, is_synced_often};
+pub use begins::{begins_by_time, is_large, is_read_by_kernel, is_synced_often};
 
 /// How long an arena that was not there is not looked for again, and one that was there counts as there, ms.
 const LOOK_AGAIN_MS: i64 = 1000;

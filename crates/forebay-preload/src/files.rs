@@ -78,7 +78,7 @@ pub fn announce_inherited() {
 }
 
 /// A descriptor has just been opened: regular files become candidates, and those that the session has bytes of are managed at
-/// once. An error: it can neither be looked after nor go to the kernel, and must be closed.
+/// once, but for idle ones of which little may be read (docs/decisions/0073). An error: it can neither be looked after nor go to the kernel, and must be closed.
 pub fn opened(fd: c_int, flags: c_int) -> Given {
     // Its bits are among those that ask for a file without a name.
     let is_unnamed = flags & libc::O_TMPFILE == libc::O_TMPFILE;
@@ -173,7 +173,10 @@ fn enter(fd: c_int, look: &Look, flags: c_int, more: u32) -> Given {
     // SAFETY: the program's descriptor, which it has just been given and no other thread knows of.
     let opened = unsafe { borrow(fd) };
     if let Some(glance) = attach::fresh_glance()
-        && glance.known_of(look.identity(), opened).is_some()
+        && let Some(known) = glance.known_of(look.identity(), opened)
+        && !(known.is_idle()
+            && more & !OF_STORE == 0
+            && attach::begins_by_time(more & OF_STORE != 0))
     {
         // Should it be neither managed here nor the kernel's, its first use says so.
         let _ = attach(fd, word);
@@ -201,6 +204,17 @@ pub fn is_managed_elsewhere(description: &Description) -> bool {
         description.inode.load(Relaxed),
     );
     attach::glance().is_some_and(|glance| glance.is_known(device, inode))
+}
+
+/// As [`is_managed_elsewhere`], for calls that only read: what the session has of a file that nobody uses is what the device file has.
+#[inline]
+pub fn is_used_elsewhere(description: &Description) -> bool {
+    let (device, inode) = (
+        description.device.load(Relaxed),
+        description.inode.load(Relaxed),
+    );
+    description.state() != State::Kernels
+        || attach::glance().is_some_and(|glance| glance.is_used(device, inode))
 }
 
 /// Whether a candidate's bytes are the engine's, or its offset is: whoever goes past the library finds neither with the kernel.

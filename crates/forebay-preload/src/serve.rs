@@ -3,16 +3,16 @@
 //! Calls come here once the table has said that the descriptor is not nobody's. Each is a loop: what a descriptor is may change
 //! between two looks.
 
+mod candidates;
 mod vectored;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::Ordering;
-use std::time::Instant;
 
 use forebay::file::core::{Core, Halt};
-use forebay::limits::{FILE_BYTES_MAX, SMALL_FILE_BYTES};
+use forebay::limits::FILE_BYTES_MAX;
 use libc::{c_int, off_t};
 
+pub use self::candidates::{by_kernel, has_grown, read_idle, timed};
 pub use self::vectored::{How, vectored};
 use crate::attach;
 use crate::files::{self, Why};
@@ -89,53 +89,6 @@ pub fn refused() -> isize {
 pub fn fail(errno: c_int) -> isize {
     raw::set_errno(errno);
     -1
-}
-
-/// Makes a call of the kernel's on a candidate: known of by whoever begins to manage the file meanwhile. `None`: it has not been made; the
-/// file has become managed, or the descriptor stands for another one. With `moves`, the call uses the description's own offset.
-///
-/// Inlined, and each guard a variable of its own: a structure of them would be copied, just after it was put together, more slowly than
-/// everything else is done.
-#[inline(always)]
-pub fn by_kernel<T>(fd: c_int, word: Word, moves: bool, call: impl FnOnce() -> T) -> Option<T> {
-    // The record is the parent's in a child.
-    attach::notice_fork();
-    // Left last: a handler that wrote to the same descriptor would wait for its own thread's offset.
-    let _inside = Inside::enter();
-    let description = word.description();
-    let _offset = moves.then(|| description.lock());
-    let (device, inode) = (
-        description.device.load(Ordering::Relaxed),
-        description.inode.load(Ordering::Relaxed),
-    );
-    let place = &inside::thread().place;
-    let _call = attach::glance().map(|glance| glance.stand_by(place, device, inode));
-    // Looked at once more: from here on whoever manages the file waits for this call, and a `dup2` for one that moves the offset.
-    (table::word(fd) == word && !files::is_managed_elsewhere(description)).then(call)
-}
-
-/// Whether a candidate's file is to be managed before a write of `len` bytes.
-pub fn has_grown(word: Word, len: usize) -> bool {
-    let description = word.description();
-    if description.has(table::FOREIGN) || attach::glance().is_none() {
-        return false;
-    }
-    let written = description.note_write(len);
-    let (size, synced) = (description.size_at_open(), description.is_synced_again());
-    attach::is_large(written, size, synced, description.has(table::OF_STORE))
-}
-
-/// Makes a write of the kernel's. Its time counts where it decides whether the file is to be managed: files that were long when they were opened.
-#[inline(always)]
-pub fn timed<T>(word: Word, write: impl FnOnce() -> T) -> T {
-    let description = word.description();
-    if description.size_at_open() < SMALL_FILE_BYTES {
-        return write();
-    }
-    let begun = Instant::now();
-    let done = write();
-    description.note_spent(begun.elapsed().as_nanos() as u64);
-    done
 }
 
 /// What an engine call came to.

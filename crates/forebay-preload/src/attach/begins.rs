@@ -57,6 +57,19 @@ pub fn is_large(written: Written, size: u64, synced: bool, in_store: bool) -> bo
     synced || !by_large_requests && !by_few || bytes > config.large_file_bytes
 }
 
+/// Whether files begin by what the kernel's calls on them have taken: by default, and not in a store, where each is a request to another process.
+pub fn begins_by_time(in_store: bool) -> bool {
+    config().is_some_and(|config| {
+        config.small_file_bytes >= SMALL_FILE_BYTES && !(in_store && config.manage_stores)
+    })
+}
+
+/// Whether a read of a file that the session has in memory, and that nobody uses, is better left to the kernel: to manage it takes as long as many
+/// small reads. `spent_ns` is what the kernel's calls on it have taken so far.
+pub fn is_read_by_kernel(spent_ns: u64, len: usize, in_store: bool) -> bool {
+    (len as u64) < LARGE_REQUEST_BYTES && spent_ns < MANAGED_LIFE_NS && begins_by_time(in_store)
+}
+
 /// Whether a file that has had so many small syncs in a row is better left to the kernel.
 pub fn is_synced_often(syncs: u32) -> bool {
     config()

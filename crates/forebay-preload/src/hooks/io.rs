@@ -114,10 +114,10 @@ unsafe fn read_candidate(
     // SAFETY: the caller's arguments, in both.
     unsafe {
         let read = || read_really(fd, to, len, at);
-        match serve::by_kernel(fd, word, at.is_none(), read) {
-            Some(moved) => moved,
-            None => read_ours(fd, to, len, at),
-        }
+        let moves = at.is_none();
+        serve::by_kernel(fd, word, moves, read)
+            .or_else(|| serve::read_idle(fd, word, moves, len, read))
+            .unwrap_or_else(|| read_ours(fd, to, len, at))
     }
 }
 

@@ -66,7 +66,7 @@ pub struct Written {
     pub calls: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Nanoseconds that the kernel took for them, about, where anybody measures it ([`Description::note_spent`]).
+    /// Nanoseconds that the kernel took for them, and for reads, about, where anybody measures it ([`Description::note_spent`]).
     pub spent_ns: u64,
 }
 
@@ -161,11 +161,16 @@ impl Description {
         written
     }
 
-    /// Notes how long the kernel took for a write of a candidate.
+    /// Notes how long the kernel took for a call on a candidate.
     pub fn note_spent(&self, nanoseconds: u64) {
         let mut written = Written::unpack(self.written.load(Relaxed));
         written.spent_ns += nanoseconds + Written::UNIT_NS / 2;
         self.written.store(written.pack(), Relaxed);
+    }
+
+    /// What [`Description::note_spent`] has noted so far.
+    pub fn spent_ns(&self) -> u64 {
+        Written::unpack(self.written.load(Relaxed)).spent_ns
     }
 
     /// What [`Description::note_write`] has noted so far. It begins anew.

@@ -20,6 +20,7 @@ mod frozen;
 #[path = "../../../forebay/tests/here/mod.rs"]
 mod here;
 mod hints;
+mod idle;
 mod keepers;
 mod leaving;
 mod many;

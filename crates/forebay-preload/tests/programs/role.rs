@@ -24,6 +24,7 @@ fn run() {
         || crate::deaths::play(role, &argument, &dir)
         || crate::forks::play(role, &argument, &dir)
         || crate::hints::play(role, &argument, &dir)
+        || crate::idle::play(role, &argument, &dir)
         || crate::leaving::play(role, &argument, &dir)
         || crate::taken_back::play(role, &argument, &dir)
         || crate::many::play(role, &argument, &dir)

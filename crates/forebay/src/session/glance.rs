@@ -100,6 +100,12 @@ impl Known {
         closed.has_left(mtime_ns, ctime_ns).then_some(closed.ns)
     }
 
+    /// Whether the device file has all of it, and nobody has it open or is at it: the kernel reads what memory has.
+    pub fn is_idle(&self) -> bool {
+        let is_settled = |closed: Closed| matches!(closed.written, Written::Seen(_));
+        !self.in_use && self.closed.is_none_or(is_settled)
+    }
+
     /// Whether the keeper has written, or is writing, what a close left to it: times that were asked for before this was known may be
     /// from the middle of that.
     pub fn was_closed_behind(&self) -> bool {
@@ -166,6 +172,13 @@ impl Glance {
     #[inline]
     pub fn is_known(&self, device: u64, inode: u64) -> bool {
         self.knows_any() && self.known(device, inode).is_some()
+    }
+
+    /// Whether it knows more of an inode than the device file has, or somebody has it open ([`Known::is_idle`]).
+    #[inline]
+    pub fn is_used(&self, device: u64, inode: u64) -> bool {
+        let is_used = |known: Known| !known.is_idle();
+        self.knows_any() && self.known(device, inode).is_some_and(is_used)
     }
 
     /// As [`Glance::known`], for the file at a place: what is known of an earlier file of its number is not known of it.
