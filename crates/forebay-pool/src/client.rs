@@ -11,6 +11,7 @@
 
 mod attributes;
 mod changes;
+mod cutting;
 mod damage;
 mod growth;
 mod keeping;

@@ -142,6 +142,12 @@ impl Server {
         (self.blocks.len(), self.blocks.bytes())
     }
 
+    /// Which blocks are in memory.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> impl Iterator<Item = crate::message::Block> + '_ {
+        self.blocks.all()
+    }
+
     /// The epoch, as far as this server knows.
     pub fn view(&self) -> &View {
         &self.view

@@ -6,6 +6,7 @@
 
 mod check;
 mod home;
+mod leftovers;
 mod names;
 mod rulers;
 mod scenes;
@@ -206,7 +207,7 @@ impl World {
         self.next += 1;
         let id = ClientId(self.next);
         let config = client::Config {
-            block_bytes: 32,
+            block_bytes: leftovers::BLOCK,
             copies: self.copies,
             term: TERM * 9 / 10,
             alive_every: TERM / 8,
@@ -297,13 +298,6 @@ impl World {
                 Node::Register => {}
             }
             self.send(node, out);
-        }
-    }
-
-    /// A clock jumps ahead.
-    pub fn jump(&mut self, node: Node, by: u64) {
-        if let Some(clock) = self.clocks.get_mut(&node) {
-            clock.ahead += by;
         }
     }
 

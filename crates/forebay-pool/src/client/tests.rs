@@ -1,5 +1,6 @@
 //! Single clients whose pool is played by hand.
 
+mod cutting;
 mod damage;
 mod growth;
 mod limits;

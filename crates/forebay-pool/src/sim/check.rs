@@ -52,6 +52,11 @@ pub struct Checker {
 }
 
 impl Checker {
+    /// Whether a removal of a file has returned.
+    pub fn is_removed(&self, file: File) -> bool {
+        self.removed.contains(&file)
+    }
+
     pub fn begun(&mut self, number: u64) {
         self.step += 1;
         self.begun.insert(number, self.step);

@@ -17,6 +17,13 @@ impl World {
         self.slow.insert(node, by);
     }
 
+    /// A clock jumps ahead.
+    pub(super) fn jump(&mut self, node: Node, by: u64) {
+        if let Some(clock) = self.clocks.get_mut(&node) {
+            clock.ahead += by;
+        }
+    }
+
     /// How long a message takes.
     pub(super) fn delay(&mut self, from: Node, to: Node) -> u64 {
         let slow = [from, to].map(|node| self.slow.get(&node).copied().unwrap_or(0));
