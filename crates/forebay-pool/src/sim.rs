@@ -360,6 +360,7 @@ impl World {
                 }
                 (Operation::Remove { file }, _) => {
                     self.files.remove(file);
+                    self.note_losses(*file);
                 }
                 _ => {}
             }

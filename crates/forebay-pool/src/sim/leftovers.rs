@@ -1,15 +1,31 @@
-//! What servers and the home have of files when all is quiet: nothing of a file that was removed, and nothing beyond what a file's size block says.
+//! What servers and the home have of files when all is quiet: nothing of a file that was removed, and nothing beyond what a file's size block says; and what may have been lost.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::World;
 use crate::ids::{File, SIZE_BLOCK, Version};
 use crate::message::Place;
+use crate::placement::{key_of_block, owners};
 
 /// Bytes of a block.
 pub const BLOCK: u64 = 32;
 
 impl World {
+    /// A file's size block may have been where servers have died, if it was anywhere.
+    pub fn note_losses(&mut self, file: File) {
+        if self.home.is_some() {
+            return;
+        }
+        let key = key_of_block(file, SIZE_BLOCK);
+        let mut losses = self.register().view().losses.iter();
+        if losses.any(|loss| {
+            let had = owners(&loss.before, key, self.copies);
+            had.iter().all(|server| loss.dead.contains(server))
+        }) {
+            self.checker.may_be_lost(file);
+        }
+    }
+
     /// What is there that should not be, if anything is.
     pub fn leftover(&self) -> Option<String> {
         let mut places: BTreeSet<Place> = BTreeSet::new();
