@@ -184,7 +184,7 @@ impl Client {
 
     /// Goes. What was not synced is lost, and others wait no term for what it held.
     pub fn leave(&mut self, out: &mut Outbox) {
-        out.push(alive(0, Epoch(0), true, false));
+        out.push(alive(0, self.view.known(), Epoch(0), true, false));
         self.give_up();
     }
 
@@ -195,7 +195,7 @@ impl Client {
         }
         if is_due(self.told, now, self.config.alive_every) {
             self.told = Some(now);
-            out.push(alive(now, Epoch(0), false, false));
+            out.push(alive(now, self.view.known(), Epoch(0), false, false));
         }
         if self.view.active && !self.is_member(now) {
             for state in self.files.values_mut() {
@@ -229,7 +229,9 @@ impl Client {
         match (from, message) {
             (Node::Register, Message::Member { sent, view }) => {
                 self.valid_until = self.valid_until.max(sent.saturating_add(self.config.term));
-                self.adopt(view, out);
+                if let Some(view) = view {
+                    self.adopt(view, out);
+                }
                 self.advance_all(now, out);
             }
             (Node::Register, Message::Gone) => self.give_up(),

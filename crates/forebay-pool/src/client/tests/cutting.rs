@@ -28,7 +28,10 @@ fn begin_epoch(desk: &mut Desk, epoch: u64, servers: u32, is_lost: bool) -> Outb
         losses: Vec::from_iter(is_lost.then_some(loss)),
         ..View::default()
     };
-    let member = Message::Member { sent: 0, view };
+    let member = Message::Member {
+        sent: 0,
+        view: Some(view),
+    };
     let mut out = Outbox::new();
     desk.client.handle(0, Node::Register, member, &mut out);
     for server in servers {
