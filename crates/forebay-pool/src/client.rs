@@ -141,7 +141,12 @@ impl Client {
 
     /// What has ended since the last call, in this order.
     pub fn results(&mut self) -> Vec<(u64, Result<Answer, Failure>)> {
-        std::mem::take(&mut self.results)
+        self.drain_results().collect()
+    }
+
+    /// The same, without memory for it.
+    pub fn drain_results(&mut self) -> impl Iterator<Item = (u64, Result<Answer, Failure>)> {
+        self.results.drain(..)
     }
 
     /// An operation begins; its result comes under `id`.
@@ -175,7 +180,12 @@ impl Client {
         };
         self.use_file(file);
         let active = Active::new(id, operation, made);
-        if self.state(file).active.is_some() && self.passes_by(now, file, &active, out) {
+        let is_done = if self.state(file).active.is_none() {
+            self.happens_at_once(file, &active, out)
+        } else {
+            self.passes_by(now, file, &active, out)
+        };
+        if is_done {
             return;
         }
         self.state(file).queue.push_back(active);

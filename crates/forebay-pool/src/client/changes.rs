@@ -226,6 +226,10 @@ impl Client {
     }
 
     pub(super) fn touch(&mut self, file: File, block: u64) {
+        let newest = self.cached.last_key_value();
+        if newest.is_some_and(|(_, newest)| *newest == (file, block)) {
+            return;
+        }
         let used = self.count();
         if let Some(cached) = self.state(file).cache.get_mut(&block) {
             let before = std::mem::replace(&mut cached.used, used);

@@ -408,6 +408,9 @@ impl Client {
         let missing: Vec<u64> = blocks
             .filter(|block| !state.cache.contains_key(block))
             .collect();
+        if missing.is_empty() {
+            return true;
+        }
         let asked = |block: &u64| state.reading.contains_key(block);
         let wanted = missing.iter().copied().filter(|block| !asked(block));
         let wanted: Vec<(u64, ())> = wanted.map(|block| (block, ())).collect();
@@ -417,7 +420,7 @@ impl Client {
             let read = group.into_iter().map(|(block, ())| (block, number));
             self.state(file).reading.extend(read);
         }
-        missing.is_empty()
+        false
     }
 }
 
