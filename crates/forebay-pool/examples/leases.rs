@@ -1,6 +1,6 @@
 //! What grants and locks cost: requests within a grant beside the same bytes without a pool, and locks of a file by how many have parts of it.
 //!
-//!     cargo run --release -p forebay-pool --example leases
+//!     cargo run --release -p forebay-pool --example leases [requests]
 
 use std::hint::black_box;
 use std::net::TcpListener;
@@ -209,6 +209,9 @@ fn wide_locks() {
 
 fn main() {
     requests();
+    if std::env::args().any(|argument| argument == "requests") {
+        return;
+    }
     println!();
     locks();
     println!();

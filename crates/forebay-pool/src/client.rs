@@ -11,6 +11,7 @@
 
 mod attributes;
 mod changes;
+mod cutting;
 mod damage;
 mod growth;
 mod keeping;
@@ -140,7 +141,12 @@ impl Client {
 
     /// What has ended since the last call, in this order.
     pub fn results(&mut self) -> Vec<(u64, Result<Answer, Failure>)> {
-        std::mem::take(&mut self.results)
+        self.drain_results().collect()
+    }
+
+    /// The same, without memory for it.
+    pub fn drain_results(&mut self) -> impl Iterator<Item = (u64, Result<Answer, Failure>)> {
+        self.results.drain(..)
     }
 
     /// An operation begins; its result comes under `id`.
@@ -174,7 +180,12 @@ impl Client {
         };
         self.use_file(file);
         let active = Active::new(id, operation, made);
-        if self.state(file).active.is_some() && self.passes_by(now, file, &active, out) {
+        let is_done = if self.state(file).active.is_none() {
+            self.happens_at_once(file, &active, out)
+        } else {
+            self.passes_by(now, file, &active, out)
+        };
+        if is_done {
             return;
         }
         self.state(file).queue.push_back(active);
@@ -183,7 +194,7 @@ impl Client {
 
     /// Goes. What was not synced is lost, and others wait no term for what it held.
     pub fn leave(&mut self, out: &mut Outbox) {
-        out.push(alive(0, Epoch(0), true, false));
+        out.push(alive(0, self.view.known(), Epoch(0), true, false));
         self.give_up();
     }
 
@@ -194,7 +205,7 @@ impl Client {
         }
         if is_due(self.told, now, self.config.alive_every) {
             self.told = Some(now);
-            out.push(alive(now, Epoch(0), false, false));
+            out.push(alive(now, self.view.known(), Epoch(0), false, false));
         }
         if self.view.active && !self.is_member(now) {
             for state in self.files.values_mut() {
@@ -228,7 +239,9 @@ impl Client {
         match (from, message) {
             (Node::Register, Message::Member { sent, view }) => {
                 self.valid_until = self.valid_until.max(sent.saturating_add(self.config.term));
-                self.adopt(view, out);
+                if let Some(view) = view {
+                    self.adopt(view, out);
+                }
                 self.advance_all(now, out);
             }
             (Node::Register, Message::Gone) => self.give_up(),

@@ -28,6 +28,13 @@ pub struct View {
     pub losses: Vec<Loss>,
 }
 
+impl View {
+    /// Which epoch, and whether it is active. Of one epoch nothing else changes.
+    pub fn known(&self) -> (Epoch, bool) {
+        (self.epoch, self.active)
+    }
+}
+
 /// Servers that died without handing on what they had.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Loss {
@@ -72,6 +79,8 @@ pub enum Message {
     Alive {
         /// The sender's clock, in milliseconds.
         sent: u64,
+        /// The epoch that the sender knows of, and whether it knows that it is active. Of a client: the last one that was.
+        knows: (Epoch, bool),
         /// Of a server: all that it should have in this epoch is here, and all it had is where it should be.
         ready: Epoch,
         /// A server hands on what it has, and goes. A client has gone.
@@ -83,8 +92,8 @@ pub enum Message {
     Member {
         /// The clock of the message that this answers.
         sent: u64,
-        /// The members of the pool now.
-        view: View,
+        /// The members of the pool now, unless the asker knows. A client is not told of other clients, nor of epochs that are not active.
+        view: Option<View>,
     },
     /// From the register: you are no member any more.
     Gone,
@@ -278,9 +287,16 @@ pub enum Message {
 pub type Outbox = Vec<(Node, Message)>;
 
 /// A member's sign of life to the register.
-pub(crate) fn alive(sent: u64, ready: Epoch, leaving: bool, waits: bool) -> (Node, Message) {
+pub(crate) fn alive(
+    sent: u64,
+    knows: (Epoch, bool),
+    ready: Epoch,
+    leaving: bool,
+    waits: bool,
+) -> (Node, Message) {
     let alive = Message::Alive {
         sent,
+        knows,
         ready,
         leaving,
         waits,

@@ -39,6 +39,8 @@ pub enum Mistake {
     PatchesWhatIsLost,
     /// A file's new length is at the servers before its bytes are.
     LengthsBeforeBytes,
+    /// A removal or a truncation goes to the servers of the first block alone.
+    DiscardsTheFirstAlone,
 }
 
 /// Whether a mistake is planted.

@@ -170,11 +170,12 @@ impl Register {
         match message {
             Message::Alive {
                 sent,
+                knows,
                 ready,
                 leaving,
                 waits,
             } => {
-                self.alive(now, from, sent, (ready, leaving), out);
+                self.alive(now, from, (sent, knows), (ready, leaving), out);
                 if waits && self.has_blocks(from) {
                     self.excused_until = now + self.patience();
                 }
@@ -238,7 +239,7 @@ impl Register {
         &mut self,
         now: u64,
         from: Node,
-        sent: u64,
+        (sent, knows): (u64, (Epoch, bool)),
         (ready, leaving): (Epoch, bool),
         out: &mut Outbox,
     ) {
@@ -276,8 +277,24 @@ impl Register {
                 self.activate();
             }
         }
-        let view = self.view.clone();
+        let view = self.news_for(from, knows);
         out.push((from, Message::Member { sent, view }));
+    }
+
+    /// The view, as far as it is news for this member. Most signs of life come from those who know it.
+    fn news_for(&self, member: Node, knows: (Epoch, bool)) -> Option<View> {
+        let view = &self.view;
+        let is_news = knows != view.known();
+        match member {
+            Node::Client(_) => (is_news && view.active).then(|| View {
+                servers: view.servers.clone(),
+                leaving: view.leaving.clone(),
+                clients: Vec::new(),
+                losses: view.losses.clone(),
+                ..*view
+            }),
+            _ => is_news.then(|| view.clone()),
+        }
     }
 
     /// Whether another server than this one is a member.
@@ -390,6 +407,7 @@ mod tests {
     fn a_server_that_goes_before_it_was_in_an_epoch_is_told_so() {
         let alive = |leaving| Message::Alive {
             sent: 0,
+            knows: (Epoch(0), false),
             ready: Epoch(0),
             leaving,
             waits: false,
@@ -416,17 +434,55 @@ mod tests {
     }
 
     #[test]
+    fn who_knows_an_epoch_is_not_told_of_it_again() {
+        let (server, client) = (Node::Server(Server(1)), Node::Client(Client(9)));
+        let mut register = Register::new(400, 1);
+        // What one that knows of `knows` is told, and has of this epoch what it should.
+        let mut told = |from, knows: (Epoch, bool), ready| {
+            let mut out = Outbox::new();
+            let (_, sign) = alive(0, knows, ready, false, false);
+            register.handle(0, from, sign, &mut out);
+            match out.pop() {
+                Some((_, Message::Member { view, .. })) => view,
+                other => panic!("{other:?}"),
+            }
+        };
+        let (none, one) = ((Epoch(0), false), Epoch(1));
+        // A client hears of an epoch when it is active, and of no other clients.
+        assert_eq!(told(client, none, Epoch(0)), None);
+        let begun = told(server, none, Epoch(0)).expect("news");
+        assert_eq!(
+            (begun.known(), &begun.clients[..]),
+            ((one, false), &[Client(9)][..])
+        );
+        assert_eq!(told(client, none, Epoch(0)), None);
+        assert_eq!(told(server, (one, false), Epoch(0)), None);
+        let active = told(server, (one, false), one).expect("news");
+        assert_eq!(active.known(), (one, true));
+        assert_eq!(told(server, (one, true), one), None);
+        let active = told(client, none, Epoch(0)).expect("news");
+        assert_eq!((active.known(), active.clients), ((one, true), Vec::new()));
+        assert_eq!(active.servers, [Server(1)]);
+        assert_eq!(told(client, (one, true), Epoch(0)), None);
+        // The next one is news again, to servers first.
+        let other = Node::Server(Server(2));
+        assert!(told(other, none, Epoch(0)).is_some());
+        assert_eq!(told(client, (one, true), Epoch(0)), None);
+        assert!(told(server, (one, true), one).is_some());
+    }
+
+    #[test]
     fn whoever_does_not_answer_is_excused_while_requests_wait_for_the_home() {
         let (server, client) = (Node::Server(Server(1)), Client(2));
         let mut register = Register::new(400, 1);
         // Whether the client is a member still, after the server has said that it does not answer.
         let mut is_in = |now, waits| {
             let mut out = Outbox::new();
-            let (_, sign) = alive(now, Epoch(0), false, waits);
+            let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, waits);
             register.handle(now, server, sign, &mut out);
             register.handle(now, server, Message::Expel { client }, &mut out);
             out.clear();
-            let (_, sign) = alive(now, Epoch(0), false, false);
+            let (_, sign) = alive(now, (Epoch(0), false), Epoch(0), false, false);
             register.handle(now, Node::Client(client), sign, &mut out);
             matches!(out[..], [(_, Message::Member { .. })])
         };
@@ -444,7 +500,7 @@ mod tests {
             let mut register = Register::new(400, 3).of_home(has_home);
             let say = |register: &mut Register, now, from, leaving| {
                 let (ready, mut out) = (register.view().epoch, Outbox::new());
-                let (_, sign) = alive(now, ready, leaving, false);
+                let (_, sign) = alive(now, (Epoch(0), false), ready, leaving, false);
                 register.handle(now, from, sign, &mut out);
             };
             let servers = [1, 2, 3].map(|number| Node::Server(Server(number)));

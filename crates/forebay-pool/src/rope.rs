@@ -60,6 +60,16 @@ impl Rope {
 
     /// `length` bytes, beginning at `at`, side by side. They must be there. Only bytes of several pieces are copied.
     pub fn part(&self, at: usize, length: usize) -> Bytes {
+        let mut skip = at;
+        for piece in &self.0 {
+            if skip < piece.len() {
+                if length <= piece.len() - skip {
+                    return piece.slice(skip..skip + length);
+                }
+                break;
+            }
+            skip -= piece.len();
+        }
         let mut part = Rope::default();
         part.push_part(self, at, length);
         match part.0.pop() {

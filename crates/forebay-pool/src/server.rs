@@ -142,6 +142,12 @@ impl Server {
         (self.blocks.len(), self.blocks.bytes())
     }
 
+    /// Which blocks are in memory.
+    #[cfg(test)]
+    pub(crate) fn held(&self) -> impl Iterator<Item = crate::message::Block> + '_ {
+        self.blocks.all()
+    }
+
     /// The epoch, as far as this server knows.
     pub fn view(&self) -> &View {
         &self.view
@@ -263,7 +269,9 @@ impl Server {
         match (from, message) {
             (Node::Register, Message::Member { sent, view }) => {
                 self.valid_until = self.valid_until.max(sent.saturating_add(self.config.term));
-                self.adopt(now, view, out);
+                if let Some(view) = view {
+                    self.adopt(now, view, out);
+                }
             }
             (Node::Register, Message::Gone) => self.gone = true,
             (Node::Server(peer), message) => self.of_server(now, peer, message, out),
@@ -446,7 +454,13 @@ impl Server {
 
     fn tell(&mut self, now: u64, out: &mut Outbox) {
         self.told = Some(now);
-        out.push(alive(now, self.ready, self.leaving, self.waits));
+        out.push(alive(
+            now,
+            self.view.known(),
+            self.ready,
+            self.leaving,
+            self.waits,
+        ));
     }
 
     fn owns(&self, server: Id, place: Place) -> bool {

@@ -6,6 +6,7 @@
 
 mod check;
 mod home;
+mod leftovers;
 mod names;
 mod rulers;
 mod scenes;
@@ -206,7 +207,7 @@ impl World {
         self.next += 1;
         let id = ClientId(self.next);
         let config = client::Config {
-            block_bytes: 32,
+            block_bytes: leftovers::BLOCK,
             copies: self.copies,
             term: TERM * 9 / 10,
             alive_every: TERM / 8,
@@ -300,13 +301,6 @@ impl World {
         }
     }
 
-    /// A clock jumps ahead.
-    pub fn jump(&mut self, node: Node, by: u64) {
-        if let Some(clock) = self.clocks.get_mut(&node) {
-            clock.ahead += by;
-        }
-    }
-
     /// The register stops for a while.
     pub fn register_away(&mut self, until: u64) {
         self.register_away_until = until;
@@ -366,6 +360,7 @@ impl World {
                 }
                 (Operation::Remove { file }, _) => {
                     self.files.remove(file);
+                    self.note_losses(*file);
                 }
                 _ => {}
             }

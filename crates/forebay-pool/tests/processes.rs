@@ -315,16 +315,17 @@ fn strangers_are_turned_away_and_disturb_nobody() {
     let serving = Serving::begin(&config, 0).unwrap();
     let pool = Pool::join(&config, PATIENCE).unwrap();
     let file = file_of(pool.run(open("one")));
-    let sayings: [&[u8]; 4] = [
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"fbpool\x00\x01",
-        b"fbpool\x00\x06\xff\xff\xff\xff",
-        b"fbpool\x00\x06\x03\x00\x00\x00\x01\x02\x03",
+    let after_mark = |bytes: &[u8]| [&wire::MARK[..], bytes].concat();
+    let sayings = [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        b"fbpool\x00\x01".to_vec(),
+        after_mark(b"\xff\xff\xff\xff"),
+        after_mark(b"\x03\x00\x00\x00\x01\x02\x03"),
     ];
     for saying in sayings {
         let mut stranger = TcpStream::connect(config.servers[0]).unwrap();
         stranger.set_read_timeout(Some(PATIENCE)).unwrap();
-        stranger.write_all(saying).unwrap();
+        stranger.write_all(&saying).unwrap();
         // The mark, and then the end.
         let mut heard = Vec::new();
         let end = stranger.read_to_end(&mut heard);

@@ -19,7 +19,10 @@ fn view(epoch: u64, servers: u32) -> Message {
         active: epoch == 1,
         ..View::default()
     };
-    Message::Member { sent: 0, view }
+    Message::Member {
+        sent: 0,
+        view: Some(view),
+    }
 }
 
 /// A server with so many blocks.
@@ -97,12 +100,24 @@ pub fn rows() {
     for servers in [4, 16, 64, 128] {
         let ms = median(|| {
             let (mut client, mut out) = (full.clone(), Outbox::new());
-            let Message::Member { sent, mut view } = view(2, servers) else {
+            let Message::Member {
+                sent,
+                view: Some(mut view),
+            } = view(2, servers)
+            else {
                 panic!("no view")
             };
             view.active = true;
             let began = Instant::now();
-            client.handle(0, Node::Register, Message::Member { sent, view }, &mut out);
+            client.handle(
+                0,
+                Node::Register,
+                Message::Member {
+                    sent,
+                    view: Some(view),
+                },
+                &mut out,
+            );
             began.elapsed().as_secs_f64() * 1e3
         });
         println!("| 8192 | {servers} | {ms:.1} |");

@@ -130,6 +130,41 @@ impl Client {
         self.tidy(file);
     }
 
+    /// An operation that finds everything here happens without the steps of others, where nothing of its file is under way. Whatever it has begun where it did
+    /// not, it finds begun later.
+    pub(super) fn happens_at_once(
+        &mut self,
+        file: File,
+        active: &Active,
+        out: &mut Outbox,
+    ) -> bool {
+        let (Operation::Read {
+            mode: Mode::Local, ..
+        }
+        | Operation::Write {
+            mode: Mode::Local, ..
+        }
+        | Operation::Attributes { .. }
+        | Operation::LookUp { .. }
+        | Operation::List { .. }) = *active.operation
+        else {
+            return false;
+        };
+        let needs = self.needs(active);
+        let state = &self.files[&file];
+        let holds = |(range, right): &(Range, Right)| state.locks.holds((), *range, *right);
+        let is_free = state.queue.is_empty() && needs.iter().all(holds);
+        if !is_free || state.is_beside(&needs) || state.is_any_recalled(&needs) {
+            return false;
+        }
+        let Step::End(result) = self.execute(file, active, out) else {
+            return false;
+        };
+        self.tell(file, active.id, result);
+        self.evict(out);
+        true
+    }
+
     /// An operation that finds everything here happens beside the one that is under way, unless that one needs the same blocks.
     pub(super) fn passes_by(
         &mut self,

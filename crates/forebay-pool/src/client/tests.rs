@@ -1,5 +1,6 @@
 //! Single clients whose pool is played by hand.
 
+mod cutting;
 mod damage;
 mod growth;
 mod limits;
@@ -70,7 +71,13 @@ impl Desk {
             ..View::default()
         };
         let sent = self.now;
-        self.tell(Node::Register, Message::Member { sent, view });
+        self.tell(
+            Node::Register,
+            Message::Member {
+                sent,
+                view: Some(view),
+            },
+        );
     }
 
     fn begin(&mut self, id: u64, operation: Operation) {
@@ -437,7 +444,13 @@ fn begins(desk: &mut Desk, epoch: Epoch) {
         active: true,
         ..View::default()
     };
-    desk.tell(Node::Register, Message::Member { sent: 0, view });
+    desk.tell(
+        Node::Register,
+        Message::Member {
+            sent: 0,
+            view: Some(view),
+        },
+    );
 }
 
 /// The second one would come after what is written when the first is answered.
@@ -504,7 +517,10 @@ fn each_server_is_told_what_the_client_has_of_its_files() {
         ..View::default()
     };
     let (mut out, sent) = (Outbox::new(), desk.now);
-    let member = Message::Member { sent, view };
+    let member = Message::Member {
+        sent,
+        view: Some(view),
+    };
     desk.client
         .handle(desk.now, Node::Register, member, &mut out);
     for server in servers {

@@ -32,8 +32,8 @@ pub(super) enum Request {
     Write(Vec<(Place, u64, Bytes)>),
     /// Parts of such blocks, of a remote operation, with where in their blocks they begin.
     Patch(Vec<(Place, u64, u32, Bytes)>),
-    /// The blocks of a file from this one on; its size block too, if the file is to be no more.
-    Discard(File, u64, bool),
+    /// The blocks of a file from the first of these on, of which servers have no others than these; its size block too, if the file is to be no more.
+    Discard(File, Range, bool),
     /// Asked for by an operation of this file.
     Persist(File),
 }
@@ -114,12 +114,34 @@ impl Client {
             Request::Part(parts) => of(parts[0].place, self.config.copies),
             Request::Write(blocks) => of(blocks[0].0, self.config.copies),
             Request::Patch(parts) => of(parts[0].0, self.config.copies),
-            Request::Discard(..) | Request::Persist(_) => all.clone(),
+            Request::Discard(file, blocks, whole) => self.servers_of_blocks(*file, *blocks, *whole),
+            Request::Persist(_) => all.clone(),
         };
         // Any copy is read.
         let is_read = matches!(request, Request::Read(_) | Request::Part(_));
         let count = if is_read { 1 } else { servers.len() };
         servers.into_iter().take(count).collect()
+    }
+
+    /// The servers that can have any of these blocks, or the size block besides if it is the `whole` file. There is always one: a home's blocks go whichever server
+    /// is asked. An active epoch has each block at its owners alone, and what a request of an older one has brought there is moved to these before.
+    fn servers_of_blocks(&self, file: File, blocks: Range, whole: bool) -> Vec<Server> {
+        let all = &self.view.servers;
+        if blocks.end - blocks.start >= all.len() as u64 {
+            // Most have some of so many, and it would take long to look where each of them lies.
+            return all.clone();
+        }
+        let of = |block| owners(all, key_of_block(file, block), self.config.copies);
+        let end = if is_made(Mistake::DiscardsTheFirstAlone) {
+            blocks.start + 1
+        } else {
+            blocks.end
+        };
+        let mut servers: BTreeSet<Server> = { blocks.start..end }.flat_map(of).collect();
+        if whole {
+            servers.extend(of(SIZE_BLOCK));
+        }
+        servers.into_iter().collect()
     }
 
     /// In a new epoch blocks that lay together may not do so any more: what moves their bytes is forgotten, and asked for again by whoever wants it
@@ -184,11 +206,11 @@ impl Client {
                         parts: parts.collect(),
                     }
                 }
-                Request::Discard(file, from, whole) => Message::Discard {
+                Request::Discard(file, blocks, whole) => Message::Discard {
                     key,
                     number,
                     file: *file,
-                    from: *from,
+                    from: blocks.start,
                     whole: *whole,
                 },
                 Request::Persist(_) => Message::Persist { key, number },
@@ -386,6 +408,9 @@ impl Client {
         let missing: Vec<u64> = blocks
             .filter(|block| !state.cache.contains_key(block))
             .collect();
+        if missing.is_empty() {
+            return true;
+        }
         let asked = |block: &u64| state.reading.contains_key(block);
         let wanted = missing.iter().copied().filter(|block| !asked(block));
         let wanted: Vec<(u64, ())> = wanted.map(|block| (block, ())).collect();
@@ -395,7 +420,7 @@ impl Client {
             let read = group.into_iter().map(|(block, ())| (block, number));
             self.state(file).reading.extend(read);
         }
-        missing.is_empty()
+        false
     }
 }
 

@@ -371,7 +371,13 @@ fn signs_of_life_do_not_wait_behind_blocks() {
         link.send((server, Node::Server(Server(2))), &give(number));
     }
     assert!(!link.is_idle());
-    let (_, sign) = crate::message::alive(1, crate::ids::Epoch(1), true, false);
+    let (_, sign) = crate::message::alive(
+        1,
+        (crate::ids::Epoch(1), true),
+        crate::ids::Epoch(1),
+        true,
+        false,
+    );
     link.send((server, register), &sign);
     let (mut before, mut blocks) = (None, 0);
     while blocks < count {

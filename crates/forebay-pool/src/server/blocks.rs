@@ -136,6 +136,16 @@ impl Blocks {
         self.all.iter().map(|(place, held)| (*place, held.version))
     }
 
+    /// What is in memory.
+    #[cfg(test)]
+    pub fn all(&self) -> impl Iterator<Item = Block> + '_ {
+        self.all.iter().map(|(place, held)| Block {
+            place: *place,
+            version: held.version,
+            bytes: held.bytes.clone(),
+        })
+    }
+
     /// How often something came that was older than what was in memory. Nobody who keeps to the rules sends that.
     pub fn passed_over(&self) -> u64 {
         self.passed_over

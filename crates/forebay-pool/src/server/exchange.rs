@@ -298,7 +298,10 @@ mod tests {
         server.handle(
             0,
             Node::Register,
-            Message::Member { sent: 0, view },
+            Message::Member {
+                sent: 0,
+                view: Some(view),
+            },
             &mut out,
         );
         (out, began.elapsed())

@@ -65,7 +65,10 @@ fn server_over(home: Option<(Arc<dyn Home>, u64)>) -> Server {
         active: true,
         ..View::default()
     };
-    let member = Message::Member { sent: 0, view };
+    let member = Message::Member {
+        sent: 0,
+        view: Some(view),
+    };
     let enter = Message::Enter {
         epoch: EPOCH,
         claims: Vec::new(),
@@ -335,7 +338,7 @@ fn a_server_lives_while_a_large_file_is_discarded() {
         now += 50;
         let member = Message::Member {
             sent: now,
-            view: server.view().clone(),
+            view: Some(server.view().clone()),
         };
         server.handle(now, Node::Register, member, &mut Outbox::new());
         let before = home.blocks.load(Ordering::Relaxed);
@@ -369,13 +372,13 @@ fn who_enters_again_by_a_new_connection_is_let_in_once() {
     let epoch = Epoch(2);
     let member = |active| Message::Member {
         sent: 0,
-        view: View {
+        view: Some(View {
             epoch,
             servers: vec![Id(1)],
             clients: vec![CLIENT],
             active,
             ..View::default()
-        },
+        }),
     };
     let enter = || Message::Enter {
         epoch,
@@ -510,7 +513,10 @@ fn a_server_that_is_ready_asks_soon_whether_all_are() {
     let mut signs = |now, active| {
         let mut out = Outbox::new();
         let view = view(active);
-        let member = Message::Member { sent: 0, view };
+        let member = Message::Member {
+            sent: 0,
+            view: Some(view),
+        };
         server.handle(now, Node::Register, member, &mut out);
         let signs = |out: &Outbox| out.iter().filter(|(to, _)| *to == Node::Register).count();
         let ready = signs(&out);
@@ -539,7 +545,10 @@ fn who_is_given_up_before_it_has_handed_on_is_not_let_go() {
             leaving,
             ..View::default()
         };
-        let member = Message::Member { sent: 0, view };
+        let member = Message::Member {
+            sent: 0,
+            view: Some(view),
+        };
         server.handle(0, Node::Register, member, out);
         let peer = Node::Server(Id(2));
         if is_ready {

@@ -42,6 +42,8 @@ pub struct Checker {
     pub names: Names,
     facts: BTreeMap<File, Facts>,
     removed: BTreeSet<File>,
+    /// Files whose size blocks were where servers have died, if they were anywhere.
+    lost: BTreeSet<File>,
     over: BTreeSet<Client>,
     /// Counts begins and returns.
     step: u64,
@@ -52,6 +54,16 @@ pub struct Checker {
 }
 
 impl Checker {
+    /// Whether a removal of a file has returned.
+    pub fn is_removed(&self, file: File) -> bool {
+        self.removed.contains(&file)
+    }
+
+    /// Nobody can say of a file that is not there whether it was removed or lost.
+    pub fn may_be_lost(&mut self, file: File) {
+        self.lost.insert(file);
+    }
+
     pub fn begun(&mut self, number: u64) {
         self.step += 1;
         self.begun.insert(number, self.step);
@@ -204,8 +216,7 @@ impl Checker {
         answer: &Answer,
     ) -> Result<(), String> {
         let begun = self.begun.get(&number).copied().unwrap_or(0);
-        if self.removed.contains(&operation.file()) && !matches!(operation, Operation::Sync { .. })
-        {
+        if self.removed.contains(&operation.file()) && !self.may_follow_removal(operation) {
             return Err("the file was removed".to_string());
         }
         match (operation, answer) {
@@ -261,6 +272,16 @@ impl Checker {
                 Ok(())
             }
             _ => self.of_names(operation, answer),
+        }
+    }
+
+    /// Whether an operation of a file may succeed after one that has removed it.
+    fn may_follow_removal(&self, operation: &Operation) -> bool {
+        match operation {
+            Operation::Sync { .. } => true,
+            // What is left of a file whose size was lost can be given back, whoever has done that before.
+            Operation::Remove { file } => self.lost.contains(file),
+            _ => false,
         }
     }
 
@@ -383,4 +404,38 @@ fn numbers(bytes: &Rope) -> Vec<u64> {
                 .fold(0, |number, byte| number << 8 | u64::from(*byte))
         })
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: File = File(7);
+
+    /// Whether a client that removes a file which was removed may be told that it is done, and who reads it that it is there.
+    fn may_be(is_lost: bool) -> [bool; 2] {
+        let remove = (Operation::Remove { file: FILE }, Answer::Done);
+        let read = Operation::Read {
+            file: FILE,
+            offset: 0,
+            length: CELL,
+            mode: Mode::Local,
+        };
+        [remove.clone(), (read, Answer::Bytes(Rope::default()))].map(|(operation, answer)| {
+            let mut checker = Checker::default();
+            if is_lost {
+                checker.may_be_lost(FILE);
+            }
+            for (operation, answer) in [remove.clone(), (operation, answer)] {
+                checker.ended(0, Client(1), 1, &operation, &Ok(answer));
+            }
+            checker.faults.is_empty()
+        })
+    }
+
+    #[test]
+    fn what_was_removed_is_removed_again_only_if_it_may_have_been_lost() {
+        assert_eq!(may_be(false), [false, false]);
+        assert_eq!(may_be(true), [true, false]);
+    }
 }

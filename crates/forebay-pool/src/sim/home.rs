@@ -21,6 +21,12 @@ impl Memory {
         self.1.store(fails, Ordering::Relaxed);
     }
 
+    /// All blocks.
+    pub fn held(&self) -> BTreeMap<Place, (Version, Vec<u8>)> {
+        let held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        held.0.clone()
+    }
+
     /// Every so often a call fails, and has done nothing.
     fn call(&self) -> io::Result<MutexGuard<'_, Held>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,7 @@
 //! What happens to simulated pools, and the tests.
 
+mod befalling;
+mod cutting;
 mod growing;
 
 use std::collections::BTreeMap;
@@ -10,10 +12,10 @@ use forebay_model::fresh_seed;
 use super::World;
 use super::check::CELL;
 use crate::client::{Changes, Entry, Facts, Kind, Mode, Operation};
-use crate::ids::{Client, File, Node, Server as ServerId};
+use crate::ids::{Client, File, Node};
 use crate::mistakes::{Mistake, plant};
 use crate::rope::Rope;
-use crate::server::Server;
+use befalling::befall;
 
 pub(super) const CELLS: u64 = 48;
 
@@ -42,6 +44,10 @@ pub(super) enum Scene {
     Grows,
     /// As Home, and the same.
     GrowsHome,
+    /// As Servers, of which there are eight, and files are cut and removed.
+    Cuts,
+    /// The same with a home.
+    CutsHome,
 }
 
 const SCENES: [Scene; 6] = [
@@ -56,11 +62,28 @@ const SCENES: [Scene; 6] = [
 impl Scene {
     fn kills_clients(self) -> bool {
         let kills = matches!(self, Scene::Clients | Scene::All | Scene::Troubles);
-        kills || self.has_home() || self.grows()
+        kills || self.kills_all() || self.grows()
     }
 
     fn has_home(self) -> bool {
+        self.kills_all() || self == Scene::CutsHome
+    }
+
+    fn kills_all(self) -> bool {
         matches!(self, Scene::Home | Scene::Rulers | Scene::GrowsHome)
+    }
+
+    fn cuts(self) -> bool {
+        matches!(self, Scene::Cuts | Scene::CutsHome)
+    }
+
+    /// Servers at first.
+    fn servers(self) -> u32 {
+        match self {
+            _ if self.cuts() => 8,
+            _ if self.kills_servers() => 3,
+            _ => 2,
+        }
     }
 
     fn grows(self) -> bool {
@@ -68,7 +91,7 @@ impl Scene {
     }
 
     fn kills_servers(self) -> bool {
-        matches!(self, Scene::Servers | Scene::All)
+        matches!(self, Scene::Servers | Scene::All) || self.cuts()
     }
 }
 
@@ -90,6 +113,9 @@ fn operation(world: &mut World, scene: Scene, value: u64) -> Operation {
     };
     if scene.grows() {
         return growing::growing(random, file, value);
+    }
+    if scene.cuts() {
+        return cutting::cutting(random, &files, value);
     }
     match random.below(100) {
         0..36 => Operation::Read {
@@ -182,111 +208,6 @@ pub(super) fn any<T: Copy>(world: &mut World, of: &[T]) -> Option<T> {
     (!of.is_empty()).then(|| of[world.random.below(of.len() as u64) as usize])
 }
 
-fn befall(world: &mut World, scene: Scene) {
-    let clients: Vec<Client> = world.clients.keys().copied().collect();
-    let servers: Vec<_> = world.servers.keys().copied().collect();
-    let (Some(client), Some(server)) = (any(world, &clients), any(world, &servers)) else {
-        return;
-    };
-    let now = world.now;
-    let peers = [Node::Register, Node::Server(server)];
-    if scene != Scene::Quiet && world.random.chance(60) {
-        let peer = peers[world.random.below(2) as usize];
-        world.break_link(Node::Client(client), peer);
-        if let Some(other) = any(world, &servers).filter(|other| *other != server) {
-            world.break_link(Node::Server(server), Node::Server(other));
-        }
-    }
-    if scene.kills_clients() {
-        if world.random.chance(12) {
-            if world.random.chance(300) {
-                world.leave_client(client);
-            } else {
-                world.kill_client(client);
-            }
-            world.add_client();
-        }
-        if world.random.chance(25) {
-            let until = now + world.random.below(super::TERM * 3);
-            let peer = peers[world.random.below(2) as usize];
-            world.cut(Node::Client(client), peer, until);
-        }
-        if world.random.chance(8) {
-            let until = now + world.random.below(super::TERM * 3);
-            for peer in servers
-                .iter()
-                .map(|server| Node::Server(*server))
-                .chain([Node::Register])
-            {
-                world.cut(Node::Client(client), peer, until);
-            }
-        }
-        if world.random.chance(8) {
-            let by = world.random.below(super::TERM * 2);
-            let node = [Node::Client(client), Node::Server(server)][world.random.below(2) as usize];
-            world.jump(node, by);
-        }
-        if scene != Scene::Rulers && world.random.chance(4) {
-            let until = now + world.random.below(super::TERM * 2);
-            world.register_away(until);
-        }
-    }
-    if scene.has_home() {
-        befall_home(world, scene, &servers, server);
-    }
-    if scene.kills_servers() && is_settled(world) {
-        match world.random.below(60) {
-            0 if servers.len() > 2 => {
-                world.kill_server(server);
-                world.add_server();
-            }
-            1 if servers.len() < 5 => {
-                world.add_server();
-            }
-            2 if servers.len() > 2 => {
-                if let Some(server) = world.servers.get_mut(&server) {
-                    server.leave();
-                }
-            }
-            _ => {}
-        }
-    }
-}
-
-/// Servers die when they like, and now and then everybody does.
-fn befall_home(world: &mut World, scene: Scene, servers: &[ServerId], server: ServerId) {
-    if scene == Scene::Rulers && world.random.chance(20) {
-        if world.random.chance(300) {
-            world.kill_ruler();
-        } else {
-            let until = world.now + world.random.below(super::TERM * 4);
-            world.cut_ruler(until);
-        }
-    }
-    match world.random.below(100) {
-        0 => {
-            world.kill_server(server);
-            world.add_server();
-        }
-        1 if servers.len() > 1 => world.kill_server(server),
-        2 if servers.len() < 4 => {
-            world.add_server();
-        }
-        3 if scene != Scene::Rulers && world.random.chance(300) => world.restart(2),
-        _ => {}
-    }
-}
-
-/// Whether every block has its copies, so that one server may die.
-fn is_settled(world: &mut World) -> bool {
-    world.servers.retain(|_, server| !server.is_gone());
-    let view = world.register().view();
-    let alive: Vec<_> = world.servers.keys().copied().collect();
-    // A server that leaves may not have told the register yet.
-    let none_leaves = !world.servers.values().any(Server::is_leaving);
-    view.active && none_leaves && view.servers == alive
-}
-
 /// What was wrong with a pool.
 #[derive(Debug)]
 pub(super) enum Fault {
@@ -325,7 +246,7 @@ fn play(seed: u64, scene: Scene, steps: u64) -> Result<World, Fault> {
     } else {
         1 + (seed % 2) as usize
     };
-    let servers = if scene.kills_servers() { 3 } else { 2 };
+    let servers = scene.servers();
     let mut world = World::new(seed, servers, copies, scene.has_home());
     if scene == Scene::Rulers {
         world.by_etcd(servers);
@@ -432,6 +353,9 @@ pub(super) fn come_to_rest(world: &mut World, scene: Scene, file: File) -> Resul
     }
     world.run(world.now + super::TERM * 12);
     seen(world)?;
+    if let Some(left) = world.leftover() {
+        return Err(Fault::Wrong(left));
+    }
     let open = world.open.iter();
     let alive: BTreeMap<_, _> = { open }
         .filter(|(_, (by, _))| world.clients.contains_key(by))

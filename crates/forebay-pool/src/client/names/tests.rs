@@ -57,7 +57,15 @@ fn member() -> Client {
     let (epoch, key) = (view.epoch, Key(1));
     let mut out = Outbox::new();
     let sent = 0;
-    client.handle(0, Node::Register, Message::Member { sent, view }, &mut out);
+    client.handle(
+        0,
+        Node::Register,
+        Message::Member {
+            sent,
+            view: Some(view),
+        },
+        &mut out,
+    );
     let entered = Message::Entered { epoch, key };
     client.handle(0, Node::Server(Server(1)), entered, &mut out);
     client

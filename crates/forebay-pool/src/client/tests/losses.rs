@@ -21,7 +21,13 @@ impl Desk {
         view.epoch = epoch;
         view.losses.push(loss);
         let sent = self.now;
-        self.tell(Node::Register, Message::Member { sent, view });
+        self.tell(
+            Node::Register,
+            Message::Member {
+                sent,
+                view: Some(view),
+            },
+        );
         let key = Key(epoch.0);
         self.tell(SERVER, Message::Entered { epoch, key });
         self.settle();

@@ -103,7 +103,13 @@ fn what_a_new_epoch_forgets_takes_no_room() {
         ..desk.client.view.clone()
     };
     let sent = desk.now;
-    desk.tell(Node::Register, Message::Member { sent, view });
+    desk.tell(
+        Node::Register,
+        Message::Member {
+            sent,
+            view: Some(view),
+        },
+    );
     let key = Key(2);
     desk.tell(SERVER, Message::Entered { epoch, key });
     let (most, all) = desk.settle_and_count();

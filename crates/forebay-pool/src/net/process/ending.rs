@@ -32,7 +32,7 @@ impl Process {
                 let mut out = Outbox::new();
                 client.leave(&mut out);
                 self.dispatch(self.me, out);
-                self.answer(None);
+                self.answer(self.now(), None);
                 let until = Instant::now() + LAST_WORDS;
                 while !self.links.values().all(Link::is_idle) && Instant::now() < until {
                     thread::sleep(Duration::from_millis(1));
