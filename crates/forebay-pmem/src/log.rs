@@ -251,6 +251,8 @@ pub struct Recovered {
     pub pages: PageMap,
     /// Records that were read.
     pub records: u64,
+    /// Where the first of them is.
+    pub tail: Tail,
     /// Where the next record goes.
     pub head: Tail,
     /// What is wrong with the log; then nothing of it was taken.
@@ -261,11 +263,11 @@ pub struct Recovered {
 pub fn recover(medium: &dyn Medium, superblock: &Superblock) -> Recovered {
     let (tail, mut damage) = find_tail(medium, superblock.id);
     let Some(tail) = tail else {
-        let head = Tail(0);
         return Recovered {
             pages: PageMap::default(),
             records: 0,
-            head,
+            tail: Tail(0),
+            head: Tail(0),
             damage,
         };
     };
@@ -310,9 +312,30 @@ pub fn recover(medium: &dyn Medium, superblock: &Superblock) -> Recovered {
     Recovered {
         pages,
         records,
+        tail,
         head,
         damage,
     }
+}
+
+/// Makes the records that were read durable, before anything of them is written to where it belongs: whoever wrote them may have been
+/// killed, or have failed, before they were. They are stored again, since the kernel takes pages for clean that it could not write.
+pub fn secure(medium: &dyn Medium, superblock: &Superblock, tail: Tail, head: Tail) -> Result<()> {
+    let lines = superblock.geometry.log_lines();
+    let mut bytes = vec![0; KEPT_MAX];
+    let mut at = tail.0;
+    while at < head.0 {
+        let first = at % lines;
+        let count = (head.0 - at)
+            .min(lines - first)
+            .min((KEPT_MAX / LINE) as u64);
+        let bytes = &mut bytes[..count as usize * LINE];
+        let place = LOG_START * BLOCK as u64 + first * LINE as u64;
+        medium.read(place, bytes);
+        medium.stream(place, bytes, For::Log);
+        at += count;
+    }
+    medium.sync(For::Log)
 }
 
 /// Where the log begins: the later of two.

@@ -33,6 +33,7 @@ impl Store {
         let superblock = read_superblock(&*medium)?;
         let Recovered {
             pages,
+            tail,
             head,
             damage,
             ..
@@ -44,6 +45,9 @@ impl Store {
         let pages = if options.read_only {
             pages
         } else {
+            if !pages.is_empty() {
+                log::secure(&*medium, &superblock, tail, head)?;
+            }
             log::apply_pages(&*medium, superblock.id, &pages);
             medium.sync(For::Home)?;
             log.truncate()?;
