@@ -7,7 +7,7 @@
 //!    durable too, and the log begins anew.
 //!
 //! An error of the medium leaves it unknown what is durable: the store is read-only from then on, and every
-//! later call that would change or sync something says so.
+//! later call that would change or sync something says so. The same after a panic.
 
 use super::{Inner, LogState};
 use crate::errno::{Errno, Result};
@@ -40,11 +40,11 @@ impl Inner {
             let answer = first(&mut state);
             (batch, Arc::clone(&state.medium), answer)
         };
-        let done = self.persist(&mut log, batch, &*medium, truncate);
-        if done.is_err() {
-            self.write().read_only = Some(Errno::EIO);
-        }
-        done.map(|()| answer)
+        let end = Unfinished(self);
+        self.persist(&mut log, batch, &*medium, truncate)?;
+        // All went well.
+        std::mem::forget(end);
+        Ok(answer)
     }
 
     fn persist(
@@ -94,6 +94,15 @@ impl Inner {
                 orphans::free_first(state, first)
             })?;
         }
+    }
+}
+
+/// A commit on its way. If it goes by an error or a panic, the batch that it has taken is nobody's: no later call may say that it is durable.
+struct Unfinished<'a>(&'a Inner);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.write().read_only = Some(Errno::EIO);
     }
 }
 
