@@ -192,3 +192,23 @@ fn a_batch_that_others_fill_is_no_full_store() {
         store.rename(ROOT, from.as_bytes(), ROOT, to.as_bytes(), OnExisting::Fail)
     });
 }
+
+#[test]
+fn a_file_without_a_name_is_held_once_where_its_batch_was_full() {
+    let options = CreateOptions {
+        inodes: Some(6000),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    };
+    let simulated = Simulated::new(new_store(3000, &options), Durability::Dax);
+    let opened = Store::open_medium(Arc::clone(&simulated) as Arc<dyn Medium>, quiet(), clock);
+    let store = opened.expect("a new store opens");
+    let make = |_| store.tmpfile(ROOT, by(0)).expect("made").inode;
+    let made: Vec<u64> = (0..FILES).map(make).collect();
+    for number in made {
+        store.release(number, 1);
+        assert_eq!(store.getattr(number), Err(Errno::ENOENT));
+    }
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&simulated), [""; 0]);
+}
