@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use sums::Sums;
 
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::layout::superblock::{Superblock, TAILS, Tail};
 use crate::layout::{self, BLOCK, LOG_START, get32, get64, put32, put64};
 use crate::medium::machine::crc32c;
@@ -94,6 +94,10 @@ impl Log {
             used + lines <= self.lines,
             "a record of {lines} lines, {used} in use"
         );
+        // The log could not begin behind it.
+        if !Tail(self.head.0 + lines).has_room() {
+            return Err(Errno::EIO);
+        }
         let first = self.head.0 % self.lines;
         let until_end = ((self.lines - first) as usize * LINE).min(record.len());
         let (before, after) = record.split_at(until_end);
@@ -111,19 +115,20 @@ impl Log {
     /// Everything that was appended is durable where it belongs: the log is empty again. The second place is
     /// for the case that the first is damaged one day; nothing waits for it.
     pub fn truncate(&mut self) -> Result<()> {
-        write_tail(&*self.medium, self.id, TAILS[0], self.head);
+        write_tail(&*self.medium, self.id, TAILS[0], self.head)?;
         self.medium.sync(For::Tail)?;
-        write_tail(&*self.medium, self.id, TAILS[1], self.head);
+        write_tail(&*self.medium, self.id, TAILS[1], self.head)?;
         self.tail = self.head;
         Ok(())
     }
 }
 
 /// Writes one of the two places that say where the log begins.
-pub fn write_tail(medium: &dyn Medium, id: u64, block: u64, tail: Tail) {
+pub fn write_tail(medium: &dyn Medium, id: u64, block: u64, tail: Tail) -> Result<()> {
     let at = block * BLOCK as u64;
-    medium.write(at, &tail.encode(id));
+    medium.write(at, &tail.encode(id).ok_or(Errno::EIO)?);
     medium.flush(at, 8, For::Tail);
+    Ok(())
 }
 
 /// The mask of a number: all 65 differ, and 0 is that of 0.

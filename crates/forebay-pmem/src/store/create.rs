@@ -110,7 +110,7 @@ pub(crate) fn make(
         .ok_or(OpenError::NotAStore("an empty store".to_string()))?;
     log::apply_pages(&*medium, superblock.id, &batch.pages);
     for block in TAILS {
-        log::write_tail(&*medium, superblock.id, block, Tail(0));
+        log::write_tail(&*medium, superblock.id, block, Tail(0))?;
     }
     medium.sync(For::Create)?;
     for block in COPIES {

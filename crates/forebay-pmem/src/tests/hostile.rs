@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::drive::{by, clock, faults, open, quiet, small_store};
 use super::sim::Simulated;
 use super::watched::Watched;
+use crate::errno::Errno;
 use crate::layout::inode::INODE_BYTES;
-use crate::layout::superblock::Superblock;
+use crate::layout::superblock::{Superblock, TAILS, Tail};
 use crate::layout::{self, BLOCK, LOG_START};
 use crate::medium::{Durability, LINE, Medium};
 use crate::store::Store;
@@ -138,4 +139,26 @@ fn a_log_full_of_heads_is_read_a_few_times_and_not_once_for_each() {
     let read = medium.bytes_read();
     let log = lines * LINE as u64;
     assert!(read < 5 * log, "{read} bytes of a log of {log}");
+}
+
+/// A log whose lines have been counted nearly as far as they can be: nothing is acknowledged that the next one to open the store would not find.
+#[test]
+fn a_log_that_has_come_to_its_last_line_takes_nothing_more() {
+    let mut bytes = small_store();
+    let superblock = superblock(&bytes);
+    let log = (superblock.geometry.bitmap - LOG_START) as usize * BLOCK;
+    bytes[LOG_START as usize * BLOCK..][..log].fill(0);
+    let tail = Tail((1 << 48) - 5);
+    let word = tail.encode(superblock.id).expect("there is room");
+    for block in TAILS {
+        bytes[block as usize * BLOCK..][..8].copy_from_slice(&word);
+    }
+    assert_eq!(Tail(1 << 48).encode(superblock.id), None);
+    let medium = Simulated::new(bytes, Durability::Dax);
+    let store = open(&medium).expect("opens");
+    assert!(store.create(ROOT, b"file", by(0o644)).is_ok());
+    assert_eq!(store.sync(), Err(Errno::EIO));
+    assert_eq!(store.close(), Err(Errno::EIO));
+    let again = open(&medium).expect("opens again");
+    assert_eq!(again.lookup(ROOT, b"file"), Err(Errno::ENOENT));
 }
