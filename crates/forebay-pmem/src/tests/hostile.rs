@@ -24,6 +24,7 @@ fn superblock(bytes: &[u8]) -> Superblock {
 /// Numbers of inodes, each changed with the checksum made right: field, inode, value. Fields have 4 bytes or 8.
 type Planted = (usize, u64, u64);
 
+const MODE: usize = 0;
 const LINKS: usize = 4;
 const NEXT: usize = 80;
 const PREVIOUS: usize = 88;
@@ -112,6 +113,36 @@ fn a_damaged_list_of_files_without_a_name_ends_and_costs_nothing_else() {
         let mut read = [0; 3];
         assert_eq!(again.read(file, 0, &mut read), Ok(3), "{what}");
         assert_eq!(&read, b"new", "{what}");
+    }
+}
+
+/// Files lose their names while they are held, go, or get names again: in front of one that cannot be read.
+#[test]
+fn files_without_a_name_come_and_go_beside_a_damaged_one() {
+    let (whole, [file, first, _]) = crashed();
+    let cases: [(&str, &[Planted]); 2] = [
+        ("a first one without a mode", &[(MODE, first, 0)]),
+        ("an inode that is free", &[(NEXT, ROOT, 50)]),
+    ];
+    for (what, changes) in cases {
+        let mut bytes = whole.clone();
+        plant(&mut bytes, changes);
+        let medium = Simulated::new(bytes, Durability::Dax);
+        let found = faults(&medium);
+        let store = open(&medium).expect("it can be opened");
+        let free = store.statfs().inodes_free;
+        assert_eq!(store.hold(file), Ok(()));
+        assert_eq!(store.unlink(ROOT, b"file"), Ok(()), "{what}");
+        let other = store.tmpfile(ROOT, by(0)).expect(what).inode;
+        assert!(store.link(other, ROOT, b"other").is_ok(), "{what}");
+        store.release(file, 1);
+        assert_eq!(store.getattr(file), Err(Errno::ENOENT), "{what}");
+        store.release(other, 1);
+        assert_eq!(store.unlink(ROOT, b"other"), Ok(()), "{what}");
+        assert_eq!(store.statfs().inodes_free, free + 1, "{what}");
+        assert_eq!(store.close(), Ok(()), "{what}");
+        // Nothing but what there was before.
+        assert_eq!(faults(&medium).len(), found.len(), "{what}");
     }
 }
 
