@@ -118,6 +118,8 @@ fn timespec(time: Option<TimeOrNow>) -> Timespec {
     }
 }
 
+/// A time that `fuser` has from the kernel. Before 1970 it takes the part of a second for one that goes back from the whole ones, where the
+/// kernel's goes forward (`system_time_from_time` of its version 0.17): so both parts are right here as they were counted there.
 pub(crate) fn timespec_of(time: SystemTime) -> Timespec {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => Timespec {
@@ -126,17 +128,10 @@ pub(crate) fn timespec_of(time: SystemTime) -> Timespec {
         },
         Err(before) => {
             let before = before.duration();
-            let (seconds, ns) = (before.as_secs() as i64, i64::from(before.subsec_nanos()));
-            // A time before 1970 has its part of a second ahead of a whole one.
-            match ns {
-                0 => Timespec {
-                    tv_sec: -seconds,
-                    tv_nsec: 0,
-                },
-                _ => Timespec {
-                    tv_sec: -seconds - 1,
-                    tv_nsec: 1_000_000_000 - ns,
-                },
+            Timespec {
+                // The first second that there is has no positive counterpart.
+                tv_sec: (before.as_secs() as i64).wrapping_neg(),
+                tv_nsec: before.subsec_nanos().into(),
             }
         }
     }
@@ -148,7 +143,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn times_before_1970_have_parts_of_seconds_that_are_positive() {
+    fn times_before_1970_are_what_the_kernel_has_said() {
         let at = |time: SystemTime| {
             let time = timespec_of(time);
             (time.tv_sec, time.tv_nsec)
@@ -157,10 +152,10 @@ mod tests {
             at(UNIX_EPOCH + Duration::from_millis(1500)),
             (1, 500_000_000)
         );
-        assert_eq!(
-            at(UNIX_EPOCH - Duration::from_millis(1500)),
-            (-2, 500_000_000)
-        );
-        assert_eq!(at(UNIX_EPOCH - Duration::from_secs(3)), (-3, 0));
+        // What `fuser` makes of these.
+        for (seconds, ns) in [(-2, 500_000_000), (-3, 0), (i64::MIN + 1, 9), (i64::MIN, 0)] {
+            let made = UNIX_EPOCH - Duration::new(seconds.unsigned_abs(), ns);
+            assert_eq!(at(made), (seconds, ns.into()));
+        }
     }
 }

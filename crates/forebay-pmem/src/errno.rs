@@ -72,6 +72,9 @@ pub enum OpenError {
     /// There is no store, or one that this build does not know.
     #[error("{0}")]
     NotAStore(String),
+    /// What is there would be lost, and nobody has said that it may be.
+    #[error("{0}; it is overwritten with `--force` only (`CreateOptions::force`)")]
+    Occupied(String),
     /// There is a store, and it cannot be used.
     #[error("the store is damaged: {0}; `forebay pmem check` says what is lost")]
     Damaged(String),

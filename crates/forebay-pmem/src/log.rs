@@ -24,7 +24,7 @@ use std::sync::Arc;
 
 use sums::Sums;
 
-use crate::errno::Result;
+use crate::errno::{Errno, Result};
 use crate::layout::superblock::{Superblock, TAILS, Tail};
 use crate::layout::{self, BLOCK, LOG_START, get32, get64, put32, put64};
 use crate::medium::machine::crc32c;
@@ -94,6 +94,10 @@ impl Log {
             used + lines <= self.lines,
             "a record of {lines} lines, {used} in use"
         );
+        // The log could not begin behind it.
+        if !Tail(self.head.0 + lines).has_room() {
+            return Err(Errno::EIO);
+        }
         let first = self.head.0 % self.lines;
         let until_end = ((self.lines - first) as usize * LINE).min(record.len());
         let (before, after) = record.split_at(until_end);
@@ -111,19 +115,20 @@ impl Log {
     /// Everything that was appended is durable where it belongs: the log is empty again. The second place is
     /// for the case that the first is damaged one day; nothing waits for it.
     pub fn truncate(&mut self) -> Result<()> {
-        write_tail(&*self.medium, self.id, TAILS[0], self.head);
+        write_tail(&*self.medium, self.id, TAILS[0], self.head)?;
         self.medium.sync(For::Tail)?;
-        write_tail(&*self.medium, self.id, TAILS[1], self.head);
+        write_tail(&*self.medium, self.id, TAILS[1], self.head)?;
         self.tail = self.head;
         Ok(())
     }
 }
 
 /// Writes one of the two places that say where the log begins.
-pub fn write_tail(medium: &dyn Medium, id: u64, block: u64, tail: Tail) {
+pub fn write_tail(medium: &dyn Medium, id: u64, block: u64, tail: Tail) -> Result<()> {
     let at = block * BLOCK as u64;
-    medium.write(at, &tail.encode(id));
+    medium.write(at, &tail.encode(id).ok_or(Errno::EIO)?);
     medium.flush(at, 8, For::Tail);
+    Ok(())
 }
 
 /// The mask of a number: all 65 differ, and 0 is that of 0.
@@ -251,6 +256,8 @@ pub struct Recovered {
     pub pages: PageMap,
     /// Records that were read.
     pub records: u64,
+    /// Where the first of them is.
+    pub tail: Tail,
     /// Where the next record goes.
     pub head: Tail,
     /// What is wrong with the log; then nothing of it was taken.
@@ -261,11 +268,11 @@ pub struct Recovered {
 pub fn recover(medium: &dyn Medium, superblock: &Superblock) -> Recovered {
     let (tail, mut damage) = find_tail(medium, superblock.id);
     let Some(tail) = tail else {
-        let head = Tail(0);
         return Recovered {
             pages: PageMap::default(),
             records: 0,
-            head,
+            tail: Tail(0),
+            head: Tail(0),
             damage,
         };
     };
@@ -310,9 +317,30 @@ pub fn recover(medium: &dyn Medium, superblock: &Superblock) -> Recovered {
     Recovered {
         pages,
         records,
+        tail,
         head,
         damage,
     }
+}
+
+/// Makes the records that were read durable, before anything of them is written to where it belongs: whoever wrote them may have been
+/// killed, or have failed, before they were. They are stored again, since the kernel takes pages for clean that it could not write.
+pub fn secure(medium: &dyn Medium, superblock: &Superblock, tail: Tail, head: Tail) -> Result<()> {
+    let lines = superblock.geometry.log_lines();
+    let mut bytes = vec![0; KEPT_MAX];
+    let mut at = tail.0;
+    while at < head.0 {
+        let first = at % lines;
+        let count = (head.0 - at)
+            .min(lines - first)
+            .min((KEPT_MAX / LINE) as u64);
+        let bytes = &mut bytes[..count as usize * LINE];
+        let place = LOG_START * BLOCK as u64 + first * LINE as u64;
+        medium.read(place, bytes);
+        medium.stream(place, bytes, For::Log);
+        at += count;
+    }
+    medium.sync(For::Log)
 }
 
 /// Where the log begins: the later of two.

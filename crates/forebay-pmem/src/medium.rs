@@ -22,6 +22,7 @@ mod mapped;
 
 pub use machine::flush_by;
 pub use mapped::Mapped;
+pub(crate) use mapped::holds_bytes;
 
 use crate::errno::Result;
 

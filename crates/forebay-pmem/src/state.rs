@@ -54,6 +54,8 @@ struct Operation {
     adopted: Vec<Run>,
     /// Bytes to be stored when it stays.
     pieces: Vec<Piece>,
+    /// Files that it holds.
+    held: Vec<u64>,
 }
 
 /// What a batch frees when it is durable, and when the log is empty.
@@ -360,6 +362,12 @@ impl State {
         set_bits(&mut self.pages, first, Kind::Inodes, run, false).map(|_| ())
     }
 
+    /// Holds a file as a part of the operation: now, since somebody may be about to free one of that number.
+    pub fn hold(&mut self, number: u64) {
+        self.held.hold(number);
+        self.operation.held.push(number);
+    }
+
     // ---- ends of operations and batches ----
 
     /// The operation stays, unless its batch would be too large for the log: then it is undone. `given` are the bytes that
@@ -418,6 +426,9 @@ impl State {
         }
         for number in operation.inodes_taken {
             self.inodes.release(number);
+        }
+        for number in operation.held {
+            self.held.release(number, 1);
         }
     }
 

@@ -33,6 +33,9 @@ pub(crate) use open::{load_state, read_superblock};
 /// Turns that there are: files whose numbers differ by a multiple of it share one.
 const TURNS: usize = 64;
 
+/// Most commits that an operation waits for.
+const COMMITS_MAX: usize = 16;
+
 /// What the calls and the flusher share.
 pub(crate) struct Inner {
     state: RwLock<State>,
@@ -114,8 +117,7 @@ impl Inner {
                 Err(Refusal::Error(error))
             }
         };
-        let mut committed = false;
-        loop {
+        for _ in 0..COMMITS_MAX {
             let mut state = self.write();
             if let Some(why) = state.read_only {
                 return Err(why);
@@ -127,20 +129,18 @@ impl Inner {
             let helps = state.has_waiting() || !state.pages.is_clean();
             drop(state);
             match refusal {
-                Refusal::Error(Errno::ENOSPC) if helps && !committed => self.commit(true)?,
-                Refusal::Error(error) => return Err(error),
-                // Others may fill the next batch before this thread comes back to it: so it is the first in it.
-                Refusal::FullBatch => match self.commit_then(true, &mut attempt)? {
-                    Ok(result) => return Ok(result),
-                    // The commit has given back what the batch had freed since.
-                    Err(Refusal::Error(Errno::ENOSPC)) if !committed => {}
-                    Err(Refusal::Error(error)) => return Err(error),
-                    // Alone in its batch, it is more than the log takes at once.
-                    Err(Refusal::FullBatch) => return Err(Errno::ENOSPC),
-                },
+                Refusal::Error(error) if error != Errno::ENOSPC || !helps => return Err(error),
+                _ => {}
             }
-            committed = true;
+            match self.commit_trying(&mut attempt)? {
+                Ok(result) => return Ok(result),
+                Err(Refusal::Error(error)) => return Err(error),
+                Err(Refusal::TooLarge) => return Err(Errno::ENOSPC),
+                // There was room at last, and others had filled the batch.
+                Err(Refusal::FullBatch) => {}
+            }
         }
+        Err(Errno::ENOSPC)
     }
 }
 
@@ -148,6 +148,8 @@ impl Inner {
 enum Refusal {
     /// The running batch has no room for it.
     FullBatch,
+    /// It is more than the log takes at once: alone in its batch, it has no room.
+    TooLarge,
     /// It has failed.
     Error(Errno),
 }

@@ -173,7 +173,7 @@ pub struct CreateOptions {
     pub size: Option<u64>,
     /// Leaves the file sparse: a full disk below then ends whoever has the store open (SIGBUS).
     pub sparse: bool,
-    /// Overwrites a store that is there.
+    /// Overwrites a store that is there, or another file's content.
     pub force: bool,
     /// Inodes; `None`: one for each 16 KiB.
     pub inodes: Option<u64>,

@@ -36,7 +36,7 @@ pub enum PmemCommand {
 
 /// Makes a store in a file or device.
 ///
-/// A file is made if it is not there, and allocated. A store that is there is overwritten with --force only.
+/// A file is made if it is not there, and allocated. A store that is there, and a file with other content, is overwritten with --force only.
 ///
 /// Exit codes: 0 made, 1 it cannot be made, 2 usage.
 #[derive(Args, Debug)]
@@ -54,7 +54,7 @@ pub struct PmemCreate {
     /// Do not allocate the file. When the disk below is full, whoever has the store open is ended by the system (SIGBUS)
     #[arg(long)]
     pub sparse: bool,
-    /// Overwrite a store that is there
+    /// Overwrite a store that is there, or another file's content
     #[arg(long)]
     pub force: bool,
     /// How many files the store can have; without, one for each 16 KiB

@@ -1,6 +1,10 @@
 //! `forebay pmem`: making, checking and describing stores.
 
+use std::ffi::OsStr;
 use std::os::unix::fs::FileExt;
+use std::process::Command;
+
+use crate::here::skipped;
 
 use crate::place::Place;
 
@@ -59,10 +63,13 @@ fn damage_is_told_and_other_files_are_no_stores() {
         place.run(&["pmem", "create", "--size", "50%", &name]).code,
         2
     );
-    assert_eq!(
-        place.run(&["pmem", "create", "--size", "1MiB", &name]).code,
-        0
-    );
+    let refused = place.run(&["pmem", "create", "--size", "1MiB", &name]);
+    assert_eq!(refused.code, 1, "{refused:?}");
+    assert!(refused.stderr.contains("--force"), "{refused:?}");
+    let bytes = std::fs::read(&path).expect("read");
+    assert!(bytes == vec![1; 10_000], "untouched");
+    let forced = place.run(&["pmem", "create", "--size", "1MiB", "--force", &name]);
+    assert_eq!(forced.code, 0, "{forced:?}");
     let file = std::fs::OpenOptions::new()
         .write(true)
         .open(&path)
@@ -83,4 +90,37 @@ fn damage_is_told_and_other_files_are_no_stores() {
         Some(1),
         "{json:?}"
     );
+}
+
+/// Whoever makes a store of a mounted device destroys what is mounted.
+#[test]
+fn a_block_device_that_is_mounted_is_no_place_for_a_store() {
+    let place = Place::new("pmem-device");
+    let run = |program: &str, arguments: &[&OsStr]| {
+        let run = Command::new(program).args(arguments).output();
+        run.ok().filter(|run| run.status.success())
+    };
+    let (image, point) = (place.file("image"), place.file("mounted"));
+    let file = std::fs::File::create(&image).expect("made");
+    file.set_len(16 << 20).expect("made longer");
+    std::fs::create_dir(&point).expect("made");
+    let arguments = ["-f".as_ref(), "--show".as_ref(), image.as_os_str()];
+    let Some(made) = run("losetup", &arguments) else {
+        return skipped("no loop device can be had");
+    };
+    let device = String::from_utf8_lossy(&made.stdout).trim().to_owned();
+    let mounted = run("mkfs.ext4", &["-q".as_ref(), device.as_ref()])
+        .and_then(|_| run("mount", &[device.as_ref(), point.as_os_str()]));
+    let create = ["pmem", "create", "--force", &device];
+    let busy = place.run(&create);
+    let unmounted = mounted.and_then(|_| run("umount", &[point.as_os_str()]));
+    let free = place.run(&create);
+    let info = place.run(&["pmem", "info", &device]);
+    run("losetup", &["-d".as_ref(), device.as_ref()]).expect("detached");
+    if unmounted.is_none() {
+        return skipped("the device cannot be mounted");
+    }
+    assert_eq!(busy.code, 1, "{busy:?}");
+    assert!(busy.stderr.contains("busy"), "{busy:?}");
+    assert_eq!((free.code, info.code), (0, 0), "{free:?}, {info:?}");
 }

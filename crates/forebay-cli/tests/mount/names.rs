@@ -90,6 +90,34 @@ fn open_files_go_on_without_their_names() {
 }
 
 #[test]
+fn times_before_1970_have_the_second_that_was_set() {
+    for scene in Scene::each("old-times", &[]) {
+        let (path, there) = scene.both("file");
+        let file = File::create(&path).expect("made");
+        for (seconds, nanoseconds) in [(-2, 500_000_000), (-1, 999_999_999), (-3, 0), (0, 5)] {
+            let time = Timespec {
+                tv_sec: seconds,
+                tv_nsec: nanoseconds,
+            };
+            let times = Timestamps {
+                last_access: time,
+                last_modification: time,
+            };
+            rustix::fs::futimens(&file, &times).expect("set");
+            for path in [&path, &there] {
+                let is = fs::metadata(path).expect("known");
+                let modified = (is.mtime(), is.mtime_nsec());
+                assert_eq!(modified, (seconds, nanoseconds), "{path:?}");
+                let accessed = (is.atime(), is.atime_nsec());
+                assert_eq!(accessed, (seconds, nanoseconds), "{path:?}");
+            }
+        }
+        drop(file);
+        scene.end();
+    }
+}
+
+#[test]
 fn modes_times_and_attributes_are_the_directorys() {
     for scene in Scene::each("modes", &[]) {
         let (path, there) = scene.both("file");

@@ -97,10 +97,16 @@ pub struct Tail(pub u64);
 const LINE_BITS: u32 = 48;
 
 impl Tail {
-    /// As it lies in its word.
-    pub fn encode(self, id: u64) -> [u8; 8] {
-        let line = self.0 & ((1 << LINE_BITS) - 1);
-        (line | tail_sum(id, line) << LINE_BITS).to_le_bytes()
+    /// As it lies in its word; `None` beyond what that has room for.
+    pub fn encode(self, id: u64) -> Option<[u8; 8]> {
+        let line = self.0;
+        let word = line | tail_sum(id, line) << LINE_BITS;
+        self.has_room().then(|| word.to_le_bytes())
+    }
+
+    /// Whether a log may begin here: so many lines are 16 PiB.
+    pub fn has_room(self) -> bool {
+        self.0 < 1 << LINE_BITS
     }
 
     /// From its word, if that is whole.

@@ -8,7 +8,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use super::machine::{self, FlushBy};
@@ -48,20 +48,29 @@ impl Mapped {
     }
 
     /// Makes the file if it is not there, for its owner alone, gives it `size` bytes if that is said, and maps it. `sparse` leaves
-    /// out the allocation.
+    /// out the allocation. `may_overwrite` looks at what is there, locked and as it was. A block device that is mounted is refused.
     pub fn create(
         path: &Path,
         size: Option<u64>,
         sparse: bool,
+        may_overwrite: impl FnOnce(&File) -> std::result::Result<(), OpenError>,
     ) -> std::result::Result<Self, OpenError> {
         let failed =
             |error| OpenError::system(&format!("{} cannot be made", path.display()), error);
         let mut options = OpenOptions::new();
-        options.read(true).write(true).create(size.is_some());
+        let there = std::fs::metadata(path);
+        let is_block_device = there.is_ok_and(|is| is.file_type().is_block_device());
+        options.read(true).write(true);
+        match is_block_device {
+            // Busy, where a file system on it is mounted or another device is made of it.
+            true => options.custom_flags(libc::O_EXCL),
+            false => options.create(size.is_some()),
+        };
         // Files in a store have owners and modes of their own, which only its mounts know.
         options.truncate(false).mode(0o600);
         let file = options.open(path).map_err(failed)?;
         lock(&file, true)?;
+        may_overwrite(&file)?;
         if let Some(size) = size
             && file.metadata().map_err(failed)?.file_type().is_file()
         {
@@ -270,6 +279,30 @@ fn lock(file: &File, writable: bool) -> std::result::Result<(), OpenError> {
     match io::Error::last_os_error() {
         error if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Err(OpenError::Busy),
         error => Err(OpenError::system("the store cannot be locked", error)),
+    }
+}
+
+/// Whether a file has other bytes than zeros.
+pub(crate) fn holds_bytes(file: &File) -> io::Result<bool> {
+    let mut bytes = vec![0; 1 << 20];
+    let mut at = 0;
+    loop {
+        // Past holes: a sparse file may be large.
+        // SAFETY: a plain call on an open descriptor.
+        let next = unsafe { libc::lseek(file.as_raw_fd(), at, libc::SEEK_DATA) };
+        if next < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ENXIO) {
+            return Ok(false);
+        }
+        // Whoever knows of no holes has all to be read.
+        at = at.max(next);
+        let read = file.read_at(&mut bytes, at as u64)?;
+        if read == 0 {
+            return Ok(false);
+        }
+        if bytes[..read].iter().any(|byte| *byte != 0) {
+            return Ok(true);
+        }
+        at += read as i64;
     }
 }
 

@@ -2,6 +2,8 @@
 //!
 //! They form a list that begins in the root's inode, so that whoever opens the store after a crash finds and
 //! frees them without looking at any other file.
+//!
+//! A file of the list that cannot be read ends it: others come and go in front of it, and it stays, with what lies behind it.
 
 use crate::directory;
 use crate::errno::{Errno, Result};
@@ -15,11 +17,7 @@ pub fn add(state: &mut State, number: u64, inode: &mut Inode) -> Result<()> {
     let mut root = state.inode(ROOT)?;
     inode.orphan_next = root.orphan_next;
     inode.orphan_previous = 0;
-    if inode.orphan_next != 0 {
-        let mut next = state.inode(inode.orphan_next)?;
-        next.orphan_previous = number;
-        state.put(inode.orphan_next, &next)?;
-    }
+    set_previous(state, inode.orphan_next, number)?;
     root.orphan_next = number;
     state.put(ROOT, &root)?;
     state.put(number, inode)
@@ -32,13 +30,20 @@ pub fn remove(state: &mut State, inode: &mut Inode) -> Result<()> {
     let mut one = state.inode(before)?;
     one.orphan_next = next;
     state.put(before, &one)?;
-    if next != 0 {
-        let mut one = state.inode(next)?;
-        one.orphan_previous = previous;
-        state.put(next, &one)?;
-    }
+    set_previous(state, next, previous)?;
     (inode.orphan_previous, inode.orphan_next) = (0, 0);
     Ok(())
+}
+
+/// Says what is before `next`, if there is one that can be read.
+fn set_previous(state: &mut State, next: u64, previous: u64) -> Result<()> {
+    match state.inode(next) {
+        Ok(mut one) => {
+            one.orphan_previous = previous;
+            state.put(next, &one)
+        }
+        Err(_) => Ok(()),
+    }
 }
 
 /// One name less. Without any, a file that is held becomes an orphan, and any other is freed.

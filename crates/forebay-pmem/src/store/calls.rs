@@ -9,7 +9,7 @@ use crate::operations::{attributes, files, names, orphans};
 use crate::state::{Room, State};
 use crate::types::{Attributes, Changes, Creator, Entry, NAME_MAX, OnExisting, Statistics, Whence};
 
-use super::Store;
+use super::{Inner, Store};
 
 const PAGE: u64 = BLOCK as u64;
 
@@ -24,6 +24,24 @@ pub(super) fn statistics(state: &State) -> Statistics {
         inodes: geometry.inodes - 1,
         inodes_free: state.inodes.free(),
         name_length_max: NAME_MAX as u32,
+    }
+}
+
+impl Inner {
+    /// See [`Store::release`].
+    pub(super) fn release(&self, inode: u64, count: u64) {
+        let is_to_go = {
+            let state = self.read();
+            let has_no_name = || state.inode(inode).is_ok_and(|inode| inode.links == 0);
+            state.held.release(inode, count) && has_no_name()
+        };
+        if is_to_go {
+            // What cannot be freed stays in the list of those without a name.
+            let _ = self.change(|state| match state.held.holds(inode) {
+                true => Ok(()),
+                false => orphans::released(state, inode),
+            });
+        }
     }
 }
 
@@ -65,18 +83,7 @@ impl Store {
     /// Lets go `count` times. A file without a name that nobody holds is freed; if that fails, the next open
     /// of the store does it.
     pub fn release(&self, inode: u64, count: u64) {
-        let is_to_go = {
-            let state = self.inner.read();
-            let has_no_name = || state.inode(inode).is_ok_and(|inode| inode.links == 0);
-            state.held.release(inode, count) && has_no_name()
-        };
-        if is_to_go {
-            // What cannot be freed stays in the list of those without a name.
-            let _ = self.inner.change(|state| match state.held.holds(inode) {
-                true => Ok(()),
-                false => orphans::released(state, inode),
-            });
-        }
+        self.inner.release(inode, count);
     }
 
     /// Makes a directory.
@@ -100,8 +107,7 @@ impl Store {
         let by = with_kind(by, libc::S_IFREG);
         self.inner.change(|state| {
             let made = names::make_nameless(state, directory, by)?;
-            // Now: somebody may be about to free a file of that number that has just gone.
-            state.held.hold(made.inode);
+            state.hold(made.inode);
             Ok(made)
         })
     }

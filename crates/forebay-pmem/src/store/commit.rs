@@ -7,9 +7,9 @@
 //!    durable too, and the log begins anew.
 //!
 //! An error of the medium leaves it unknown what is durable: the store is read-only from then on, and every
-//! later call that would change or sync something says so.
+//! later call that would change or sync something says so. The same after a panic.
 
-use super::{Inner, LogState};
+use super::{Inner, LogState, Refusal};
 use crate::errno::{Errno, Result};
 use crate::layout::BLOCK;
 use crate::log;
@@ -25,26 +25,54 @@ impl Inner {
     }
 
     /// The same; `first` is done before anything else in the batch that comes then. It is not durable yet.
-    pub(super) fn commit_then<R>(
+    pub(super) fn commit_then(&self, truncate: bool, first: impl FnOnce(&mut State)) -> Result<()> {
+        let mut first = Some(first);
+        self.commit_with(truncate, &mut |state| {
+            if let Some(first) = first.take() {
+                first(state);
+            }
+        })
+    }
+
+    /// Commits, and gives an operation that was refused what comes of it: the batch before anybody else, and each block that becomes free.
+    /// Whoever waited for the end of the commit would find that others have taken them.
+    pub(super) fn commit_trying<R>(
         &self,
-        truncate: bool,
-        first: impl FnOnce(&mut State) -> R,
-    ) -> Result<R> {
+        mut attempt: impl FnMut(&mut State) -> std::result::Result<R, Refusal>,
+    ) -> Result<std::result::Result<R, Refusal>> {
+        let mut answer = None;
+        self.commit_with(true, &mut |state| match &answer {
+            None => {
+                answer = Some(match attempt(state) {
+                    Err(Refusal::FullBatch) => Err(Refusal::TooLarge),
+                    other => other,
+                });
+            }
+            Some(Err(Refusal::FullBatch | Refusal::Error(Errno::ENOSPC))) => {
+                answer = Some(attempt(state));
+            }
+            Some(_) => {}
+        })?;
+        Ok(answer.unwrap_or(Err(Refusal::FullBatch)))
+    }
+
+    /// Commits. `work` is done under the state's lock when the batch that comes then has begun, and whenever blocks have become free.
+    fn commit_with(&self, truncate: bool, work: &mut dyn FnMut(&mut State)) -> Result<()> {
         let mut log = self.log();
-        let (batch, medium, answer) = {
+        let (batch, medium) = {
             let mut state = self.write();
             if let Some(why) = state.read_only {
                 return Err(why);
             }
             let batch = state.collect();
-            let answer = first(&mut state);
-            (batch, Arc::clone(&state.medium), answer)
+            work(&mut state);
+            (batch, Arc::clone(&state.medium))
         };
-        let done = self.persist(&mut log, batch, &*medium, truncate);
-        if done.is_err() {
-            self.write().read_only = Some(Errno::EIO);
-        }
-        done.map(|()| answer)
+        let end = Unfinished(self);
+        self.persist(&mut log, batch, &*medium, truncate, work)?;
+        // All went well.
+        std::mem::forget(end);
+        Ok(())
     }
 
     fn persist(
@@ -53,6 +81,7 @@ impl Inner {
         batch: Option<Batch>,
         medium: &dyn Medium,
         truncate: bool,
+        work: &mut dyn FnMut(&mut State),
     ) -> Result<()> {
         if let Some(mut batch) = batch {
             for run in &batch.windows {
@@ -64,14 +93,19 @@ impl Inner {
             }
             let record = log.log.append(&batch.pages)?;
             log::apply(medium, record);
-            self.write().committed(&mut batch);
+            let mut state = self.write();
+            state.committed(&mut batch);
+            work(&mut state);
+            drop(state);
             log.waiting.extend(batch.freed.metadata);
         }
         if log.log.is_half_full() || truncate && !log.log.is_empty() {
             medium.sync(For::Home)?;
             log.log.truncate()?;
             let waiting = std::mem::take(&mut log.waiting);
-            self.write().release(&waiting);
+            let mut state = self.write();
+            state.release(&waiting);
+            work(&mut state);
         }
         Ok(())
     }
@@ -94,6 +128,15 @@ impl Inner {
                 orphans::free_first(state, first)
             })?;
         }
+    }
+}
+
+/// A commit on its way. If it goes by an error or a panic, the batch that it has taken is nobody's: no later call may say that it is durable.
+struct Unfinished<'a>(&'a Inner);
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.0.write().read_only = Some(Errno::EIO);
     }
 }
 

@@ -1,5 +1,6 @@
 //! Making a store: everything but the mark first, then the mark.
 
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -10,7 +11,7 @@ use crate::layout::inode::Inode;
 use crate::layout::superblock::{COPIES, MARK, Superblock, TAILS, Tail};
 use crate::layout::{BITS, BLOCK, BLOCKS_MIN, Geometry, INODES_PER_BLOCK, Kind};
 use crate::log;
-use crate::medium::{For, Mapped, Medium};
+use crate::medium::{self, For, Mapped, Medium};
 use crate::pages::{PageMap, Pages};
 use crate::state::State;
 use crate::types::{CreateOptions, ROOT};
@@ -28,25 +29,37 @@ pub fn create(path: &Path, size: Option<u64>) -> std::result::Result<(), OpenErr
 
 /// Makes a store.
 pub fn create_with(path: &Path, options: &CreateOptions) -> std::result::Result<(), OpenError> {
-    let taken = || {
-        let error = std::io::ErrorKind::AlreadyExists.into();
-        let place = path.display();
-        let what = format!("{place} holds a store already, and nobody said to overwrite it");
-        OpenError::System { what, error }
-    };
-    // Before a file gets another size; a device can only be asked when it is mapped.
-    if !options.force && super::is_store(path) {
-        return Err(taken());
-    }
+    let store = || OpenError::Occupied(format!("{} holds a store already", path.display()));
     if let Some(size) = options.size {
         // Said before a file is made.
         geometry(size, options)?;
     }
-    let medium = Mapped::create(path, options.size, options.sparse)?;
+    let may_overwrite = |file: &File| match options.force {
+        true => Ok(()),
+        false if super::open::has_mark(file) => Err(store()),
+        false => refuse_bytes(file, path),
+    };
+    let medium = Mapped::create(path, options.size, options.sparse, may_overwrite)?;
+    // A device of DAX can only be read where it is mapped.
     if !options.force && has_mark(&medium) {
-        return Err(taken());
+        return Err(store());
     }
     make(Arc::new(medium), options)
+}
+
+/// A file with other bytes than zeros is somebody's. What devices hold may be anything, and is not looked at.
+fn refuse_bytes(file: &File, path: &Path) -> std::result::Result<(), OpenError> {
+    let failed = |error| OpenError::system(&format!("{} cannot be read", path.display()), error);
+    if !file.metadata().map_err(failed)?.is_file() {
+        return Ok(());
+    }
+    match medium::holds_bytes(file).map_err(failed)? {
+        true => {
+            let what = format!("{} is a file with other content", path.display());
+            Err(OpenError::Occupied(what))
+        }
+        false => Ok(()),
+    }
 }
 
 /// Whether a store is there, of whatever layout.
@@ -97,7 +110,7 @@ pub(crate) fn make(
         .ok_or(OpenError::NotAStore("an empty store".to_string()))?;
     log::apply_pages(&*medium, superblock.id, &batch.pages);
     for block in TAILS {
-        log::write_tail(&*medium, superblock.id, block, Tail(0));
+        log::write_tail(&*medium, superblock.id, block, Tail(0))?;
     }
     medium.sync(For::Create)?;
     for block in COPIES {

@@ -32,7 +32,7 @@ impl Flusher {
     pub(super) fn stop(self) {
         if let Some((stop, thread)) = self.thread {
             drop(stop);
-            // A panic of the thread's has been printed; the commit that follows finds the lock poisoned.
+            // A panic of the thread's has been printed, and the store can only be read since.
             let _ = thread.join();
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! What is read: two blocks, the log from its tail on, and the bitmaps. Nothing grows with the number of files.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -33,6 +35,7 @@ impl Store {
         let superblock = read_superblock(&*medium)?;
         let Recovered {
             pages,
+            tail,
             head,
             damage,
             ..
@@ -44,6 +47,9 @@ impl Store {
         let pages = if options.read_only {
             pages
         } else {
+            if !pages.is_empty() {
+                log::secure(&*medium, &superblock, tail, head)?;
+            }
             log::apply_pages(&*medium, superblock.id, &pages);
             medium.sync(For::Home)?;
             log.truncate()?;
@@ -128,11 +134,13 @@ pub(crate) fn read_superblock(medium: &dyn Medium) -> Result<Superblock, OpenErr
 
 /// Whether a store is there, by its first bytes.
 pub fn is_store(path: &Path) -> bool {
-    let Ok(mut file) = std::fs::File::open(path) else {
-        return false;
-    };
+    File::open(path).is_ok_and(|file| has_mark(&file))
+}
+
+/// Whether a file or block device holds a store.
+pub(super) fn has_mark(file: &File) -> bool {
     let mut marks = [0; BLOCK + MARK.len()];
-    let read = std::io::Read::read_exact(&mut file, &mut marks);
+    let read = file.read_exact_at(&mut marks, 0);
     read.is_ok() && (marks.starts_with(MARK) || marks.ends_with(MARK))
 }
 

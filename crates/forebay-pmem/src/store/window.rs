@@ -40,15 +40,19 @@ impl Store {
     ///
     /// The bytes are whatever was there before, of removed files too: fill all of them, or cut the window short.
     ///
+    /// A window holds its file: that stays when its last name goes, and nobody else gets its number, until the window is dropped.
+    ///
     /// # Errors
     /// Those of [`Store::write`].
     pub fn window(&self, inode: u64, offset: u64, length: usize) -> Result<Window> {
         if length == 0 {
             return Err(Errno::EINVAL);
         }
-        let run = self
-            .inner
-            .change(|state| files::lend(state, inode, offset, length))?;
+        let run = self.inner.change(|state| {
+            let run = files::lend(state, inode, offset, length)?;
+            state.hold(inode);
+            Ok(run)
+        })?;
         let skipped = (offset % BLOCK as u64) as usize;
         let length = length.min(run.length as usize * BLOCK - skipped);
         let at = run.start * BLOCK as u64 + skipped as u64;
@@ -125,5 +129,6 @@ impl Drop for Window {
         if self.run.length > 0 {
             self.inner.write().give_back(self.run);
         }
+        self.inner.release(self.inode, 1);
     }
 }

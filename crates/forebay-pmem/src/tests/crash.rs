@@ -33,7 +33,7 @@ pub struct Recorded {
 
 impl Recorded {
     /// Whether memory may hold this tree when so many operations are durable by promise, and so many called.
-    fn allows(&self, tree: &Tree, durable: usize, called: usize) -> bool {
+    pub fn allows(&self, tree: &Tree, durable: usize, called: usize) -> bool {
         let mut parts = self.parts[durable + 1..called.max(durable) + 1]
             .iter()
             .flatten();

@@ -91,3 +91,33 @@ fn a_window_that_is_committed_beside_a_close_is_durable_or_refused() {
         "{committed:?}, {size} bytes"
     );
 }
+
+#[test]
+fn a_panic_of_a_commit_is_an_error_of_all_syncs_and_of_the_close() {
+    let planted = || -> Option<Box<dyn FnOnce() + Send>> { Some(Box::new(|| panic!("planted"))) };
+    let medium = Watched::new(Simulated::new(small_store(), Durability::Dax));
+    let store = open(&medium).expect("opens");
+    store.create(ROOT, b"file", by(0o644)).expect("made");
+    medium.at_commit(planted());
+    let sync = || store.sync();
+    let unwound = std::panic::catch_unwind(std::panic::AssertUnwindSafe(sync));
+    assert!(unwound.is_err(), "{unwound:?}");
+    assert_eq!(store.sync(), Err(Errno::EIO));
+    assert_eq!(store.close(), Err(Errno::EIO));
+    // And in the background.
+    let options = OpenOptions {
+        flush_interval: Some(Duration::from_millis(10)),
+        read_only: false,
+    };
+    let shared = Arc::clone(&medium) as Arc<dyn Medium>;
+    let store = Store::open_medium(shared, options, clock).expect("opens again");
+    medium.at_commit(planted());
+    let made = |number| store.create(ROOT, format!("{number}").as_bytes(), by(0o644));
+    let begun = Instant::now();
+    let mut number = 0;
+    while made(number).is_ok() && begun.elapsed() < Duration::from_secs(60) {
+        number += 1;
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert_eq!(store.close(), Err(Errno::EIO));
+}

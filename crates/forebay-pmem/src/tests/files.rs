@@ -1,6 +1,6 @@
 //! Stores in real files: locks, sizes, what is no store, threads.
 
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn a_store_in_a_file_is_there_when_it_is_opened_again() {
     create(&path, Some(8 << 20)).expect("made");
     assert!(is_store(&path));
     assert!(
-        matches!(create(&path, Some(8 << 20)), Err(OpenError::System { .. })),
+        matches!(create(&path, Some(8 << 20)), Err(OpenError::Occupied(_))),
         "nobody said to overwrite"
     );
     let store = Store::open(&path, OpenOptions::default()).expect("opens");
@@ -88,6 +88,7 @@ fn what_is_no_store_is_told_apart() {
         &CreateOptions {
             size: Some(1 << 20),
             sparse: true,
+            force: true,
             ..CreateOptions::default()
         },
     )
@@ -99,6 +100,42 @@ fn what_is_no_store_is_told_apart() {
     file.set_len(500_000).expect("cut");
     assert!(matches!(open(), Some(OpenError::Damaged(_))));
     assert!(check(&path).is_err());
+}
+
+#[test]
+fn another_files_content_is_not_overwritten_unless_that_is_said() {
+    let (_folder, path) = place();
+    let options = |force| CreateOptions {
+        size: Some(1 << 20),
+        sparse: true,
+        force,
+        ..CreateOptions::default()
+    };
+    // Behind the new store's end too, and behind a hole.
+    for at in [0, 5000, 3 << 20] {
+        let file = std::fs::File::create(&path).expect("made");
+        file.write_all_at(b"x", at).expect("written");
+        file.set_len(4 << 20).expect("made longer");
+        let before = std::fs::read(&path).expect("read");
+        let made = create_with(&path, &options(false));
+        let told = matches!(&made, Err(OpenError::Occupied(_)));
+        assert!(told, "a byte at {at}: {made:?}");
+        let told = made.err().map(|error| error.to_string());
+        assert!(told.is_some_and(|told| told.contains("--force")));
+        assert!(std::fs::read(&path).expect("read") == before, "untouched");
+        create_with(&path, &options(true)).expect("made");
+        assert!(is_store(&path));
+    }
+    // An empty one and one of zeros are nobody's.
+    for length in [0, 2 << 20] {
+        std::fs::write(&path, vec![0; length]).expect("written");
+        create_with(&path, &options(false)).expect("made");
+    }
+    // One that is in use is told to be, and keeps its length.
+    let store = Store::open(&path, OpenOptions::default()).expect("opens");
+    let busy = create_with(&path, &options(true));
+    assert!(matches!(busy, Err(OpenError::Busy)), "{busy:?}");
+    assert_eq!(store.close(), Ok(()));
 }
 
 #[test]

@@ -7,8 +7,9 @@ use std::time::Duration;
 use super::drive::{by, clock, faults, open, quiet, small_store};
 use super::sim::Simulated;
 use super::watched::Watched;
+use crate::errno::Errno;
 use crate::layout::inode::INODE_BYTES;
-use crate::layout::superblock::Superblock;
+use crate::layout::superblock::{Superblock, TAILS, Tail};
 use crate::layout::{self, BLOCK, LOG_START};
 use crate::medium::{Durability, LINE, Medium};
 use crate::store::Store;
@@ -23,6 +24,7 @@ fn superblock(bytes: &[u8]) -> Superblock {
 /// Numbers of inodes, each changed with the checksum made right: field, inode, value. Fields have 4 bytes or 8.
 type Planted = (usize, u64, u64);
 
+const MODE: usize = 0;
 const LINKS: usize = 4;
 const NEXT: usize = 80;
 const PREVIOUS: usize = 88;
@@ -114,6 +116,36 @@ fn a_damaged_list_of_files_without_a_name_ends_and_costs_nothing_else() {
     }
 }
 
+/// Files lose their names while they are held, go, or get names again: in front of one that cannot be read.
+#[test]
+fn files_without_a_name_come_and_go_beside_a_damaged_one() {
+    let (whole, [file, first, _]) = crashed();
+    let cases: [(&str, &[Planted]); 2] = [
+        ("a first one without a mode", &[(MODE, first, 0)]),
+        ("an inode that is free", &[(NEXT, ROOT, 50)]),
+    ];
+    for (what, changes) in cases {
+        let mut bytes = whole.clone();
+        plant(&mut bytes, changes);
+        let medium = Simulated::new(bytes, Durability::Dax);
+        let found = faults(&medium);
+        let store = open(&medium).expect("it can be opened");
+        let free = store.statfs().inodes_free;
+        assert_eq!(store.hold(file), Ok(()));
+        assert_eq!(store.unlink(ROOT, b"file"), Ok(()), "{what}");
+        let other = store.tmpfile(ROOT, by(0)).expect(what).inode;
+        assert!(store.link(other, ROOT, b"other").is_ok(), "{what}");
+        store.release(file, 1);
+        assert_eq!(store.getattr(file), Err(Errno::ENOENT), "{what}");
+        store.release(other, 1);
+        assert_eq!(store.unlink(ROOT, b"other"), Ok(()), "{what}");
+        assert_eq!(store.statfs().inodes_free, free + 1, "{what}");
+        assert_eq!(store.close(), Ok(()), "{what}");
+        // Nothing but what there was before.
+        assert_eq!(faults(&medium).len(), found.len(), "{what}");
+    }
+}
+
 #[test]
 fn a_log_full_of_heads_is_read_a_few_times_and_not_once_for_each() {
     let mut bytes = small_store();
@@ -138,4 +170,26 @@ fn a_log_full_of_heads_is_read_a_few_times_and_not_once_for_each() {
     let read = medium.bytes_read();
     let log = lines * LINE as u64;
     assert!(read < 5 * log, "{read} bytes of a log of {log}");
+}
+
+/// A log whose lines have been counted nearly as far as they can be: nothing is acknowledged that the next one to open the store would not find.
+#[test]
+fn a_log_that_has_come_to_its_last_line_takes_nothing_more() {
+    let mut bytes = small_store();
+    let superblock = superblock(&bytes);
+    let log = (superblock.geometry.bitmap - LOG_START) as usize * BLOCK;
+    bytes[LOG_START as usize * BLOCK..][..log].fill(0);
+    let tail = Tail((1 << 48) - 5);
+    let word = tail.encode(superblock.id).expect("there is room");
+    for block in TAILS {
+        bytes[block as usize * BLOCK..][..8].copy_from_slice(&word);
+    }
+    assert_eq!(Tail(1 << 48).encode(superblock.id), None);
+    let medium = Simulated::new(bytes, Durability::Dax);
+    let store = open(&medium).expect("opens");
+    assert!(store.create(ROOT, b"file", by(0o644)).is_ok());
+    assert_eq!(store.sync(), Err(Errno::EIO));
+    assert_eq!(store.close(), Err(Errno::EIO));
+    let again = open(&medium).expect("opens again");
+    assert_eq!(again.lookup(ROOT, b"file"), Err(Errno::ENOENT));
 }

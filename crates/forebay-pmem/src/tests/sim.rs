@@ -252,6 +252,7 @@ impl Medium for Simulated {
 }
 
 /// A line, or a sector, that memory may hold in several versions.
+#[derive(Clone)]
 struct Line {
     /// The oldest that it may be.
     base: Vec<u8>,
@@ -279,6 +280,7 @@ impl Line {
 }
 
 /// Memory in the course of recorded events: what is certain, and what may be.
+#[derive(Clone)]
 pub struct Course {
     durability: Durability,
     certain: Vec<u8>,
@@ -332,6 +334,13 @@ impl Course {
             }
             Event::Mark { .. } => {}
         }
+    }
+
+    /// The process is killed: nobody's fence says anything any more of what it has flushed and streamed.
+    pub fn killed(&mut self) {
+        self.lines
+            .values_mut()
+            .for_each(|line| line.flushed = [0; 3]);
     }
 
     fn store(&mut self, at: usize, bytes: &[u8], streamed: Option<For>) {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::Duration;
 
-use super::drive::{by, clock, faults, new_store, quiet};
+use super::drive::{by, clock, faults, new_store, quiet, small_store};
 use super::sim::Simulated;
 use super::watched::Watched;
 use crate::errno::{Errno, Result};
@@ -191,4 +191,71 @@ fn a_batch_that_others_fill_is_no_full_store() {
         let (from, to) = (format!("old{number}"), format!("renamed{number}"));
         store.rename(ROOT, from.as_bytes(), ROOT, to.as_bytes(), OnExisting::Fail)
     });
+}
+
+#[test]
+fn a_file_without_a_name_is_held_once_where_its_batch_was_full() {
+    let options = CreateOptions {
+        inodes: Some(6000),
+        log_blocks: Some(24),
+        ..CreateOptions::default()
+    };
+    let simulated = Simulated::new(new_store(3000, &options), Durability::Dax);
+    let opened = Store::open_medium(Arc::clone(&simulated) as Arc<dyn Medium>, quiet(), clock);
+    let store = opened.expect("a new store opens");
+    let make = |_| store.tmpfile(ROOT, by(0)).expect("made").inode;
+    let made: Vec<u64> = (0..FILES).map(make).collect();
+    for number in made {
+        store.release(number, 1);
+        assert_eq!(store.getattr(number), Err(Errno::ENOENT));
+    }
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&simulated), [""; 0]);
+}
+
+/// All but what is kept back is in use, and others write over old bytes: they take each block as soon as it is free.
+#[test]
+fn a_file_is_cut_though_others_take_what_becomes_free() {
+    let simulated = Simulated::new(small_store(), Durability::Dax);
+    let medium = Watched::new(Arc::clone(&simulated));
+    let opened = Store::open_medium(Arc::clone(&medium) as Arc<dyn Medium>, quiet(), clock);
+    let store = Arc::new(opened.expect("a new store opens"));
+    let file = store.create(ROOT, b"f", by(0o644)).expect("made").inode;
+    let other = store.create(ROOT, b"g", by(0o644)).expect("made").inode;
+    assert_eq!(store.write(file, 0, &[1; 5000]), Ok(5000));
+    let mut pages = 0;
+    while store.write(other, pages * 4096, &[2; 4096]).is_ok() {
+        pages += 1;
+    }
+    assert_eq!(store.sync(), Ok(()));
+    let take_all = |store: &Store| {
+        let free = store.statfs().blocks_free;
+        assert!(free < pages);
+        for page in 0..free {
+            assert_eq!(store.write(other, page * 4096, &[3; 4096]), Ok(4096));
+        }
+        free
+    };
+    for size in [4999, 4998, 4997] {
+        assert_eq!(store.sync(), Ok(()));
+        assert!(take_all(&store) > 0);
+        assert_eq!(store.statfs().blocks_free, 0);
+        let (others, taken) = (Arc::clone(&store), Arc::new(AtomicBool::new(false)));
+        let has_taken = Arc::clone(&taken);
+        medium.at_truncation(Box::new(move || {
+            for page in 0..others.statfs().blocks_free {
+                assert_eq!(others.write(other, page * 4096, &[4; 4096]), Ok(4096));
+            }
+            has_taken.store(true, Ordering::Relaxed);
+        }));
+        let changes = Changes {
+            size: Some(size),
+            ..Changes::default()
+        };
+        assert_eq!(store.setattr(file, &changes).map(|is| is.size), Ok(size));
+        assert!(taken.load(Ordering::Relaxed));
+    }
+    let store = Arc::into_inner(store).expect("nobody else has it");
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&simulated), [""; 0]);
 }

@@ -2,7 +2,7 @@
 //! its own lock, and nobody the state's.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::sim::Simulated;
 use crate::errno::Result;
@@ -13,7 +13,7 @@ type Work = Box<dyn FnOnce() + Send>;
 pub struct Watched {
     inside: Arc<Simulated>,
     read: AtomicU64,
-    at_commit: Mutex<Option<Work>>,
+    at_sync: Mutex<Option<(For, Work)>>,
 }
 
 impl Watched {
@@ -21,7 +21,7 @@ impl Watched {
         Arc::new(Self {
             inside,
             read: AtomicU64::new(0),
-            at_commit: Mutex::new(None),
+            at_sync: Mutex::new(None),
         })
     }
 
@@ -31,10 +31,16 @@ impl Watched {
 
     /// Does something at the next commit; nothing: what has not been done is not done any more.
     pub fn at_commit(&self, work: Option<Work>) {
-        *self
-            .at_commit
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner) = work;
+        *self.next() = work.map(|work| (For::Log, work));
+    }
+
+    /// Does something when the log is about to begin anew: what a commit has freed is free, but metadata.
+    pub fn at_truncation(&self, work: Work) {
+        *self.next() = Some((For::Tail, work));
+    }
+
+    fn next(&self) -> MutexGuard<'_, Option<(For, Work)>> {
+        self.at_sync.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -73,15 +79,9 @@ impl Medium for Watched {
     }
 
     fn sync(&self, purpose: For) -> Result<()> {
-        if purpose == For::Log {
-            let work = self
-                .at_commit
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .take();
-            if let Some(work) = work {
-                work();
-            }
+        let work = self.next().take_if(|(at, _)| *at == purpose);
+        if let Some((_, work)) = work {
+            work();
         }
         self.inside.sync(purpose)
     }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::drive::{by, content, faults, new_store, open};
+use super::drive::{by, content, faults, new_store, open, small_store};
 use super::sim::Simulated;
 use crate::errno::Errno;
 use crate::medium::{Durability, Medium};
@@ -142,7 +142,8 @@ fn windows_refuse_what_writes_refuse() {
     window.truncate(10 * PAGE);
     window.fill(1);
     assert_eq!(store.unlink(ROOT, b"f"), Ok(()));
-    assert_eq!(window.commit(), Err(Errno::ENOENT));
+    // It holds its file, and what it has left of its room.
+    assert_eq!(window.commit(), Ok(()));
     let other = store.create(ROOT, b"g", by(0o644)).expect("made").inode;
     assert_eq!(store.write(other, 0, b"x"), Err(Errno::ENOSPC));
     drop(window);
@@ -195,4 +196,32 @@ fn a_write_in_place_keeps_no_copy() {
     write(&store, file, 0, &content(2, 2 << 20));
     let read = medium.bytes_read() - before;
     assert!(read < 64 << 10, "{read} bytes read by a write of 2 MiB");
+}
+
+/// The file has gone, and its number is free for the next one.
+#[test]
+fn a_window_is_its_files_alone_when_another_file_could_have_its_number() {
+    let medium = Simulated::new(small_store(), Durability::Dax);
+    let store = open(&medium).expect("opens");
+    let free = store.statfs().blocks_free;
+    let one = store.create(ROOT, b"one", by(0o644)).expect("made").inode;
+    let mut window = store.window(one, 0, 10).expect("a window");
+    window.copy_from_slice(b"of the one");
+    assert_eq!(store.unlink(ROOT, b"one"), Ok(()));
+    let other = store.create(ROOT, b"other", by(0o600)).expect("made").inode;
+    assert_ne!(one, other);
+    assert_eq!(window.commit(), Ok(()));
+    assert_eq!(store.getattr(other).map(|is| is.size), Ok(0));
+    let mut bytes = [0; 10];
+    assert_eq!(store.read(one, 0, &mut bytes), Ok(10));
+    assert_eq!(&bytes, b"of the one");
+    drop(window);
+    // Nobody holds it any more.
+    assert_eq!(store.getattr(one), Err(Errno::ENOENT));
+    assert_eq!(store.unlink(ROOT, b"other"), Ok(()));
+    let statistics = store.statfs_when_committed().expect("committed");
+    // The root's first bucket stays.
+    assert!(free - statistics.blocks_free <= 1);
+    assert_eq!(store.close(), Ok(()));
+    assert_eq!(faults(&medium), [""; 0]);
 }
