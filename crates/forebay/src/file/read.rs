@@ -163,14 +163,16 @@ unsafe fn read_step(
         }
     }
     // SAFETY: the caller's promise.
-    match unsafe { read_segment(core, me, segment, target, manner) } {
-        // SAFETY: as above.
-        Err(Halt::Fault) => match unsafe { read_what_fits(core, me, segment, target, manner)? } {
-            0 if segment.done == 0 => Err(Halt::Fault),
-            there => Ok(there),
-        },
-        step => step,
-    }
+    let step = unsafe { read_segment(core, me, segment, target, manner) };
+    let place = match &step {
+        // The target is not all there.
+        Err(Halt::Fault) => target.addr(),
+        // What cannot be read may be its last page, or one that was not asked for.
+        Err(Halt::Failed(Error::Device { .. })) => segment.start,
+        _ => return step,
+    };
+    // SAFETY: as above.
+    unsafe { read_by_pages(core, me, segment, target, manner, place) }
 }
 
 /// Reads a segment, as far as the file goes by now: it may have been cut since the request began. How many bytes.
@@ -241,26 +243,30 @@ fn has_room(me: Me<'_>) -> bool {
     regions::shows_free(me.arena)
 }
 
-/// Reads a segment whose target is not all there, page of the target by page, up to the first that is missing.
+/// Reads a segment page by page, and nothing else, up to the first page that is missing in the target or cannot be read; `place`: where in a
+/// page it begins.
 ///
 /// # Safety
 /// As for [`read`].
 #[cold]
-unsafe fn read_what_fits(
+unsafe fn read_by_pages(
     core: &Core,
     me: Me<'_>,
     segment: &Segment,
     target: *mut u8,
     manner: Manner,
+    place: usize,
 ) -> Result<usize, Halt> {
     let manner = Manner {
         sequential: false,
         ..manner
     };
-    for (done, part) in segment.by_pages_of(target.addr()) {
+    for (done, part) in segment.by_pages_of(place) {
         // SAFETY: a part lies within its segment.
         match unsafe { read_segment(core, me, &part, target.add(done), manner) } {
-            Err(Halt::Fault) => return Ok(done),
+            Err(Halt::Fault) if segment.done + done > 0 => return Ok(done),
+            // The next read begins there, and says so.
+            Err(Halt::Failed(_)) if done > 0 => return Ok(done),
             step => {
                 let read = step?;
                 if read < part.len {
